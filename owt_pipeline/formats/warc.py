@@ -1,6 +1,6 @@
-"""The WARC files of `pages/`: one gzip member a record, written and read here.
+"""Reading and writing the WARC files of `pages/`, one gzip member per record.
 
-for batch in pages(reader, shard):                    # index rows, with the record's bytes next to them
+for batch in pages(reader, shard):                    # index rows with the bytes of their records
     for record in batch["record"]:
         response = read_record(record.as_py())        # url, status, content type, charset, decoded body
 """
@@ -29,14 +29,14 @@ from owt_pipeline.ledger.dataset import DatasetReader
 from schemas import DATASETS
 
 MAX_BODY_BYTES = 1 << 30
-"""A record whose body decodes to more is not read: no page is that large, so it is an attack or damage."""
+"""Largest decoded body of a record that is read: no page is as large, so a larger one is an attack or damage."""
 
 PAGES_WITH_RECORDS: pa.Schema = DATASETS["pages"].schema.append(
     pa.field("record", pa.large_binary(), nullable=False, metadata={"description": "gzip member of the WARC record"})
 )
-"""Rows of `pages`: the index of pages/, and each page's record."""
+"""Rows of `pages`: the index of pages/ with each page's record."""
 
-_BATCH_BYTES = 16 << 20  # of compressed records: some 500 pages, and what a worker process is sent at most
+_BATCH_BYTES = 16 << 20  # most compressed records sent to a worker process at once: some 500 pages
 
 _RECORD_HEAD = re.compile(rb"WARC/1\.[01]\r\n(?:[^\r\n]+\r\n)*?Content-Length: *(\d+)\r\n(?:[^\r\n]+\r\n)*\r\n", re.I)
 
@@ -50,16 +50,16 @@ _RECORD_NAMESPACE = bytes.fromhex("6b1a2a3e9d0c5f3e8d6b0a4f6f77e0c1")
 
 
 class BadRecord(ValueError):
-    """Bytes that are no WARC response record, or one whose HTTP response cannot be read."""
+    """The bytes are not a WARC response record, or its HTTP response cannot be read."""
 
 
 @contextlib.contextmanager
 def panics_as_bad_records() -> Iterator[None]:
-    """FastWARC, which is Rust, panics at some damage (of LZ4's checksums): with an exception that is no Exception."""
+    """Raise FastWARC's Rust panics (at damaged LZ4 checksums), which are not subclasses of Exception, as BadRecord."""
     try:
         yield
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # it can be imported from nowhere
+        if type(error).__name__ != "PanicException":  # cannot be imported
             raise
         raise BadRecord(f"a damaged WARC record: {error}") from error
 
@@ -70,11 +70,11 @@ class Response:
 
     Attributes:
       url: the record's target URI, the URL that answered.
-      date: time of capture, seconds since 1970 in UTC; 0 where the record has none.
+      date: time of capture, seconds since 1970 in UTC; 0 if the record has none.
       status: HTTP status code.
       headers: HTTP headers as sent, in order.
-      content_type: the Content-Type header as sent; None without one.
-      charset: the charset it declares, in lower case, as written (it may lie, or name none that exists).
+      content_type: the Content-Type header as sent; None if there is none.
+      charset: the charset it declares, in lower case, otherwise as written; it may be wrong or not exist.
       body: the body without transfer and content encoding.
     """
 
@@ -88,10 +88,10 @@ class Response:
 
 
 def read_record(data: bytes, max_body_bytes: int = MAX_BODY_BYTES) -> Response:
-    """The response in the bytes of one WARC record, compressed as one gzip member or not.
+    """The response in a WARC record, plain or compressed as one gzip member.
 
     Raises:
-      BadRecord: it is no response record, is cut off, or its body does not decode.
+      BadRecord: it is not a response record, is incomplete, or its body cannot be decoded.
       TooLarge: the body decodes to more than `max_body_bytes`.
     """
     try:
@@ -99,16 +99,23 @@ def read_record(data: bytes, max_body_bytes: int = MAX_BODY_BYTES) -> Response:
             record = next(iter(ArchiveIterator(io.BytesIO(data), parse_http=False, quirks_mode=True)), None)
             if record is None or record.record_type != WarcRecordType.response:
                 raise BadRecord("no WARC response record")
-            return response_of(record, read_block(record), max_body_bytes)
+            status, headers, raw = split_response(read_block(record))
+            body = decode_body(headers, raw, max_body_bytes)
     except OSError as error:
         raise BadRecord(f"a damaged WARC record: {error}") from error
+    except BadMessage as error:
+        raise BadRecord(str(error)) from error
+    content_type = header(headers, "content-type")
+    return Response(
+        target_uri(record), capture_time(record), status, headers, content_type, charset_of(content_type), body
+    )
 
 
 def pages(reader: DatasetReader, shard: int, rows: int = 256) -> Iterator[pa.RecordBatch]:
-    """The pages of a shard, in order, as batches of schema `PAGES_WITH_RECORDS`: at most `rows` rows and 16 MiB.
+    """The pages of a shard, in order, as batches of schema `PAGES_WITH_RECORDS` of at most `rows` rows and 16 MiB.
 
-    The column `record` holds the bytes for `read_record`: decompressing is left to the worker that gets the batch.
-    Raises UserError where the WARC file is not as its index says.
+    The column `record` holds compressed records for `read_record`, so the worker that gets a batch decompresses them.
+    Raises UserError if the WARC file does not match its index.
     """
     (warc,) = reader.files("warc", shard)
     with reader.workdir.open(warc.path) as file:
@@ -138,9 +145,9 @@ def _with_records(batch: pa.RecordBatch, records: list[bytes]) -> pa.RecordBatch
 
 
 def response_record(url: str, date: int, status_line: str, headers: Headers, body: bytes) -> bytes:
-    """A response as a WARC record in one gzip member, for what was not fetched here: `http_record` of its parts.
+    """`http_record` of a response given by its parts, for responses that were not fetched by us.
 
-    Its Content-Length is added where the headers have none.
+    A Content-Length is added if the headers have none.
     """
     lines = [f"{name}: {value}" for name, value in headers]
     if header(headers, "content-length") is None and header(headers, "transfer-encoding") is None:
@@ -159,22 +166,21 @@ def http_record(
     truncated: str = "",
     origin: str = "",
 ) -> bytes:
-    """A response as it was sent, as a WARC record in one gzip member: the same bytes for the same arguments.
+    """A response as a WARC record in one gzip member; the same arguments give the same bytes.
 
-    Compressed by ISA-L, five times as fast as zlib's usual level for pages a tenth larger, and without the
-    interpreter's lock; another kind of processor may compress otherwise. A body that was sent compressed is stored as
-    it is.
+    It is compressed by ISA-L: five times as fast as zlib's default level with 10% more bytes, and without the
+    interpreter's lock; the bytes may depend on the kind of processor. A body that was sent compressed is stored
+    unchanged.
 
     Args:
       url: its URL.
-      date: of the fetch, in seconds since 1970.
-      head: status line and headers, with the empty line.
-      body: as it was sent, chunked or not; the payload's digest is of these bytes, as warcio, FastWARC and wget have
-        it.
-      digest: `payload_digest` of the body, where it is known.
-      address: the server's IP address, where it is known.
-      truncated: why the body is not complete (`length`); "" where it is.
-      origin: the URL whose redirects led here, so that what several lead to has an id for each.
+      date: time of the fetch, in seconds since 1970.
+      head: status line and headers as sent, with the empty line.
+      body: the body as sent, chunked or not; as in warcio, FastWARC and wget, the payload's digest is of these bytes.
+      digest: `payload_digest` of the body, if known.
+      address: the server's IP address, if known.
+      truncated: why the body is incomplete (`length`); "" if it is complete.
+      origin: the URL whose redirects led here; part of the record's id, since several URLs may lead to the same one.
     """
     more = {"WARC-IP-Address": address, "WARC-Truncated": truncated}
     start = _record_head("response", url, date, [head, body], digest or payload_digest(body), more, origin) + head
@@ -185,13 +191,13 @@ def http_record(
 
 
 def request_record(url: str, date: int, request: bytes, response: bytes, origin: str = "") -> bytes:
-    """The request that led to a response (its head and body, as sent), as a WARC record in one gzip member."""
+    """The request of a response (its head and body as sent) as a WARC record in one gzip member."""
     more = {"WARC-Concurrent-To": _record_id(url, date, payload_digest(response), origin)}
     return gzip_member(_record_head("request", url, date, [request], "", more, origin) + request + b"\r\n\r\n")
 
 
 def warcinfo_record(date: int, fields: Mapping[str, str]) -> bytes:
-    """What a file's records are, as the WARC record at its beginning."""
+    """The description of a file as a WARC record, for its beginning."""
     block = "".join(f"{name}: {value}\r\n" for name, value in fields.items()).encode()
     return gzip_member(_record_head("warcinfo", "", date, [block], "", {}) + block + b"\r\n\r\n")
 
@@ -203,7 +209,7 @@ def record_of_block(url: str, date: int, block: bytes) -> bytes:
 
 
 def _stored_member(head: bytes, body: bytes) -> bytes:
-    """`head` and `body` as a gzip member, of which only the head is compressed: the body is so already."""
+    """`head` and `body` as a gzip member that stores the body, which is compressed already."""
     deflate = isal_zlib.compressobj(2, isal_zlib.DEFLATED, -15)
     pieces = [_GZIP_HEAD, deflate.compress(head), deflate.flush(isal_zlib.Z_SYNC_FLUSH)]
     for start in range(0, len(body), 0xFFFF):
@@ -223,7 +229,7 @@ def _record_head(
     more: Mapping[str, str],
     origin: str = "",
 ) -> bytes:
-    """The head of a record whose content is `block`, in pieces, so that nobody copies them together to hash them."""
+    """The head of a record with content `block`, given in pieces so that hashing needs no copy."""
     digest = payload_digest(*block)
     content = "application/warc-fields" if kind == "warcinfo" else f"application/http; msgtype={kind}"
     fields = {
@@ -247,7 +253,7 @@ def _warc_date(date: int) -> str:
 
 
 def _record_id(url: str, date: int, digest: str, origin: str) -> str:
-    """A UUID of version 5, as by `uuid.uuid5`, which takes three times as long."""
+    """A UUID of version 5; `uuid.uuid5` takes three times as long."""
     name = f"{url} {date} {digest} {origin}".rstrip()
     found = bytearray(hashlib.sha1(_RECORD_NAMESPACE + name.encode()).digest()[:16])
     found[6], found[8] = found[6] & 0x0F | 0x50, found[8] & 0x3F | 0x80
@@ -256,10 +262,10 @@ def _record_id(url: str, date: int, digest: str, origin: str) -> str:
 
 
 def single_member(data: bytes, max_bytes: int) -> tuple[bytes | None, bytes]:
-    """(the gzip member that `data` begins with, if it holds one well-formed record and nothing else; its content).
+    """(first gzip member of `data` if it holds exactly one well-formed record, else None; its content).
 
-    Without such a member, the content is `data`, or its decompressed first member. Raises BadRecord for a
-    member that is damaged, TooLarge for one of more than `max_bytes`.
+    The content is the decompressed first member; `data` itself if it is not gzip. Raises BadRecord for a damaged
+    member, TooLarge for one of more than `max_bytes`.
     """
     if not data.startswith(b"\x1f\x8b"):
         return None, data
@@ -276,13 +282,13 @@ def single_member(data: bytes, max_bytes: int) -> tuple[bytes | None, bytes]:
 
 
 def rewritten(data: bytes) -> bytes:
-    """The record at the start of `data`, in any format that FastWARC reads, as a gzip member of its own."""
+    """The record at the start of `data`, in any format that FastWARC reads, as a gzip member."""
     record = next(iter(ArchiveIterator(io.BytesIO(data), parse_http=False, quirks_mode=True)))
     return member_of(record, read_block(record))
 
 
 def member_of(record: WarcRecord, block: bytes) -> bytes:
-    """A record that was read, with its content, as a gzip member."""
+    """A record and its content as a gzip member."""
     buffer = io.BytesIO()
     record.set_bytes_content(block)
     record.write(buffer)
@@ -290,13 +296,13 @@ def member_of(record: WarcRecord, block: bytes) -> bytes:
 
 
 def gzip_member(content: bytes) -> bytes:
-    """`content` as a gzip member without name or time, so equal for equal content."""
+    """`content` as a gzip member without name or time, so that equal content gives equal bytes."""
     gzip = zlib.compressobj(6, zlib.DEFLATED, 31)
     return gzip.compress(content) + gzip.flush()
 
 
 def payload_digest(*pieces: bytes) -> str:
-    """SHA-1 in Base32, as in WARC-Payload-Digest, of what `pieces` are together."""
+    """SHA-1 of the joined `pieces` in Base32, as in WARC-Payload-Digest."""
     sha1 = hashlib.sha1()
     for piece in pieces:
         sha1.update(piece)
@@ -304,7 +310,7 @@ def payload_digest(*pieces: bytes) -> str:
 
 
 def read_block(record: WarcRecord) -> bytes:
-    """The complete content of a record at hand; raises BadRecord where it is cut off."""
+    """The content of a record; raises BadRecord if it is incomplete."""
     length = record.content_length
     block = bytes(record.reader.read())
     if len(block) != length:
@@ -312,24 +318,11 @@ def read_block(record: WarcRecord) -> bytes:
     return block
 
 
-def response_of(record: WarcRecord, block: bytes, max_body_bytes: int = MAX_BODY_BYTES) -> Response:
-    """The response of a record with content `block`; raises BadRecord or TooLarge."""
-    try:
-        status, headers, raw = split_response(block)
-        body = decode_body(headers, raw, max_body_bytes)
-    except BadMessage as error:
-        raise BadRecord(str(error)) from error
-    content_type = header(headers, "content-type")
-    return Response(
-        target_uri(record), capture_time(record), status, headers, content_type, charset_of(content_type), body
-    )
-
-
 def target_uri(record: WarcRecord) -> str:
-    """The record's target URI, without the angle brackets that wget 1.19 and earlier wrote."""
+    """The record's target URI, without the angle brackets of wget 1.19 and earlier."""
     return str(record.headers.get("WARC-Target-URI") or "").strip().strip("<>")
 
 
 def capture_time(record: WarcRecord) -> int:
-    """The record's date, seconds since 1970 in UTC; 0 where it has none."""
+    """The record's date, seconds since 1970 in UTC; 0 if it has none."""
     return int(record.record_date.timestamp()) if record.record_date is not None else 0

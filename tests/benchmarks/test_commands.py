@@ -100,7 +100,7 @@ def test_every_command_of_the_benchmarks_runs(form: str, testdata: Path, tmp_pat
     assert done.stdout.strip()
 
 
-def test_every_command_that_the_pages_name_is_run() -> None:
+def test_every_benchmark_command_in_the_docs_is_run() -> None:
     known = {name_of(form) for form in FORMS}
     named = set()
     for page in (REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md")):
@@ -111,7 +111,7 @@ def test_every_command_that_the_pages_name_is_run() -> None:
     assert named <= known
 
 
-def test_every_flag_that_the_pages_give_a_benchmark_exists() -> None:
+def test_every_benchmark_flag_in_the_docs_exists() -> None:
     for page in (REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md")):
         for script, rest in COMMAND.findall(page.read_text()):
             text = (REPOSITORY / "benchmarks" / f"{script}.py").read_text()

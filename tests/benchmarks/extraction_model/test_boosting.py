@@ -21,19 +21,19 @@ def learned(seed: int = 0) -> tuple[Forest, np.ndarray, np.ndarray]:
     return fit(binned(values, thresholds), thresholds, labels, weights, GROWTH, seed), values, labels
 
 
-def test_a_forest_learns_what_needs_two_features_together() -> None:
+def test_forest_learns_an_interaction_of_two_features() -> None:
     forest, values, labels = learned()
     assert np.mean((probabilities([forest], values) > 0.5) == labels) > 0.97
 
 
-def test_the_same_seed_gives_the_same_bytes_and_another_one_others() -> None:
+def test_equal_seeds_give_equal_bytes_and_different_seeds_do_not() -> None:
     one, again, other = learned()[0], learned()[0], learned(seed=1)[0]
     assert one.leaves.tobytes() == again.leaves.tobytes()
     assert one.cuts.tobytes() == again.cuts.tobytes()
     assert one.leaves.tobytes() != other.leaves.tobytes()
 
 
-def test_a_forest_is_evaluated_as_a_plain_loop_would() -> None:
+def test_forest_evaluation_equals_a_plain_loop() -> None:
     forest, values, _ = learned()
     found = probabilities([forest], values[:50])
     for row, probability in zip(values[:50], found, strict=True):
@@ -43,7 +43,7 @@ def test_a_forest_is_evaluated_as_a_plain_loop_would() -> None:
         assert probability == pytest.approx(1 / (1 + np.exp(-score / SCALE)), abs=0.01)
 
 
-def test_rows_are_evaluated_alike_whatever_comes_with_them() -> None:
+def test_evaluation_of_a_row_does_not_depend_on_other_rows() -> None:
     forest, values, _ = learned()
     alone = np.concatenate([probabilities([forest], values[start : start + 7]) for start in range(0, 4999, 7)])
     assert (alone == probabilities([forest], values)[: len(alone)]).all()

@@ -20,22 +20,22 @@ def test_a_block_is_labelled_by_the_share_of_its_tokens_in_common_runs() -> None
     assert labelled(ARTICLE, f"{ARTICLE} " + "and more words that are not in it at all")[0] == 0.52  # type: ignore[index]
 
 
-def test_a_short_block_belongs_where_all_of_it_is_in_common_and_one_next_to_it_belongs() -> None:
+def test_short_block_belongs_if_it_is_common_and_next_to_one_that_belongs() -> None:
     truth = f"Foxes\n{ARTICLE}\nSource: zoo"
     assert labelled(truth, "Foxes", "Menu", "Foxes", ARTICLE, "Source: zoo", "Home") == [0.0, 0.0, 1.0, 1.0, 1.0, 0.0]
 
 
-def test_blocks_without_words_say_nothing() -> None:
+def test_blocks_without_words_have_no_weight() -> None:
     found = labels(LabelledPage("wcxb", "http://a.example/", "", "article", ARTICLE), (ARTICLE, "•", ""), [])
     assert found is not None
     assert found[1].tolist() == [1, 0, 0]
 
 
-def test_a_page_that_has_little_of_its_truth_is_left_out() -> None:
+def test_page_with_little_of_its_truth_is_left_out() -> None:
     assert labelled(f"{ARTICLE} {'other words ' * 20}", ARTICLE) is None
 
 
-def test_snippets_label_their_blocks_and_other_extractors_agreement_the_rest() -> None:
+def test_snippets_label_their_blocks_and_agreeing_extractors_the_rest() -> None:
     page = LabelledPage(
         "trafilatura", "http://a.example/", "", "trafilatura", None, ("quick brown", "lazy  dog"), ("Log in",)
     )

@@ -38,7 +38,7 @@ def test_training_gives_the_same_bytes_and_a_file_the_same_model(testdata: Path,
     assert dict(extracted(model, pages[:3]))
 
 
-def test_the_model_in_the_package_was_fitted_on_features_as_they_are_now(testdata: Path) -> None:
+def test_packaged_model_was_fitted_on_the_current_features(testdata: Path) -> None:
     """It has seen these pages, so this says nothing of others; but with shifted features it would know none."""
     pages = read_labelled(testdata / "web", ("readability",))
     assert score(pages, dict(extracted(load(), pages)))["readability"].f1 >= 0.94
@@ -58,7 +58,7 @@ def test_folds_by_host_are_as_good_as_promised(labelled: Labelled) -> None:
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_sets_that_are_left_out_are_as_good_as_promised(labelled: Labelled) -> None:
+def test_left_out_sets_are_as_good_as_promised(labelled: Labelled) -> None:
     pages, found = labelled
     scores = score(pages, held_out_texts(pages, found, by_set, only=("trafilatura", "wcxb")))
     assert scores["trafilatura"].f1 >= 0.927

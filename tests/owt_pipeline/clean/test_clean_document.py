@@ -49,7 +49,7 @@ def test_a_kept_document_has_its_language_and_words() -> None:
     assert 0.9 < result.language_score <= 1.0
 
 
-def test_rejects_say_what_was_found() -> None:
+def test_reject_details_name_what_was_found() -> None:
     assert rejected("Too short to keep.") == (Reason.TOO_SHORT, "5 tokens, fewer than 128")
     assert rejected(" \n ", min_tokens=0) == (Reason.TOO_SHORT, "no text")
     assert rejected(ENGLISH, max_tokens=150) == (Reason.TOO_LONG, "220 tokens, more than 150")
@@ -60,7 +60,7 @@ def test_rejects_say_what_was_found() -> None:
     assert kept(FRENCH, languages=("de", "fr")).language == "fr"
 
 
-def test_lines_that_c4_drops_are_gone_from_what_stays() -> None:
+def test_lines_dropped_by_c4_are_missing_from_kept_text() -> None:
     text = f"Home\nNews\n{ENGLISH}\nRead our privacy policy."
     document = kept(text, filters=("c4",))
     assert (document.text, document.n_words) == (ENGLISH.strip(), len(ENGLISH.split()))
@@ -75,7 +75,7 @@ def test_lines_that_c4_drops_are_gone_from_what_stays() -> None:
     st.integers(0, 60),
     st.integers(0, 60),
 )
-def test_limits_hold_exactly_for_the_tokens_that_are_written(parts: list[str], minimum: int, maximum: int) -> None:
+def test_token_limits_are_exact(parts: list[str], minimum: int, maximum: int) -> None:
     text = " ".join(parts)
     (tokens,) = encoding.load("gpt2").count([text])
     enough, not_too_many, _ = within(text, len(text.split()), minimum, maximum)
@@ -83,7 +83,7 @@ def test_limits_hold_exactly_for_the_tokens_that_are_written(parts: list[str], m
 
 
 @given(st.text(alphabet=st.sampled_from("ab \t\n\r\f\xa0\u2003\u200b\xad\ufeff"), max_size=60))
-def test_tidying_keeps_every_letter_and_is_done_once(text: str) -> None:
+def test_tidy_keeps_every_letter_and_is_idempotent(text: str) -> None:
     tidied = tidy(text)
     assert tidy(tidied) == tidied
     assert [char for char in tidied if char in "ab"] == [char for char in text if char in "ab"]
@@ -91,12 +91,12 @@ def test_tidying_keeps_every_letter_and_is_done_once(text: str) -> None:
 
 
 @given(st.text(max_size=700) | st.lists(st.sampled_from([SENTENCE, FRENCH, "日本語の文。", "\ud800"])).map("".join))
-def test_scores_of_languages_are_py3langids(text: str) -> None:
+def test_language_scores_equal_py3langid(text: str) -> None:
     language, score = PY3LANGID.classify(text[:3000])
     assert detect(text[:3000]) == (language, round(float(score), 3))
 
 
-def test_languages_are_distinguished_and_no_english_is_lost(testdata: Path) -> None:
+def test_other_languages_are_detected_and_no_english_is_lost(testdata: Path) -> None:
     with gzip.open(testdata / "text" / "sentences-by-language.jsonl.gz", "rt", encoding="utf-8") as lines:
         rows = [json.loads(line) for line in lines]
     verdicts = Counter((row["lang"] == "en", detect(row["text"])[0] == "en") for row in rows)
@@ -106,7 +106,7 @@ def test_languages_are_distinguished_and_no_english_is_lost(testdata: Path) -> N
     assert right > 0.9 * len(rows)
 
 
-def test_addresses_are_masked_where_they_are_somebodys() -> None:
+def test_public_addresses_are_masked() -> None:
     text = (
         "Write to jane.doe+x@mail.example.co.uk,或bob@x.org吧, or to 8.8.8.8 or [2606:4700::1111] (not 192.168.0.1, "
         "1.2.3.4.5, 999.1.1.1, fe80::1, 2012:10:11 or std::min(a::b)); a@b is none."
@@ -121,12 +121,12 @@ def test_addresses_are_masked_where_they_are_somebodys() -> None:
 
 
 @given(st.lists(st.sampled_from([*"a1.@:f -", "é", "8.8.8.8", "2606:4700::", "x@y.org"]), max_size=30).map("".join))
-def test_masking_is_done_once(text: str) -> None:
+def test_masking_is_idempotent(text: str) -> None:
     masked, _ = mask(text)
     assert mask(masked)[0] == masked
 
 
-def test_a_batch_of_any_size_gives_the_rows_of_its_documents() -> None:
+def test_rows_do_not_depend_on_batch_size() -> None:
     texts = [ENGLISH, FRENCH, "short", ENGLISH * 2]
     rows = [{"url_id": n, "url": None, "text": text, "subreddits": []} for n, text in enumerate(texts)]
     batch = pa.RecordBatch.from_pylist(rows, DATASETS["documents"].schema)

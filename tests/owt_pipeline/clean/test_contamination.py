@@ -40,7 +40,7 @@ def test_documents_that_hold_text_of_an_evaluation_set_are_rejected(tmp_path: Pa
     assert clean_document(ENGLISH + " short one", options, sets).reason is None
 
 
-def test_an_evaluation_set_that_cannot_be_read_is_one_clear_error(tmp_path: Path) -> None:
+def test_unreadable_evaluation_set_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "set.jsonl").write_text('{"a": "b"}\nnot json\n')
     with pytest.raises(UserError, match=r"set\.jsonl, line 2: not a JSON value"):
         n_grams_of(evaluation_sets([str(tmp_path / "set.jsonl")], 13))

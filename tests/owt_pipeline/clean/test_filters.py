@@ -110,7 +110,7 @@ def test_repeated_n_grams_are_those_of_the_plain_definition(words: list[str], ti
          "..."]),
     ],
 )  # fmt: skip
-def test_words_are_split_as_the_published_filters_count_them(text: str, words: list[str]) -> None:
+def test_words_are_split_as_in_the_published_filters(text: str, words: list[str]) -> None:
     assert TextView(text).words == words
 
 
@@ -132,7 +132,7 @@ def test_c4_keeps_the_lines_that_the_published_code_keeps(lines: str, kept: str)
     assert (judgement.broken, judgement.kept) == (None, f"{PROSE}\n{kept}".strip())
 
 
-def test_c4_judges_a_page_by_lines_that_it_would_drop_later() -> None:
+def test_c4_rejects_pages_by_lines_that_it_later_drops() -> None:
     assert found("c4", PROSE + "\nOur privacy policy is { ... } as ever.") == "curly_brackets is 1, more than 0"
     assert found("c4", PROSE + "\nLorem ipsum in our privacy policy.") == "lorem_ipsum is 1, more than 0"
     assert found("c4", PROSE + "\nLorem ipsum is dolor in JavaScript.") == "lorem_ipsum is 1, more than 0"
@@ -161,7 +161,7 @@ def test_c4_rejects_pages_of_fewer_than_three_sentences() -> None:
     assert found("c4", "Home\nNews") == found("c4", "") == "sentences is 0, less than 3"
 
 
-def test_marks_of_footnotes_are_not_words_to_gopher() -> None:
+def test_gopher_does_not_count_footnote_marks_as_words() -> None:
     noted = "\n".join(f"{line} [ {n} ] — [{n}]" for n, line in enumerate(LINES))
     marks = "\n".join(f"“{line[:-1]}” — [*] ({line})[^{n}] | … |" for n, line in enumerate(LINES))
     assert found("gopher_quality", noted) is found("gopher_quality", marks) is None
@@ -231,7 +231,7 @@ def test_pages_in_place_of_an_article_are_recognized(what: str, text: str) -> No
     assert what in (found("boilerplate", text) or "passed")
 
 
-def test_articles_that_mention_such_things_stay() -> None:
+def test_articles_that_mention_such_phrases_pass() -> None:
     for texts in NOT_THE_ARTICLE.values():
         assert found("boilerplate", "\n".join([PROSE, *texts])) is None  # at the end of a long article
     assert found("boilerplate", "\n".join([*LINES[:8], "We use cookies in the kitchen, too.", *LINES[8:12]])) is None
@@ -247,13 +247,13 @@ def test_no_real_page_is_mistaken_for_boilerplate(testdata: Path) -> None:
 
 
 @given(st.text(max_size=400))
-def test_filters_judge_any_text(text: str) -> None:
+def test_filters_accept_any_text(text: str) -> None:
     for name in FILTERS:
         found(name, text)
 
 
 @pytest.mark.parametrize("unit", ["-", "/", ".", "!", " ", "'", "1.", "://", ".. ", '."', "?!) ", "a. ", "é"])
-def test_a_long_run_of_anything_costs_no_more_than_prose(unit: str) -> None:
+def test_long_repetitive_text_is_judged(unit: str) -> None:
     text = f"b{unit * (100_000 // len(unit))}b"
     started = time.process_time()
     clean_document(text, Options(min_tokens=0, languages=("all",), filters=tuple(FILTERS)))

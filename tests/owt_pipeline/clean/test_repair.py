@@ -66,7 +66,7 @@ def test_any_text_is_repaired_as_by_ftfy(text: str, form: str) -> None:
 @given(TEXTS.map("".join), st.sampled_from(FORMS), st.sets(st.sampled_from(RULES)))
 @example("‘café’ ﬁne", "NFC", {"uncurl_quotes"})
 @example("⺀aÂ\u3000", "NFC", set())
-def test_rules_of_ftfy_can_be_left_out(text: str, form: str, without: set[str]) -> None:
+def test_ftfy_rules_can_be_disabled(text: str, form: str, without: set[str]) -> None:
     assert fix_text(text, form, without) == plainly(text, form, without)
 
 
@@ -99,7 +99,7 @@ def test_real_text_is_repaired_as_by_ftfy(testdata: Path) -> None:
             assert fix_text(text, form) == plainly(text, form)
 
 
-def test_wide_punctuation_stays_in_chinese_and_japanese_and_goes_from_english() -> None:
+def test_wide_punctuation_is_kept_in_chinese_and_japanese_only() -> None:
     chinese = "他说：“你好，世界！”（第１章；ＡＢＣ）？\nＧＤＰ：５％～６％"
     assert fix_text(chinese, "NFC", ["uncurl_quotes"]) == "他说：“你好，世界！”（第1章；ABC）？\nGDP：5％～6％"
     assert fix_text("ﾊﾟｿｺﾝ，ﾃﾞｰﾀ！") == "パソコン，データ！"
@@ -125,7 +125,7 @@ def test_real_chinese_and_japanese_keep_their_punctuation(testdata: Path) -> Non
     assert all(found.count(char) == text.count(char) for char in WIDE_PUNCTUATION)
 
 
-def test_lines_longer_than_ftfys_segments_are_cut_where_ftfy_cuts_them() -> None:
+def test_very_long_lines_are_repaired_as_by_ftfy() -> None:
     text = "plain " * 200_000 + "Ã©&amp;" + "more " * 200_000 + "\ncafÃ©"
     assert fix_text(text) == plainly(text, "NFC")
 

@@ -59,7 +59,7 @@ def test_the_stage_writes_the_same_bytes_with_any_number_of_workers(workdir: Pat
     assert row["text"].endswith("é")
 
 
-def test_a_changed_evaluation_set_runs_the_stage_again(workdir: Path) -> None:
+def test_changed_evaluation_set_runs_the_stage_again(workdir: Path) -> None:
     path = workdir / "set.txt"
     path.write_text("nothing of it is anywhere in the documents that this test wrote to disk before\n")
     options = Options(decontaminate=(str(path),))
@@ -74,7 +74,7 @@ def test_a_changed_evaluation_set_runs_the_stage_again(workdir: Path) -> None:
 UNTIDY = "\ufb01rst “quoted” Ã© \u00a0 &amp; \t \n\n\n\n" + ENGLISH + " \n "
 
 
-def test_unaltered_text_is_passed_on_byte_for_byte(tmp_path: Path) -> None:
+def test_unaltered_text_is_byte_for_byte_the_same(tmp_path: Path) -> None:
     write = partial(write_documents, [UNTIDY, "short \n"])
     write_dataset(Storage(str(tmp_path)), "documents", write)
     for options, wanted in ((Options(unaltered=True), True), (Options(), False)):
@@ -88,7 +88,7 @@ def test_unaltered_text_is_passed_on_byte_for_byte(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("also", "name"), [({"mask_addresses": True}, "mask_addresses"), ({"filters": ("c4",)}, "the filter c4")]
 )
-def test_unaltered_and_what_alters_text_exclude_each_other(workdir: Path, also: dict, name: str) -> None:
+def test_unaltered_excludes_options_that_change_text(workdir: Path, also: dict, name: str) -> None:
     with pytest.raises(UserError, match=f"unaltered keeps text as it is, but {name} changes it; turn one"):
         run_stage(STAGE, Options(unaltered=True, **also), Runtime(Storage(str(workdir))))
 
@@ -123,7 +123,7 @@ def test_the_manifest_has_a_histogram_of_every_signal(workdir: Path) -> None:
     assert manifest.stats["lost_tokens.too_short"] == 2
 
 
-def test_a_sample_is_measured_by_filters_that_are_not_on(workdir: Path) -> None:
+def test_disabled_filters_measure_a_sample(workdir: Path) -> None:
     manifest, _ = run_stage(STAGE, Options(), Runtime(Storage(str(workdir))))
     name = "gopher_repetition.top_2_gram_chars"
     assert manifest.properties["signals"][name] | {"edges": []} == {
@@ -139,5 +139,5 @@ def test_a_sample_is_measured_by_filters_that_are_not_on(workdir: Path) -> None:
     assert sum(histogram(manifest, "words", "dropped").values()) == 4
 
 
-def test_the_names_of_the_option_are_those_of_the_filters() -> None:
+def test_filters_option_lists_all_filters() -> None:
     assert Options.__dataclass_fields__["filters"].metadata["choices"] == tuple(FILTERS)

@@ -63,7 +63,7 @@ def test_parts_are_the_documents_in_order(
     assert some == [expected[i] for i in wanted]
 
 
-def test_documents_of_earlier_corpora_are_numbered_after_the_run_s_own(tmp_path: Path) -> None:
+def test_documents_of_earlier_corpora_are_numbered_after_the_runs_own(tmp_path: Path) -> None:
     write_clean(tmp_path / "own", ["one", "two", "three"], 2)
     write_clean(tmp_path / "earlier", ["four", "five"], 2)
     earlier = DatasetReader.open(Storage(str(tmp_path / "earlier")), "clean")
@@ -76,7 +76,7 @@ def test_documents_of_earlier_corpora_are_numbered_after_the_run_s_own(tmp_path:
     assert [(part.corpus, part.first, part.rows) for part in collection.parts] == [(0, 0, 3), (1, 3, 2)]
 
 
-def test_shards_without_documents_are_of_some_part(tmp_path: Path) -> None:
+def test_every_empty_shard_belongs_to_a_part(tmp_path: Path) -> None:
     write_clean(tmp_path, ["one"], 3)
     collection = read_collection(planned(tmp_path))
     assert [(part.first, part.rows, len(part.pieces)) for part in collection.parts] == [(0, 1, 3)]
@@ -90,7 +90,7 @@ def test_a_damaged_file_is_named(run: StageRun) -> None:
         texts_of(collection, 0)
 
 
-def test_more_documents_than_have_numbers_are_an_error(run: StageRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_documents_are_an_error(run: StageRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_DOCUMENTS", ROWS)
     with pytest.raises(UserError, match="25,000 documents, more than 25,000"):
         write_collection(run, [], 20)

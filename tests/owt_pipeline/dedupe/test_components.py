@@ -121,13 +121,13 @@ def test_groups_hold_complete_components_of_a_bounded_size(sizes: list[int], at_
         assert 108 * members <= at_most + 108 * max(sizes)
 
 
-def test_edges_may_come_in_more_than_fits_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_edges_beyond_one_chunk_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(components, "_CHUNK_EDGES", 7)
     edges = [(i, i + 2) for i in range(200)]
     assert found(edges, 100) == by_following(edges)
 
 
-def test_memory_is_five_bytes_a_document_and_what_its_candidates_take() -> None:
+def test_memory_is_five_bytes_per_document_plus_candidates() -> None:
     documents, count, batch = 4_000_000, 200_000, 50_000
 
     def edges() -> Iterator[Pair]:

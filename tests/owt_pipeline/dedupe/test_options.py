@@ -18,7 +18,7 @@ def essence(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return sorted((row["url_id"], row["kept_url_id"], row["rule"], row["similarity"]) for row in rows)
 
 
-def test_decisions_do_not_depend_on_how_the_work_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decisions_do_not_depend_on_parts_or_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many parts, ranges of the hashes, forests and groups, small chunks: as on a large corpus."""
     texts = corpus_with_copies(seed=11, documents=250)
     write_clean(tmp_path / "at once", texts)
@@ -42,9 +42,7 @@ def test_decisions_do_not_depend_on_how_the_work_is_cut(tmp_path: Path, monkeypa
     assert manifest.stats["groups"] > 5
 
 
-def test_a_cluster_of_too_large_a_share_stops_the_run_and_shows_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_large_cluster_stops_the_run_and_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stage, "LEAST_DOCUMENTS", 5)
     rng = random.Random(0)
     texts = [" ".join(prose(rng, 50)) for _ in range(60)] + ["please accept our cookies to go on"] * 20
@@ -60,7 +58,7 @@ def test_a_cluster_of_too_large_a_share_stops_the_run_and_shows_it(
     assert manifest.properties["largest_clusters"][0]["documents"] == 20
 
 
-def test_a_host_of_too_large_a_share_stops_the_run_and_shows_it(
+def test_host_with_too_many_duplicates_stops_the_run_and_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stage, "LEAST_DOCUMENTS", 5)

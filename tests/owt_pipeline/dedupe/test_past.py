@@ -83,7 +83,7 @@ def essence(rows: list[dict[str, Any]]) -> dict[int, int]:
     return {row["url_id"]: row["kept_url_id"] for row in rows}
 
 
-def test_three_months_decide_as_by_comparing_each_document_with_all_before_it(
+def test_three_months_decide_as_if_every_earlier_document_were_compared(
     chain: tuple[Path, list[list[str]], list[list[dict[str, Any]]]],
 ) -> None:
     folder, months, rows = chain
@@ -107,7 +107,7 @@ def test_three_months_decide_as_by_comparing_each_document_with_all_before_it(
     assert manifest.stats["past_exact"] + manifest.stats["past_near"] == len(past_rows)
 
 
-def test_the_files_do_not_depend_on_how_the_past_and_the_month_are_cut(
+def test_decisions_do_not_depend_on_ranges_of_the_base_or_the_month(
     chain: tuple[Path, list[list[str]], list[list[dict[str, Any]]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A large past has many ranges of hashes, a small month few, and the other way round: the same decisions."""
@@ -123,7 +123,7 @@ def test_the_files_do_not_depend_on_how_the_past_and_the_month_are_cut(
             assert essence(found) == essence(rows[number])
 
 
-def test_the_same_bytes_with_more_workers(
+def test_more_workers_write_the_same_bytes(
     chain: tuple[Path, list[list[str]], list[list[dict[str, Any]]]], tmp_path: Path
 ) -> None:
     folder, months, _ = chain
@@ -142,7 +142,7 @@ def hidden(workdir: Path) -> None:
         pq.write_table(table.set_column(table.schema.get_field_index("text"), table.schema.field("text"), texts), path)
 
 
-def test_texts_of_the_past_are_read_only_to_verify_a_candidate(tmp_path: Path) -> None:
+def test_texts_of_a_base_are_read_only_to_verify_candidates(tmp_path: Path) -> None:
     """With all texts of the past replaced, exact copies are still found; near ones, no more."""
     rng = random.Random(1)
     texts = [" ".join(prose(rng, 150)) for _ in range(30)]
@@ -167,9 +167,7 @@ def test_texts_of_the_past_are_read_only_to_verify_a_candidate(tmp_path: Path) -
     st.integers(0, 6),
     st.booleans(),
 )
-def test_a_section_finds_what_it_has_and_nothing_else(
-    seed: int, entries: int, of_band: int, number: int, of_texts: bool
-) -> None:
+def test_section_finds_exactly_its_hashes(seed: int, entries: int, of_band: int, number: int, of_texts: bool) -> None:
     rng = np.random.default_rng(seed)
     ranges = Ranges(1, of_band, 1)
     key = number % of_band + (0 if of_texts else of_band)
@@ -212,7 +210,7 @@ def other(tmp_path: Path) -> tuple[Path, list[str]]:
     return tmp_path / "other", texts
 
 
-def test_what_repeats_another_corpus_goes_and_nothing_of_it_does(other: tuple[Path, list[str]]) -> None:
+def test_duplicates_of_another_corpus_are_removed_but_none_of_its_documents(other: tuple[Path, list[str]]) -> None:
     folder, other_texts = other
     rng = random.Random(0)
     fresh = [" ".join(prose(rng, 300)) for _ in range(5)]
@@ -238,7 +236,7 @@ def test_what_repeats_another_corpus_goes_and_nothing_of_it_does(other: tuple[Pa
     assert decision["differences"]
 
 
-def test_another_corpus_that_has_changed_runs_dedupe_again(other: tuple[Path, list[str]]) -> None:
+def test_changed_other_corpus_runs_dedupe_again(other: tuple[Path, list[str]]) -> None:
     folder, texts = other
     new = folder.parent / "new"
     write_clean(new, [texts[0]], 1, url_id=[url_id(SEPARATE)])
@@ -253,9 +251,7 @@ def test_another_corpus_that_has_changed_runs_dedupe_again(other: tuple[Path, li
 @pytest.mark.parametrize(
     ("how", "message"), [({"ngram": 3}, "made with ngram=3, not 5"), ({"num_perm": 64}, "made with bands=")]
 )
-def test_sketches_that_cannot_be_compared_with_are_refused(
-    other: tuple[Path, list[str]], how: dict[str, Any], message: str
-) -> None:
+def test_incompatible_sketches_are_refused(other: tuple[Path, list[str]], how: dict[str, Any], message: str) -> None:
     folder, _ = other
     dedupe(folder, **how)
     new = folder.parent / "new"
@@ -295,7 +291,7 @@ def test_a_run_is_not_compared_with_itself_nor_with_a_base_twice(other: tuple[Pa
         dedupe(new, against=(again,))
 
 
-def test_sketches_are_files_of_the_dataset_and_damaged_ones_are_made_again(other: tuple[Path, list[str]]) -> None:
+def test_damaged_sketches_are_repaired(other: tuple[Path, list[str]]) -> None:
     folder, _ = other
     manifest = read_manifest(Storage(str(folder)), "duplicates")
     assert manifest is not None

@@ -13,7 +13,7 @@ COUNTS = [5_000, pytest.param(100_000, marks=pytest.mark.slow)]
 ALLOWED = {"max_cluster_share": 1.0, "max_host_share": 1.0}
 
 
-def test_texts_of_ten_megabytes(tmp_path: Path) -> None:
+def test_texts_of_ten_megabytes_are_compared(tmp_path: Path) -> None:
     """A copy goes, exact or near; a text that shares its first half stays; nothing saturates."""
     words = [f"word{i}" for i in range(1_000_000)]
     base = " ".join(words)
@@ -27,12 +27,12 @@ def test_texts_of_ten_megabytes(tmp_path: Path) -> None:
     assert decisions[0]["similarity"] == decisions[3]["similarity"] == pytest.approx(0.95 / 1.05, abs=1e-4)
 
 
-def test_a_word_of_ten_megabytes(tmp_path: Path) -> None:
+def test_word_of_ten_megabytes_is_hashed(tmp_path: Path) -> None:
     assert not decide(tmp_path, ["a" * 10_000_000, "a" * 10_000_001, "b" * 10_000_000])
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_one_text_many_times_is_sketched_once_a_part(tmp_path: Path, count: int) -> None:
+def test_repeated_text_is_sketched_once_per_part(tmp_path: Path, count: int) -> None:
     write_clean(tmp_path, [" ".join(prose(random.Random(0), 200))] * count, 4)
     manifest, rows = dedupe(tmp_path, **ALLOWED)
     assert len(rows) == count - 1
@@ -44,7 +44,7 @@ def test_one_text_many_times_is_sketched_once_a_part(tmp_path: Path, count: int)
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_one_text_many_times_with_a_word_of_its_own(tmp_path: Path, count: int) -> None:
+def test_many_copies_that_differ_in_one_word_are_near_duplicates(tmp_path: Path, count: int) -> None:
     """All share buckets, and no two are alike: each is compared with the one that stays, not with all."""
     words = prose(random.Random(0), 200)
     write_clean(tmp_path, [" ".join([*words, f"visitor{i}"]) for i in range(count)], 4)
@@ -59,7 +59,7 @@ def test_one_text_many_times_with_a_word_of_its_own(tmp_path: Path, count: int) 
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_many_pages_of_one_template_with_bodies_of_their_own(tmp_path: Path, count: int) -> None:
+def test_pages_of_one_template_with_different_bodies_are_kept(tmp_path: Path, count: int) -> None:
     """Three quarters of each are template; every hundredth has a near-copy, and only these go."""
     rng = random.Random(0)
     template = prose(rng, 120)

@@ -18,7 +18,7 @@ TEXTS = st.lists(st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join), ma
 
 @pytest.mark.parametrize("kind", ["words", "characters"])
 @given(texts=TEXTS, n=st.integers(1, 7))
-def test_shingles_are_equal_exactly_where_their_n_grams_are(kind: str, texts: list[str], n: int) -> None:
+def test_shingles_are_equal_if_and_only_if_their_n_grams_are(kind: str, texts: list[str], n: int) -> None:
     shingles = shingle(fold(pa.array(texts, pa.string())), n, kind)
     grams = [plain.shingles(text, n, kind) for text in texts]
     assert np.diff(shingles.offsets).tolist() == [len(of_text) for of_text in grams]
@@ -44,12 +44,12 @@ def listed(words: Words) -> list[list[str]]:
 
 
 @given(st.lists(st.one_of(st.text(ALPHABET), st.text(st.characters(exclude_categories=["Cs"])))))
-def test_words_of_a_batch_are_those_of_each_text(texts: list[str]) -> None:
+def test_batch_has_the_words_of_each_text(texts: list[str]) -> None:
     assert listed(find_words(fold(pa.array(texts, pa.string())))) == [plain.words(text) for text in texts]
 
 
 @given(st.lists(st.text(ALPHABET), min_size=3), st.booleans())
-def test_a_slice_of_a_column_is_read_as_its_own_rows(texts: list[str], wide: bool) -> None:
+def test_slice_of_a_column_has_only_its_rows(texts: list[str], wide: bool) -> None:
     column = pa.array(texts, pa.large_string() if wide else pa.string())
     assert listed(find_words(fold(column[1:-1]))) == [plain.words(text) for text in texts[1:-1]]
 
@@ -69,7 +69,7 @@ def test_a_slice_of_a_column_is_read_as_its_own_rows(texts: list[str], wide: boo
         ("", []),
     ],
 )
-def test_what_a_word_is(text: str, words: list[str]) -> None:
+def test_words_are_letters_marks_and_numbers_or_ideographs(text: str, words: list[str]) -> None:
     assert listed(find_words(fold(pa.array([text])))) == [words]
 
 
@@ -83,7 +83,7 @@ ANY_TEXTS = st.lists(st.one_of(st.text("aB漢か .\n\u00a0é", max_size=6), st.t
 
 @settings(deadline=None)  # the first one builds the table of characters
 @given(ANY_TEXTS)
-def test_text_hashes_are_equal_exactly_for_the_same_words(texts: list[str]) -> None:
+def test_text_hashes_are_equal_if_and_only_if_the_words_are(texts: list[str]) -> None:
     same: dict[object, bytes] = {}
     for text, found in zip(texts, hashed(*texts), strict=True):
         what = tuple(plain.words(text)) or text

@@ -21,26 +21,24 @@ from owt_pipeline.errors import UserError
 @pytest.mark.parametrize("false_negative_weight", [0.001, 0.5, 0.9, 0.999])
 @pytest.mark.parametrize("threshold", [0.05, 0.3, 0.7, 0.8, 0.95])
 @pytest.mark.parametrize("num_perm", [2, 64, 96, 128])
-def test_the_banding_is_the_one_datasketch_chooses(
-    num_perm: int, threshold: float, false_negative_weight: float
-) -> None:
+def test_banding_equals_datasketchs_choice(num_perm: int, threshold: float, false_negative_weight: float) -> None:
     theirs = _optimal_param(threshold, num_perm, 1 - false_negative_weight, false_negative_weight)
     ours = choose_banding(threshold, num_perm, false_negative_weight)
     assert (ours.bands, ours.rows) == theirs
 
 
-def test_the_default_banding_finds_what_is_at_the_threshold() -> None:
+def test_default_banding_finds_pairs_at_the_threshold() -> None:
     assert choose_banding(0.8, 128, 0.999).probability(0.8) > 0.99
 
 
-def test_a_banding_that_needs_more_permutations_than_there_are_is_refused() -> None:
+def test_banding_with_too_many_permutations_is_refused() -> None:
     with pytest.raises(UserError, match="bands=20 times rows=10 is 200, more than num_perm=128"):
         choose_banding(0.8, 128, 0.5, 20, 10)
     with pytest.raises(UserError, match="give both or neither"):
         choose_banding(0.8, 128, 0.5, 20)
 
 
-def test_the_curve_is_what_random_signatures_do() -> None:
+def test_curve_matches_random_signatures() -> None:
     banding, rng = Banding(24, 6, 4), np.random.default_rng(0)
     for similarity in (0.5, 0.7, 0.9):
         left = rng.integers(0, 2**32, (24, 4000), dtype=np.uint32)
@@ -49,12 +47,12 @@ def test_the_curve_is_what_random_signatures_do() -> None:
         assert met == pytest.approx(banding.probability(similarity), abs=0.03)
 
 
-def test_equal_rows_in_different_bands_do_not_meet() -> None:
+def test_equal_rows_in_different_bands_have_different_hashes() -> None:
     assert len(np.unique(band_hashes(np.zeros((12, 1), np.uint32), Banding(12, 4, 3)))) == 4
 
 
 @given(st.lists(st.integers(0, 6), max_size=40), st.permutations(range(40)), st.booleans())
-def test_star_edges_join_exactly_what_shares_a_bucket(buckets: list[int], order: list[int], wide: bool) -> None:
+def test_star_edges_join_exactly_the_documents_of_a_bucket(buckets: list[int], order: list[int], wide: bool) -> None:
     """With hashes of 64 bits, or of 128 of which the halves alone are not enough."""
     documents = np.array(order[: len(buckets)], np.uint32)
     high, low = np.array([divmod(bucket, 3) for bucket in buckets], np.uint64).reshape(-1, 2).T
@@ -91,7 +89,7 @@ def sign(request: pytest.FixtureRequest) -> Sign:
 
 @settings(deadline=None)
 @given(st.lists(HASHES, max_size=8), st.integers(1, 140))
-def test_signatures_are_those_of_datasketch(sign: Sign, texts: list[list[int]], num_perm: int) -> None:
+def test_signatures_equal_datasketchs(sign: Sign, texts: list[list[int]], num_perm: int) -> None:
     offsets = np.concatenate([[0], np.cumsum([len(text) for text in texts])]).astype(np.int64)
     hashes = np.array([value for text in texts for value in text], np.uint32)
     result = sign(hashes, offsets, num_perm)
@@ -99,7 +97,7 @@ def test_signatures_are_those_of_datasketch(sign: Sign, texts: list[list[int]], 
 
 
 @pytest.mark.parametrize("sizes", [[200_000, 3, 0, 70_000], [10] * 20_000])
-def test_signatures_do_not_depend_on_how_the_work_is_cut(sign: Sign, sizes: list[int]) -> None:
+def test_signatures_do_not_depend_on_batches(sign: Sign, sizes: list[int]) -> None:
     hashes = np.random.default_rng(1).integers(0, 2**32, sum(sizes), dtype=np.uint32)
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     together = sign(hashes, offsets, 16)

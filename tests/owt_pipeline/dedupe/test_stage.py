@@ -32,7 +32,7 @@ from tests.owt_pipeline.runs import differing, shard_file, work_of
 
 
 @pytest.mark.parametrize("options", [{}, {"similarity": "containment"}, {"shingles": "characters", "ngram": 12}])
-def test_each_removal_is_proven_by_a_document_that_stays(tmp_path: Path, options: dict) -> None:
+def test_every_removed_document_has_a_similar_kept_one(tmp_path: Path, options: dict) -> None:
     texts = corpus_with_copies(seed=1)
     decisions = decide(tmp_path, texts, **options)
     assert {row["rule"] for row in decisions.values()} == {"exact", "near"}
@@ -54,7 +54,7 @@ def test_each_removal_is_proven_by_a_document_that_stays(tmp_path: Path, options
         assert len(texts[gone]) <= len(texts[kept])
 
 
-def test_no_two_documents_that_stay_are_near_duplicates(tmp_path: Path) -> None:
+def test_no_two_kept_documents_are_near_duplicates(tmp_path: Path) -> None:
     texts = corpus_with_copies(seed=2, documents=250)
     gone = decide(tmp_path, texts)
     similar = [(a, b) for a, b in combinations(range(len(texts)), 2) if plain.jaccard(texts[a], texts[b]) >= 0.8]
@@ -77,7 +77,7 @@ def test_decisions_are_the_same_for_any_shards_and_workers(tmp_path: Path) -> No
     assert differing(tmp_path / "3-1", tmp_path / "3-2") == []
 
 
-def test_a_decision_is_in_the_shard_of_the_document_that_goes(tmp_path: Path) -> None:
+def test_decisions_are_in_the_shard_of_the_removed_document(tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
     texts = corpus_with_copies(seed=4)
@@ -105,7 +105,7 @@ def test_the_ledger_counts_documents_and_the_manifest_has_the_curve(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("survivor", "stays"), [("longest", 0), ("highest_score", 1), ("earliest", 2)])
-def test_the_survivor_is_the_one_the_rule_names(tmp_path: Path, survivor: str, stays: int) -> None:
+def test_survivor_follows_the_option(tmp_path: Path, survivor: str, stays: int) -> None:
     """Copies that differ in what a rule looks at, exact ones and near ones."""
     text = " ".join(prose(random.Random(0), 300))
     exact = [text + " !!!!!", text, text + "!", text]
@@ -119,7 +119,7 @@ def test_the_survivor_is_the_one_the_rule_names(tmp_path: Path, survivor: str, s
         assert len(rows) == 3
 
 
-def test_of_equals_the_least_url_id_stays(tmp_path: Path) -> None:
+def test_ties_keep_the_lowest_url_id(tmp_path: Path) -> None:
     decisions = decide(tmp_path, ["the same text every time"] * 9)
     least = min(range(9), key=url_id)
     assert set(decisions) == set(range(9)) - {least}
@@ -127,7 +127,7 @@ def test_of_equals_the_least_url_id_stays(tmp_path: Path) -> None:
     assert {row["cluster_size"] for row in decisions.values()} == {9}
 
 
-def test_a_copy_of_a_near_duplicate_goes_for_the_document_that_stays(tmp_path: Path) -> None:
+def test_copy_of_a_near_duplicate_is_removed_for_the_kept_document(tmp_path: Path) -> None:
     """A is longest; B is near A; C is B with other punctuation. C must not point at B, who goes."""
     base = prose(random.Random(1), 400)
     a, b = " ".join([*base, "and", "more", "at", "the", "end"]), " ".join(base)
@@ -136,7 +136,7 @@ def test_a_copy_of_a_near_duplicate_goes_for_the_document_that_stays(tmp_path: P
     assert decisions[1]["similarity"] == decisions[2]["similarity"] == pytest.approx(plain.jaccard(a, b))
 
 
-def test_a_chain_of_near_duplicates_does_not_take_its_far_end_along(tmp_path: Path) -> None:
+def test_far_end_of_a_chain_of_near_duplicates_is_kept(tmp_path: Path) -> None:
     """Each text is near the next one, the first far from the last: transitive clusters would leave only one."""
     rng = random.Random(2)
     words = prose(rng, 500)
@@ -151,7 +151,7 @@ def test_a_chain_of_near_duplicates_does_not_take_its_far_end_along(tmp_path: Pa
 
 
 @pytest.mark.parametrize("texts", [[], ["one"], ["", "", "!!!"], ["a b", "b a"]])
-def test_corpora_of_next_to_nothing(tmp_path: Path, texts: list[str]) -> None:
+def test_empty_and_tiny_corpora_are_deduplicated(tmp_path: Path, texts: list[str]) -> None:
     decisions = decide(tmp_path, texts)
     assert len(decisions) == len(texts) - len({tuple(plain.words(t)) or t for t in texts})
 
@@ -160,7 +160,7 @@ def test_documents_without_words_are_not_near_duplicates(tmp_path: Path) -> None
     assert not decide(tmp_path, ["!!!", "???", "—", "..."])
 
 
-def test_bands_and_rows_may_be_given(tmp_path: Path) -> None:
+def test_given_bands_and_rows_are_used(tmp_path: Path) -> None:
     write_clean(tmp_path, corpus_with_copies(seed=6))
     manifest, _ = dedupe(tmp_path, bands=32, rows=4)
     assert (manifest.properties["bands"], manifest.properties["rows"]) == (32, 4)
@@ -169,7 +169,7 @@ def test_bands_and_rows_may_be_given(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [100, 1000])
-def test_articles_with_planted_copies(tmp_path: Path, testdata: Path, count: int) -> None:
+def test_planted_copies_of_articles_are_found(tmp_path: Path, testdata: Path, count: int) -> None:
     with gzip.open(testdata / f"neardup/articles-{count}.jsonl.gz", "rt") as file:
         articles = [json.loads(line) for line in file]
     number = {article["id"]: i for i, article in enumerate(articles)}
@@ -181,8 +181,8 @@ def test_articles_with_planted_copies(tmp_path: Path, testdata: Path, count: int
     assert {frozenset((gone, row["kept"])) for gone, row in decisions.items()} == truth
 
 
-def test_pairs_that_people_judged(tmp_path: Path, testdata: Path) -> None:
-    """Pages a person calls different are not removed; what is removed has the exact similarity it says."""
+def test_pairs_judged_by_people_are_removed_if_and_only_if_similar(tmp_path: Path, testdata: Path) -> None:
+    """Every removed page reaches the threshold, and every pair that reaches it is found."""
     with gzip.open(testdata / "neardup/gov2-pairs.jsonl.gz", "rt") as file:
         pairs = [json.loads(line) for line in file]
     texts = [text for pair in pairs for text in (pair["left"], pair["right"])]
@@ -229,9 +229,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     assert differing(tmp_path / "killed", tmp_path / "complete") == []
 
 
-def test_a_run_continues_from_what_a_power_failure_left_of_its_steps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_resumes_after_a_power_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files between steps are not synced: of any, the half may be gone, or all but its length, or its record's text."""
     texts = corpus_with_copies(seed=8)
     for name in ("complete", "broken"):
@@ -256,7 +254,7 @@ def test_a_run_continues_from_what_a_power_failure_left_of_its_steps(
     assert differing(tmp_path / "broken", tmp_path / "complete") == []
 
 
-def test_a_cluster_writes_the_bytes_of_the_local_pool(tmp_path: Path) -> None:
+def test_cluster_writes_the_same_bytes_as_the_local_pool(tmp_path: Path) -> None:
     """There each part is made by itself, in any process, from the handles that reach it through Beam's coders."""
     for name, flags in (("here", ()), ("there", ELSEWHERE)):
         write_clean(tmp_path / name, corpus_with_copies(seed=13))

@@ -63,7 +63,7 @@ def by_comparing_all(measure: str, threshold: float, sets: Sequence[frozenset[in
     st.sampled_from([0.3, 0.5, 0.75, 0.8, 1.0]),
     st.booleans(),
 )
-def test_a_component_is_split_as_by_comparing_all(
+def test_component_is_decided_as_by_comparing_all_pairs(
     components: list[list[frozenset[int]]], measure: str, threshold: float, indexed: bool
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -85,7 +85,7 @@ def test_a_component_is_split_as_by_comparing_all(
 
 @settings(deadline=None)
 @given(SETS, st.data())
-def test_copies_go_as_the_first_of_them_does(sets: list[frozenset[int]], data: st.DataObject) -> None:
+def test_copies_get_the_decision_of_their_first(sets: list[frozenset[int]], data: st.DataObject) -> None:
     """Of copies, only the first has its shingles with it; the decisions are those of each with its own."""
     texts = data.draw(st.lists(st.sampled_from(range(len(sets))), min_size=1, max_size=30))
     component = [sets[text] for text in texts]
@@ -120,7 +120,7 @@ def test_documents_of_one_template_are_not_compared_with_each_other() -> None:
     assert counts["comparisons"] == 0
 
 
-def test_copies_within_one_template_are_found_among_the_others() -> None:
+def test_copies_within_one_template_are_found() -> None:
     template = set(range(60))
     bodies = [set(range(1000 + 40 * i, 1040 + 40 * i)) for i in range(400)]
     near = [set(list(bodies[i])[:38]) | {10**6 + i} for i in range(0, 400, 20)]
@@ -131,7 +131,7 @@ def test_copies_within_one_template_are_found_among_the_others() -> None:
     assert counts["comparisons"] < 100
 
 
-def test_work_on_one_document_is_bounded_and_what_is_left_out_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_comparisons_per_document_are_limited_and_omissions_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verification, "_MAX_ENTRIES", 50)
     rng = np.random.default_rng(0)
     sets = [frozenset(rng.choice(40, 20, replace=False).tolist()) for _ in range(300)]

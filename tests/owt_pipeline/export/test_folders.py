@@ -56,7 +56,7 @@ def test_the_rejects_open_as_a_folder(small_run: Path, name: str) -> None:
     assert polars.scan_parquet(small_run / "ledger" / name / "rejects").collect().height == rejects
 
 
-def test_the_tokens_open_as_a_folder_in_what_reads_arrow(small_run: Path) -> None:
+def test_arrow_readers_open_the_tokens_as_a_folder(small_run: Path) -> None:
     rows = manifest_of(small_run, "tokens").total("data").rows
     folder = str(small_run / "tokens")
     assert pyarrow.dataset.dataset(folder, format="ipc").count_rows() == rows

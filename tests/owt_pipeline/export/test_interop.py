@@ -35,7 +35,7 @@ def texts(run: Path) -> list[str]:
     return [t for path in sorted((run / "corpus").glob("part-*")) for t in pq.read_table(path)["text"].to_pylist()]
 
 
-def test_datasets_loads_the_corpus_by_its_files_its_folder_and_its_card(small_run: Path, tmp_path: Path) -> None:
+def test_datasets_loads_the_corpus_by_files_folder_or_card(small_run: Path, tmp_path: Path) -> None:
     files = str(small_run / "corpus/part-*.parquet")
     by_files = datasets.load_dataset("parquet", data_files=files, split="train", cache_dir=str(tmp_path / "a"))
     by_folder = datasets.load_dataset(str(small_run / "corpus"), split="train", cache_dir=str(tmp_path / "b"))
@@ -70,7 +70,7 @@ def test_polars_and_duckdb_read_every_file_of_every_dataset(small_run: Path) -> 
                 assert pl.read_ipc(path)["url_id"].to_list() == tokens["url_id"].to_pylist()
 
 
-def test_the_card_says_what_duckdb_counts(small_run: Path) -> None:
+def test_card_has_the_numbers_that_duckdb_counts(small_run: Path) -> None:
     huggingface_hub = pytest.importorskip("huggingface_hub")
     text = (small_run / "ledger/corpus/README.md").read_text()
     read = huggingface_hub.DatasetCard(text)
@@ -105,7 +105,7 @@ def test_a_card_of_imported_text_does_not_say_it_came_from_reddit(small_run: Pat
     assert "Texts imported from the files below" in own
 
 
-def test_a_card_of_an_empty_corpus_is_a_card() -> None:
+def test_empty_corpus_has_a_valid_card() -> None:
     text = card({}, Counts(), {}, {}, 0, 1)
     assert "| documents | 0 |" in text
     assert "language:" not in text

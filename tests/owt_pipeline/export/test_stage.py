@@ -27,7 +27,7 @@ def decided(tmp_path: Path) -> tuple[Path, list[dict[str, Any]]]:
     return tmp_path, dedupe(tmp_path)[1]
 
 
-def test_the_corpus_is_clean_without_the_duplicates(decided: tuple[Path, list[dict[str, Any]]]) -> None:
+def test_corpus_is_clean_without_duplicates(decided: tuple[Path, list[dict[str, Any]]]) -> None:
     workdir, decisions = decided
     manifest, corpus = export(workdir)
     clean = DatasetReader.open(Storage(str(workdir)), "clean")
@@ -38,7 +38,7 @@ def test_the_corpus_is_clean_without_the_duplicates(decided: tuple[Path, list[di
     assert manifest.counts.left == manifest.counts.entered - len(gone)
 
 
-def test_each_reject_says_what_was_kept_and_how_similar_it_is(decided: tuple[Path, list[dict[str, Any]]]) -> None:
+def test_rejects_name_the_kept_document_and_the_similarity(decided: tuple[Path, list[dict[str, Any]]]) -> None:
     workdir, decisions = decided
     _, corpus = export(workdir)
     rejects = {row["url_id"]: row for row in corpus.table(kind="rejects").to_pylist()}

@@ -28,7 +28,7 @@ def test_paragraphs_headings_and_items_are_blocks() -> None:
     ]  # fmt: skip
 
 
-def test_a_break_starts_a_line_and_empty_lines_are_dropped() -> None:
+def test_br_starts_a_line_and_empty_lines_are_dropped() -> None:
     assert texts("<div>one<br>two<br><br> <br>three</div>") == ["one\ntwo\nthree"]
 
 
@@ -37,7 +37,7 @@ def test_preformatted_text_keeps_its_spaces() -> None:
     assert (block.form, block.text) == (PREFORMATTED, "def f():\n    return 1")
 
 
-def test_a_table_of_data_is_rows_and_one_that_lays_out_a_page_is_its_cells() -> None:
+def test_data_tables_become_rows_and_layout_tables_become_their_cells() -> None:
     data = "<table><tr><th>Year<th>Sold<tr><td>2001<td>7 <a href=/x>cars</a></table>"
     assert [(block.form, block.text) for block in blocks(data)] == [(ROW, "Year\tSold"), (ROW, "2001\t7 cars")]
     assert blocks(data)[1].link_chars == 4
@@ -49,11 +49,11 @@ def test_a_table_of_data_is_rows_and_one_that_lays_out_a_page_is_its_cells() -> 
 @pytest.mark.parametrize(
     "inside", ["<pre>x = 1</pre>", "<ul><li>x = 1</ul>", "<h2>x = 1</h2>", "<table><tr><td>x = 1</table>", "\x01x = 1"]
 )
-def test_code_around_other_blocks_makes_no_empty_one(inside: str) -> None:
+def test_code_around_other_blocks_makes_no_empty_block(inside: str) -> None:
     assert texts(f"<code>{inside}</code><code> </code><p>after") == ["x = 1", "after"]
 
 
-def test_what_is_not_text_is_skipped_but_not_what_follows_it() -> None:
+def test_elements_without_text_are_skipped_but_not_the_text_after_them() -> None:
     html = "a<script>var x</script>b<style>p{}</style>c<svg><text>logo</text></svg>d"
     assert texts(f"<p>{html}<select><option>f</select></p>") == ["abcd"]
     assert texts('<p>seen<span style="display: none">unseen</span><span class="sr-only">unread</span> too</p>') == [
@@ -61,14 +61,14 @@ def test_what_is_not_text_is_skipped_but_not_what_follows_it() -> None:
     ]
 
 
-def test_a_headings_link_to_itself_is_not_text() -> None:
+def test_heading_link_to_itself_is_not_text() -> None:
     assert texts('<h2>Usage of ¶<a class="headerlink" href="#usage">¶</a></h2>') == ["Usage of ¶"]
 
 
 @pytest.mark.parametrize(
     "element", ["<st1:city>Paris</st1:city>", "<g-emoji>Paris</g-emoji>", "<o:p>Paris</o:p>", "<x-y><b>Paris</b></x-y>"]
 )
-def test_unknown_elements_within_a_sentence_do_not_break_it(element: str) -> None:
+def test_unknown_elements_do_not_split_a_sentence(element: str) -> None:
     assert texts(f"<p>From {element}, by train.</p>") == ["From Paris, by train."]
     assert texts(f"<p>{element}, by train.</p>") == ["Paris, by train."]
 
@@ -129,7 +129,7 @@ def test_every_word_of_shown_text_is_in_one_block_and_in_order(pieces: list[str]
         assert all(word in remaining for word in found)
 
 
-def test_an_id_that_a_heading_gave_its_section_is_not_a_name() -> None:
+def test_section_id_made_from_its_heading_is_not_a_name() -> None:
     root = parse(
         '<body><h2 id="related">Related work</h2><section id="recommended-settings">'
         "<h2>Recommended settings</h2></section>"
@@ -142,13 +142,13 @@ def test_an_id_that_a_heading_gave_its_section_is_not_a_name() -> None:
     ]  # fmt: skip
 
 
-def test_a_block_that_is_a_formula_is_known_as_one() -> None:
+def test_block_that_is_a_formula_is_recognised() -> None:
     image = '<img class="latex" alt="x^2">'
     found = blocks(f"<p>{image}.</p><p>So {image}</p><p>{image} and {image}</p><p>x</p>")
     assert [block.is_formula for block in found] == [True, False, False, False]
 
 
-def test_a_formula_that_is_shown_twice_is_one_block() -> None:
+def test_formula_shown_twice_is_one_block() -> None:
     mathml, image = '<math alttext="x^2"><mi>x</mi></math>', '<img class="tex" alt="x^2">'
     assert texts(f'<p>Be</p><div style="display: none">{mathml}</div><div>{image}</div>') == ["Be", "x^2"]
     assert [without_formulas(block).split() for block in blocks(f"<p>Be {mathml}.")] == [["Be", "."]]
@@ -169,11 +169,11 @@ def test_links_and_images_of_a_block_are_counted() -> None:
         ("<button><p>One.</p><p>Two.</p>", ["One.", "Two."]),
     ],
 )
-def test_text_of_buttons_is_read_within_its_sentence_or_on_its_own(html: str, expected: list[str]) -> None:
+def test_button_text_is_part_of_its_sentence_or_a_block(html: str, expected: list[str]) -> None:
     assert texts(html) == expected
 
 
-def test_a_button_that_opens_an_answer_is_its_heading() -> None:
+def test_button_that_opens_an_answer_is_its_heading() -> None:
     assert blocks("<h3><button>How?</button></h3>")[0].form == HEADING
 
 
@@ -187,7 +187,7 @@ def test_a_button_that_opens_an_answer_is_its_heading() -> None:
         "<body><div><p>one</p></body></html><p>two</p></div><p>three",
     ],
 )
-def test_what_follows_an_early_end_of_the_page_is_read(html: str) -> None:
+def test_text_after_an_early_end_of_the_page_is_read(html: str) -> None:
     assert [block.text for block in read_blocks(parse(html))[0]] == ["one", "two", "three"]
 
 
@@ -206,7 +206,7 @@ def test_lines_of_code_that_are_elements_keep_their_indentation(html: str) -> No
     assert (block.form, block.text) == (PREFORMATTED, "if x:\n    y()")
 
 
-def test_lines_with_breaks_keep_the_spaces_that_do_not_collapse() -> None:
+def test_lines_with_br_keep_nonbreaking_indentation() -> None:
     assert texts("<div>if x:<br>&nbsp; &nbsp; y()<br>&nbsp;&nbsp;z()</div>") == ["if x:\n    y()\n  z()"]
     assert texts("<div>&nbsp;&nbsp;One.<br><br>&nbsp;&nbsp;Two.</div>") == ["One.\nTwo."]
     long = "A paragraph of many words, which is no line of code. " * 3
@@ -219,7 +219,7 @@ def test_empty_cells_before_others_keep_the_columns_unless_the_column_is_empty()
     assert texts("<table><tr><td><td>a<td>b<tr><td><td><td>c</table>") == ["a\tb", "\tc"]
 
 
-def test_a_quotes_source_and_a_books_footnote_are_no_chrome() -> None:
+def test_source_of_a_quote_and_footnote_of_a_book_are_not_boilerplate() -> None:
     for html in (
         "<blockquote><p>Be.</p><footer class=source>Ada</footer></blockquote>",
         "<aside epub:type=footnote id=n1><p>1. A note.</p></aside>",
@@ -243,7 +243,7 @@ def test_shortcodes_that_span_elements_are_not_text() -> None:
     ]  # fmt: skip
 
 
-def test_names_that_are_the_pages_title_say_nothing_of_it() -> None:
+def test_names_made_from_the_page_title_are_ignored() -> None:
     html = "<title>The Modal Verbs | English</title><div class='post the-modal-verbs'><p>Can.</p></div>"
     found, containers = read_blocks(parse(html))
     around = containers[containers[found[0].container].parent]

@@ -23,7 +23,7 @@ def page(text: str, charset: str, meta: str = "") -> bytes:
     return f"<html><head>{meta}</head><body><p>{text}</p></body></html>".encode(charset)
 
 
-def test_a_byte_order_mark_overrules_all_else() -> None:
+def test_byte_order_mark_overrides_all_declarations() -> None:
     meta = '<meta charset="windows-1251">'
     for charset, name in (("utf-8-sig", "utf-8"), ("utf-16", "utf-16-le")):
         text, found = decode(page(GERMAN, charset, meta), "iso-8859-1")
@@ -35,7 +35,7 @@ def test_a_byte_order_mark_overrules_all_else() -> None:
 
 
 @pytest.mark.parametrize("charset", ["utf-16-le", "utf-16-be"])
-def test_utf16_is_recognised_without_a_mark(charset: str) -> None:
+def test_utf16_is_recognised_without_a_byte_order_mark(charset: str) -> None:
     text = page(GERMAN, "utf-8").decode()
     assert decode(text.encode(charset), "utf-8") == (text, charset)
 
@@ -45,7 +45,7 @@ def test_valid_utf8_is_utf8_whatever_is_declared() -> None:
     assert (found, GERMAN in text) == ("utf-8", True)
 
 
-def test_the_header_comes_before_the_markup() -> None:
+def test_header_takes_precedence_over_markup() -> None:
     text, found = decode(page(RUSSIAN, "koi8-r", '<meta charset="windows-1251">'), "koi8-r")
     assert (found, RUSSIAN in text) == ("koi8-r", True)
 
@@ -59,23 +59,23 @@ def test_the_header_comes_before_the_markup() -> None:
         "<!-- <meta charset=\"koi8-r\"> --><meta charset='windows-1251'/>",
     ],
 )
-def test_the_markup_decides_where_the_header_does_not(meta: str) -> None:
+def test_markup_decides_if_the_header_does_not(meta: str) -> None:
     text, found = decode(page(RUSSIAN, "cp1251", meta), None)
     assert (found, RUSSIAN in text) == ("cp1251", True)
 
 
-def test_an_xml_declaration_counts_too() -> None:
+def test_xml_declaration_counts() -> None:
     body = b'<?xml version="1.0" encoding="Shift_JIS"?>' + page(JAPANESE, "cp932")
     text, found = decode(body, None)
     assert (found, JAPANESE in text) == ("cp932", True)
 
 
-def test_a_label_that_names_no_charset_is_ignored() -> None:
+def test_unknown_label_is_ignored() -> None:
     for label in ("utf8mb4-nonsense", "none", "base64", "idna", "\x00", "x" * 1000):
         assert decode(page(RUSSIAN, "cp1251", "<meta charset=windows-1251>"), label)[1] == "cp1251"
 
 
-def test_a_declared_charset_that_the_bytes_contradict_is_a_lie() -> None:
+def test_declared_charset_that_does_not_decode_is_ignored() -> None:
     text, found = decode(page(RUSSIAN, "cp1251"), "utf-8")
     assert RUSSIAN in text
     assert found == "cp1251"
@@ -122,14 +122,14 @@ def test_undeclared_charsets_are_recognised_in_many_languages(sentences: dict[st
     assert len(wrong) <= 0.1 * pages, wrong
 
 
-def test_polish_without_a_declaration_is_read(sentences: dict[str, list[str]]) -> None:
+def test_undeclared_polish_is_recognised(sentences: dict[str, list[str]]) -> None:
     for start in range(0, 100, 5):
         for charset in ("iso8859-2", "cp1250"):
             text = " ".join(sentences["pl"][start : start + 5]).encode(charset, "ignore").decode(charset)
             assert text in decode(page(text, charset), None)[0]
 
 
-def test_a_few_letters_beyond_ascii_do_not_make_english_a_page_of_another_charset() -> None:
+def test_english_with_a_few_accents_keeps_its_charset() -> None:
     english = "A café’s “naïve” résumé © 2013, 20 °C, £5 – it’s Ångström® and Brontë’s señor. " * 3
     for text in (english, "It’s £5. " * 20, "© 2013 Brontë", "Zoë’s Škoda and Žižek"):
         assert text in decode(page(text, "cp1252"), None)[0]
@@ -178,7 +178,7 @@ def test_latin1_means_windows_1252_as_in_browsers() -> None:
     assert lookup("gb2312") == "gb18030"
 
 
-def test_charsets_that_write_all_in_ascii_are_heeded() -> None:
+def test_declared_charsets_with_only_ascii_bytes_are_used() -> None:
     text, found = decode(page(JAPANESE, "iso2022_jp", "<meta charset=iso-2022-jp>"), None)
     assert (found, JAPANESE in text) == ("iso2022_jp", True)
 

@@ -29,7 +29,7 @@ def seen(body: str, title: str = "Foxes") -> PageView:
     return view(*read_blocks(root), read_head(root))
 
 
-def test_every_block_has_a_row_and_every_container_its_part_of_the_page() -> None:
+def test_every_block_has_a_row_and_every_container_a_range() -> None:
     page = seen(PAGE)
     assert page.texts == ["Home", "News", "Foxes", PROSE.strip(), PROSE.strip(), "All rights reserved"]
     assert page.static.shape[0] == 6
@@ -43,7 +43,7 @@ def test_every_block_has_a_row_and_every_container_its_part_of_the_page() -> Non
     assert len(with_an_empty_one.parent) == len(page.parent)
 
 
-def test_numbers_in_names_do_not_set_blocks_apart() -> None:
+def test_signatures_ignore_numbers_in_names() -> None:
     page = seen(f'<div class="post-1"><p>{PROSE}</p></div><div class="post-2"><p>{PROSE}</p></div><p>{PROSE}</p>')
     for signature in page.signatures[1:]:
         assert signature[0] == signature[1] != signature[2]

@@ -149,7 +149,7 @@ def misbehaving(settings: Settings) -> Callable[[Page], Extracted | None]:
     return extract
 
 
-def test_an_extractor_that_misbehaves_loses_only_the_page_it_misbehaves_on(
+def test_misbehaving_extractor_loses_only_that_page(
     tmp_path: Path, pages_writer: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = "misbehaving_extractor"
@@ -180,7 +180,7 @@ def test_an_extractor_that_misbehaves_loses_only_the_page_it_misbehaves_on(
     assert len(manifest.properties["extractor"]["sha256"]) == 64
 
 
-def test_a_page_that_ignores_its_limit_of_cpu_time_is_given_up_after_a_time_by_the_clock(
+def test_page_that_evades_its_cpu_limit_is_stopped_by_wall_clock(
     tmp_path: Path, pages_writer: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = "deaf_extractor"
@@ -202,7 +202,7 @@ def test_a_page_that_ignores_its_limit_of_cpu_time_is_given_up_after_a_time_by_t
         ("json:no_such_factory", "has no 'no_such_factory'"),
     ],
 )
-def test_an_unknown_extractor_is_one_clear_error(
+def test_unknown_extractor_is_one_clear_error(
     tmp_path: Path, pages_writer: Callable[..., None], extractor: str, message: str
 ) -> None:
     pages_writer(tmp_path, {"http://h/": (ARTICLE, HTML)}, 1)

@@ -50,18 +50,18 @@ def test_navigation_sidebars_footers_and_comments_are_left_out() -> None:
     assert text.removeprefix("Foxes\n") == "\n".join([(SENTENCE * 3).strip()] * 3)
 
 
-def test_a_name_that_would_leave_out_the_page_is_not_believed() -> None:
+def test_misleading_name_does_not_remove_the_whole_page() -> None:
     for wrapper in WRAPPERS:
         assert SENTENCE.strip() in extract(page(f"{wrapper}<h1>Foxes</h1>{P}{P}")), wrapper
     many = "".join(f'<div class="widget">{P}</div>' for _ in range(8))
     assert extract(page(many)).count("quick brown") == 24
 
 
-def test_parts_that_react_streams_are_seen() -> None:
+def test_parts_streamed_by_react_are_read() -> None:
     assert SENTENCE.strip() in extract(page(f'<div>Loading</div><div hidden id="S:0"><article>{P}{P}</article></div>'))
 
 
-def test_comments_are_the_page_where_there_is_little_else() -> None:
+def test_comments_are_kept_if_there_is_little_other_text() -> None:
     thread = (
         f'<div class="post"><p>What do foxes do?</p></div><div class="comment">{P}</div><div class="comment">{P}</div>'
     )
@@ -79,7 +79,7 @@ def test_runs_of_links_are_left_out_but_not_a_page_of_links() -> None:
     assert extract(page(f"<ul>{listing}</ul>")).count("longer title") == 30
 
 
-def test_what_follows_an_article_is_cut_and_what_belongs_to_it_is_not() -> None:
+def test_parts_after_an_article_are_left_out_and_its_own_parts_are_kept() -> None:
     cards = "".join(f'<li class="card"><a href="/{n}">Cats, part {n}</a></li>' for n in range(4))
     body = f"<h2>Background</h2>{P}<h2>Sources</h2>{P}"
     related = f'<section class="related"><h2>Related stories</h2><ul>{cards}</ul></section>'
@@ -89,7 +89,7 @@ def test_what_follows_an_article_is_cut_and_what_belongs_to_it_is_not() -> None:
     assert text.count("quick brown") == 18
 
 
-def test_tables_of_old_pages_are_read_as_layout() -> None:
+def test_layout_tables_of_old_pages_are_read() -> None:
     text = extract(
         page(
             f"<table width=100%><tr><td width=150>{NAV}</td><td><font size=2><b>Foxes</b><br><br>{SENTENCE * 2}<br><br>"
@@ -99,7 +99,7 @@ def test_tables_of_old_pages_are_read_as_layout() -> None:
     assert text == "\n".join(["Foxes", *[(SENTENCE * 2).strip()] * 2])
 
 
-def test_favor_orders_what_is_kept(testdata: Path) -> None:
+def test_recall_keeps_more_and_precision_less(testdata: Path) -> None:
     pages = read_labelled(testdata / "web", ("readability",))[:20]
     words = []
     for favor in ("precision", "balanced", "recall"):
@@ -140,13 +140,13 @@ def test_posts_that_are_data_have_their_structure_in_markdown() -> None:
     assert text == post.format(0) + "\n\n" + post.format(1)
 
 
-def test_an_article_in_linked_data_is_read_where_the_markup_has_none() -> None:
+def test_article_in_linked_data_is_read_if_the_markup_has_none() -> None:
     data = '<script type="application/ld+json">{"@graph":[{"@type":"NewsArticle","articleBody":"%s"}]}</script>'
     assert extract(page("<div id=root></div>", data % (SENTENCE * 5).strip())) == (SENTENCE * 5).strip()
     assert extract(page(f"<article>{P * 3}</article>", data % "teaser")).count("quick brown") == 9
 
 
-def test_the_same_page_gives_the_same_text_whatever_came_before() -> None:
+def test_text_of_a_page_does_not_depend_on_earlier_pages() -> None:
     pages = [page(f'<div class="c{n % 7} post">{P * (n % 4)}<div id="nav{n}">{NAV}</div></div>') for n in range(40)]
     forwards = [extract(html) for html in pages]
     backwards = [extract(html) for html in reversed(pages)]
@@ -184,7 +184,7 @@ def block(text: str, form: str = PARAGRAPH) -> Block:
         "Some of our partners process your data on the basis of legitimate interest.",
     ],
 )
-def test_a_notice_about_cookies_is_not_text_at_either_end(notice: str) -> None:
+def test_cookie_notice_is_removed_from_either_end(notice: str) -> None:
     text = [block(FOX) for _ in range(4)]
     banner = [block("Your privacy", HEADING), block(notice), block("Accept all cookies")]
     for kept in (banner + text, text + banner, banner[1:2] + text):
@@ -200,7 +200,7 @@ def test_an_article_about_cookies_is_kept() -> None:
     assert without_notice(within) == within
 
 
-def test_text_that_a_page_has_in_two_places_is_kept_once() -> None:
+def test_text_in_two_places_is_kept_once() -> None:
     narrow = "<div class='narrow'><div>{}</div></div>"
     wide = "<div class='wide'><div>{}</div></div>"
     body = "".join(f"<p>{number}. {SENTENCE * 2}</p>" for number in range(4))
@@ -222,7 +222,7 @@ def test_furigana_is_not_text() -> None:
     assert "ふせ" not in text
 
 
-def test_an_article_that_the_page_has_again_as_one_piece_is_kept_once() -> None:
+def test_article_repeated_as_one_piece_is_kept_once() -> None:
     paragraphs = [f"Part {n}. {SENTENCE * 2}".strip() for n in range(5)]
     body = "".join(f"<p>{text}</p>" for text in paragraphs)
     parts = f"<div itemprop=articleBody>{body}</div><div itemprop=articleBody>{' '.join(paragraphs)}</div>"
@@ -231,7 +231,7 @@ def test_an_article_that_the_page_has_again_as_one_piece_is_kept_once() -> None:
     assert extract(page(f"<article>{twice}</article>")) == "\n".join(paragraphs)
 
 
-def test_terms_and_questions_stay_where_their_answers_do() -> None:
+def test_terms_and_questions_are_kept_with_their_answers() -> None:
     terms = "".join(f"<dt>Term {n}</dt><dd>{n}. {SENTENCE * 2}</dd>" for n in range(4))
     text = extract(page(f"<article><h1>Foxes</h1>{P}<dl>{terms}</dl>{P}</article>"))
     assert [f"Term {n}" in text for n in range(4)] == [True] * 4
@@ -248,7 +248,7 @@ def test_code_with_a_button_to_copy_it_is_kept_without_the_button() -> None:
     assert "Copy" not in text
 
 
-def test_buttons_that_act_are_left_out() -> None:
+def test_action_buttons_are_left_out() -> None:
     buttons = "<button>Share</button><button>Print</button><button>Subscribe</button>"
     text = extract(page(f"<article>{buttons}{P * 4}{buttons}</article>"))
     assert text == "\n".join([(SENTENCE * 3).strip()] * 4)

@@ -74,7 +74,7 @@ def share(holds: list[bool]) -> float:
     return sum(holds) / len(holds)
 
 
-def test_sections_are_kept_whatever_their_heading_begins_with(articles: list[str]) -> None:
+def test_sections_are_kept_whatever_their_headings_say(articles: list[str]) -> None:
     kept = []
     for index, page in enumerate(articles):
         before = extract(changed(page, lambda root: None)).split("\n")
@@ -148,7 +148,7 @@ CARD = """<div class="card"><a href="/{n}"><h3>{head}</h3></a><p>{text}…</p></
         ('<div class="post"><h1>{title}</h1>{text}</div><div class="sidebar widget-area">{teasers}</div>', True),
     ],
 )
-def test_teasers_do_not_swallow_a_short_article(posts: list[str], layout: str, says_so: bool) -> None:
+def test_short_article_is_kept_among_teasers(posts: list[str], layout: str, says_so: bool) -> None:
     kept, clean = [], []
     for number in range(25):
         title, first, second = posts[number][:50], posts[number], posts[number + 30]
@@ -166,7 +166,7 @@ def test_teasers_do_not_swallow_a_short_article(posts: list[str], layout: str, s
 
 
 @pytest.mark.parametrize("forum", FORUMS)
-def test_replies_of_a_forum_are_kept_without_what_is_around_them(posts: list[str], forum: str) -> None:
+def test_forum_replies_are_kept_without_the_text_around_them(posts: list[str], forum: str) -> None:
     kept, clean = [], []
     for number in range(8):
         own = posts[number * 8 : number * 8 + 8]

@@ -76,7 +76,7 @@ ARTICLES = [
 
 
 @pytest.mark.parametrize("title", ARTICLES)
-def test_an_article_about_such_pages_is_a_page(title: str) -> None:
+def test_article_about_such_pages_is_kept(title: str) -> None:
     text = "<p>" + "Many words about something else. " * MAX_WORDS + "</p>"
     assert what_instead(f"<title>{title}</title>{text}") is None
     page = f"<title>{title}</title>{text}"
@@ -84,7 +84,7 @@ def test_an_article_about_such_pages_is_a_page(title: str) -> None:
 
 
 @pytest.mark.parametrize("title", ARTICLES)
-def test_a_short_post_with_such_words_in_its_title_is_a_page(title: str) -> None:
+def test_short_post_with_such_words_in_its_title_is_kept(title: str) -> None:
     assert what_instead(f"<title>{title}</title><p>Few words.</p>") is None
 
 
@@ -98,7 +98,7 @@ def test_a_short_post_with_such_words_in_its_title_is_a_page(title: str) -> None
         "<a href='https://www.bodis.com/'>sell your domain</a>",
     ],
 )
-def test_a_short_page_that_such_a_service_watches_is_a_page(script: str) -> None:
+def test_short_page_with_a_script_of_such_a_service_is_kept(script: str) -> None:
     assert what_instead(f"<title>A poem</title>{script}<p>Few words.</p>") is None
 
 

@@ -21,7 +21,7 @@ def plain(html: str) -> str:
     return plain_text(read_blocks(root)[0])
 
 
-def test_headings_have_their_depth_and_paragraphs_are_set_apart() -> None:
+def test_headings_have_levels_and_paragraphs_are_separated() -> None:
     assert rendered("<h1>A\n<br>b</h1><p>One.</p><h3>C</h3>two<br>lines<br><br>and a third") == (
         "# A b\n\nOne.\n\n### C\n\ntwo\nlines\n\nand a third"
     )
@@ -45,7 +45,7 @@ def test_reversed_lists_count_down(start: str, numbers: list[int | None]) -> Non
     assert rendered(f"<ol reversed{start}><li>x<li>x<li>x</ol>") == "\n".join(items)  # Markdown has no list from -1 on
 
 
-def test_an_item_without_text_of_its_own_still_starts_its_list() -> None:
+def test_item_without_own_text_starts_its_list() -> None:
     assert rendered("<ul><li><ul><li>deep</ul></ul>") == "- - deep"
 
 
@@ -67,13 +67,13 @@ def test_tables_keep_headers_numbers_and_cells_with_paragraphs_or_lists() -> Non
     assert plain(html) == "Sales\nYear\tSold\tParts\n2001\t7 or 8\t5\n2\ta|b\tx y"
 
 
-def test_a_table_without_headers_gets_an_empty_one_and_spans_keep_their_columns() -> None:
+def test_table_without_headers_gets_an_empty_header_and_spans_keep_columns() -> None:
     assert rendered("<table><tr><td rowspan=2>a<td>b<tr><td>c<tr><td colspan=2>d</table>") == (
         "|  |  |\n| --- | --- |\n| a | b |\n|  | c |\n| d |  |"
     )
 
 
-def test_a_table_of_links_is_a_table() -> None:
+def test_table_of_links_is_kept_as_a_table() -> None:
     rows = "".join(f"<tr><td><a href=/{n}>Release {n}</a><td><a href=/{n}/n>notes</a>" for n in (3, 4))
     assert rendered(f"<table><tr><th>Name<th>Notes{rows}</table>").endswith(
         "| Release 3 | notes |\n| Release 4 | notes |"
@@ -91,7 +91,7 @@ def test_a_table_of_links_is_a_table() -> None:
         "<table><thead><tr><th>One.<th>Two.</thead><tbody><td>Three.<td>Four.</tbody></table>",
     ],
 )
-def test_tables_that_lay_out_a_page_are_text(table: str) -> None:
+def test_layout_tables_become_text(table: str) -> None:
     assert rendered(table).split() == ["One.", "Two.", "Three.", "Four."]
 
 
@@ -116,12 +116,12 @@ def test_tables_that_lay_out_a_page_are_text(table: str) -> None:
         "<code>def f():<br>&nbsp; &nbsp; return 1</code>",
     ],
 )
-def test_code_keeps_its_lines_and_indentation_without_their_numbers(html: str) -> None:
+def test_code_keeps_lines_and_indentation_without_line_numbers(html: str) -> None:
     assert rendered(html) == "```\ndef f():\n    return 1\n```"
     assert plain(html) == "def f():\n    return 1"
 
 
-def test_code_names_its_language_and_its_fence_is_longer_than_any_in_it() -> None:
+def test_code_has_its_language_and_a_fence_longer_than_any_in_it() -> None:
     assert rendered('<pre><code class="language-python">x = 1</code></pre>') == "```python\nx = 1\n```"
     assert rendered('<div class="highlight-source-js"><pre>x</pre></div>') == "```js\nx\n```"
     assert rendered("<pre>```\nx\n```</pre>") == "````\n```\nx\n```\n````"
@@ -172,13 +172,13 @@ def test_formulas_are_latex(html: str, latex: str) -> None:
     assert plain(f"<p>{html}</p>") == latex.replace("$", "")
 
 
-def test_formulas_and_tables_of_hostile_pages_stay_small() -> None:
+def test_hostile_formulas_and_tables_stay_small() -> None:
     assert rendered("<math>" + "<mrow>" * 1500 + "<mi>x</mi>") == "$x$"
     spans = "<tr><td rowspan=99999 colspan=99999>a<td>b" * 500
     assert len(rendered(f"<table>{spans}</table>")) < 50 * len(spans)
 
 
-def test_notes_are_referred_to_and_defined() -> None:
+def test_notes_have_references_and_definitions() -> None:
     html = (
         '<p>A claim<sup><a href="#fn1">1</a></sup> and a power: 10<sup>6</sup>.</p><h2>Notes</h2>'
         '<ol><li id="fn1"><p>The source. <a href="#r1">↩</a></p></li></ol>'
@@ -193,7 +193,7 @@ def test_notes_are_referred_to_and_defined() -> None:
     )
 
 
-def test_a_note_that_links_back_by_its_label_has_it_once() -> None:
+def test_label_of_a_note_that_links_back_is_written_once() -> None:
     html = (
         '<p>Alerts<sup><a href="#n22" id="r22">22</a></sup></p>'
         '<p id="n22"><sup><a href="#r22">22</a></sup>Known as spam.</p>'

@@ -59,7 +59,7 @@ def test_references_to_notes_are_in_brackets(html: str, text: str) -> None:
         ("a<sup></sup> b<sup> </sup>c", "a b c"),
     ],
 )
-def test_what_is_no_power_and_no_note_stays_as_it_is(html: str, text: str) -> None:
+def test_other_superscripts_are_unchanged(html: str, text: str) -> None:
     assert read(html) == text
 
 
@@ -73,7 +73,7 @@ def test_what_is_no_power_and_no_note_stays_as_it_is(html: str, text: str) -> No
         ("Fox. <sub>Photo by Somebody</sub>", "Fox. Photo by Somebody"),
     ],
 )
-def test_subscripts_are_not_factors(html: str, text: str) -> None:
+def test_subscripts_are_marked_or_joined(html: str, text: str) -> None:
     assert read(html) == text
 
 

@@ -45,7 +45,7 @@ def test_workers_batches_and_shards_change_no_document(
 @pytest.mark.parametrize(
     ("extractor", "library"), [("blocks", "lxml"), ("trafilatura", "trafilatura"), ("resiliparse", "Resiliparse")]
 )
-def test_a_row_holds_what_the_page_says_and_what_was_known_of_it(
+def test_row_has_metadata_of_the_page_and_of_its_submission(
     tmp_path: Path, pages_writer: Callable[..., None], extractor: str, library: str
 ) -> None:
     body = (
@@ -64,7 +64,7 @@ def test_a_row_holds_what_the_page_says_and_what_was_known_of_it(
     assert [source["sha256"] for source in manifest.sources] == list(model.values())
 
 
-def test_a_page_with_too_many_blocks_says_how_many_were_left_out(
+def test_blocks_left_out_of_a_very_long_page_are_counted(
     tmp_path: Path, pages_writer: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     body = "<html><body><article>" + "".join(f"<p>A sentence, number {n}, of many." for n in range(50_003))
@@ -80,7 +80,7 @@ def test_a_page_with_too_many_blocks_says_how_many_were_left_out(
 
 
 @pytest.mark.parametrize("extractor", ["blocks", "trafilatura"])
-def test_markdown_is_written_where_asked_for(tmp_path: Path, pages_writer: Callable[..., None], extractor: str) -> None:
+def test_markdown_is_written_on_request(tmp_path: Path, pages_writer: Callable[..., None], extractor: str) -> None:
     sentence = "<p>A sentence that is long enough to be taken for a part of an article.</p>" * 5
     body = f"<html><body><article><h2>Foxes</h2>{sentence}<ul><li>One item.<li>Another.</ul></article>".encode()
     pages_writer(tmp_path, {"http://h/a": (body, "text/html")}, 1)
@@ -90,9 +90,7 @@ def test_markdown_is_written_where_asked_for(tmp_path: Path, pages_writer: Calla
     assert row["text"].rstrip().endswith("\n\n- One item.\n- Another.")
 
 
-def test_markdown_of_an_extractor_that_writes_none_is_refused(
-    tmp_path: Path, pages_writer: Callable[..., None]
-) -> None:
+def test_markdown_with_an_extractor_without_it_is_refused(tmp_path: Path, pages_writer: Callable[..., None]) -> None:
     pages_writer(tmp_path, {"http://h/a": (b"<p>x", "text/html")}, 1)
     with pytest.raises(UserError, match="resiliparse writes no Markdown; use the extractor"):
         run_stage(STAGE, Options(extractor="resiliparse", text_format="markdown"), Runtime(Storage(str(tmp_path))))

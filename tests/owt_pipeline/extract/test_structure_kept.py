@@ -21,7 +21,7 @@ def structure() -> ModuleType:
     return module
 
 
-def test_known_main_parts_keep_their_structure(testdata: Path, structure: ModuleType) -> None:
+def test_markdown_keeps_the_structure_of_real_pages(testdata: Path, structure: ModuleType) -> None:
     """html2text keeps 0.981 of the headings, 0.975 of the items, 0.467 of the cells and all lines of code."""
     least = {"headings": 0.985, "items": 0.975, "cells": 0.99, "rows": 0.98, "code": 0.99}
     kept, wanted = dict.fromkeys(least, 0), dict.fromkeys(least, 0)
@@ -46,7 +46,5 @@ def test_known_main_parts_keep_their_structure(testdata: Path, structure: Module
         ("```\n  x = 1\n```", "code", "  x = 1"),
     ],
 )
-def test_pieces_of_markdown_are_what_they_are_in_html(
-    structure: ModuleType, markdown: str, kind: str, piece: object
-) -> None:
+def test_markdown_and_html_give_the_same_pieces(structure: ModuleType, markdown: str, kind: str, piece: object) -> None:
     assert structure.pieces_of_markdown(markdown)[kind][piece] == 1

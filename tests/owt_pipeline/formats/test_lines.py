@@ -71,7 +71,7 @@ def test_a_window_of_2_gib_is_allowed() -> None:
 
 
 @pytest.mark.parametrize("name", COMPRESS)
-def test_a_truncated_file_keeps_its_complete_records_and_says_where_it_ends(name: str) -> None:
+def test_truncated_file_keeps_complete_records_and_reports_its_end(name: str) -> None:
     data = COMPRESS[name](CONTENT[: 1 << 17]) + COMPRESS[name](CONTENT[1 << 17 :])
     end = len(data) * 3 // 4
     found, broken = read(data[:end])
@@ -119,7 +119,7 @@ def test_trailing_garbage_is_a_break() -> None:
     assert f"byte {len(_zst(CONTENT)):,}" in broken
 
 
-def test_a_record_complete_but_for_its_newline_survives_a_truncation() -> None:
+def test_complete_record_without_newline_survives_truncation() -> None:
     cut = _zst(b'{"id": 1}\n{"id": 2}')
     stream = zstandard.ZstdCompressor().compressobj()
     cut = stream.compress(b'{"id": 1}\n{"id": 2}') + stream.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
@@ -152,9 +152,7 @@ def test_memory_does_not_grow_with_the_file() -> None:
 
 
 @pytest.mark.parametrize("block_bytes", [1 << 10, 1 << 16, 1 << 22])
-def test_a_line_that_would_fill_the_memory_is_left_out_and_counted_once(
-    monkeypatch: pytest.MonkeyPatch, block_bytes: int
-) -> None:
+def test_overlong_line_is_skipped_and_counted_once(monkeypatch: pytest.MonkeyPatch, block_bytes: int) -> None:
     monkeypatch.setattr(lines, "MAX_LINE_BYTES", 1 << 20)
     long = random.Random(1).randbytes(3 << 20).hex().encode()
     texts = [b"first", b"second", long, b"fourth", long, long, b"", b"eighth"]

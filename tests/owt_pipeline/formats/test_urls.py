@@ -134,12 +134,12 @@ BAD = [
 
 
 @pytest.mark.parametrize("canonical", VARIANTS)
-def test_variants_of_a_url_are_one(canonical: str) -> None:
+def test_variants_of_a_url_have_one_canonical_url(canonical: str) -> None:
     for variant in VARIANTS[canonical]:
         assert canonical_url(variant) == canonical, variant
 
 
-def test_urls_that_name_other_pages_stay_apart() -> None:
+def test_urls_of_different_pages_stay_different() -> None:
     canonical = [canonical_url(url) for url in DIFFERENT]
     assert canonical == DIFFERENT
     assert len({url_id(url) for url in canonical}) == len(DIFFERENT)
@@ -161,22 +161,22 @@ def test_urls_that_name_other_pages_stay_apart() -> None:
         ("http://example.com/#%21/user%2f1/?a=1", "https://example.com/#!/user%2F1/?a=1"),
     ],
 )
-def test_what_tracks_readers_goes_and_what_names_content_stays(url: str, canonical: str) -> None:
+def test_tracking_is_removed_and_content_is_kept(url: str, canonical: str) -> None:
     assert canonical_url(url) == canonical
     assert canonicalize_column(pa.array([url]))[1].to_pylist() == [canonical]
 
 
 @pytest.mark.parametrize("url", BAD)
-def test_what_cannot_be_fetched_is_a_bad_url(url: str) -> None:
+def test_url_that_cannot_be_fetched_is_a_bad_url(url: str) -> None:
     with pytest.raises(BadURL, match=r"."):
         canonical_url(url)
 
 
-def test_the_id_is_that_of_every_release() -> None:
+def test_url_ids_never_change() -> None:
     assert url_id("https://example.com/") == 5522761390303137003
 
 
-def test_what_is_requested_is_the_url_as_posted() -> None:
+def test_requested_url_is_the_posted_one() -> None:
     assert unescaped(" http://Example.com/?a=1&amp;utm_source=b#c\n") == "http://Example.com/?a=1&utm_source=b#c"
 
 
@@ -211,7 +211,7 @@ urls = st.one_of(
 @example("https://www.www.com/")
 @example("http://a/#!/b?c#d&amp;amp;e/")
 @example("http://a.com/" + "é" * 2000)
-def test_every_string_has_a_canonical_url_or_is_bad_and_canonical_urls_are_their_own(url: str) -> None:
+def test_every_string_is_a_bad_url_or_has_an_idempotent_canonical_url(url: str) -> None:
     try:
         canonical, host = canonicalize(url)
     except BadURL:
@@ -237,7 +237,7 @@ routes = st.sampled_from(["", "#top", "#", "#!", "#!/a", "#!/b", "#/a", "#/b", "
     st.sampled_from(["example.com", "cnn.com", "amazon.de", "github.com"]), st.sampled_from(["", "/", "/a", "/a/b"]),
     fields, routes,
 )  # fmt: skip
-def test_a_canonical_url_loses_nothing_but_what_tracks_readers(
+def test_canonical_url_loses_only_tracking_parameters(
     host: str, path: str, query: list[tuple[str, str]], fragment: str
 ) -> None:
     """So two pages are one only where they differ in tracking parameters, a final slash, or an anchor."""
@@ -254,7 +254,7 @@ def test_a_canonical_url_loses_nothing_but_what_tracks_readers(
 @example(
     ["http://www.com/", "http://www.www.example.com", "http://" + "a" * 70 + ".com/", "http://a.com/b/./c", None],
 )
-def test_a_column_has_the_canonical_urls_of_its_items(given_urls: list[str | None]) -> None:
+def test_column_gives_the_same_canonical_urls_as_single_urls(given_urls: list[str | None]) -> None:
     texts = [None if url is None else url.encode("utf-8", "replace").decode() for url in given_urls]
     plain, canonical, host, problems = canonicalize_column(pa.array(texts, pa.string()))
     assert plain.to_pylist() == [None if text is None else unescaped(text) for text in texts]

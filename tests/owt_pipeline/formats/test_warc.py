@@ -46,7 +46,7 @@ HEADERS = [("Content-Type", 'text/html; charset="UTF-8"'), ("X-Odd", "é")]
 
 
 @given(st.binary(max_size=2000))
-def test_a_record_is_read_back_as_it_was_written(body: bytes) -> None:
+def test_record_reads_back_unchanged(body: bytes) -> None:
     response = read_record(response_record(URL, 86_400, "HTTP/1.1 200 OK", HEADERS, body))
     assert (response.url, response.date, response.status, response.body) == (URL, 86_400, 200, body)
     assert response.charset == "utf-8"
@@ -72,7 +72,7 @@ ENCODINGS = ["plain", "gzip", "chunked", "chunked gzip"]
 
 @pytest.mark.parametrize("size", [0, 1, 100, 0xFFFF - 4, 0xFFFF - 3, 200_000])
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_a_response_is_kept_as_it_was_sent(size: int, encoding: str) -> None:
+def test_response_is_stored_as_sent(size: int, encoding: str) -> None:
     body = random.Random(size).randbytes(size)
     head, payload = sent(body, encoding)
     record = http_record(URL, 0, head, payload, address="192.0.2.1")
@@ -100,7 +100,7 @@ def complete_file() -> bytes:
 PAGES = [f"<p>page {i} ä".encode() * 500 for i in range(len(ENCODINGS))]
 
 
-def test_warcio_and_fastwarc_find_nothing_wrong_with_what_we_write(tmp_path: Path) -> None:
+def test_warcio_and_fastwarc_accept_our_files(tmp_path: Path) -> None:
     file = tmp_path / "part-00000.warc.gz"
     file.write_bytes(complete_file())
     check = subprocess.run(
@@ -125,7 +125,7 @@ def test_warcio_and_fastwarc_find_nothing_wrong_with_what_we_write(tmp_path: Pat
     assert payloads == [True] * (2 + len(PAGES))
 
 
-def test_pywb_indexes_and_replays_what_we_write(tmp_path: Path) -> None:
+def test_pywb_indexes_and_replays_our_files(tmp_path: Path) -> None:
     file = tmp_path / "part-00000.warc.gz"
     file.write_bytes(complete_file())
     with pywb(tmp_path / "pywb", {"pages": file}) as server:
@@ -155,7 +155,7 @@ def test_every_real_page_is_read(testdata: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 1, 30, 200, 400])
-def test_a_cut_record_is_an_error_and_not_a_short_page(cut: int) -> None:
+def test_truncated_record_is_an_error(cut: int) -> None:
     complete = response_record(URL, 0, "HTTP/1.1 200 OK", [], b"".join(b"%d " % i for i in range(999)))
     with pytest.raises(BadRecord):
         read_record(complete[:cut])
@@ -170,7 +170,7 @@ def test_a_cut_record_is_an_error_and_not_a_short_page(cut: int) -> None:
         (b"HTTP/1.1 204 No Content\r\nA:b", (204, [("A", "b")], b"")),
     ],
 )
-def test_heads_are_read_as_servers_write_them(head: bytes, expected: tuple) -> None:
+def test_malformed_heads_are_read(head: bytes, expected: tuple) -> None:
     assert split_response(head) == expected
 
 
@@ -215,7 +215,7 @@ def test_bodies_are_decoded_within_their_limit(body: bytes, encodings: list[str]
 
 
 @given(st.binary(min_size=1, max_size=300), st.sampled_from(["gzip", "deflate", "br", "zstd"]), st.data())
-def test_an_encoded_body_that_is_truncated_or_damaged_says_so(body: bytes, encoding: str, data: st.DataObject) -> None:
+def test_truncated_or_damaged_body_is_an_error(body: bytes, encoding: str, data: st.DataObject) -> None:
     complete = gzip.compress(body, mtime=0) if encoding == "gzip" else encoded(body, encoding)
     if encoding == "zstd":
         complete = zstandard.compress(body)
@@ -225,7 +225,7 @@ def test_an_encoded_body_that_is_truncated_or_damaged_says_so(body: bytes, encod
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "gzip, gzip", "br", "zstd", "deflate", "gzip, zstd"])
-def test_a_bomb_stops_at_the_limit(encoding: str) -> None:
+def test_decompression_bomb_stops_at_the_limit(encoding: str) -> None:
     bomb = bytes(50_000_000)
     for name in encoding.split(", "):
         bomb = encoded(bomb, name)
@@ -237,7 +237,7 @@ def test_a_bomb_stops_at_the_limit(encoding: str) -> None:
     assert peak < 5_000_000
 
 
-def test_a_decoded_body_under_an_encoded_bodys_headers_is_taken_as_it_is() -> None:
+def test_decoded_body_with_headers_of_an_encoded_one_is_unchanged() -> None:
     headers = [("Content-Encoding", "gzip"), ("Transfer-Encoding", "chunked")]
     assert decode_body(headers, b"<html>plain", 1000) == b"<html>plain"
 

@@ -68,7 +68,7 @@ def rejects(workdir: Path) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("extension", COMPRESS)
-def test_json_lines_come_in_compressed_or_not(tmp_path: Path, extension: str) -> None:
+def test_json_lines_are_imported_plain_or_compressed(tmp_path: Path, extension: str) -> None:
     url = "http://www.Example.com/a/?utm_source=x"
     rows = [
         {"text": "first", "url": url, "title": "T", "author": "A", "date": "2013-05-06T07:08", "language": "en"},
@@ -94,7 +94,7 @@ def test_json_lines_come_in_compressed_or_not(tmp_path: Path, extension: str) ->
     assert second == {**nothing, "url_id": xxhash.xxh3_64_intdigest(b"second"), "text": "second", "subreddits": []}
 
 
-def test_every_record_comes_in_or_is_rejected_with_its_place(tmp_path: Path) -> None:
+def test_every_record_is_imported_or_rejected_with_its_place(tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl"
     path.write_bytes(
         json_lines({"text": "one"})
@@ -117,7 +117,7 @@ def test_every_record_comes_in_or_is_rejected_with_its_place(tmp_path: Path) -> 
     assert [problem for found in verify(Storage(str(tmp_path / "run"))) for problem in found.problems] == []
 
 
-def test_of_equal_urls_the_first_document_stays(tmp_path: Path) -> None:
+def test_first_document_of_a_url_is_kept(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(json_lines({"text": "first", "url": "http://h.org/x#top"}))
     (tmp_path / "b.jsonl").write_bytes(json_lines({"text": "second", "url": "https://H.org/x"}))
     imported(tmp_path / "run", tmp_path / "b.jsonl", tmp_path / "a.jsonl")
@@ -131,7 +131,7 @@ def test_an_invalid_url_counts_as_no_url(tmp_path: Path) -> None:
     assert [(row["text"], row["url"]) for row in documents(tmp_path / "run")] == [("x", None), ("y", None)]
 
 
-def test_parquet_comes_in_by_its_columns_nested_ones_too(tmp_path: Path) -> None:
+def test_parquet_is_imported_by_columns_including_nested_ones(tmp_path: Path) -> None:
     table = pa.table(
         {
             "body": ["first", None, "third"],
@@ -149,7 +149,7 @@ def test_parquet_comes_in_by_its_columns_nested_ones_too(tmp_path: Path) -> None
         imported(tmp_path / "run2", tmp_path / "in.parquet")
 
 
-def test_plain_text_is_a_document_a_file_or_blank_lines_separate_it(tmp_path: Path) -> None:
+def test_plain_text_is_one_document_per_file_or_block(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_bytes("\ufeffOne\n two\n\n\nThree\n".encode())
     (tmp_path / "in" / "b.md.gz").write_bytes(gzip.compress(b"\n\nFour"))
@@ -195,7 +195,7 @@ def test_each_article_of_wikitext_is_a_document_byte_for_byte(tmp_path: Path, na
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_wikitext_that_lost_its_blank_lines_is_read_by_its_titles(tmp_path: Path, end: str) -> None:
+def test_wikitext_without_blank_lines_is_split_at_titles(tmp_path: Path, end: str) -> None:
     lines = [line for line in WIKITEXT.split("\n") if line.strip() and line != " = Not a title = "]
     (tmp_path / "wiki.test.raw").write_bytes("".join(line + end for line in lines).encode())
     found = list(read_records(str(tmp_path / "wiki.test.raw"), "in", "text", columns=(), split_text="wikitext"))
@@ -208,7 +208,7 @@ def test_wikitext_that_lost_its_blank_lines_is_read_by_its_titles(tmp_path: Path
     st.lists(st.sampled_from([" = A = \n", " = = B = = \n", " \n", " some words . \n", "\n", " = C =\n"]), max_size=20)
 )
 @settings(max_examples=100, deadline=None)
-def test_articles_put_together_are_the_file(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
+def test_joined_articles_equal_the_file(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
     path = tmp_path_factory.mktemp("text") / "wiki.test.tokens"
     path.write_text("".join(lines))
     found = list(read_records(str(path), "in", "text", columns=(), split_text="wikitext"))
@@ -229,7 +229,7 @@ def test_json_lines_are_read_as_written(tmp_path_factory: pytest.TempPathFactory
     assert [record.where for record in found] == [f"in:{number}" for number in range(1, len(rows) + 1)]
 
 
-def test_an_endless_line_is_one_bad_record_and_the_next_comes_in(
+def test_overlong_line_is_one_bad_record_and_the_next_is_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert MAX_RECORD_BYTES == 256 << 20
@@ -240,7 +240,7 @@ def test_an_endless_line_is_one_bad_record_and_the_next_comes_in(
     assert rejects(tmp_path / "run") == [("bad_record", "in.jsonl:1: longer than 3145728 bytes")]
 
 
-def test_shards_go_by_id_and_do_not_depend_on_the_buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_follow_ids_and_do_not_depend_on_buffer_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for part in range(3):
         rows = [{"text": f"text {i % 700} " * 20} for i in range(part * 400, part * 400 + 400)]
         (tmp_path / f"{part}.jsonl").write_bytes(json_lines(*rows))
@@ -256,7 +256,7 @@ def test_shards_go_by_id_and_do_not_depend_on_the_buffer(tmp_path: Path, monkeyp
     assert imported(tmp_path / "pieces", tmp_path / "*.jsonl").digest == complete.digest
 
 
-def test_the_bytes_are_the_same_where_a_runner_places_the_parts(tmp_path: Path) -> None:
+def test_import_on_a_runner_writes_the_same_bytes(tmp_path: Path) -> None:
     for part in range(3):
         (tmp_path / f"{part}.jsonl").write_bytes(json_lines(*({"text": f"text {i % 70}"} for i in range(part, 300))))
     options = ImportOptions(files=(str(tmp_path / "*.jsonl"),), num_shards=3)
@@ -265,7 +265,7 @@ def test_the_bytes_are_the_same_where_a_runner_places_the_parts(tmp_path: Path) 
     assert snapshot(tmp_path / "here") == snapshot(tmp_path / "there")
 
 
-def test_it_is_finished_until_a_byte_in_the_middle_of_a_file_changes(tmp_path: Path) -> None:
+def test_changed_byte_in_a_file_runs_import_again(tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl"
     path.write_bytes(json_lines(*({"text": f"{i} " + "x" * 1000} for i in range(5000))))
     options, runtime = ImportOptions(files=(str(path),)), Runtime(Storage(str(tmp_path / "run")))
@@ -288,7 +288,7 @@ def test_the_command_takes_files_without_a_flag(tmp_path: Path, capsys: pytest.C
     assert "no files given" in capsys.readouterr().err
 
 
-def test_paths_may_be_absolute_and_relative_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_absolute_and_relative_paths_can_be_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in "ab":
         (tmp_path / f"{name}.txt").write_text(f"the text of {name}")
     monkeypatch.chdir(tmp_path)
@@ -299,7 +299,7 @@ def test_paths_may_be_absolute_and_relative_at_once(tmp_path: Path, monkeypatch:
 
 @given(st.lists(st.binary(max_size=400_000), min_size=1, max_size=4), st.booleans())
 @settings(max_examples=20, deadline=None)
-def test_zstd_frames_are_read_one_after_the_other(
+def test_all_zstd_frames_of_a_file_are_read(
     tmp_path_factory: pytest.TempPathFactory, parts: list[bytes], checksum: bool
 ) -> None:
     path = tmp_path_factory.mktemp("zstd") / "in.zst"
@@ -320,13 +320,13 @@ def test_zstd_frames_are_read_one_after_the_other(
         ("in.doc", b"x", r"in.doc: unknown extension; use one of .*--format"),
     ],
 )
-def test_an_unreadable_file_is_one_clear_error(tmp_path: Path, name: str, content: bytes, problem: str) -> None:
+def test_unreadable_file_is_one_clear_error(tmp_path: Path, name: str, content: bytes, problem: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=problem):
         imported(tmp_path / "run", tmp_path / name)
 
 
-def test_nothing_imported_hints_at_the_field(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_importing_nothing_warns_about_the_field(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "in.jsonl").write_bytes(json_lines({"body": "x"}))
     imported(tmp_path / "run", tmp_path / "in.jsonl")
     assert "is --text_field right?" in caplog.text

@@ -39,7 +39,7 @@ def tokenize(workdir: Path, **options: object) -> None:
     run_stage(STAGE, TokenizeOptions(**{"val_fraction": VAL, **options}), Runtime(Storage(str(workdir))))
 
 
-def test_only_new_documents_are_written_and_the_bases_tokens_are_named(chain: Path) -> None:
+def test_only_new_documents_are_written_and_the_manifest_names_the_base(chain: Path) -> None:
     manifests = [manifest_of(chain / str(month), "tokens") for month in range(3)]
     assert "bases" not in manifests[0].properties
     assert [entry["uri"] for entry in manifests[2].properties["bases"]] == ["../0", "../1"]
@@ -58,7 +58,7 @@ def test_only_new_documents_are_written_and_the_bases_tokens_are_named(chain: Pa
         assert manifest.counts.left == 20
 
 
-def test_the_split_over_the_chain_is_that_of_one_run(chain: Path) -> None:
+def test_split_over_a_chain_equals_that_of_one_run(chain: Path) -> None:
     for month in range(3):
         for split in ("train", "val"):
             for file in (chain / str(month) / "tokens" / split).glob("*.arrow"):
@@ -66,7 +66,7 @@ def test_the_split_over_the_chain_is_that_of_one_run(chain: Path) -> None:
                 assert (is_validation(ids, VAL) == (split == "val")).all()
 
 
-def test_a_base_of_another_tokenizer_or_split_is_refused_before_anything_runs(chain: Path, tmp_path: Path) -> None:
+def test_base_with_another_tokenizer_or_split_is_refused_early(chain: Path, tmp_path: Path) -> None:
     new = Storage(str(tmp_path / "new"))
     (tmp_path / "other.json").write_bytes(gpt2_tokenizer_json() + b"\n")
     other = TokenizeOptions(tokenizer=str(tmp_path / "other.json"), eot_token="<|endoftext|>", val_fraction=VAL)
@@ -77,7 +77,7 @@ def test_a_base_of_another_tokenizer_or_split_is_refused_before_anything_runs(ch
     assert not snapshot(tmp_path / "new")
 
 
-def test_a_month_without_validation_documents_is_no_worry_where_its_base_has_some(
+def test_no_warning_about_validation_if_the_base_has_documents(
     chain: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     make_month(tmp_path / "new", 5, ["a text of some words"], [chain / "0"])

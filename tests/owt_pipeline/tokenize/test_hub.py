@@ -62,7 +62,7 @@ def tokenize(workdir: Path, hub: ThreadingHTTPServer, home: Path, name: str) -> 
 
 
 @pytest.mark.slow
-def test_a_name_is_fetched_once_then_found_in_the_cache_and_missed_with_what_to_do(
+def test_hub_tokenizer_is_fetched_once_and_cached_and_unknown_names_are_errors(
     tmp_path: Path, hub: ThreadingHTTPServer
 ) -> None:
     workdir = write_corpus(tmp_path / "run", ["Hello world", "a<|endoftext|>b"] * 30, shards=1)

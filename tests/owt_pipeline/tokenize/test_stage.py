@@ -79,7 +79,7 @@ def test_every_document_is_in_one_split_with_openais_ids(workdir: Path) -> None:
     assert not found
 
 
-def test_the_ledger_holds_and_counts_what_was_written(workdir: Path) -> None:
+def test_ledger_counts_the_written_documents(workdir: Path) -> None:
     manifest = manifest_of(workdir, "tokens")
     assert manifest.counts.entered == 2 * ROWS
     assert manifest.counts.rejected == {"no_tokens": 12}
@@ -97,7 +97,7 @@ def test_the_ledger_holds_and_counts_what_was_written(workdir: Path) -> None:
     assert [problem for found in verify(Storage(str(workdir))) for problem in found.problems] == []
 
 
-def test_the_tokenizer_is_with_the_manifest_that_names_it(workdir: Path) -> None:
+def test_tokenizer_is_stored_with_its_manifest(workdir: Path) -> None:
     manifest = manifest_of(workdir, "tokens")
     (asset,) = files_of(workdir, "tokens", "asset")
     content = (workdir / asset.path).read_bytes()
@@ -127,7 +127,7 @@ def test_pyarrow_maps_the_shards_without_a_copy(workdir: Path) -> None:
     assert pa.total_allocated_bytes() - before < table["tokens"].nbytes / 2
 
 
-def test_duckdb_reads_the_shards_as_they_are(workdir: Path) -> None:
+def test_duckdb_reads_the_shards(workdir: Path) -> None:
     import duckdb
 
     tokens = pa.dataset.dataset(workdir / "tokens" / "train", format="arrow")
@@ -136,7 +136,7 @@ def test_duckdb_reads_the_shards_as_they_are(workdir: Path) -> None:
     assert counted.fetchall() == [(total, total)]
 
 
-def test_polars_reads_the_shards_as_they_are(workdir: Path) -> None:
+def test_polars_reads_the_shards(workdir: Path) -> None:
     import polars
 
     path = shard_file(workdir, "tokens", 0, split="train")
@@ -147,7 +147,7 @@ def test_polars_reads_the_shards_as_they_are(workdir: Path) -> None:
     assert lazy.collect().item() == manifest_of(workdir, "tokens").stats["tokens_train"]
 
 
-def test_datasets_reads_the_shards_as_they_are(workdir: Path, tmp_path: Path) -> None:
+def test_datasets_reads_the_shards(workdir: Path, tmp_path: Path) -> None:
     import datasets
 
     paths = sorted(map(str, (workdir / "tokens" / "train").iterdir()))
@@ -156,7 +156,7 @@ def test_datasets_reads_the_shards_as_they_are(workdir: Path, tmp_path: Path) ->
     assert read["tokens"][:] == [ids for path in paths for ids in read_mapped(Path(path))["tokens"].to_pylist()]
 
 
-def test_a_tokenizer_of_ones_own_with_a_large_vocabulary_is_written_as_32_bits(tmp_path: Path) -> None:
+def test_large_vocabulary_is_written_as_32_bits(tmp_path: Path) -> None:
     from tokenizers import AddedToken
 
     tokenizer = Tokenizer.from_buffer(encodings.gpt2_tokenizer_json())
@@ -181,7 +181,7 @@ def test_a_corpus_too_small_for_its_fraction_is_warned_about(tmp_path: Path, cap
     assert "val/ is empty" in caplog.text
 
 
-def test_an_empty_corpus_is_not_asked_for_more_validation(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_warning_about_validation_for_an_empty_corpus(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     corpus.write_corpus(tmp_path, [])
     run_stage(STAGE, TokenizeOptions(), Runtime(Storage(str(tmp_path))))
     assert "val/" not in caplog.text
@@ -192,7 +192,7 @@ def test_a_missing_tokenizer_file_is_one_clear_error(tmp_path: Path) -> None:
         tokenized(tmp_path, TokenizeOptions(tokenizer=str(tmp_path / "absent.json")))
 
 
-def test_tiktokens_own_encoding_is_ours_where_it_can_be_had() -> None:
+def test_tiktokens_own_encoding_gives_the_same_ids_if_available() -> None:
     from tiktoken_ext import openai_public
 
     pattern = getattr(openai_public, "r50k_pat_str", None)
