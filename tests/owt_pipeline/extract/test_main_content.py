@@ -50,7 +50,7 @@ def test_navigation_sidebars_footers_and_comments_are_left_out() -> None:
     assert text.removeprefix("Foxes\n") == "\n".join([(SENTENCE * 3).strip()] * 3)
 
 
-def test_misleading_name_does_not_remove_the_whole_page() -> None:
+def test_misleading_name_does_not_remove_the_page() -> None:
     for wrapper in WRAPPERS:
         assert SENTENCE.strip() in extract(page(f"{wrapper}<h1>Foxes</h1>{P}{P}")), wrapper
     many = "".join(f'<div class="widget">{P}</div>' for _ in range(8))
