@@ -217,20 +217,16 @@ def latest(folder: Path, report: Callable[[str], None], *, strict: str = "") -> 
     return None
 
 
-def prune(newest: Path, keep_last: int, keep_every: int = 0, keep_hours: float = 0) -> None:
-    """Delete all but the last `keep_last`, and one of every `keep_every` steps and of every `keep_hours` hours.
+def prune(newest: Path, keep_last: int, keep_every: int = 0) -> None:
+    """Delete all checkpoints but the last `keep_last` and those of every `keep_every` steps.
 
-    Those of later steps than `newest`, the checkpoint just written, are damaged ones that the run did not continue
-    from: they stay until the run reaches their steps, and do not count.
+    Those of later steps than `newest`, the checkpoint just written, are damaged: the run did not continue from them.
+    They stay until the run reaches their steps, and do not count.
     """
     folder, last = newest.parent, _step_of(newest)
     found = [path for path in checkpoints(folder) if _step_of(path) <= last]
     kept = set(found[-keep_last:])
     kept |= {path for path in found if keep_every and _step_of(path) % keep_every == 0}
-    if keep_hours:
-        # The oldest of each span of time since 1970: which one that is stays so, however often this is asked.
-        spans = {int(_time_of(path) // (keep_hours * 3600)): path for path in reversed(found)}
-        kept |= set(spans.values())
     for path in found:
         if path not in kept:
             # Renamed first: an interrupted deletion must not leave half a checkpoint under its name.
@@ -291,11 +287,6 @@ def load_weights(model: GPT, folder: Path) -> None:
 
 def _name(step: int) -> str:
     return f"step-{step:08d}"
-
-
-def _time_of(path: Path) -> float:
-    record = path / RECORD
-    return (record if record.exists() else path).stat().st_mtime
 
 
 def _checksum(entries: dict[str, Any]) -> str:

@@ -141,7 +141,6 @@ class TrainConfig:
     save_every: int = option(1000, "steps between checkpoints; 0 for the last alone", minimum=0, shapes_bytes=False)
     keep_last: int = option(3, "checkpoints kept", minimum=1, shapes_bytes=False)
     keep_every: int = option(0, "never delete those of every N steps; 0 for none", minimum=0, shapes_bytes=False)
-    keep_hours: float = option(0.0, "never delete one of every HOURS; 0 for none", minimum=0, shapes_bytes=False)
     max_spike: float = option(
         3.0,
         "stop when 20 losses after the warm-up are this far above the median of the last 100 before; 0 for never",

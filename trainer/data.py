@@ -23,7 +23,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 from schemas import SettingsError
 from trainer.manifest import ShardError
 from trainer.model import Mask
-from trainer.samplers import Packed, Sampler, drawn, longbiased, mix, shifted
+from trainer.samplers import Packed, Sampler, Shifted, drawn, longbiased, mix
 from trainer.shards import Documents, TokenDataset, TokenizerInfo, check_same_tokenizer, columns, open_chain
 
 _MIX_KEY = 0x4D4958  # sets the places of the corpora apart from those of longbiased's two kinds
@@ -127,9 +127,9 @@ class Corpora:
                 sampler = longbiased(
                     own, context, eot, seed, long_min_tokens=long_min_tokens, long_fraction=long_fraction
                 )
-            samplers.append(shifted(sampler, read[self.datasets[k].digest]))
+            samplers.append(Shifted(sampler, read[self.datasets[k].digest]))
         mixed = mix(samplers, [self.shares[k] for k in used], seed ^ _MIX_KEY)
-        return shifted(mixed, -self.history[-1].step * self.batch) if self.history else mixed
+        return Shifted(mixed, -self.history[-1].step * self.batch) if self.history else mixed
 
     def _samples_read(self, seed: int) -> Counter[str]:
         """The samples that each dataset, by its digest, gave before the last change of the data."""

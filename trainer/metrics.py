@@ -195,7 +195,7 @@ class Metrics:
     Args:
       folder: the run's folder.
       step: steps done already; records of later ones, from a run that was killed, are removed.
-      tracker: where figures also go; None for nowhere.
+      tracker: TensorBoard's writer, or None.
       settings: of the run, for its page.
       max_steps: of the run.
       data: what the run reads, from which step on.
@@ -205,7 +205,7 @@ class Metrics:
         self,
         folder: Path,
         step: int,
-        tracker: TensorBoard | None,
+        tracker: Any,
         settings: dict[str, Any],
         max_steps: int,
         data: Sequence[tuple[int, str]] = (),
@@ -222,8 +222,9 @@ class Metrics:
         self._file.write(json.dumps(record) + "\n")
         self._page.add(record)
         if self._tracker:
-            kept = {key: value for key, value in record.items() if isinstance(value, (int, float)) and key != "step"}
-            self._tracker.log(record["step"], kept)
+            for name, value in record.items():
+                if isinstance(value, (int, float)) and name != "step":
+                    self._tracker.add_scalar(name, value, record["step"])
 
     def write_samples(self, step: int, texts: list[str]) -> None:
         """What the model wrote after `step` steps."""
@@ -319,34 +320,16 @@ def _kept_until(path: Path, step: int) -> list[dict[str, Any]]:
     return records
 
 
-class TensorBoard:
-    """A run's figures as TensorBoard's events, in its folder; those of later steps than `step` are replaced.
+def open_tracker(name: str, folder: Path, step: int, say: Callable[[str], None]) -> Any:
+    """TensorBoard's SummaryWriter for the tracker `tensorboard`, which replaces the events of steps after `step`.
 
-    Raises ImportError where TensorBoard is not installed.
+    None for the tracker `none`, and if TensorBoard is not installed: then `say` is called and the run continues.
     """
-
-    def __init__(self, folder: Path, step: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
-
-    def log(self, step: int, values: dict[str, float]) -> None:
-        for name, value in values.items():
-            self._writer.add_scalar(name, value, step)
-
-    def flush(self) -> None:
-        self._writer.flush()
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-def open_tracker(name: str, folder: Path, step: int, say: Callable[[str], None]) -> TensorBoard | None:
-    """The tracker `name`, tensorboard or none; `say` is called where it is not installed, and the run goes on."""
     if name == "none":
         return None
     try:
-        return TensorBoard(folder, step)
+        from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         say("no TensorBoard events: the package tensorboard is not installed (pip install tensorboard)")
         return None
+    return SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)

@@ -11,7 +11,6 @@ import os
 import tempfile
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -27,8 +26,6 @@ from trainer.manifest import ShardError, TokenFile
 DEFAULT_CACHE_GB = 100.0
 _PIECE = 8 << 20  # bytes of one request
 _ABANDONED = 3600  # seconds
-
-
 _CHANGED = "was changed or damaged: its SHA-256 is not the manifest's; copy it again"
 
 
@@ -44,9 +41,9 @@ def sha256_of(path: Path) -> str:
 class Cache:
     """A folder of downloaded shards, named by their SHA-256, of at most `limit` bytes.
 
-    The file used longest ago goes first; one of the moment is never too many, so a shard larger than the
-    limit is still read. Processes of a machine share the folder: one fetches a file while the others wait for it, it
-    appears complete or not at all, and one that another process has mapped stays readable when it is removed.
+    The least recently used file is removed first. The file being fetched is always kept, so a shard larger than the
+    limit can still be read. The processes of a machine share the folder: one fetches a file while the others wait, the
+    file appears complete or not at all, and a process that has mapped a file can read it after it is removed.
     """
 
     def __init__(self, folder: Path, limit: int) -> None:
@@ -54,7 +51,7 @@ class Cache:
         self._lock = threading.Lock()
 
     def get(self, file: TokenFile, fetch: Callable[[], Iterator[bytes]]) -> Path:
-        """The local copy of `file`, by `fetch()` where there is none; raises ShardError for other bytes."""
+        """The local copy of `file`, fetched by `fetch()` if there is none; raises ShardError for other bytes."""
         path = self.folder / f"{file.sha256}{Path(file.path).suffix}"
         if _is_there(path):
             return path
@@ -79,12 +76,12 @@ class Cache:
             return path
 
     def _make_room(self, size: int) -> None:
-        """Remove what was used longest ago until `size` more bytes fit."""
+        """Remove the least recently used files until `size` more bytes fit."""
         files = []
         for path in self.folder.iterdir():
             with contextlib.suppress(FileNotFoundError):  # another process removed it
                 status = path.stat()
-                # One that is not being written any more is of a process that was killed.
+                # A temporary file that is no longer written was left by a killed process.
                 if path.suffix != ".tmp" or time.time() - status.st_mtime > _ABANDONED:
                     files.append((status.st_mtime_ns, status.st_size, path))
         kept = sum(entry[1] for entry in files)
@@ -96,7 +93,7 @@ class Cache:
 
 
 def _is_there(path: Path) -> bool:
-    """Whether a file exists, which is then the one used last."""
+    """Whether a file exists; if so, it becomes the most recently used one."""
     try:
         os.utime(path)
     except FileNotFoundError:
@@ -106,7 +103,7 @@ def _is_there(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Wait until no other process holds the lock `path`, where the file system has locks, and hold it."""
+    """Hold the lock file `path`, which one process holds at a time if the file system has locks."""
     with path.open("a") as file:
         with contextlib.suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -117,14 +114,14 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 class Folder:
-    """A folder of shards, or of their ledger: on the local disk, or in a bucket, whose files go through a cache."""
+    """A folder of shards or of their ledger, on the local disk or in a bucket; files of a bucket go through a cache."""
 
     def __init__(self, uri: str, cache: Cache) -> None:
-        """Raises ShardError for a URI of no known kind, or that is none, and where there are no credentials for it."""
+        """Raises ShardError for an invalid URI or an unknown scheme, and if there are no credentials for it."""
         self.uri, self._cache, self.remote = uri.rstrip("/"), cache, "://" in uri
         self._fs: pyarrow.fs.FileSystem = pyarrow.fs.LocalFileSystem()
         if not self.remote:
-            self.uri = self._root = os.path.abspath(uri)  # links are kept: the ledger is next to the folder named
+            self.uri = self._root = os.path.abspath(uri)  # keeps links: the ledger is next to the folder named
             return
         scheme, _, path = uri.partition("://")
         if scheme not in ("s3", "gs") or not path.strip("/"):
@@ -143,7 +140,7 @@ class Folder:
         return f"{self.uri}/{name}"
 
     def open(self, name: str) -> pa.NativeFile:
-        """A file to read from, mapped where it is local; raises FileNotFoundError, or another OSError."""
+        """The file opened for reading, mapped if it is local; raises FileNotFoundError or another OSError."""
         path = f"{self._root}/{name}"
         return self._fs.open_input_file(path) if self.remote else pa.memory_map(path)
 
@@ -156,7 +153,7 @@ class Folder:
         return bool(self._fs.get_file_info(f"{self._root}/{name}").type)
 
     def sizes(self, files: Iterable[TokenFile]) -> dict[str, int]:
-        """Bytes of each of `files` that is there, by its path."""
+        """Bytes of each of `files` that exists, by path."""
         if not self.remote:
             paths = {file.path: Path(self._root, file.path) for file in files}
             return {name: path.stat().st_size for name, path in paths.items() if path.is_file()}
@@ -164,10 +161,10 @@ class Folder:
         return {info.path[len(self._root) + 1 :]: info.size for info in self._fs.get_file_info(selector)}
 
     def local(self, file: TokenFile, verify: bool = False) -> Path:
-        """The file on the local disk, fetched and verified where it is not there.
+        """The file on the local disk; one of a bucket is fetched and verified if it is not in the cache.
 
         Raises:
-          ShardError: it cannot be fetched, or, fetched or with `verify`, has another SHA-256; it names the file.
+          ShardError: names the file, which cannot be fetched, or whose SHA-256, if it is computed, is another one.
         """
         try:
             if self.remote:
@@ -180,8 +177,8 @@ class Folder:
             raise ShardError(f"{self.path(file.path)} {error}") from error
 
     def shards_kept(self, files: Sequence[TokenFile]) -> int:
-        """How many of these the cache holds: no more may be mapped, for a removed file is there while it is mapped."""
-        return self._cache.limit // max((file.bytes for file in files), default=1)
+        """How many of these may stay mapped, with one more being opened: a removed file uses the disk while mapped."""
+        return self._cache.limit // max((file.bytes for file in files), default=1) - 1
 
     def _pieces(self, name: str) -> Iterator[bytes]:
         with self._fs.open_input_stream(f"{self._root}/{name}") as stream:
@@ -190,7 +187,7 @@ class Folder:
 
 
 def why_not(error: Exception) -> str:
-    """What a bucket's client says in one line, and what to look at."""
+    """The error of a bucket's client in one line, and what to check."""
     said = " ".join(str(error).split())
     return f"{said[:240]}{'…' * (len(said) > 240)}; check the bucket's name, the network and the credentials"
 
@@ -202,29 +199,21 @@ class Chunks(Protocol):
 
 
 class FetchedChunks:
-    """The record batches of remote shards, each shard fetched and mapped when one of its batches is asked for.
+    """The record batches of remote shards; a shard is fetched and mapped when one of its batches is read.
 
     Args:
-      open_shard: the batches' token ids of the shard by its number, mapped.
+      open_shard: maps a shard, given its number, and returns the token ids of each batch.
       batches: how many record batches each shard has.
-      mapped: shards to keep mapped; those of the last use are.
+      mapped: how many shards stay mapped, the most recently used ones.
     """
 
     def __init__(self, open_shard: Callable[[int], list[np.ndarray]], batches: Sequence[int], mapped: int) -> None:
-        self._open, self._mapped = open_shard, max(1, mapped)
-        self._shard_of = np.repeat(np.arange(len(batches)), batches).tolist()
-        self._first = (np.cumsum(batches) - batches).tolist()
-        self._shards: OrderedDict[int, list[np.ndarray]] = OrderedDict()
+        self._shard = functools.lru_cache(max(1, mapped))(open_shard)
+        self._places = [(shard, batch) for shard, count in enumerate(batches) for batch in range(count)]
 
     def __getitem__(self, index: int) -> np.ndarray:
-        shard = self._shard_of[index]
-        if shard in self._shards:
-            self._shards.move_to_end(shard)
-        else:
-            while len(self._shards) >= self._mapped:
-                self._shards.popitem(last=False)
-            self._shards[shard] = self._open(shard)
-        return self._shards[shard][index - self._first[shard]]
+        shard, batch = self._places[index]
+        return self._shard(shard)[batch]
 
 
 def default_cache_folder() -> Path:
@@ -234,18 +223,17 @@ def default_cache_folder() -> Path:
 
 
 _RETRY = timedelta(seconds=60)
-"""How long a request to Google's storage is retried: Arrow's 15 minutes are also those until missing credentials are
-an error."""
+"""How long a request to Google's storage is retried. Arrow's default is 15 minutes, also for missing credentials."""
 
 
 def open_bucket(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:
     """The file system of a `gs://` or `s3://` URI, and the path in it.
 
-    Credentials and endpoints are found as the clients of either find them; `s3://anonymous@BUCKET` and
+    Credentials and endpoints are found as each vendor's clients find them; `s3://anonymous@BUCKET` and
     `gs://anonymous@BUCKET` need none. `STORAGE_EMULATOR_HOST` (`host:port`, or a URL) names another server for `gs://`,
-    to be used without credentials; `AWS_ENDPOINT_URL` one for `s3://`.
+    which is used without credentials; `AWS_ENDPOINT_URL` names one for `s3://`.
 
-    Raises pyarrow.ArrowInvalid for a URI that is none.
+    Raises pyarrow.ArrowInvalid for an invalid URI.
     """
     if uri.startswith("s3://anonymous@"):
         return _public_s3(uri.removeprefix("s3://anonymous@"))
@@ -264,7 +252,7 @@ def open_bucket(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:
 
 
 def _public_s3(path: str) -> tuple[pyarrow.fs.FileSystem, str]:
-    """The file system of a public bucket, and the path in it: its URI has no form that says so."""
+    """The file system of a public bucket, and the path in it. Arrow's URIs cannot express anonymous access."""
     scheme, _, server = _s3_endpoint().rstrip("/").rpartition("://")
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     if not server:
@@ -278,63 +266,60 @@ def _s3_endpoint() -> str:
 
 
 _ATTEMPTS, _SECONDS = 3, 1.0
-"""How often and how long a machine's metadata server is asked: it answers at once where there is one, but for the first
-seconds of a container."""
+"""Requests to a machine's metadata server and the timeout of each. It answers at once, except in the first seconds of a
+container."""
 
 
 def missing_credentials(uri: str) -> str:
-    """What to do where nothing gives credentials for a `gs://` or `s3://` URI; "" where something may.
+    """What to do if there are no credentials for a `gs://` or `s3://` URI; "" if there may be some.
 
-    Arrow's clients ask for them for minutes. So this looks where they look: variables, files, and the metadata server
-    that a machine of the cloud has (https://cloud.google.com/docs/authentication/application-default-credentials,
+    Arrow's clients retry for minutes without credentials, so this looks where they look: variables, files, and the
+    metadata server of a cloud machine (https://cloud.google.com/docs/authentication/application-default-credentials,
     https://docs.aws.amazon.com/sdkref/latest/guide/standardized-credentials.html).
     """
     scheme, _, path = uri.partition("://")
-    if "@" in path.partition("/")[0]:
+    google, env = scheme == "gs", os.environ
+    files = [_GOOGLE_FILE] if google else [env.get(name) or default for name, default in _AWS_FILES.items()]
+    if (
+        "@" in path.partition("/")[0]
+        or any(env.get(name) for name in _VARIABLES[scheme])  # if one names a missing file, Arrow says so at once
+        or any(os.path.exists(os.path.expanduser(file)) for file in files)
+    ):
         return ""
-    if scheme == "gs" and not _google_credentials():
-        return (
-            "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to the file of a key; "
-            "gs://anonymous@BUCKET reads a public bucket"
+    if google:
+        found = _is_metadata_server(env.get("GCE_METADATA_ROOT") or _METADATA, "Metadata-Flavor")
+    else:
+        found = env.get("AWS_EC2_METADATA_DISABLED", "").lower() != "true" and _is_metadata_server(
+            env.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or _METADATA
         )
-    if scheme == "s3" and not _aws_credentials():
-        keys = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-        return f"set {keys}, or AWS_PROFILE; s3://anonymous@BUCKET reads a public bucket"
-    return ""
+    return "" if found else _HINTS[scheme]
 
 
-def _google_credentials() -> bool:
-    named = ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_GCLOUD_ADC_PATH_OVERRIDE")
-    if any(os.environ.get(name) for name in named):
-        return True  # a file that does not exist is an error of Arrow's at once
-    if os.path.exists(os.path.expanduser("~/.config/gcloud/application_default_credentials.json")):
-        return True
-    return _is_metadata_server(os.environ.get("GCE_METADATA_ROOT") or _METADATA, "Metadata-Flavor")
-
-
-def _aws_credentials() -> bool:
-    named = (
+_VARIABLES = {
+    "gs": ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_GCLOUD_ADC_PATH_OVERRIDE"),
+    "s3": (
+        "AWS_ENDPOINT_URL_S3",
+        "AWS_ENDPOINT_URL",
         "AWS_ACCESS_KEY_ID",
         "AWS_WEB_IDENTITY_TOKEN_FILE",
         "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
         "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-    )
-    if _s3_endpoint() or any(os.environ.get(name) for name in named):
-        return True
-    for name, file in (("AWS_SHARED_CREDENTIALS_FILE", "credentials"), ("AWS_CONFIG_FILE", "config")):
-        if os.path.exists(os.environ.get(name) or os.path.expanduser(f"~/.aws/{file}")):
-            return True
-    if os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
-        return False
-    return _is_metadata_server(os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or _METADATA)
-
-
+    ),
+}
+_GOOGLE_FILE = "~/.config/gcloud/application_default_credentials.json"
+_AWS_FILES = {"AWS_SHARED_CREDENTIALS_FILE": "~/.aws/credentials", "AWS_CONFIG_FILE": "~/.aws/config"}
+_HINTS = {
+    "gs": "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to the file of a key; "
+    "gs://anonymous@BUCKET reads a public bucket",
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; "
+    "s3://anonymous@BUCKET reads a public bucket",
+}
 _METADATA = "169.254.169.254"
 
 
 @functools.cache
 def _is_metadata_server(address: str, header: str = "") -> bool:
-    """Whether a server (`HOST[:PORT]` or a URL) answers: anything, or with that header, sent with Google's own."""
+    """Whether a server (`HOST[:PORT]` or a URL) answers a request, with `header` in its answer if one is given."""
     server = urlsplit(address).netloc or address.rstrip("/")
     for attempt in range(_ATTEMPTS):
         time.sleep(0.5 if attempt else 0)

@@ -140,7 +140,7 @@ class RunCheckpoints:
             path = checkpoint.complete(part, record, weights, self._corpora.tokenizer.path, self._signer)
             self._after(path)
             if not keep_all:
-                checkpoint.prune(path, config.keep_last, config.keep_every, config.keep_hours)
+                checkpoint.prune(path, config.keep_last, config.keep_every)
 
         state, weights = training_state(optimizers, ranks), {}
         if config.fsdp:

@@ -6,9 +6,9 @@ save, and nothing to seek: sample 10**9 costs what sample 0 costs.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import Generic, Protocol, TypeVar
+import functools
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -17,10 +17,8 @@ from trainer.shards import Documents
 _BLOCK_BITS = 10
 _BLOCK = 1 << _BLOCK_BITS
 _SHARE_BITS = 20
-_RECENT = 2
+_recent = functools.lru_cache(maxsize=2)  # keeps the last two values of a function: for speed, it is not state
 _WINDOWS = 1  # sets the key of a permutation of windows apart from that of documents
-
-T = TypeVar("T")
 
 
 class Sampler(Protocol):
@@ -31,20 +29,6 @@ class Sampler(Protocol):
     def windows(self, first: int, count: int) -> np.ndarray:
         """Samples first … first+count−1: token ids (count, context + 1), inputs and targets in one row."""
         ...
-
-
-class Recent(Generic[T]):
-    """The last two values computed from an integer, kept for the next time: speed, not state."""
-
-    def __init__(self) -> None:
-        self._values: OrderedDict[int, T] = OrderedDict()
-
-    def get(self, key: int, compute: Callable[[int], T]) -> T:
-        if key not in self._values:
-            self._values[key] = compute(key)
-            if len(self._values) > _RECENT:
-                self._values.popitem(last=False)
-        return self._values[key]
 
 
 class Packed:
@@ -79,8 +63,7 @@ class Packed:
         if not len(self._lengths):
             raise ValueError("there is no document to sample from")
         self.epoch_tokens = int(self._lengths.sum()) + len(self._lengths)
-        self._epochs: Recent[tuple[np.ndarray, np.ndarray]] = Recent()
-        self._order: Recent[np.ndarray] = Recent()
+        self._epoch, self._block = _recent(self._permute_documents), _recent(self._permute_block)
 
     def first_window(self, epoch: int) -> int:
         """The first window that starts in `epoch`: samples first_window(e) … first_window(e+1)−1 are epoch e's."""
@@ -105,8 +88,10 @@ class Packed:
             return self._permute(samples)
         first, end = int(samples[0]), int(samples[-1]) + 1
         blocks = range(first >> _BLOCK_BITS, ((end - 1) >> _BLOCK_BITS) + 1)
-        found = [self._order.get(block, lambda b: self._permute(_samples_of(b))) for block in blocks]
-        return np.concatenate(found)[first - blocks[0] * _BLOCK :][: len(samples)]
+        return np.concatenate([*map(self._block, blocks)])[first - blocks[0] * _BLOCK :][: len(samples)]
+
+    def _permute_block(self, block: int) -> np.ndarray:
+        return self._permute(np.arange(block * _BLOCK, (block + 1) * _BLOCK))
 
     def _permute(self, samples: np.ndarray) -> np.ndarray:
         epochs = samples * self.context // self.epoch_tokens
@@ -132,7 +117,7 @@ class Packed:
 
     def _copy_within(self, out: np.ndarray, epoch: int, begin: np.ndarray, length: np.ndarray, at: np.ndarray) -> None:
         """The documents' tokens of these parts of one epoch; end-of-text is in `out` already."""
-        order, ends = self._epochs.get(epoch, self._permute_documents)
+        order, ends = self._epoch(epoch)
         end = begin + length
         low = np.searchsorted(ends, begin, side="right")  # the first document of each part, and below the last
         number = np.searchsorted(ends, end) - low + 1
@@ -153,10 +138,6 @@ class Packed:
         return documents.astype(np.int32 if len(self.documents) < 1 << 31 else np.int64), ends
 
 
-def _samples_of(block: int) -> np.ndarray:
-    return np.arange(block * _BLOCK, (block + 1) * _BLOCK)
-
-
 class Places:
     """Which of two samplers each sample is of, `share` of them the first's.
 
@@ -170,12 +151,12 @@ class Places:
         if not 0 <= share <= 1:
             raise ValueError(f"a share lies between 0 and 1, not {share}")
         self._share, self._seed = round(share * (1 << _SHARE_BITS)), seed
-        self._blocks: Recent[tuple[np.ndarray, np.ndarray]] = Recent()
+        self._block = _recent(self._draw_block)
 
     def draw(self, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
         """(which sampler, which of its samples) for samples first … first+count−1."""
         blocks = range(first >> _BLOCK_BITS, ((first + count - 1) >> _BLOCK_BITS) + 1)
-        sources, indices = zip(*(self._blocks.get(block, self._draw_block) for block in blocks), strict=True)
+        sources, indices = zip(*map(self._block, blocks), strict=True)
         low = first - blocks[0] * _BLOCK
         return np.concatenate(sources)[low : low + count], np.concatenate(indices)[low : low + count]
 
@@ -229,19 +210,14 @@ class Mixture:
         return out
 
 
-class _Shifted:
-    """A sampler's samples from number `by` on."""
+class Shifted:
+    """The samples `by`, `by` + 1, … of `sampler` as 0, 1, …."""
 
     def __init__(self, sampler: Sampler, by: int) -> None:
         self.context, self._sampler, self._by = sampler.context, sampler, by
 
     def windows(self, first: int, count: int) -> np.ndarray:
         return self._sampler.windows(first + self._by, count)
-
-
-def shifted(sampler: Sampler, by: int) -> Sampler:
-    """The samples `by`, `by` + 1, … of `sampler` as 0, 1, …."""
-    return _Shifted(sampler, by) if by else sampler
 
 
 def mix(samplers: Sequence[Sampler], weights: Sequence[float], seed: int) -> Sampler:

@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import json
 import math
-import os
 import random
 import re
 import shutil
@@ -68,17 +67,6 @@ def test_whoever_may_read_one_file_of_a_checkpoint_may_read_all(config: TrainCon
     train(config)
     newest = checkpoint.checkpoints(run_of(config))[-1]
     assert len({path.stat().st_mode for path in newest.rglob("*") if path.is_file()}) == 1
-
-
-def test_one_checkpoint_of_every_so_many_hours_is_kept(tmp_path: Path) -> None:
-    for number in range(8):  # one every half an hour, from a full hour on
-        folder = tmp_path / f"step-{number + 1:08d}"
-        folder.mkdir()
-        (folder / checkpoint.RECORD).touch()
-        os.utime(folder / checkpoint.RECORD, (1_800_000_000 + 1800 * number,) * 2)
-    for _ in range(2):
-        checkpoint.prune(tmp_path / "step-00000008", keep_last=1, keep_hours=1)
-        assert [path.name[-1] for path in checkpoint.checkpoints(tmp_path)] == ["1", "3", "5", "7", "8"]
 
 
 def test_damaged_checkpoints_of_later_steps_push_out_none_that_is_intact(config: TrainConfig) -> None:

@@ -140,9 +140,8 @@ def test_tensorboard_gets_every_step_once_over_a_resume(tmp_path: Path) -> None:
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator", reason="needs tensorboard")
     for begin in (0, 2):
         tracker = open_tracker("tensorboard", tmp_path, begin, print)
-        assert tracker is not None
         for step in range(begin + 1, begin + 4):
-            tracker.log(step, {"loss": float(begin + step)})
+            tracker.add_scalar("loss", float(begin + step), step)
         tracker.close()
     events = reader.EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()

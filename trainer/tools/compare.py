@@ -51,7 +51,7 @@ from trainer.train import train
 
 _OWN = {  # settings of trainer.train that are set here
     "data", "out", "verify_shards", "preflight", "extend_steps", "fsdp", "val_every", "val_data",
-    "val_windows", "save_every", "keep_last", "keep_every", "keep_hours", "publish", "sample_tokens", "sign_key",
+    "val_windows", "save_every", "keep_last", "keep_every", "publish", "sample_tokens", "sign_key",
 }  # fmt: skip
 _MANY_EPOCHS = 4  # up to about so many, repeated text is worth nearly as much as new (Muennighoff et al., 2023)
 
