@@ -1,13 +1,13 @@
-"""URLs looked up in Common Crawl: all at once in its columnar index, next to one by one in its CDX index.
+"""Looking up URLs in Common Crawl: all together in its columnar index, compared with one by one in its CDX index.
 
     .venv/bin/python benchmarks/archives.py [--rows 1000000] [--urls 100000] [--cdx_urls 1000] [--pages 2000]
 
-Makes the index of one crawl with all its published columns, `--files` Parquet files, and WARC files; serves both, and a
-CDX index of the same captures, from one process on loopback; and asks it both ways, with no delay between requests.
-Half of the URLs are in the index. First they are only looked up (their captures are of status 404), then `--pages`
-records are read, too. Prints what it took; then the plan for a real crawl, by these rates and published sizes.
+Creates the index of a crawl with all published columns in `--files` Parquet files, and its WARC files. One process on
+loopback serves both, and a CDX index of the same captures. Both ways are measured without delays between requests. Half
+of the URLs are in the index. First they are only looked up (their captures have status 404), then `--pages` records are
+read as well. Prints the measurements, then an estimate for a real crawl from these rates and published sizes.
 
-Exits 1 where the ways find other pages, or the join is not twice as fast.
+Exits 1 if the two ways find different pages, or the join is not twice as fast.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ REQUEST_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class Measured:
-    """Of one run: seconds, CPU seconds of this process, requests and bytes of index and data, and the manifest's."""
+    """Of one run: seconds, CPU seconds of this process, requests and bytes of index and data, and the manifest."""
 
     wall: float
     cpu: float
@@ -137,7 +137,7 @@ def report(
 
 
 def measure(folder: Path, name: str, urls: list[str], server: str) -> Measured:
-    """Look URLs up in a run of its own."""
+    """Look URLs up in a separate run."""
     runtime = Runtime(Storage(str(folder / name)))
     write_urls(runtime, urls)
     common: dict[str, Any] = {"sources": ("commoncrawl",), "user_agent": "benchmark/1 (+mailto:me@example.org)"}
@@ -178,7 +178,7 @@ def write_urls(runtime: Runtime, urls: list[str], shards: int = 4) -> None:
 
 
 def make_archive(folder: Path, arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
-    """Write index, WARC files and the captures of the CDX index; (URLs to look up, URLs of pages)."""
+    """Write the index, WARC files and the captures of the CDX index; returns (URLs to look up, URLs of pages)."""
     random = np.random.default_rng(0)
     sites = np.sort(random.choice(10_000_000, arguments.rows // 20, replace=False))
     site = np.sort(random.choice(sites, arguments.rows))
@@ -225,7 +225,7 @@ def make_archive(folder: Path, arguments: argparse.Namespace) -> tuple[list[str]
 
 
 def captured(name: str, path: str, url: str, row: int, random: np.random.Generator) -> dict[str, Any]:
-    """A row of the index, with all columns that are published."""
+    """A row of the index with all published columns."""
     return {
         KEY: f"com,{name}){path}", "url": url, "url_host_name": f"www.{name}.com", "url_host_tld": "com",
         "url_host_2nd_last_part": name, "url_host_3rd_last_part": "www", "url_host_4th_last_part": None,
@@ -243,7 +243,7 @@ def captured(name: str, path: str, url: str, row: int, random: np.random.Generat
 
 
 def needed_share(file: Path) -> float:
-    """The share of the index that is in columns that are read of a row group with a wanted key."""
+    """The share of the index that has to be read: the needed columns of row groups with a wanted key."""
     metadata, sizes = pq.read_metadata(file), Counter[bool]()
     for group in range(metadata.num_row_groups):
         for column in range(metadata.num_columns):

@@ -1,12 +1,11 @@
-"""This version and an earlier one, from WARC files to tokens, in turns on the same machine.
+"""Compares this version with an earlier one, from WARC files to tokens, in turns on the same machine.
 
     python benchmarks/before_and_after.py --before REVISION --dumps RS.zst --pages_from PAGES.warc.gz
 
-Checks the revision out into a temporary folder (and another one for `--after`, to compare two of them), and runs
-`owt run --until tokenize` with each version's code in turns, `--repeats` times, and again now that all is finished.
-Prints the seconds of the clock and of the CPU, and the ratio of the rates by the medians. With inputs of a few pages,
-it shows the fixed cost of a run. Exits 1 where this version has less than `--floor` of the earlier
-one's rate by both.
+Checks out the revision into a temporary folder (and another one with `--after`, to compare two revisions). Runs
+`owt run --until tokenize` with each version in turns, `--repeats` times, and once more when all stages are finished.
+Prints wall-clock and CPU seconds, and the ratio of the median rates. With an input of a few pages, it shows the fixed
+cost of a run. Exits 1 if this version has less than `--floor` of the earlier one's rate by both clocks.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 
 
 def measure(code: Path, workdir: Path, arguments: argparse.Namespace) -> tuple[float, float]:
-    """(seconds of the clock, seconds of the CPU) of one run with the packages below `code`."""
+    """(wall-clock seconds, CPU seconds) of one run with the packages below `code`."""
     inputs = ["--dumps", arguments.dumps, "--pages_from", arguments.pages_from, "--num_shards", arguments.num_shards]
     command = [sys.executable, "-m", "owt_pipeline", "run", "--until", "tokenize", "--workdir", workdir, *inputs]
     command += ["--workers", arguments.workers, "--quiet"]

@@ -1,10 +1,10 @@
-"""The work of the stage clean on real text: ftfy's fast path, language detection, and all of it together.
+"""The speed of the stage clean on real text: the fast path for ftfy, language detection, and the complete stage.
 
     .venv/bin/python benchmarks/clean.py [--data SHARED_DATA] [--pages 1308] [--peer PYTHON]
 
-The texts are the main texts of WCXB's pages, as our extractor finds them. Rates are of one core's CPU time. With
-`--peer .venv-peers/bin/python`, other language detectors judge the same sentences and pages. Exits 1 where the fast
-path differs from ftfy or is under 5 times as fast, or where languages differ from py3langid's. `filters.py` measures
+The texts are the main texts of WCXB's pages by our extractor. Rates are per second of CPU time on one core. With
+`--peer .venv-peers/bin/python`, other language detectors are given the same sentences and pages. Exits 1 if the fast
+path differs from ftfy or is less than 5 times as fast, or if languages differ from py3langid's. `filters.py` measures
 the filters.
 """
 

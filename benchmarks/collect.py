@@ -1,16 +1,15 @@
-"""How fast collect reads a dump, next to a bare loop of zstandard and orjson over it, and in how much memory.
+"""The speed and memory of collect reading a dump, compared with a bare loop of zstandard and orjson.
 
     .venv/bin/python benchmarks/collect.py [RS_2013-01.zst ...] [--repeats 5] [--no_memory]
 
-The bare loop decompresses, splits at newlines and parses every line, and keeps nothing. Collect's reading also
-validates, judges by every rule, makes each URL canonical, hashes it, and writes the rows by bucket. The complete
-stage then merges them by URL and writes urls/. All in one process on one core, in turn, in CPU seconds and by the wall
-clock; by the wall clock, the stage with two workers too. Shown are medians over the repeats, of the ratios too: each
-is to the bare loop of the same repeat, since other processes slow both. Without a dump given, two are read, each COPIES
-times in one file, so that what a run costs whatever it reads does not count: submissions of 2013 with short lines
-(0.7 KB), and submissions as the API gives them today (4 KB). Memory is the peak
-of a process of its own over 4 and 16 copies of the first dump. Exits 1 where the complete stage on one core falls under
-FLOOR of the bare loop in CPU time.
+The bare loop decompresses, splits at newlines, parses every line and keeps nothing. Collect's first step also
+validates, applies every rule, canonicalizes and hashes each URL, and writes the rows by bucket. The complete stage then
+merges them by URL and writes urls/. All run in one process on one core, in turns, measured in CPU and wall-clock
+seconds; the stage is also run with two workers. Prints medians over the repeats. Each ratio is to the bare loop of the
+same repeat, since other processes slow both. Without a given dump, two are read, each COPIES times in one file to hide
+the fixed cost of a run: submissions of 2013 with short lines (0.7 KB), and submissions from today's API (4 KB). Memory
+is the peak of a separate process over 4 and 16 copies of the first dump. Exits 1 if the complete stage on one core
+reaches less than FLOOR of the bare loop's rate in CPU time.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ def default_dumps(folder: Path) -> list[Path]:
 
 
 def measure(dump: Path, repeats: int) -> float:
-    """Print the speeds over one dump; returns that of the complete stage as a part of the bare loop's, in CPU time."""
+    """Print the rates over one dump; returns the ratio of the complete stage to the bare loop in CPU time."""
     lines, size = bare(dump)
     kinds: dict[str, Callable[[Path], object]] = {
         "bare loop": bare,

@@ -1,19 +1,19 @@
-"""Which text of the same pages trains the better model: ours, trafilatura's with FineWeb's filters, or all of it.
+"""Compares models trained on texts of the same pages: ours, trafilatura's with FineWeb's filters, and all visible text.
 
     make bench-peers    # once: the environment of datatrove
-    nice .venv/bin/python benchmarks/corpus_quality.py --folder DIR [--tokens 300000] [--seeds 3]    continues in DIR
+    nice .venv/bin/python benchmarks/corpus_quality.py --folder DIR [--tokens 300000] [--seeds 3]    resumes in DIR
 
-The pages are those of two labelled sets (`$OWT_TESTDATA/web`), without every fifth host. They become three corpora:
+The pages of two labelled sets (`$OWT_TESTDATA/web`), except those of every fifth host, become three corpora:
 
     default      `owt run` with its default options
-    datatrove    trafilatura, FineWeb's filters and MinHash deduplication, as datatrove has them (`peers/`)
+    datatrove    trafilatura, FineWeb's filters and MinHash deduplication, as in datatrove (`peers/`)
     visible      all visible text, by Resiliparse; then as `default`: English, at least 128 tokens, no near-duplicates
 
 `python -m trainer.tools.compare` trains a model of a few million parameters on the bytes of each, with several seeds,
-and judges all by the beginnings of what people marked as main content: of WCXB's pages on the hosts left out, and of
-all of Mozilla Readability's pages, none of which is in a corpus. Left out are texts in other languages than English,
-and those of which a tenth of the runs of 13 words occurs in the visible text of a training page. Our extractor was
-fitted on labels of these same pages, those left out included; the others were not."""
+and evaluates it on the beginnings of main content marked by people: of WCXB's pages on the left-out hosts, and of all
+of Mozilla Readability's pages, none of which is in a corpus. Excluded are texts in other languages than English, and
+texts of which a tenth of the 13-word sequences occur in the visible text of a training page. Our extractor was fitted
+on labels of these pages, including the left-out ones; the others were not."""
 
 from __future__ import annotations
 
@@ -171,9 +171,9 @@ def documents(workdir: Path, name: str = "corpus") -> Iterator[str]:
 
 
 def leave_out_known(folder: Path, excerpt: int) -> list[Path]:
-    """Files of the first `excerpt` characters of those held-out texts that are next to nowhere in the pages trained on.
+    """Files of the first `excerpt` characters of held-out texts that hardly occur in the training pages.
 
-    Many short texts say more, for their cost, than few long ones.
+    At equal cost, many short texts are more informative than a few long ones.
     """
 
     def runs(text: str) -> set[int]:

@@ -1,19 +1,20 @@
-"""Documents a second through all of dedupe, from Parquet to decisions, next to what peers take for a part of it.
+"""The rate of the complete stage dedupe, from Parquet to decisions, compared with peers that do a part of it.
 
     make bench-peers    # once: the peers' environment
     .venv/bin/python benchmarks/dedupe.py [--documents 40000] [--repeats 1] [--no_peers] [--short 1000000]
 
-Documents are of 1,140 words, made of real posts; a fifth are copies or edited copies of others. Ours is the complete
-command `owt dedupe --workers 1` on one core, the interpreter's start included: wall-clock seconds, and CPU seconds,
-which other work on the machine stretches less. Then a quarter of the documents, for the growth: CPU seconds a
-document, without those that a run of 16 documents takes; the same with two workers on two cores, next to two processes
-that share nothing and have half of the documents each, which is all that two cores can do; and with --short, so many
-short documents, for the memory. The peers, on one core too: datatrove's MinhashDedupSignature alone, datasketch's
-MinHashLSH, text-dedup's MinHash.
+Documents have 1,140 words of real posts; a fifth are copies or edited copies of others. Measured are:
 
-Exits 1 under 4,000 documents/s a core (CPU), under 40 times datatrove's signatures, over 1.15 times linear growth,
-over 4 GB, or with two workers under 1.7 times one by the clock: under 0.95 of what the processes that share nothing
-reach, where the machine is so busy that this is less.
+- the command `owt dedupe --workers 1` on one core, with the interpreter's start, in wall-clock and CPU seconds (which
+  depend less on other work on the machine);
+- growth: the same with a quarter of the documents, as CPU seconds per document above those of a run of 16 documents;
+- two workers on two cores, compared with two independent processes on half of the documents each, the ideal;
+- with --short, the memory for that many short documents;
+- peers on one core: datatrove's MinhashDedupSignature alone, datasketch's MinHashLSH, text-dedup's MinHash.
+
+Exits 1 if there are fewer than 4,000 documents/s per core (CPU), less than 40 times the rate of datatrove's signatures,
+more than 1.15 times linear growth, more than 4 GB, or less than 1.7 times the rate with two workers by the clock (or
+0.95 of the independent processes, if the machine is too busy for 1.7).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ FLOOR, TIMES_DATATROVE, SPEEDUP, SHARE_OF_APART, GROWTH, MEMORY = 4000, 40, 1.7,
 
 @dataclass(frozen=True)
 class Measured:
-    """Of one run of dedupe: seconds, and the greatest memory of any of its processes, in bytes."""
+    """Of one run of dedupe: seconds, and the peak memory of its largest process in bytes."""
 
     wall: float
     cpu: float
@@ -76,7 +77,7 @@ def main() -> int:
 
 
 def measure_ours(folder: Path, testdata: Path, count: int, repeats: int) -> tuple[float, list[str]]:
-    """The complete stage on one core, on two, and its growth; returns its documents a CPU second, and what is amiss."""
+    """Measure the stage on one core, on two, and its growth; returns documents per CPU second, and failed limits."""
     sizes = [FEW, count // 4, count]
     for size in {*sizes}:
         write_clean(folder / str(size), long_documents(testdata, size), size)
@@ -123,7 +124,7 @@ def measure_ours(folder: Path, testdata: Path, count: int, repeats: int) -> tupl
 
 
 def measure_short(folder: Path, count: int) -> list[str]:
-    """Many short documents on two workers; returns what is amiss."""
+    """Measure many short documents with two workers; returns failed limits."""
     write_clean(folder / "short", short_documents(count), count, num_shards=8)
     run = run_dedupe(folder / "short", 2)
     shutil.rmtree(folder / "short")
@@ -133,12 +134,12 @@ def measure_short(folder: Path, count: int) -> list[str]:
 
 
 def best(runs: list[Measured]) -> Measured:
-    """The least time of several runs, and the most memory."""
+    """The shortest time of several runs, and the largest memory."""
     return Measured(min(run.wall for run in runs), min(run.cpu for run in runs), max(run.memory for run in runs))
 
 
 def seconds_together(workdirs: list[Path]) -> float:
-    """Run the command over each folder, all at once, one worker each."""
+    """Run the command on all folders at the same time, with one worker each."""
     started = time.perf_counter()
     processes = [start_dedupe(workdir, 1, len(workdirs)) for workdir in workdirs]
     statuses = [process.wait() for process in processes]
@@ -157,7 +158,7 @@ def start_dedupe(workdir: Path, workers: int, cores: int) -> subprocess.Popen[by
 
 
 def run_dedupe(workdir: Path, workers: int) -> Measured:
-    """Run the command anew, on as many cores as it has workers."""
+    """Run the command from scratch, on as many cores as it has workers."""
     started, spent = time.perf_counter(), children_cpu()
     process = start_dedupe(workdir, workers, workers)
     cpu: dict[str, float] = {}
@@ -179,7 +180,7 @@ def children_cpu() -> float:
 
 
 def look(root: int, cpu: dict[str, float]) -> int:
-    """Bytes of memory of a process and of all that it has started; their CPU seconds so far go into `cpu`."""
+    """Memory in bytes of a process and its descendants; adds their CPU seconds so far to `cpu`."""
     found: dict[int, tuple[int, float, int]] = {}
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
@@ -199,12 +200,12 @@ def look(root: int, cpu: dict[str, float]) -> int:
 
 
 def pin(cores: int) -> None:
-    """Keep this process, and those it starts, on so many cores."""
+    """Restrict this process and its children to that many cores."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
 
 
 def measure_peers(folder: Path, testdata: Path, count: int, ours: float) -> list[str]:
-    """The peers over fewer documents, since they are slower; returns what is amiss."""
+    """Measure the peers on fewer documents, since they are slower; returns failed limits."""
     rates: dict[str, float] = {}
     texts = list(long_documents(testdata, count))
     jsonl(folder / "documents.jsonl", texts)
@@ -229,7 +230,7 @@ def measure_peers(folder: Path, testdata: Path, count: int, ours: float) -> list
 
 
 def ask_peer(python: Path, script: Path, documents: Path) -> dict | str:
-    """What the peer's script prints; or why it could not run."""
+    """The output of the peer's script, or why it could not run."""
     if not python.exists():
         return f"no {python}: run `make bench-peers`"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}

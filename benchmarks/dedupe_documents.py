@@ -1,4 +1,4 @@
-"""The documents of dedupe's benchmarks, made from real prose; and `clean/` written from them."""
+"""The documents of dedupe's benchmarks, created from real prose, and written as `clean/`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CLEAN = DATASETS["clean"].schema
 
 @dataclass(frozen=True)
 class Planted:
-    """A document, what was done to make it, and of which."""
+    """A document, how it was created, and from which other one."""
 
     text: str
     kind: str
@@ -35,7 +35,7 @@ class Planted:
 
 
 def posts(testdata: Path) -> list[str]:
-    """Posts of Reddit, as they are."""
+    """Unchanged posts of Reddit."""
     with gzip.open(testdata / "text" / "reddit-posts.jsonl.gz", "rt", encoding="utf-8") as file:
         return [json.loads(line)["text"] for line in file]
 
@@ -47,7 +47,7 @@ def articles(testdata: Path) -> list[str]:
 
 
 def long_documents(testdata: Path, count: int, seed: int = 0) -> Iterator[str]:
-    """Documents of WORDS words, each of segments of real posts; a tenth are copies, a tenth edited copies."""
+    """Documents of WORDS words in segments of real posts; a tenth are copies, a tenth edited copies."""
     words = " ".join(posts(testdata)).split(" ")
     rng = random.Random(seed)
     recent: list[list[str]] = []
@@ -66,9 +66,9 @@ def long_documents(testdata: Path, count: int, seed: int = 0) -> Iterator[str]:
 
 
 def families(count: int, words: int, seed: int = 0) -> Iterator[tuple[str, int]]:
-    """Documents of `words` words of a vocabulary like a language's, each with the number of the one it was made of.
+    """Documents of `words` words from a realistic vocabulary, each with the number of its original.
 
-    Of ten documents one is a copy of an earlier one, and two are edited copies.
+    Of ten documents, one is a copy of an earlier one, and two are edited copies.
     """
     rng, documents = np.random.default_rng(seed), _unlike_documents(words, seed)
     originals: list[tuple[np.ndarray, int]] = []
@@ -87,7 +87,7 @@ def families(count: int, words: int, seed: int = 0) -> Iterator[tuple[str, int]]
 
 
 def short_documents(count: int, words: int = 60, seed: int = 0) -> Iterator[str]:
-    """Documents of `words` words of a vocabulary like a language's; of ten, one is another with a word replaced."""
+    """Documents of `words` words from a realistic vocabulary; a tenth are others with one word replaced."""
     rng, documents = np.random.default_rng(seed), _unlike_documents(words, seed)
     document = next(documents)
     for i in range(count):
@@ -138,7 +138,7 @@ def _edited(rng: random.Random, words: list[str], share: float) -> list[str]:
 
 
 def write_clean(workdir: Path, texts: Iterator[str], count: int, num_shards: int = 4, first_id: int = 0) -> None:
-    """Write `count` texts as `clean/`, with url_ids from `first_id` on, end to end in shards of like length."""
+    """Write `count` texts as `clean/`, in order in shards of equal size, with url_ids from `first_id` on."""
     from owt_pipeline.ledger.commit import ShardWriter, publish, record_name, work_of  # peers' environments lack them
     from owt_pipeline.storage.folder import Storage
     from schemas.manifest import Counts, ShardRecord

@@ -1,14 +1,14 @@
-"""What the one worker of dedupe's spanning forest takes, as a share of the stage on many workers.
+"""The time of dedupe's single-worker step, the spanning forest, as a share of the stage on many workers.
 
     .venv/bin/python benchmarks/dedupe_forest.py [--documents 10000000] [--workers 50] [--sample 10000]
 
 The steps that read text are measured on `--sample` documents of 1,140 words, a fifth of which are copies or edited
-copies. The steps between are the stage's own, run part by part over the hashes of so many `--documents`, which are
-made up: a tenth are exact copies of another, a tenth near-copies that share a band with it as often as documents that
-are 85% similar. The parts of each step are then laid out over the workers, the longest first, and a step waits for
-the one before: the runner's own time, and a bucket's, are left out, which only makes the share greater.
+copies. The other steps of the stage run part by part on generated hashes of `--documents` documents: a tenth are exact
+copies, a tenth near-copies that share bands with their originals as often as documents that are 85% similar. The parts
+of each step are then assigned to the workers, the longest first, and each step waits for the one before. The time of
+the runner and of a bucket is ignored, which only increases the share.
 
-Exits 1 where the one worker takes more than 2% of the stage.
+Exits 1 if the single worker takes more than 2% of the stage.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def main() -> int:
 
 
 def makespan(seconds: Sequence[float], workers: int) -> float:
-    """Until the last of the workers is done, where each free one takes the longest part left."""
+    """The time until the last worker is done, if each free worker takes the longest part left."""
     free = [0.0] * workers
     for one in sorted(seconds, reverse=True):
         heapq.heappush(free, heapq.heappop(free) + one)
@@ -109,7 +109,7 @@ def measure_texts(workdir: Path, testdata: Path, count: int) -> Mapping[str, flo
 
 
 def measure_forest(folder: Path, documents: int) -> Mapping[str, list[float]]:
-    """CPU seconds of each part of the steps between sketches and shingles, over made-up hashes."""
+    """CPU seconds of each part of the steps between sketches and shingles, on generated hashes."""
     work = Storage(str(folder))
     bounds = np.linspace(0, documents, PARTS + 1).astype(int).tolist()
     options = Options()
@@ -149,7 +149,7 @@ def sent_by(work: Storage, writer: ShardWriter) -> list[tuple[int, Slice]]:
 
 
 def send_made_up(first: int, last: int, options: Options, ranges: Ranges, writer: ShardWriter) -> None:
-    """Send what a part's sketches would send."""
+    """Send generated rows in place of a part's sketches."""
     bands = chain.banding_of(options)
     rng = np.random.default_rng(first)
     own = np.arange(first, last, dtype=np.uint64)

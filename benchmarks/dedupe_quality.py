@@ -1,12 +1,13 @@
-"""How right dedupe is: removals that are near-duplicates, and near-duplicates that are removed; peers next to it.
+"""The precision and recall of dedupe and of peers.
 
     make bench-peers    # once: the peers' environment
     .venv/bin/python benchmarks/dedupe_quality.py [--bases 300] [--no_peers]
 
-The documents are real posts and pages, each with ten planted copies: verbatim, 1 to 40% of its words edited,
-truncated, joined with another, put into a template that all share. Similarity is the exact Jaccard similarity of the
-sets of word 5-grams. Precision: removals with a similarity of 0.8 or more to a document that stays. Recall: pairs
-of 0.8 or more of which one document goes. Then articles with known copies, and pairs of pages that people judged.
+The documents are real posts and pages, each with ten planted copies: verbatim, with 1 to 40% of the words edited,
+truncated, joined with another, in a template that all share. Similarity is the exact Jaccard similarity of the sets of
+word 5-grams. Precision is the share of removed documents with a similarity of 0.8 or more to a kept one; recall is the
+share of pairs of 0.8 or more of which one document is removed. Articles with known copies and pairs of pages judged by
+people follow.
 
 Exits 1 unless dedupe's precision is 1 and its recall at least 0.99.
 """
@@ -98,7 +99,7 @@ def similar_pairs(texts: Sequence[str]) -> dict[tuple[int, int], float]:
 
 
 def decide(texts: Sequence[str], threshold: float = THRESHOLD) -> dict[int, int]:
-    """document that goes -> document that stays, by dedupe with its defaults."""
+    """Removed document -> kept document, by dedupe with its default options."""
     with tempfile.TemporaryDirectory() as folder:
         write_clean(Path(folder), iter(texts), len(texts))
         manifest, _ = run_stage(STAGE, Options(threshold=threshold), Runtime(Storage(folder)))
@@ -125,7 +126,7 @@ def print_scores(name: str, scores: tuple[int, float, float]) -> None:
 
 
 def print_kinds(documents: Sequence[Planted], removed: set[int], pairs: dict[tuple[int, int], float]) -> None:
-    """Of each kind of copy: how similar it is to its original, and how many pairs are left."""
+    """Print for each kind of copy its similarity to the original, and how many pairs remain."""
     original = {document.source: i for i, document in enumerate(documents) if document.kind == "original"}
     kinds: dict[str, list[tuple[float, bool]]] = defaultdict(list)
     for i, document in enumerate(documents):
@@ -142,7 +143,7 @@ def print_kinds(documents: Sequence[Planted], removed: set[int], pairs: dict[tup
 
 
 def print_articles(testdata: Path) -> None:
-    """Articles in which copies are planted: pairs found, of those that are there."""
+    """Print how many of the planted pairs of articles are found."""
     print()
     for count in (100, 1000):
         with gzip.open(testdata / "neardup" / f"articles-{count}.jsonl.gz", "rt", encoding="utf-8") as file:
@@ -157,7 +158,7 @@ def print_articles(testdata: Path) -> None:
 
 
 def print_judged_pairs(testdata: Path) -> None:
-    """Pages judged by people, from 0 (different) to 3 (the same): pairs of which one page goes, by their label."""
+    """Print by label, from 0 (different) to 3 (the same), how many pairs judged by people lose a page."""
     with gzip.open(testdata / "neardup" / "gov2-pairs.jsonl.gz", "rt", encoding="utf-8") as file:
         pairs = [json.loads(line) for line in file]
     texts = [text for pair in pairs for text in (pair["left"], pair["right"])]

@@ -1,17 +1,16 @@
-"""MinHash signatures next to those of other libraries: from texts, and from hashes alone.
+"""The rate of MinHash signatures compared with other libraries: from texts, and from hashes.
 
     python -m venv .venv-daft    # once: Daft needs an older pyarrow than the other peers
     .venv-daft/bin/python -m pip install daft==0.7.26 datasketch==2.0.0 numba==0.68.1 rensa==0.5.0 xxhash
     PYTHONPATH=. .venv-daft/bin/python benchmarks/dedupe_signatures.py [--documents 2000] [--repeats 5]
 
-One core, the best of the repeats, which take turns. From texts of 1,140 words, with 128 permutations of the 5-grams of
-their words: ours in numpy, ours with the loop that numba compiles for the processor at hand, and Daft's `minhash`, in
-Rust, with the fastest of its hash functions. From 1,136 hashes a document: ours alike; datasketch's MinHash, which
-takes one document at a time; and rensa, in Rust, whose permutations are others. "Once" is what each costs a process:
-imports, and numba's compiler.
+All use one core and take turns; the best repeat counts. From texts of 1,140 words, with word 5-grams and 128
+permutations: ours in numpy, ours compiled by numba, and Daft's `minhash` in Rust with its fastest hash function. From
+1,136 hashes per document: both of ours; datasketch's MinHash, which takes one document at a time; and rensa in Rust,
+which has other permutations. "Once" is the fixed cost per process: imports and numba's compilation.
 
-Exits 1 where ours and datasketch's are not equal; or where, of Daft's rate from texts, ours in numpy reaches less than
-0.88, or compiled less than 1.
+Exits 1 if our signatures differ from datasketch's, or if our rate from texts is less than 0.88 (numpy) or 1 (compiled)
+of Daft's.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ def main() -> int:
 def measure(
     title: str, ways: Mapping[str, Callable[[], Sign]], count: int, repeats: int
 ) -> tuple[dict[str, float], dict[str, Any]]:
-    """(documents a CPU second, signatures) of each way."""
+    """(documents per CPU second, signatures) of each way."""
     signs, once = {}, {}
     for name, prepare in ways.items():
         started = time.process_time()

@@ -1,10 +1,10 @@
-"""What `owt run --dry_run` estimates next to what the run then does, for every dump of the real data.
+"""Compares the estimates of `owt run --dry_run` with the actual run, for every dump of the real data.
 
     .venv/bin/python benchmarks/dry_run.py [--data DIR] [--workers 2]
 
-Pages come from `web/wcxb-dev.warc.gz`, and the last run builds on another one, with its dump and a second one. Times
-are seconds of the processor, which other work on the machine does not change. Exits 1 where URLs are off by more than
-30%, or documents or seconds by more than a factor of 2.
+Pages come from `web/wcxb-dev.warc.gz`. The last run builds on another one and reads a second dump. Times are CPU
+seconds, which do not depend on other work on the machine. Exits 1 if the estimate of URLs is off by more than 30%, or
+that of documents or seconds by more than a factor of 2.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ def main() -> int:
 
 
 def off(expected: float, was: float) -> float:
-    """By which factor a forecast is wrong, up or down; none where both are nearly nothing."""
+    """The factor, at least 1, by which a forecast is wrong; 1 if both values are nearly zero."""
     return 1.0 if max(expected, was) < 10 else max(expected, was) / max(min(expected, was), 1e-9)
 
 
 def core_seconds() -> float:
-    """That the processes which have ended took, those that they started included."""
+    """CPU seconds of the processes that have ended, with their children."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

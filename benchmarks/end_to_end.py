@@ -1,12 +1,12 @@
-"""From WARC to tokens on 2 workers, next to datatrove on the way from the same WARC to a deduplicated corpus.
+"""From WARC to tokens with 2 workers, compared with datatrove from the same WARC to a deduplicated corpus.
 
     make bench-peers    # once: the peer's environment
     .venv/bin/python benchmarks/end_to_end.py [PAGES.warc.gz] [--workers 2] [--repeats 1] [--no_peer]
 
-Ours is `owt run` in a fresh folder, from the WARC's URLs to token shards, timed around the complete command, the
-interpreter's start included. The peer (`peers/datatrove_end_to_end.py`) does less: it does not tokenize,
-and neither its imports nor its splitting of the WARC count. They run in turn, never at once; of several
-repeats the fastest of each counts. Exits 1 where ours is the slower one.
+Ours is `owt run` in a new folder, from the WARC's URLs to token shards; the complete command is timed, with the
+interpreter's start. The peer (`peers/datatrove_end_to_end.py`) does less: it does not tokenize, and its imports and the
+splitting of the WARC are not counted. They run in turns, never at the same time; the fastest repeat of each counts.
+Exits 1 if ours is slower.
 """
 
 from __future__ import annotations

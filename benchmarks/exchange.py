@@ -1,15 +1,14 @@
-"""Rows that go from step to step as files and handles, next to Arrow batches that go through GroupByKey.
+"""Compares sending rows between steps as files and handles with sending Arrow batches through GroupByKey.
 
     .venv/bin/python benchmarks/exchange.py [--rows 4000000 16000000] [--prism PATH]
 
-`--parts` parts make rows of 12 bytes (a hash and a document's number, as dedupe's sketches send them) for `--keys`
-keys; each key's rows are then brought together and summed up. Either the rows go through the exchange: a part's rows
-lie in one file, and their places go through the runner; or they go through the runner, as Arrow batches. On the
-FnApiRunner, and on Prism where its binary is given (`go install github.com/apache/beam/sdks/v2/go/cmd/prism@v2.77.0`).
-Each runs in a process of its own: seconds by the clock, CPU seconds, and the most memory of all its processes, all
-without what the same takes for a thousandth of the rows.
+`--parts` parts create rows of 12 bytes (a hash and a document's number, like dedupe's sketches) for `--keys` keys; the
+rows of each key are then gathered and summed up. The exchange writes a part's rows to one file and sends handles
+through the runner; the alternative sends the rows as Arrow batches. Both run on the FnApiRunner, and on Prism if its
+binary is given (`go install github.com/apache/beam/sdks/v2/go/cmd/prism@v2.77.0`), each in a separate process. Prints
+wall-clock seconds, CPU seconds and the peak memory of all its processes, minus those for a thousandth of the rows.
 
-Exits 1 where the sums differ, or the exchange takes more memory on any runner.
+Exits 1 if the sums differ, or the exchange takes more memory on any runner.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ WAYS = ("exchange", "GroupByKey")
 
 @dataclass(frozen=True)
 class Measured:
-    """Of one run: seconds, CPU seconds, bytes of memory, and what the rows sum up to."""
+    """Of one run: seconds, CPU seconds, bytes of memory, and the sum of the rows."""
 
     wall: float
     cpu: float
@@ -83,7 +82,7 @@ def main() -> int:
 
 
 def measure(arguments: argparse.Namespace, way: str, runner: str, rows: int) -> Measured:
-    """Run it in a process of its own, with what that starts."""
+    """Run it in a separate process, measured with its children."""
     command = [sys.executable, __file__, "--one", way, runner, "--rows", str(rows), "--parts", str(arguments.parts)]
     command += ["--keys", str(arguments.keys), "--prism", arguments.prism]
     with tempfile.TemporaryFile() as output:

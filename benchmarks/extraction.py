@@ -1,15 +1,15 @@
-"""Extractors on three labelled sets of pages, ours and public ones, in one run: F1, junk, words lost, speed.
+"""Compares extractors on three labelled sets of pages in one run: F1, junk, lost words, speed.
 
     make bench-peers    # once: the environment of the peers; without it, only trafilatura is measured
     .venv/bin/python benchmarks/extraction.py [--data DIR] [--only NAME ...] [--seeds N] [--every N] [--cache DIR]
 
-Our model is judged on pages that it was not fitted on: by three folds of hosts, and with each set left out, a model
-a part, fitted in this run. `extraction_model/validation.py` defines the scores; ± is the deviation of the F1
-over bootstrap samples of the pages. Pages a second are of one core's CPU time, each extractor in a process of its own,
-ours with the model it comes with and including the metadata. The extractors take turns: each page is read by all of
-them, one after another, in an order that moves on with every page, so that other work on the machine slows all alike.
-`--stage` adds the stage as users run it, from WARC files to documents. `--cache` keeps the pages' features and the
-peers' texts between runs; with kept texts, no speed is measured.
+Our extractor is scored on pages that its model was not fitted on: models are fitted in this run for three folds of
+hosts, and with each set left out. `extraction_model/validation.py` defines the scores; ± is the deviation of the F1
+over bootstrap samples of the pages. Rates are pages per second of CPU time on one core; each extractor has its own
+process, and ours uses the packaged model and includes the metadata. The extractors take turns: all of them read a page
+before the next one, in rotating order, so that other work on the machine slows all alike. `--stage` adds the complete
+stage, from WARC files to documents. `--cache` keeps the pages' features and the peers' texts between runs; no speed is
+measured with cached texts.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def held_out(pages: list[LabelledPage], cache: Path | None, seeds: int) -> dict[str, dict[str, str]]:
-    """Texts by models that were fitted on other pages."""
+    """Texts by models fitted on other pages."""
     texts: dict[str, dict[str, str]] = {}
     found = examples(pages, cache) if seeds else []
     for seed in range(seeds):
@@ -79,7 +79,7 @@ def held_out(pages: list[LabelledPage], cache: Path | None, seeds: int) -> dict[
 
 
 def run_extractors(pages: list[LabelledPage], only: list[str], kept: Path | None) -> dict[str, dict[str, str]]:
-    """Texts by URL of every peer that one of PYTHONS has; prints how fast they and ours are."""
+    """Texts by URL of every peer installed in one of PYTHONS; prints all rates."""
     if kept is not None and kept.exists():
         texts: dict[str, dict[str, str]] = json.loads(kept.read_text())
         return texts
@@ -102,7 +102,7 @@ def run_extractors(pages: list[LabelledPage], only: list[str], kept: Path | None
 def run_in_turns(
     pages: list[LabelledPage], extractors: dict[str, Path]
 ) -> tuple[dict[str, dict[str, str]], dict[str, dict[str, float]]]:
-    """Of each extractor the texts by URL, and CPU seconds by set."""
+    """For each extractor the texts by URL, and CPU seconds by set."""
     texts: dict[str, dict[str, str]] = {name: {} for name in extractors}
     seconds = {name: dict.fromkeys(SETS, 0.0) for name in extractors}
     with ExitStack() as running:
@@ -153,7 +153,7 @@ def print_table(title: str, scores: dict[str, dict[str, Score]], cell) -> None: 
 
 
 def print_rates(pages: list[LabelledPage], seconds: dict[str, dict[str, float]]) -> None:
-    """Pages a second of CPU time, and how many times trafilatura's with precision."""
+    """Print pages per second of CPU time, and the ratio to trafilatura's with precision."""
     counts = {name: sum(page.set == name for page in pages) for name in SETS} | {"all": len(pages)}
     print("\n| pages/s | " + " | ".join(f"{name}, {count} pages" for name, count in counts.items()) + " |")
     print("|---" * (len(counts) + 1) + "|")

@@ -1,22 +1,20 @@
-"""Pages per second over HTTP, next to a bare aiohttp loop and 64 threads of requests; memory for a large shard.
+"""Pages per second over HTTP, compared with a bare aiohttp loop and 64 threads of requests; memory for a large shard.
 
     .venv/bin/python benchmarks/fetch.py [--hosts 200] [--pages 300] [--page_bytes 30000] [--repeats 3]
     .venv/bin/python benchmarks/fetch.py --memory [--urls 1000000]
 
-A server in a process of its own, that does nothing but send what was made before, answers for all hosts on
-loopback; its CPU time is shown. All sides fetch the same pages of the same hosts, in the same order and in turn. Ours
-is the complete stage: robots.txt, limits, turns, journal, WARC and index on disk, checksums; its client alone is next
-to it. The others read and decode the bodies, and drop them. Shown are medians over the repeats, of the ratios too: by
-the wall clock, and in CPU time, which counts what other processes of ours do at the same time. The stage's start
-and end cost as much for one page as for a million: a run over a tenth of the pages tells them from what a further page
-costs.
+A separate process serves prepared pages for all hosts on loopback; its CPU time is printed. All clients fetch the same
+pages of the same hosts in the same order, in turns. Ours is the complete stage: robots.txt, limits, host queues,
+journal, WARC and index on disk, checksums; its client alone is measured as well. The others read, decode and drop the
+bodies. Prints medians over the repeats, also of ratios: in wall-clock time, and in CPU time, which includes our other
+processes. A run over a tenth of the pages separates the fixed cost of the stage from the cost per page.
 
-Pages are sent in gzip, as nearly all of the web sends them to clients that take it, as these all do; then as they are.
-Exits 1 where, by the wall clock, it is under 0.85 of the bare loop, or under 4 times the threads, for pages in gzip, or
-under 0.5 of the bare loop for pages as they are.
+Pages are sent in gzip first, as by nearly all servers, and then uncompressed. Exits 1 if, by the wall clock, the stage
+reaches less than 0.85 of the bare loop or 4 times the threads for pages in gzip, or less than 0.5 of the bare loop for
+uncompressed pages.
 
-With --memory, the URLs of one shard, 50 a host, answered by a tiny page or by 404, to the end of the shard. Exits 1
-where the stage's processes take 500 MB together at any time.
+With --memory, fetches the URLs of one shard, 50 per host, answered by a tiny page or by 404. Exits 1 if the stage's
+processes together take 500 MB at any time.
 """
 
 from __future__ import annotations
@@ -73,7 +71,7 @@ def main() -> int:
 
 
 def speed(hosts: int, pages: int, page_bytes: int, repeats: int, coding: str) -> bool:
-    """Print the pages per second of all sides; whether ours are as many as they should be."""
+    """Print the pages per second of all clients; returns whether ours reach the limits."""
     with serving(page_bytes, coding) as (port, server), tempfile.TemporaryDirectory() as work:
         # One page of every host after another, so that all can keep their connections alive.
         urls = [f"http://h{h}.{DOMAIN}:{port}/{p}" for p in range(pages) for h in range(hosts)]
@@ -120,12 +118,12 @@ def speed(hosts: int, pages: int, page_bytes: int, repeats: int, coding: str) ->
 
 
 def median_ratio(ours: Sequence[float], others: Sequence[float]) -> float:
-    """Of the repeats that both have."""
+    """The median ratio over the repeats that both have."""
     return median(our / max(other, 1e-9) for our, other in zip(ours, others, strict=False))  # a tick is 10 ms
 
 
 def memory(count: int) -> int:
-    """Peak memory of `owt fetch` and its processes, over one shard of so many URLs."""
+    """Peak memory of `owt fetch` and its processes, over one shard of that many URLs."""
     with serving(200, "identity") as (port, _), tempfile.TemporaryDirectory() as work:
         hosts = count // 50
         urls = (f"http://h{n % hosts}.{DOMAIN}:{port}/{'gone/' * (n % 3 == 0)}{n}" for n in range(count))
@@ -181,7 +179,7 @@ def fetch(runtime: Runtime) -> int:
 
 
 async def bare_client(urls: Sequence[str]) -> int:
-    """What `owt fetch` makes its requests with, and nothing else of it; the bodies are dropped."""
+    """The HTTP client of `owt fetch` alone; the bodies are dropped."""
     from yarl import URL
 
     from owt_pipeline.fetch.client import Client, Limits
@@ -211,7 +209,7 @@ async def bare_client(urls: Sequence[str]) -> int:
 
 
 async def bare_aiohttp(urls: Sequence[str]) -> int:
-    """As many requests at once as connections, the body read, decoded and dropped."""
+    """One request at a time per connection; bodies are read, decoded and dropped."""
     import aiohttp
     from aiohttp.abc import AbstractResolver
 
@@ -239,7 +237,7 @@ async def bare_aiohttp(urls: Sequence[str]) -> int:
 
 
 def requests_pool(urls: Sequence[str]) -> int:
-    """A session a thread, as the earlier scrapers do."""
+    """One session per thread, like earlier scrapers."""
     import threading
     from unittest import mock
 
@@ -272,7 +270,7 @@ def serving(page_bytes: int, coding: str) -> Iterator[tuple[int, int]]:
 
 
 def serve(page_bytes: int, coding: str) -> None:
-    """Answer every request with a page, robots.txt and what is gone with 404; prints the port."""
+    """Answer every request with a page, and robots.txt and missing pages with 404; prints the port."""
     pages = [response(body, coding) for body in page_bodies(64, page_bytes)]
     missing = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
     listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
@@ -309,7 +307,7 @@ def response(body: bytes, coding: str) -> bytes:
 
 
 def page_bodies(count: int, size: int) -> Iterator[bytes]:
-    """Different pages of prose below a menu, of so many bytes each; they compress as pages of that size do."""
+    """Different pages of prose below a menu, with that many bytes each; they compress like real pages."""
     prose = " ".join(topics.values()).split("\n\n")
     text = "\n".join(f'<p class="text">{html.escape(paragraph)}</p>' for paragraph in prose)
     menu = "\n".join(
@@ -321,7 +319,7 @@ def page_bodies(count: int, size: int) -> Iterator[bytes]:
 
 
 def tree(root: int) -> list[int]:
-    """A process and all that it has started, itself first."""
+    """A process and its descendants, itself first."""
     parents = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -335,7 +333,7 @@ def tree(root: int) -> list[int]:
 
 
 def cpu_seconds(roots: Sequence[int]) -> float:
-    """What these processes, and those that they have started, have used."""
+    """CPU seconds of these processes and their ended children."""
     ticks = 0
     for pid in {pid for root in roots for pid in tree(root)}:
         with contextlib.suppress(OSError):
@@ -345,7 +343,7 @@ def cpu_seconds(roots: Sequence[int]) -> float:
 
 
 def resident_bytes(pid: int) -> float:
-    """Memory that a process holds, what it shares with others divided among them."""
+    """Memory of a process; shared memory is divided among its users."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):

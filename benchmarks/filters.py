@@ -1,17 +1,17 @@
-"""Filters against the published ones: the decision on each document, and the rate.
+"""Compares our filters with the published ones: the decision on each document, and the rate.
 
     .venv/bin/python benchmarks/filters.py [--peer .venv-peers/bin/python] [--data SHARED_DATA] [--documents 12000]
         [--peer_documents 250]
 
-Five sets of texts: the main texts of WCXB's pages as we extract and repair them, the same as extracted, those that
-datatrove's extractor finds, all text of the same pages with menus and footers, and Reddit posts as they were written.
-The peers are datatrove's filters and, for C4, the code it was made with (`peers/published_filters.py`); without them
-it prints what each filter rejects, and its rate. They are slow, so they judge `--peer_documents` texts of each set,
-taken at equal distances; ours judge all.
+There are five sets of texts: the main texts of WCXB's pages extracted and repaired by us, the same before repair, those
+of datatrove's extractor, all text of the same pages with menus and footers, and unchanged Reddit posts. The peers are
+datatrove's filters and, for C4, the code that created it (`peers/published_filters.py`). Without a peer, only our
+rejections and rates are printed. The peers are slow, so they judge `--peer_documents` texts of each set, evenly
+spaced; ours judge all.
 
-Exits 1 where, over all sets, a filter that has datatrove's definitions decides otherwise on more than 1 text of 100,
-or C4's on more than 1 of 200 or keeps other lines; where Gopher's rules of quality differ from datatrove's on more than
-1 text of 100 but for the definition of a word; or where a filter is under 8 times datatrove's rate.
+Exits 1 if, over all sets, a filter with datatrove's definitions decides differently on more than 1% of the texts, or
+C4's on more than 0.5% or keeps other lines; if Gopher's quality rules differ from datatrove's on more than 1% of the
+texts, apart from the definition of a word; or if a filter has less than 8 times datatrove's rate.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ T = TypeVar("T")
 
 
 def evenly(items: Sequence[T], most: int) -> list[T]:
-    """`most` of the items, at equal distances, or all where there are fewer."""
+    """`most` of the items, evenly spaced, or all if there are fewer."""
     count = min(most, len(items))
     return [items[k * len(items) // count] for k in range(count)]
 
@@ -111,7 +111,7 @@ def text_sets(data: Path, count: int, peer: str | None) -> dict[str, list[str]]:
 
 
 def all_texts(warc: Path) -> Iterable[str]:
-    """What a reader sees of each page, as in Common Crawl's WET files."""
+    """All visible text of each page, as in Common Crawl's WET files."""
     with open(warc, "rb") as file:
         for record in ArchiveIterator(file, record_types=WarcRecordType.response):
             tree = HTMLTree.parse(record.reader.read().decode("utf-8", "replace"))
@@ -160,7 +160,7 @@ def difference(ours: Judgement, theirs: str | None) -> str:
 
 
 def print_definitions(texts: Sequence[str]) -> None:
-    """How many texts have too few words with a letter, by what a word is."""
+    """Print how many texts have too few words with a letter, by the definition of a word."""
     rejected: Counter[str] = Counter()
     for text in texts:
         view = TextView(text)
@@ -175,7 +175,7 @@ def print_definitions(texts: Sequence[str]) -> None:
 
 
 def compare_rates(texts: Sequence[str], theirs: dict[str, Any], judged: int) -> bool:
-    """Of ours over all texts, of theirs over those `judged`."""
+    """Compare our rates over all texts with theirs over those `judged`."""
     good = True
     for rule in FILTERS:
         started = time.process_time()

@@ -1,11 +1,10 @@
-"""What a run costs however small it is, and what one costs in which everything is finished.
+"""The fixed cost of a run: of a tiny run, and of a run in which everything is finished.
 
     python benchmarks/fixed_cost.py [--workers 2] [--repeats 3]
 
-`owt run` from a list of eight URLs to the report, with the pages that `owt demo` brings along, and the same command
-again: seconds of the clock, and of the CPU in all processes. The least of some repeats counts. Exits 1 over 3 s and
-0.5 s by the clock and by the CPU, which other work on the machine stretches less: CPU seconds of several processes
-may be more than the clock's.
+Runs `owt run` from a list of eight URLs to the report, with the pages of `owt demo`, and then the same command again.
+Prints wall-clock seconds, and CPU seconds of all processes, which may be more; the shortest repeat counts. Exits 1 if
+both are over 3 s for the first run, or over 0.5 s for the second.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ URLS, NEW_SECONDS, FINISHED_SECONDS = 8, 3.0, 0.5
 
 
 def owt(*arguments: object) -> tuple[float, float]:
-    """(seconds of the clock, seconds of the CPU) of a command with this checkout's code."""
+    """(wall-clock seconds, CPU seconds) of a command with this checkout's code."""
     command = [sys.executable, "-m", "owt_pipeline", *map(str, arguments)]
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, stdout=subprocess.DEVNULL)

@@ -1,8 +1,8 @@
-"""What a dataset of very many shards costs: publishing it, finding it finished, verifying every byte of it.
+"""The cost of a dataset with very many shards: publishing, finding it finished, verifying every byte.
 
     python benchmarks/many_shards.py --shards 65535
 
-Writes `urls/` of that many small shards into a temporary folder, and measures each step in a process of its own.
+Writes `urls/` of that many small shards into a temporary folder, and measures each step in a separate process.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Author, date, site name, language and title: ours, trafilatura's and htmldate's, on the same pages in one run.
+"""Compares author, date, site name, language and title: ours, trafilatura's and htmldate's on the same pages.
 
     .venv/bin/python benchmarks/metadata.py [--data SHARED_DATA] [--misses FIELD]
 
-The truth is what Mozilla Readability's test pages state of themselves, and the titles of a fourth of WCXB's pages.
-`right` is the share of pages with a known value for which the same is found, `wrong` that for which another is; the
-rest find none. Names are the same if all words of one are in the other (truths hold "By" and dates); dates by day;
-sites and titles by their words. Milliseconds are of one core's CPU time a page, parsing included. Exits 1 where ours
-is right less often.
+The truth is the metadata of Mozilla Readability's test pages, and the titles of a fourth of WCXB's pages. `right` is
+the share of pages with a known value for which the same value is found, `wrong` that with another value; for the rest,
+none is found. Names are equal if all words of one are in the other (truths contain "By" and dates), dates by day, sites
+and titles by their words. Milliseconds are CPU time per page on one core, with parsing. Exits 1 if ours is right less
+often.
 """
 
 from __future__ import annotations

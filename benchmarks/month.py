@@ -1,14 +1,14 @@
-"""What a month of 1% costs next to rebuilding what it builds on: CPU seconds, bytes read, memory.
+"""The cost of adding a month of 1% to a base, relative to building the base: CPU seconds, bytes read, memory.
 
     .venv/bin/python benchmarks/month.py [--documents 1000000] [--words 700] [--share 0.01]
 
-dedupe, export and tokenize, on one core: over a base of so many documents of random words (of a hundred, five are
-copies and five edited copies of others), then over a month of a hundredth of them, of which one in a hundred repeats a
-document of the base as it is, and one in a hundred with a word replaced. The stages before them work on new documents
-alone, so the month's share of them is its share of the documents. A process each; its start and its imports are not
-counted, nor the memory they take. Bytes are those that the process asked the system to read (`rchar`).
+Runs dedupe, export and tokenize on one core, first on a base of `--documents` documents of random words (5% are copies
+and 5% edited copies of others), then on a month of `--share` of that, in which 1% are copies of documents of the base
+and 1% have one word replaced. The earlier stages read only new documents, so their cost is proportional. Each runs in a
+separate process, whose start and imports are not counted, nor their memory. Bytes are those requested from the system
+(`rchar`).
 
-Exits 1 where the month takes more than 3% of the base's CPU seconds or bytes, or half of its memory.
+Exits 1 if the month takes more than 3% of the base's CPU seconds or bytes, or half of its memory.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def write_documents(folder: Path, documents: int, words: int, new: int) -> None:
 
 
 def compare(folder: Path, documents: int, words: int, new: int) -> int:
-    """Measure both, print them; 1 where the month costs too much."""
+    """Measure and print both; returns 1 if the month costs too much."""
     base = measure(folder / "base")
     month = measure(folder / "month", folder / "base")
     print(f"a month of {new:,} documents on a base of {documents:,}, {words} words each; one core")
@@ -139,7 +139,7 @@ def spent() -> tuple[float, int]:
 
 
 def base_texts(count: int, words: int) -> Iterator[str]:
-    """Documents of random words; of a hundred, five are copies of one before, five with a word replaced."""
+    """Documents of random words; 5% are copies of an earlier one, 5% copies with one word replaced."""
     previous = ""
     for i, text in enumerate(random_texts(count, words, seed=0)):
         if i % 20 == 18:
@@ -152,7 +152,7 @@ def base_texts(count: int, words: int) -> Iterator[str]:
 
 
 def month_texts(documents: int, words: int, new: int) -> Iterator[str]:
-    """New documents; of a hundred, one is a copy of one of the base, one with a word replaced."""
+    """New documents; 1% are copies from the base, 1% copies with one word replaced."""
     repeated = iter(_chosen(documents, words, new // 50 + 2))
     for i, text in enumerate(random_texts(new, words, seed=1)):
         if i % 100 == 98:
@@ -164,7 +164,7 @@ def month_texts(documents: int, words: int, new: int) -> Iterator[str]:
 
 
 def _chosen(documents: int, words: int, count: int) -> list[str]:
-    """Documents of the base, from all of it, that are no copies."""
+    """Documents from all parts of the base that are not copies."""
     wanted = set((np.linspace(0, documents // 20 - 1, count).astype(int) * 20).tolist())
     rng = np.random.default_rng(5)
     chosen = []
@@ -183,7 +183,7 @@ def random_texts(count: int, words: int, seed: int) -> Iterator[str]:
 
 
 def _batch(start: int, count: int, words: int, seed: int) -> Iterator[str]:
-    """Documents `start` and on, words of a vocabulary whose frequencies are like a language's."""
+    """Documents from number `start` on, with words of realistic frequencies."""
     rng = np.random.default_rng([seed, start])
     cumulative = np.cumsum(1 / np.arange(10, VOCABULARY + 10))
     chosen = np.searchsorted(cumulative / cumulative[-1], rng.random(count * words))

@@ -1,16 +1,16 @@
-"""`owt.near_duplicates` next to text-dedup, rensa, datasketch, and Daft's minhash with a join: how right, at what cost.
+"""Compares `owt.near_duplicates` with text-dedup, rensa, datasketch, and Daft's minhash with a join: quality and cost.
 
     make bench-peers .venv-parts/installed    # once: the environments of the peers
     .venv/bin/python benchmarks/near_duplicates.py [--documents 20000 200000] [--alone 2000000]
 
-Documents of 200 random words, of which a tenth are copies and a fifth edited copies, 1 to 40% of their words replaced.
-The Jaccard similarity of each with those made of the same document is computed from the sets of their word 5-grams.
-Precision: removals with a similarity of 0.8 or more to a document that stays. Recall: pairs of 0.8 or more of which one
-goes. CPU seconds are of the complete process, its start and the reading of the file included, on one core; a peer that
-takes more than `--peer_seconds` of them is stopped. With `--alone`, as many documents of 60 words from a Parquet file,
-two workers: seconds, and the memory of all processes together.
+Documents have 200 random words; a tenth are copies and a fifth edited copies with 1 to 40% of the words replaced.
+Similarities are exact Jaccard similarities of the sets of word 5-grams among copies of the same document. Precision is
+the share of removed documents with a similarity of 0.8 or more to a kept one; recall is the share of pairs of 0.8 or
+more of which one is removed. CPU seconds are those of the complete process on one core, with its start and the reading
+of the file; a peer that takes more than `--peer_seconds` is stopped. With `--alone`, that many documents of 60 words
+are read from a Parquet file with two workers: prints seconds, and the memory of all processes together.
 
-Exits 1 unless the library's precision is 1 and its recall at least 0.99, and where it takes more than 4 GB.
+Exits 1 unless the library's precision is 1, its recall at least 0.99 and its memory at most 4 GB.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def main() -> int:
 
 
 def compare(folder: Path, count: int, words: int, names: list[str], limit: int) -> list[str]:
-    """Everyone over the same documents; returns what is amiss."""
+    """Measure all on the same documents; returns failed limits."""
     made = list(families(count, words))
     texts = [text for text, _ in made]
     pairs = similar_pairs(texts, [family for _, family in made])
@@ -95,7 +95,7 @@ def compare(folder: Path, count: int, words: int, names: list[str], limit: int) 
 
 
 def similar_pairs(texts: list[str], families: list[int]) -> dict[tuple[int, int], float]:
-    """Pairs of one family whose Jaccard similarity reaches the threshold; others share no more than chance has it."""
+    """Pairs of one family whose Jaccard similarity reaches the threshold; other pairs are similar only by chance."""
     members: dict[int, list[int]] = defaultdict(list)
     for i, family in enumerate(families):
         members[family].append(i)
@@ -116,7 +116,7 @@ def shingles(text: str) -> set[tuple[str, ...]]:
 
 
 def run(command: list[str], limit: int) -> tuple[set[int] | str, float]:
-    """(numbers of the documents that go, CPU seconds), or why there are none."""
+    """(numbers of the removed documents, CPU seconds), or why there are none."""
     if not Path(command[0]).exists():
         return f"left out: no {command[0]}: run `make bench-peers .venv-parts/installed`", 0.0
 
@@ -137,7 +137,7 @@ def run(command: list[str], limit: int) -> tuple[set[int] | str, float]:
 
 
 def measure_alone(folder: Path, count: int) -> list[str]:
-    """Many short documents on two workers; returns what is amiss."""
+    """Measure many short documents with two workers; returns failed limits."""
     file, texts = folder / "documents.parquet", short_documents(count)
     schema = pa.schema({"text": pa.string()})
     with pq.ParquetWriter(file, schema, compression="zstd") as writer:

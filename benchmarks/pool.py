@@ -1,10 +1,10 @@
-"""Our pool of processes next to Pebble, loky and concurrent.futures: rates, killed workers, killed parents, Ctrl-C.
+"""Our process pool compared with Pebble, loky and concurrent.futures: rates, killed workers, killed parents, Ctrl-C.
 
     .venv/bin/python benchmarks/pool.py [--peer PYTHON] [--repeats 3] [--seconds 60] [--only rates kills ends]
 
-Two workers each, in turns. Pebble and concurrent.futures fork theirs from multiprocessing's fork server, which has
-imported what they need; loky starts its own. With `--peer .venv-peers/bin/python`, Pebble and loky take part. Needs
-Linux. Exits 1 where our pool does not come to its end under kills, or leaves a process or a file.
+The pools have two workers each and take turns. Pebble and concurrent.futures fork workers from multiprocessing's fork
+server, which has preloaded their modules; loky starts its own. Pebble and loky need `--peer .venv-peers/bin/python`.
+Runs only on Linux. Exits 1 if our pool does not finish when workers are killed, or leaves a process or a file.
 """
 
 from __future__ import annotations

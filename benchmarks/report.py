@@ -1,12 +1,12 @@
-"""How long `owt report` takes, and in how much memory, on runs of 10,000, 100,000 and 1,000,000 URLs.
+"""The time and memory of `owt report` on runs of 10,000, 100,000 and 1,000,000 URLs.
 
     .venv/bin/python benchmarks/report.py [--rows 10000 100000 1000000] [--slack 1.25] [--memory 2000]
 
-The runs are those of benchmarks/synthetic_run.py; the report is a process of its own, and its peak of memory is
-measured. Next to it, in the same process each, what DuckDB takes, with one thread, to answer by itself from the same
-files a part of what the report tells: rejects by reason, the first domains, lengths, and the use of the vocabulary.
-Exits 1 where the CPU time a URL grows by more than `--slack` from the first size of at least 100,000 to the last, or
-where a report takes more than `--memory` MiB: DuckDB may use 768 MB before it writes to disk.
+The runs are created by benchmarks/synthetic_run.py. The report runs in a separate process, whose peak memory is
+measured. For comparison, DuckDB with one thread computes a part of the report from the same files: rejects by reason,
+the most frequent domains, lengths, and the use of the vocabulary. Exits 1 if the CPU time per URL grows by more than
+`--slack` from the first size of at least 100,000 to the last, or if a report takes more than `--memory` MiB: DuckDB may
+use 768 MB before it writes to disk.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ select count(*), sum(length(text)), quantile_cont(length(text), [0.05, 0.5, 0.95
 
 @dataclass(frozen=True)
 class Taken:
-    """What a process took: by the clock, of the processor (user and system), of memory at its peak."""
+    """Wall-clock seconds, CPU seconds (user and system) and peak memory of a process."""
 
     seconds: float
     cpu_seconds: float
@@ -72,7 +72,7 @@ def main() -> int:
 
 
 def verdict(found: dict[int, Taken], slack: float, memory: float) -> int:
-    """1 where a size takes more memory than it may, or the last one more CPU time a URL than the first."""
+    """1 if a size takes more memory than allowed, or the last one too much more CPU time per URL than the first."""
     most = max(taken.megabytes for taken in found.values())
     large = [rows for rows in found if rows >= 100_000]
     growth = 1.0
@@ -84,7 +84,7 @@ def verdict(found: dict[int, Taken], slack: float, memory: float) -> int:
 
 
 def take(command: list[str]) -> Taken:
-    """Run a process to its end; exits where it fails."""
+    """Run a process to its end; exits if it fails."""
     started = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": os.getcwd()})
     _, status, usage = os.wait4(process.pid, 0)
@@ -94,7 +94,7 @@ def take(command: list[str]) -> Taken:
 
 
 def peer(run: str) -> None:
-    """What DuckDB does of it, with one thread."""
+    """DuckDB's part of the report, with one thread."""
     import duckdb
     import pyarrow as pa
 

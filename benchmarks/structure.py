@@ -1,9 +1,9 @@
-"""How much of a page's structure is kept: our Markdown, trafilatura's and html2text's, on the same pages in one run.
+"""The structure kept in Markdown: ours, trafilatura's and html2text's, on the same pages in one run.
 
     .venv/bin/python benchmarks/structure.py [--data SHARED_DATA] [--misses KIND]
 
-The pages are Mozilla Readability's, whose main part is known as HTML. From that HTML and from each extractor's
-Markdown (read by markdown-it, CommonMark with tables) come bags of pieces, compared page by page and summed up:
+The pages are Mozilla Readability's, for which the HTML of the main part is known. That HTML and each extractor's
+Markdown (parsed by markdown-it, CommonMark with tables) are split into pieces, compared page by page and summed up:
 
     headings    their words                       (depth: the share of kept ones with the right level)
     items       the words of a list's item alone  (depth: of kept ones, as deep in lists as they should be)
@@ -11,11 +11,11 @@ Markdown (read by markdown-it, CommonMark with tables) come bags of pieces, comp
     rows        all cells of a row, in order
     code        a line of preformatted text, with its indentation, letter by letter
 
-`kept` is the share of the HTML's pieces found, `right` the share of found pieces that the HTML has. html2text makes
-no choice among a page's parts, so it keeps much and little of it is right; the second table is for writing alone:
-there, the input is the known HTML, and all of it is the main part. Tables that lay out a page count in neither, nor
-do items that an author wrote by hand (lines that begin with a hyphen), notes outside lists, and Wikipedia's "[edit]".
-Exits 1 where one of ours has a lower F1 than one of theirs.
+`kept` is the share of the HTML's pieces that are found, `right` the share of found pieces that are in the HTML.
+html2text converts the complete page, so it keeps much, of which little is right. In the second table, which measures
+conversion alone, the input is the HTML of the main part. Layout tables are ignored, as are list items written by hand
+(lines that begin with a hyphen), notes outside lists, and Wikipedia's "[edit]". Exits 1 if one of ours has a lower F1
+than another's.
 """
 
 from __future__ import annotations

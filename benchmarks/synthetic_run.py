@@ -1,8 +1,8 @@
 """Runs of any size for benchmarks: every dataset of every stage as the stages lay it out, with made-up rows.
 
-Shards are by host and ordered by id. Of ten URLs one gives no page and one is a near-duplicate, of twenty one is too
-short. All pages are one record. Documents have 2,300 characters and 500 tokens on average, with the spread of real
-ones; scores, subreddits and times are spread like real ones too.
+Shards are by host and ordered by id. A tenth of the URLs have no page, a tenth are near-duplicates, a twentieth are too
+short. All pages are the same record. Documents have 2,300 characters and 500 tokens on average; lengths, scores,
+subreddits and times are distributed like real ones.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _YEARS = 1_160_000_000, 1_600_000_000  # seconds since 1970: 2006 to 2020
 
 
 def write_run(workdir: Storage, rows: int) -> tuple[str, str, str]:
-    """Write a run of `rows` URLs; returns one that was kept, one removed as a duplicate, one too short."""
+    """Write a run of `rows` URLs; returns one that is kept, one removed as a duplicate, and one too short."""
     shards = max(4, rows // ROWS_PER_SHARD)
     hosts: list[list[str]] = [[] for _ in range(shards)]
     for number in range(rows // URLS_PER_HOST):

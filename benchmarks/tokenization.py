@@ -1,11 +1,12 @@
-"""The stage tokenize, Parquet to committed shards, next to tiktoken, tokenizers and nanoGPT's way on the same texts.
+"""The rate of the stage tokenize compared with tiktoken, tokenizers and nanoGPT's script on the same texts.
 
     .venv/bin/python benchmarks/tokenization.py [--megabytes 400] [--rounds 3] [--posts POSTS.jsonl.gz]
 
-The texts are posts (objects with `text`, one a line), put together to documents of 4.5 kB on average, as
-OpenWebText's are. All but "2 workers" use one core. The contenders take turns, `--rounds` times; the best of each
-counts. Exits 1 where the stage with one worker is under 0.8 of bare tiktoken, where two workers are under 1.8
-times one (on two idle cores or more), or where a process of it takes a gigabyte of memory.
+The stage is measured from Parquet to committed shards. The texts are posts (JSON lines with `text`), joined to
+documents of 4.5 kB on average like OpenWebText's. All but "2 workers" use one core. They take turns, `--rounds` times,
+and the best round of each counts. Exits 1 if the stage with one worker reaches less than 0.8 of bare tiktoken's rate,
+if two workers reach less than 1.8 times one (on two or more idle cores), or if one of its processes takes a gigabyte of
+memory.
 """
 
 from __future__ import annotations
@@ -100,9 +101,9 @@ def main() -> int:
 
 
 def peak_of_stage(workdir: Path, posts: Path, size: int) -> float:
-    """Write the corpus and run the stage once; MiB of its largest process.
+    """Write the corpus and run the stage once; returns the peak MiB of its largest process.
 
-    A process starts with its parent's peak as its own, so this is measured while this one is still small.
+    A process inherits its parent's peak, so this is measured first, while this process is small.
     """
     writer = multiprocessing.get_context("spawn").Process(target=write_corpus, args=(workdir, posts, size))
     writer.start()
@@ -113,7 +114,7 @@ def peak_of_stage(workdir: Path, posts: Path, size: int) -> float:
 
 
 def make_texts(posts: Path, size: int) -> list[str]:
-    """Documents of 4.5 kB on average, log-normal about it, `size` characters together."""
+    """Documents with log-normal sizes, 4.5 kB on average, `size` characters in total."""
     with gzip.open(posts) as lines:
         parts = [json.loads(line)["text"] for line in lines]
     rng = random.Random(1)
@@ -146,7 +147,7 @@ def write_corpus(workdir: Path, posts: Path, size: int) -> None:
 
 
 def run_tokenize(workdir: Path, workers: int, tokens: int) -> float:
-    """Seconds of `owt tokenize`, a process of its own, Python's and Beam's start counted in."""
+    """Seconds of a process of `owt tokenize`, with the start of Python and Beam."""
     for folder in ("tokens", "ledger/tokens"):
         shutil.rmtree(workdir / folder, ignore_errors=True)
     command = [sys.executable, "-m", "owt_pipeline", "tokenize", "--workdir", str(workdir), "--workers", str(workers)]
@@ -167,7 +168,7 @@ def time_tiktoken(texts: list[str]) -> float:
 
 
 def time_tokenizers(texts: list[str]) -> float:
-    """Of every tenth text, times ten: it is the slowest by far."""
+    """Ten times the seconds for every tenth text, since it is by far the slowest."""
     tokenizer = Tokenizer.from_buffer(encodings.gpt2_tokenizer_json())
     some = texts[::10]
     start = time.perf_counter()

@@ -1,10 +1,9 @@
-"""How long `owt why` takes, from the start of the process, on runs of 10,000, 100,000 and 1,000,000 URLs.
+"""The time of `owt why`, with the start of its process, on runs of 10,000, 100,000 and 1,000,000 URLs.
 
     .venv/bin/python benchmarks/why.py [--rows 10000 100000 1000000] [--repeats 3]
 
-The runs are those of benchmarks/synthetic_run.py. Asked are a URL that was
-kept, one that was removed as a duplicate, one that was rejected, one that is unknown, an id, and a domain. Exits 1
-where an answer takes two seconds or more, or is not the right one.
+The runs are created by benchmarks/synthetic_run.py. The questions are a kept URL, one removed as a duplicate, a
+rejected one, an unknown one, an id, and a domain. Exits 1 if an answer takes two seconds or more, or is wrong.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def main() -> int:
 
 
 def ask(folder: str, text: str, verdict: str) -> tuple[float, float]:
-    """Seconds, and seconds of CPU, that the process of `owt why` takes; exits where the answer is not `verdict`."""
+    """(wall-clock seconds, CPU seconds) of a process of `owt why`; exits if the answer is not `verdict`."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     started = time.perf_counter()
     command = [sys.executable, "-m", "owt_pipeline", "why", text, "--workdir", folder, "--json"]

@@ -1,1 +1,1 @@
-"""How the model that reads main text is fitted and judged: labelled pages, labels of blocks, boosted trees, scores."""
+"""Fitting and validation of the model of main text: labelled pages, labels of blocks, boosted trees, scores."""

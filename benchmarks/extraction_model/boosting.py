@@ -1,9 +1,9 @@
-"""Boosted oblivious trees (as CatBoost's, Prokhorenkova et al. 2018) for soft labels, the same bytes on each run.
+"""Boosted oblivious trees (as in CatBoost, Prokhorenkova et al. 2018) for soft labels; deterministic to the byte.
 
 A tree of depth d asks the same d questions of every row, so its leaf is a number of d bits, and a forest is evaluated
 as a few operations on arrays (`owt_pipeline/extract/model.py`). Each tree is fitted to the gradient of cross-entropy
-on rows drawn by their weight: a draw then counts as one, and gradients are small integers whose sums do not depend on
-the order of addition.
+on rows drawn by weight, so each draw counts as one, and gradients are small integers whose sums do not depend on the
+order of addition.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _GRADIENT = 1 << 12  # a gradient of one, as an integer
 
 @dataclass(frozen=True)
 class Growth:
-    """How a forest grows.
+    """The parameters of a forest.
 
     Attributes:
       trees, depth: its size.
-      rate: how far a tree moves the scores towards its optimum.
-      rows: how many are drawn for a tree.
-      features: the share of the features that a tree may ask.
+      rate: the learning rate, the share of its optimum by which a tree changes the scores.
+      rows: number of rows drawn for a tree.
+      features: share of the features available to a tree.
       ridge: added to the weight of each leaf, in draws.
     """
 
@@ -69,12 +69,12 @@ def fit(
     """A forest whose scores are log-odds of `labels`.
 
     Args:
-      bins: as `binned` makes them (features, rows).
-      thresholds: what they were made with.
+      bins: the result of `binned` (features, rows).
+      thresholds: the thresholds of the bins.
       labels: the share of each row that is positive.
-      weights: how readily each row is drawn.
-      growth: the forest's size and pace.
-      seed: decides which rows and features each tree sees.
+      weights: the sampling weight of each row.
+      growth: the parameters of the forest.
+      seed: selects the rows and features of each tree.
     """
     generator = np.random.Generator(np.random.PCG64(seed))
     count, rows = bins.shape

@@ -1,8 +1,8 @@
-"""Labelled pages as what the model learns from: the features of their blocks, with labels and weights.
+"""Labelled pages as training examples: the features of their blocks, with labels and weights.
 
-A block's label is how much of it belongs to the main text. Of a page with snippets, most blocks have no label. They
-get one, of little weight, where three opinions of the page agree: trafilatura's as it is and with precision, and that
-of a small model fitted on the pages whose text is known.
+A block's label is the share of it that belongs to the main text. In a page with snippets, most blocks have no label.
+They get one with a small weight if three opinions agree: trafilatura's, trafilatura's with precision, and that of a
+small model fitted on the pages with a known text.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class Example:
     """A page with n blocks.
 
     Attributes:
-      page: where it is from.
+      page: the labelled page.
       view: its features.
-      label (n): how much of each block belongs to the main text, 0 to 1.
-      weight (n): how much each block counts; the sum is 1.
+      label (n): the share of each block that belongs to the main text, 0 to 1.
+      weight (n): the weight of each block; the sum is 1.
       words: its words, for their log-odds.
-      is_article: whether it is one, by its type, or by what it calls itself.
-      kind_weight: how much that counts; 0 where nobody says.
+      is_article: whether it is an article, by its type or its own metadata.
+      kind_weight: the weight of `is_article`; 0 if unknown.
     """
 
     page: LabelledPage
@@ -66,7 +66,7 @@ def example(page: LabelledPage, opinions: Callable[[PageView], Sequence[str]]) -
 
     Args:
       page: with its truth or its snippets.
-      opinions: what other extractors take for its main text, from its features; asked where there are only snippets.
+      opinions: returns the main text by other extractors; called for pages with snippets only.
     """
     root = parse(page.html)
     blocks, containers = read_blocks(root)
@@ -87,7 +87,7 @@ def example(page: LabelledPage, opinions: Callable[[PageView], Sequence[str]]) -
 
 
 def _kind(page: LabelledPage, kinds: int) -> tuple[bool, float]:
-    """Whether a page is an article, and how much that counts."""
+    """(whether a page is an article, weight of that label)."""
     if page.set == "wcxb":
         return page.kind == "article", 1.0
     if page.set == "readability":
@@ -96,19 +96,19 @@ def _kind(page: LabelledPage, kinds: int) -> tuple[bool, float]:
 
 
 def without_formulas(block: Block) -> str:
-    """The text of a block without its formulas, which every page writes in another way."""
+    """The text of a block without its formulas, which pages write differently."""
     if block.marked is None or block.form == PREFORMATTED:
         return block.text
     return _FORMULA.sub(" ", block.marked).translate(UNMARKED)
 
 
 def labels(page: LabelledPage, texts: Sequence[str], opinions: Sequence[str]) -> tuple[np.ndarray, np.ndarray] | None:
-    """Label (0 to 1) and sureness (0 to 1) of each block; None for a page that cannot be learned from.
+    """Label and certainty (both 0 to 1) of each block; None for an unusable page.
 
     Args:
       page: with its truth or its snippets.
-      texts: of the page's blocks, without their formulas, which every page and every truth writes in another way.
-      opinions: what other extractors take for its main text; used where there are only snippets.
+      texts: of the page's blocks, without formulas, which pages and truths write differently.
+      opinions: the main text by other extractors; used for pages with snippets only.
     """
     if page.truth is not None:
         found = _from_text(page.truth, texts)
@@ -117,7 +117,7 @@ def labels(page: LabelledPage, texts: Sequence[str], opinions: Sequence[str]) ->
 
 
 def _from_text(truth: str, texts: Sequence[str]) -> np.ndarray | None:
-    """The share of each block's tokens that are in runs in common with `truth`."""
+    """The share of each block's tokens in runs shared with `truth`."""
     tokens = [_TOKEN.findall(text.lower()) for text in texts]
     flat = [token for block in tokens for token in block]
     wanted = _TOKEN.findall(truth.lower())
@@ -182,7 +182,7 @@ def _from_snippets(
 
 @dataclass(frozen=True)
 class WordCounts:
-    """One page's words, with the weight of the blocks that have them, and the part of it that belongs."""
+    """One page's words, with the weight of their blocks, and the part of it that belongs to the main text."""
 
     host: str
     names: dict[str, tuple[float, float]]
@@ -190,14 +190,14 @@ class WordCounts:
 
 
 def name_words(name: str) -> list[str]:
-    """The words in what a container is called, and each class as it is; each once, in order."""
+    """The distinct words and complete classes in a container's name, in order."""
     tag, _, names = name.partition(" ")
     words = (word for full in names.split() for word in (full.lower(), *WORDS_OF_NAME[full]))
     return list(dict.fromkeys((tag, *words)))
 
 
 def count_words(page: PageView, host: str, label: np.ndarray, weight: np.ndarray) -> WordCounts:
-    """The words of `page`, whose blocks have these labels; `weight` is how much each block counts."""
+    """The words of `page`, whose blocks have these labels and weights."""
     names: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     size = len(page.parent)
     own = np.bincount(page.container, weight, minlength=size)

@@ -1,8 +1,8 @@
 """Fitting the model on examples.
 
-The second pass learns from what the first finds on pages that it was not fitted on, and both learn from log-odds of
-words that were counted on other pages: otherwise they would trust them more than they can on a new page. So the
-examples are split by host into FOLDS, and each fold's features are made by what was fitted on the others.
+The second pass learns from the first pass' results on pages that the first was not fitted on, and both from log-odds of
+words counted on other pages; otherwise they would trust these features more than they can on new pages. So the examples
+are split by host into FOLDS, and each fold's features come from models fitted on the others.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _PRIOR = 3.0  # hosts with the average share that every word is taken to have be
 
 @dataclass(frozen=True)
 class Recipe:
-    """How large a model is and how it grows: in the first pass a forest a fold, in the second one of each kind.
+    """The parameters of a model: the first pass has a forest per fold, the second one forest of each kind.
 
-    `pages` is for the forest that tells articles from other pages.
+    `pages` is for the forest that distinguishes articles from other pages.
     """
 
     first: Growth
@@ -78,7 +78,7 @@ def fit_model(examples: Sequence[Example], seed: int = 0, recipe: Recipe = RECIP
 
 
 def _fit_pages(examples: Sequence[Example], alike: Sequence[np.ndarray], growth: Growth, seed: int) -> Forest:
-    """A forest that tells articles from other pages, of those whose kind is known."""
+    """A forest that distinguishes articles from other pages, fitted on pages of known kind."""
     known = [index for index, example in enumerate(examples) if example.kind_weight]
     values = np.stack([alike[index] for index in known])
     labels = np.array([float(examples[index].is_article) for index in known])
@@ -88,7 +88,7 @@ def _fit_pages(examples: Sequence[Example], alike: Sequence[np.ndarray], growth:
 
 
 def examples(pages: Sequence[LabelledPage], cache: Path | None = None) -> list[Example]:
-    """Those of `pages` that can be learned from; `cache` is a file to keep them in, or to take them from."""
+    """The usable examples among `pages`; they are stored in the file `cache`, or read from it if it exists."""
     if cache is not None and cache.exists():
         with contextlib.suppress(AttributeError, ModuleNotFoundError), open(cache, "rb") as file:  # of moved classes
             return list(pickle.load(file))
@@ -147,7 +147,7 @@ class _Table:
 
 
 class OddsTable:
-    """Odds from the words of pages, or of those that are not in one fold. All pages of a host are in one fold."""
+    """Odds from the words of all pages, or of those outside one fold. All pages of a host are in one fold."""
 
     def __init__(self, pages: Sequence[WordCounts], folds: Sequence[int]):
         fold_of = {page.host: fold for page, fold in zip(pages, folds, strict=True)}
@@ -160,7 +160,7 @@ class OddsTable:
 
 
 class _Shares:
-    """Of each word, the mean share of its blocks on each host: a host counts once."""
+    """For each word, the mean over hosts of the share of its blocks; each host counts once."""
 
     def __init__(self, pages: Sequence[tuple[str, dict[str, tuple[float, float]]]], fold_of: Mapping[str, int]):
         by_word: dict[str, dict[str, list[float]]] = defaultdict(dict)
@@ -192,7 +192,7 @@ class _Shares:
 
 
 def _joined(forests: Sequence[Forest]) -> Forest:
-    """One forest, whose scores are the means of those of `forests`, which are of the same depth."""
+    """One forest with the mean scores of `forests`, which have the same depth."""
     return Forest(
         np.concatenate([forest.features for forest in forests]),
         np.concatenate([forest.cuts for forest in forests]),

@@ -1,6 +1,6 @@
-"""The three labelled sets of pages that the model is fitted on and judged by.
+"""The three labelled sets of pages on which the model is fitted and validated.
 
-Each labels other pages in another way, so an extractor that suits one by accident fails on another:
+Each labels different pages in a different way, so an extractor that fits one by chance fails on another:
 
     wcxb          1,308 pages of seven types with their main text       wcxb-dev.warc.gz, wcxb-dev.truth.jsonl.gz
     trafilatura     519 pages with snippets that must, or must not, be in the text   trafilatura-eval-dev.jsonl.gz
@@ -37,15 +37,15 @@ _FILE_OF_HOST = re.compile(r"(?<=\.[a-z]{2})-.*|(?<=\.[a-z]{3})-.*")  # some pag
 
 @dataclass(frozen=True)
 class LabelledPage:
-    """A page and what its main text is.
+    """A page and its main text.
 
     Attributes:
       set: one of SETS.
-      url: where it was; for `readability`, a name in place of a host.
+      url: its URL; for `readability`, with a name instead of a host.
       html: the page, decoded.
-      kind: its type where the set has types, else the set's name.
-      truth: the main text; None where only snippets are known.
-      wanted, unwanted: snippets that the main text has, and has not.
+      kind: its type if the set has types, else the set's name.
+      truth: the main text; None if only snippets are known.
+      wanted, unwanted: snippets that the main text contains, and does not contain.
     """
 
     set: str
@@ -58,14 +58,14 @@ class LabelledPage:
 
     @property
     def host(self) -> str:
-        """What decides the fold: pages of one site share their markup."""
+        """The site of a page, which decides its fold, since pages of a site share their markup."""
         if self.set == "readability":
             return self.url.rstrip("-0123456789")
         host = urlsplit(self.url).hostname or self.url.partition("/")[0]
         return _FILE_OF_HOST.sub("", host.removeprefix("www."))
 
     def fold(self, folds: int, seed: int = 0) -> int:
-        """One of `folds` numbers, the same for all pages of a host."""
+        """The fold of a host, from 0 to `folds` - 1."""
         return zlib.crc32(f"{seed} {self.host}".encode()) % folds
 
 
@@ -109,7 +109,7 @@ def _readability(path: Path) -> Iterator[LabelledPage]:
 
 
 def _text(markup: str) -> str:
-    """All text of clean HTML, a space wherever a block-level element begins or ends."""
+    """All text of clean HTML, with a space where a block-level element begins or ends."""
     pieces: list[str] = []
 
     def walk(element: etree._Element) -> None:

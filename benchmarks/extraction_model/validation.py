@@ -1,11 +1,11 @@
-"""How good extracted texts are: scores by set, of models on pages that they were not fitted on.
+"""Validation of models on pages that they were not fitted on: scores by set.
 
-Models are judged by folds of hosts, and on sets that are left out altogether. Each set is scored as its authors do:
+Models are scored by folds of hosts, and on completely left-out sets. Each set has the score of its authors:
 
-- `trafilatura`: snippets as exact substrings of the text, counts pooled over pages. Junk is the share of what was
-  found that must not be there, lost the share of what must be there that is not.
+- `trafilatura`: snippets as exact substrings of the text, counts pooled over pages. Junk is the share of found
+  snippets that must not be in the text, lost the share of required snippets that are missing.
 - `wcxb`: F1 of the bags of lower-case words, mean over pages.
-- `readability`: 4-grams of words (as in scrapinghub's article-extraction-benchmark, which its authors use for news):
+- `readability`: 4-grams of words (as in scrapinghub's article-extraction-benchmark):
   precision and recall are means over pages, F1 is of these means.
 
 For the two with texts, junk is 1 − precision and lost 1 − recall of the counts pooled over pages.
@@ -79,9 +79,9 @@ class Score:
 
     Attributes:
       f1: by the set's own definition; `deviation` of it over 1,000 bootstrap samples of the pages.
-      junk: of what was found, what does not belong there.
-      lost: of what belongs there, what was not found.
-      pages: how many were scored.
+      junk: share of the found text that does not belong to the main text.
+      lost: share of the main text that was not found.
+      pages: number of scored pages.
     """
 
     f1: float
@@ -103,7 +103,7 @@ def score(pages: Iterable[LabelledPage], texts: Mapping[str, str]) -> dict[str, 
 
 
 def _counts(page: LabelledPage, text: str) -> tuple[int, int, int]:
-    """How many (words, 4-grams, snippets) text and truth have in common, the text has, the truth has."""
+    """Numbers of words, 4-grams or snippets: shared by text and truth, in the text, in the truth."""
     if page.set == "trafilatura":
         common = sum(snippet in text for snippet in page.wanted)
         return common, common + sum(snippet in text for snippet in page.unwanted), len(page.wanted)

@@ -2,7 +2,8 @@
 
     python benchmarks/peers/near_duplicates.py owt|rensa|daft DOCUMENTS.jsonl
 
-Documents have `id` and `text`. Word 5-grams, threshold 0.8, 128 permutations. Prints JSON: the ids that go.
+Documents have `id` and `text`. Word 5-grams, threshold 0.8, 128 permutations. Prints the ids of removed documents as
+JSON.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def owt(path: Path) -> list[int]:
 
 
 def rensa(path: Path) -> list[int]:
-    """A document goes if one before it is found, whose sketch has the threshold's share of its values."""
+    """A document is removed if the sketch of an earlier one shares enough of its values for the threshold."""
     from rensa import RMinHash, RMinHashLSH
 
     index, sketches, gone = RMinHashLSH(THRESHOLD, NUM_PERM, 16), [], []
@@ -41,7 +42,7 @@ def rensa(path: Path) -> list[int]:
 
 
 def daft(path: Path) -> list[int]:
-    """A join of bands; of what is connected, the first stays."""
+    """A join of bands; the first document of each component is kept."""
     import daft
     import numpy as np
     import pyarrow as pa

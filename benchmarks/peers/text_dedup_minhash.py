@@ -3,7 +3,7 @@
     .venv-peers/bin/python benchmarks/peers/text_dedup_minhash.py DOCUMENTS.jsonl
 
 Documents have `id` and `text`. Its defaults, with word 5-grams, 128 permutations, threshold 0.8, its faster hash,
-and one process. Prints JSON: CPU seconds of the complete command, its start included, and the ids that go.
+and one process. Prints JSON: CPU seconds of the complete command with its start, and the ids of removed documents.
 """
 
 from __future__ import annotations

@@ -99,14 +99,9 @@ def clean_document(text: str, options: Options, sets: EvaluationSets | None = No
 def _by_length(document: Document, options: Options) -> None:
     document.n_words = len(document.text.split())
     document.signals["words"] = document.n_words
-    if not document.text:
-        document.reason, document.detail = Reason.TOO_SHORT, "no text"
-        return
-    enough, not_too_many, tokens = within(document.text, document.n_words, options.min_tokens, options.max_tokens)
-    if not enough:
-        document.reason, document.detail = Reason.TOO_SHORT, f"{tokens:,} tokens, fewer than {options.min_tokens:,}"
-    elif not not_too_many:
-        document.reason, document.detail = Reason.TOO_LONG, f"{tokens:,} tokens, more than {options.max_tokens:,}"
+    problem = length_problem(document.text, document.n_words, options.min_tokens, options.max_tokens)
+    if problem is not None:
+        document.reason, document.detail = problem
 
 
 def _by_language(document: Document, options: Options) -> None:
@@ -149,22 +144,26 @@ def _lost_tokens(documents: Sequence[Document]) -> Counter[str]:
     return counts
 
 
-def within(text: str, n_words: int, minimum: int, maximum: int) -> tuple[bool, bool, int | None]:
-    """(whether `text` has at least `minimum` tokens, at most `maximum` tokens (0: no limit), their number if counted).
+def length_problem(text: str, n_words: int, minimum: int, maximum: int) -> tuple[Reason, str] | None:
+    """(reject reason, detail) if a text is empty, too short or too long; else None.
 
     A word is at least one token and a token at least one byte, so only texts near a limit are encoded.
 
     Args:
       text: the text.
       n_words: its words, split at white space.
-      minimum, maximum: limits in GPT-2 tokens, as the stage `tokenize` writes them.
+      minimum, maximum: limits in GPT-2 tokens, as the stage `tokenize` writes them; a maximum of 0 is none.
     """
+    if not text:
+        return Reason.TOO_SHORT, "no text"
     if n_words >= minimum and (not maximum or len(text.encode("utf-8", "replace")) <= maximum):
-        return True, True, None
+        return None
     from owt_pipeline.formats import encoding
 
-    (tokens,) = encoding.load("gpt2").count([text])
-    return int(tokens) >= minimum, not maximum or int(tokens) <= maximum, int(tokens)
+    tokens = int(encoding.load("gpt2").count([text])[0])
+    if tokens < minimum:
+        return Reason.TOO_SHORT, f"{tokens:,} tokens, fewer than {minimum:,}"
+    return (Reason.TOO_LONG, f"{tokens:,} tokens, more than {maximum:,}") if maximum and tokens > maximum else None
 
 
 _SLICE = 1000  # characters from the beginning, the middle and the end; more does not improve detection

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
-from owt_pipeline.clean.documents import Document, clean_batch, clean_document, detect, within
+from owt_pipeline.clean.documents import Document, clean_batch, clean_document, detect, length_problem
 from owt_pipeline.clean.options import Options
 from owt_pipeline.clean.repair import mask, tidy
 from owt_pipeline.formats import encoding
@@ -78,8 +78,9 @@ def test_lines_dropped_by_c4_are_missing_from_kept_text() -> None:
 def test_token_limits_are_exact(parts: list[str], minimum: int, maximum: int) -> None:
     text = " ".join(parts)
     (tokens,) = encoding.load("gpt2").count([text])
-    enough, not_too_many, _ = within(text, len(text.split()), minimum, maximum)
-    assert (enough, not_too_many) == (tokens >= minimum, not maximum or tokens <= maximum)
+    problem = length_problem(text, len(text.split()), minimum, maximum)
+    too_long = Reason.TOO_LONG if maximum and tokens > maximum else None
+    assert (problem and problem[0]) == (Reason.TOO_SHORT if tokens < minimum or not text else too_long)
 
 
 @given(st.text(alphabet=st.sampled_from("ab \t\n\r\f\xa0\u2003\u200b\xad\ufeff"), max_size=60))
