@@ -308,18 +308,6 @@ class ProxyError(ConnectionError):
     """The proxy cannot be reached, or refuses to serve this client."""
 
 
-class _TunnelReader:
-    """Reads a proxy's answer to CONNECT, which has no body."""
-
-    status, begun, answer = 0, False, b""
-
-    def feed(self, data: bytes) -> bool:
-        self.answer += data
-        if len(self.answer) > MAX_HEAD_BYTES:
-            raise ProxyError(f"the proxy answers {self.answer[:60]!r}")
-        return _END_OF_HEAD.search(self.answer) is not None
-
-
 class Hop(NamedTuple):
     """A proxy: its TLS context, if it uses TLS, its name, and the request for a tunnel (`CONNECT ...`), or nothing."""
 
@@ -349,17 +337,16 @@ async def connect(infos: Sequence[AddrInfoType], tls: SSLContext | None, host: s
         connection.address = sock.getpeername()[0] if sock.fileno() >= 0 else str(infos[0][4][0])
         if proxy is None or not proxy.tunnel:
             return connection
-        reader: Any = _TunnelReader()
+        reader = ResponseReader(lambda *_: True, 0)  # the answer to CONNECT has no body
         await connection.exchange(proxy.tunnel, reader, _UNBOUNDED, loop.time() + _UNBOUNDED)
-    except OSError as error:
-        if proxy is None or isinstance(error, ProxyError):
+    except (OSError, BadMessage) as error:
+        if proxy is None:
             raise
-        raise ProxyError(f"{proxy.host}: {error.strerror or error}") from error
+        raise ProxyError(f"{proxy.host}: {getattr(error, 'strerror', None) or error}") from error
     try:
-        status = reader.answer.split(b" ", 2)[1:2]
-        if status != [b"200"]:
-            refusal = f"the proxy refuses: {reader.answer.splitlines()[0][:100].decode('latin-1')}"
-            raise ProxyError(refusal) if status == [b"407"] else ConnectionError(refusal)
+        if reader.status != 200:
+            refusal = f"the proxy refuses: {reader.head.splitlines()[0][:100].decode('latin-1')}"
+            raise ProxyError(refusal) if reader.status == 407 else ConnectionError(refusal)
         await connection.start_tls(tls, host)
     except BaseException:
         connection.close()

@@ -66,11 +66,6 @@ class Source:
     options: Options
     about: tuple[Any, ...] = ()
 
-    def open(self, crawl: Crawl) -> Client:
-        """A client, made in the event loop in which it is used."""
-        client: Client = self.client(self.options, crawl, *self.about)
-        return client
-
 
 class Crawl:
     """What the shards of a process share; to be made and used in one event loop.
@@ -84,7 +79,9 @@ class Crawl:
     def __init__(self, sources: Mapping[str, Source], on_cluster: bool):
         self.on_cluster = on_cluster
         self.claims: set[Claim] = set()
-        self.clients = {name: source.open(self) for name, source in sources.items()}
+        self.clients: dict[str, Client] = {
+            name: source.client(source.options, self, *source.about) for name, source in sources.items()
+        }
         self._recording: asyncio.Future[Recording] | None = None
 
     async def close(self) -> None:

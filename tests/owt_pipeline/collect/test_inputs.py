@@ -65,7 +65,7 @@ def tallies(run: Collected) -> dict[str, Tally]:
         ("test_submissions.zst", PER_SUBREDDIT),
     ],
 )
-def test_submissions_are_taken_as_they_are_published(tmp_path: Path, name: str, record: dict[str, Any]) -> None:
+def test_published_submissions_are_read(tmp_path: Path, name: str, record: dict[str, Any]) -> None:
     path = write_dump(tmp_path / name, [record])
     if name.startswith("RS_"):
         path.write_bytes(long_window(json.dumps(record).encode() + b"\n"))
@@ -78,7 +78,7 @@ def test_submissions_are_taken_as_they_are_published(tmp_path: Path, name: str, 
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("suffix", [".zst", ".xz", ".bz2", ".gz"])
-def test_a_truncated_dump_is_an_error_unless_what_can_be_read_is_asked_for(
+def test_a_truncated_dump_is_an_error_without_allow_damaged(
     suffix: str, workers: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     dump = write_dump(tmp_path / f"RS_cut{suffix}", links(60_000 if suffix == ".bz2" else 8000))
@@ -146,7 +146,7 @@ DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_what_is_not_a_dump_ends_with_one_line_that_says_so(tmp_path: Path, name: str) -> None:
+def test_a_file_that_is_not_a_dump_is_a_one_line_error(tmp_path: Path, name: str) -> None:
     damage, expected = DAMAGES[name]
     content = "".join(json.dumps(link) + "\n" for link in links(500)).encode()
     (tmp_path / name).write_bytes(damage(content + b"{}\n" if name == "half.ndjson" else content))
@@ -157,7 +157,7 @@ def test_what_is_not_a_dump_ends_with_one_line_that_says_so(tmp_path: Path, name
     assert "\n" not in str(error.value)
 
 
-def test_the_command_ends_with_a_code_that_says_so(tmp_path: Path) -> None:
+def test_the_command_exits_with_an_error_code(tmp_path: Path) -> None:
     (tmp_path / "RC.ndjson").write_text(json.dumps(COMMENT) + "\n")
     process = start(tmp_path / "run", "--dumps", str(tmp_path / "RC.ndjson"))
     _, said = process.communicate(timeout=60)
@@ -166,7 +166,7 @@ def test_the_command_ends_with_a_code_that_says_so(tmp_path: Path) -> None:
     assert "Traceback" not in said
 
 
-def test_a_stage_that_is_run_as_a_module_gives_no_warning_of_pythons(tmp_path: Path) -> None:
+def test_a_stage_run_as_a_module_prints_no_python_warning(tmp_path: Path) -> None:
     dump = write_dump(tmp_path / "RS_2020-01.zst", links(3))
     process = start(tmp_path / "run", "--dumps", str(dump), "--quiet")
     _, said = process.communicate(timeout=60)
@@ -208,7 +208,7 @@ def test_each_file_has_a_tally(tmp_path: Path) -> None:
     assert "damaged" not in run.manifest.properties
 
 
-def test_a_line_over_the_limit_is_an_error_unless_what_can_be_read_is_asked_for(
+def test_a_line_over_the_limit_is_an_error_without_allow_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lines, "MAX_LINE_BYTES", 1 << 20)
@@ -223,7 +223,7 @@ def test_a_line_over_the_limit_is_an_error_unless_what_can_be_read_is_asked_for(
     assert holds(run)
 
 
-def test_a_dump_that_is_cut_in_its_last_line_gives_all_lines_before_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_a_dump_cut_in_its_last_line_gives_all_lines_before_with_allow_damaged(tmp_path: Path) -> None:
     (tmp_path / "RS").write_text("".join(json.dumps(link) + "\n" for link in links(50))[:-40])
     run = collect(tmp_path / "run", dumps=(str(tmp_path / "RS"),), allow_damaged=True)
     assert len(run.urls) == 49
@@ -233,7 +233,7 @@ def test_a_dump_that_is_cut_in_its_last_line_gives_all_lines_before_where_that_i
     assert len(collect(tmp_path / "complete", dumps=(str(tmp_path / "RS"),)).urls) == 50
 
 
-def test_broken_archives_are_an_error_unless_what_can_be_read_is_asked_for(testdata: Path, tmp_path: Path) -> None:
+def test_broken_archives_are_an_error_without_allow_damaged(testdata: Path, tmp_path: Path) -> None:
     archives = str(testdata / "warc" / "*" / "*arc*")
     with pytest.raises(
         UserError, match=r"broken records skipped, the first is the record at byte .*; expected a complete"

@@ -51,7 +51,7 @@ def test_submissions_of_a_url_become_one_row_and_name_the_others() -> None:
     assert rejects == [{"url_id": 7, "url": "u7", "reason": "repeated_url", "detail": "submission b, RS_1.zst:4"}]
 
 
-def test_the_sum_counts_a_submission_once_though_it_is_in_two_dumps() -> None:
+def test_the_sum_counts_a_submission_in_two_dumps_once() -> None:
     rows = [
         submission(url_id=7, url="u", submission_id="a", score=2, num_comments=3, created_utc=10, source=0),
         submission(url_id=7, url="u", submission_id="a", score=1, num_comments=3, created_utc=10, source=1),
@@ -84,7 +84,7 @@ def test_two_urls_with_one_id_are_distinguished() -> None:
     assert sorted((r["url"], r["reason"]) for r in rejects) == [("u", "repeated_url"), ("v", "id_collision")]
 
 
-def test_no_rows_merge_to_none() -> None:
+def test_merging_no_rows_gives_none() -> None:
     assert merge([]) == ([], [])
     assert merge([submission(url_id=1, url="u", reason="self_post", submission_id="a")]) == (
         [],

@@ -75,7 +75,7 @@ def test_listings_of_many_subreddits_are_read_to_their_ends(
     assert f"r/{busiest.lower()}:1" in details
 
 
-def test_top_search_and_a_time_range_choose(
+def test_listings_can_be_top_or_search_with_a_range_of_time(
     server: RedditServer, submissions: list[dict[str, Any]], busiest: str, tmp_path: Path
 ) -> None:
     records = [r for r in submissions if r["subreddit"] == busiest]
@@ -99,7 +99,7 @@ def test_top_search_and_a_time_range_choose(
     assert collected(tmp_path / "search").manifest.counts.entered == sum(word in r["title"].lower() for r in records)
 
 
-def test_reddits_rate_limit_is_kept(server: RedditServer, busiest: str, tmp_path: Path) -> None:
+def test_reddits_rate_limit_is_obeyed(server: RedditServer, busiest: str, tmp_path: Path) -> None:
     server.remaining = 0
     code, said = ask(server, tmp_path / "run", "--subreddits", busiest, praw_limit=250, praw_listing="new")
     assert code == 0, said
@@ -107,7 +107,7 @@ def test_reddits_rate_limit_is_kept(server: RedditServer, busiest: str, tmp_path
     assert all(later - earlier > 0.9 for earlier, later in itertools.pairwise(server.times))
 
 
-def test_where_reddit_answers_429_the_run_waits_as_asked_and_continues(
+def test_after_a_429_of_reddit_the_run_waits_as_asked_and_continues(
     server: RedditServer, busiest: str, tmp_path: Path
 ) -> None:
     server.refusals = 2

@@ -22,7 +22,7 @@ def test_a_domain_includes_its_subdomains_and_nothing_else() -> None:
         assert domains.match(host) is None
 
 
-def test_an_exact_host_matches_itself_alone() -> None:
+def test_an_exact_host_matches_only_itself() -> None:
     domains = DomainSet(["=docs.google.com", "imgur.com", "=a.imgur.com"])
     assert domains.match("docs.google.com") == "=docs.google.com"
     assert domains.match("a.docs.google.com") is None
@@ -59,7 +59,7 @@ def test_lists_in_the_usual_formats_are_read(tmp_path: Path) -> None:
     assert len(domains) == 7
 
 
-def test_a_list_that_is_not_there_is_named() -> None:
+def test_a_missing_list_is_named() -> None:
     with pytest.raises(UserError, match="nowhere/list"):
         blocked_domains((("/nowhere/list", ""),), False)
 

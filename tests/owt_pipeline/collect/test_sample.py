@@ -24,7 +24,7 @@ def batch(*rows: tuple[int, str | None, int | None, str]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in rows], SCHEMA)
 
 
-def test_what_was_read_completely_is_counted() -> None:
+def test_a_completely_read_source_is_counted() -> None:
     """Two rows of a URL are one, as are their scores; one without a score is accepted, a rejected one is not."""
     rows = batch(
         (1, None, 2, "a.org"), (1, None, 5, "a.org"), (2, None, 2, "b.org"), (3, None, None, "b.org"),
@@ -47,7 +47,7 @@ def test_distinct_urls_of_a_part_predict_those_of_all_rows_within_30_percent(sha
     assert found.urls == pytest.approx(len(np.unique(draws)), rel=0.3)
 
 
-def test_urls_of_a_base_are_left_out_in_proportion() -> None:
+def test_urls_of_a_base_are_subtracted_in_proportion() -> None:
     found = forecast([batch(*((k, None, 3, "a.org") for k in range(100)))], 1000, 3, "max")
     assert found.urls == 1000
     later = found.without(np.arange(25, dtype=np.uint64))
@@ -89,5 +89,5 @@ def test_a_few_blocks_of_a_dump_give_what_collect_makes_of_it_within_30_percent(
     assert not (tmp_path / "new").exists()
 
 
-def test_what_reddit_is_asked_for_is_not_sampled(tmp_path: Path) -> None:
+def test_reddits_api_is_not_sampled(tmp_path: Path) -> None:
     assert sample(Options(subreddits=("news",)), Storage(str(tmp_path)), ()) is None

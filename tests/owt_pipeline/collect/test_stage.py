@@ -121,9 +121,7 @@ def test_recorded_answers_of_the_api_and_a_published_dump_are_read(testdata: Pat
     assert holds(run)
 
 
-def test_the_bytes_depend_neither_on_workers_nor_on_where_and_in_which_order_files_are(
-    testdata: Path, tmp_path: Path
-) -> None:
+def test_the_bytes_depend_neither_on_workers_nor_on_place_and_order_of_files(testdata: Path, tmp_path: Path) -> None:
     source = testdata / "reddit"
     other = tmp_path / "elsewhere"
     other.mkdir()
@@ -212,7 +210,7 @@ def test_an_impossible_date_is_quoted_as_it_is(tmp_path: Path, created: int) -> 
     assert shown["stages"][0]["created_utc"] == created
 
 
-def test_policies_decide_and_the_manifest_says_what_each_rule_costs(tmp_path: Path) -> None:
+def test_policies_decide_and_the_manifest_counts_each_rules_rejects(tmp_path: Path) -> None:
     blocked = tmp_path / "blocked.txt"
     blocked.write_text("evil.example\n")
     link = {"score": 2, "is_self": False, "over_18": False, "created_utc": 1, "subreddit": "Books", "title": "t"}
@@ -260,14 +258,14 @@ def test_a_large_host_is_divided_over_shards_and_the_others_are_not(tmp_path: Pa
     assert holds(run)
 
 
-def test_the_pages_of_a_warc_file_can_be_the_start(testdata: Path, tmp_path: Path) -> None:
+def test_collecting_can_start_from_the_pages_of_a_warc_file(testdata: Path, tmp_path: Path) -> None:
     run = collect(tmp_path, warcs=(str(testdata / "web" / "wcxb-dev.warc.gz"),), built_in_blocklists=False)
     assert run.manifest.counts.entered == 1308
     assert run.manifest.counts.left > 1200
     assert holds(run)
 
 
-def test_empty_files_hold_nothing_and_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_empty_files_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     empty = [write_dump(tmp_path / f"RS_empty{suffix}", []) for suffix in (".zst", ".xz", ".bz2", ".gz", ".ndjson")]
     for name, content in (("no_bytes.ndjson", ""), ("blank.ndjson", "\n\n\n")):
         empty.append(tmp_path / name)

@@ -129,7 +129,7 @@ def test_a_reject_has_the_id_of_its_url_or_of_its_place() -> None:
     assert all(r["url"] is None and r["reason"] == "bad_line" for r in broken)
 
 
-def test_a_bad_line_costs_only_itself() -> None:
+def test_a_bad_line_loses_only_itself() -> None:
     good = json.dumps(LINK).encode()
     lines = [
         good,
@@ -170,7 +170,7 @@ def test_as_many_objects_as_lines_are_not_one_on_each(lines: list[bytes], expect
     assert {r["line"]: r["reason"] for r in found} == wanted
 
 
-def test_what_lax_writers_of_json_wrote_is_read() -> None:
+def test_json_of_lax_writers_is_read() -> None:
     lone = json.dumps({**LINK, "title": "half \ud83d"}).encode()
     nan = json.dumps({**LINK, "num_comments": float("nan")}).encode()
     latin = json.dumps({**LINK, "title": "caf@"}).encode().replace(b"@", b"\xe9")

@@ -49,12 +49,12 @@ def test_public_addresses_are_allowed(address: str) -> None:
 
 
 @given(st.ip_addresses(v=4))
-def test_an_address_is_as_public_as_what_it_wraps(ip: ipaddress.IPv4Address) -> None:
+def test_an_ipv6_address_is_judged_by_the_ipv4_address_it_wraps(ip: ipaddress.IPv4Address) -> None:
     for wrapped in (f"::ffff:{ip}", str(ipaddress.IPv6Address((0x2002 << 112) | (int(ip) << 80)))):
         assert is_public(ipaddress.ip_address(wrapped)) == is_public(ip)
 
 
-def test_rules_permit_what_they_name() -> None:
+def test_rules_permit_their_addresses() -> None:
     rules = parse_rules(("*.demo.test=127.0.0.1:8123", "A.test=[::1]:80", "b.test=10.0.0.1"))
     assert rules == (
         Rule("*.demo.test", "127.0.0.1", 8123), Rule("a.test", "::1", 80), Rule("b.test", "10.0.0.1", None),
@@ -120,7 +120,7 @@ HOSTS += ["x.org:80", "x.org:443", "x.org:8080", "[::1]:80", "%65xample.com", "1
 @given(
     st.sampled_from(["http", "https", "HTTP"]), st.sampled_from(HOSTS), st.lists(st.sampled_from(PIECES), max_size=10)
 )
-def test_what_is_requested_is_the_same_page_as_what_was_posted(scheme: str, host: str, rest: list[str]) -> None:
+def test_the_requested_and_the_posted_url_have_one_canonical_form(scheme: str, host: str, rest: list[str]) -> None:
     posted = f"{scheme}://{host}/{''.join(rest)}"
     url = str(requested_url(posted))
     assert canonical_url(url) == canonical_url(posted)
@@ -152,7 +152,7 @@ def test_only_the_public_addresses_of_a_name_are_connected_to(monkeypatch: pytes
         resolved(monkeypatch, "10.0.0.1")
 
 
-def test_names_without_an_answer_cost_no_other_name_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_without_an_answer_do_not_delay_other_names(monkeypatch: pytest.MonkeyPatch) -> None:
     def getaddrinfo(host: str, *_: object) -> list[tuple]:
         if host.startswith("dead"):
             time.sleep(0.4)
@@ -194,7 +194,7 @@ def answer(**headers: str) -> Received:
         ("/web/http://x.org/a//b", "http://a.example/web/http://x.org/a//b"),
     ],
 )
-def test_redirects_lead_where_browsers_go_live_and_from_archives(location: str, target: str) -> None:
+def test_redirects_resolve_as_in_browsers_both_live_and_from_archives(location: str, target: str) -> None:
     response = answer(Location=location)
     assert str(redirect_target(response)) == target
     record = response_record(response.url, 0, "HTTP/1.1 302 Found", [("Location", location)], b"")
@@ -211,7 +211,7 @@ def test_redirects_lead_where_browsers_go_live_and_from_archives(location: str, 
         ("Mozilla/5.0 AppleWebKit/537.36 (KHTML, like Gecko; compatible; my-bot/2.1; +https://example.org)", "my-bot"),
     ],
 )
-def test_robots_txt_knows_an_agent_by_the_name_that_it_gives_itself(agent: str, token: str) -> None:
+def test_robots_txt_knows_an_agent_by_its_product_name(agent: str, token: str) -> None:
     assert robots_token(agent) == token
 
 

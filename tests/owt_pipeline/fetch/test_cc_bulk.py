@@ -114,7 +114,7 @@ def large(testdata: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     server.close()
 
 
-def test_real_pages_are_found_among_200_000_rows_and_kept_as_they_lie_in_the_archive(large: Large) -> None:
+def test_real_pages_are_found_among_200_000_rows_and_keep_their_archived_bytes(large: Large) -> None:
     assert sum(f"{INDEX}/" in name for name in large.server.files) == 48
     found = reader(large.runtime, large.manifest).table().to_pylist()
     captures: dict[str, dict[tuple[str, int], int]] = {}
@@ -135,7 +135,7 @@ def test_real_pages_are_found_among_200_000_rows_and_kept_as_they_lie_in_the_arc
     assert set(absent.values()) == {("not_archived", f"no capture of a page in {', '.join(CRAWLS)}")}
 
 
-def test_only_what_may_hold_a_wanted_key_is_read_of_the_index_and_neighbours_come_together(large: Large) -> None:
+def test_only_row_groups_that_may_hold_a_key_are_read_and_neighbouring_columns_together(large: Large) -> None:
     stats = large.manifest.stats
     index = sum(len(content) for name, content in large.server.files.items() if name.startswith(INDEX))
     read = sum(count for path, count in large.sent.items() if f"/data/{INDEX}" in path)
@@ -180,7 +180,7 @@ async def half(request: Request) -> None:
         await request.answer(b"", "404 Not Found")
 
 
-def test_each_source_is_asked_only_for_what_those_before_it_lack(
+def test_each_source_is_asked_only_for_urls_that_earlier_ones_do_not_have(
     archive: ArchiveServer, write_urls: Callable[..., Runtime]
 ) -> None:
     live = BadServer({"some": half})
@@ -272,7 +272,7 @@ BAD_INDEX = {
 
 
 @pytest.mark.parametrize("case", BAD_INDEX)
-def test_an_index_that_cannot_be_used_is_one_line(
+def test_an_unusable_index_is_a_one_line_error(
     case: str, archive: ArchiveServer, write_urls: Callable[..., Runtime]
 ) -> None:
     rows = add(archive, {"http://a.example/x": 5})
@@ -291,7 +291,7 @@ def test_an_index_that_cannot_be_used_is_one_line(
     assert "\n" not in str(raised.value)
 
 
-def test_an_archive_that_is_busy_is_waited_for_and_one_that_is_down_costs_no_url(
+def test_a_busy_archive_is_retried_and_one_that_is_down_loses_no_url(
     archive: ArchiveServer, write_urls: Callable[..., Runtime]
 ) -> None:
     pages = {f"http://a.example/{n}": n for n in range(6)}
@@ -318,7 +318,7 @@ def test_an_archive_that_is_busy_is_waited_for_and_one_that_is_down_costs_no_url
     assert not any(INDEX in path for path in archive.requests)  # the join was finished
 
 
-def test_a_record_that_cannot_be_read_does_not_cost_its_neighbours(
+def test_an_unreadable_record_does_not_affect_its_neighbours(
     archive: ArchiveServer, write_urls: Callable[..., Runtime]
 ) -> None:
     rows = add(archive, {f"http://a.example/{name}": 5 for name in ("first", "last")})
@@ -331,7 +331,7 @@ def test_a_record_that_cannot_be_read_does_not_cost_its_neighbours(
     assert "bytes came" in detail
 
 
-def test_after_a_kill_no_record_is_read_again_but_those_in_flight(archive: ArchiveServer, tmp_path: Path) -> None:
+def test_after_a_kill_only_records_in_flight_are_read_again(archive: ArchiveServer, tmp_path: Path) -> None:
     pages = {f"http://a.example/{n}": n for n in range(40)}
     publish(archive.files, {CRAWLS[0]: table([each for page in pages for each in add(archive, {page: pages[page]})])})
     archive.slowness = 0.05

@@ -83,7 +83,7 @@ rows = st.fixed_dictionaries(
     st.integers(1, 3),
     st.integers(1, 5),
 )
-def test_the_join_is_that_of_every_row_with_every_url(
+def test_the_join_equals_a_join_of_all_rows_with_all_urls(
     files: list[list[dict[str, Any]]], urls: list[tuple[str, int | None]], choice: str, group_rows: int, at_once: int
 ) -> None:
     index: list[list[dict[str, Any]]] = []
@@ -130,7 +130,7 @@ def test_the_join_is_that_of_every_row_with_every_url(
         assert [capture["crawl"] for capture in captures] == [f"CC-{capture['file']}" for capture in captures]
 
 
-def test_a_row_group_that_cannot_hold_a_wanted_key_is_not_read_and_of_others_the_needed_columns_are() -> None:
+def test_row_groups_without_wanted_keys_are_not_read_and_of_others_only_needed_columns() -> None:
     index = Published([[row(f"http://site{n:03d}.example/", n, "f", n, 1) for n in range(400)]], group_rows=20)
     read: list[tuple[int, tuple[str, ...]]] = []
     columns = index.reader.columns
@@ -157,7 +157,7 @@ def test_a_row_group_without_statistics_may_hold_any_key() -> None:
     ] == [7]
 
 
-def test_more_keys_than_are_joined_at_once_come_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_keys_than_fit_at_once_are_joined_in_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cc_join, "_JOINED_AT_ONCE", 10)
     tables = [pa.table({"key": list(range(start, start + 4))}) for start in range(0, 40, 4)]
     turns = list(cc_join._at_once(tables))
@@ -172,7 +172,7 @@ def test_neighbours_in_a_file_are_one_request() -> None:
     assert found == [[("a", 0), ("a", 10)], [("a", 1 << 20)], [("b", 5)], [("b", 4 << 10)], [("b", 9 << 20)]]
 
 
-def test_what_is_not_an_index_is_one_clear_line() -> None:
+def test_a_file_that_is_not_an_index_is_a_one_line_error() -> None:
     with pytest.raises(UserError, match=r"x\.parquet is not a Parquet file: give Common Crawl"):
         read_footer("x.parquet", lambda uri, length: (b"<html>Welcome</html>", 20))
     rows = [row("http://a.example/", 1, "f", 7, 1)]

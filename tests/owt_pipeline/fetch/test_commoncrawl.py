@@ -105,7 +105,7 @@ def test_the_capture_nearest_to_the_submission_is_taken(
 
 
 @pytest.mark.parametrize(("choice", "day"), [("earliest", 15_000), ("latest", 15_329)])
-def test_the_first_or_the_last_capture_is_taken_where_that_is_asked_for(
+def test_the_first_or_the_last_capture_is_taken_by_option(
     choice: str, day: int, archive: ArchiveServer, write_urls: Callable[..., Runtime], tmp_path: Path
 ) -> None:
     runtime = write_urls(add_captures(archive))
@@ -118,9 +118,7 @@ def test_the_first_or_the_last_capture_is_taken_where_that_is_asked_for(
     assert set(texts(runtime, manifest).values()) == {f"day {day}"}
 
 
-def test_a_page_is_passed_on_as_it_is_in_the_archive(
-    archive: ArchiveServer, write_urls: Callable[..., Runtime]
-) -> None:
+def test_a_page_keeps_its_archived_bytes(archive: ArchiveServer, write_urls: Callable[..., Runtime]) -> None:
     before = add(archive, "CC-MAIN-2011-05", "http://a.example/another", SPRING[0])
     record = add(archive, "CC-MAIN-2011-05", "http://www.a.example/x/", SPRING[0])
     runtime = write_urls(["http://a.example/x"], num_shards=1)
@@ -177,7 +175,7 @@ def test_whatever_the_collections_the_nearest_capture_comes_first(
 
 
 @pytest.mark.parametrize(("share", "lookups"), [(0.5, 1.9), (0.3, 2.2)])
-def test_a_url_with_a_page_takes_the_lookups_that_the_dry_run_reckons_with(share: float, lookups: float) -> None:
+def test_a_url_with_a_page_takes_as_many_lookups_as_the_dry_run_expects(share: float, lookups: float) -> None:
     day, choose, asked = 86_400, random.Random(0), list[str]()
     months = tuple(Collection(str(n), "", 30 * day * n, (30 * n + 9) * day) for n in range(24))
 
@@ -268,7 +266,7 @@ def test_a_bad_capture_is_a_reject_with_its_reason(archive: ArchiveServer, write
     assert (shown["verdict"], shown["reason"]) == ("rejected", "archive_failed")
 
 
-def test_a_page_that_is_archived_with_parameters_for_tracking_is_found_by_the_url_as_it_was_posted(
+def test_a_page_archived_with_tracking_parameters_is_found_by_the_posted_url(
     archive: ArchiveServer, write_urls: Callable[..., Runtime]
 ) -> None:
     usual = archive._usual
@@ -292,7 +290,7 @@ def test_a_broken_capture_is_replaced_by_the_next(archive: ArchiveServer, write_
     assert texts(runtime, fetch(runtime, archive)) == {"x": "day 1"}
 
 
-def test_an_index_that_is_busy_is_waited_for(archive: ArchiveServer, write_urls: Callable[..., Runtime]) -> None:
+def test_a_busy_index_is_retried(archive: ArchiveServer, write_urls: Callable[..., Runtime]) -> None:
     for path in ("429", "503", "data"):
         add(archive, "CC-MAIN-2011-05", f"http://a.example/{path}", SPRING[0])
 
@@ -368,7 +366,7 @@ def test_an_archive_that_goes_down_ends_the_run_and_rejects_no_url(
     assert archive.asked < 30
 
 
-def test_after_a_kill_only_what_was_in_flight_is_asked_again(
+def test_after_a_kill_only_requests_in_flight_are_repeated(
     archive: ArchiveServer, write_urls: Callable[..., Runtime]
 ) -> None:
     urls = [(f"http://a.example/{i}", SPRING[0]) for i in range(60)]
@@ -499,7 +497,7 @@ def test_captures_that_pywb_replays_are_the_archive_s_pages(
     assert nearest(texts(runtime, replayed(runtime, "CC-MAIN-2011-48"))) == days
 
 
-def test_records_of_an_archive_that_are_not_members_are_written_anew(
+def test_records_that_are_not_gzip_members_are_written_again(
     archive: ArchiveServer, write_urls: Callable[..., Runtime]
 ) -> None:
     record = add(archive, "CC-MAIN-2011-05", "http://a.example/x", SPRING[0])

@@ -78,7 +78,7 @@ def test_a_body_without_a_length_ends_with_the_connection() -> None:
         (OK + b"X: " + b"x" * MAX_HEAD_BYTES, "a head of more than 65,536 bytes"),
     ],
 )
-def test_what_is_not_a_response_says_why(sent: bytes, message: str) -> None:
+def test_an_invalid_response_has_a_reason(sent: bytes, message: str) -> None:
     with pytest.raises(BadMessage, match=message):
         reader().feed(sent)
 
@@ -97,7 +97,7 @@ def test_a_body_beyond_its_limit_is_too_large(sent: bytes) -> None:
         reader(wire=10).feed(sent)
 
 
-def test_a_body_to_be_cut_is_what_lies_within_the_limit() -> None:
+def test_a_body_is_cut_at_the_limit() -> None:
     cut = reader(wire=10, cut=True)
     assert cut.feed(OK + b"\r\n0123456789abc")
     assert (b"".join(cut.body), cut.truncated, cut.reusable) == (b"0123456789", True, False)

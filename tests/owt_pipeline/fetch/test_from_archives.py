@@ -170,7 +170,7 @@ def found_in(data: bytes) -> list[str | None]:
 
 @pytest.mark.parametrize("damaged", range(5))
 @pytest.mark.parametrize("compressed", [True, False])
-def test_a_damaged_record_costs_only_itself(damaged: int, compressed: bool) -> None:
+def test_a_damaged_record_loses_only_itself(damaged: int, compressed: bool) -> None:
     records = five_records()
     if not compressed:
         records = [single_member(record, 1 << 20)[1] for record in records]
@@ -181,7 +181,7 @@ def test_a_damaged_record_costs_only_itself(damaged: int, compressed: bool) -> N
 
 
 @pytest.mark.parametrize("damaged_at", [155, 395, 635])
-def test_damage_at_which_fastwarc_panics_costs_no_other_record(damaged_at: int, testdata: Path) -> None:
+def test_damage_at_which_fastwarc_panics_loses_no_other_record(damaged_at: int, testdata: Path) -> None:
     folder = testdata / "warc" / "resiliparse"
     damaged = bytearray((folder / "block-sized-records.warc.lz4").read_bytes())
     damaged[damaged_at] ^= 1
@@ -313,7 +313,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("name", DAMAGED)
-def test_a_damaged_archive_is_an_error_unless_what_can_be_read_is_asked_for(
+def test_a_damaged_archive_is_an_error_without_allow_damaged(
     name: str, write_urls: Callable[..., Runtime], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     damage, expected = DAMAGED[name]

@@ -77,7 +77,7 @@ def test_answers_of_all_attempts_are_read_back_as_they_were_written(attempts: li
 
 @settings(max_examples=50)
 @given(entries.filter(bool), st.integers(0, 2000), st.binary(min_size=1, max_size=40))
-def test_a_damaged_segment_costs_only_its_own_answers(answers: dict[int, Answer], at: int, junk: bytes) -> None:
+def test_a_damaged_segment_loses_only_its_own_answers(answers: dict[int, Answer], at: int, junk: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         storage = write(Path(folder), [answers], 100)
         path = Path(storage.path(storage.names()[0]))

@@ -243,7 +243,7 @@ def test_a_crawl_delay_in_robots_txt_is_kept(
     assert all(b - a > 0.35 for a, b in itertools.pairwise(times))
 
 
-def test_robots_txt_is_asked_for_once_and_obeyed_for_each_path(
+def test_robots_txt_is_requested_once_and_obeyed_for_each_path(
     serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
 ) -> None:
     async def answer(request: Request) -> None:
@@ -262,7 +262,7 @@ def test_robots_txt_is_asked_for_once_and_obeyed_for_each_path(
     assert server.requests["robots-some", "/private"] == 0
 
 
-def test_robots_txt_is_asked_for_once_however_many_hosts_there_are(
+def test_robots_txt_is_requested_once_per_host_with_any_number_of_hosts(
     serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
 ) -> None:
     hosts = [f"h{i}" for i in range(70)]
@@ -336,7 +336,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 30) -> None:
 
 
 @pytest.mark.parametrize("after", [15, 60])
-def test_after_a_kill_only_what_was_in_flight_is_fetched_again(
+def test_after_a_kill_only_pages_in_flight_are_fetched_again(
     serve: Callable[..., BadServer], write_urls: Callable[..., Runtime], after: int
 ) -> None:
     async def answer(request: Request) -> None:
@@ -474,7 +474,7 @@ def test_whatever_a_server_sends_is_a_page_or_has_a_reason(
         ("", "--user_agent: missing; give a name"),
     ],
 )
-def test_a_user_agent_that_names_nobody_is_an_error(
+def test_a_user_agent_without_contact_details_is_an_error(
     serve: Callable[..., BadServer], write_urls: Callable[..., Runtime], agent: str, message: str
 ) -> None:
     server = serve({"host": page})

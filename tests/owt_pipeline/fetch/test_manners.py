@@ -55,7 +55,7 @@ def test_slots_are_given_in_order_and_none_is_lost_to_a_cancelled_task(count: in
     assert {number for number, is_cancelled in enumerate(cancelled) if not is_cancelled} <= set(began)
 
 
-def test_an_address_gets_one_request_in_its_delay_and_so_many_at_once_whatever_the_hosts(
+def test_an_address_has_a_delay_and_a_limit_of_requests_over_all_its_hosts(
     serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
 ) -> None:
     times: list[float] = []
@@ -78,7 +78,7 @@ def test_an_address_gets_one_request_in_its_delay_and_so_many_at_once_whatever_t
     assert min(b - a for a, b in itertools.pairwise(times)) > 0.08
 
 
-def test_processes_that_share_an_address_take_their_part_of_what_it_allows() -> None:
+def test_processes_share_the_limits_of_an_address() -> None:
     gates = Gates(0.1, 8, 100)
     assert (gates["a"].delay, gates["a"].connections.count) == (0.1, 8)
     gates.workers = lambda: 4
@@ -87,7 +87,7 @@ def test_processes_that_share_an_address_take_their_part_of_what_it_allows() -> 
     assert (gates["b"].delay, gates["b"].connections.count) == (2.0, 1)
 
 
-def test_cookies_go_where_they_were_set_for_and_nowhere_else() -> None:
+def test_cookies_are_sent_only_where_they_were_set_for() -> None:
     cookies = Cookies()
     assert cookies.header(URL("http://a.example/")) is None
     headers = [

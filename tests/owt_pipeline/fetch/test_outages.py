@@ -216,7 +216,7 @@ def test_dead_hosts_next_to_one_that_answers_are_no_outage(
 
 
 @pytest.mark.parametrize("status", ["429 Too Many Requests", "503 Service Unavailable"])
-def test_a_host_that_is_always_busy_is_closed_and_tried_once_more_at_the_end(
+def test_a_host_that_is_always_busy_is_closed_and_retried_once_at_the_end(
     serve: Callable[..., BadServer], write_urls: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch, status: str
 ) -> None:
     async def busy(request: Request) -> None:
@@ -231,7 +231,7 @@ def test_a_host_that_is_always_busy_is_closed_and_tried_once_more_at_the_end(
     assert asked(server) - 30 == live._MOST_BUSY + 1
 
 
-def test_what_time_may_mend_is_tried_once_more_at_the_end(
+def test_temporary_failures_are_retried_once_at_the_end_of_the_shard(
     serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
 ) -> None:
     async def answer(request: Request) -> None:

@@ -77,7 +77,7 @@ def half(answer: Answer) -> Way:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_an_archive_that_refuses_half_of_all_requests_costs_no_page(
+def test_an_archive_that_refuses_half_of_all_requests_loses_no_page(
     way: str, archive: ArchiveServer, write_urls: Callable[..., Runtime]
 ) -> None:
     for n in range(60):
@@ -117,7 +117,7 @@ def test_an_archive_that_is_down_stops_the_run_and_no_url_has_an_outcome(
     assert fetch(runtime, archive, way).counts.left == 6
 
 
-def test_an_index_file_that_cannot_be_read_costs_its_urls_until_they_are_retried(
+def test_urls_of_an_unreadable_index_file_fail_until_they_are_retried(
     archive: ArchiveServer, write_urls: Callable[..., Runtime]
 ) -> None:
     urls = [f"http://a{n}.example/x" for n in range(12)]
@@ -144,7 +144,7 @@ def test_an_index_file_that_cannot_be_read_costs_its_urls_until_they_are_retried
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("damage", ["missing", "cut short", "cut off", "always busy"])
-def test_a_capture_that_cannot_be_read_gives_way_to_the_next_best(
+def test_after_an_unreadable_capture_the_next_best_is_read(
     way: str, damage: str, archive: ArchiveServer, write_urls: Callable[..., Runtime]
 ) -> None:
     for n in range(10):
@@ -254,7 +254,7 @@ TRACKED = ["x?utm_source=b&utm_medium=c", "x?a=1&utm_campaign=z", "x"]
 
 
 @pytest.mark.parametrize("way", [*WAYS, "wayback"])
-def test_captures_that_differ_by_parameters_for_tracking_are_found_by_the_canonical_url(
+def test_captures_with_tracking_parameters_are_found_by_the_canonical_url(
     way: str, write_urls: Callable[..., Runtime], tmp_path: Path
 ) -> None:
     archive = Wayback() if way == "wayback" else ArchiveServer()
@@ -279,7 +279,7 @@ def test_captures_that_differ_by_parameters_for_tracking_are_found_by_the_canoni
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_revisit_is_another_date_of_the_page_that_it_is_of(
+def test_a_revisit_is_another_date_of_its_page(
     way: str, archive: ArchiveServer, write_urls: Callable[..., Runtime]
 ) -> None:
     add(archive, "http://a.example/x", 100, digest="A")
@@ -292,7 +292,7 @@ def test_a_revisit_is_another_date_of_the_page_that_it_is_of(
     assert list(texts(runtime, manifest).values()) == ["http://a.example/x at 100"]
 
 
-def test_wayback_captures_read_by_retries_are_those_of_a_patient_archive(write_urls: Callable[..., Runtime]) -> None:
+def test_wayback_captures_after_retries_are_those_without_failures(write_urls: Callable[..., Runtime]) -> None:
     archive = Wayback()
     try:
         for n in range(20):

@@ -87,7 +87,7 @@ async def take_ten(folder: Storage, then: Callable[[Recording], Awaitable[None]]
 
 
 @pytest.mark.parametrize("name", ["SEGMENT_SECONDS", "SEGMENT_BYTES"])
-def test_a_segment_is_written_when_it_is_old_or_large_and_a_kill_costs_the_rest(
+def test_a_segment_is_written_when_it_is_old_or_large_and_a_kill_loses_the_rest(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def kill(recording: Recording) -> None:
@@ -108,7 +108,7 @@ def serve_with(name: str, end: socket.socket) -> None:
     recorder_module._serve(end)
 
 
-def test_what_was_recorded_outlives_the_process_that_fetched(tmp_path: Path) -> None:
+def test_answers_are_recorded_after_the_fetching_process_is_killed(tmp_path: Path) -> None:
     code = (
         "import asyncio, os, signal\n"
         "from tests.owt_pipeline.fetch.test_recorder import Storage, take_ten\n"

@@ -87,7 +87,7 @@ def records(runtime: Runtime, manifest: Manifest) -> dict[int, Any]:
     }
 
 
-def test_what_time_may_mend_is_asked_again_and_all_else_keeps_its_bytes(
+def test_temporary_failures_are_retried_and_all_other_outcomes_keep_their_bytes(
     serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
 ) -> None:
     web = Web(serve)
@@ -178,7 +178,7 @@ def test_pages_that_were_discarded_cannot_be_retried(
         fetch(runtime, web.server, retry_failed=True)
 
 
-def test_an_archive_that_failed_is_the_reason_and_so_is_asked_again(
+def test_a_failed_archive_is_the_reason_and_is_retried(
     serve: Callable[..., BadServer], archive: ArchiveServer, write_urls: Callable[..., Runtime]
 ) -> None:
     web, url = Web(serve), f"http://gone.{DOMAIN}/0"

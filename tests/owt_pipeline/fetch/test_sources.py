@@ -111,7 +111,7 @@ def test_the_first_source_that_has_a_page_wins(
         ),
     ],
 )
-def test_options_that_cannot_be_are_a_clear_error_and_cost_no_page(
+def test_impossible_options_are_a_clear_error_and_lose_no_page(
     options: Options, message: str, tmp_path: Path, write_urls: Callable[..., Runtime]
 ) -> None:
     runtime = write_urls(["http://a.example/"])
@@ -123,7 +123,7 @@ def test_options_that_cannot_be_are_a_clear_error_and_cost_no_page(
 
 
 @given(st.lists(st.lists(st.sampled_from(["a.com", "b.com", "c.com", "d.com"]), max_size=8), max_size=4).filter(any))
-def test_hosts_with_the_most_urls_begin_and_each_keeps_the_order_of_its_rows(chunks: list[list[str]]) -> None:
+def test_hosts_with_the_most_urls_come_first_and_each_keeps_the_order_of_its_rows(chunks: list[list[str]]) -> None:
     names = np.array([host for chunk in chunks for host in chunk], dtype=object)
     found = [rows.tolist() for rows in rows_by_host(pa.chunked_array(chunks, pa.string()))]
     assert sorted(row for rows in found for row in rows) == list(range(len(names)))

@@ -113,7 +113,7 @@ class Web:
 
 
 @pytest.mark.parametrize("outcome", ["killed", "stopped"])
-def test_of_two_attempts_at_a_shard_one_asks_and_the_other_continues_where_it_ends(
+def test_of_two_attempts_at_a_shard_one_fetches_and_the_other_continues_where_it_ends(
     outcome: str, serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
 ) -> None:
     web = Web()

@@ -128,7 +128,7 @@ def texts(runtime: Runtime, manifest: Manifest) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("choice", "day"), [("nearest", 20), ("earliest", 0), ("latest", 40)])
-def test_the_capture_that_is_wanted_is_taken_as_it_was_archived(
+def test_the_wanted_capture_keeps_its_archived_bytes(
     archive: Wayback, write_urls: Callable[..., Runtime], choice: str, day: int
 ) -> None:
     for some in (0, 20, 40):
@@ -202,7 +202,7 @@ def replies(archive: Wayback) -> Callable[[str, int], Answer | None]:
     return way
 
 
-def test_what_is_invalid_is_a_reject_with_its_reason(archive: Wayback, write_urls: Callable[..., Runtime]) -> None:
+def test_invalid_captures_are_rejects_with_a_reason(archive: Wayback, write_urls: Callable[..., Runtime]) -> None:
     names = (
         "fine withheld teapot down welcome broken message cut other image lost busy moved strays leaves circles pdf "
         "large silent gzip damaged absent"
@@ -280,7 +280,7 @@ def test_a_retry_after_applies_to_the_complete_run(archive: Wayback, write_urls:
         assert not [at for at, _ in archive.seen if moment < at < moment + 0.95]
 
 
-def test_a_busy_archive_that_does_not_say_for_how_long_is_given_a_minute_s_turns(
+def test_after_a_busy_answer_without_retry_after_a_minute_of_turns_is_skipped(
     archive: Wayback, write_urls: Callable[..., Runtime]
 ) -> None:
     archive.add("x")
@@ -294,7 +294,7 @@ def test_a_busy_archive_that_does_not_say_for_how_long_is_given_a_minute_s_turns
     assert moments[3] - moments[2] >= 1.15
 
 
-def test_an_archive_that_asks_for_hours_ends_the_run_which_continues_later(
+def test_an_archive_that_asks_for_hours_stops_the_run_which_continues_later(
     archive: Wayback, write_urls: Callable[..., Runtime]
 ) -> None:
     for i in range(8):
@@ -321,9 +321,7 @@ def test_an_archive_that_is_down_ends_the_run_and_rejects_no_url(
     assert fetch(runtime, archive).counts.rejected == {"not_archived": 8}
 
 
-def test_a_killed_run_asks_nothing_twice_but_what_was_in_flight(
-    archive: Wayback, write_urls: Callable[..., Runtime]
-) -> None:
+def test_a_killed_run_repeats_only_requests_in_flight(archive: Wayback, write_urls: Callable[..., Runtime]) -> None:
     for i in range(20):
         archive.add(str(i))
     archive.slowness = 0.02
@@ -403,7 +401,7 @@ def test_workers_on_a_cluster_share_one_rate(archive: Wayback, tmp_path: Path, m
     assert half[-1] - half[0] >= 0.8 * (len(half) - workers) * delay
 
 
-def test_only_what_an_earlier_source_lacks_is_asked_for(
+def test_only_urls_that_earlier_sources_do_not_have_are_requested(
     archive: Wayback, write_urls: Callable[..., Runtime], tmp_path: Path
 ) -> None:
     from owt_pipeline.formats.warc import response_record
