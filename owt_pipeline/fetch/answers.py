@@ -15,9 +15,6 @@ from owt_pipeline.formats.warc import Response, payload_digest
 from schemas import Reason
 from schemas.reasons import http_reason
 
-Refusal = tuple[Reason, str]
-"""A reason, and a detail for a person to read."""
-
 
 class Received(NamedTuple):
     """A response as it was received.
@@ -150,7 +147,7 @@ def judge(response: Response, origin: Origin, fetch_ms: int, record: Callable[[s
     """The page of a final response, or why it is none; `record` makes its WARC record, given the body's digest."""
     refusal = refuse_head(response.status, response.content_type) or refuse_body(response.content_type, response.body)
     if refusal is not None:
-        return NoPage(*refusal)
+        return refusal
     digest = payload_digest(response.body)
     return Page(
         **vars(origin),
@@ -165,30 +162,30 @@ def judge(response: Response, origin: Origin, fetch_ms: int, record: Callable[[s
     )
 
 
-def refuse_head(status: int, content_type: str | None) -> Refusal | None:
+def refuse_head(status: int, content_type: str | None) -> NoPage | None:
     """Why a final response is no page, judged by its head; None if it may be one."""
     if status == 206:
-        return Reason.BAD_RESPONSE, "a part (status 206) where all of it was asked for"
+        return NoPage(Reason.BAD_RESPONSE, "a part (status 206) where all of it was asked for")
     if status in (204, 205):
-        return Reason.EMPTY_BODY, f"status {status}: no content"
+        return NoPage(Reason.EMPTY_BODY, f"status {status}: no content")
     if not 200 <= status < 300:
-        return http_reason(status), f"status {status}"
+        return NoPage(http_reason(status), f"status {status}")
     if content_type is not None and not is_html(content_type):
-        return Reason.NOT_HTML, f"Content-Type: {content_type[:100]}"
+        return NoPage(Reason.NOT_HTML, f"Content-Type: {content_type[:100]}")
     return None
 
 
-def refuse_body(content_type: str | None, body: bytes) -> Refusal | None:
+def refuse_body(content_type: str | None, body: bytes) -> NoPage | None:
     """Why a response that may be a page by its head is none, judged by its decoded body; None if it is one."""
     start = body[:1024].removeprefix(b"\xef\xbb\xbf")
     if not start.strip() and not body.strip():
-        return Reason.EMPTY_BODY, f"{len(body)} bytes, all blank" if body else "no bytes"
+        return NoPage(Reason.EMPTY_BODY, f"{len(body)} bytes, all blank" if body else "no bytes")
     for magic, name in _BINARY:
         if start.startswith(magic):
-            return Reason.NOT_HTML, f"{name}, sent as {content_type}"
+            return NoPage(Reason.NOT_HTML, f"{name}, sent as {content_type}")
     if content_type is None and not _LOOKS_LIKE_HTML.match(start):
-        return Reason.NOT_HTML, "no Content-Type, and it does not begin like HTML"
+        return NoPage(Reason.NOT_HTML, "no Content-Type, and it does not begin like HTML")
     declares_utf16 = "utf-16" in (content_type or "").lower() or "utf-32" in (content_type or "").lower()
     if b"\x00\x00\x00" in start and not declares_utf16 and not body.startswith(_UNICODE_MARKS):
-        return Reason.NOT_HTML, f"binary, sent as {content_type}"
+        return NoPage(Reason.NOT_HTML, f"binary, sent as {content_type}")
     return None
