@@ -20,7 +20,7 @@ from tests.owt_pipeline.runs import snapshot
 
 @dataclass(frozen=True)
 class Collected:
-    """What a run of collect left."""
+    """The result of a run of collect."""
 
     workdir: Path
     manifest: Manifest

@@ -1,4 +1,4 @@
-"""Reddit's API on loopback, as far as PRAW asks: listings and search of recorded submissions, 100 at a time."""
+"""The part of Reddit's API that PRAW uses, on loopback: listings and search of recorded submissions, by the 100."""
 
 from __future__ import annotations
 

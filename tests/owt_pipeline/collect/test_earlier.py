@@ -1,4 +1,4 @@
-"""Collecting on top of earlier runs: what they have is left out; what they turned away is judged with their scores."""
+"""Collecting with bases: URLs that they accepted are rejected; others are judged with the scores there."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def month(folder: Path, dump: Path, bases: Sequence[Path] = (), **options: Any) 
 
 
 def finish(run: Collected, **later: tuple[Sequence[dict[str, Any]], Sequence[dict[str, Any]]]) -> Path:
-    """Give a run what its later stages would have made: (rows, rejects) of datasets; nothing of the others."""
+    """Write (rows, rejects) of datasets that later stages of a run would make; nothing for other datasets."""
     for name in dict.fromkeys((*later, *LATER)):
         publish_rows(Storage(str(run.workdir)), name, *later.get(name, ((), ())))
     return run.workdir

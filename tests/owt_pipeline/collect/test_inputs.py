@@ -1,4 +1,4 @@
-"""Inputs: what is published is taken as it is; what is damaged, or something else, is an error that says what to do."""
+"""Inputs: published files are read; a damaged file, or one of another kind, is an error that says what to do."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ COMMENT = {
 
 
 def long_window(content: bytes) -> bytes:
-    """As the monthly dumps are compressed: `zstd --long=31`."""
+    """Compress like the monthly dumps: `zstd --long=31`."""
     parameters = zstandard.ZstdCompressionParameters.from_level(3, window_log=31, enable_ldm=True)
     compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     return compressor.compress(content) + compressor.flush()

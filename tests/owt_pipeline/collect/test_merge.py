@@ -1,4 +1,4 @@
-"""Merging the submissions of a URL: against a plain reading of the rules, in any order of rows."""
+"""Merging the submissions of a URL equals a plain implementation of the rules, in any order of rows."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ some = st.fixed_dictionaries(
 
 
 def plainly_merged(rows: list[dict[str, Any]], min_score: int, policy: str) -> dict[int, dict[str, Any]]:
-    """What the docstrings say, without numpy."""
+    """The rules of the docstrings, without numpy."""
     by_url = defaultdict(list)
     for row in rows:
         if row["reason"] is None:

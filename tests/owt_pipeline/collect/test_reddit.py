@@ -19,7 +19,7 @@ from tests.owt_pipeline.collect.reddit_server import RedditServer, serving
 
 @pytest.fixture(scope="module")
 def submissions(testdata: Path) -> list[dict[str, Any]]:
-    """Recorded submissions, each once."""
+    """Recorded submissions without repetitions."""
     with gzip.open(testdata / "reddit" / "praw-submissions.ndjson.gz") as file:
         return list({record["name"]: record for record in map(json.loads, file)}.values())
 
@@ -50,7 +50,7 @@ def write_settings(path: Path, **settings: str | int) -> str:
 
 
 def ask(server: RedditServer, workdir: Path, *flags: str, **settings: str | int) -> tuple[int, str]:
-    """Run `owt collect` with a praw.ini that names the server; returns its exit code and what it said."""
+    """Run `owt collect` with a praw.ini that names the server; returns its exit code and output."""
     write_praw_ini(server, workdir.parent)
     environment = {**os.environ, "PRAW_ALLOW_ENDPOINT_OVERRIDE": "1", "NO_PROXY": "*"}
     config = write_settings(workdir.with_suffix(".toml"), praw_site="loopback", **settings)

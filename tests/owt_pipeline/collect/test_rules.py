@@ -1,4 +1,4 @@
-"""Blocklists: a domain matches its subdomains too, a host itself alone; and which paths are of files."""
+"""Blocklists: a domain matches its subdomains, too, a host only itself; and which paths are files."""
 
 from __future__ import annotations
 

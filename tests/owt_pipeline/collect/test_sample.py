@@ -1,4 +1,4 @@
-"""The forecast of what collect makes, from a sample of its sources."""
+"""The forecast of collect's output, from a sample of its sources."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def batch(*rows: tuple[int, str | None, int | None, str]) -> pa.RecordBatch:
 
 
 def test_a_completely_read_source_is_counted() -> None:
-    """Two rows of a URL are one, as are their scores; one without a score is accepted, a rejected one is not."""
+    """Rows of one URL count once, with their scores; URLs without a score are accepted, rejected ones are not."""
     rows = batch(
         (1, None, 2, "a.org"), (1, None, 5, "a.org"), (2, None, 2, "b.org"), (3, None, None, "b.org"),
         (4, "over_18", 9, "c.org"), (5, None, 3, "b.org"),

@@ -1,4 +1,4 @@
-"""The complete stage collect: real and generated dumps, every line accounted for, whatever happens on the way."""
+"""The complete stage collect: real and generated dumps; every line is accounted for, whatever happens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Submissions of every era of the dumps are understood; what is not a submission is rejected with its reason."""
+"""Submissions of all years of the dumps are read; other lines are rejected with a reason."""
 
 from __future__ import annotations
 

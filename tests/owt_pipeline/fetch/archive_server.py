@@ -1,4 +1,4 @@
-"""A web archive on loopback, as Common Crawl is one: a list of collections, their indexes, and files read by range."""
+"""A web archive on loopback like Common Crawl: a list of collections, their indexes, and files read by range."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from surt import surt
 
 
 class Answer(NamedTuple):
-    """What is sent for a request; `sent` cuts the body below its Content-Length."""
+    """The answer to a request; `sent` cuts the body below its Content-Length."""
 
     status: int = 200
     body: bytes = b""
@@ -27,7 +27,7 @@ class Answer(NamedTuple):
 
 
 Way = Callable[[str, int], Answer | None]
-"""The answer to a request (its path), by how often it came; None for the usual one."""
+"""The answer to a request by its path and by how often it was made; None for the usual answer."""
 
 
 def timestamp(moment: int) -> str:

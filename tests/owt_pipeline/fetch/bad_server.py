@@ -35,7 +35,7 @@ class Request:
         await self.writer.drain()
 
     async def answer(self, body: bytes = PAGE, status: str = "200 OK", **headers: str) -> None:
-        """An answer as it should be; `headers` with `_` for `-`, an empty one leaves the default away."""
+        """A correct answer; `headers` have `_` for `-`, and an empty one removes the default."""
         fields = {"Content_Type": "text/html; charset=utf-8", "Content_Length": str(len(body)), **headers}
         lines = [f"{name.replace('_', '-')}: {value}\r\n" for name, value in fields.items() if value]
         await self.send(f"HTTP/1.1 {status}\r\n{''.join(lines)}\r\n".encode() + body)

@@ -1,4 +1,4 @@
-"""A Common Crawl made for a test: WARC files, and the columnar index of them as it is published."""
+"""A Common Crawl for tests: WARC files, and their columnar index as it is published."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SCHEMA = pa.schema(
 
 
 def row(url: str, moment: int, file: str, offset: int, length: int, **fields: Any) -> dict[str, Any]:
-    """A row of the index; those of a page, but for `fields`."""
+    """A row of the index: a page's, but for `fields`."""
     usual = {
         "url_surtkey": surt(url), "url": url, "url_host_name": url.split("/")[2], "fetch_time": moment * 1000,
         "fetch_status": 200, "content_digest": f"{moment:032d}", "content_mime_type": "text/html",
@@ -46,7 +46,7 @@ def row(url: str, moment: int, file: str, offset: int, length: int, **fields: An
 
 
 def filler(first: int, count: int) -> pa.Table:
-    """Rows of pages that nobody asks for, all over the range of keys."""
+    """Rows of pages that are not wanted, over the complete range of keys."""
     numbers = np.arange(first, first + count)
     sites, pages = (pa.array(part).cast(pa.string()) for part in (numbers % 997, numbers // 997))
     tops = pa.array(np.array(["com", "de", "net", "org", "uk"])[numbers % 5])
@@ -79,7 +79,7 @@ def parquet(rows: pa.Table, group_rows: int = 1000) -> bytes:
 
 
 def publish(files: dict[str, bytes], crawls: Mapping[str, pa.Table], number: int = 1) -> None:
-    """Put the index of each crawl, of each subset in `number` files, and their list into `files`, by their names."""
+    """Add the index of each crawl, with `number` files per subset, and the list of them to `files`, by name."""
     for crawl, rows in crawls.items():
         is_page = pc.equal(rows["fetch_status"], 200)
         names = []

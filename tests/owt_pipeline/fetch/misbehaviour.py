@@ -1,4 +1,4 @@
-"""Every way to misbehave, by host name; importing the modules registers them."""
+"""Every way to misbehave by host name; importing the modules registers them."""
 
 from __future__ import annotations
 

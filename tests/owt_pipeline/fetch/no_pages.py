@@ -1,4 +1,4 @@
-"""Hosts whose answers are valid and no page: other types, redirects that lead nowhere, statuses."""
+"""Hosts whose answers are valid but no page: other types, redirects without a target, statuses."""
 
 from __future__ import annotations
 

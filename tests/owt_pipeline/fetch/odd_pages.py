@@ -1,4 +1,4 @@
-"""Hosts that answer oddly, and give a page all the same; and robots.txt that bans."""
+"""Hosts whose odd answers are pages all the same, and hosts whose robots.txt forbids everything."""
 
 from __future__ import annotations
 

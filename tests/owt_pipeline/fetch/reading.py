@@ -1,4 +1,4 @@
-"""What a test reads of pages/."""
+"""Reading pages/ in tests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def rejects(runtime: Runtime, manifest: Manifest) -> dict[str, tuple[str, str]]:
 
 
 def why_fetched(runtime: Runtime, url: str) -> dict[str, Any]:
-    """What `owt why` tells of fetch."""
+    """What `owt why` says about fetch."""
     shown = history(readers_of(runtime.workdir), asked_for(url))
     assert shown is not None
     return next(entry for entry in shown["stages"] if entry["stage"] == "fetch")

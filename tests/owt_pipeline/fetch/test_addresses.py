@@ -1,4 +1,4 @@
-"""What may be connected to, and what is requested for a URL as it was posted."""
+"""Which addresses may be connected to, and which URL is requested for a posted one."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_the_requested_and_the_posted_url_have_one_canonical_form(scheme: str, h
 
 
 def resolved(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> list[str]:
-    """What a name with these addresses may be connected to."""
+    """The addresses to which a name with these addresses may be connected."""
     infos = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 80)) for address in addresses]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: infos)
 

@@ -1,4 +1,4 @@
-"""The source `commoncrawl` in bulk: a run joined with an index of 200,000 rows, and real pages read by range."""
+"""The source `commoncrawl` in bulk: a join with an index of 200,000 rows, and real pages read by range."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The join with Common Crawl's columnar index: that of all rows with all URLs, read from a small part of them."""
+"""The join with Common Crawl's columnar index: complete, although only a part of the index is read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.owt_pipeline.fetch.columnar import parquet, row, table
 
 
 class Published:
-    """Files of an index in memory, and what was read of them."""
+    """Files of an index in memory; notes what is read of them."""
 
     def __init__(self, files: list[list[dict[str, Any]]], group_rows: int = 2):
         self.files = {f"{number}": parquet(table(rows), group_rows) for number, rows in enumerate(files)}
@@ -44,7 +44,7 @@ class Published:
         return [self.files[uri][start : start + length] for start, length in pieces]
 
     def captures(self, urls: list[tuple[str, int | None]], choice: str, at_once: int = 1 << 20) -> dict[int, Any]:
-        """What a shard is given for its URLs, through ranges of keys."""
+        """The captures that a shard gets for its URLs, through ranges of keys."""
         bounds = plan_ranges(self.groups, 1 << 30)
         rows = {url_id(canonical_url(url)): (canonical_url(url), url, created) for url, created in urls}
         columns = [[i, *row] for i, row in rows.items()]

@@ -1,4 +1,4 @@
-"""The source `commoncrawl`: looked up in an index, read by range; what is amiss has a reason or a clear error."""
+"""The source `commoncrawl`: lookups in an index, reads by range, and a reason or a clear error for each failure."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ def reader(*, wire: int = 10_000, cut: bool = False, skip: bool = False) -> Resp
 
 
 def read(*pieces: bytes, closed: bool = False) -> ResponseReader:
-    """What is read of these pieces, the last of which, or the end of the connection, makes it complete."""
+    """The response in these pieces; the last one, or the end of the connection, makes it complete."""
     result = reader()
     *others, last = pieces
     assert not any(result.feed(piece) for piece in others)

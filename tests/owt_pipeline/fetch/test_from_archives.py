@@ -1,4 +1,4 @@
-"""`--pages_from`: pages out of WARC and ARC files, good and broken."""
+"""`--pages_from`: pages from WARC and ARC files, good and broken."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def five_records() -> list[bytes]:
 
 
 def found_in(data: bytes) -> list[str | None]:
-    """What each capture's own bytes say, None for what is broken."""
+    """The content of each capture, read by its own bytes; None for a broken one."""
     copies = bytearray()
 
     def copy(record: bytes) -> int:

@@ -1,4 +1,4 @@
-"""A URL stays itself: requested as it was posted, and found again in the WARC file of its page."""
+"""A URL is requested as it was posted, and found again in the WARC file of its page."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ LOCATIONS = {
 
 
 async def echo(request: Request) -> None:
-    """A page that names the path it was asked for, or a redirect."""
+    """A page that names the requested path, or a redirect."""
     if (location := LOCATIONS.get(request.path)) is not None:
         await request.send(b"HTTP/1.1 302 Found\r\nLocation: " + location + b"\r\nContent-Length: 0\r\n\r\n")
     else:

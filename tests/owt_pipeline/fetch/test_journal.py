@@ -1,4 +1,4 @@
-"""Journals hold what any attempt found out, a shard is a function of them, and one attempt at a time asks."""
+"""Journals have the answers of all attempts, a shard depends only on them, and one attempt at a time fetches."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ entries = st.dictionaries(st.integers(0, (1 << 64) - 1), answers, max_size=8)
 
 
 def write(folder: Path, attempts: Iterable[dict[int, Answer]], per_segment: int = 3) -> Storage:
-    """Write what each attempt found, so many answers a segment; the journal's folder."""
+    """Write the answers of each attempt, so many per segment; returns the journal's folder."""
     journal = Storage(str(folder))
     for number, answers in enumerate(attempts):
         writer = SegmentWriter(journal, f"attempt{number}", True)
@@ -106,7 +106,7 @@ ELSEWHERE = Process("another-host", 1, "0")
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Claims with a tenth of their times: less, and a busy machine is late for a renewal."""
+    """Claims with a tenth of their times; with less, a busy machine is late for a renewal."""
     for name in ("TERM_SECONDS", "_VALID_SECONDS", "RENEW_SECONDS", "_LOOK_SECONDS"):
         monkeypatch.setattr(journal_module, name, getattr(journal_module, name) / 10)
 

@@ -132,7 +132,7 @@ class Decompressor:
 warcio.bufferedreaders.BufferedReader.DECOMPRESSORS["br"] = Decompressor
 warcio.cli.main()
 """
-"""warcio 1.8, which adds an attribute to a decompressor of brotli: one of brotli 1.2 takes none."""
+"""warcio 1.8 sets an attribute of brotli's decompressor; that of brotli 1.2 has no further attributes."""
 
 
 @pytest.mark.parametrize("requests", [False, True])

@@ -1,4 +1,4 @@
-"""Pages that came from the web and were lost: an error that names them, and fetched again only when asked for."""
+"""Lost pages of the live web: an error names them, and they are fetched again only with --refetch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOSTS = [f"host{k}" for k in range(6)]
 
 
 class Web:
-    """Six hosts with a page each, that count what they are asked for."""
+    """Six hosts with a page each, which count their requests."""
 
     def __init__(self, serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]):
         self.asked: Counter[str] = Counter()

@@ -102,7 +102,7 @@ def test_cookies_are_sent_only_where_they_were_set_for() -> None:
 
 
 class Proxy:
-    """An HTTP proxy on loopback that leads to one server, plain or by CONNECT; it notes what it is asked for."""
+    """An HTTP proxy on loopback for one server, plain or by CONNECT; it notes the requests."""
 
     def __init__(self, server: BadServer, tls: bool = False):
         self.server = server
@@ -146,7 +146,7 @@ class Proxy:
 
 
 def look_up(original: Callable[..., list[tuple]], host: str, *how: Any) -> list[tuple]:
-    """A resolver of a company, which knows the name of a machine inside, and none of the internet's."""
+    """A company's resolver, which knows the name of an internal machine and none of the internet."""
     if host == f"inside.{DOMAIN}":
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.1.2.3", 80))]
     if host[0].isalpha():

@@ -1,4 +1,4 @@
-"""Hosts that misbehave: each ends in the page, or the reason, that a user would expect, and `owt why` tells it."""
+"""Hosts that misbehave: each URL has the page or the reason that a user would expect, and `owt why` shows it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ URLS = {f"{'https' if name in _HTTPS else 'http'}://{name}.{DOMAIN}/": reason fo
     "http://93.184.216.34:22/": "blocked_address",
     f"http://page.{DOMAIN}:22/": None,  # what --resolve names is allowed on any port
 }
-"""What is fetched, and the reason why there is no page; None where there is one."""
+"""The URLs, and the reason why there is no page; None if there is one."""
 
 CONNECT, SILENCE, PAGE = 2.0, 2.0, 4.0  # seconds
 LIMIT = 1_000_000

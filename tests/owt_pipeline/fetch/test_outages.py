@@ -1,4 +1,4 @@
-"""An outage of our own network is no verdict on a URL; what time may mend is tried once more."""
+"""No URL is rejected because of an outage of our own network; temporary failures are retried once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Archives that are busy, incomplete or down for a while: every page that can be had is had."""
+"""Archives that are busy, incomplete or down for a while: no page that they have is lost."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def archive() -> Iterator[ArchiveServer]:
 def add(
     server: ArchiveServer, url: str, moment: int, status: str = "200 OK", location: str = "", **fields: str
 ) -> None:
-    """Put a capture into the archive, each into a file of its own, and into both kinds of index."""
+    """Add a capture to the archive, in a file of its own, and to both kinds of index."""
     headers = [*HTML, *([("Location", location)] if location else [])]
     body = b"" if location else f"<p>{url} at {moment}".encode()
     record = response_record(url, moment, f"HTTP/1.1 {status}", headers, body)
@@ -72,7 +72,7 @@ def texts(runtime: Runtime, manifest: Manifest) -> dict[str, str]:
 
 
 def half(answer: Answer) -> Way:
-    """This answer to every other request, by chance."""
+    """This answer to half of the requests, by chance."""
     return lambda path, count: answer if random.Random(f"{path} {count}").random() < 0.5 else None
 
 

@@ -1,4 +1,4 @@
-"""What is given to the recording process is in the journal, however slow the process is and however it ends."""
+"""All that the recording process takes reaches the journal, however slow it is and however it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--retry_failed`: what time may mend is asked for again, all else keeps its outcome and its bytes."""
+"""`--retry_failed`: temporary failures are retried, all other URLs keep their outcome and bytes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OF_TIME = ("fetched_at", "fetch_ms", "warc_offset", "warc_length")
 
 
 class Web:
-    """Hosts of which some fail, each in another way, until `is_down` is cleared."""
+    """Hosts, some of which fail in different ways until `is_down` is cleared."""
 
     def __init__(self, serve: Callable[..., BadServer]):
         self.is_down, self.waits = threading.Event(), 0.0

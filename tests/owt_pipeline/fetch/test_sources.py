@@ -1,4 +1,4 @@
-"""`--sources` in any order: the first that has a page wins, and the ledger tells what each said."""
+"""`--sources` in any order: the first one with a page wins, and the ledger has the answer of each."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ AT = 1_400_000_000
 
 
 async def answer(request: Request) -> None:
-    """A page where the path names the live web."""
+    """A page if the path names the live web."""
     if "live" in request.path:
         await request.answer()
     else:

@@ -1,4 +1,4 @@
-"""Two processes at the same shard, as a cluster has them: one asks at a time, and each continues with what is known."""
+"""Two processes at one shard, as on a cluster: one fetches at a time, and each continues where the other stopped."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["serve"]
 
 HOSTS, PAGES, DELAY = 6, 40, 0.2
 FASTER = 10
-"""By how much all times are shorter here than in a real run."""
+"""How much shorter all times are here than in a real run."""
 
 
 def options(rules: tuple[str, ...]) -> Options:
@@ -41,7 +41,7 @@ def options(rules: tuple[str, ...]) -> Options:
 
 
 def attempt(workdir: str, folder: str, machine: str, rules: tuple[str, ...]) -> None:
-    """Make the shard, on a machine of this name: a process' life."""
+    """Make the shard on a machine of this name; the main function of a process."""
     disk._host = lambda: machine  # type: ignore[assignment]
     for name in ("TERM_SECONDS", "_VALID_SECONDS", "RENEW_SECONDS", "_LOOK_SECONDS"):
         setattr(journal, name, getattr(journal, name) / FASTER)
@@ -57,7 +57,7 @@ def _record(end: object) -> None:
 
 
 def tree(root: int) -> list[int]:
-    """A process and all that it has started."""
+    """A process and its descendants."""
     parents = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (entry / "stat").exists():
@@ -69,7 +69,7 @@ def tree(root: int) -> list[int]:
 
 
 class Machines:
-    """Processes that make the same shard, each on what it takes for a machine of its own."""
+    """Processes that make the same shard, each as if on a machine of its own."""
 
     def __init__(self, runtime: Runtime, server: BadServer, stack: ExitStack):
         self.runtime, self.server, self.stack = runtime, server, stack
@@ -86,7 +86,7 @@ class Machines:
 
 
 class Web:
-    """A web that notes when each page was asked for."""
+    """A web that notes when each page is requested."""
 
     def __init__(self) -> None:
         self.asked: dict[str, list[tuple[float, str]]] = {}
@@ -105,7 +105,7 @@ class Web:
                 yield (after - before) / 10
 
     def asked_again(self) -> Iterator[float]:
-        """When each page was first asked for that was asked for twice."""
+        """When the pages that were requested twice were first requested."""
         for requests in self.asked.values():
             for path in {path for _, path in requests}:
                 first, *others = (when for when, asked in requests if asked == path)

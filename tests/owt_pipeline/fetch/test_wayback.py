@@ -1,4 +1,4 @@
-"""The source `wayback`: an index and captures as the Wayback Machine has them, at one rate for the run."""
+"""The source `wayback`: an index and captures like the Wayback Machine's, with one rate for the run."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Wayback(ArchiveServer):
         return Answer(404, b"not in the archive")
 
     def asked_for(self) -> list[str]:
-        """The path of each request, in order; of the index', the URL."""
+        """The path of each request, in order; of lookups, the URL."""
         return [parse_qs(urlsplit(path).query).get("url", [path])[0] for _, path in self.seen]
 
 
@@ -163,7 +163,7 @@ def test_the_wanted_capture_keeps_its_archived_bytes(
 
 
 def replies(archive: Wayback) -> Callable[[str, int], Answer | None]:
-    """What is amiss, by the last part of the path."""
+    """The failure, by the last part of the path."""
     zipped = gzip.compress(b"<p>zipped")
     index: dict[str, Answer] = {
         "withheld": Answer(403, b"org.archive.wayback.exception.AdministrativeAccessControlException: Blocked Site"),
@@ -349,7 +349,7 @@ def test_a_killed_run_repeats_only_requests_in_flight(archive: Wayback, write_ur
 
 
 class Worker:
-    """What a client in another process would see of the others: what its claim says."""
+    """A crawl with one claim, as a client in a process of its own has it."""
 
     on_cluster = True
 

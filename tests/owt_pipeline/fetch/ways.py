@@ -1,4 +1,4 @@
-"""The hosts below `bad.test`: a function each, registered under its name (`_` for `-`), that answers its requests."""
+"""The hosts below `bad.test`: a function for each answers its requests, registered by name (`_` for `-`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tests.owt_pipeline.fetch.bad_server import Way
 
 WAYS: dict[str, tuple[Way, str | None]] = {}
-"""By host name: how it answers, and the reason that a user would expect; None for a page."""
+"""By host name: its function, and the reason that a user would expect; None for a page."""
 
 
 def way(reason: str | None) -> Callable[[Way], Way]:
