@@ -1,4 +1,4 @@
-"""Options of collect: where the URLs come from, and which of them are left out."""
+"""Options of collect: the sources of the URLs, and which URLs are rejected."""
 
 from __future__ import annotations
 

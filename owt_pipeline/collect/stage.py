@@ -363,7 +363,7 @@ STAGE = Stage(
     fits=fits,
     sample=sample,
     module="owt_pipeline.collect.stage",
-    help="Collect URLs that people posted on Reddit and found good, one row a URL, from monthly dumps, Reddit's API,\n"
+    help="Collect URLs that people posted and voted up on Reddit, one row per URL, from monthly dumps, Reddit's API,\n"
     "lists of URLs or WARC files. Variants of a URL are one; every rejected submission is in rejects/.",
     sources=_describe_sources,
     num_shards=lambda options: options.num_shards,

@@ -28,7 +28,7 @@ ROWS = pa.schema(
     [
         pa.field("bucket", pa.uint32(), nullable=False),  # hash of the host, modulo the number of shards
         pa.field("url_id", pa.uint64(), nullable=False),
-        pa.field("url", pa.string()),  # canonical; as posted where it has no canonical form
+        pa.field("url", pa.string()),  # canonical; as posted if it has no canonical form
         pa.field("posted_url", pa.string()),
         pa.field("host", pa.string()),
         pa.field("reason", pa.string()),  # null while the submission is wanted

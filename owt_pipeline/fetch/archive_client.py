@@ -46,7 +46,7 @@ class Refused(Failed):
 
 
 class Refusal(NoPage):
-    """Why a URL has no page, where the archive did answer."""
+    """Why a URL has no page, although the archive answered."""
 
 
 def outcome(failure: Failed) -> NoPage:

@@ -274,8 +274,8 @@ def _redirect(data: bytes, max_page_bytes: int) -> tuple[Response, bytes]:
 def followed(status: int, target: str | None, origin: int, seen: Collection[int], most: int) -> str | NoPage:
     """The canonical URL `target` of an archived redirect, or why the redirect is not followed.
 
-    It is not where there is no target (None), or the target is the URL it came from (id `origin`), or one that was
-    `seen`, or after `most` redirects.
+    A redirect is not followed if it has no target (None), if the target is the URL itself (id `origin`) or one of the
+    ids `seen` on the way, and after `most` redirects.
     """
     if target is None:
         return NoPage(Reason.BAD_REDIRECT, f"status {status} to no URL that could be archived")

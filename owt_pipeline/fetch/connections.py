@@ -1,6 +1,6 @@
 """HTTP/1.1 connections: one request at a time on each, and responses bounded in time and size.
 
-httptools (llhttp) decides where a response ends. It is as lenient as browsers are with the servers of twenty years; but
+httptools (llhttp) decides where a response ends. It is as lenient with old and broken servers as browsers are; but
 a response whose end is ambiguous (two lengths, a length that is not a number) is an error. aiohttp's client is not used
 as it does not keep the bytes of a response's head, which the WARC record holds as they were sent.
 """

@@ -117,7 +117,7 @@ class Slots:
 
 
 async def for_each(call: Callable[[T], Awaitable[None]], items: Iterable[T], together: int) -> None:
-    """Await `call(item)` for each of the items, `together` of them at once; where one fails, the others end first."""
+    """Await `call(item)` for each of the items, `together` of them at once; if one fails, the others are cancelled."""
     left = iter(items)
 
     async def work() -> None:
