@@ -33,8 +33,8 @@ from dedupe_documents import long_documents, write_clean
 
 from owt_pipeline import progress
 from owt_pipeline.dedupe import chain, collection
-from owt_pipeline.dedupe.collection import Collection, Corpus, Part
-from owt_pipeline.dedupe.past import Ranges
+from owt_pipeline.dedupe.collection import Collection, Part
+from owt_pipeline.dedupe.past import Corpus, Ranges
 from owt_pipeline.dedupe.shingles import mix
 from owt_pipeline.dedupe.stage import STAGE, Options
 from owt_pipeline.engine import parts
@@ -114,7 +114,7 @@ def measure_forest(folder: Path, documents: int) -> Mapping[str, list[float]]:
     bounds = np.linspace(0, documents, PARTS + 1).astype(int).tolist()
     options = Options()
     ranges = Ranges.of(documents, chain.banding_of(options).bands)
-    own = Corpus(work.uri, 0, ranges)
+    own = Corpus(work.uri, ranges)
     numbered = Collection([own], [0, documents], [Part(0, first, []) for first in bounds[:-1]])
     work.write(collection._NAME, msgspec.msgpack.encode(numbered))
     total = SimpleNamespace(total=lambda kind: SimpleNamespace(bytes=BYTES * documents))

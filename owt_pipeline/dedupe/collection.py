@@ -11,13 +11,14 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from owt_pipeline.dedupe.past import NOBODY, SKETCHES, Kept, Ranges
+from owt_pipeline.dedupe.past import NOBODY, SKETCHES, Corpus, Ranges
 from owt_pipeline.engine.stage import StageRun, read_record
 from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.commit import record_name
@@ -70,22 +71,6 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
         return sum(piece.rows for piece in self.pieces)
 
 
-class Corpus(msgspec.Struct, frozen=True):
-    """The run's own corpus, or an earlier one.
-
-    Attributes:
-      workdir: its working directory.
-      first_shard: the number of its first shard; shards are numbered across all corpora.
-      ranges: the ranges of its documents' hashes.
-      kept: its stored sketches; None for the run's own corpus.
-    """
-
-    workdir: str
-    first_shard: int
-    ranges: Ranges
-    kept: Kept | None = None
-
-
 class Collection(msgspec.Struct, frozen=True):
     """The run's own documents and those of earlier corpora; the latter are never removed and always take precedence.
 
@@ -124,9 +109,8 @@ class Collection(msgspec.Struct, frozen=True):
           further: uint64, the other halves of text hashes; None for bands.
         """
         for corpus in self.corpora[1:]:
-            assert corpus.kept is not None
             for other in corpus.ranges.that_meet(self.corpora[0].ranges, key):
-                asked, documents = corpus.kept.find(other, hashes, further)
+                asked, documents = corpus.find(other, hashes, further)
                 yield asked, documents + self.first_of_shard[corpus.first_shard]
 
     def who_stays(self, documents: np.ndarray) -> np.ndarray:
@@ -138,8 +122,7 @@ class Collection(msgspec.Struct, frozen=True):
         for rows in np.split(np.arange(len(found)), np.flatnonzero(np.diff(shards)) + 1) if len(found) else ():
             shard = int(shards[rows[0]])
             corpus = self.corpora[int(np.searchsorted(first, shard, side="right")) - 1]
-            assert corpus.kept is not None
-            gone, stays = corpus.kept.gone(shard - corpus.first_shard)
+            gone, stays = corpus.gone(shard - corpus.first_shard)
             mine = documents[rows].astype(np.int64) - self.first_of_shard[shard]
             goes = np.isin(mine, gone)
             instead = stays[np.searchsorted(gone, mine[goes])]
@@ -180,11 +163,8 @@ class Collection(msgspec.Struct, frozen=True):
         return table.append_column("document", pa.array(np.arange(first, first + len(table), dtype=np.uint32)))
 
 
-class Earlier(msgspec.Struct, frozen=True):
-    """The corpus of another run to compare with: its documents and their stored sketches."""
-
-    clean: DatasetReader
-    kept: Kept
+Earlier: TypeAlias = tuple[DatasetReader, Corpus]
+"""The corpus of another run to compare with: its documents, and their stored sketches."""
 
 
 def open_earlier(
@@ -207,7 +187,7 @@ def open_earlier(
     if len(files) < clean.num_shards:
         raise UserError(f"{workdir} keeps no sketches: run `owt dedupe --workdir {workdir}` first")
     ranges = msgspec.convert(decisions.manifest.properties["sketches"], Ranges)
-    return Earlier(clean, Kept(workdir, [files[shard] for shard in range(clean.num_shards)], ranges))
+    return clean, Corpus(clean.workdir.uri, ranges, tuple(files[shard] for shard in range(clean.num_shards)))
 
 
 def check_sketches(workdir: str, decisions: Manifest, made_with: Mapping[str, object]) -> None:
@@ -226,7 +206,7 @@ def write_collection(run: StageRun, earlier: Sequence[Earlier], bands: int) -> C
 
     Numbers and parts depend on the files alone. Raises UserError for more documents than 32-bit numbers.
     """
-    corpora = [run.inputs["clean"], *(corpus.clean for corpus in earlier)]
+    corpora = [run.inputs["clean"], *(clean for clean, _ in earlier)]
     rows = [count for corpus in corpora for count in corpus.rows_of_shards()]
     first_of_shard = [0, *np.cumsum(rows, dtype=np.int64).tolist()]
     if first_of_shard[-1] >= _MOST_DOCUMENTS:
@@ -234,10 +214,10 @@ def write_collection(run: StageRun, earlier: Sequence[Earlier], bands: int) -> C
             f"dedupe: {first_of_shard[-1]:,} documents, more than {_MOST_DOCUMENTS:,}: split the run by year"
         )
     own = corpora[0].num_shards
-    numbered = [Corpus(corpora[0].workdir.uri, 0, Ranges.of(first_of_shard[own], bands))]
-    for corpus in earlier:
-        numbered.append(Corpus(corpus.clean.workdir.uri, own, corpus.kept.ranges, corpus.kept))
-        own += corpus.clean.num_shards
+    numbered = [Corpus(corpora[0].workdir.uri, Ranges.of(first_of_shard[own], bands))]
+    for clean, corpus in earlier:
+        numbered.append(msgspec.structs.replace(corpus, first_shard=own))
+        own += clean.num_shards
     collection = Collection(numbered, first_of_shard, _cut(corpora, first_of_shard))
     run.work.write(_NAME, msgspec.msgpack.encode(collection))
     return collection

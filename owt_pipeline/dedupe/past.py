@@ -106,12 +106,20 @@ class Contents(msgspec.Struct, frozen=True):
     gone: tuple[int, int]
 
 
-class Kept(msgspec.Struct, frozen=True):
-    """The stored sketches of an earlier corpus: each shard's file in its working directory, and the hash ranges."""
+class Corpus(msgspec.Struct, frozen=True):
+    """The run's own corpus, or an earlier one with its stored sketches.
+
+    Attributes:
+      workdir: its working directory.
+      ranges: the ranges of its documents' hashes.
+      files: each shard's file of sketches; empty for the run's own corpus.
+      first_shard: the number of its first shard; shards are numbered across all corpora.
+    """
 
     workdir: str
-    files: list[str]
     ranges: Ranges
+    files: tuple[str, ...] = ()
+    first_shard: int = 0
 
     def find(self, key: int, hashes: np.ndarray, further: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         """(index into `hashes`, number of the document with that hash), int64, for each hash found in range `key`.

@@ -1,4 +1,4 @@
-"""What happens to a document: repaired, judged, and why."""
+"""Cleaning a document: repair, decision and reason."""
 
 from __future__ import annotations
 

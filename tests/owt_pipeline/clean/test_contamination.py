@@ -1,4 +1,4 @@
-"""Documents that hold text of an evaluation set."""
+"""Documents that contain text of an evaluation set."""
 
 from __future__ import annotations
 

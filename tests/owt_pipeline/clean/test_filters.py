@@ -1,4 +1,4 @@
-"""Filters: each published rule, and what is found on pages that are not the article."""
+"""Filters: every published rule, and pages sent in place of an article."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/how-to/new-filter.md shows, done."""
+"""The example of docs/how-to/new-filter.md works."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GUIDE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "new-filter.md
 
 @pytest.fixture
 def example() -> dict[str, Any]:
-    """What the guide's filter and its test define."""
+    """The names that the guide's filter and test define."""
     blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
     names: dict[str, Any] = {"__name__": "shouting"}
     for block in (blocks[0], blocks[-1]):

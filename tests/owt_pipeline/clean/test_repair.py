@@ -1,4 +1,4 @@
-"""The fast path of ftfy is ftfy, but for wide punctuation."""
+"""Our repair gives the same text as ftfy, except for wide punctuation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TEXTS = st.lists(st.one_of(st.text(max_size=8), NOTABLE, st.sampled_from(["plain
 
 
 def plainly(text: str, form: str, without: Iterable[str] = ()) -> str:
-    """What ftfy returns; of text with characters of Chinese, Japanese or Korean, with its wide punctuation."""
+    """The result of ftfy; with wide punctuation kept in Chinese, Japanese and Korean text."""
     config = ftfy.TextFixerConfig(
         normalization=None if form == "none" else form,  # type: ignore[arg-type]
         **dict.fromkeys(without, False),  # type: ignore[arg-type]
@@ -108,7 +108,7 @@ def test_wide_punctuation_is_kept_in_chinese_and_japanese_only() -> None:
 
 
 def test_real_english_is_repaired_as_by_ftfy_alone(testdata: Path) -> None:
-    """What differs from ftfy is text with characters of Chinese, Japanese or Korean, and wide punctuation alone."""
+    """Only Chinese, Japanese and Korean texts differ from ftfy, and only in wide punctuation."""
     with gzip.open(testdata / "text" / "reddit-posts.jsonl.gz", "rt", encoding="utf-8") as lines:
         posts = [json.loads(line)["text"] for line in itertools.islice(lines, 0, None, 6)]
     differ = [post for post in posts if fix_text(post) != ftfy.fix_text(post)]
@@ -131,7 +131,7 @@ def test_very_long_lines_are_repaired_as_by_ftfy() -> None:
 
 
 def test_no_sequence_of_harmless_characters_looks_like_mojibake() -> None:
-    """What the fast path rests on: ftfy's patterns need three characters of these at most to show."""
+    """The fast path relies on this; ftfy's patterns match at most three of these characters."""
     beyond = list(_HARMLESS.replace("\x20-\x7e", ""))
     alphabet = [*beyond, *"aZ09 .,'\"-_^~|("]
     for length in (1, 2, 3, 4):

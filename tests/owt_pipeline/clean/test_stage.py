@@ -1,4 +1,4 @@
-"""The stage clean, as it is run."""
+"""The stage clean in complete runs."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class WriteOptions:
 
 
 def url_id(i: int) -> int:
-    """The id of text i: spread over 64 bits, as ids are."""
+    """The id of text i, distributed over 64 bits like real ids."""
     return (i + 1) * 0x9E3779B97F4A7C15 % 2**64
 
 
@@ -97,7 +97,7 @@ def make_month(
 
 
 def decide(workdir: Path, texts: Sequence[str], num_shards: int = 3, **options: Any) -> dict[int, dict[str, Any]]:
-    """The decision on each text that goes, by its number; kept is the number of the text that stays."""
+    """The decision on each removed text, by its number; `kept` is the number of the kept text."""
     write_clean(workdir, texts, num_shards)
     number = {url_id(i): i for i in range(len(texts))}
     _, rows = dedupe(workdir, **options)
@@ -105,12 +105,12 @@ def decide(workdir: Path, texts: Sequence[str], num_shards: int = 3, **options: 
 
 
 def prose(rng: random.Random, words: int) -> list[str]:
-    """Words of no text twice."""
+    """Random words that do not repeat between texts."""
     return [f"{rng.choice('bcdfgklmnprstv')}{rng.choice('aeiou')}{rng.randrange(10_000)}" for _ in range(words)]
 
 
 def edited(rng: random.Random, text: Sequence[str], share: float) -> list[str]:
-    """`text` with that share of its words replaced."""
+    """`text` with a share of its words replaced."""
     words = list(text)
     for i in rng.sample(range(len(words)), round(share * len(words))):
         words[i] = f"edit{rng.randrange(10**9)}"

@@ -1,4 +1,4 @@
-"""What dedupe promises, in plain Python over strings and sets: slow, and too simple to be wrong."""
+"""The definitions of dedupe in plain Python over strings and sets: slow, and simple enough to trust."""
 
 from __future__ import annotations
 
@@ -48,6 +48,6 @@ def jaccard(a: str, b: str, n: int = 5, kind: str = "words") -> float:
 
 
 def containment(gone: str, kept: str, n: int = 5) -> float:
-    """The share of `gone` that `kept` holds."""
+    """The share of `gone` that is in `kept`."""
     left, right = shingle_set(gone, n), shingle_set(kept, n)
     return len(left & right) / len(left) if left else 0.0

@@ -1,4 +1,4 @@
-"""Parts hold every document once, in order, however the shards and their row groups lie."""
+"""Parts hold every document once and in order, for any shards and row groups."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from owt_pipeline.dedupe import collection as module
-from owt_pipeline.dedupe.collection import Collection, Earlier, read_collection, write_collection
-from owt_pipeline.dedupe.past import Kept, Ranges
+from owt_pipeline.dedupe.collection import Collection, read_collection, write_collection
+from owt_pipeline.dedupe.past import Corpus, Ranges
 from owt_pipeline.dedupe.stage import STAGE, Options
 from owt_pipeline.engine.phases import plan_stage
 from owt_pipeline.engine.stage import Runtime, StageRun
@@ -67,8 +67,8 @@ def test_documents_of_earlier_corpora_are_numbered_after_the_runs_own(tmp_path: 
     write_clean(tmp_path / "own", ["one", "two", "three"], 2)
     write_clean(tmp_path / "earlier", ["four", "five"], 2)
     earlier = DatasetReader.open(Storage(str(tmp_path / "earlier")), "clean")
-    kept = Kept(str(tmp_path / "earlier"), ["a", "b"], Ranges.of(2, 20))
-    collection = write_collection(planned(tmp_path / "own"), [Earlier(earlier, kept)], 20)
+    corpus = Corpus(str(tmp_path / "earlier"), Ranges.of(2, 20), ("a", "b"))
+    collection = write_collection(planned(tmp_path / "own"), [(earlier, corpus)], 20)
     assert collection.first_of_shard == [0, 2, 3, 4, 5]
     assert (collection.own_shards, collection.own_documents, collection.first_of_shard[-1]) == (2, 3, 5)
     assert collection.shard_of(np.arange(5)).tolist() == [0, 0, 1, 2, 3]

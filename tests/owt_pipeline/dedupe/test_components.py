@@ -1,4 +1,4 @@
-"""Connected components: the same as by following every edge."""
+"""Connected components equal those found by following every edge."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Pair = tuple[np.ndarray, np.ndarray]
 
 
 def by_following(edges: list[tuple[int, int]]) -> dict[int, int]:
-    """node -> least node of its component."""
+    """node -> lowest node of its component."""
     neighbours: dict[int, set[int]] = {}
     for a, b in edges:
         neighbours.setdefault(a, set()).add(b)
@@ -42,13 +42,13 @@ def columns(edges: list[tuple[int, int]]) -> Pair:
 
 
 def found(edges: list[tuple[int, int]], cut: int) -> dict[int, int]:
-    """{node: least node of its component} of components of two and more, by forests of two shares of the edges."""
+    """{node: lowest node of its component}, for components of two or more nodes, from two forests."""
     forests = [forest_of(NODES, [columns(some)]) for some in (edges[:cut], edges[cut:])]
     return roots_of(find_candidates(NODES, NODES, [], forests))
 
 
 def roots_of(candidates: Candidates) -> dict[int, int]:
-    """{node: least node of its component}"""
+    """{node: lowest node of its component}"""
     least: dict[int, int] = {}
     for node, component in zip(candidates.document.tolist(), candidates.component.tolist(), strict=True):
         least.setdefault(component, node)
@@ -81,7 +81,7 @@ LONG = {
 @settings(deadline=None, max_examples=10)
 @given(seed=st.integers(0, 2**32))
 def test_components_of_long_graphs(shape: str, seed: int) -> None:
-    """In any order of the edges, with any numbers for the nodes."""
+    """The order of the edges and the numbers of the nodes do not matter."""
     rng = random.Random(seed)
     number = rng.sample(range(1001), 1001)
     edges = [(number[a], number[b]) for a, b in LONG[shape]]
@@ -91,7 +91,7 @@ def test_components_of_long_graphs(shape: str, seed: int) -> None:
 
 @given(st.lists(st.integers(0, 30), min_size=61, max_size=61), EDGES, st.integers(0, 61))
 def test_copies_and_documents_of_earlier_corpora(texts: list[int], edges: list[tuple[int, int]], own: int) -> None:
-    """Copies are one component; compared is what has another text near. Each component has a document of the run's."""
+    """Copies form one component; components with several texts are compared. Each has a document of the run."""
     least = [texts.index(text) for text in texts]
     copies = [(i, of) for i, of in enumerate(least) if i != of]
     expected = {node: root for node, root in of_two([*edges, *copies]).items() if root < own}

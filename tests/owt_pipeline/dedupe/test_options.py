@@ -1,4 +1,4 @@
-"""dedupe's options: other ways to the same decisions, corpora compared with, and the alarm."""
+"""The options of dedupe: internal sizes do not change decisions, and large clusters stop the run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def essence(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 
 
 def test_decisions_do_not_depend_on_parts_or_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many parts, ranges of the hashes, forests and groups, small chunks: as on a large corpus."""
+    """Many parts, hash ranges, forests and groups, and small chunks, as on a large corpus."""
     texts = corpus_with_copies(seed=11, documents=250)
     write_clean(tmp_path / "at once", texts)
     at_once = essence(dedupe(tmp_path / "at once")[1])

@@ -1,4 +1,4 @@
-"""A month against the corpora before it: the same decisions as by comparing all, found by sketches that each keeps."""
+"""A month compared with earlier corpora by their stored sketches: the same decisions as by comparing all texts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from owt_pipeline.commands.history import asked_for, history, readers_of
 from owt_pipeline.commands.verify import verify
 from owt_pipeline.dedupe import past, stage
-from owt_pipeline.dedupe.past import Kept, Ranges, write_section
+from owt_pipeline.dedupe.past import Corpus, Ranges, write_section
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
@@ -44,7 +44,7 @@ from tests.owt_pipeline.runs import shard_file
 
 
 def expected(months: Sequence[Sequence[str]], threshold: float = 0.8) -> list[dict[int, int]]:
-    """Of each month, who goes for whom: each text against all that stay, those of earlier months first."""
+    """For each month, removed -> kept text, by comparing each with all kept ones, those of earlier months first."""
     stays: list[tuple[int, str]] = []
     found = []
     for number, texts in enumerate(months):
@@ -61,7 +61,7 @@ def expected(months: Sequence[Sequence[str]], threshold: float = 0.8) -> list[di
 
 
 def three_months(seed: int) -> list[list[str]]:
-    """Texts of which about half are copies or edited copies of others, of the same month or one before."""
+    """Texts of which about half are copies or edited copies of texts of the same or an earlier month."""
     texts = corpus_with_copies(seed, documents=150, words=120)
     random.Random(seed).shuffle(texts)
     return [texts[:60], texts[60:110], texts[110:]]
@@ -69,7 +69,7 @@ def three_months(seed: int) -> list[list[str]]:
 
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[str]], list[list[dict[str, Any]]]]:
-    """Three months, each built on the one before; their texts, and their decisions."""
+    """Three months, each built on the one before, with their texts and decisions."""
     folder = tmp_path_factory.mktemp("chain")
     months = three_months(21)
     rows = []
@@ -110,7 +110,7 @@ def test_three_months_decide_as_if_every_earlier_document_were_compared(
 def test_decisions_do_not_depend_on_ranges_of_the_base_or_the_month(
     chain: tuple[Path, list[list[str]], list[list[dict[str, Any]]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A large past has many ranges of hashes, a small month few, and the other way round: the same decisions."""
+    """A large base has many hash ranges and a small month few, or the reverse; the decisions are the same."""
     _, months, rows = chain
     for name, cut in (("past", 0), ("month", 1)):
         for number in (0, 1):
@@ -135,7 +135,7 @@ def test_more_workers_write_the_same_bytes(
 
 
 def hidden(workdir: Path) -> None:
-    """Replace all texts of `clean/`, without its manifest's knowledge."""
+    """Replace all texts of `clean/` without updating its manifest."""
     for path in (workdir / "clean").glob("*.parquet"):
         table = pq.read_table(path)
         texts = pa.array([f"nothing of number {i}" for i in range(len(table))])
@@ -143,7 +143,7 @@ def hidden(workdir: Path) -> None:
 
 
 def test_texts_of_a_base_are_read_only_to_verify_candidates(tmp_path: Path) -> None:
-    """With all texts of the past replaced, exact copies are still found; near ones, no more."""
+    """With all texts of the base replaced, exact copies are still found, but near-duplicates are not."""
     rng = random.Random(1)
     texts = [" ".join(prose(rng, 150)) for _ in range(30)]
     make_month(tmp_path / "old", 0, texts)
@@ -184,11 +184,11 @@ def test_section_finds_exactly_its_hashes(seed: int, entries: int, of_band: int,
             file.write(contents)
             file.write(len(contents).to_bytes(8, "little"))
             file.publish(f"{seed}")
-        kept = Kept(folder, [f"{seed}"] * (key + 1), ranges)
+        corpus = Corpus(folder, ranges, (f"{seed}",) * (key + 1))
         chosen = rng.integers(0, entries, 50)
         asked = np.concatenate([hashes[chosen], rng.integers(0, 2**64 - 1, 50, np.uint64)])
         also = None if further is None else np.concatenate([further[chosen], further[chosen]])
-        which, found = kept.find(key, asked, also)
+        which, found = corpus.find(key, asked, also)
     pairs = set(zip(which.tolist(), found.tolist(), strict=True))
     wanted = {
         (i, int(documents[j]))
@@ -203,7 +203,7 @@ def test_section_finds_exactly_its_hashes(seed: int, entries: int, of_band: int,
 
 @pytest.fixture
 def other(tmp_path: Path) -> tuple[Path, list[str]]:
-    """A corpus that is no base, deduped; and its texts."""
+    """A deduplicated corpus that is not a base, and its texts."""
     texts = corpus_with_copies(seed=12, documents=100)
     write_clean(tmp_path / "other", texts, 2)
     dedupe(tmp_path / "other")
@@ -278,7 +278,7 @@ def test_sketches_of_another_version_of_the_code_are_refused(
 
 
 def test_a_run_is_not_compared_with_itself_nor_with_a_base_twice(other: tuple[Path, list[str]]) -> None:
-    """Else each of its documents would repeat itself."""
+    """Otherwise each of its documents would be a duplicate of itself."""
     folder, _ = other
     new = folder.parent / "new"
     again = str(new / ".." / "other")

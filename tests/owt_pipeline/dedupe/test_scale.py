@@ -1,4 +1,4 @@
-"""What breaks others: texts of megabytes, one text many thousand times, thousands of pages of one template."""
+"""Difficult corpora: texts of megabytes, thousands of copies of one text, thousands of pages of one template."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ALLOWED = {"max_cluster_share": 1.0, "max_host_share": 1.0}
 
 
 def test_texts_of_ten_megabytes_are_compared(tmp_path: Path) -> None:
-    """A copy goes, exact or near; a text that shares its first half stays; nothing saturates."""
+    """Exact and near copies are removed, and a text that shares the first half is kept."""
     words = [f"word{i}" for i in range(1_000_000)]
     base = " ".join(words)
     assert len(base) > 10_000_000
@@ -45,7 +45,7 @@ def test_repeated_text_is_sketched_once_per_part(tmp_path: Path, count: int) -> 
 
 @pytest.mark.parametrize("count", COUNTS)
 def test_many_copies_that_differ_in_one_word_are_near_duplicates(tmp_path: Path, count: int) -> None:
-    """All share buckets, and no two are alike: each is compared with the one that stays, not with all."""
+    """All texts share buckets but differ; each is compared with the kept one, not with all."""
     words = prose(random.Random(0), 200)
     write_clean(tmp_path, [" ".join([*words, f"visitor{i}"]) for i in range(count)], 4)
     manifest, rows = dedupe(tmp_path, **ALLOWED)
@@ -60,7 +60,7 @@ def test_many_copies_that_differ_in_one_word_are_near_duplicates(tmp_path: Path,
 
 @pytest.mark.parametrize("count", COUNTS)
 def test_pages_of_one_template_with_different_bodies_are_kept(tmp_path: Path, count: int) -> None:
-    """Three quarters of each are template; every hundredth has a near-copy, and only these go."""
+    """Three quarters of each text are template; every hundredth has a near-copy, and only these are removed."""
     rng = random.Random(0)
     template = prose(rng, 120)
     bodies = [prose(rng, 40) for _ in range(count)]

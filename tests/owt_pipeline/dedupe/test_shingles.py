@@ -1,4 +1,4 @@
-"""Words, as plain Python finds them; hashes of texts and of n-grams: equal where the words are, and nowhere else."""
+"""Words equal those found by plain Python; hashes of texts and n-grams are equal if and only if their words are."""
 
 from __future__ import annotations
 

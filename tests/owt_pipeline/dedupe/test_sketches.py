@@ -1,4 +1,4 @@
-"""Signatures, which are datasketch's own; the banding's arithmetic; and edges that join what shares a bucket."""
+"""Signatures equal datasketch's, the probabilities of bandings, and edges between documents that share a bucket."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_equal_rows_in_different_bands_have_different_hashes() -> None:
 
 @given(st.lists(st.integers(0, 6), max_size=40), st.permutations(range(40)), st.booleans())
 def test_star_edges_join_exactly_the_documents_of_a_bucket(buckets: list[int], order: list[int], wide: bool) -> None:
-    """With hashes of 64 bits, or of 128 of which the halves alone are not enough."""
+    """With hashes of 64 bits, and of 128 bits whose halves alone do not suffice."""
     documents = np.array(order[: len(buckets)], np.uint32)
     high, low = np.array([divmod(bucket, 3) for bucket in buckets], np.uint64).reshape(-1, 2).T
     hashes = high if wide else np.array(buckets, np.uint64)
@@ -81,7 +81,7 @@ def datasketch_signature(hashes: list[int], num_perm: int) -> list[int]:
 
 @pytest.fixture(scope="module", params=["numpy", "numba"])
 def sign(request: pytest.FixtureRequest) -> Sign:
-    """All of this holds for signatures in numpy, and for those of the loop that numba compiles."""
+    """The following tests run with numpy and with the loop compiled by numba."""
     if request.param == "numba":
         pytest.importorskip("numba")
     return partial(signatures, compiled=request.param == "numba")
@@ -107,7 +107,7 @@ def test_signatures_do_not_depend_on_batches(sign: Sign, sizes: list[int]) -> No
 
 
 def test_a_long_text_does_not_saturate_its_signature(sign: Sign) -> None:
-    """Two sets of 1,500,000, as of 10 MB of text, that share half of their union."""
+    """Two sets of 1,500,000 shingles, as in 10 MB of text, that share half of their union."""
     values = np.random.default_rng(0).permutation(2**22).astype(np.uint64)
     hashes = (values * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(32)).astype(np.uint32)
     pair = np.concatenate([hashes[:1_500_000], hashes[500_000:2_000_000]])

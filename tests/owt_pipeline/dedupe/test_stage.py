@@ -1,4 +1,4 @@
-"""dedupe as a stage: what each decision promises, whatever the shards, the workers and the interruptions."""
+"""The stage dedupe: decisions are correct for any shards, workers and interruptions."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_the_ledger_counts_documents_and_the_manifest_has_the_curve(tmp_path: Pa
 
 @pytest.mark.parametrize(("survivor", "stays"), [("longest", 0), ("highest_score", 1), ("earliest", 2)])
 def test_survivor_follows_the_option(tmp_path: Path, survivor: str, stays: int) -> None:
-    """Copies that differ in what a rule looks at, exact ones and near ones."""
+    """Exact and near copies that differ in the columns used by the option."""
     text = " ".join(prose(random.Random(0), 300))
     exact = [text + " !!!!!", text, text + "!", text]
     near = [text + " added words here", text + " other", text, text]
@@ -128,7 +128,7 @@ def test_ties_keep_the_lowest_url_id(tmp_path: Path) -> None:
 
 
 def test_copy_of_a_near_duplicate_is_removed_for_the_kept_document(tmp_path: Path) -> None:
-    """A is longest; B is near A; C is B with other punctuation. C must not point at B, who goes."""
+    """A is longest; B is near A; C is B with other punctuation. C must not point at B, which is removed."""
     base = prose(random.Random(1), 400)
     a, b = " ".join([*base, "and", "more", "at", "the", "end"]), " ".join(base)
     decisions = decide(tmp_path, [a, b, b.replace(" ", "  ", 1)])
@@ -230,7 +230,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_run_resumes_after_a_power_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files between steps are not synced: of any, the half may be gone, or all but its length, or its record's text."""
+    """Files between steps are not synced, so a power failure may leave half a file, zeros, or a damaged record."""
     texts = corpus_with_copies(seed=8)
     for name in ("complete", "broken"):
         write_clean(tmp_path / name, texts, 3)
@@ -255,7 +255,7 @@ def test_run_resumes_after_a_power_failure(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_cluster_writes_the_same_bytes_as_the_local_pool(tmp_path: Path) -> None:
-    """There each part is made by itself, in any process, from the handles that reach it through Beam's coders."""
+    """On a cluster, each part runs in any process, from handles that went through Beam's coders."""
     for name, flags in (("here", ()), ("there", ELSEWHERE)):
         write_clean(tmp_path / name, corpus_with_copies(seed=13))
         dedupe(tmp_path / name, beam_flags=flags)

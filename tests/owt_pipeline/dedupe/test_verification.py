@@ -1,4 +1,4 @@
-"""Verification: what reaches the threshold is found, in components of any size, and nothing else is."""
+"""Verification finds exactly the pairs that reach the threshold, in components of any size."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def measured(measure: str, gone: frozenset[int], kept: frozenset[int]) -> float:
 
 
 def candidates(components: Sequence[Sequence[frozenset[int]]]) -> pa.RecordBatch:
-    """Documents in the order of precedence, numbered through."""
+    """Documents in order of precedence, numbered consecutively."""
     rows = [
         {
             "component": 1000 * c,
@@ -41,13 +41,13 @@ def candidates(components: Sequence[Sequence[frozenset[int]]]) -> pa.RecordBatch
 
 
 def pairs(candidates: pa.RecordBatch, decisions: Decisions) -> dict[int, int]:
-    """document that goes -> document that stays"""
+    """removed document -> kept document"""
     document = candidates["document"].to_numpy()
     return dict(zip(document[decisions.gone].tolist(), document[decisions.kept].tolist(), strict=True))
 
 
 def by_comparing_all(measure: str, threshold: float, sets: Sequence[frozenset[int]]) -> dict[int, tuple[int, float]]:
-    """document -> (document kept, similarity): each against all that stay before it, the most similar, the first."""
+    """document -> (kept document, similarity): the first most similar of all kept documents before it."""
     gone: dict[int, tuple[int, float]] = {}
     for i, shingles in enumerate(sets):
         found = [(measured(measure, shingles, sets[j]), -j) for j in range(i) if j not in gone]
@@ -86,7 +86,7 @@ def test_component_is_decided_as_by_comparing_all_pairs(
 @settings(deadline=None)
 @given(SETS, st.data())
 def test_copies_get_the_decision_of_their_first(sets: list[frozenset[int]], data: st.DataObject) -> None:
-    """Of copies, only the first has its shingles with it; the decisions are those of each with its own."""
+    """Only the first of several copies has shingles; the decisions are the same as if all had them."""
     texts = data.draw(st.lists(st.sampled_from(range(len(sets))), min_size=1, max_size=30))
     component = [sets[text] for text in texts]
     rows = candidates([component]).to_pylist()
@@ -112,7 +112,7 @@ def test_copies_get_the_decision_of_their_first(sets: list[frozenset[int]], data
 
 
 def test_documents_of_one_template_are_not_compared_with_each_other() -> None:
-    """500 documents that share 85 of 100 shingles: similar by 0.74, so none goes, and none need be looked at."""
+    """500 documents share 85 of 100 shingles: their similarity is 0.74, so none is removed or even compared."""
     template = set(range(85))
     sets = [frozenset(template | set(range(1000 + 15 * i, 1015 + 15 * i))) for i in range(500)]
     decisions, counts = Verifier().decide(candidates([sets]))

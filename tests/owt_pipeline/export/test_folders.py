@@ -1,4 +1,4 @@
-"""The folder of a dataset opens as it is in the readers people have: nothing but rows lies in it."""
+"""The folder of a dataset opens directly in common readers, since it holds nothing but rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the stages write is read by others: datasets, Polars, DuckDB."""
+"""Other libraries read the datasets of the stages: datasets, Polars, DuckDB."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""export: the clean documents without those that decisions remove, and a reject row for each of these."""
+"""export: the clean documents without those removed by decisions, each of which has a reject row."""
 
 from __future__ import annotations
 

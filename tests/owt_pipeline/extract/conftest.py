@@ -22,7 +22,7 @@ Pages = Mapping[str, tuple[bytes, str]]
 
 
 def page_row(writer_offset: int, url: str, body: bytes, content_type: str) -> tuple[dict, bytes]:
-    """A row of `pages/`, and its record."""
+    """A row of `pages/` and its record."""
     url_id = xxhash.xxh3_64_intdigest(url.encode())
     headers = [("Content-Type", content_type)]
     record = response_record(url, FETCHED_AT, "HTTP/1.1 200 OK", headers, body)

@@ -1,4 +1,4 @@
-"""A page as blocks: what a reader sees as one piece of text, and what is none."""
+"""Reading a page as blocks: which text is one block, and which is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which charset a page is in, when header, markup and content disagree."""
+"""The charset of a page whose header, markup and content disagree."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ LEGACY = {
 
 @pytest.fixture(scope="module")
 def sentences(testdata: Path) -> dict[str, list[str]]:
-    """By language; those with U+FFFD are damaged in the set."""
+    """Sentences by language, without those that the set has damaged (U+FFFD)."""
     found = defaultdict(list)
     with gzip.open(testdata / "text" / "sentences-by-language.jsonl.gz", "rt", encoding="utf-8") as lines:
         for row in map(json.loads, lines):

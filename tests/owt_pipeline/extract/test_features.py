@@ -1,4 +1,4 @@
-"""What the model sees of a page: the same as plain loops over its blocks would give."""
+"""The features of a page, checked with plain loops over its blocks."""
 
 from __future__ import annotations
 

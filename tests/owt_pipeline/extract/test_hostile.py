@@ -1,4 +1,4 @@
-"""No page harms a run: hostile pages, mutated real pages, and extractors that spin, die or eat memory."""
+"""No page harms a run: hostile pages, mutated real pages, and extractors that hang, crash or use up memory."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_hostile_pages_become_rows_and_their_neighbours_are_unaffected(
 
 
 def misbehaving(settings: Settings) -> Callable[[Page], Extracted | None]:
-    """An extractor of one's own, as the documentation of `extractor` describes it, that does what a page says."""
+    """A custom extractor, as documented in `extractor`, that misbehaves as the page says."""
 
     def extract(page: Page) -> Extracted | None:
         if "spin" in page.html:
@@ -211,7 +211,7 @@ def test_unknown_extractor_is_one_clear_error(
 
 
 def mutate(body: bytes, rng: random.Random) -> bytes:
-    """Damage as the web makes it: cut, doubled, shuffled, flipped, tags broken open."""
+    """A damaged page, as found on the web: cut, doubled, shuffled, with flipped bytes or broken tags."""
     for _ in range(rng.randint(1, 6)):
         start = rng.randrange(len(body) + 1)
         end = min(len(body), start + rng.randint(1, 20_000))

@@ -1,4 +1,4 @@
-"""What belongs to an article, and what is around it."""
+"""Separating an article from the text around it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Pages whose names, banners and lists mislead: the default extractor keeps what belongs to them, and little else.
+"""Pages with misleading names, banners and lists: the default extractor keeps their main text, and little else.
 
-Real pages get a banner, teasers or another heading, and posts of real people are put into the templates of forums; the
-texts before and after are compared. An extractor that was fitted on labels promises rates, not single pages.
+Real pages get a banner, teasers or another heading, and real posts are put into the templates of forums; the texts
+before and after are compared. The tests check rates, since a fitted extractor guarantees nothing about a single page.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def articles(testdata: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def posts(testdata: Path) -> list[str]:
-    """Texts that people posted, of one to a few paragraphs."""
+    """Posts of real people, of one to a few paragraphs."""
     found = []
     with gzip.open(testdata / "text" / "reddit-posts.jsonl.gz", "rt", encoding="utf-8") as lines:
         for line in lines:

@@ -1,4 +1,4 @@
-"""Soft 404s, parked domains and walls have a reason of their own; no real page is taken for one."""
+"""Soft 404s, parked domains and walls have their own reasons; real pages are never mistaken for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks as Markdown and as plain text: what a page's structure becomes."""
+"""The structure of a page in Markdown and in plain text."""
 
 from __future__ import annotations
 

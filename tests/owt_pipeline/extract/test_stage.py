@@ -1,4 +1,4 @@
-"""The stage `extract` over real pages: same bytes however it runs."""
+"""The stage `extract` on real pages: the same bytes however it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of the structure of real pages is in our Markdown, by the scores of `benchmarks/structure.py`."""
+"""The share of real pages' structure kept in our Markdown, by the scores of `benchmarks/structure.py`."""
 
 from __future__ import annotations
 

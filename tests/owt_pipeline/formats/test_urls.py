@@ -1,4 +1,4 @@
-"""Canonical URLs: the variants that matter are one, every string has an answer, and the answer is its own answer."""
+"""Canonical URLs: common variants have the same one, and canonicalization never crashes and is idempotent."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ routes = st.sampled_from(["", "#top", "#", "#!", "#!/a", "#!/b", "#/a", "#/b", "
 def test_canonical_url_loses_only_tracking_parameters(
     host: str, path: str, query: list[tuple[str, str]], fragment: str
 ) -> None:
-    """So two pages are one only where they differ in tracking parameters, a final slash, or an anchor."""
+    """So two URLs are one page only if they differ in tracking parameters, a final slash, or an anchor."""
     tracking = {"utm_source", "srsltid", "fbclid"} | {"cnn.com": {"hpt"}, "amazon.de": {"psc", "ref"}}.get(host, set())
     kept = [f"{name}={value}" for name, value in query if name.lower() not in tracking]
     route = fragment if fragment in ("#!/a", "#!/b", "#/a", "#/b") else ""

@@ -1,4 +1,4 @@
-"""Records: what is written is read back, by us and by other readers; what is broken says so."""
+"""WARC records: our own and other readers read what we write, and broken records are errors."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_record_reads_back_unchanged(body: bytes) -> None:
 
 
 def sent(body: bytes, encoding: str) -> tuple[bytes, bytes]:
-    """Head and body of a response, as a server sends it."""
+    """Head and body of a response as sent by a server."""
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\nX-Odd: \xe9\r\nset-COOKIE: a=b\r\n"
     chunk = b"%x\r\n%s\r\n0\r\n\r\n"
     zipped = gzip.compress(body, mtime=0)
@@ -83,7 +83,7 @@ def test_response_is_stored_as_sent(size: int, encoding: str) -> None:
 
 
 def complete_file() -> bytes:
-    """A file as fetch writes it: all kinds of records."""
+    """A file as written by fetch, with all kinds of records."""
     moved = b"HTTP/1.1 301 Moved\r\nLocation: /0?a=%C3%A4\r\nContent-Length: 6\r\n\r\n", b"moved."
     records = [warcinfo_record(86_400, {"software": "owt-pipeline/1", "format": "WARC File Format 1.1"})]
     records.append(http_record("http://example.org/old", 864_000_000, *moved, address="::1"))
@@ -190,7 +190,7 @@ def test_chunks_are_joined(pieces: list[bytes]) -> None:
 
 
 def encoded(body: bytes, encoding: str) -> bytes:
-    """A body as servers encode it, `gzip` as two members."""
+    """A body as encoded by servers; `gzip` has two members."""
     if encoding == "gzip":
         return gzip.compress(body[:100], mtime=0) + gzip.compress(body[100:], mtime=0)
     if encoding == "zstd":

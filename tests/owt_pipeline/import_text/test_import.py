@@ -1,4 +1,4 @@
-"""owt import: text of one's own as documents/."""
+"""owt import: your own text as documents/."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tokens of a run that builds on others: its own documents alone, and where those of its bases are."""
+"""The tokens of a run that builds on others: only its own documents, and references to those of its bases."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VAL = 0.3
 
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three months to their tokens; each has a text of its own and repeats all of the one before."""
+    """Three tokenized months; each has one new text and repeats all of the month before."""
     folder = tmp_path_factory.mktemp("chain")
     texts: list[str] = []
     for month in range(3):

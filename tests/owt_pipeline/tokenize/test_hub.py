@@ -1,4 +1,4 @@
-"""A tokenizer by its name at the Hugging Face hub: from a hub on loopback, then from the cache, then from nowhere."""
+"""A tokenizer named at the Hugging Face hub: from a hub on loopback, from the cache, and without either."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class Hub(BaseHTTPRequestHandler):
-    """What the hub answers for one file of one model."""
+    """A hub with one file of one model."""
 
     def do_GET(self) -> None:
         known = self.path in (f"/some/model/resolve/{revision}/tokenizer.json" for revision in ("main", COMMIT))

@@ -1,4 +1,4 @@
-"""The stage tokenize, on a corpus written as export writes it."""
+"""The stage tokenize on a corpus as written by export."""
 
 from __future__ import annotations
 
