@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gzip
 import itertools
 import os
@@ -123,6 +124,10 @@ async def some_of_each(request: Request) -> None:
         await request.answer(body, Content_Encoding=request.path[1:] if request.path != "/plain" else "")
 
 
+def _undated(found: dict[str, Response]) -> dict[str, Response]:
+    return {url: dataclasses.replace(response, date=0) for url, response in found.items()}
+
+
 WARCIO_WITH_BROTLI = """
 import brotli, warcio.bufferedreaders, warcio.cli
 class Decompressor:
@@ -158,7 +163,8 @@ def test_other_tools_read_our_warc_files_and_a_later_run_the_same_pages(
     assert all(record.verify_block_digest() for record in ArchiveIterator(str(file), parse_http=False))
     later = write_urls(urls, "later", num_shards=1)
     again = responses(later, run_stage(STAGE, Options(pages_from=(str(file),)), later)[0])
-    assert again == found
+    # The target of redirects was answered several times, perhaps in two seconds: the later run takes any of them.
+    assert _undated(again) == _undated(found)
     with pywb(tmp_path / "pywb", {"pages": file}) as server:
         for path in paths[2:]:
             with urllib.request.urlopen(f"{server}/pages/2026mp_/http://some.{DOMAIN}/{path}") as answer:
