@@ -79,7 +79,7 @@ def example(page: LabelledPage, opinions: Callable[[PageView], Sequence[str]]) -
     if found is None:
         return None
     label, sure = found
-    weight = sure * seen.weight**0.6
+    weight = sure * seen.counts.words**0.6
     weight /= weight.sum()
     page = dataclasses.replace(page, html="")
     words = count_words(seen, page.host, label, weight)
@@ -199,12 +199,7 @@ def name_words(name: str) -> list[str]:
 def count_words(page: PageView, host: str, label: np.ndarray, weight: np.ndarray) -> WordCounts:
     """The words of `page`, whose blocks have these labels and weights."""
     names: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-    size = len(page.parent)
-    own = np.bincount(page.container, weight, minlength=size)
-    good = np.bincount(page.container, weight * label, minlength=size)
-    for sums in (own, good):
-        running = np.concatenate(([0.0], np.cumsum(sums)))
-        sums[:] = running[page.end] - running[:-1]
+    own, good = page.tree.below(weight), page.tree.below(weight * label)
     words_of = [name_words(name) for name in page.names]
     for name, all_weight, good_weight in zip(page.name_of, own.tolist(), good.tolist(), strict=True):
         if all_weight > 0:

@@ -70,7 +70,7 @@ def fit_model(examples: Sequence[Example], seed: int = 0, recipe: Recipe = RECIP
                 p = probabilities([forest], values)
                 surroundings[index] = contextual(known.view, p)
                 values = np.concatenate((values, surroundings[index]), axis=1)
-                alike[index] = in_likely_text(values, known.view.weight * p)
+                alike[index] = in_likely_text(values, known.view.counts.words * p)
     everything = [True] * len(examples)
     table.add(np.concatenate(surroundings))
     second = [table.fit(everything, growth, 100 * seed + 20 + i) for i, growth in enumerate(recipe.second)]

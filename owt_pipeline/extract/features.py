@@ -45,11 +45,8 @@ class PageView:
     """A page as arrays: n blocks, and m containers that hold at least one.
 
     Attributes:
-      weight (n): the number of words, by which blocks are weighted.
-      chars, link_chars (n): characters, and how many of them are within links.
-      prose (n): whether the text is as long as a sentence or two and is not mostly links, as in articles.
-      container (n): the container of each block.
-      parent, end (m): of containers; the descendants of c are c + 1 to end[c] - 1.
+      counts (n): the sizes of the blocks; they are weighted by words.
+      tree (m): the containers.
       signatures (kinds, n): for each kind of signature, a number that is equal for blocks with the same markup around.
       names: the distinct names of containers: tag, classes, id.
       name_of (m): the index in `names` of each container's name.
@@ -61,13 +58,8 @@ class PageView:
       static (n, features): the features that do not depend on the model.
     """
 
-    weight: np.ndarray
-    chars: np.ndarray
-    link_chars: np.ndarray
-    prose: np.ndarray
-    container: np.ndarray
-    parent: np.ndarray
-    end: np.ndarray
+    counts: Counts
+    tree: Tree
     signatures: np.ndarray
     names: list[str]
     name_of: list[int]
@@ -104,13 +96,8 @@ def view(blocks: Sequence[Block], containers: Sequence[Container], head: Head) -
     columns += [(around_bits[home] >> _AROUND_BITS) & 1, of_kind, *_of_kinds(counts, of_kind)]
     columns += [depth[home], chrome_depth[home], content_depth[home]]
     return PageView(
-        weight=counts.words,
-        chars=counts.chars,
-        link_chars=counts.links,
-        prose=counts.prose,
-        container=home,
-        parent=tree.parent,
-        end=tree.end,
+        counts=counts,
+        tree=tree,
         signatures=signatures,
         names=names,
         name_of=name_of,
@@ -143,8 +130,14 @@ def _tree(blocks: Sequence[Block], containers: Sequence[Container]) -> tuple[Tre
 
 
 @dataclass(frozen=True)
-class _Counts:
-    """For each block: characters, words, characters in links, the number of its form, and two flags."""
+class Counts:
+    """Sizes of n blocks.
+
+    Attributes:
+      chars, words, links (n): characters, words, and characters within links.
+      form, heading (n): the number of the block's form; whether that is a heading.
+      prose (n): whether the text is as long as a sentence or two and is not mostly links, as in articles.
+    """
 
     chars: np.ndarray
     words: np.ndarray
@@ -154,13 +147,13 @@ class _Counts:
     prose: np.ndarray
 
 
-def _count_texts(blocks: Sequence[Block]) -> _Counts:
+def _count_texts(blocks: Sequence[Block]) -> Counts:
     chars = np.array([block.chars for block in blocks], dtype=np.float64)
     words = np.array([block.text.count(" ") for block in blocks], dtype=np.float64) + 1
     links = np.array([block.link_chars for block in blocks], dtype=np.float64)
     form = _small([_FORMS[block.form] for block in blocks])
     heading = form == _FORMS[HEADING]
-    return _Counts(
+    return Counts(
         chars,
         np.maximum(words, np.floor(chars / 12)),  # for scripts without spaces
         links,
@@ -176,7 +169,7 @@ def _small(values: Iterable[int]) -> np.ndarray:
 
 
 def _of_texts(
-    blocks: Sequence[Block], lowered: Sequence[str], containers: Sequence[Container], counts: _Counts, head: Head
+    blocks: Sequence[Block], lowered: Sequence[str], containers: Sequence[Container], counts: Counts, head: Head
 ) -> Columns:
     texts = [block.text for block in blocks]
     count = len(texts)
@@ -227,7 +220,7 @@ def _last(mask: np.ndarray, position: np.ndarray, otherwise: int = -1) -> np.nda
     return found
 
 
-def _of_head(blocks: Sequence[Block], texts: Sequence[str], counts: _Counts, head: Head) -> Columns:
+def _of_head(blocks: Sequence[Block], texts: Sequence[str], counts: Counts, head: Head) -> Columns:
     """Where the page shows its own description, and the text that it also has as data."""
     count = len(blocks)
     position = np.arange(count)
@@ -260,7 +253,7 @@ def _of_head(blocks: Sequence[Block], texts: Sequence[str], counts: _Counts, hea
     ]
 
 
-def _of_order(counts: _Counts) -> Columns:
+def _of_order(counts: Counts) -> Columns:
     """The position of a block on the page, and its neighbours."""
     chars, links, prose = counts.chars, counts.links, counts.prose
     count = len(chars)
@@ -283,7 +276,7 @@ def _of_order(counts: _Counts) -> Columns:
     return columns + page
 
 
-def _of_containers(counts: _Counts, tree: Tree, siblings: np.ndarray) -> Columns:
+def _of_containers(counts: Counts, tree: Tree, siblings: np.ndarray) -> Columns:
     """The contents of the containers around a block."""
     chars = tree.below(counts.chars)
     links = tree.below(counts.links)
@@ -296,7 +289,7 @@ def _of_containers(counts: _Counts, tree: Tree, siblings: np.ndarray) -> Columns
     return [shares.take(level, axis=1) for level in levels] + [siblings[level] for level in levels[1:3]]
 
 
-def _of_kinds(counts: _Counts, of_kind: np.ndarray) -> Columns:
+def _of_kinds(counts: Counts, of_kind: np.ndarray) -> Columns:
     """How much of the page's prose is in containers of each kind, and in none."""
     prose = counts.chars * counts.prose
     elsewhere = float(prose[~of_kind[:3].any(axis=0)].sum())
@@ -304,7 +297,7 @@ def _of_kinds(counts: _Counts, of_kind: np.ndarray) -> Columns:
     return [elsewhere, *shares]
 
 
-def _of_signatures(counts: _Counts, signatures: np.ndarray) -> Columns:
+def _of_signatures(counts: Counts, signatures: np.ndarray) -> Columns:
     """Sums over the blocks with the same markup around them."""
     prose = counts.chars * counts.prose
     all_prose, total = max(prose.sum(), 1.0), counts.chars.sum()
@@ -385,7 +378,12 @@ def _short_words(text: str) -> tuple[str, ...]:
 
 
 class Tree:
-    """Sums over the containers of a page."""
+    """The m containers of a page's n blocks, with sums over them.
+
+    Attributes:
+      home (n): the container of each block.
+      parent, end (m): the descendants of container c are c + 1 to end[c] - 1; the parent of the first is -1.
+    """
 
     def __init__(self, home: np.ndarray, parent: np.ndarray, end: np.ndarray):
         self.home, self.parent, self.end = home, parent, end

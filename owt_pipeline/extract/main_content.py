@@ -95,13 +95,13 @@ def main_content(
     forms = [PREFORMATTED if block.marked is not None and block.is_formula else block.form for block in blocks]
     likely = _together(page, forms, p)
     keep, most = (_cut(page, p, likely, favor, certainty) for certainty in (article, 0.0))
-    if page.weight[keep].sum() < _LEAST_STRICT * page.weight[most].sum():
+    if page.counts.words[keep].sum() < _LEAST_STRICT * page.counts.words[most].sum():
         keep = most
     _keep_terms(blocks, containers, keep)
     _keep_code(blocks, forms, keep)
     _leave_hidden(page, keep)
     if comments:
-        keep |= page.in_comments & page.prose
+        keep |= page.in_comments & page.counts.prose
     elif article >= _ARTICLES[1]:
         _leave_comments(page, keep)
     kept = _once([block for block, stays in zip(blocks, keep.tolist(), strict=True) if stays], containers)
@@ -113,7 +113,7 @@ def main_content(
 
 def _cut(page: PageView, p: np.ndarray, likely: np.ndarray, favor: Sequence[Cut], article: float) -> np.ndarray:
     """Which blocks are `likely` enough on a page that is an article with the probability `article`."""
-    f1 = expected_f1(page.weight, p)
+    f1 = expected_f1(page.counts.words, p)
     least = np.interp(article, _ARTICLES, [min(max(f1 - cut.margin, cut.least), cut.most) for cut in favor])
     between = np.interp(article, _ARTICLES, [cut.between for cut in favor])
     keep = likely >= least
@@ -123,9 +123,9 @@ def _cut(page: PageView, p: np.ndarray, likely: np.ndarray, favor: Sequence[Cut]
 def _is_teaser(blocks: Sequence[Block], page: PageView) -> np.ndarray:
     """Paragraphs next to prose that are mostly a link."""
     is_next = np.zeros(len(blocks), dtype=bool)
-    is_next[1:] = page.prose[:-1]
-    is_next[:-1] |= page.prose[1:]
-    found = is_next & (page.chars >= _TEASER_CHARS) & (page.link_chars > _TEASER_LINK * page.chars)
+    is_next[1:] = page.counts.prose[:-1]
+    is_next[:-1] |= page.counts.prose[1:]
+    found = is_next & (page.counts.chars >= _TEASER_CHARS) & (page.counts.links > _TEASER_LINK * page.counts.chars)
     for index in np.flatnonzero(found).tolist():
         found[index] = blocks[index].form in (PARAGRAPH, OTHER)
     return found
@@ -171,10 +171,10 @@ def _plain(block: Block) -> str:
 def _together(page: PageView, forms: Sequence[str], p: np.ndarray) -> np.ndarray:
     """`p` with the mean of the table for each row, and the mean of the list for each item."""
     p = p.copy()
-    for form, group in ((ROW, page.container), (ITEM, page.parent[page.container])):
+    for form, group in ((ROW, page.tree.home), (ITEM, page.tree.parent[page.tree.home])):
         if form in forms:
             of_form = np.array([other == form for other in forms])
-            numbers, weight = group[of_form], page.weight[of_form]
+            numbers, weight = group[of_form], page.counts.words[of_form]
             means = np.bincount(numbers, weight * p[of_form]) / np.maximum(np.bincount(numbers, weight), 1)
             p[of_form] = means[numbers]
     return p
@@ -198,7 +198,7 @@ def _keep_terms(blocks: Sequence[Block], containers: Sequence[Container], keep: 
 def _leave_comments(page: PageView, keep: np.ndarray) -> None:
     """Leave out readers' comments, unless there is little other text."""
     comments = page.in_comments & keep
-    if page.weight[keep & ~comments].sum() >= _LEAST_ARTICLE:
+    if page.counts.words[keep & ~comments].sum() >= _LEAST_ARTICLE:
         keep[comments] = False
 
 
@@ -231,7 +231,7 @@ def _keep_code(blocks: Sequence[Block], forms: Sequence[str], keep: np.ndarray) 
 def _leave_hidden(page: PageView, keep: np.ndarray) -> None:
     """Leave out text hidden by style or attribute, unless there is more of it than visible text: a script shows it."""
     hidden = page.unshown & keep
-    if page.weight[keep & ~hidden].sum() >= _SHOWN * page.weight[hidden].sum():
+    if page.counts.words[keep & ~hidden].sum() >= _SHOWN * page.counts.words[hidden].sum():
         keep[hidden] = False
 
 

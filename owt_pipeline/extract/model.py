@@ -42,7 +42,7 @@ class Model:
         values = np.concatenate((page.static.T, lexical(page, self.odds).T))
         p = probabilities(self.first, values.T)
         values = np.concatenate((values, contextual(page, p).T))
-        article = probabilities(self.pages, in_likely_text(values.T, page.weight * p)[None])
+        article = probabilities(self.pages, in_likely_text(values.T, page.counts.words * p)[None])
         return probabilities(self.second, values.T), float(article[0])
 
 
@@ -87,7 +87,7 @@ def lexical(page: PageView, odds: Odds) -> np.ndarray:
     nearest: list[float] = []
     means: list[float] = []
     of_names = [odds.of_name[name] for name in page.names]
-    for name, around in zip(page.name_of, page.parent.tolist(), strict=True):
+    for name, around in zip(page.name_of, page.tree.parent.tolist(), strict=True):
         low, high, mean = of_names[name]
         means.append(mean)
         if around < 0:
@@ -102,9 +102,7 @@ def lexical(page: PageView, odds: Odds) -> np.ndarray:
             highs.append(high if high > above else above)
             sums.append(sums[around] + mean)
             nearest.append(mean or nearest[around])
-    home = page.container
-    first = np.maximum(page.parent[home], 0)
-    second = np.maximum(page.parent[first], 0)
+    home, first, second = page.tree.levels(3)
     inherited = np.array((lows, highs, sums, nearest, means), dtype=np.float32)
     of_texts = odds.of_texts(page.words)
     of_headings = np.where(page.heading >= 0, of_texts[::2, page.heading], 0)
@@ -167,9 +165,8 @@ _START = 300  # characters whose words are looked up
 
 def contextual(page: PageView, p: np.ndarray) -> np.ndarray:
     """Features (n, features) of each block's surroundings from the probabilities `p` (n) of the first pass."""
-    weight = page.weight
+    weight, tree = page.counts.words, page.tree
     mass = weight * p
-    tree = Tree(page.container, page.parent, page.end)
     columns: Columns = [p]
     for signature in page.signatures:
         columns.append((np.bincount(signature, mass) / np.maximum(np.bincount(signature, weight), 1))[signature])
@@ -183,7 +180,7 @@ def contextual(page: PageView, p: np.ndarray) -> np.ndarray:
     columns += _of_runs(mass, p)
     for share in (0.5, 0.8, 0.95):
         target = int(np.flatnonzero(masses >= share * masses[0])[-1])
-        columns.append(_distance(page, target)[page.container])
+        columns.append(_distance(tree, target)[tree.home])
         columns.append(weights[target] / max(float(weights[0]), 1.0))
     before = np.cumsum(mass)
     columns += [before / total, (before - mass) / total]
@@ -273,14 +270,14 @@ def _long_words(text: str) -> list[str]:
     return (_ASCII_LONG_WORD if text.isascii() else _LONG_WORD).findall(text)
 
 
-def _distance(page: PageView, target: int) -> np.ndarray:
+def _distance(tree: Tree, target: int) -> np.ndarray:
     """For each container, how many levels above `target` the innermost container of both is."""
-    steps = np.zeros(len(page.parent) + 1, dtype=np.int64)
+    steps = np.zeros(len(tree.parent) + 1, dtype=np.int64)
     around = target
     while around >= 0:
         steps[around] += 1
-        steps[page.end[around]] -= 1
-        around = int(page.parent[around])
+        steps[tree.end[around]] -= 1
+        around = int(tree.parent[around])
     shared: np.ndarray = np.cumsum(steps[:-1])
     return shared[target] - shared
 

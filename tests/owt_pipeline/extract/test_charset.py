@@ -100,7 +100,7 @@ LEGACY = {
 
 @pytest.fixture(scope="module")
 def sentences(testdata: Path) -> dict[str, list[str]]:
-    """Sentences by language, without those that the set has damaged (U+FFFD)."""
+    """Sentences by language; those with U+FFFD are damaged in the data."""
     found = defaultdict(list)
     with gzip.open(testdata / "text" / "sentences-by-language.jsonl.gz", "rt", encoding="utf-8") as lines:
         for row in map(json.loads, lines):

@@ -33,14 +33,14 @@ def test_every_block_has_a_row_and_every_container_a_range() -> None:
     page = seen(PAGE)
     assert page.texts == ["Home", "News", "Foxes", PROSE.strip(), PROSE.strip(), "All rights reserved"]
     assert page.static.shape[0] == 6
-    for container, (start, end) in enumerate(zip(range(len(page.parent)), page.end, strict=True)):
+    for container, (start, end) in enumerate(zip(range(len(page.tree.parent)), page.tree.end, strict=True)):
         below = {container}
-        for index, parent in enumerate(page.parent):
+        for index, parent in enumerate(page.tree.parent):
             if parent in below:
                 below.add(index)
         assert below == set(range(start, end))
     with_an_empty_one = seen(f'<div class="ad"><div></div> </div>{PAGE}')
-    assert len(with_an_empty_one.parent) == len(page.parent)
+    assert len(with_an_empty_one.tree.parent) == len(page.tree.parent)
 
 
 def test_signatures_ignore_numbers_in_names() -> None:
