@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import resource
 import statistics
@@ -19,7 +18,7 @@ import torch
 
 from trainer import checkpoint
 from trainer.distributed import Ranks
-from trainer.page import Page
+from trainer.page import Page, replace_text
 
 PEAK_TFLOPS: dict[str, float] = {
     "A100": 312.0,
@@ -314,9 +313,7 @@ def _kept_until(path: Path, step: int) -> list[dict[str, Any]]:
                 records.append(record)
         except ValueError:
             continue
-    part = path.with_suffix(".part")
-    part.write_text("".join(kept), encoding="utf-8")
-    os.replace(part, path)
+    replace_text(path, "".join(kept))
     return records
 
 

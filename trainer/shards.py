@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from schemas import DATASETS
 from trainer import remote
-from trainer.manifest import MANIFEST_NAME, Base, ShardError, TokenFile, TokenManifest, ledger_of, read_manifest
+from trainer.manifest import MANIFEST_NAME, ShardError, TokenFile, TokenManifest, ledger_of, read_manifest
 
 
 @dataclass(frozen=True)
@@ -41,29 +41,31 @@ class TokenDataset:
 
     Attributes:
       folder: the folder of the shards, on the local disk or in a bucket.
-      digest: SHA-256 over all files' names and digests, as in the manifest.
+      manifest: what its ledger says of it.
       tokenizer: its tokenizer.
-      files: the data files by split (`train`, `val`).
-      ids_checked: whether all ids are known to be within the vocabulary; else they are read when they are opened.
-      manifest_sha256: hex digest of its manifest.
-      bases: the earlier runs of its chain, the oldest first.
-      opened: the documents of the splits asked for so far: their lengths are read once.
+      opened: the documents of the splits asked for so far, so that their lengths are read once.
     """
 
     folder: remote.Folder
-    digest: str
+    manifest: TokenManifest
     tokenizer: TokenizerInfo
-    files: dict[str, list[TokenFile]]
-    ids_checked: bool = False
-    manifest_sha256: str = ""
-    bases: tuple[Base, ...] = ()
     opened: dict[str, Documents] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over all files' names and digests."""
+        return self.manifest.digest
+
+    @property
+    def files(self) -> dict[str, list[TokenFile]]:
+        """The data files by split (`train`, `val`)."""
+        return self.manifest.files
 
     def documents(self, split: str) -> Documents:
         """The documents of one split; raises ShardError naming a file that is not what it should be."""
         if split not in self.opened:
             files, vocab_size = self.files.get(split, []), self.tokenizer.vocab_size
-            self.opened[split] = Documents.open(self.folder, files, vocab_size, self.ids_checked)
+            self.opened[split] = Documents.open(self.folder, files, vocab_size, self.manifest.ids_checked)
         return self.opened[split]
 
 
@@ -78,16 +80,16 @@ def open_chain(folder: str | Path, **options: Any) -> tuple[TokenDataset, ...]:
     """
     last = open_dataset(folder, **options)
     chain = []
-    for base in last.bases:
+    for base in last.manifest.bases:
         where = base.tokens(str(last.folder))
         try:
             dataset = open_dataset(where, **options)
         except ShardError as error:
             raise ShardError(f"{last.folder} builds on {base.uri}, whose tokens cannot be read: {error}") from error
-        if dataset.manifest_sha256 != base.sha256:
+        if dataset.manifest.sha256 != base.sha256:
             raise ShardError(
                 f"{where} has changed since {last.folder} was made from it: its manifest is "
-                f"{dataset.manifest_sha256[:12]}…, was {base.sha256[:12]}…; run the later run again, which accepts it"
+                f"{dataset.manifest.sha256[:12]}…, was {base.sha256[:12]}…; run the later run again, which accepts it"
             )
         chain.append(dataset)
     return (*chain, last)
@@ -147,10 +149,7 @@ def open_dataset(
         _check_size(place.path(file.path), sizes.get(file.path), file)
         if verify:
             place.local(file, verify)
-    tokenizer = dataclasses.replace(tokenizer, path=ledger.local(asset, verify))
-    return TokenDataset(
-        place, manifest.digest, tokenizer, manifest.files, manifest.ids_checked, manifest.sha256, manifest.bases
-    )
+    return TokenDataset(place, manifest, dataclasses.replace(tokenizer, path=ledger.local(asset, verify)))
 
 
 class Documents:

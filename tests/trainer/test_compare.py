@@ -229,7 +229,7 @@ def test_items_of_each_evaluation_sum_to_what_evaluate_reports(
     plain = tmp_path / "plain.txt"
     plain.write_text("def lambada(text):\n    return text – 1\n" * 5)
     (score,) = Evaluation("plain", "text", str(plain), "", 0).scores(trained, alone, 2).values()
-    reported = score_text(model, tokenizer, plain.read_text(), 399).report()
+    reported = score_text(model, tokenizer, plain.read_text(), 399)
     assert score.value == pytest.approx(reported["bits_per_byte"])
     assert score.weights == [len(plain.read_bytes())]
     (some,) = Evaluation("val", "val", str(corpora["plain"]), "", 300).scores(trained, alone, 2).values()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import functools
 import json
 import math
@@ -25,38 +24,17 @@ from trainer.pretrained import Tokenizer, load_pretrained
 from trainer.validation import validation_loss, validation_windows
 
 
-@dataclass(frozen=True)
-class TextScore:
-    """How well a model predicts a text.
-
-    Attributes:
-      nats: negative log-likelihood of the complete text.
-      tokens, words, bytes: of the text; words are split at white space, bytes are UTF-8.
-    """
-
-    nats: float
-    tokens: int
-    words: int
-    bytes: int
-
-    def report(self) -> dict[str, float | int]:
-        return {
-            "tokens": self.tokens,
-            "words": self.words,
-            "loss": self.nats / self.tokens,
-            "perplexity": _exp(self.nats / self.tokens),
-            "word_perplexity": _exp(self.nats / max(1, self.words)),
-            "bits_per_byte": self.nats / math.log(2) / self.bytes,
-        }
-
-
 def score_text(
-    model: GPT, tokenizer: Tokenizer, text: str, eot: int, *, stride: int = 0, micro_batch: int = 8
-) -> TextScore:
-    """Predict every token of `text` once, the first from an end-of-text.
+    model: GPT, tokenizer: Tokenizer, text: str, eot: int, *, words: int = 0, stride: int = 0, micro_batch: int = 8
+) -> dict[str, float | int]:
+    """How well the model predicts `text`: each token once, the first one from an end-of-text.
 
     Args:
+      words: that `word_perplexity` divides by; 0 for the words between white space.
       stride: as of `score_documents`.
+
+    Returns:
+      tokens, words, loss (nats per token), perplexity (per token), word_perplexity, bits_per_byte (of UTF-8).
 
     Raises:
       ValueError: the text has no token, or the stride is longer than the context.
@@ -65,7 +43,15 @@ def score_text(
     if not ids:
         raise ValueError("the text is empty: it has no perplexity")
     nats = float(score_documents(model, [ids], eot, stride=stride, micro_batch=micro_batch))
-    return TextScore(nats, len(ids), len(text.split()), len(text.encode("utf-8", "surrogatepass")))
+    words = words or len(text.split())
+    return {
+        "tokens": len(ids),
+        "words": words,
+        "loss": nats / len(ids),
+        "perplexity": _exp(nats / len(ids)),
+        "word_perplexity": _exp(nats / max(1, words)),
+        "bits_per_byte": nats / math.log(2) / len(text.encode("utf-8", "surrogatepass")),
+    }
 
 
 def score_documents(
@@ -338,8 +324,9 @@ def _evaluate(folder: str, options: EvaluateOptions, ranks: Ranks) -> dict[str, 
                 words, known = published_words(raw, options.text)
                 result["wikitext"] = f"the published {known} set" if known else "not a published set"
             text = detokenize(raw) if options.detokenize else raw
-            score = score_text(model, tokenizer(), text, trained.eot, stride=options.stride, micro_batch=micro_batch)
-            result |= dataclasses.replace(score, words=words).report()
+            result |= score_text(
+                model, tokenizer(), text, trained.eot, words=words, stride=options.stride, micro_batch=micro_batch
+            )
         for task, file in ((lambada, options.lambada), (hellaswag, options.hellaswag)):
             if file:
                 items = task(model, tokenizer(), Path(file), ranks, micro_batch)
