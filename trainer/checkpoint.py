@@ -1,11 +1,11 @@
-"""Checkpoints: complete or not there, and each says by checksums what it is and what it came from.
+"""Checkpoints: each is complete or absent, and records with checksums what it contains and what it was made from.
 
 OUT/checkpoints/step-00001000/
     checkpoint.json     written last: step, settings, shards, tokenizer, parent, versions, SHA-256 of each file
     model.safetensors   the weights, where each rank held them all
-    training/           optimizers, each rank's random numbers (`trainer.resume`), and weights that FSDP spread
+    training/           optimizers, each rank's random numbers (`trainer.resume`), and weights that FSDP shards
     tokenizer.json      the shards' tokenizer
-    model.sig           where it is signed: by OpenSSF's model-signing, so that whoever loads a model knows whose it is
+    model.sig           its signature by OpenSSF's model-signing, if it is signed
 
 A signature covers every file of the folder by its SHA-256. Keys are on the curves P-256, P-384 or P-521:
 
@@ -43,7 +43,7 @@ from trainer.remote import sha256_of
 RECORD = "checkpoint.json"
 WEIGHTS = "model.safetensors"
 TRAINING = "training"
-MODEL = "model."  # begins the names of weights in `training`
+MODEL = "model."  # prefix of the weights' names in `training`
 FORMAT = 2
 _NAME = re.compile(r"step-(\d{8,})")
 
@@ -61,11 +61,11 @@ class Record:
       model: the model's shape.
       settings: those of the run.
       data: digest of the token shards.
-      history: what the run has read from which step on, as `trainer.data.Phase`; the last entry is of `data`.
+      history: what the run has read from which step on, as `trainer.data.Phase`; the last entry describes `data`.
       tokenizer: name, sha256, vocab_size, eot.
       parent: digest of the checkpoint this run continued from, or "".
-      world_size: ranks that wrote it.
-      versions: of what shaped the numbers.
+      world_size: number of ranks that wrote it.
+      versions: of the libraries that determine the numbers.
       files: length and SHA-256 of each file.
     """
 
@@ -95,7 +95,7 @@ class Record:
 def make_record(
     step: int, model: ModelConfig, settings: dict[str, Any], corpora: Corpora, parent: str, world_size: int
 ) -> Record:
-    """The record of a run's state after `step` steps, its files yet to come."""
+    """The record of a run's state after `step` steps, as yet without files."""
     tokenizer = corpora.tokenizer
     known = {key: getattr(tokenizer, key) for key in ("name", "sha256", "vocab_size", "eot")}
     versions = {
@@ -112,7 +112,7 @@ def make_record(
 
 
 def begin(folder: Path, step: int) -> Path:
-    """An empty folder to write the checkpoint of `step` into, which `complete` makes one of those in `folder`."""
+    """An empty folder for the files of the checkpoint of `step`; `complete` makes it one of those in `folder`."""
     part = folder / f".{_name(step)}.part"
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
@@ -122,7 +122,7 @@ def begin(folder: Path, step: int) -> Path:
 def complete(
     part: Path, record: Record, weights: dict[str, torch.Tensor], tokenizer: Path, signer: Signer | None = None
 ) -> Path:
-    """Add weights, tokenizer and record to `part`, and return its path: it appears complete, by a rename, or not.
+    """Add weights, tokenizer and record to `part`, rename it when it is complete, and return the checkpoint's path.
 
     Without `weights`, they are in its folder `training`.
     """
@@ -130,7 +130,7 @@ def complete(
     shutil.copyfile(tokenizer, part / "tokenizer.json")
     if weights:
         save_file({name: tensor.contiguous() for name, tensor in weights.items()}, part / WEIGHTS)
-        shutil.copymode(part / "tokenizer.json", part / WEIGHTS)  # safetensors lets its owner alone read it
+        shutil.copymode(part / "tokenizer.json", part / WEIGHTS)  # else only its owner can read it
     paths = sorted(path for path in part.rglob("*") if path.is_file())
     files = {
         path.relative_to(part).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in paths
@@ -143,7 +143,7 @@ def complete(
         signer.sign(part)
     for path in [*part.rglob("*"), part]:
         _sync(path)
-    if final.exists():  # the same step written again: after a damaged one was passed over
+    if final.exists():  # the run continued from before a damaged checkpoint of this step
         shutil.rmtree(final)
     part.rename(final)
     _sync(part.parent)
@@ -151,10 +151,10 @@ def complete(
 
 
 def read_record(folder: Path) -> Record:
-    """The record of the checkpoint in `folder`, its files checked against it.
+    """The record of the checkpoint in `folder`, after checking its files against it.
 
     Raises:
-      CheckpointError: it names the file that is missing, cut short or changed.
+      CheckpointError: names the file that is missing, truncated or changed.
     """
     path = folder / RECORD
     try:
@@ -191,14 +191,14 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def latest(folder: Path, report: Callable[[str], None], *, strict: str = "") -> tuple[Path, Record] | None:
-    """The newest checkpoint that is intact, or None where there is none at all.
+    """The newest intact checkpoint, or None if there are no checkpoints.
 
     Args:
-      report: called with a line for each damaged checkpoint that is passed over.
-      strict: why none may be passed over, and what to do: a damaged newest one is an error.
+      report: called with a line for each damaged checkpoint that is skipped.
+      strict: if not empty, a damaged newest checkpoint is an error, whose message ends in this.
 
     Raises:
-      CheckpointError: there are checkpoints and all are damaged (it says of each what is wrong), or as `strict` says.
+      CheckpointError: all checkpoints are damaged (it says how), or the newest is and `strict` is given.
     """
     damaged = []
     for path in reversed(checkpoints(folder)):
@@ -238,7 +238,7 @@ def prune(newest: Path, keep_last: int, keep_every: int = 0) -> None:
 
 
 def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[GPT, Record]:
-    """The model of a checkpoint, for evaluation, and its record; raises CheckpointError."""
+    """The model of a checkpoint, in evaluation mode, and its record; raises CheckpointError."""
     record = read_record(folder)
     model = GPT(record.model_config)
     load_weights(model, folder)
@@ -248,11 +248,11 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[GPT, R
 def resolve(
     path: str | Path, step: int | None = None, report: Callable[[str], None] = lambda line: None, *, strict: str = ""
 ) -> Path:
-    """The checkpoint a user means by a checkpoint's folder, or by a run's: that of `step`, or its newest intact one.
+    """The checkpoint in `path`, or, in a run's folder, that of `step` or the newest intact one.
 
     Args:
       report: called with lines that name the checkpoint taken from a run's folder, and why it is not the newest.
-      strict: as of `latest`.
+      strict: of `latest`.
 
     Raises:
       CheckpointError: there is none, or as `latest`.
@@ -276,7 +276,7 @@ def resolve(
 
 
 def load_weights(model: GPT, folder: Path) -> None:
-    """The weights of a checkpoint into `model`, put together where FSDP's ranks wrote a part each."""
+    """Load the weights of a checkpoint into `model`, joined if FSDP's ranks wrote a part each."""
     if (folder / WEIGHTS).exists():
         model.load_state_dict(load_file(folder / WEIGHTS))
         return
@@ -290,7 +290,7 @@ def _name(step: int) -> str:
 
 
 def _checksum(entries: dict[str, Any]) -> str:
-    """SHA-256 of the record's entries, for damage that its files' digests do not show."""
+    """SHA-256 of the record's entries, which the digests of its files do not cover."""
     return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
 
 
@@ -316,7 +316,7 @@ class SignatureError(ValueError):
 
 
 class Signer:
-    """Signs folders with a private key; raises SettingsError for a file that is none."""
+    """Signs folders with a private key; raises SettingsError if `key` is not one."""
 
     def __init__(self, key: str) -> None:
         package = _package()
@@ -332,7 +332,7 @@ class Signer:
 
 
 class Verifier:
-    """Accepts folders signed with the private key that belongs to a public one; raises SettingsError for no key."""
+    """Checks folders against a public key; raises SettingsError if `key` is not one."""
 
     def __init__(self, key: str) -> None:
         package = _package()
@@ -343,13 +343,13 @@ class Verifier:
             raise SettingsError(f"verify_key: {key} is not a public key that can verify ({error}); {_KEYS}") from error
 
     def check(self, folder: Path) -> None:
-        """Raise SignatureError unless every file in `folder` is as its owner signed it, and there is no other."""
+        """Raise SignatureError unless the key's owner signed exactly the files in `folder`."""
         if not (folder / SIGNATURE).is_file():
             raise SignatureError(f"{folder} is not signed: it has no {SIGNATURE}; sign it, or leave verify_key out")
         hashing = _package().hashing.Config().set_ignored_paths(paths=[SIGNATURE], ignore_git_paths=False)
         try:
             self._config.set_hashing_config(hashing).verify(folder, folder / SIGNATURE)
-        except Exception as error:  # each mismatch is another type
+        except Exception as error:  # of several types
             raise SignatureError(f"{folder} is not what the owner of {self._key} signed: {error}") from error
 
 

@@ -1,4 +1,4 @@
-"""The trainer's commands: how they are parsed and run. A mistake is one line, with the nearest flag that exists."""
+"""How the trainer's commands are parsed and run. A user's mistake is reported in one line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Options = TypeVar("Options")
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Help is shown as it was written, flags are not abbreviated, and a mistake raises SettingsError."""
+    """Shows help as it was written, accepts no abbreviated flags, and raises SettingsError for a mistake."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(formatter_class=FlagFormatter, allow_abbrev=False, **arguments)
@@ -53,13 +53,13 @@ def read_text(path: str, what: str) -> str:
 
 
 def note(message: str) -> None:
-    """Print a line for people, on the error stream, apart from what the command makes; on rank 0 only."""
+    """Print a message to the error stream, apart from the command's output; on rank 0 only."""
     if os.environ.get("RANK", "0") == "0":
         print(message, file=sys.stderr, flush=True)
 
 
 def check_local(path: str, what: str, kind: str = "folder") -> None:
-    """Raise SettingsError where the user named a URI as `what`, which has to be a local `kind`."""
+    """Raise SettingsError if the user gave a URI as `what`, which has to be a local `kind`."""
     if "://" in path:
         raise SettingsError(f"{what}: {path} is not a local {kind}; copy it here first")
 
@@ -70,10 +70,9 @@ def run_command(
     work: Callable[[argparse.Namespace, Options], int | None],
     arguments: Sequence[str] | None,
 ) -> int:
-    """Parse `arguments`, the parser's own and the flags of the dataclass `options`, and do the command's `work`.
+    """Parse the parser's own arguments and the flags of the dataclass `options`, and do the command's `work`.
 
-    Returns:
-      The exit code: of `work`, or that of a mistake, which is one line on the error stream.
+    Returns the exit code of `run_reporting`.
     """
     add_flags(parser, options)
 
@@ -85,9 +84,9 @@ def run_command(
 
 
 def run_reporting(prog: str, work: Callable[[], int | None], *expected: type[Exception]) -> int:
-    """The exit code of `work`: 0, its own, or that of an error which is reported in one line.
+    """Do `work` and return its exit code, or that of an error, which is reported in one line on the error stream.
 
-    Such errors are `expected`, ValueError, OSError, and what a damaged cache of torch.compile causes.
+    Such errors are those `expected`, ValueError, OSError, and what a damaged cache of torch.compile causes.
     """
     try:
         return work() or 0
@@ -101,9 +100,9 @@ def run_reporting(prog: str, work: Callable[[], int | None], *expected: type[Exc
 
 
 def damaged_compile_cache(error: BaseException | None) -> str:
-    """What to do, where `error` comes from a library in torch.compile's cache that cannot be loaded; else nothing.
+    """What to do if `error` comes from a library in torch.compile's cache that cannot be loaded; else "".
 
-    A process that is killed while it compiles can leave an empty library there, which torch loads without a check.
+    A process that is killed while it compiles can leave an empty library there, which torch loads unchecked.
     """
     while error is not None:
         found = re.match(r"(/.+\.so): (.+)", str(error)) if isinstance(error, (ImportError, OSError)) else None

@@ -32,7 +32,7 @@ LEARNING_RATES = {
     "prettybig": 3e-4,
     "algpt2": 6e-4,
 }
-"""Peak rates of AdamW by size, as in table 2.1 of the GPT-3 paper (Brown et al., 2020); tiny's was tried."""
+"""Peak rates of AdamW by size, as in table 2.1 of the GPT-3 paper (Brown et al., 2020); tiny's is from trials."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class TrainConfig:
 
     data: tuple[str, ...] = option(
         help="token shards, WORKDIR/tokens, local or s3:// or gs://, with those of the runs it builds on; several are "
-        "mixed by their tokens, or by weights, as a/tokens=0.7 b/tokens=0.3",
+        "mixed in proportion to their tokens, or by weights: a/tokens=0.7 b/tokens=0.3",
         metavar="DIR",
     )
     out: str = option(help="folder of the run: its checkpoints and metrics", metavar="DIR", shapes_bytes=False)
@@ -50,52 +50,52 @@ class TrainConfig:
     )
     verify_shards: bool = option(False, "check the SHA-256 of every shard before training", shapes_bytes=False)
     cache: str | None = option(
-        None, "where shards of a bucket are kept (default: $OWT_CACHE or ~/.cache/owt)", metavar="DIR",
+        None, "where downloaded shards are kept (default: $OWT_CACHE or ~/.cache/owt)", metavar="DIR",
         shapes_bytes=False,
     )  # fmt: skip
-    cache_gb: float = option(100.0, "the most that cache may hold, in 10^9 bytes", minimum=0, shapes_bytes=False)
+    cache_gb: float = option(100.0, "size limit of the cache, in 10^9 bytes", minimum=0, shapes_bytes=False)
 
     preset: str = option("124M", "the model", choices=PRESETS)
-    n_layer: int | None = option(None, "layers, where not the preset's", minimum=1)
-    n_head: int | None = option(None, "heads, where not the preset's", minimum=1)
-    width: int | None = option(None, "channels, where not the preset's", minimum=1)
-    context: int | None = option(None, "tokens of a window, where not the preset's", minimum=1)
+    n_layer: int | None = option(None, "layers (default: the preset's)", minimum=1)
+    n_head: int | None = option(None, "heads (default: the preset's)", minimum=1)
+    width: int | None = option(None, "channels (default: the preset's)", minimum=1)
+    context: int | None = option(None, "tokens of a window (default: the preset's)", minimum=1)
     dropout: float = option(0.0, "dropout on attention and residuals", minimum=0, maximum=0.99)
 
-    rope: bool = option(False, "positions by rotating queries and keys, without a position embedding")
+    rope: bool = option(False, "rotary positions (queries and keys are rotated) in place of a position embedding")
     qk_norm: bool = option(False, "divide the queries and keys of each head by their RMS")
     activation: str = option("gelu", "of the MLP; relu2 is the squared ReLU", choices=("gelu", "relu2"))
-    separate_head: bool = option(False, "an output with weights of its own, zero at the start")
+    separate_head: bool = option(False, "an output layer with its own weights, initially zero")
     fp8_head: bool = option(False, "products of the output and its gradients in float8 (CUDA capability 8.9, or a CPU)")
-    value_embeddings: int = option(0, "embeddings added to the values of as many first and last layers", minimum=0)
+    value_embeddings: int = option(0, "embeddings added to the values of the first and last N layers", minimum=0)
     window_start: int = option(
-        0, "attention reaches so far at first, and doubles until it is full; 0 for full", minimum=0
+        0, "tokens that attention reaches back at first, doubled until it is full; 0 for full", minimum=0
     )
-    window_fraction: float = option(0.5, "share of the steps until attention is full", minimum=0, maximum=1)
+    window_fraction: float = option(0.5, "share of the steps after which attention is full", minimum=0, maximum=1)
 
     sampler: str = option("packed", "how documents become windows", choices=("packed", "longbiased"))
     long_min_tokens: int = option(512, "longbiased: a long document has this many tokens", minimum=1)
     long_fraction: float = option(0.7, "longbiased: share of windows from long documents", minimum=0, maximum=1)
-    document_mask: bool = option(False, "no attention across end-of-text: each document of a window by itself")
+    document_mask: bool = option(False, "no attention across end-of-text: documents in a window do not see each other")
     reset_positions: bool = option(False, "positions count from each end-of-text")
-    seed: int = option(1337, "of weights, dropout and the order of documents", minimum=0, maximum=(1 << 32) - 1)
+    seed: int = option(1337, "of the weights, dropout and the order of documents", minimum=0, maximum=(1 << 32) - 1)
 
     batch_tokens: int | None = option(
-        None, "tokens of a global batch, whatever the ranks (default: 524288; tiny: 8192)", minimum=1
+        None, "tokens of a global batch, for any number of ranks (default: 524288; tiny: 8192)", minimum=1
     )
     micro_batch: int = option(
-        8, "the most windows of one forward pass on one rank; 0 for what fits in memory", minimum=0, shapes_bytes=False
+        8, "most windows in one forward pass of a rank; 0 for as many as fit in memory", minimum=0, shapes_bytes=False
     )
-    preflight: bool = option(False, "print memory, work and time, and train nothing", shapes_bytes=False)
+    preflight: bool = option(False, "print the memory, work and time that the run needs, and stop", shapes_bytes=False)
     max_steps: int = option(
         0,
-        "steps, without extend_steps; 0 for 19,073 (10 billion tokens at 524,288), with init_from one epoch",
+        "steps before extend_steps; 0 for 19,073 (10 billion tokens at 524,288 per batch), or one epoch with init_from",
         minimum=0,
     )
 
-    optimizer: str = option("adamw", "of the weights", choices=OPTIMIZERS)
+    optimizer: str = option("adamw", "optimizer of the weights", choices=OPTIMIZERS)
     learning_rate: float | None = option(
-        None, "peak (default: by preset, 6e-4 for 124M; a tenth of that with init_from; 3e-2 for adafactor)", minimum=0
+        None, "peak (default: by preset, 6e-4 for 124M; a tenth of it with init_from; 3e-2 for adafactor)", minimum=0
     )
     min_fraction: float = option(0.1, "learning rate at the end, as a fraction of the peak", minimum=0, maximum=1)
     schedule: str | None = option(
@@ -104,28 +104,26 @@ class TrainConfig:
     warmup_steps: int = option(0, "steps of linear warm-up; 0 for a hundredth of max_steps", minimum=0)
     decay_fraction: float = option(0.2, "wsd: share of the steps that decay", minimum=0, maximum=1)
     extend_steps: tuple[int, ...] = option(
-        (), "steps after max_steps, each number with a warm-up, stable rate and decay of its own", minimum=1
+        (), "steps to add after max_steps; each number gets its own warm-up, stable rate and decay", minimum=1
     )
     weight_decay: float = option(0.1, "on matrices only", minimum=0)
-    beta1: float = option(0.9, "AdamW's first", minimum=0, maximum=1)
-    beta2: float = option(0.95, "AdamW's second", minimum=0, maximum=1)
+    beta1: float = option(0.9, "AdamW's beta1", minimum=0, maximum=1)
+    beta2: float = option(0.95, "AdamW's beta2", minimum=0, maximum=1)
     momentum_warmup: int = option(0, "muon: steps over which its momentum rises from 0.85 to 0.95", minimum=0)
     clip: float = option(1.0, "largest norm of the gradient; 0 for none", minimum=0)
 
-    device: str = option("auto", "auto is cuda where there is one; xla is a TPU", choices=DEVICES, shapes_bytes=False)
+    device: str = option("auto", "auto is cuda if there is a GPU; xla is a TPU", choices=DEVICES, shapes_bytes=False)
     dtype: str = option(
-        "auto", "of autocast; auto is bfloat16 on cuda and xla", choices=("auto", "float32", "bfloat16")
+        "auto", "precision of autocast; auto is bfloat16 on cuda and xla", choices=("auto", "float32", "bfloat16")
     )
     compile: bool = option(False, "torch.compile the model", shapes_bytes=False)
     autotune: bool = option(
         False, "with compile, time several kernels for each product and for masked attention", shapes_bytes=False
     )
-    fsdp: bool = option(
-        False, "spread weights and optimizer over the ranks (FSDP2), where they do not fit", shapes_bytes=False
-    )
+    fsdp: bool = option(False, "shard weights and optimizer over the ranks (FSDP2)", shapes_bytes=False)
     loss_chunk: int | None = option(
         None,
-        "tokens whose logits exist at a time; 0 for all, and torch's own loss (default: 2048 on a CPU, 0 on a GPU)",
+        "tokens whose logits exist at a time; 0 for all, with torch's own loss (default: 2048 on a CPU, 0 on a GPU)",
         minimum=0,
         shapes_bytes=False,
     )
@@ -138,12 +136,12 @@ class TrainConfig:
         None, "a text file to validate on, in contiguous windows, in place of the shards' val split", metavar="FILE"
     )
     val_windows: int = option(64, "windows of the fixed validation set", minimum=1)
-    save_every: int = option(1000, "steps between checkpoints; 0 for the last alone", minimum=0, shapes_bytes=False)
-    keep_last: int = option(3, "checkpoints kept", minimum=1, shapes_bytes=False)
-    keep_every: int = option(0, "never delete those of every N steps; 0 for none", minimum=0, shapes_bytes=False)
+    save_every: int = option(1000, "steps between checkpoints; 0 for only the last", minimum=0, shapes_bytes=False)
+    keep_last: int = option(3, "newest checkpoints to keep", minimum=1, shapes_bytes=False)
+    keep_every: int = option(0, "also keep the checkpoint of every N steps; 0 for none", minimum=0, shapes_bytes=False)
     max_spike: float = option(
         3.0,
-        "stop when 20 losses after the warm-up are this far above the median of the last 100 before; 0 for never",
+        "stop if the loss, after the warm-up, stays this far above its last 100's median for 20 steps; 0 for never",
         minimum=0,
         shapes_bytes=False,
     )
@@ -152,7 +150,7 @@ class TrainConfig:
         None, "private key (PEM, elliptic curve) that signs each checkpoint", metavar="PEM", shapes_bytes=False
     )
     verify_key: str | None = option(
-        None, "take checkpoints and init_from only if the owner of this public key signed them", metavar="PEM",
+        None, "refuse checkpoints and init_from unless the owner of this public key signed them", metavar="PEM",
         shapes_bytes=False,
     )  # fmt: skip
     publish: str | None = option(
@@ -161,7 +159,7 @@ class TrainConfig:
     )  # fmt: skip
     tracker: str = option(
         "tensorboard",
-        "where else figures go than training.html, metrics.jsonl",
+        "where figures go, apart from training.html and metrics.jsonl",
         choices=("tensorboard", "none"),
         shapes_bytes=False,
     )
@@ -173,7 +171,7 @@ class TrainConfig:
         if max(self.beta1, self.beta2) >= 1:
             raise SettingsError(f"beta1 {self.beta1} and beta2 {self.beta2} must be below 1")
         if self.fsdp and self.optimizer == "adafactor":
-            raise SettingsError("torch's Adafactor does not work on weights spread by fsdp; use adamw or muon")
+            raise SettingsError("torch's Adafactor does not work on weights sharded by fsdp; use adamw or muon")
         if self.document_mask and self.dropout:
             raise SettingsError("FlexAttention has no dropout: give document_mask or dropout, not both")
         if self.fp8_head and self.loss_chunk:
@@ -183,7 +181,7 @@ class TrainConfig:
             wrong += [f"optimizer {self.optimizer}"] * (self.optimizer != "adamw")
             wrong += ["micro_batch 0"] * (not self.micro_batch)
             if wrong:
-                raise SettingsError(f"device xla does not take {', '.join(wrong)}: it trains with adamw, as it is")
+                raise SettingsError(f"device xla does not support {', '.join(wrong)}: leave it out")
         if self.fsdp and not self.micro_batch:
             raise SettingsError("with fsdp, give the micro_batch: ranks cannot try one by one what fits")
 
@@ -195,7 +193,7 @@ class TrainConfig:
             raise SettingsError(str(error)) from error
 
     def windows_per_batch(self, context: int) -> int:
-        """Samples of a global batch; raises SettingsError where the tokens are no whole number of them."""
+        """Samples of a global batch; raises SettingsError if the tokens are not a multiple of the context."""
         tokens = self.batch_tokens or (8192 if self.preset == "tiny" else 524288)
         if tokens % context:
             below, above = tokens // context * context, -(-tokens // context) * context
@@ -213,22 +211,22 @@ class TrainConfig:
         return rate / 10 if self.init_from else rate
 
     def resolved(self, steps_an_epoch: int) -> TrainConfig:
-        """The same with `max_steps` and `schedule` as they are for this run: finetuning has its own."""
+        """The same with this run's `max_steps` and `schedule`, whose defaults differ for finetuning."""
         steps = self.max_steps or (steps_an_epoch if self.init_from else 19073)
         schedule = self.schedule or ("linear" if self.init_from else "cosine")
         return dataclasses.replace(self, max_steps=steps, schedule=schedule)
 
     @property
     def last_step(self) -> int:
-        """Steps of the run, those by which it was extended included."""
+        """Steps of the run, including `extend_steps`."""
         return self.max_steps + sum(self.extend_steps)
 
     def warmup_of(self, steps: int) -> int:
-        """Steps of the warm-up, of a schedule of `steps`."""
+        """Warm-up steps of a schedule of `steps` steps."""
         return min(self.warmup_steps or max(1, steps // 100), steps)
 
     def window_of(self, step: int) -> int:
-        """How many positions attention reaches at a step, or 0 for all: window_start, doubled at even intervals."""
+        """Positions that attention reaches at a step (0 for all): window_start, doubled at even intervals."""
         context = self.context or PRESETS[self.preset].context
         if not 0 < self.window_start < context:
             return 0
@@ -243,8 +241,8 @@ class TrainConfig:
     def learning_rate_of(self, step: int) -> float:
         """The learning rate of step 0 … last_step−1, of a run that is `resolved`.
 
-        What extends the run leaves the rates before it as they were; it rises from where they ended (Ibrahim et al.,
-        2024), unless the schedule is constant.
+        An extension does not change the rates before it. Unless the schedule is constant, it warms up from the last of
+        them (Ibrahim et al., 2024).
         """
         schedule, steps, start_fraction = self.schedule or "cosine", self.max_steps, 0.0
         for further in self.extend_steps:
@@ -264,7 +262,7 @@ class TrainConfig:
 
 
 _SHAPE = {field.name for field in dataclasses.fields(ModelConfig)} & {f.name for f in dataclasses.fields(TrainConfig)}
-"""The settings that are the model's own."""
+"""The settings that define the model's shape."""
 
 _EXAMPLES = """\
 examples:
@@ -292,7 +290,7 @@ def parse(arguments: Sequence[str] | None = None) -> TrainConfig:
 def parse_with_file(
     parser: CommandParser, arguments: Sequence[str] | None
 ) -> tuple[argparse.Namespace, dict[str, Any], str]:
-    """(flags, settings of the CONFIG.toml that may come first, where they are from, for errors)."""
+    """(flags, settings of the CONFIG.toml if one is given, the name of their source for errors)."""
     parser.add_argument(
         "config", nargs="?", type=Path, metavar="CONFIG.toml", help="settings, at the top or in [train]"
     )
@@ -305,7 +303,7 @@ def parse_with_file(
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The table `[train]` of a run's configuration, or the complete file where it has no tables."""
+    """The table `[train]` of a run's configuration, or the complete file if it has no tables."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -320,7 +318,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def changes(before: dict[str, Any], now: TrainConfig) -> tuple[list[str], list[str]]:
-    """What a resumed run's settings differ in: (what may not change, what may but changes the result)."""
+    """How a resumed run's settings differ: (refused changes, allowed changes that affect the result)."""
     frozen = _SHAPE - {"dropout"} | {"preset", "init_from", "seed", "batch_tokens", "optimizer"}
     frozen |= {"sampler", "long_min_tokens", "long_fraction", "document_mask", "reset_positions"}
     refused: list[str] = []

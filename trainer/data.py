@@ -1,6 +1,6 @@
 """Batches for the training loop: a rank's slice of global batch `step`, on its device, fetched ahead.
 
-And what is known of the documents in their windows: the mask that keeps each by itself, and their url_ids.
+And what concerns the documents in a window: the mask that separates them, and their url_ids.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from trainer.model import Mask
 from trainer.samplers import Packed, Sampler, Shifted, drawn, longbiased, mix
 from trainer.shards import Documents, TokenDataset, TokenizerInfo, check_same_tokenizer, columns, open_chain
 
-_MIX_KEY = 0x4D4958  # sets the places of the corpora apart from those of longbiased's two kinds
+_MIX_KEY = 0x4D4958  # so that the places of the corpora differ from those of longbiased's two kinds
 
 
 @dataclass(frozen=True)
 class Source:
-    """A dataset as a run's record names it: its folder, its digest, and the share of the samples that it gives."""
+    """A dataset as a run's record names it: its folder, its digest, and its share of the samples."""
 
     folder: str
     digest: str
@@ -40,7 +40,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Phase:
-    """What a run reads from one step on: `step` is the first, counted from 0, that has these datasets."""
+    """What a run reads from `step` on, counted from 0."""
 
     step: int
     sources: tuple[Source, ...]
@@ -55,15 +55,15 @@ class Phase:
 
 @dataclass(frozen=True)
 class Corpora:
-    """Token datasets of one tokenizer, and the share of the samples that each gives (they sum to 1).
+    """Token datasets with one tokenizer, and each one's share of the samples (they sum to 1).
 
-    Which corpus sample i is from, and which of its samples, follows from (seed, i) as all else does, and
-    each corpus is read in its own order: a corpus with a small share comes round less often.
+    (seed, i) determines which corpus sample i is from, and which of its samples it is. Each corpus is read in its own
+    order: one with a small share takes longer to repeat.
 
     Attributes:
       datasets, shares: those that are read now.
-      tokens: of each, to predict in one pass over its documents, each with its end-of-text.
-      history: what the run has read from which step on; the last entry is of `datasets`.
+      tokens: of each dataset, to predict in one pass over its documents, each with its end-of-text.
+      history: what the run has read from which step on; the last entry describes `datasets`.
       batch: samples of a step.
     """
 
@@ -79,7 +79,7 @@ class Corpora:
 
     @property
     def digest(self) -> str:
-        """The dataset's own digest, or one over those of all and their shares."""
+        """The digest of a single dataset, or one over the digests and shares of all."""
         if len(self.datasets) == 1:
             return self.datasets[0].digest
         lines = "".join(f"{d.digest}  {share!r}\n" for d, share in zip(self.datasets, self.shares, strict=True))
@@ -91,7 +91,7 @@ class Corpora:
         return Phase(step, tuple(Source(str(dataset.folder), dataset.digest, share) for dataset, share in named))
 
     def continuing(self, history: Sequence[Phase], step: int, batch: int) -> Corpora:
-        """The same in a run of `batch` samples a step, whose first `step` steps read what `history` says."""
+        """These corpora in a run of `batch` samples a step, whose first `step` steps have read what `history` says."""
         now = self.since(step)
         if not history or _read(history[-1]) != _read(now):
             history = (*history, now)
@@ -102,11 +102,11 @@ class Corpora:
     ) -> Sampler:
         """The training samples, `packed` or `longbiased`: a mixture of those of each dataset.
 
-        A dataset that the run has read before continues in its order where it stopped, whatever it was mixed with; a
-        new one begins at its first sample. So the samples of a step follow from the seed and the history alone.
+        A dataset that the run has read before continues where it stopped, whatever it was mixed with; a new one begins
+        at its first sample. So the samples of a step follow from the seed and the history alone.
 
         Raises:
-          ShardError: there are not enough tokens for a window, or, for `longbiased`, no document is long.
+          ShardError: there are too few tokens for a window, or no document is long enough for `longbiased`.
         """
         names = ", ".join(str(dataset.folder) for dataset in self.datasets)
         check_length(sum(self.tokens), context, f"{names}, split train")
@@ -132,7 +132,7 @@ class Corpora:
         return Shifted(mixed, -self.history[-1].step * self.batch) if self.history else mixed
 
     def _samples_read(self, seed: int) -> Counter[str]:
-        """The samples that each dataset, by its digest, gave before the last change of the data."""
+        """How many samples of each dataset, by digest, were read before the last change of the data."""
         read: Counter[str] = Counter()
         for phase, after in itertools.pairwise(self.history):
             sources = [source for source in phase.sources if source.share]
@@ -150,13 +150,12 @@ def open_corpora(data: Sequence[str], **options: Any) -> Corpora:
     """The token shards `data`, each with those of the runs that its run builds on.
 
     Args:
-      data: folders. Without weights each dataset gives samples in proportion to its tokens, as if all were one;
-        written FOLDER=WEIGHT, in proportion to the weights.
-      options: as of `open_dataset`.
+      data: folders, sampled in proportion to their tokens; or FOLDER=WEIGHT, in proportion to the weights.
+      options: of `open_dataset`.
 
     Raises:
-      SettingsError: an entry of another form, or weights for some alone.
-      ShardError: as `open_chain`, datasets of different tokenizers, or one that is named twice.
+      SettingsError: an entry is invalid, or only some have weights.
+      ShardError: as `open_chain`; the tokenizers differ; or a dataset is named twice.
     """
     if not data or not all(data):
         raise SettingsError("data: name a folder of token shards, WORKDIR/tokens")
@@ -209,25 +208,25 @@ def check_length(tokens: int, context: int, where: str) -> None:
 
 
 class Loader:
-    """A rank's batches. Its complete state is the step it is asked for.
+    """A rank's batches. It keeps no state: a batch follows from its step.
 
-    Global batch `step` is samples step·G … step·G+G−1. Rank r of R takes the r-th of R slices, and hands it
-    out as micro-batches, both as even as complete samples allow. So the batch is the same for any number of
-    ranks, any micro-batch, and does not need to divide; a micro-batch counts by its `weight`. All have one
-    shape, so that a compiled model is compiled once: what one lacks is filled with samples that are no targets.
+    Global batch `step` is samples step·G … step·G+G−1. Rank r of R takes the r-th of R slices and splits it into
+    micro-batches, both as evenly as complete samples allow. So the batch is the same for any number of ranks and any
+    micro-batch, and need not be divisible; the loss of a micro-batch counts by its `weight`. All micro-batches have one
+    shape, so that a model is compiled once: short ones are padded with samples whose targets are ignored.
 
     Args:
       sampler: where samples come from.
-      batch: G, the samples of a global batch, at least one a rank.
-      micro_batch: the most samples of one forward pass on one rank.
+      batch: G, the samples of a global batch, at least one per rank.
+      micro_batch: the most samples in one forward pass of a rank.
       rank, world_size: r and R.
       device: where batches go.
-      ahead: micro-batches to fetch before they are asked for.
+      ahead: micro-batches to prefetch.
       vocab_size: ids are below it.
 
     Attributes:
-      accumulation: micro-batches of a step, as many on every rank.
-      micro_batch: samples of each, those that fill it included.
+      accumulation: micro-batches per step, the same number on every rank.
+      micro_batch: samples of each, including the padding.
     """
 
     def __init__(
@@ -258,7 +257,7 @@ class Loader:
         return self.sampler.windows(step * self.samples + begin, max(1, end - begin))
 
     def weight(self, micro_step: int) -> float:
-        """The share of the global batch that a micro-batch is; 0 for one that only keeps step with other ranks."""
+        """A micro-batch's share of the global batch; 0 for one that is all padding, which other ranks wait for."""
         begin, end = self._span(micro_step)
         return (end - begin) / self.samples
 
@@ -273,9 +272,9 @@ class Loader:
         return self._split(number, self._read(number))
 
     def batches(self, step: int) -> Generator[tuple[torch.Tensor, torch.Tensor], None, None]:
-        """The same from global batch `step` on without end, fetched ahead.
+        """The micro-batches from global batch `step` on, without end.
 
-        A thread of its own reads and pins; the copy to the device does not wait.
+        A thread prefetches and pins them; the copy to the device is asynchronous.
         """
         with ThreadPoolExecutor(1, thread_name_prefix="loader") as reader:
             number = step * self.accumulation
@@ -295,7 +294,8 @@ class Loader:
             )
         if len(windows) < self.micro_batch:
             windows = windows[np.arange(self.micro_batch) % len(windows)]
-        tokens = torch.from_numpy(_as_signed(windows))
+        # The same bits as signed integers: torch has few operations for unsigned ones.
+        tokens = torch.from_numpy(windows.view(np.int16 if windows.dtype == np.uint16 else np.int32))
         return tokens.pin_memory() if self.device.type == "cuda" else tokens
 
     def _split(self, number: int, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -303,7 +303,7 @@ class Loader:
         if self._uneven:  # on every micro-batch, so that all have the same strides
             begin, end = self._span(number % self.accumulation)
             row = torch.arange(self.micro_batch, device=self.device)[:, None]
-            # Where all rows fill, the micro-batch's weight is 0, and its loss must be a number.
+            # If all rows are padding, one keeps its targets: the loss, whose weight is 0, must be a number.
             targets = targets.where(row < max(1, end - begin), -100)
         return inputs, targets
 
@@ -315,17 +315,12 @@ def split_windows(tokens: torch.Tensor, device: torch.device) -> tuple[torch.Ten
     return wide[:, :-1], wide[:, 1:]
 
 
-def _as_signed(tokens: np.ndarray) -> np.ndarray:
-    """The same bits as signed integers: torch has few operations for unsigned ones."""
-    return tokens.view(np.int16 if tokens.dtype == np.uint16 else np.int32)
-
-
 @dataclass(frozen=True)
 class DocumentBlocks:
-    """What a window's documents mean to the model: keyword arguments of `GPT.forward` for a batch of inputs.
+    """How the model treats the documents of a window: makes keyword arguments of `GPT.forward` for a batch of inputs.
 
-    An end-of-text opens each document, so the inputs themselves say where documents begin, on the
-    device, without a copy. What precedes a window's first end-of-text is the rest of one document.
+    Each document begins with an end-of-text, so they are found in the inputs, on the device. The tokens before a
+    window's first end-of-text are the rest of one document.
 
     Attributes:
       eot: id of end-of-text.
@@ -338,10 +333,10 @@ class DocumentBlocks:
     reset_positions: bool = False
 
     def __call__(self, inputs: torch.Tensor, window: int = 0) -> dict[str, Any]:
-        """`mask` and `positions` for inputs (B, T), those asked for.
+        """`mask` and `positions`, if they are enabled, for inputs (B, T).
 
         Args:
-          window: positions that each one sees, itself included; 0 for all before it.
+          window: how many positions each one sees, including itself; 0 for all before it.
         """
         arguments: dict[str, Any] = {}
         narrow = window if window < inputs.shape[1] else 0
@@ -359,7 +354,7 @@ def document_numbers(inputs: torch.Tensor, eot: int) -> torch.Tensor:
 
 
 def positions_within(inputs: torch.Tensor, eot: int) -> torch.Tensor:
-    """How far each of inputs (B, T) is from its document's end-of-text, or from the window's start; (B, T) int64."""
+    """The distance of each of inputs (B, T) from its document's end-of-text or the window's start; (B, T) int64."""
     index = torch.arange(inputs.shape[1], device=inputs.device)
     return index - torch.where(inputs == eot, index, 0).cummax(1).values
 
@@ -367,8 +362,8 @@ def positions_within(inputs: torch.Tensor, eot: int) -> torch.Tensor:
 def attention_mask(documents: torch.Tensor, window: int = 0) -> Mask:
     """Causal attention within documents, by their numbers (B, T), and within the last `window` positions if not 0.
 
-    On CUDA the blocks of FlexAttention (Dong et al., 2024), which skips those where nothing is seen;
-    elsewhere a boolean mask: a quarter of a megabyte for a window of 512, four times that for 1,024.
+    On CUDA a block mask of FlexAttention (Dong et al., 2024), which skips blocks in which nothing is seen; elsewhere a
+    boolean mask: a quarter of a megabyte for a window of 512, four times that for 1,024.
     """
     if documents.device.type == "cuda":
         return block_mask(documents, window)
@@ -380,7 +375,7 @@ def attention_mask(documents: torch.Tensor, window: int = 0) -> Mask:
 
 
 def block_mask(documents: torch.Tensor, window: int = 0) -> BlockMask:
-    """The same as blocks for FlexAttention, found by compiled code on CUDA: uncompiled it writes out every score."""
+    """The same as a block mask. It is made by compiled code on CUDA: uncompiled code would store every score."""
 
     def sees(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
         return (q >= k) & (q - k < reach) & (documents[b, q] == documents[b, k])
@@ -399,9 +394,9 @@ def _create_block_mask(device: str) -> Callable[..., BlockMask]:
 def url_ids_by_sample(
     corpora: Corpora, sampler_of: Callable[[Corpora], Sampler], first: int, count: int
 ) -> dict[int, list[int]]:
-    """The documents with tokens in each of the samples first … first+count−1, in their order there.
+    """The documents with tokens in each of the samples first … first+count−1, in the order of the sample.
 
-    The sampler is asked for the same samples of a corpus in which every token is its document's number.
+    They are read from the same samples of a corpus in which every token is the number of its document.
     """
     numbered, url_ids, before = [], [np.zeros(0, np.uint64)], 0
     for dataset in corpora.datasets:
@@ -419,7 +414,7 @@ def url_ids_by_sample(
 
 
 class _Numbers(Documents):
-    """Documents each of whose tokens is its own number, from `before` on."""
+    """Documents in which each token is the number of its document, counted from `before`."""
 
     def __init__(self, lengths: np.ndarray, before: int) -> None:
         self.lengths, self._before, self.dtype = lengths, before, np.dtype(np.int64)

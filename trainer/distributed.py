@@ -1,4 +1,4 @@
-"""The ranks of a run: from torchrun's environment, or one process alone."""
+"""The ranks of a run: those of torchrun's environment, or a single process."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _LOST = re.compile("gloo.*(?:closed by peer|reset by peer|Timed out|Broken pipe)
 
 @dataclass
 class Ranks:
-    """This process among those of the run: a context manager, which leaves them.
+    """This process and how it talks to the others of the run; a context manager that leaves the group.
 
     Attributes:
-      rank, world_size: 0 and 1 where there is one process.
+      rank, world_size: 0 and 1 in a single process.
       device: this rank's own.
-      saving: the group of the threads that save checkpoints, or None where there is one process.
+      saving: the group of the threads that save checkpoints; None in a single process.
     """
 
     rank: int
@@ -48,10 +48,10 @@ class Ranks:
 
     @classmethod
     def join(cls, device: str) -> Ranks:
-        """Join the process group torchrun describes, if it does. `device` is auto, cpu, cuda or xla.
+        """Join torchrun's process group if there is one. `device` is auto, cpu, cuda or xla.
 
         Raises:
-          ValueError: cuda is asked for and there is none, or xla without torch_xla.
+          ValueError: there is no CUDA device, or torch_xla is not installed.
         """
         if device == "xla":
             return _join_xla()
@@ -64,7 +64,7 @@ class Ranks:
             dist.init_process_group("nccl", device_id=place)
         else:
             dist.init_process_group("gloo")
-        # Decisions travel on a group of the CPU's: they never make it wait for the device.
+        # Decisions go through a group of their own on the CPU, so that they never wait for the device.
         control = dist.new_group(backend="gloo")
         saving = dist.new_group(backend="gloo")
         return cls(dist.get_rank(), dist.get_world_size(), place, saving, control)
@@ -78,7 +78,7 @@ class Ranks:
         return self._control is not None
 
     def any(self, flag: bool) -> bool:
-        """Whether `flag` holds on any rank; every rank gets the same answer."""
+        """Whether `flag` is true on any rank; every rank gets the same answer."""
         if not self.distributed:
             return flag
         seen = torch.tensor(int(flag))
@@ -108,41 +108,41 @@ class Ranks:
         return box[0]
 
     def share_weights(self, model: nn.Module) -> None:
-        """Give every rank rank 0's weights, where nothing else does."""
+        """Copy rank 0's weights to every rank, unless DDP or FSDP does it."""
 
     def average_gradients(self, model: nn.Module) -> None:
-        """Average the gradients over the ranks, where DDP or FSDP have not done so in the backward pass."""
+        """Average the gradients over the ranks, unless DDP or FSDP has done so in the backward pass."""
 
     def sync(self) -> None:
-        """End a step, on a device that records work to run it as one program."""
+        """End a step on a device that records the work of a step and runs it as one program."""
 
     def stack(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
         """Scalars of this rank's device as one tensor (N,)."""
         return torch.stack(list(values))
 
     def mesh(self) -> DeviceMesh:
-        """All ranks as FSDP wants them, until `leave`."""
+        """The device mesh of all ranks, for FSDP, until `leave`."""
         self._meshes.append(init_device_mesh(self.device.type, (self.world_size,)))
         return self._meshes[-1]
 
     def leave(self) -> None:
-        """Leave the group, and end its threads, which takes that nothing refers to the group any more.
+        """Leave the group and end its threads, which requires that nothing refers to the group any more.
 
-        A thread of gloo's that is there when the interpreter ends may abort the process: it drops the last reference
-        to a tensor, which needs the interpreter.
+        A gloo thread that is alive when the interpreter ends may abort the process: it drops the last reference to a
+        tensor, which needs the interpreter.
         """
         if self.distributed:
             dist.destroy_process_group()
             self.saving = self._control = None
             for mesh in self._meshes:  # which DTensor's caches keep forever
                 getattr(mesh, "_pg_registry", {}).clear()
-            gc.collect()  # modules are in cycles with their hooks
+            gc.collect()  # modules and their hooks refer to each other
 
     def __enter__(self) -> Ranks:
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: TracebackType | None) -> None:
-        traceback.clear_frames(trace)  # where the block failed, these hold the model, and so the group
+        traceback.clear_frames(trace)  # after an error, these hold the model and so the group
         self.leave()
         if isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and _LOST.search(str(error))):
             reason = str(error).partition("\n")[0]
@@ -153,14 +153,14 @@ class Ranks:
 
 
 def device_of(name: str) -> torch.device:
-    """The device called `name`: auto, cpu or cuda; raises ValueError where there is no such device."""
+    """The device called `name`: auto, cpu or cuda; raises ValueError if there is no such device."""
     if name == "cuda" and not torch.cuda.is_available():
         raise ValueError("device is cuda, but torch finds no CUDA device; use --device cpu")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
 def _join_xla() -> XlaRanks:
-    """This process' XLA device, among those that `trainer.xla` started; raises SettingsError without torch_xla."""
+    """This process among those that `trainer.xla` started; raises SettingsError without torch_xla."""
     package = xla_package()
     import torch_xla.runtime as runtime
 
@@ -169,7 +169,7 @@ def _join_xla() -> XlaRanks:
 
 
 class XlaRanks(Ranks):
-    """Processes with a TPU chip each. What they exchange goes over the chips, a step's gradients within its program."""
+    """Processes with one TPU chip each, which exchange data over the chips; gradients as part of a step's program."""
 
     @property
     def distributed(self) -> bool:
@@ -203,7 +203,7 @@ class XlaRanks(Ranks):
             self._add_up(gradients, gradients, 1 / self.world_size)
 
     def _add_up(self, tensors: list[torch.Tensor], results: list[torch.Tensor], scale: float) -> None:
-        """The sums over ranks, scaled, into `results`: one collective for all of them."""
+        """Write the scaled sums over ranks to `results`, by a single collective."""
         import torch_xla.core.xla_model as xm
 
         flat = torch.cat([tensor.flatten() for tensor in tensors])
@@ -222,7 +222,7 @@ class XlaRanks(Ranks):
 
 
 def xla_package() -> Any:
-    """torch_xla; raises SettingsError where it is not installed."""
+    """torch_xla; raises SettingsError if it is not installed."""
     try:
         import torch_xla
     except ImportError as error:
@@ -233,12 +233,12 @@ def xla_package() -> Any:
 
 
 def shard(model: nn.Module, blocks: Iterable[nn.Module], ranks: Ranks, bfloat16: bool, once: bool = False) -> None:
-    """Spread each parameter over the ranks (FSDP2): a block's are gathered while it computes.
+    """Shard each parameter over the ranks (FSDP2); those of a block are gathered while it computes.
 
-    The optimizer's state is spread with them. Every rank holds the complete model on entry, the same. With
-    `bfloat16` weights travel and compute in that, and gradients are added up in float32. Compile the
-    blocks before, so that the gathering is not part of the compiled code. With `reduced_when`, what the
-    first micro-batch of several gathers is kept until the last: a step gathers and casts each weight once.
+    The optimizer's state is sharded with them. On entry every rank holds the same complete model. With `bfloat16`,
+    weights are gathered and used in bfloat16, and gradients are summed in float32. Compile the blocks before, so that
+    gathering is not part of the compiled code. With `reduced_when`, weights that the first micro-batch gathers are kept
+    until the last: a step gathers and casts each weight once. `once` says that a step has a single micro-batch.
     """
     mesh = ranks.mesh()
     policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if bfloat16 else MixedPrecisionPolicy()
@@ -248,9 +248,9 @@ def shard(model: nn.Module, blocks: Iterable[nn.Module], ranks: Ranks, bfloat16:
 
 
 def averaging(model: nn.Module, ranks: Ranks) -> nn.Module:
-    """`model` as DDP calls it: gradients are averaged over the ranks while earlier blocks' are computed.
+    """`model` wrapped by DDP: gradients are averaged over the ranks while those of earlier blocks are computed.
 
-    On XLA the model itself: a step is one program, in which XLA overlaps what it can.
+    On XLA the model itself: a step is one program, in which XLA overlaps communication and computation.
     """
     if ranks.device.type == "xla":
         return model
@@ -259,9 +259,9 @@ def averaging(model: nn.Module, ranks: Ranks) -> nn.Module:
 
 
 def reduced_when(net: nn.Module, last: bool) -> AbstractContextManager[Any]:
-    """Around a micro-batch's passes: gradients travel once a step, with the `last`.
+    """Context of a micro-batch's forward and backward pass: gradients are averaged once a step, with the `last`.
 
-    The forward pass belongs inside too, or DDP prepares for it each time.
+    The forward pass must be inside too, or DDP prepares an average each time.
     """
     if isinstance(net, FSDPModule):
         net.set_requires_gradient_sync(last)
@@ -270,7 +270,7 @@ def reduced_when(net: nn.Module, last: bool) -> AbstractContextManager[Any]:
 
 
 def clip_gradients(model: nn.Module, largest: float) -> torch.Tensor:
-    """Scale the gradients down to the norm `largest` (0 for none); returns the norm they had."""
+    """Scale the gradients down to the norm `largest` (0 for no limit); returns their norm before."""
     norm = nn.utils.clip_grad_norm_(model.parameters(), largest or float("inf"))
     return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
@@ -285,9 +285,9 @@ def in_bfloat16(dtype: str, device: torch.device) -> bool:
 
 
 class StopSignals:
-    """SIGTERM and SIGINT as a name to look at between steps, instead of a death in the middle of one.
+    """SIGTERM and SIGINT, received as a name to check between steps instead of ending the process within one.
 
-    A context manager: what the signals did before is restored at its end.
+    A context manager that restores the previous handlers at its end.
     """
 
     def __init__(self) -> None:
@@ -295,7 +295,7 @@ class StopSignals:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> StopSignals:
-        if threading.current_thread() is threading.main_thread():  # Python sets handlers nowhere else
+        if threading.current_thread() is threading.main_thread():  # Python allows handlers only there
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._before[number] = signal.signal(number, self._receive)
         return self
@@ -305,7 +305,7 @@ class StopSignals:
             signal.signal(number, handler)
 
     def wait(self, seconds: float) -> bool:
-        """Whether a signal has come, at the latest in `seconds`."""
+        """Wait up to `seconds` for a signal; returns whether one has come."""
         end = time.monotonic() + seconds
         while not self.received and time.monotonic() < end:
             time.sleep(0.05)

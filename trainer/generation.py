@@ -1,4 +1,4 @@
-"""Text that a model writes, token by token."""
+"""Generate text, token by token."""
 
 from __future__ import annotations
 
@@ -24,16 +24,15 @@ def generate(
     stop: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Iterator[int]:
-    """Up to `max_tokens` ids that follow `prompt`, one by one, ending before `stop`.
+    """Up to `max_tokens` ids that continue `prompt`, one by one, ending before `stop`.
 
-    Each costs one token's forward pass, by a KV cache. When the context is full, writing continues from
-    its latest half.
+    With a KV cache, each costs one token's forward pass. When the context is full, it is cut to its latest half.
 
     Args:
       prompt: at least one id.
-      temperature: 0 takes the likeliest.
-      top_k: of the k likeliest alone; 0 for all.
-      top_p: of the fewest that together have probability p (Holtzman et al., 2020).
+      temperature: 0 picks the most likely token.
+      top_k: sample from the k most likely tokens; 0 for all.
+      top_p: sample from the fewest tokens that have this probability together (Holtzman et al., 2020).
     """
     if not prompt:
         raise ValueError("a prompt needs at least one token; end-of-text is the empty one")
@@ -65,7 +64,7 @@ def _choose(
         logits = logits[:top_k]
     probabilities = logits.softmax(0)
     if top_p < 1:
-        # The token that crosses p stays, and the likeliest always.
+        # The token that reaches p is kept, and always the most likely one.
         outside = probabilities.cumsum(0) - probabilities >= top_p
         outside[0] = False
         probabilities = probabilities.masked_fill(outside, 0)
@@ -74,9 +73,9 @@ def _choose(
 
 
 def write_texts(model: GPT, tokenizer: Path, eot: int, *, count: int, max_tokens: int) -> list[str]:
-    """`count` new documents of at most `max_tokens`, by the same draws each time; none without the package tokenizers.
+    """`count` new documents of at most `max_tokens`, with the same seed each time; none without the package tokenizers.
 
-    The model's mode and torch's own random numbers are left as they were.
+    The model's mode and the state of torch's random numbers are unchanged.
     """
     if importlib.util.find_spec("tokenizers") is None:
         return []
@@ -84,7 +83,7 @@ def write_texts(model: GPT, tokenizer: Path, eot: int, *, count: int, max_tokens
     was_training = model.training
     model.eval()
     texts = []
-    # Uncompiled: compiled blocks have the shape of a micro-batch, and each length would be compiled anew.
+    # Uncompiled: blocks are compiled for the shape of a micro-batch, and each length would be compiled again.
     with torch.compiler.set_stance("force_eager"):
         for _ in range(count):
             ids = generate(model, [eot], max_tokens, temperature=0.8, top_k=200, stop=eot, generator=generator)
@@ -94,7 +93,7 @@ def write_texts(model: GPT, tokenizer: Path, eot: int, *, count: int, max_tokens
 
 
 def stream_text(tokenizer: Tokenizer, ids: Iterator[int]) -> Iterator[str]:
-    """The text of `ids` in pieces, each complete: a character's bytes may be spread over tokens."""
+    """The text of `ids` in pieces that end at a character: its bytes may be in several tokens."""
     written: list[int] = []
     shown = ""
     for token in ids:

@@ -1,4 +1,4 @@
-"""The output, where torch's own costs too much: its loss by chunks, for memory; its products in float8, for time.
+"""The output layer with less memory and time than torch's own: a loss by chunks, and products in float8.
 
 Shapes: N tokens, C channels, V vocabulary.
 """
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from schemas import SettingsError
 
-_ROWS = 8  # tokens whose softmax is taken at a time: at GPT-2's vocabulary 1.6 MB in float32, which a cache holds
+_ROWS = 8  # tokens per softmax: with GPT-2's vocabulary 1.6 MB in float32, which fits in a cache
 
 
 def fused_cross_entropy(
@@ -21,16 +21,16 @@ def fused_cross_entropy(
 ) -> torch.Tensor:
     """Cross-entropy in nats of the logits x·weightᵀ, equal to F.cross_entropy's, in value and gradients.
 
-    A chunk's logits become their own gradient in the forward pass, as in Liger Kernel's fused linear
-    cross-entropy (Hsu et al., 2024): nothing is computed twice, and no other tensor of their size exists.
-    So its backward pass can be made once only.
+    A chunk's logits are overwritten by their gradient in the forward pass, as in Liger Kernel's fused linear
+    cross-entropy (Hsu et al., 2024): nothing is computed twice, and there is no other tensor of their size. The
+    backward pass can run only once.
 
     Args:
       x: (N, C).
       weight: (V, C), of which the rows from `vocab_size` on are padding.
-      targets: (N,); −100 counts for nothing.
-      chunk: rows of x at a time, about: all chunks are as even as can be.
-      reduction: `mean` or `sum` over the tokens that count.
+      targets: (N,); −100 is ignored.
+      chunk: about how many rows of x at a time: chunks are made as even as possible.
+      reduction: `mean` or `sum` over the tokens that are not ignored.
     """
     chunk = -(-len(x) // max(1, round(len(x) / chunk)))
     counts = (targets != -100).float()
@@ -40,9 +40,9 @@ def fused_cross_entropy(
 
 
 def best_chunk(device: str) -> int:
-    """Tokens of a chunk by default: on a CPU, where this is faster than the plain loss; 0 (the plain loss) elsewhere.
+    """Default tokens per chunk: on a CPU this is faster than the plain loss; 0 (the plain loss) elsewhere.
 
-    Each chunk adds to the gradient of the complete weight: at width 768, half as many tokens cost a tenth more time.
+    Each chunk adds to the gradient of the complete weight: at width 768, chunks of half the size take a tenth longer.
     """
     return 2048 if device == "cpu" else 0
 
@@ -85,9 +85,9 @@ class _FusedCrossEntropy(torch.autograd.Function):
 
 
 def _to_gradient(logits: torch.Tensor, targets: torch.Tensor, share: torch.Tensor, learns: bool) -> torch.Tensor:
-    """The loss of `logits` (N, V), each token by its `share` (N,); with `learns` they become its gradient."""
+    """The loss of `logits` (N, V), weighted by `share` (N,); with `learns`, its gradient overwrites them."""
     total = share.new_zeros(())
-    # torch.compile makes loops of its own, and would unroll this one.
+    # torch.compile makes its own loops, and would unroll this one.
     rows = len(logits) if logits.is_cuda or torch.compiler.is_compiling() else _ROWS
     for part, wanted, weights in zip(logits.split(rows), targets.split(rows), share.split(rows), strict=True):
         logs = F.log_softmax(part, 1, dtype=torch.float32)
@@ -102,14 +102,14 @@ def float8_linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """x·weightᵀ (…, V) for x (…, C) and weight (V, C): this product and those of both gradients in float8.
 
     As modded-nanogpt's head (Jordan et al., 2024): values in e4m3, gradients in e5m2, sums in float32. Each tensor has
-    one scale, by which its largest number becomes the format's largest; modded-nanogpt's are constants, found by hand.
+    one scale, which maps its largest number to the format's largest; modded-nanogpt's scales are constants.
     On a GPU the numbers of tokens, channels and the vocabulary must be multiples of 16.
     """
     return _Float8Linear.apply(x.flatten(0, -2), weight).unflatten(0, x.shape[:-1])
 
 
 def check_float8(device: torch.device, width: int, context: int) -> None:
-    """Raise SettingsError where a head of `width` channels, for windows of `context`, cannot be computed in float8."""
+    """Raise SettingsError if a head of `width` channels, with windows of `context`, cannot be computed in float8."""
     if width % 16 or context % 16:
         raise SettingsError(f"fp8_head needs a width and a context that are multiples of 16, not {width} and {context}")
     one, matrix = torch.ones((), device=device), torch.ones(16, 16, device=device).to(torch.float8_e4m3fn)
@@ -143,7 +143,7 @@ class _Float8Linear(torch.autograd.Function):
 
 
 def _by_columns(matrix: torch.Tensor) -> torch.Tensor:
-    """The same with contiguous columns, by which alone a GPU multiplies contiguous rows."""
+    """The same matrix with contiguous columns, which a GPU requires of a product's second factor."""
     return matrix.T.contiguous().T
 
 

@@ -1,4 +1,4 @@
-"""What a run's ledger says of its token shards, read with json and pyarrow alone.
+"""What a run's ledger says of its token shards, read with json and pyarrow only.
 
 `RUN/tokens/` holds the shards, `RUN/ledger/tokens/` the manifest, the list of files and the tokenizer; to take the
 tokens elsewhere, copy both. `schemas.manifest` describes the formats.
@@ -46,10 +46,10 @@ class TokenFile:
 
 @dataclass(frozen=True)
 class Base:
-    """An earlier run that a run builds on, and whose tokens are its own too.
+    """An earlier run that a run builds on, whose tokens it includes.
 
     Attributes:
-      uri: of the earlier run's folder: relative to the later one's, an absolute path, or a URI.
+      uri: the earlier run's folder: relative to the later one's, an absolute path, or a URI.
       sha256: hex digest of its `manifest.json` of the tokens.
     """
 
@@ -57,7 +57,7 @@ class Base:
     sha256: str
 
     def tokens(self, folder: str) -> str:
-        """Where its token shards are, seen from those in `folder`, a path or URI."""
+        """The folder of its token shards, given the later run's token shards `folder`, a path or URI."""
         run = folder.rstrip("/").rpartition("/")[0]
         if "://" in self.uri or self.uri.startswith("/"):
             found = self.uri.rstrip("/")
@@ -80,7 +80,7 @@ class TokenManifest:
       ids_checked: whether all ids are known to be within the vocabulary.
       files: the data files by split (`train`, `val`), ordered by path.
       assets: the other files, such as the tokenizer's.
-      bases: every earlier run of its chain, the oldest first.
+      bases: all earlier runs that its run builds on, the oldest first.
     """
 
     sha256: str
@@ -101,7 +101,7 @@ def ledger_of(folder: str) -> str:
 def read_manifest(read: Callable[[str], bytes], where: str) -> TokenManifest:
     """The manifest in the ledger's folder `where`, whose files `read` reads.
 
-    Raises FileNotFoundError where there is no manifest, ShardError for one that is damaged, of another version, or of
+    Raises FileNotFoundError if there is no manifest, and ShardError for one that is damaged, of another version, or of
     another dataset.
     """
     content = read(MANIFEST_NAME)

@@ -1,4 +1,4 @@
-"""What a run reports: a JSON line for every step, a page, a tracker's events, a progress line; and when it diverges."""
+"""What a run reports: a JSON line per step, a page, TensorBoard events, progress lines; and when it has diverged."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ PEAK_TFLOPS: dict[str, float] = {
     "RTX 3090": 71.0,
 }
 """Dense bf16 rates with 32-bit accumulation, in 10**12 operations a second, by NVIDIA's data sheets."""
-_PLAIN = re.compile(r"NVIDIA|GeForce|SXM\d?|PCI[Ee]|\d+GB|HBM\d\w*")  # what a name may say in addition
+_PLAIN = re.compile(r"NVIDIA|GeForce|SXM\d?|PCI[Ee]|\d+GB|HBM\d\w*")  # words of a name that make no difference
 
 
 class StepLog:
-    """Records of the steps done, whose losses stay on the device until `collect`.
+    """The records of finished steps, whose losses stay on the device until `collect`.
 
     Args:
       metrics: where records go, on rank 0; None elsewhere.
       watch: stops a run that diverges.
       tokens, flops: of one step, over all ranks.
       max_steps: of the run.
-      say: prints a line for people.
+      say: prints a message.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class StepLog:
 
     @property
     def unusual(self) -> bool:
-        """Whether the last loss collected was a spike: what it leads to is not known yet."""
+        """Whether the last collected loss was part of a spike, which may yet turn out to be divergence."""
         return self._watch.since > 0
 
     def note(self, **values: float) -> None:
@@ -101,7 +101,7 @@ class StepLog:
             self._metrics.write_samples(self._records[-1]["step"], texts)
 
     def write(self) -> None:
-        """Write the records collected, and print a line of the last."""
+        """Write the collected records, and print the progress line of the last."""
         if self._metrics:
             for record in self._records:
                 self._metrics.write(record)
@@ -110,7 +110,7 @@ class StepLog:
         self._records.clear()
 
     def restart_clock(self) -> None:
-        """Count no time until now as that of steps: it was spent on validation or on a checkpoint."""
+        """Leave the time until now, spent on validation or a checkpoint, out of the steps' rates."""
         self._clock = time.perf_counter()
 
     def close(self) -> None:
@@ -119,27 +119,27 @@ class StepLog:
 
 
 class Diverged(RuntimeError):
-    """The loss or the gradient is no longer a number, or the loss has leapt up and stayed there."""
+    """The loss or gradient is not finite, or the loss has risen far above its usual level and stayed there."""
 
 
-_PATIENCE = 20  # steps of a spike: many a run recovers from a few
+_PATIENCE = 20  # steps: many runs recover from shorter spikes
 
 
 class LossWatch:
     """Stops a run whose loss or gradient is not finite, or whose loss stays `max_spike` above its usual median.
 
-    The median is that of the last 100 losses that were no spike. A spike stops the run when it has lasted 20 steps.
+    The median is that of the last 100 losses outside spikes. A spike stops the run once it has lasted 20 steps.
 
     Args:
-      max_spike: in nats; 0 for none.
-      warmup_steps: steps in which no loss is a spike.
+      max_spike: in nats; 0 to ignore spikes.
+      warmup_steps: first steps, in which no loss counts as a spike.
       run: the run's folder.
-      url_ids: of each sample of a step's batch.
-      saved: waits until the checkpoint being written is there.
-      main: whether this rank is the one that writes `diverged.json`.
+      url_ids: returns the documents of each sample in a step's batch.
+      saved: waits until the checkpoint being written is complete.
+      main: whether this rank writes `diverged.json`.
 
     Attributes:
-      since: the first step of the spike that lasts until now, or 0.
+      since: the first step of the current spike, or 0.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class LossWatch:
             if step < self.since + _PATIENCE - 1:
                 return
             step = self.since
-        self._saved()  # the last good one may be on its way
+        self._saved()  # the last good checkpoint may still be in writing
         saved = checkpoint.checkpoints(self._run / "checkpoints")
         good = str(saved[-1]) if saved else "none"
         samples = self._url_ids(step)
@@ -183,8 +183,8 @@ class LossWatch:
             f"loss {loss:.4g}{f', usually {usual:.4g}, for {_PATIENCE} steps' if spike else ''}, "
             f"gradient norm {norm:.4g}; "
             f"the last good checkpoint is {good}. Look at these documents ({path} names those of each sample; "
-            f"`owt why URL_ID --workdir …` tells of one), try a lower learning_rate or a longer warm-up"
-            f"{', or allow it by max_spike' if spike else ''}"
+            f"`owt why URL_ID --workdir …` shows what happened to one), try a lower learning_rate or a longer warm-up"
+            f"{', or raise max_spike' if spike else ''}"
         )
 
 
@@ -193,11 +193,11 @@ class Metrics:
 
     Args:
       folder: the run's folder.
-      step: steps done already; records of later ones, from a run that was killed, are removed.
+      step: steps already done; records of later steps, left by a killed run, are removed.
       tracker: TensorBoard's writer, or None.
       settings: of the run, for its page.
       max_steps: of the run.
-      data: what the run reads, from which step on.
+      data: (step, what the run reads from then on).
     """
 
     def __init__(
@@ -255,7 +255,7 @@ def mfu(flops_per_second: float, device: torch.device) -> float | None:
 def peak_tflops(name: str) -> float | None:
     """The peak rate of the GPU that the driver calls `name`.
 
-    None where a word is left over that may mean another chip or a part of it: Laptop, Ti, D, NVL, MIG.
+    None if the name has a word that may mean another chip, or a part of one: Laptop, Ti, D, MIG.
     """
     words = set(name.replace("-", " ").split())
     keys = {key: set(key.split()) for key in PEAK_TFLOPS}
@@ -264,7 +264,7 @@ def peak_tflops(name: str) -> float | None:
 
 
 def memory_gb(device: torch.device) -> float:
-    """The most memory this process has held, in 10**9 bytes: of the GPU, or resident."""
+    """Peak memory of this process in 10**9 bytes: of the GPU, or resident on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 1e9
     unit = 1 if sys.platform == "darwin" else 1024
@@ -272,7 +272,7 @@ def memory_gb(device: torch.device) -> float:
 
 
 def progress_line(record: dict[str, Any], max_steps: int, device: torch.device) -> str:
-    """One line for people."""
+    """The progress line of a step."""
     step, rate = record["step"], record["tokens_per_s"]
     parts = [f"step {step}/{max_steps}", f"loss {record['loss']:.4f}"]
     if "val_loss" in record:

@@ -30,19 +30,18 @@ class ModelConfig:
     """The model's shape.
 
     Attributes:
-      vocab_size: ids outside; inside it is padded to a multiple of 128, which matrix units like.
-      context: the most positions.
+      vocab_size: ids are below it; the embedding is padded to a multiple of 128, which is faster on matrix units.
+      context: maximum number of positions.
       n_layer, n_head, width: blocks, heads and channels.
       dropout: on attention and residuals, never on embeddings.
-      embedding_width: width of the embedding, projected up to `width`; 0 for the same (GPT-2).
-        With `shared_layers`, one block's weights in every layer, it makes ALBERT's savings
-        (Lan et al., 2019).
+      embedding_width: width of the embedding, which is projected up to `width`; 0 for the same width (GPT-2).
+      shared_layers: all layers share one block's weights. Both save parameters as in ALBERT (Lan et al., 2019).
       rope: positions by rotating queries and keys (Su et al., 2021), and no position embedding.
       qk_norm: queries and keys of each head are divided by their RMS (Henry et al., 2020).
       activation: `gelu`, or `relu2` for the squared ReLU (So et al., 2021).
-      separate_head: the output has weights of its own, zero at the start.
-      value_embeddings: that many embeddings of the tokens are added to the values of the first and, again, the last
-        layers (Zhou et al., 2024; Jordan's modded-nanogpt).
+      separate_head: the output layer has its own weights, initially zero.
+      value_embeddings: this many embeddings of the tokens are added to the values of the first layers and, again, of
+        the last (Zhou et al., 2024; Jordan's modded-nanogpt).
     """
 
     vocab_size: int = 50257
@@ -71,12 +70,12 @@ class ModelConfig:
 
     @property
     def is_gpt2(self) -> bool:
-        """Whether this is a model as published, without a piece that GPT-2 lacks."""
+        """Whether this is GPT-2 as published, without additional parts."""
         plain = ModelConfig(self.vocab_size, self.context, self.n_layer, self.n_head, self.width, self.dropout)
         return self == plain
 
     def value_embedding_of(self, layer: int) -> int | None:
-        """The number of the embedding whose rows `layer` adds: the first layers have one each, the last the same."""
+        """The number of the value embedding of `layer`: the first layers have one each, and the last the same ones."""
         number = layer if layer < self.value_embeddings else layer - (self.n_layer - self.value_embeddings)
         return number if 0 <= number < self.value_embeddings else None
 
@@ -109,7 +108,7 @@ class KVCache:
 
 
 class Linear(nn.Linear):
-    """A product whose weight may have been cast before: see `GPT.cast_weights`."""
+    """A linear layer whose weight may have been cast beforehand: see `GPT.cast_weights`."""
 
     cast: torch.Tensor | None = None
 
@@ -118,7 +117,7 @@ class Linear(nn.Linear):
 
 
 class GPT(nn.Module):
-    """A GPT-2. Parameters bear the names of the published checkpoints (`h.0.attn.c_attn.weight`)."""
+    """A GPT-2. Parameters have the names of the published checkpoints (`h.0.attn.c_attn.weight`)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -138,7 +137,7 @@ class GPT(nn.Module):
             tables = (nn.Embedding(config.padded_vocab_size, config.width) for _ in range(config.value_embeddings))
             self.value_embeddings = nn.ModuleList(tables)
         self.checkpoint_activations = False
-        self.loss_chunk = 0  # about the tokens whose logits exist at a time; 0 for the plain loss
+        self.loss_chunk = 0  # about how many tokens' logits exist at a time; 0 for the plain loss
         self._cast_head: torch.Tensor | None = None
         self.fp8_head = False  # in training, the output's products in float8; its loss is the plain one
         self.apply(self._init)
@@ -164,14 +163,14 @@ class GPT(nn.Module):
         mask: Mask | None = None,
         positions: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """The loss, or the logits where there are no `targets`.
+        """The loss, or the logits without `targets`.
 
         Args:
           ids: (B, T), T at most `context`.
-          targets: (B, T); −100 counts for nothing.
+          targets: (B, T); −100 is ignored.
           reduction: of the cross-entropy in nats: `mean`, `sum`, or `none` for (B, T).
-          mask: which position sees which, where not all that precede it (`documents.attention_mask`).
-          positions: of each token (B, T), where not 0 … T − 1 (`documents.positions_within`).
+          mask: which position sees which (`data.attention_mask`); by default each sees all before it.
+          positions: of each token, (B, T) (`data.positions_within`); by default 0 … T − 1.
 
         Returns:
           A scalar (or (B, T)), or logits (B, T, V).
@@ -179,22 +178,22 @@ class GPT(nn.Module):
         return self._output(self._hidden(ids, None, mask, positions), targets, reduction)
 
     def cast_weights(self, dtype: torch.dtype | None) -> None:
-        """Compute with the matrices as they are now in `dtype`, until the next call; None for the weights themselves.
+        """Until the next call, compute with the current matrices cast to `dtype`; None for the weights themselves.
 
-        Autocast would cast them in every pass. Gradients still reach the weights, and are added up in their own type.
+        Autocast would cast them in every pass. Gradients still reach the weights, and are summed in the weights' type.
         """
         for module in self.modules():
             if isinstance(module, Linear):
                 module.cast = None if dtype is None else module.weight.to(dtype)
-        # The fused loss adds a gradient of its own up in the type that it is given, and float8 has a scale.
+        # The fused loss sums its gradient in the type of the weight that it is given, and float8 computes a scale.
         head = None if dtype is None or self.loss_chunk or self.fp8_head else dtype
         self._cast_head = self._head_weight.to(head) if head else None
 
     def compile_parts(self, mode: str | None = None) -> None:
-        """Compile each block, and the output with its loss, by itself (all blocks by one compilation).
+        """Compile each block, and the output with its loss, separately (all blocks share one compilation).
 
-        So DDP averages a block's gradients while the blocks before it are still computing, FSDP gathers a
-        block's weights outside the compiled code, and recomputed activations are those of compiled blocks.
+        So DDP averages a block's gradients while the blocks before it are still computing, FSDP gathers a block's
+        weights outside compiled code, and recomputed activations come from compiled blocks.
         """
         for block in self.h:
             block.forward = torch.compile(block.forward, dynamic=False, mode=mode)  # type: ignore[method-assign]
@@ -212,7 +211,7 @@ class GPT(nn.Module):
         return loss.view_as(targets) if reduction == "none" else loss
 
     def next_logits(self, ids: torch.Tensor, cache: KVCache) -> torch.Tensor:
-        """Logits (B, V) of the token after `ids` (B, T), which follow what `cache` holds; extends it.
+        """Logits (B, V) of the token after `ids` (B, T), which continue the positions in `cache` and are added to it.
 
         T is any number with an empty cache, and 1 after that.
         """
@@ -254,7 +253,7 @@ class GPT(nn.Module):
         return self._head_weight if self._cast_head is None else self._cast_head
 
     def _values(self, layer: int, ids: torch.Tensor) -> torch.Tensor | None:
-        """What is added to the values of `layer`."""
+        """The embeddings that are added to the values of `layer`, if any."""
         number = self.config.value_embedding_of(layer)
         return None if number is None else self.value_embeddings[number](ids)
 
@@ -265,13 +264,13 @@ class GPT(nn.Module):
     def _logits(self, x: torch.Tensor) -> torch.Tensor:
         linear = float8_linear if self.fp8_head and self.training else F.linear
         logits = linear(self._narrow(x), self._head)
-        # The vocabulary's padding gets no probability, so its gradient is zero by itself: autograd need not know.
+        # The vocabulary's padding gets no probability, so its gradient is zero: autograd need not see this.
         logits.detach()[..., self.config.vocab_size :].fill_(-math.inf)
         return logits
 
     @property
     def n_parameters(self) -> int:
-        """Trained parameters, the padding of the vocabulary left out."""
+        """Trained parameters, without the padding of the vocabulary."""
         config = self.config
         channels = self.wte.embedding_dim * (1 + config.separate_head) + config.value_embeddings * config.width
         padding = (config.padded_vocab_size - config.vocab_size) * channels
@@ -279,10 +278,10 @@ class GPT(nn.Module):
 
     @property
     def flops_per_token(self) -> float:
-        """Floating-point operations of a training step for each token: 6 a weight used, and attention.
+        """Floating-point operations of a training step per token: 6 per weight used, and those of attention.
 
-        As in PaLM's appendix B (Chowdhery et al., 2022): recomputation does not count, nor does the
-        embedding's lookup; a shared layer counts each time it is used; attention as if not causal.
+        As in PaLM's appendix B (Chowdhery et al., 2022): recomputation and the embedding's lookup do not count, a
+        shared layer counts each time it is used, and attention counts as if it were not causal.
         """
         config = self.config
         used = sum(p.numel() for block in self.h for p in block.parameters())
@@ -346,7 +345,7 @@ class Attention(nn.Module):
         if rotation is not None:
             q, k = rotate(q, rotation).type_as(v), rotate(k, rotation).type_as(v)
         causal = False
-        if x.shape[1] > 1:  # asked so, since compiled code may have a symbol for the length, and SDPA wants a bool
+        if x.shape[1] > 1:  # an `if`: in compiled code the length may be symbolic, and SDPA needs a bool
             causal = True
         if cache is not None:
             (keys, values), past = cache
@@ -366,7 +365,7 @@ class Attention(nn.Module):
 
 
 def use_fastest_attention(device: torch.device) -> str:
-    """Let attention without a mask be FlashAttention 3, where it is installed and the GPU is a Hopper; its name, or "".
+    """Use FlashAttention 3 for attention without a mask, if it is installed and the GPU is a Hopper; its name, or "".
 
     torch 2.11 and later take it from the package flash_attn_3 (its module flash_attn_interface; Shah et al., 2024).
     """
@@ -381,12 +380,12 @@ def use_fastest_attention(device: torch.device) -> str:
 
 @functools.cache
 def _flex_attention(device: str) -> Any:
-    """FlexAttention, compiled where it has a kernel to become: as it is, it computes all scores."""
+    """FlexAttention, compiled on CUDA: uncompiled, it computes all scores."""
     return torch.compile(flex_attention) if device == "cuda" else flex_attention
 
 
 class MLP(nn.Module):
-    """Four times wider inside, GELU in its tanh form, or the squared ReLU."""
+    """A hidden layer of four times the width, with GELU in its tanh form or the squared ReLU."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -402,12 +401,12 @@ class MLP(nn.Module):
 
 
 def preset(name: str, **changes: Any) -> ModelConfig:
-    """A preset with some fields changed; those given as None stay."""
+    """A preset with some fields changed; those given as None are kept."""
     return dataclasses.replace(PRESETS[name], **{k: v for k, v in changes.items() if v is not None})
 
 
 Rotation = tuple[torch.Tensor, torch.Tensor]
-"""Cosines and sines of the angles: (T, D / 2), or (B, 1, T, D / 2) where rows have positions of their own."""
+"""Cosines and sines of the angles: (T, D / 2), or (B, 1, T, D / 2) if each row has its own positions."""
 
 _BASE = 10_000.0
 

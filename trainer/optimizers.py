@@ -21,8 +21,8 @@ def make_optimizers(
     """The optimizer `name` over the model's parameters, with weight decay on matrices only.
 
     - `adamw`: fused. Loshchilov and Hutter, 2019.
-    - `adafactor`: second moments factored; Shazeer and Stern, 2018. Its step and its decay are relative to
-      each parameter's RMS, 0.02 at the start: a rate of 3e-2 moves weights as far as AdamW's 6e-4.
+    - `adafactor`: factored second moments; Shazeer and Stern, 2018. Its step and its decay are relative to
+      each parameter's RMS, initially 0.02: a rate of 3e-2 moves weights as far as AdamW's 6e-4.
     - `muon`: orthogonalised momentum for the blocks' matrices, scaled so that AdamW's rate fits, and
       AdamW for embeddings, biases and norms (`trainer.optimizers`).
     """
@@ -31,7 +31,7 @@ def make_optimizers(
     vectors = [p for _, p in parameters if p.dim() < 2]
     groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
     if name == "adamw":
-        # XLA has no fused kernel; capturable keeps the count of steps on the device, and with it out of the program.
+        # XLA has no fused kernel; capturable keeps the step count on the device, not in the program.
         xla = matrices[0].device.type == "xla"
         kind = {"capturable": True, "foreach": False} if xla else {"fused": True}
         return [torch.optim.AdamW(groups, lr=lr, betas=betas, **kind)]
@@ -49,11 +49,11 @@ def make_optimizers(
 
 
 class Adafactor(torch.optim.Adafactor):
-    """torch's own, whose weight decay is relative to each parameter's RMS, as its step is, and as in transformers.
+    """torch's Adafactor with weight decay relative to each parameter's RMS, like its step and as in transformers.
 
-    In torch's, a decay of 0.1 at its usual rate of 3e-2 takes fifty times what AdamW's takes at 6e-4. Two differences
-    from transformers' remain. A gradient below 1.2e-7 is damped, not scaled up to a complete step: that of the keys'
-    biases is zero but for rounding, so they stay where they are. And the rate is at most 1/√step, as in the paper.
+    In torch's, a decay of 0.1 at the usual rate of 3e-2 is fifty times AdamW's at 6e-4. Two differences from
+    transformers remain. A gradient below 1.2e-7 is damped and not scaled up to a full step: that of the keys' biases is
+    zero up to rounding, so they do not move. And the rate is at most 1/√step, as in the paper.
     """
 
     @torch.no_grad()
@@ -79,8 +79,8 @@ def learning_rate(
 ) -> float:
     """The learning rate of step 0 … max_steps−1.
 
-    Linear warm-up from `start_fraction` of it to `peak`; then `cosine` or `linear` down to `min_fraction` of it at the
-    last step, `wsd` (warm-up, stable, decay: constant, and linear over the last `decay_fraction` of the steps;
+    Linear warm-up from `start_fraction` of `peak` to `peak`; then `cosine` or `linear` down to `min_fraction` of it at
+    the last step, `wsd` (warm-up, stable, decay: constant, then linear over the last `decay_fraction` of the steps;
     Hu et al., 2024), or `constant`.
     """
     if step < warmup_steps:
@@ -99,19 +99,18 @@ def learning_rate(
 
 _A, _B, _C = 3.4445, -4.7750, 2.0315  # Jordan's quintic: the steepest at 0 that keeps values near 1
 _STEPS = 5
-_BATCH = 1 << 24  # numbers that a rank computes of a bucket: 32 MB in bfloat16, a few times that in its iteration
+_BATCH = 1 << 24  # numbers of a bucket per rank: 32 MB in bfloat16, and a few times that in the iteration
 
 
 class Muon(torch.optim.Optimizer):
     """Orthogonalised momentum for matrices (Jordan et al., 2024), scaled so that AdamW's learning rate fits.
 
-    The scale is that of Liu et al. (2025): 0.2·√max(rows, columns) gives an update the RMS of AdamW's. A
-    matrix that is several in one, as attention's queries, keys and values, is taken apart: each is
-    orthogonal by itself.
+    The scale is that of Liu et al. (2025): 0.2·√max(rows, columns) gives an update the RMS of AdamW's. A matrix that
+    stacks several, as that of attention's queries, keys and values, is split, and each is made orthogonal by itself.
 
-    Every rank holds the momentum of its parameters (with FSDP2, of its shard of each). The iterations, most
-    of the work, are shared: each rank makes its part of the matrices orthogonal, and the others get the results
-    (with FSDP2, their shards of them). On one rank the numbers are those of `torch.optim.Muon`.
+    Every rank holds the momentum of its parameters (with FSDP2, of its shard of each). The iterations, most of the
+    work, are divided: each rank makes some of the matrices orthogonal, and the others get the results (with FSDP2,
+    their shards of them). On one rank the numbers are those of `torch.optim.Muon`.
 
     Args:
       groups: parameter groups; `split` is the number of matrices in each of its parameters, one above the other.
@@ -156,11 +155,11 @@ class Muon(torch.optim.Optimizer):
 def orthogonalize_shared(updates: list[torch.Tensor], splits: list[int]) -> Iterator[tuple[int, torch.Tensor]]:
     """(k, updates[k] made orthogonal) for each k; each rank computes its share of those of one shape.
 
-    They travel in buckets: while one is computed, the next is collected and the one before is handed out.
+    They are exchanged in buckets: while one is computed, the next is collected and the one before is distributed.
 
     Args:
-      updates: complete on every rank, or spread over the ranks by rows; then each gets its rows of the results.
-      splits: of how many matrices each consists, one above the other.
+      updates: complete on every rank, or sharded over the ranks by rows; then each gets its rows of the results.
+      splits: how many matrices each one stacks.
     """
     alike: dict[tuple[torch.Size, int], list[int]] = {}
     for number, (update, split) in enumerate(zip(updates, splits, strict=True)):
@@ -177,7 +176,7 @@ def orthogonalize_shared(updates: list[torch.Tensor], splits: list[int]) -> Iter
         if k + 1 < len(exchanges):
             next(exchanges[k + 1])  # collect
         if 0 <= k < len(exchanges):
-            next(exchanges[k])  # compute, and hand out
+            next(exchanges[k])  # compute and distribute
         if k > 0:
             yield from zip(buckets[k - 1][0], next(exchanges[k - 1]), strict=True)
 
@@ -187,9 +186,9 @@ def _exchange(updates: list[torch.Tensor], split: int) -> Iterator[list[torch.Te
     rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     (rows, columns), share = updates[0].shape, -(-len(updates) // world_size)
     shares = [max(0, min(share, len(updates) - r * share)) for r in range(world_size)]
-    first, spread, work = rank * share, isinstance(updates[0], DTensor), None
-    if spread:
-        height = -(-rows // world_size)  # as FSDP2 spreads them
+    first, sharded, work = rank * share, isinstance(updates[0], DTensor), None
+    if sharded:
+        height = -(-rows // world_size)  # as FSDP2 shards them
         heights = [max(0, min(height, rows - r * height)) for r in range(world_size)]
         sent = torch.cat([update.to_local().flatten() for update in updates])  # type: ignore[attr-defined]
         to_owners = [count * heights[rank] * columns for count in shares]
@@ -197,7 +196,7 @@ def _exchange(updates: list[torch.Tensor], split: int) -> Iterator[list[torch.Te
         received = sent.new_empty(sum(from_holders))
         work = dist.all_to_all_single(received, sent, from_holders, to_owners, async_op=True)
     yield []
-    if spread:
+    if sharded:
         work.wait()  # type: ignore[union-attr]
         parts = zip(received.split(from_holders), heights, strict=True)
         own = torch.cat([part.view(shares[rank], theirs, columns) for part, theirs in parts], 1)
@@ -205,23 +204,23 @@ def _exchange(updates: list[torch.Tensor], split: int) -> Iterator[list[torch.Te
         own = torch.stack(updates[first : first + share]) if shares[rank] else updates[0].new_empty(0, rows, columns)
     own = orthogonalize(own.view(-1, rows // split, columns)).reshape(-1, rows, columns)
     results = own
-    if spread:
+    if sharded:
         back, results = torch.cat([part.flatten() for part in own.split(heights, 1)]), torch.empty_like(sent)
         work = dist.all_to_all_single(results, back, to_owners, from_holders, async_op=True)
     elif world_size > 1:
-        padded = torch.cat([own, own.new_zeros(share - len(own), rows, columns)])  # what a last rank lacks
+        padded = torch.cat([own, own.new_zeros(share - len(own), rows, columns)])  # the last ranks may have fewer
         results = own.new_empty(world_size * share, rows, columns)
         work = dist.all_gather_into_tensor(results, padded, async_op=True)
     yield []
     if work:
         work.wait()
-    yield list(results.view(len(updates), heights[rank], columns) if spread else results[: len(updates)])
+    yield list(results.view(len(updates), heights[rank], columns) if sharded else results[: len(updates)])
 
 
 def orthogonalize(x: torch.Tensor) -> torch.Tensor:
-    """Matrices (N, rows, columns), each about orthogonal: singular values near 1, the same vectors.
+    """Matrices (N, rows, columns) with the singular vectors of `x` and singular values near 1.
 
-    Newton-Schulz's iteration in bfloat16, with Jordan's coefficients.
+    By the Newton-Schulz iteration with Jordan's coefficients.
     """
     tall = x.shape[1] > x.shape[2]
     x = x.mT if tall else x

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 NAME = "training.html"
-_EVALUATIONS, _CHARACTERS = 20, 1500  # samples shown: of so many evaluations, each cut at so many characters
+_EVALUATIONS, _CHARACTERS = 20, 1500  # samples are shown of this many evaluations, each cut to this many characters
 
 _COLOURS = ("0969da", "bc4c00", "1a7f37", "8250df", "bf3989", "6e7781")
 _COLOURS_ON_DARK = ("4493f8", "f0883e", "3fb950", "ab7df8", "db61a2", "9198a1")
@@ -39,7 +39,7 @@ th{color:var(--mute)}td{overflow-wrap:anywhere}
 
 
 def page_of(title: str, parts: Iterable[str], *, renewed: bool = False) -> str:
-    """A page that loads nothing; one that is `renewed` reads itself again every 30 seconds."""
+    """A page that loads no other file; one that is `renewed` reloads every 30 seconds."""
     refresh = '<meta http-equiv="refresh" content="30">' if renewed else ""
     colours = []
     for number, pair in enumerate(zip(_COLOURS, _COLOURS_ON_DARK, strict=True)):
@@ -57,7 +57,7 @@ def page_of(title: str, parts: Iterable[str], *, renewed: bool = False) -> str:
 
 
 def table(rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> str:
-    """A table of texts, whose first column and `head` are headings."""
+    """A table of texts; its first column and `head` are headings."""
     lines = [f"<tr>{''.join(f'<th>{html.escape(text)}</th>' for text in head)}</tr>"] if head else []
     for first, *rest in rows:
         cells = "".join(f"<td>{html.escape(text)}</td>" for text in rest)
@@ -79,8 +79,8 @@ class Page:
       folder: the run's folder.
       settings: of the run.
       max_steps: of the run.
-      data: what the run reads, from which step on (0 for the first).
-      records, samples: those of the steps done already, from `metrics.jsonl` and `samples.jsonl`.
+      data: (step, what the run reads from then on); 0 is the first step.
+      records, samples: those of the steps already done, from `metrics.jsonl` and `samples.jsonl`.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class Page:
                 *(self._sample_blocks() or ["<p>None yet: they are written at each validation.</p>"]),
                 settings_table(self._settings, self._commit),
             ],
-            renewed=step < self._max_steps,  # a page read from a disk or bucket renews itself during the run
+            renewed=step < self._max_steps,  # a page opened from a disk or bucket follows the run
         )
 
     def _sample_blocks(self) -> list[str]:
@@ -179,10 +179,10 @@ def written_now() -> str:
 
 
 def commit() -> str:
-    """The commit of this code with `-dirty` where it was changed, or the package's version outside its repository."""
+    """The commit of this code, with `-dirty` if it was changed, or the package's version outside its repository."""
     here = Path(__file__).resolve().parents[1]
     try:
-        if Path(_git(here, "rev-parse", "--show-toplevel")).resolve() == here:  # no repository of someone else's
+        if Path(_git(here, "rev-parse", "--show-toplevel")).resolve() == here:  # not a repository around it
             return _git(here, "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
     except (OSError, subprocess.SubprocessError):
         pass
@@ -201,13 +201,13 @@ def _moment(seconds: float) -> str:
     return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
 
 
-_MOST = 512  # spans kept: more would not be seen on a chart of 700 pixels
+_MOST = 512  # spans kept: a chart of 700 pixels shows no more
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 720, 240, 80, 24, 8
 
 
 @dataclass
 class Span:
-    """Steps that follow one another: the sum, count, least and greatest of their values."""
+    """Consecutive steps: the sum, count, minimum and maximum of their values."""
 
     sum: float
     count: int
@@ -229,7 +229,7 @@ Point = tuple[float, Span]
 
 
 class Curve:
-    """Values by step. Steps share a span where there are many: spans double in width when 512 are exceeded."""
+    """Values by step. When there are more than 512 spans of steps, each two are merged."""
 
     def __init__(self) -> None:
         self.width = 1
@@ -255,10 +255,9 @@ class Curve:
 
 
 def chart(title: str, curves: dict[str, Curve], steps: int) -> str:
-    """An SVG of curves over steps 0 … `steps`: each one's mean as a line, its least and greatest as a band.
+    """An SVG of curves over steps 0 … `steps`: each one's mean as a line, its minimum and maximum as a band.
 
-    Curves are drawn in the classes `c0`, `c1`, …, which the page's style sheet gives colours; each has its last value
-    in the legend.
+    Curves have the classes `c0`, `c1`, …, which the page's style sheet colours; the legend shows each one's last value.
     """
     drawn = {name: curve.points() for name, curve in curves.items() if curve.spans}
     low, high, ticks = _scale(*_range(list(drawn.values()), steps))
@@ -301,7 +300,7 @@ def _coloured(drawn: dict[str, list[Point]]) -> Iterator[tuple[int, tuple[str, l
 
 
 def _range(drawn: list[list[Point]], steps: int) -> tuple[float, float]:
-    """The least and greatest mean. A start far above the rest runs off the chart, which would else be flat after it."""
+    """The least and greatest mean. A start far above the rest is cut off: the chart would be flat after it."""
     means = [span.mean for points in drawn for _, span in points] or [0.0, 1.0]
     later = [span.mean for points in drawn for step, span in points if step > steps / 10]
     high = max(means)
@@ -315,7 +314,7 @@ def _shown(value: float) -> str:
 
 
 def _scale(low: float, high: float) -> tuple[float, float, list[float]]:
-    """(least, greatest, ticks) of an axis that shows low … high, its ticks at 1, 2 or 5 times a power of ten."""
+    """(minimum, maximum, ticks) of an axis that shows low … high, with ticks at 1, 2 or 5 times a power of ten."""
     if high <= low:
         low, high = low - (abs(low) or 1) / 2, high + (abs(high) or 1) / 2
     rough = (high - low) / 4

@@ -1,4 +1,4 @@
-"""What a run will take, before it starts: memory, work, time; and a micro-batch that fits."""
+"""The memory, work and time that a run will need, before it starts; and a micro-batch that fits in memory."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from trainer.data import DocumentBlocks
 from trainer.metrics import duration
 from trainer.model import GPT
 
-_SHARE = 0.9  # of the free memory: allocators fragment, and kernels want work space
+_SHARE = 0.9  # of the free memory: allocators fragment it, and kernels need work space
 
 
 @dataclass(frozen=True)
 class Passes:
-    """Forward and backward passes as training makes them: compiled where it is, with its mask and precision.
+    """Forward and backward passes as in training: compiled if it is, with its mask and precision.
 
     Attributes:
       model: the weights.
       net: the model as training calls it.
       autocast: the precision.
-      blocks: what the documents of a window mean to the model.
-      cast: what the matrices are cast to once a step; None where they are not.
+      blocks: how the model treats the documents of a window.
+      cast: what the matrices are cast to once a step, or None.
     """
 
     model: GPT
@@ -41,7 +41,7 @@ class Passes:
     cast: torch.dtype | None = None
 
     def loss(self, windows: int) -> torch.Tensor:
-        """The loss over `windows` windows of nothing; the random numbers are left as they were."""
+        """The loss over `windows` windows of zeros; the state of the random numbers is unchanged."""
         device = self.model.wte.weight.device
         self.model.cast_weights(self.cast)
         ids = torch.zeros(windows, self.model.config.context, dtype=torch.int64, device=device)
@@ -49,16 +49,16 @@ class Passes:
             return self.net(ids, ids, **self.blocks(ids))
 
     def run(self, windows: int) -> None:
-        """A forward and a backward pass; gradients are left as they were: none."""
+        """A forward and a backward pass, which leaves no gradients."""
         self.loss(windows).backward()
         self.model.cast_weights(None)
         self.model.zero_grad(set_to_none=True)
 
 
 def report(passes: Passes, micro_batch: int, config: TrainConfig, windows: int, world_size: int) -> str:
-    """What a run of these settings will take, in lines for people; every rank calls it.
+    """What a run with these settings will need, as lines of text; every rank calls it.
 
-    Time, and on CUDA memory, are measured by a few passes.
+    Time, and on CUDA memory, are measured with a few passes.
     """
     model = passes.model
     weights = 8 * sum(p.numel() for p in model.parameters())
@@ -92,9 +92,9 @@ def optimizer_bytes(model: GPT, optimizer: str) -> int:
 
 
 def activation_bytes(passes: Passes, windows: int) -> int:
-    """Bytes that a forward pass over `windows` windows keeps for the backward pass, its logits included.
+    """Bytes that a forward pass over `windows` windows keeps for the backward pass, including its logits.
 
-    From passes over one and over two.
+    Extrapolated from passes over one window and two.
     """
     model, measured = passes.model, []
     for count in (1, 2):
@@ -102,7 +102,7 @@ def activation_bytes(passes: Passes, windows: int) -> int:
 
         def keep(tensor: torch.Tensor, kept: dict[int, int] = kept) -> torch.Tensor:
             storage = tensor.untyped_storage()
-            # Asked each time: with FSDP a block's weights are there while it computes.
+            # Looked up each time: with FSDP a block's weights exist while it computes.
             if storage._cdata not in _weights(model):
                 kept[storage._cdata] = storage.nbytes()
             return tensor
@@ -110,25 +110,25 @@ def activation_bytes(passes: Passes, windows: int) -> int:
         with saved_tensors_hooks(keep, lambda tensor: tensor):
             loss = passes.loss(count)
         measured.append(sum(kept.values()))
-        loss.backward()  # not for its gradients: FSDP lets a pass that has begun end only so
+        loss.backward()  # not for the gradients: FSDP requires each forward pass to be followed by one
         model.zero_grad(set_to_none=True)
         del loss
-    # The fused loss keeps gradients instead of logits, but a chunk's logits are there before them.
+    # The fused loss keeps gradients instead of logits, but a chunk's logits exist before them.
     logits = 4 * min(windows * model.config.context, 3 * model.loss_chunk // 2) * model.config.padded_vocab_size
     return measured[0] + (measured[1] - measured[0]) * (windows - 1) + logits
 
 
 def _weights(model: GPT) -> set[int]:
-    """The storages of the parameters; a DTensor has none of its own, but its part on this rank has."""
+    """The storages of the parameters; of a DTensor, that of its part on this rank."""
     local = (p.to_local() if isinstance(p, DTensor) else p for p in model.parameters())
     return {p.untyped_storage()._cdata for p in local}
 
 
 def pass_bytes(passes: Passes, windows: int) -> float:
-    """Bytes of GPU memory that passes over `windows` windows take on top of the weights; infinite for too many."""
+    """Bytes of GPU memory that passes over `windows` windows add to the weights; infinite if memory runs out."""
     device = passes.model.wte.weight.device
     try:
-        passes.run(windows)  # what compiling needs is gone after it
+        passes.run(windows)  # so that the memory that compiling takes is not counted
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
@@ -142,14 +142,14 @@ def pass_bytes(passes: Passes, windows: int) -> float:
 
 
 def micro_batch_that_fits(passes: Passes, most: int, reserved: int) -> int:
-    """The most windows of 1, 2, 4, … up to `most` whose passes fit in memory next to `reserved` bytes.
+    """The largest of 1, 2, 4, … up to `most` windows whose passes fit in memory with `reserved` bytes left.
 
-    On a GPU the memory of one window and of two is measured, and the size that follows is tried, then
-    halves of it: each size that is tried may have to be compiled. On a CPU, where running out of memory
-    would kill the process, what one window and two keep is measured, and multiplied.
+    On a GPU the memory of one window and of two is measured, and the size extrapolated from them is tried, then
+    halves of it: few sizes are tried, since each may have to be compiled. On a CPU, where running out of memory would
+    kill the process, what one window and two keep is measured and extrapolated.
 
     Args:
-      reserved: for what is not there yet: the optimizer's state.
+      reserved: for the optimizer's state, which does not exist yet.
 
     Raises:
       ValueError: not even one window fits.
@@ -165,7 +165,7 @@ def micro_batch_that_fits(passes: Passes, most: int, reserved: int) -> int:
         fits = _sizes_that_fit(
             partial(pass_bytes, passes), sizes, _SHARE * torch.cuda.mem_get_info(device)[0] - reserved
         )
-        torch.compiler.reset()  # the sizes tried and not taken
+        torch.compiler.reset()  # forget the sizes that were tried but not chosen
     if not fits:
         raise ValueError(
             "not even one window fits in memory; try --checkpoint_activations, --optimizer adafactor, --fsdp on "
@@ -175,7 +175,7 @@ def micro_batch_that_fits(passes: Passes, most: int, reserved: int) -> int:
 
 
 def _sizes_that_fit(bytes_of: Callable[[int], float], sizes: list[int], room: float) -> list[int]:
-    """The longest beginning of `sizes` (1, 2, 4, …) whose last was tried, and fits in `room`."""
+    """The sizes (of 1, 2, 4, …) up to the largest one that was tried and fits in `room`."""
     one = bytes_of(1)
     another = bytes_of(2) - one if len(sizes) > 1 and one <= room else 0.0
     fits = [size for size in sizes if one + (size - 1) * another <= room]
@@ -185,7 +185,7 @@ def _sizes_that_fit(bytes_of: Callable[[int], float], sizes: list[int], room: fl
 
 
 def seconds_a_window(passes: Passes, windows: int, times: int = 3) -> float:
-    """The time of one window's forward and backward pass, the fastest of `times` over `windows` at a time."""
+    """Seconds per window of a forward and backward pass over `windows` windows; the fastest of `times` passes."""
     wait: Callable[[], None] = torch.cuda.synchronize if passes.model.wte.weight.is_cuda else lambda: None
     best = math.inf
     for _ in range(times):
@@ -198,7 +198,7 @@ def seconds_a_window(passes: Passes, windows: int, times: int = 3) -> float:
 
 
 def free_host_bytes() -> int:
-    """Memory that programs can still take."""
+    """Bytes of memory available to programs."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))

@@ -1,4 +1,4 @@
-"""A model to use, with its tokenizer: from a checkpoint, a run's folder, or a GPT-2 folder of Hugging Face."""
+"""Load a trained model with its tokenizer: from a checkpoint, a run's folder, or a GPT-2 folder of Hugging Face."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Pretrained:
     """A trained model.
 
     Attributes:
-      folder: where it was read.
-      model: its weights, set to evaluation.
-      tokenizer: its tokenizer.json, which a folder of Hugging Face's may lack.
+      folder: where it was read from.
+      model: the model, in evaluation mode.
+      tokenizer: its tokenizer.json, which a Hugging Face folder may lack.
       eot: id of end-of-text.
       step: optimizer steps of the checkpoint; None for a Hugging Face folder.
-      blocks: what the documents of a window meant to it in training.
+      blocks: how it treated the documents of a window in training.
     """
 
     folder: Path
@@ -41,7 +41,7 @@ class Pretrained:
 
     def check_tokenizer(self, other: TokenizerInfo, where: str) -> None:
         """Raise CheckpointError unless the shards in `where` have this model's tokenizer."""
-        if not self.tokenizer.is_file():  # a Hugging Face folder of weights only: its size must do
+        if not self.tokenizer.is_file():  # a Hugging Face folder with weights only: compare the size
             same = (self.model.config.vocab_size, self.eot) == (other.vocab_size, other.eot)
         else:
             same = sha256_of(self.tokenizer) == other.sha256 or _tokens_of(self.tokenizer) == _tokens_of(other.path)
@@ -60,18 +60,18 @@ def load_pretrained(
     step: int | None = None,
     newest: bool = False,
 ) -> Pretrained:
-    """The model that `source` names; which checkpoint of a run that is goes to the error stream.
+    """The model in `source`. For a run's folder, the error stream says which checkpoint was taken.
 
     Args:
-      source: a checkpoint, a run's folder for its newest intact one, or a folder of Hugging Face's.
-      verify_key: public key whose owner must have signed the folder, which is checked before anything of the model is
-        read; then the newest checkpoint is taken or none, so that a damaged file brings no earlier model back.
-      step: of the run's checkpoint, where not the newest.
-      newest: whether a damaged newest checkpoint is an error, as with `verify_key`.
+      source: a checkpoint, a run's folder for its newest intact checkpoint, or a Hugging Face folder.
+      verify_key: public key whose owner must have signed the folder; checked before anything of the model is read. A
+        damaged newest checkpoint is then an error, so that damage cannot bring back an earlier model.
+      step: of the run's checkpoint, if it is not the newest.
+      newest: whether a damaged newest checkpoint is an error without `verify_key`, too.
 
     Raises:
-      SignatureError: its owner has not signed it.
-      CheckpointError, ValueError: none of these, damaged, or of a kind this package does not have.
+      SignatureError: the key's owner has not signed it.
+      CheckpointError, ValueError: it is no model, is damaged, or is of an unsupported kind.
     """
     check_local(source, "model")
     verifier = Verifier(verify_key) if verify_key else None
@@ -104,10 +104,10 @@ def _tokens_of(path: Path) -> tuple[dict[str, int], list[list[str]]]:
 class Tokenizer:
     """Text to ids and back, by a `tokenizer.json` in the format of Hugging Face's tokenizers.
 
-    Text that looks like a special token is encoded as the text it is.
+    Text that looks like a special token is encoded as ordinary text.
 
     Raises:
-      ValueError: the package tokenizers is not installed, or the file is none of its own.
+      ValueError: the package tokenizers is not installed or cannot read the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -131,7 +131,7 @@ class Tokenizer:
 
 
 _TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
-_FIXED = {  # what GPT-2 is, and this model does not vary
+_FIXED = {  # settings of GPT-2 that this model does not vary
     "model_type": "gpt2",
     "activation_function": "gelu_new",
     "layer_norm_epsilon": 1e-5,
@@ -144,10 +144,10 @@ _FIXED = {  # what GPT-2 is, and this model does not vary
 
 
 def to_huggingface(model: GPT) -> dict[str, torch.Tensor]:
-    """The weights under GPT2LMHeadModel's names and layout: Conv1D's are transposed, the padding is gone.
+    """The weights with GPT2LMHeadModel's names and layout: those of Conv1D transposed, without padding.
 
     Raises:
-      ValueError: the model has a factorised embedding or shared layers, which that class has not.
+      ValueError: the model has a part that GPT2LMHeadModel lacks, such as shared layers.
     """
     config = model.config
     if not config.is_gpt2:
@@ -238,7 +238,7 @@ def save_huggingface(model: GPT, folder: Path, tokenizer: Path, eot: int) -> Non
         "eos_token_id": eot,
     }
     _write_json(folder / "config.json", entries)
-    shutil.copymode(folder / "config.json", folder / "model.safetensors")  # safetensors lets its owner alone read it
+    shutil.copymode(folder / "config.json", folder / "model.safetensors")  # else only its owner can read it
     _write_json(folder / "generation_config.json", {"bos_token_id": eot, "eos_token_id": eot})
     shutil.copyfile(tokenizer, folder / "tokenizer.json")
     added = json.loads(tokenizer.read_text(encoding="utf-8")).get("added_tokens", [])

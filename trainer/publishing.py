@@ -1,4 +1,4 @@
-"""Publishing at the Hub or in a bucket: a model, or a run with its page, figures and checkpoints while it trains."""
+"""Publish to the Hub or a bucket: a model, or a run with its page, figures and checkpoints while it trains."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from trainer.remote import missing_credentials, open_bucket
 HUB = "hf://"
 _TRIES, _PAUSE = 3, 5.0  # of one push, and seconds between them
 
-
 Content = Path | bytes
-"""A file, or what is in it."""
+"""A file, or its content."""
 
 
 class Destination(Protocol):
-    """Where files are sent; `send` adds or replaces {path there: content} and raises any error of its client."""
+    """Where files are sent; `send` adds or replaces {path: content} and raises any error of its client."""
 
     def send(self, files: dict[str, Content], message: str) -> None: ...
 
@@ -31,7 +30,7 @@ class Destination(Protocol):
 def open_destination(uri: str) -> Destination:
     """`hf://OWNER/NAME`, `s3://BUCKET/PATH` or `gs://BUCKET/PATH`.
 
-    Raises SettingsError for another form, and for a bucket that nothing gives credentials for.
+    Raises SettingsError for any other URI, and for a bucket without credentials.
     """
     if uri.startswith(HUB):
         return _Hub(uri.removeprefix(HUB))
@@ -67,7 +66,7 @@ class _Hub:
 
 
 class _Bucket:
-    """A folder in a bucket. The page goes last, so that it never shows what is not there yet."""
+    """A folder in a bucket. The page is sent last, so that it never shows what is not there yet."""
 
     def __init__(self, uri: str) -> None:
         self._fs, self._root = open_bucket(uri.rstrip("/"))
@@ -81,12 +80,12 @@ class _Bucket:
 
 
 class Publisher:
-    """Sends the run's folder in the background: what fails is reported and sent again with the next checkpoint.
+    """Sends the run's folder in the background; a failure is reported, and the next checkpoint is sent as usual.
 
     Args:
-      destination: where it goes.
+      destination: where it is sent.
       run: the run's folder.
-      say: prints a line for people.
+      say: prints a message.
     """
 
     def __init__(self, destination: Destination, run: Path, say: Callable[[str], None]) -> None:
@@ -96,13 +95,13 @@ class Publisher:
         self._waiting: Path | None = None
 
     def push(self, checkpoint: Path) -> None:
-        """Send this checkpoint and the run's page; one that waits for an earlier push gives way to a newer one."""
+        """Send this checkpoint and the run's page; of checkpoints that wait for an earlier push, the newest is sent."""
         with self._lock:
             self._waiting = checkpoint
         self._thread.submit(self._push_newest)
 
     def close(self) -> None:
-        """Wait for what is being sent, then send the page as it is now."""
+        """Wait until the pushes are done, then send the page as it is now."""
         self._thread.submit(self._push, None)
         self._thread.shutdown()
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -192,14 +192,8 @@ def why_not(error: Exception) -> str:
     return f"{said[:240]}{'…' * (len(said) > 240)}; check the bucket's name, the network and the credentials"
 
 
-class Chunks(Protocol):
-    """The token ids of each record batch."""
-
-    def __getitem__(self, index: int) -> np.ndarray: ...
-
-
 class FetchedChunks:
-    """The record batches of remote shards; a shard is fetched and mapped when one of its batches is read.
+    """The token ids of each record batch of remote shards; a shard is fetched and mapped when a batch of it is read.
 
     Args:
       open_shard: maps a shard, given its number, and returns the token ids of each batch.

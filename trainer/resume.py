@@ -35,12 +35,12 @@ class RunCheckpoints:
     """The checkpoints in a run's folder.
 
     Args:
-      saved: is called, in the thread that writes, with each checkpoint that is complete.
+      saved: called with each complete checkpoint, in the thread that writes it.
 
     Attributes:
-      path: the checkpoint that this process continues from, or None.
+      path: the checkpoint that the run continues from, or None.
       step: its step, or 0.
-      corpora: the data, continuing where the checkpoint's stopped.
+      corpora: the data, continued from where the checkpoint stopped reading.
 
     Raises:
       SettingsError: the newest intact checkpoint is of another run.
@@ -62,7 +62,7 @@ class RunCheckpoints:
         self._signer = Signer(config.sign_key) if config.sign_key else None
         self._verifier = Verifier(config.verify_key) if config.verify_key else None
         self._folder, self._saver = Path(config.out) / "checkpoints", BackgroundSaver(ranks)
-        # Rank 0 looks and all take what it found: ranks must not continue from different checkpoints.
+        # Only rank 0 looks, so that all ranks continue from the same checkpoint.
         found = ranks.from_main(self._newest() if ranks.main else None)
         self.path: Path | None = None
         self.step, self._parent, self._world_size = 0, "", 0
@@ -108,7 +108,7 @@ class RunCheckpoints:
             self._say(f"changed since {path.name}: {note}")
 
     def load_weights(self, model: GPT) -> None:
-        """The weights of the run's checkpoint, or of `init_from`, or none; raises CheckpointError."""
+        """Load the weights of the run's checkpoint, or else of `init_from` if given; raises CheckpointError."""
         if self.path:
             checkpoint.load_weights(model, self.path)
         elif self._config.init_from:
@@ -116,7 +116,7 @@ class RunCheckpoints:
             self._say(f"weights from {self._config.init_from}")
 
     def load_training(self, optimizers: list[torch.optim.Optimizer]) -> None:
-        """The state of the optimizers and of the random numbers, where the run has a checkpoint."""
+        """Load the state of the optimizers and the random numbers, if the run has a checkpoint."""
         if not self.path:
             return
         load_training_state(self.path / TRAINING, optimizers, self._ranks, self._world_size)
@@ -145,19 +145,19 @@ class RunCheckpoints:
         state, weights = training_state(optimizers, ranks), {}
         if config.fsdp:
             state |= {checkpoint.MODEL + name: tensor for name, tensor in model.state_dict().items()}
-        else:  # nothing copies XLA's tensors in the background
+        else:  # XLA's tensors cannot be copied in the background
             weights = {name: w.cpu() if w.device.type == "xla" else w for name, w in model.state_dict().items()}
-        if ranks.main or ranks.saving:  # XLA's processes hold the same, which rank 0 writes
+        if ranks.main or ranks.saving:  # XLA's processes all hold the same state, which rank 0 writes
             self._saver.start(part / TRAINING, state, weights, finish if ranks.main else None)
         self._saved = step
 
     def wait(self) -> None:
-        """Until nothing is being written; raises what the writing raised."""
+        """Wait until nothing is being written; raises what the writing raised."""
         self._saver.wait()
 
 
 def load_initial(source: str, corpora: Corpora, model: GPT, verify_key: str | None = None) -> None:
-    """The weights of a checkpoint or of a Hugging Face folder into `model`; raises CheckpointError, ValueError."""
+    """Load the weights of a checkpoint or a Hugging Face folder into `model`; raises CheckpointError, ValueError."""
     trained = load_pretrained(source, verify_key=verify_key)
     trained.check_tokenizer(corpora.tokenizer, str(corpora.datasets[0].folder))
     ours, theirs = model.config, trained.model.config
@@ -170,7 +170,7 @@ Optimizers = list[torch.optim.Optimizer]
 
 
 class BackgroundSaver:
-    """Saves while training continues: the loop waits for a copy to host memory (pinned, on CUDA), not for the disk."""
+    """Saves while training continues: the loop waits for a copy in host memory (pinned, on CUDA), not for the disk."""
 
     def __init__(self, ranks: Ranks) -> None:
         cuda = ranks.device.type == "cuda"
@@ -194,8 +194,8 @@ class BackgroundSaver:
         Waits for what is being saved already, and raises what that raised.
 
         Args:
-          state: this rank's tensors; one that is spread over the ranks is written by all.
-          weights: copied on the ranks that have a `finish`.
+          state: this rank's tensors; all ranks write those that are sharded over the ranks.
+          weights: copied on the ranks that pass a `finish`.
         """
         self.wait()
         written = dcp.async_save(
@@ -211,7 +211,7 @@ class BackgroundSaver:
         def complete() -> None:
             try:
                 written.result()
-            except CheckpointException as error:  # which is not even an Exception
+            except CheckpointException as error:  # a BaseException
                 first = next((wrapped[0] for wrapped in error.failures.values()), error)
                 raise OSError(f"{folder} could not be written: {first}") from None
             if finish:
@@ -220,7 +220,7 @@ class BackgroundSaver:
         self._saving = self._thread.submit(complete)
 
     def wait(self) -> None:
-        """Until nothing is being saved; raises OSError where that failed, as on a full disk."""
+        """Wait until nothing is being saved; raises OSError if saving failed, as on a full disk."""
         saving, self._saving = self._saving, None
         if saving:
             saving.result()
@@ -242,11 +242,10 @@ def training_state(optimizers: Optimizers, ranks: Ranks) -> dict[str, torch.Tens
 def load_training_state(folder: Path, optimizers: Optimizers, ranks: Ranks, world_size: int) -> None:
     """Set optimizers and random numbers to what `training_state` gave; every rank calls it.
 
-    What belongs to a parameter that is spread over the ranks is spread alike. The settings of the
-    optimizers stay as they are.
+    The state of a sharded parameter is sharded in the same way. The optimizers keep their settings.
 
     Args:
-      world_size: ranks that wrote it. With another number there are no random numbers to continue with.
+      world_size: number of ranks that wrote it; if it has changed, the random numbers are not restored.
     """
     reader = FileSystemReader(folder)
     state: dict[str, torch.Tensor] = {}

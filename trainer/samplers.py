@@ -1,7 +1,7 @@
 """Which tokens make up training sample i: pure functions of (seed, i), the same on any number of ranks.
 
-A sampler is anything with `windows(first, count)`. Its samples never end; there is no state to
-save, and nothing to seek: sample 10**9 costs what sample 0 costs.
+A sampler is anything with `windows(first, count)`. Its samples never end. It has no state to save and needs no seeking:
+sample 10**9 costs as much as sample 0.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from trainer.shards import Documents
 _BLOCK_BITS = 10
 _BLOCK = 1 << _BLOCK_BITS
 _SHARE_BITS = 20
-_recent = functools.lru_cache(maxsize=2)  # keeps the last two values of a function: for speed, it is not state
-_WINDOWS = 1  # sets the key of a permutation of windows apart from that of documents
+_recent = functools.lru_cache(maxsize=2)  # for speed: keeps the last two values of a function
+_WINDOWS = 1  # so that permutations of windows and of documents have different keys
 
 
 class Sampler(Protocol):
@@ -32,23 +32,22 @@ class Sampler(Protocol):
 
 
 class Packed:
-    """All documents in a permuted order, each after an end-of-text, cut into windows; those permuted too.
+    """All documents in a permuted order, each after an end-of-text, cut into windows, which are permuted too.
 
         stream   ⏎ c c c c ⏎ a a ⏎ b b b b b b ⏎ …       a new permutation every epoch, without end
         window 0 ⏎ c c c c                                context 4: five tokens,
         window 1         c ⏎ a a ⏎                        the last of which is the next one's first
 
-    So over an epoch every token of every document is predicted exactly once, and each end-of-text
-    too: nothing is padded and no tail is dropped; the window that straddles two epochs belongs to the
-    one it starts in. Windows come in a permuted order within their epoch, for else those of one long
-    document would fill a batch.
+    Over an epoch every token of every document, and each end-of-text, is predicted exactly once: nothing is padded or
+    dropped. A window that straddles two epochs belongs to the one it starts in. Windows are permuted within their
+    epoch; otherwise those of one long document would fill a batch.
 
     Args:
       documents: the documents.
       context: tokens a sample predicts.
       eot: id of end-of-text.
       seed: of the permutations.
-      subset: the documents to use, where not all.
+      subset: the documents to use; None for all.
 
     Raises:
       ValueError: there is no document.
@@ -76,14 +75,8 @@ class Packed:
         self._copy(out.reshape(-1), begin, np.full(count, width), np.arange(count) * width)
         return out
 
-    def stream(self, begin: int, length: int) -> np.ndarray:
-        """`length` tokens of the endless stream from position `begin`."""
-        out = np.full(length, self.eot, dtype=self.documents.dtype)
-        self._copy(out, np.array([begin]), np.array([length]), np.array([0]))
-        return out
-
     def _permuted(self, samples: np.ndarray) -> np.ndarray:
-        """The window that each sample is; the samples follow one another."""
+        """The window of each sample; the samples are consecutive."""
         if self.first_window(1) < _BLOCK:
             return self._permute(samples)
         first, end = int(samples[0]), int(samples[-1]) + 1
@@ -119,7 +112,7 @@ class Packed:
         """The documents' tokens of these parts of one epoch; end-of-text is in `out` already."""
         order, ends = self._epoch(epoch)
         end = begin + length
-        low = np.searchsorted(ends, begin, side="right")  # the first document of each part, and below the last
+        low = np.searchsorted(ends, begin, side="right")  # the first document of each part
         number = np.searchsorted(ends, end) - low + 1
         part = np.repeat(np.arange(len(begin)), number)
         slots = np.arange(len(part)) + (low - np.cumsum(number) + number)[part]
@@ -139,12 +132,11 @@ class Packed:
 
 
 class Places:
-    """Which of two samplers each sample is of, `share` of them the first's.
+    """Which of two samplers each sample comes from; a `share` of the samples comes from the first.
 
-    Each block of 1,024 samples holds a fixed number from the first sampler, at places that a
-    permutation of the block's own picks. So how many came before sample i, and with it which sample of
-    which sampler i is, follows without looking at the samples before. The realised share differs from
-    `share` by less than a sample a block; `share` is rounded to a multiple of 2**-20.
+    Each block of 1,024 samples has a fixed number from the first sampler, at places that a permutation of the block
+    picks. So the number of its samples before sample i is known without looking at them. The actual share differs from
+    `share` by less than one sample per block; `share` is rounded to a multiple of 2**-20.
     """
 
     def __init__(self, share: float, seed: int) -> None:
@@ -161,7 +153,7 @@ class Places:
         return np.concatenate(sources)[low : low + count], np.concatenate(indices)[low : low + count]
 
     def taken(self, count: int) -> int:
-        """How many of the first `count` samples are the first sampler's."""
+        """How many of the first `count` samples come from the first sampler."""
         block, rest = divmod(count, _BLOCK)
         return self._first_before(block) + int((self._draw_block(block)[0][:rest] == 0).sum())
 
@@ -180,9 +172,9 @@ class Places:
 
 
 class Mixture:
-    """Samples of two samplers, at their `places`; more by nesting.
+    """Samples of two samplers, at their `places`; nest it for more than two.
 
-    Both samplers are read in order, so no token loses its turn.
+    Both samplers are read in order, so no token is skipped.
     """
 
     def __init__(self, first: Sampler, second: Sampler, places: Places) -> None:
@@ -197,7 +189,7 @@ class Mixture:
             rows = np.flatnonzero(source == number)
             if not rows.size:
                 continue
-            # A sampler's samples within [first, first + count) follow one another, in permuted order.
+            # A sampler's samples within [first, first + count) are consecutive, in permuted order.
             wanted = index[rows]
             low = int(wanted.min())
             part = sampler.windows(low, int(wanted.max()) - low + 1)
@@ -221,7 +213,7 @@ class Shifted:
 
 
 def mix(samplers: Sequence[Sampler], weights: Sequence[float], seed: int) -> Sampler:
-    """Samples of several samplers in proportion to `weights`: mixtures of two, nested."""
+    """Samples of several samplers in proportion to `weights`: nested mixtures of two."""
     sampler = samplers[-1]
     for first, places in reversed(list(zip(samplers, _places(weights, seed), strict=False))):
         sampler = Mixture(first, sampler, places)
@@ -229,7 +221,7 @@ def mix(samplers: Sequence[Sampler], weights: Sequence[float], seed: int) -> Sam
 
 
 def drawn(weights: Sequence[float], count: int, seed: int) -> list[int]:
-    """How many of the first `count` samples of a `mix` by `weights` are each sampler's."""
+    """How many of the first `count` samples of a `mix` by `weights` come from each sampler."""
     counts = []
     for places in _places(weights, seed):
         counts.append(places.taken(count))
@@ -238,7 +230,7 @@ def drawn(weights: Sequence[float], count: int, seed: int) -> list[int]:
 
 
 def _places(weights: Sequence[float], seed: int) -> list[Places]:
-    """Of each sampler but the last, among its samples and those of all after it."""
+    """For each sampler but the last: its places among its own samples and those of all samplers after it."""
     return [Places(weight / sum(weights[k:]), seed + k) for k, weight in enumerate(weights[:-1])]
 
 
@@ -247,9 +239,9 @@ def longbiased(
 ) -> Sampler:
     """`long_fraction` of the samples from documents of at least `long_min_tokens`, the others from all.
 
-    Both kinds are packed, so every long document has its turn once in each epoch of the long ones, and
-    every document once in each epoch of all. The recipe of ConnorJL's GPT2 (`openwebtext_longbiased`),
-    which of each 42 documents stitched together kept one window.
+    Both kinds are packed: every long document is read once in each epoch of the long ones, and every document once in
+    each epoch of all. The recipe is that of ConnorJL's GPT2 (`openwebtext_longbiased`), which kept only one window of
+    each 42 documents that it joined.
 
     Raises:
       ValueError: there is no document, or none is long.
@@ -257,20 +249,20 @@ def longbiased(
     long = np.flatnonzero(documents.lengths >= long_min_tokens)
     if not long.size:
         raise ValueError(f"no document has {long_min_tokens} tokens or more; lower long_min_tokens, or use packed")
-    # Seeds of their own, so that the long documents do not come in the order they have among all.
+    # Another seed, so that the long documents do not come in the order they have among all.
     first = Packed(documents, context, eot, seed ^ 0x4C4F4E47, long)
     return Mixture(first, Packed(documents, context, eot, seed), Places(long_fraction, seed))
 
 
-_ROUNDS = 6  # four are enough for a large domain (Luby and Rackoff); small ones profit from two more
+_ROUNDS = 6  # four are enough for a large domain (Luby and Rackoff); small ones need two more
 _MASK64 = (1 << 64) - 1
 
 
 class Permutation:
     """A pseudorandom permutation of the integers below `n`, chosen by `key`.
 
-    A Feistel network over the smallest power of two that holds n, restricted to n by walking the cycle:
-    an image outside is permuted again until it is inside. Feistel networks: Luby and Rackoff, 1988;
+    A Feistel network over the smallest power of two of at least n, restricted to n by cycle walking: an image outside
+    is permuted again until it is inside. Feistel networks: Luby and Rackoff, 1988;
     cycle walking: Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002; as a data order:
     Levanter. The round function is MurmurHash3's 32-bit finaliser.
 

@@ -34,24 +34,24 @@ from trainer.validation import validation_loss, validation_windows, windows_of_t
 
 @dataclass(frozen=True)
 class Run:
-    """What the loop works with.
+    """What the training loop needs.
 
     Attributes:
-      config: the settings, with `max_steps` and `schedule` as they are for this run.
+      config: the settings, with this run's `max_steps` and `schedule`.
       ranks: this process among the others.
-      say: prints a line for people, on rank 0 only.
+      say: prints a message, on rank 0 only.
       model: the weights.
-      forward: the model as it is called without learning: compiled, where asked for.
-      net: the same as it is called in training: gradients are averaged over ranks.
-      optimizers: over the model's parameters.
+      forward: the model as it is called in evaluation: compiled if `compile` is set.
+      net: the model as it is called in training: gradients are averaged over ranks.
+      optimizers: of the model's parameters.
       loader: batches of this rank.
-      blocks: what the documents of a window mean to the model.
+      blocks: how the model treats the documents of a window.
       autocast: the precision of the forward pass.
-      cast: what the matrices are cast to once a step, where that is not FSDP's work.
-      validation: the validation windows (N, T + 1), or None where there are none.
-      checkpoints: where the run's state is read and written.
+      cast: what the matrices are cast to once a step, unless FSDP does it.
+      validation: the validation windows (N, T + 1), or None.
+      checkpoints: reads and writes the run's state.
       tokenizer: file of the shards' tokenizer.
-      log: what the run reports.
+      log: reports the steps.
       step: optimizer steps done.
     """
 
@@ -85,10 +85,10 @@ class Run:
         )
 
     def samples(self) -> list[str]:
-        """What the model writes now, on rank 0: two new documents, by the same draws each time.
+        """Two new documents that the model writes, on rank 0, from the same random numbers each time.
 
-        None where weights are spread over ranks, on XLA (each length would be a program of its own), or where the
-        package tokenizers is not installed.
+        There are none if weights are sharded, on XLA (each length would be compiled), or without the package
+        tokenizers.
         """
         config = self.config
         if not self.ranks.main or not config.sample_tokens or config.fsdp or config.device == "xla":
@@ -96,30 +96,30 @@ class Run:
         return write_texts(self.model, self.tokenizer, self.blocks.eot, count=2, max_tokens=config.sample_tokens)
 
     def nothing_to_do(self) -> str:
-        """Why there is no step left, in a line for people."""
+        """Why there is no step left, as a message."""
         return (
             f"nothing to do: {self.checkpoints.path} is of step {self.step}, and max_steps is {self.config.last_step}; "
             "a higher --max_steps, or --extend_steps, continues it"
         )
 
     def preflight(self) -> str:
-        """Memory, work and time that the run will take, in lines for people."""
+        """Memory, work and time that the run will take, as lines of text."""
         passes = Passes(self.model, self.net, self.autocast, self.blocks, self.cast)
         return report(passes, self.loader.micro_batch, self.config, self.loader.samples, self.ranks.world_size)
 
 
 def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
-    """Build the run, at the step its newest checkpoint is of; what must be closed is left to `ending`.
+    """Build the run, at the step of its newest checkpoint; `ending` closes what has to be closed.
 
     Raises:
-      SettingsError, ShardError, CheckpointError, ValueError: what cannot be trained, and what to do.
+      SettingsError, ShardError, CheckpointError, ValueError: why it cannot be trained, and what to do.
     """
     say: Callable[[str], None] = partial(print, flush=True) if ranks.main else lambda message: None
     device = ranks.device
     if "://" in config.out:
         raise SettingsError(f"out: {config.out} is not a local folder; train in one, and give --publish {config.out}")
     if Path(config.out).exists() and not Path(config.out).is_dir():
-        raise SettingsError(f"out: {config.out} is a file; give a folder, which is created if need be")
+        raise SettingsError(f"out: {config.out} is a file; give a folder instead")
     if config.fsdp and not ranks.distributed:
         raise SettingsError("fsdp needs the ranks of torchrun: torchrun --nproc-per-node=N -m trainer.train --fsdp …")
     torch.set_float32_matmul_precision("high")
@@ -241,16 +241,16 @@ _UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 
 @contextmanager
 def sole_writer(folder: Path, say: Callable[[str], None], patience: float = 10) -> Iterator[None]:
-    """Hold the run's `folder`, by a lock on its file `.lock` that goes with the process, however that ends.
+    """Lock the run's `folder` by its file `.lock`; the lock is released when the process ends, however it ends.
 
-    On a network file system it holds between machines where the file system's locks do (NFS 4, Lustre with
-    `-o flock`); where there are none, `say` is called and the run continues without.
+    It works between machines if the file system's locks do (NFS 4, Lustre with `-o flock`). If there are no locks,
+    `say` is called and the run continues without.
 
     Args:
-      patience: seconds to wait: where nodes leave and join, the writer before may be about to end.
+      patience: seconds to wait: when nodes leave and join, the previous writer may be about to end.
 
     Raises:
-      SettingsError: another process holds it; it says which.
+      SettingsError: another process holds the lock; it says which.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("a+", encoding="utf-8") as file:
@@ -277,5 +277,5 @@ def _locked(descriptor: int, folder: Path, say: Callable[[str], None]) -> bool:
     except OSError as error:
         if error.errno not in _UNSUPPORTED:
             raise
-        say(f"{folder} cannot be locked ({error.strerror}): see to it that no other run writes there")
+        say(f"{folder} cannot be locked ({error.strerror}): make sure that no other run writes there")
     return True

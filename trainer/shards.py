@@ -1,4 +1,4 @@
-"""The token shards, memory-mapped: checked against their manifest, then read without a copy."""
+"""The token shards: checked against their manifest, memory-mapped, and read without a copy."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class TokenizerInfo:
     """What the shards' manifest says of their tokenizer.
 
     Attributes:
-      name: for people.
+      name: shown in messages.
       path: the tokenizer's own file, in the format of Hugging Face's tokenizers.
-      sha256: hex digest of that file; two datasets share a tokenizer when they share it.
+      sha256: hex digest of that file; datasets with the same digest have the same tokenizer.
       vocab_size: ids are below it.
       eot: id of end-of-text.
     """
@@ -37,7 +37,7 @@ class TokenizerInfo:
 
 @dataclass(frozen=True)
 class TokenDataset:
-    """A `tokens/` folder whose manifest has been read and whose files are there.
+    """A `tokens/` folder whose manifest has been read and whose files exist.
 
     Attributes:
       folder: the folder of the shards, on the local disk or in a bucket.
@@ -62,7 +62,7 @@ class TokenDataset:
         return self.manifest.files
 
     def documents(self, split: str) -> Documents:
-        """The documents of one split; raises ShardError naming a file that is not what it should be."""
+        """The documents of one split; raises ShardError naming a file that does not match its manifest."""
         if split not in self.opened:
             files, vocab_size = self.files.get(split, []), self.tokenizer.vocab_size
             self.opened[split] = Documents.open(self.folder, files, vocab_size, self.manifest.ids_checked)
@@ -73,7 +73,7 @@ def open_chain(folder: str | Path, **options: Any) -> tuple[TokenDataset, ...]:
     """The token shards in `folder` and in each run that its run builds on, the oldest first.
 
     Args:
-      folder, options: as of `open_dataset`.
+      folder, options: of `open_dataset`.
 
     Raises:
       ShardError: as `open_dataset`; or an earlier run has changed since, or has another tokenizer.
@@ -96,7 +96,7 @@ def open_chain(folder: str | Path, **options: Any) -> tuple[TokenDataset, ...]:
 
 
 def check_same_tokenizer(dataset: TokenDataset, other: TokenDataset) -> None:
-    """Raises ShardError naming both, unless they have one tokenizer."""
+    """Raises ShardError naming both datasets unless they have the same tokenizer."""
     ours, theirs = dataset.tokenizer, other.tokenizer
     if (ours.sha256, ours.vocab_size, ours.eot) != (theirs.sha256, theirs.vocab_size, theirs.eot):
         raise ShardError(
@@ -112,20 +112,20 @@ def open_dataset(
     cache: str | Path | None = None,
     cache_gb: float = remote.DEFAULT_CACHE_GB,
 ) -> TokenDataset:
-    """The token shards in `folder` itself, without those of the runs that its run builds on, by its manifest.
+    """The token shards in `folder` itself, without those of the runs that its run builds on.
 
-    Every file's presence and length are checked here, so that a damaged dataset fails before training
-    and not in the middle of it; with `verify` its SHA-256 too.
+    Every file's existence and length are checked, and with `verify` its SHA-256, so that a damaged dataset fails
+    before training and not in the middle of it.
 
     Args:
       folder: a local folder, or one in a bucket: `s3://BUCKET/PATH` or `gs://BUCKET/PATH`.
       verify: whether to read every file and compare its SHA-256.
       cache: where shards of a bucket are kept (default: `$OWT_CACHE`, or the user's cache folder).
-      cache_gb: the most the cache may hold, in 10**9 bytes.
+      cache_gb: size limit of the cache, in 10**9 bytes.
 
     Raises:
-      ShardError: no manifest, an unknown schema version or tokenizer, or a file that is missing, cut
-        short or (with `verify`) changed. It names the file.
+      ShardError: no manifest, an unknown schema version or tokenizer, or a file that is missing, truncated or (with
+        `verify`) changed. It names the file.
     """
     kept = remote.Cache(Path(cache) if cache else remote.default_cache_folder(), int(cache_gb * 1e9))
     place = remote.Folder(str(folder), kept)
@@ -161,7 +161,7 @@ class Documents:
 
     def __init__(
         self,
-        chunks: remote.Chunks,
+        chunks: list[np.ndarray] | remote.FetchedChunks,
         starts: np.ndarray,
         lengths: np.ndarray,
         first: np.ndarray,
@@ -175,9 +175,9 @@ class Documents:
 
     @classmethod
     def open(cls, folder: remote.Folder, files: Sequence[TokenFile], vocab_size: int, ids_checked: bool) -> Documents:
-        """Map `files`, reading their lengths, and all ids where they are not `ids_checked`.
+        """Map `files` and read the documents' lengths, and all ids unless `ids_checked`.
 
-        A file in a bucket is fetched when a document of it is asked for.
+        A file in a bucket is fetched when one of its documents is read.
         """
         lengths: list[np.ndarray] = []
         batches: list[int] = []
@@ -193,7 +193,7 @@ class Documents:
             path, where = folder.local(files[number]), folder.path(files[number].path)
             return list(_token_ids(path, where, None if ids_checked else vocab_size))
 
-        chunks: remote.Chunks
+        chunks: list[np.ndarray] | remote.FetchedChunks
         if folder.remote:
             chunks = remote.FetchedChunks(open_shard, batches, folder.shards_kept(files))
             known = open_shard(0) if files else []
@@ -225,7 +225,7 @@ class Documents:
         chunk_of = np.searchsorted(self._first, documents, side="right") - 1
         source = self._starts[documents] + begin
         chunks = self._chunks
-        # One slice assignment a document: with the indices as Python integers, about a microsecond each.
+        # One slice assignment per document: about a microsecond each, with Python integers as indices.
         for chunk, s, e, o, p in zip(
             chunk_of.tolist(),
             source.tolist(),
@@ -264,7 +264,7 @@ def _check_size(path: str, size: int | None, file: TokenFile) -> None:
 
 
 def columns(folder: remote.Folder, file: TokenFile, names: Sequence[str], vocab_size: int) -> list[pa.RecordBatch]:
-    """Some columns of a shard, by reading their bytes alone; raises ShardError naming it."""
+    """Columns of a shard, of which only their own bytes are read; raises ShardError naming it."""
     where = folder.path(file.path)
     try:
         with folder.open(file.path) as source:
@@ -278,7 +278,7 @@ def columns(folder: remote.Folder, file: TokenFile, names: Sequence[str], vocab_
 
 
 def _token_ids(path: Path, where: str, vocab_size: int | None) -> Iterator[np.ndarray]:
-    """The token ids of each record batch, mapped, and with a `vocab_size` read; raises ShardError naming `where`."""
+    """The mapped token ids of each record batch, checked against `vocab_size`; raises ShardError naming `where`."""
     reader, first = pa.ipc.open_file(pa.memory_map(str(path))), 0
     for batch in map(reader.get_batch, range(reader.num_record_batches)):
         tokens = batch.column("tokens")
@@ -311,6 +311,6 @@ def _check_schema(path: str, schema: pa.Schema, vocab_size: int) -> None:
 
 
 def _same_type(found: pa.DataType, wanted: pa.DataType) -> bool:
-    if pa.types.is_list(wanted):  # the items' name and nullability are no matter
+    if pa.types.is_list(wanted):  # the items' name and nullability do not matter
         return pa.types.is_list(found) and found.value_type == wanted.value_type
     return found == wanted

@@ -1,6 +1,6 @@
-"""torchrun, whose end is one line:  python -m trainer.torchrun --standalone --nproc-per-node=8 -m trainer.train …
+"""torchrun without tracebacks:  python -m trainer.torchrun --standalone --nproc-per-node=8 -m trainer.train …
 
-torchrun itself prints a traceback where it is sent SIGTERM, and where a rank has failed. Its arguments are the same.
+torchrun itself prints a traceback after SIGTERM and when a rank has failed. The arguments are those of torchrun.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trainer.command_line import note
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run torchrun; returns 0, 1 where a rank failed, or 143 after SIGTERM, once the ranks have saved and ended."""
+    """Run torchrun; returns 0, 1 if a rank failed, or 143 after SIGTERM, once the ranks have saved and ended."""
     try:
         run(parse_args(sys.argv[1:] if arguments is None else arguments))
     except SignalException as error:

@@ -1,4 +1,4 @@
-"""Train a GPT-2: `python -m trainer.train --data WORKDIR/tokens --out RUN`, or by `torchrun … -m trainer.train`."""
+"""Train a GPT-2: `python -m trainer.train --data WORKDIR/tokens --out RUN`, or `torchrun … -m trainer.train …`."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def train(config: TrainConfig) -> float:
     """Train until the last step or a signal; returns the last step's loss. Every rank calls it.
 
     Raises:
-      SettingsError, ShardError, CheckpointError: before the first step, and each says what to do.
-      Diverged: the loss is not finite, or a spike; nothing is saved after the last good checkpoint.
+      SettingsError, ShardError, CheckpointError: before the first step; each says what to do.
+      Diverged: the loss is not finite, or a lasting spike; nothing is saved after the last good checkpoint.
     """
     with StopSignals() as stop, Ranks.join(config.device) as ranks:
         return _train(config, ranks, stop)
@@ -54,7 +54,7 @@ def _loop(run: Run, stop: StopSignals) -> float:
         run.model.cast_weights(run.cast)
         for micro_step in range(loader.accumulation):
             inputs, targets = next(batches)
-            # Losses and gradients are averaged over ranks; what counts is the mean over the global batch.
+            # Ranks average their losses and gradients; this weight makes that the mean over the global batch.
             share = loader.weight(micro_step) * ranks.world_size
             with reduced_when(run.net, micro_step == loader.accumulation - 1):
                 with run.autocast:
@@ -88,15 +88,15 @@ def _loop(run: Run, stop: StopSignals) -> float:
             log.note_samples(run.samples())
         if saving:
             run.checkpoints.save(step, run.model, run.optimizers, keep_all=log.unusual)
-            log.note(saved=True)  # after a part of it is there: see RunCheckpoints
+            log.note(saved=True)  # once a part of the checkpoint exists: see RunCheckpoints
         log.write()
         if finished:
             run.checkpoints.wait()
-            ranks.any(False)  # no rank ends, and takes the group down, before all is written
+            ranks.any(False)  # a rank that ends takes the group down: wait until all have written
         if stopping:
             run.say(f"stopped by {stop.received or 'a signal'} at step {step}, saved; the same command continues here")
-            # Where nodes join or leave, each agent of torchrun signals its own ranks, and takes a rank that
-            # ends well before that for one whose training is done.
+            # When nodes join or leave, each agent of torchrun signals its own ranks. It takes a rank that ends
+            # before that with exit code 0 for one that has finished its training.
             if not stop.wait(10):
                 raise Interrupted(f"stopped at step {step} because another rank received a signal")
             break

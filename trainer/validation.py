@@ -1,4 +1,4 @@
-"""The validation loss: over the same windows always, of the corpora's own val split or of a text."""
+"""The validation loss over a fixed set of windows, from the corpora's val split or from a text."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def validation_loss(
     autocast: contextlib.AbstractContextManager[Any] | None = None,
     blocks: DocumentBlocks | None = None,
 ) -> float:
-    """The mean loss in nats a token over `windows` (N, T + 1), each seen by one rank; equal on all ranks.
+    """The mean loss in nats per token over `windows` (N, T + 1), which the ranks divide; the same on all ranks.
 
-    `blocks` says whether the documents of a window see each other, as when the model was trained.
+    `blocks` says whether the documents of a window see each other, as in the model's training.
     """
     sums = torch.zeros(2, dtype=torch.float64, device=ranks.device)
     was_training = net.training
@@ -38,8 +38,8 @@ def validation_loss(
     at_once = ranks.world_size * micro_batch
     for first in range(0, len(windows), at_once):
         own = windows[first : first + at_once][ranks.rank :: ranks.world_size]
-        # Every pass has one shape, and a rank without a window makes it too: a model spread over the ranks
-        # needs them all. What fills it counts for nothing.
+        # Every pass has one shape, and a rank without a window makes one too: a sharded model needs all ranks.
+        # The padding is ignored.
         rows = torch.arange(micro_batch)
         ids = (own if len(own) else windows)[rows % max(1, len(own))].to(ranks.device, torch.int64)
         inputs, targets = ids[:, :-1], ids[:, 1:].where((rows < len(own)).to(ranks.device)[:, None], -100)
@@ -54,9 +54,10 @@ def validation_loss(
 
 
 def validation_windows(corpora: Corpora, context: int, count: int) -> torch.Tensor | None:
-    """The validation set (N, context + 1): the same windows always, about `count`, at most one epoch of `val`.
+    """The validation set (N, context + 1): about `count` windows, always the same, at most one epoch of `val`.
 
-    Those datasets give windows, by their shares, whose `val` split fills one. None where none has a document in it.
+    Each dataset whose `val` split fills a window gives windows in proportion to its share. None if no dataset has a
+    document in it.
 
     Raises:
       ShardError: no split fills a window.
@@ -78,7 +79,7 @@ def validation_windows(corpora: Corpora, context: int, count: int) -> torch.Tens
 
 
 def windows_of_text(path: str, tokenizer: TokenizerInfo, context: int, count: int) -> torch.Tensor:
-    """`count` of the contiguous windows (N, context + 1) of a text file, evenly spaced; all where it has no more.
+    """`count` of the contiguous windows (N, context + 1) of a text file, evenly spaced, or all if it has fewer.
 
     Raises:
       SettingsError: the file is missing, not UTF-8, or shorter than a window.

@@ -57,19 +57,19 @@ def steps(config: TrainConfig) -> list[int]:
     return [int(path.name.removeprefix("step-")) for path in checkpoint.checkpoints(run_of(config))]
 
 
-def test_the_newest_checkpoints_are_kept_and_those_of_every_so_many_steps(config: TrainConfig) -> None:
+def test_keep_last_and_keep_every_say_which_checkpoints_are_kept(config: TrainConfig) -> None:
     train(dataclasses.replace(config, keep_last=2, keep_every=4))
     assert steps(config) == [4, 6, 8]
     assert sorted(path.name for path in run_of(config).iterdir()) == [f"step-0000000{n}" for n in (4, 6, 8)]
 
 
-def test_whoever_may_read_one_file_of_a_checkpoint_may_read_all(config: TrainConfig) -> None:
+def test_all_files_of_a_checkpoint_have_the_same_permissions(config: TrainConfig) -> None:
     train(config)
     newest = checkpoint.checkpoints(run_of(config))[-1]
     assert len({path.stat().st_mode for path in newest.rglob("*") if path.is_file()}) == 1
 
 
-def test_damaged_checkpoints_of_later_steps_push_out_none_that_is_intact(config: TrainConfig) -> None:
+def test_damaged_checkpoints_of_later_steps_do_not_displace_intact_ones(config: TrainConfig) -> None:
     train(dataclasses.replace(config, keep_last=3))
     for number in (6, 8):
         (run_of(config) / f"step-0000000{number}" / "model.safetensors").unlink()
@@ -102,7 +102,7 @@ def test_a_record_with_any_byte_changed_is_refused(tmp_path: Path, tokenizer_fil
                 checkpoint.read_record(folder)
 
 
-def test_a_checkpoint_holds_the_step_it_was_asked_for_at_though_written_later(tmp_path: Path) -> None:
+def test_a_checkpoint_written_in_the_background_has_the_state_of_its_step(tmp_path: Path) -> None:
     saver, go, written = BackgroundSaver(Ranks.join("cpu")), threading.Event(), []
 
     def finish(weights: dict[str, torch.Tensor]) -> None:
@@ -148,7 +148,7 @@ def test_each_checkpoint_names_the_one_its_run_continued_from(config: TrainConfi
 @pytest.mark.parametrize(
     "name", ["model.safetensors", "training/__0_0.distcp", "training/.metadata", "checkpoint.json"]
 )
-def test_a_truncated_checkpoint_is_refused_and_the_one_before_it_taken(
+def test_a_truncated_checkpoint_is_skipped_for_the_one_before_it(
     config: TrainConfig, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(config)
@@ -164,7 +164,7 @@ def test_a_truncated_checkpoint_is_refused_and_the_one_before_it_taken(
     assert (run_of(config) / "step-00000008" / "model.safetensors").read_bytes() == complete
 
 
-def test_a_changed_byte_is_found(config: TrainConfig) -> None:
+def test_a_changed_byte_of_a_checkpoint_is_detected(config: TrainConfig) -> None:
     train(config)
     path = run_of(config) / "step-00000008" / "model.safetensors"
     content = bytearray(path.read_bytes())
@@ -210,7 +210,9 @@ def test_a_longer_run_continues_and_says_what_changed(config: TrainConfig, capsy
     assert steps(config) == [2, 4, 6]
 
 
-def test_a_finished_run_has_nothing_to_do_and_says_so(config: TrainConfig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_run_says_that_there_is_nothing_to_do(
+    config: TrainConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
     train(config)
     lines = (Path(config.out) / "metrics.jsonl").read_text()
     for max_steps in (8, 5):
@@ -220,7 +222,7 @@ def test_a_finished_run_has_nothing_to_do_and_says_so(config: TrainConfig, capsy
     assert (Path(config.out) / "metrics.jsonl").read_text() == lines
 
 
-def test_a_run_whose_checkpoints_are_gone_is_not_started_over(config: TrainConfig) -> None:
+def test_a_run_whose_checkpoints_are_missing_does_not_start_over(config: TrainConfig) -> None:
     train(dataclasses.replace(config, max_steps=4))
     lines = (Path(config.out) / "metrics.jsonl").read_text()
     for gone in (run_of(config) / "step-00000002", run_of(config) / "step-00000004", run_of(config)):
@@ -247,7 +249,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(config: TrainConf
     assert steps(config) == [4, 6, 8]
 
 
-def test_a_loss_that_is_not_a_number_stops_with_the_step_and_the_last_good_checkpoint(config: TrainConfig) -> None:
+def test_a_loss_of_nan_stops_the_run_and_names_the_step_and_the_last_good_checkpoint(config: TrainConfig) -> None:
     train(dataclasses.replace(config, max_steps=4, schedule="constant"))
     with pytest.raises(
         Diverged,
@@ -257,7 +259,7 @@ def test_a_loss_that_is_not_a_number_stops_with_the_step_and_the_last_good_check
     assert steps(config) == [2, 4]
 
 
-def test_a_spike_stops_with_the_step_its_documents_and_the_last_good_checkpoint(
+def test_a_spike_stops_the_run_and_names_the_step_its_documents_and_the_last_good_checkpoint(
     config: TrainConfig, tmp_path: Path, write_tokens: WriteTokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(0)
@@ -310,7 +312,7 @@ def test_a_spike_that_lasts_stops_the_run_and_names_its_first_step(tmp_path: Pat
         watched(tmp_path, [3.0] * 30 + [9.0, math.nan])
 
 
-def test_during_a_spike_no_checkpoint_is_saved_or_deleted_but_the_last(
+def test_during_a_spike_only_the_final_checkpoint_is_saved_and_none_is_deleted(
     config: TrainConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LossWatch, "check", lambda self, step, loss, norm: setattr(self, "since", 5 * (step > 4)))
@@ -318,7 +320,7 @@ def test_during_a_spike_no_checkpoint_is_saved_or_deleted_but_the_last(
     assert steps(config) == [4, 8]
 
 
-def test_a_warm_up_longer_than_the_run_is_said(config: TrainConfig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_warm_up_longer_than_the_run_is_reported(config: TrainConfig, capsys: pytest.CaptureFixture[str]) -> None:
     train(dataclasses.replace(config, max_steps=2, warmup_steps=30))
     assert "warmup_steps 30 exceed the run's 2 steps: the rate peaks at its end" in capsys.readouterr().out
 
@@ -355,7 +357,7 @@ def test_every_optimizer_learns_and_resumes_to_the_same_loss(config: TrainConfig
     assert train(config) == last
 
 
-def test_bfloat16_trains_next_to_float32(config: TrainConfig, tmp_path: Path) -> None:
+def test_bfloat16_trains_almost_as_float32(config: TrainConfig, tmp_path: Path) -> None:
     half = dataclasses.replace(config, dtype="bfloat16", out=str(tmp_path / "half"), checkpoint_activations=True)
     assert math.isclose(train(half), train(config), rel_tol=0.01)
 
@@ -373,6 +375,6 @@ def test_shards_without_a_validation_split_train_without_validation(
     assert "no validation:" in capsys.readouterr().out
 
 
-def test_a_batch_that_does_not_divide_names_the_nearest_that_do(config: TrainConfig) -> None:
+def test_an_indivisible_batch_suggests_the_nearest_valid_sizes(config: TrainConfig) -> None:
     with pytest.raises(SettingsError, match="600 is not a multiple of context 32; the nearest values are 576 or 608"):
         train(dataclasses.replace(config, batch_tokens=600))

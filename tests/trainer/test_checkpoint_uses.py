@@ -59,7 +59,7 @@ def model() -> GPT:
     return model
 
 
-def test_greedy_text_by_the_cache_is_that_of_the_complete_sequence(model: GPT) -> None:
+def test_greedy_text_with_the_cache_equals_that_without(model: GPT) -> None:
     ids = [1, 2, 3]
     for _ in range(13):
         ids.append(int(model(torch.tensor([ids]))[0, -1].argmax()))
@@ -73,7 +73,7 @@ def test_a_full_context_continues_from_its_latest_half(model: GPT) -> None:
     assert len(list(generate(model, [5] * 40, 50, temperature=0))) == 50
 
 
-def test_top_k_and_top_p_draw_from_the_likeliest_alone(model: GPT) -> None:
+def test_top_k_and_top_p_sample_only_from_the_most_likely_tokens(model: GPT) -> None:
     logits = model(torch.tensor([[7]]))[0, -1]
     order = logits.argsort(descending=True).tolist()
     probabilities = logits.softmax(0)[order].cumsum(0)
@@ -89,7 +89,7 @@ def test_top_k_and_top_p_draw_from_the_likeliest_alone(model: GPT) -> None:
     assert drawn(top_p=0.0) == {order[0]}
 
 
-def test_draws_follow_the_models_probabilities(model: GPT) -> None:
+def test_samples_follow_the_models_probabilities(model: GPT) -> None:
     probabilities = model(torch.tensor([[7]]))[0, -1].softmax(0)
     generator = torch.Generator().manual_seed(1)
     draws = torch.tensor([next(generate(model, [7], 1, generator=generator)) for _ in range(3000)])
@@ -137,7 +137,7 @@ def test_the_sample_command_writes_text_after_each_prompt(
     assert capsys.readouterr().out == written
 
 
-def test_text_is_handed_out_as_it_is_written(run: Path) -> None:
+def test_text_is_yielded_as_it_is_generated(run: Path) -> None:
     pieces = sample.sample(str(run), SampleOptions(prompt=("def ",), max_tokens=10**9, device="cpu"))
     assert next(pieces) == "def "
     assert len([next(pieces) for _ in range(3)]) == 3  # with the rest of a billion tokens to come
@@ -163,7 +163,7 @@ def test_text_windows_predict_each_token_once_with_the_context_they_promise(n: i
     assert predicted == list(range(1, n + 1))
 
 
-def test_perplexity_is_that_of_the_tokens_one_by_one(tokenizer_file: Path) -> None:
+def test_perplexity_equals_that_of_tokens_scored_one_by_one(tokenizer_file: Path) -> None:
     text = "def main(): return 1"
     tokenizer = Tokenizer(tokenizer_file)
     torch.manual_seed(0)
@@ -198,7 +198,7 @@ def test_the_evaluate_command_gives_the_validation_loss_of_training(
     assert 1 < result["perplexity"] < 400
 
 
-def test_two_ranks_evaluate_as_one(
+def test_two_ranks_evaluate_to_the_same_figures_as_one(
     run: Path, text_tokens: Path, tmp_path: Path, trainer: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "lambada_test.jsonl").write_text("".join(f'{{"text": "def main {k} return"}}\n' for k in range(5)))
@@ -212,7 +212,7 @@ def test_two_ranks_evaluate_as_one(
         assert results[0][key] == pytest.approx(results[1][key], rel=1e-6)
 
 
-def test_an_exported_model_is_loaded_by_transformers_and_writes_the_same(
+def test_transformers_loads_an_exported_model_and_generates_the_same_text(
     run: Path, tmp_path: Path, text_tokens: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     transformers = pytest.importorskip("transformers", reason="what the export is for: pip install transformers")
@@ -263,7 +263,7 @@ def test_an_exported_model_is_loaded_by_transformers_and_writes_the_same(
     assert train(tuned) < 5.5  # a fresh model starts at ln 400 = 5.99
 
 
-def test_a_hugging_face_folder_of_another_tokenizer_is_refused(
+def test_a_hugging_face_folder_with_another_tokenizer_is_refused(
     run: Path, tmp_path: Path, text_tokens: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "exported"
@@ -299,7 +299,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.slow
-def test_sampling_in_bfloat16_and_compiled_writes_text_by_few_graphs(run: Path, graphs: Any) -> None:
+def test_sampling_in_bfloat16_and_compiled_compiles_few_graphs(run: Path, graphs: Any) -> None:
     options = SampleOptions(prompt=("def ", "import numpy as"), max_tokens=30, temperature=0, device="cpu")
     plain = "".join(sample.sample(str(run), options))
     assert "".join(sample.sample(str(run), dataclasses.replace(options, compile=True))) == plain

@@ -64,7 +64,7 @@ def scores(out: Path) -> dict[str, dict[str, dict[str, float]]]:
     return json.loads((out / "scores.json").read_text())
 
 
-def test_a_corpus_with_its_characters_shuffled_comes_out_as_worse(
+def test_a_corpus_with_shuffled_characters_scores_worse(
     tmp_path: Path,
     corpora: dict[str, Path],
     trainer: TrainerProcess,
@@ -106,7 +106,7 @@ def test_a_corpus_with_its_characters_shuffled_comes_out_as_worse(
     assert "the shards of mixed have changed" in capsys.readouterr().err
 
 
-def test_the_same_corpus_twice_is_no_difference(
+def test_the_same_corpus_twice_gives_no_difference(
     tmp_path: Path, corpora: dict[str, Path], trainer: TrainerProcess
 ) -> None:
     out = tmp_path / "comparison"
@@ -169,7 +169,7 @@ def _wait_for(path: Path) -> None:
         time.sleep(0.01)
 
 
-def test_settings_that_cannot_be_compared_are_one_line(
+def test_settings_that_cannot_be_compared_give_a_one_line_error(
     tmp_path: Path, corpora: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = ["--data", str(corpora["plain"])]
@@ -195,7 +195,7 @@ def test_help_shows_its_own_flags_and_examples(capsys: pytest.CaptureFixture[str
     assert "examples:" in text
 
 
-def test_documents_are_scored_each_by_itself() -> None:
+def test_each_document_is_scored_independently() -> None:
     torch.manual_seed(0)
     model = GPT(ModelConfig(vocab_size=50, context=16, n_layer=1, n_head=2, width=16)).eval()
     documents = [torch.randint(49, (length,)).tolist() for length in (3, 40, 1, 16, 17, 33)]
@@ -209,7 +209,7 @@ def test_documents_are_scored_each_by_itself() -> None:
             assert nats == pytest.approx(wanted, rel=1e-4)
 
 
-def test_items_of_each_evaluation_sum_to_what_evaluate_reports(
+def test_the_items_of_each_evaluation_add_up_to_what_evaluate_reports(
     tmp_path: Path, tokenizer_file: Path, corpora: dict[str, Path]
 ) -> None:
     torch.manual_seed(0)
@@ -250,7 +250,7 @@ def _models(draw: np.random.Generator, effect: float, of_seeds: float, seeds: in
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 8])
-def test_of_equal_corpora_at_most_one_comparison_in_twenty_is_larger_than_the_noise(seeds: int) -> None:
+def test_at_most_one_in_twenty_comparisons_of_equal_corpora_exceeds_the_noise(seeds: int) -> None:
     draw = np.random.default_rng(seeds)
     for of_seeds in (0.0005, 0.02):
         named = sum(
@@ -259,7 +259,7 @@ def test_of_equal_corpora_at_most_one_comparison_in_twenty_is_larger_than_the_no
         assert named <= 400 * 0.05 + 3 * math.sqrt(400 * 0.05 * 0.95)
 
 
-def test_a_difference_beyond_both_kinds_of_chance_is_found_and_has_the_right_sign() -> None:
+def test_a_difference_larger_than_both_kinds_of_chance_is_found_with_the_right_sign() -> None:
     draw = np.random.default_rng(0)
     assert difference(*_models(draw, 0.05, 0.003, 3, 200)).verdict == "worse"
     assert difference(*_models(draw, -0.05, 0.003, 3, 200)).verdict == "better"
@@ -278,8 +278,8 @@ def test_one_seed_gives_no_verdict() -> None:
     assert as_text(table).count("\n") == 2
 
 
-def test_a_corpus_is_called_as_its_run_whatever_it_is_compared_with() -> None:
+def test_a_corpus_is_named_after_its_run() -> None:
     assert compare._names(["runs/a/tokens", "b/tokens/", "elsewhere/c"]) == ["a", "b", "c"]
     assert compare._names(["x/tokens=0.3,y/tokens=0.7", "z/tokens"]) == ["x=0.3+y=0.7", "z"]
-    with pytest.raises(SettingsError, match="1/a/tokens is called a, as another one is"):
+    with pytest.raises(SettingsError, match="1/a/tokens is called a, as another corpus is"):
         compare._names(["1/a/tokens", "2/a/tokens"])

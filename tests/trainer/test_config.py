@@ -37,14 +37,16 @@ def test_a_wrong_value_is_named_with_what_is_allowed(tmp_path: Path, text: str, 
         parse([str(path), "--data", "tokens", "--out", "run"])
 
 
-def test_a_users_mistake_is_one_line_and_not_a_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_users_mistake_is_reported_in_one_line_without_a_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["--data", str(tmp_path), "--out", str(tmp_path), "--device", "cpu"]) == 1
     error = capsys.readouterr().err
     assert error.startswith("trainer.train: no token shards in")
     assert len(error.splitlines()) == 1
 
 
-def test_the_trainer_needs_torch_numpy_pyarrow_and_safetensors_alone() -> None:
+def test_the_trainer_needs_only_torch_numpy_pyarrow_and_safetensors() -> None:
     heavy = ["apache_beam", "owt_pipeline", "tokenizers", "tiktoken", "transformers", "tensorboard"]
     modules = ", ".join(f"trainer.{name}" for name in ("train", "tools.sample", "tools.evaluate", "tools.export"))
     code = f"import sys, {modules}; print([name for name in {heavy} if name in sys.modules])"

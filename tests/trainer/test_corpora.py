@@ -48,7 +48,9 @@ def test_each_corpus_gives_its_share_of_the_samples(folders: list[str], sampler:
     assert [(source == k).mean() for k in range(3)] == pytest.approx([0.6, 0.3, 0.1], abs=0.002)
 
 
-def test_without_weights_corpora_give_samples_as_they_have_tokens(tmp_path: Path, write_tokens: WriteTokens) -> None:
+def test_without_weights_corpora_are_sampled_in_proportion_to_their_tokens(
+    tmp_path: Path, write_tokens: WriteTokens
+) -> None:
     folders = [str(write_tokens(tmp_path / f"{n}", [[n] * 9] * n)) for n in (30, 60, 10)]
     corpora = open_corpora(folders)
     assert corpora.shares == pytest.approx((0.3, 0.6, 0.1))
@@ -57,7 +59,7 @@ def test_without_weights_corpora_give_samples_as_they_have_tokens(tmp_path: Path
     assert [(source == n).mean() for n in (30, 60, 10)] == pytest.approx([0.3, 0.6, 0.1], abs=0.003)
 
 
-def test_a_mixture_is_the_same_on_any_ranks_from_any_step(folders: list[str]) -> None:
+def test_a_mixture_is_the_same_on_any_number_of_ranks_from_any_step(folders: list[str]) -> None:
     def sampler():  # type: ignore[no-untyped-def]
         return open_corpora([f"{folders[0]}=3", f"{folders[1]}=1"]).sampler("packed", CONTEXT, 3)
 
@@ -69,7 +71,7 @@ def test_a_mixture_is_the_same_on_any_ranks_from_any_step(folders: list[str]) ->
             assert np.array_equal(batch, complete[step * 24 : step * 24 + 24])
 
 
-def test_one_corpus_is_read_as_without_a_mixture(folders: list[str]) -> None:
+def test_a_mixture_of_one_corpus_is_that_corpus(folders: list[str]) -> None:
     corpora = open_corpora(folders[:1])
     assert corpora.digest == corpora.datasets[0].digest
     assert set(corpus_of(corpora.sampler("packed", CONTEXT, 3).windows(0, 50)).tolist()) == {0}
@@ -89,12 +91,12 @@ def test_one_corpus_is_read_as_without_a_mixture(folders: list[str]) -> None:
         (["{0}", "{1}", "{0}"], "are the same tokens; name them once"),
     ],
 )
-def test_a_wrong_mixture_is_one_clear_error(folders: list[str], data: list[str], message: str) -> None:
+def test_an_invalid_mixture_gives_a_clear_error(folders: list[str], data: list[str], message: str) -> None:
     with pytest.raises((SettingsError, ShardError), match=message):
         open_corpora([entry.format(*folders) for entry in data])
 
 
-def test_corpora_of_different_tokenizers_are_refused(
+def test_corpora_with_different_tokenizers_are_refused(
     folders: list[str], tmp_path: Path, write_tokens: WriteTokens, tokenizer_file: Path
 ) -> None:
     tokenizer_file = tmp_path / "other.json"
@@ -158,7 +160,7 @@ def test_a_dataset_continues_where_it_stopped_when_others_are_added_or_removed(f
         assert np.array_equal(own, expected[corpus_of(expected) == k][: len(own)])
 
 
-def test_data_that_changes_at_a_resume_is_logged_and_gives_the_same_bytes_however_often_it_resumes(
+def test_data_changed_at_a_resume_is_logged_and_gives_the_same_bytes_after_any_number_of_resumes(
     folders: list[str], tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before, after = (folders[0],), (folders[0], folders[1])
@@ -181,7 +183,7 @@ def test_data_that_changes_at_a_resume_is_logged_and_gives_the_same_bytes_howeve
 
 
 @pytest.mark.slow
-def test_data_that_changes_at_a_resume_over_two_ranks_gives_the_losses_of_one_process(
+def test_data_changed_at_a_resume_on_two_ranks_gives_the_losses_of_one_process(
     folders: list[str], tmp_path: Path, run: Run, trainer: Any
 ) -> None:
     assert run("one", 3, folders[0]) == run("one", 6, *folders[:2]) == 0
@@ -199,7 +201,7 @@ def test_data_that_changes_at_a_resume_over_two_ranks_gives_the_losses_of_one_pr
     assert history[0] == history[1]
 
 
-def test_data_of_another_tokenizer_is_refused_at_a_resume(
+def test_data_with_another_tokenizer_is_refused_when_a_run_resumes(
     folders: list[str], tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("run", 2, folders[0]) == 0
@@ -229,7 +231,7 @@ def test_an_extended_run_keeps_its_steps_and_warms_up_again(
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_what_extends_a_run_changes_no_rate_before_it(schedule: str) -> None:
+def test_extending_a_run_does_not_change_earlier_learning_rates(schedule: str) -> None:
     config = TrainConfig(data=(), out="", max_steps=100, schedule=schedule, warmup_steps=10)
     longer = dataclasses.replace(config, extend_steps=(50, 30))
     assert longer.last_step == 180
@@ -306,7 +308,7 @@ def test_no_document_changes_its_split_when_a_run_builds_on_another(months: list
         ),
     ],
 )
-def test_an_earlier_run_that_is_not_what_it_was_is_one_clear_error(
+def test_an_earlier_run_that_has_changed_gives_a_clear_error(
     months: list[Path], damage: Callable[[list[Path]], object], message: str
 ) -> None:
     damage(months)
@@ -342,7 +344,7 @@ def test_a_base_is_found_next_to_its_run(run: str, uri: str, expected: str) -> N
 
 
 @pytest.mark.parametrize("sampler", ["packed", "longbiased"])
-def test_each_sample_knows_the_documents_it_is_of(tmp_path: Path, write_tokens: WriteTokens, sampler: str) -> None:
+def test_the_documents_of_each_sample_are_known(tmp_path: Path, write_tokens: WriteTokens, sampler: str) -> None:
     # Each token of document d is d, or 100 + d in the second corpus: a window says which documents it is of.
     first = [[d] * n for d, n in enumerate([50, 3, 80, 21, 0, 1, 40])]
     second = [[100 + d] * n for d, n in enumerate([60, 2, 0, 45, 70])]

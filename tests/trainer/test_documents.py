@@ -32,7 +32,7 @@ def packed_window(lengths: list[int], seed: int = 0) -> tuple[torch.Tensor, list
 
 @given(lengths=LENGTHS, seed=st.integers(0, 99))
 @settings(max_examples=30, deadline=None)
-def test_the_logits_of_each_document_in_a_window_are_those_of_the_document_alone(lengths: list[int], seed: int) -> None:
+def test_with_the_mask_each_documents_logits_equal_those_of_the_document_alone(lengths: list[int], seed: int) -> None:
     torch.manual_seed(0)
     model = GPT(SHAPE).eval()
     window, documents = packed_window(lengths, seed)
@@ -45,7 +45,7 @@ def test_the_logits_of_each_document_in_a_window_are_those_of_the_document_alone
             start += len(document)
 
 
-def test_with_the_mask_alone_positions_continue_and_the_document_before_is_not_seen() -> None:
+def test_with_only_the_mask_positions_continue_and_earlier_documents_are_not_seen() -> None:
     torch.manual_seed(0)
     model = GPT(SHAPE).eval()
     masked = DocumentBlocks(EOT, mask=True)
@@ -71,7 +71,7 @@ def test_numbers_and_positions_of_a_window_with_every_kind_of_document() -> None
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("lengths", [[0, 5, 0, 12, 9], [30, 4]], ids=str)
-def test_the_blocks_of_flex_attention_give_the_logits_of_the_boolean_mask(lengths: list[int]) -> None:
+def test_flex_attention_gives_the_same_logits_as_the_boolean_mask(lengths: list[int]) -> None:
     torch.manual_seed(0)
     model = GPT(SHAPE).eval()
     window, _ = packed_window(lengths)

@@ -66,6 +66,6 @@ def read_megatron(stem: Path) -> tuple[type, list[np.ndarray], list[int]]:
     return dtype, [np.frombuffer(content, dtype, n, p) for n, p in zip(lengths, pointers, strict=True)], bounds
 
 
-def test_shards_that_are_not_there_are_one_clear_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_shards_give_a_clear_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path), str(tmp_path / "out")]) == 1
     assert "no token shards in" in capsys.readouterr().err

@@ -52,7 +52,7 @@ def run(tmp_path: Path) -> Run:
 
 
 @pytest.mark.slow
-def test_a_model_of_hugging_faces_is_finetuned_on_imported_text_and_goes_back(
+def test_a_hugging_face_model_is_finetuned_on_imported_text_and_exported_again(
     testdata: Path, tmp_path: Path, run: Run
 ) -> None:
     transformers = pytest.importorskip("transformers", reason="the peer: pip install transformers")
@@ -115,7 +115,7 @@ def test_windows_of_a_text_are_contiguous_and_evenly_spaced(tmp_path: Path, toke
         (None, "val_data: .*text.txt cannot be read: No such file"),
     ],
 )
-def test_an_unusable_validation_text_is_one_clear_line(
+def test_an_unusable_validation_text_gives_a_one_line_error(
     tmp_path: Path, tokenizer_file: Path, content: bytes | None, message: str
 ) -> None:
     if content is not None:

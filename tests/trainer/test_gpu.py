@@ -156,7 +156,9 @@ def test_compiled_masks_are_those_of_plain_code_and_compiled_once() -> None:
     assert counters["stats"]["unique_graphs"] == 1
 
 
-def test_a_cut_run_resumes_bit_by_bit(config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_run_resumes_bit_by_bit(
+    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
@@ -174,7 +176,7 @@ def test_a_cut_run_resumes_bit_by_bit(config: TrainConfig, tmp_path: Path, monke
     assert (cut / weights).read_bytes() == (Path(config.out) / weights).read_bytes()
 
 
-def test_a_checkpoint_is_copied_by_pinned_memory_and_holds_its_step(tmp_path: Path) -> None:
+def test_a_checkpoint_is_copied_through_pinned_memory_and_has_the_state_of_its_step(tmp_path: Path) -> None:
     ranks = Ranks.join("cuda")
     saver, written = BackgroundSaver(ranks), []
     p = torch.nn.Parameter(torch.ones(1000, 1000, device="cuda"))
@@ -201,7 +203,7 @@ def test_a_checkpoint_is_copied_by_pinned_memory_and_holds_its_step(tmp_path: Pa
 
 
 @pytest.mark.parametrize("flags", [("--fsdp",), ("--fsdp", "--checkpoint_activations", "--document_mask"), ()], ids=str)
-def test_through_torchrun_the_same_is_trained(text_tokens: Path, tmp_path: Path, trainer: Any, flags: tuple) -> None:
+def test_torchrun_trains_the_same_model(text_tokens: Path, tmp_path: Path, trainer: Any, flags: tuple) -> None:
     common = ("--data", text_tokens, *SMALL, "--max_steps", 10, "--save_every", 5, "--compile", "--device", "cuda")
     common += ("--val_windows", 7, "--val_every", 5, "--tracker", "none", "--log_every", 1)
     masked = ("--document_mask",) if "--document_mask" in flags else ()
@@ -215,7 +217,7 @@ def test_through_torchrun_the_same_is_trained(text_tokens: Path, tmp_path: Path,
         shutil.rmtree(tmp_path / "ranks" / "checkpoints" / "step-00000010")
 
 
-def test_the_micro_batch_is_found_for_the_compiled_model(config: TrainConfig) -> None:
+def test_micro_batch_0_is_measured_on_the_compiled_model(config: TrainConfig) -> None:
     train(dataclasses.replace(config, micro_batch=0, max_steps=2, out=config.out))
     assert len(records(config.out)) == 2
     model = GPT(SHAPE).cuda()

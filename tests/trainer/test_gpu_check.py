@@ -59,7 +59,7 @@ def test_the_curve_of_the_standard_library_falls_and_a_checkpoint_has_a_cost(tmp
     assert pieces["checkpoint"]["wait_s"] > 0
 
 
-def test_a_piece_that_fails_says_why_and_the_next_has_its_turn(tmp_path: Path) -> None:
+def test_a_piece_that_fails_says_why_and_the_next_one_runs(tmp_path: Path) -> None:
     done = gpu_check(tmp_path, "124M", "longbiased", "--tiny", "--device", "cpu", "--data", str(tmp_path / "none"))
     assert done.returncode == 1
     pieces = json.loads((tmp_path / "gpu.json").read_text())["pieces"]
@@ -82,7 +82,7 @@ def test_a_missed_aim_is_not_a_failure() -> None:
     assert verdict(found) == (["124M: lost", "resume: losses equal: no"], [])
 
 
-def test_a_rate_is_the_median_of_three_and_says_how_far_they_lie_apart(tmp_path: Path) -> None:
+def test_a_rate_is_the_median_of_three_with_their_spread(tmp_path: Path) -> None:
     rates = iter([90, 120, 100, 100])
     check = Check(tmp_path, tmp_path, "cpu", False, 0.0, time.perf_counter() + 100)
     found = repeated(check, lambda number: {"tokens_per_s": next(rates), "number": number})

@@ -45,7 +45,7 @@ def _digits(problems: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.slow
-def test_a_model_of_characters_learns_more_than_pairs_of_them(testdata: Path) -> None:
+def test_a_character_model_learns_more_than_bigrams(testdata: Path) -> None:
     text = (testdata / "text" / "tinyshakespeare.txt").read_text(encoding="utf-8")
     alphabet = {character: number for number, character in enumerate(sorted(set(text)))}
     ids = torch.tensor([alphabet[character] for character in text])

@@ -46,11 +46,11 @@ def test_the_peak_is_that_of_the_gpu_the_driver_names(name: str, peak: float) ->
         "AMD Instinct MI300X",
     ],
 )
-def test_no_utilisation_is_claimed_of_a_gpu_that_the_table_lacks(name: str) -> None:
+def test_mfu_is_unknown_for_a_gpu_that_is_not_in_the_table(name: str) -> None:
     assert peak_tflops(name) is None
 
 
-def test_no_utilisation_is_claimed_of_a_cpu() -> None:
+def test_mfu_is_unknown_for_a_cpu() -> None:
     assert mfu(1e12, torch.device("cpu")) is None
 
 

@@ -84,7 +84,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_run_whose_checkpoints_are_all_damaged_stops_and_names_each_of_them(
+def test_a_run_whose_checkpoints_are_all_damaged_stops_and_names_each(
     config: TrainConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(config)
@@ -110,7 +110,7 @@ def test_a_command_given_a_run_without_an_intact_checkpoint_says_what_is_wrong_w
     assert "step-00000002/model.safetensors is missing" in capsys.readouterr().err
 
 
-def test_export_takes_a_damaged_run_by_the_step_named_alone(
+def test_export_takes_a_run_with_a_damaged_newest_checkpoint_only_by_its_step(
     config: TrainConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(config)
@@ -139,7 +139,7 @@ def test_a_token_id_outside_the_vocabulary_names_file_and_row(
     assert "val/part-00000.arrow, row 0: token id 412" in error_of(capsys, *flags(config, data=data))
 
 
-def test_shards_whose_manifest_says_that_ids_are_checked_are_not_read_for_it_but_batches_are(
+def test_checked_ids_are_not_read_again_when_shards_are_opened_but_in_batches(
     config: TrainConfig, tmp_path: Path, write_tokens: WriteTokens, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = write_tokens(tmp_path / "train", [[1, 2, 3] * 100, [412] * 100], [[1, 2, 3] * 100])
@@ -176,13 +176,11 @@ def test_an_out_that_is_a_file_is_refused(
 ) -> None:
     (tmp_path / "file").write_text("mine")
     out = str(tmp_path / "file")
-    assert (
-        error_of(capsys, *flags(config, out=out)) == f"out: {out} is a file; give a folder, which is created if need be"
-    )
+    assert error_of(capsys, *flags(config, out=out)) == f"out: {out} is a file; give a folder instead"
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_an_unknown_flag_suggests_the_nearest_and_lists_no_others(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_flag_suggests_only_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert error_of(capsys, "--learning_rat", "1") == "unknown argument --learning_rat; did you mean --learning_rate?"
     assert error_of(capsys, "--lr", "1") == "unknown argument --lr; did you mean --learning_rate?"
     assert error_of(capsys, "--zzz=1") == "unknown argument --zzz=1; see python -m trainer.train --help"
@@ -200,7 +198,7 @@ def test_an_unknown_flag_suggests_the_nearest_and_lists_no_others(capsys: pytest
         (export_tokens.main, ["tokens", "folder", "--form=bin"], "--format"),
     ],
 )
-def test_a_flag_cut_short_is_refused(
+def test_an_abbreviated_flag_is_refused(
     command: Any, arguments: list[str], nearest: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Else a script's flags would change their meaning with the next one that begins alike."""
@@ -228,7 +226,7 @@ def test_a_flag_cut_short_is_refused(
         ("val_data = 'BINARY'", "val_data: .*binary is not UTF-8 at byte 0"),
     ],
 )
-def test_a_wrong_setting_is_one_line(
+def test_a_wrong_setting_gives_a_one_line_error(
     config: TrainConfig, tmp_path: Path, settings: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
@@ -242,7 +240,7 @@ def test_a_wrong_setting_is_one_line(
 
 
 @pytest.mark.parametrize("uri", ["hf://owner/name", "s3://", "gs:///", "file:///tmp/tokens"])
-def test_data_at_another_kind_of_address_says_which_are_known(
+def test_data_with_an_unknown_scheme_names_the_known_ones(
     config: TrainConfig, capsys: pytest.CaptureFixture[str], uri: str
 ) -> None:
     wanted = f"{uri}: give a local folder, s3://BUCKET/PATH or gs://BUCKET/PATH"
@@ -274,7 +272,7 @@ def test_a_model_is_not_exported_over_itself_a_run_or_a_file(
     assert contents(tmp_path) == before
 
 
-def test_a_library_cut_short_in_the_cache_of_torch_compile_is_one_line_that_names_the_cache(
+def test_a_truncated_library_in_the_cache_of_torch_compile_gives_one_line_that_names_the_cache(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     library = tmp_path / "inductor" / "7h" / "c7h2wq.main.so"

@@ -48,7 +48,7 @@ def test_the_table_is_what_the_sampler_draws(name: str) -> None:
 
 @given(lengths=st.lists(st.integers(0, 3000), min_size=1, max_size=60), context=st.integers(1, 600))
 @settings(max_examples=50, deadline=None)
-def test_a_mixtures_shares_are_those_of_its_parts(lengths: list[int], context: int) -> None:
+def test_the_shares_of_a_mixture_are_those_of_its_parts(lengths: list[int], context: int) -> None:
     table = realised_mixture(np.array(lengths), context, long_min_tokens=1000, long_fraction=0.5)
     has_long = max(lengths) >= 1000
     for entry in table:
@@ -67,6 +67,6 @@ def test_a_single_document_fills_every_sample() -> None:
     assert row.longbiased == row.packed
 
 
-def test_no_document_is_refused() -> None:
+def test_a_corpus_without_documents_is_refused() -> None:
     with pytest.raises(ValueError, match="no document"):
         realised_mixture(np.zeros(0, np.int64))

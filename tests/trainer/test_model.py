@@ -31,7 +31,7 @@ SCALED = {
         ("algpt2", 12_160_704),
     ],
 )
-def test_presets_have_the_number_of_parameters_they_promise(name: str, parameters: int) -> None:
+def test_presets_have_the_documented_number_of_parameters(name: str, parameters: int) -> None:
     with torch.device("meta"):
         model = GPT(PRESETS[name])
     assert model.n_parameters == parameters
@@ -97,7 +97,7 @@ def test_gradients_are_those_of_transformers() -> None:
 
 
 @pytest.mark.parametrize("changes", [{}, {"embedding_width": 8, "shared_layers": True}], ids=["gpt2", "albert"])
-def test_a_cache_gives_the_logits_of_the_complete_sequence(changes: dict[str, int]) -> None:
+def test_the_cache_gives_the_logits_of_the_complete_sequence(changes: dict[str, int]) -> None:
     torch.manual_seed(1)
     model = GPT(dataclasses.replace(SMALL, **changes)).eval()
     ids = torch.randint(203, (2, 24))
@@ -119,7 +119,7 @@ def test_no_token_sees_a_later_one() -> None:
     assert not torch.allclose(before[:, 12:], after[:, 12:])
 
 
-def test_a_fresh_model_is_as_unsure_as_can_be() -> None:
+def test_a_new_model_predicts_a_uniform_distribution() -> None:
     torch.manual_seed(0)
     model = GPT(preset("tiny", vocab_size=1000))
     ids = torch.randint(1000, (4, 128))
@@ -151,7 +151,7 @@ def test_recomputed_activations_change_neither_loss_nor_gradient() -> None:
 
 @pytest.mark.parametrize("chunk", [1, 7, 16, 47, 1000])
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_a_fused_loss_is_the_plain_loss_in_value_and_gradients(chunk: int, reduction: str) -> None:
+def test_the_fused_loss_equals_the_plain_loss_in_value_and_gradients(chunk: int, reduction: str) -> None:
     torch.manual_seed(0)
     model = GPT(dataclasses.replace(SMALL, embedding_width=8))
     ids = torch.randint(203, (2, 24))
@@ -168,7 +168,7 @@ def test_a_fused_loss_is_the_plain_loss_in_value_and_gradients(chunk: int, reduc
         torch.testing.assert_close(chunked, plain, rtol=1e-4, atol=1e-6 if reduction == "mean" else 1e-5)
 
 
-def test_a_fused_loss_under_autocast_is_the_plain_loss() -> None:
+def test_the_fused_loss_equals_the_plain_loss_under_autocast() -> None:
     model = GPT(SMALL)
     (plain, gradient), (fused, own) = (_half_step(model, model, chunk) for chunk in (0, 32))
     assert fused == pytest.approx(plain, rel=1e-4)
@@ -176,7 +176,7 @@ def test_a_fused_loss_under_autocast_is_the_plain_loss() -> None:
 
 
 @pytest.mark.slow
-def test_a_fused_loss_is_compiled_with_the_model_and_stays_what_it_was() -> None:
+def test_the_fused_loss_is_the_same_when_compiled_with_the_model() -> None:
     torch._dynamo.reset()  # of the sizes that earlier tests have compiled for
     torch.manual_seed(0)
     model = GPT(SMALL)
@@ -198,7 +198,7 @@ def _half_step(model: GPT, net: torch.nn.Module, loss_chunk: int) -> tuple[float
     return loss.item(), torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
-def test_a_fused_loss_is_not_differentiated_where_nobody_asks_and_never_twice() -> None:
+def test_the_fused_loss_is_differentiated_only_on_request_and_only_once() -> None:
     model = GPT(SMALL)
     ids, targets = torch.randint(203, (2, 4, 24)).unbind()
     with torch.no_grad():

@@ -29,7 +29,7 @@ def test_every_parameter_has_one_optimizer_and_only_matrices_decay(name: str) ->
         assert {p.dim() >= 2 for p in group["params"]} == {decay == 0.1}
 
 
-def test_adafactor_steps_and_decays_as_transformers_does_but_for_the_keys_biases() -> None:
+def test_adafactor_equals_that_of_transformers_except_for_the_keys_biases() -> None:
     transformers = pytest.importorskip("transformers", reason="the peer: pip install transformers")
     torch.manual_seed(0)
     ours, theirs = GPT(MODEL), GPT(MODEL)
@@ -65,7 +65,7 @@ def test_muon_has_the_blocks_matrices_and_not_the_embeddings() -> None:
     assert owned == {id(p) for name, p in model.named_parameters() if name.startswith("h.") and p.dim() == 2}
 
 
-def test_on_one_rank_muon_is_torchs_own_with_queries_keys_and_values_apart() -> None:
+def test_on_one_rank_muon_equals_torchs_with_queries_keys_and_values_split() -> None:
     torch.manual_seed(0)
     shapes = [(16, 16), (64, 16), (16, 64), (16, 16), (48, 16)]
     ours = [torch.nn.Parameter(torch.randn(shape) * 0.02) for shape in shapes]

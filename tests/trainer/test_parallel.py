@@ -33,7 +33,7 @@ def found(trainer: Any) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fsdp", "fsdp in bfloat16", "fsdp, float8 head"])
-def test_fsdp_reduces_gradients_with_the_last_micro_batch_alone(found: dict[str, Any], kind: str) -> None:
+def test_fsdp_reduces_gradients_only_with_the_last_micro_batch(found: dict[str, Any], kind: str) -> None:
     assert found[kind]["reduced"] == [0, 0, 9]  # of eight blocks, and of what is no block
 
 
@@ -82,7 +82,7 @@ def pieces(trainer: Any) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 @pytest.mark.parametrize("piece", PIECES)
-def test_each_piece_of_the_speedrun_settings_trains_over_two_ranks_as_over_one(
+def test_each_piece_of_the_speedrun_settings_trains_on_two_ranks_as_on_one(
     pieces: dict[str, Any], piece: str, kind: str
 ) -> None:
     near = 2e-3 if piece in ("fp8_head", "muon") else 1e-5  # products in float8 and in bfloat16
@@ -106,9 +106,7 @@ def test_the_speedrun_preset_with_every_piece_trains_over_two_ranks(
 
 
 @pytest.mark.slow
-def test_the_preflight_of_weights_sharded_by_fsdp_counts_no_weight_as_an_activation(
-    text_tokens: Path, tmp_path: Path, trainer: Any
-) -> None:
+def test_preflight_with_fsdp_counts_no_weight_as_an_activation(text_tokens: Path, tmp_path: Path, trainer: Any) -> None:
     arguments = ("--data", text_tokens, "--out", tmp_path / "run", *SMALL, *QUIET, "--preflight", "--dtype", "float32")
     outputs = [trainer.run(*arguments, *fsdp, ranks=ranks) for fsdp, ranks in (((), 0), (("--fsdp",), 1))]
     activations = [re.search(r"activations [\d.]+", output.stdout) for output in outputs]
@@ -138,7 +136,7 @@ def test_a_run_compiles_once_for_training_and_once_for_validation(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fsdp", [False, True])
-def test_muon_over_two_ranks_trains_as_over_one(text_tokens: Path, tmp_path: Path, trainer: Any, fsdp: bool) -> None:
+def test_muon_trains_on_two_ranks_as_on_one(text_tokens: Path, tmp_path: Path, trainer: Any, fsdp: bool) -> None:
     arguments = ("--data", text_tokens, *SMALL, *QUIET, "--max_steps", 10, "--optimizer", "muon")
     assert trainer.run(*arguments, "--out", tmp_path / "one").returncode == 0
     two = (*arguments, *(("--fsdp",) if fsdp else ()), "--out", tmp_path / "two")

@@ -131,7 +131,7 @@ def shape_of(piece: str) -> ModelConfig:
 
 @torch.no_grad()
 @pytest.mark.parametrize("piece", PIECES)
-def test_writing_with_a_cache_is_writing_without(piece: str) -> None:
+def test_text_generated_with_the_cache_equals_text_without(piece: str) -> None:
     model = model_with(piece).eval()
     prompt = [3, 1, 4]
     written = list(generate(model, prompt, 8, temperature=0))
@@ -156,7 +156,7 @@ def test_recomputed_activations_change_no_gradient(piece: str) -> None:
         assert torch.equal(one, other)  # type: ignore[arg-type]
 
 
-def test_rope_sees_distances_only() -> None:
+def test_rope_depends_only_on_distances() -> None:
     model = model_with("rope")
     ids = torch.randint(60, (1, 6), generator=torch.Generator().manual_seed(4))
     positions = torch.arange(6)[None]
@@ -165,7 +165,7 @@ def test_rope_sees_distances_only() -> None:
         torch.testing.assert_close(model(ids, positions=positions), model(ids, positions=2 * positions))
 
 
-def test_gpt2s_presets_have_none_of_the_pieces() -> None:
+def test_gpt2_presets_use_none_of_the_speedrun_pieces() -> None:
     for name, shape in PRESETS.items():
         assert shape.is_gpt2 == (name != "algpt2")
         assert not any((shape.rope, shape.qk_norm, shape.separate_head, shape.value_embeddings))
@@ -212,7 +212,7 @@ def test_a_separate_head_starts_at_zero_and_learns() -> None:
 
 @pytest.mark.parametrize("documents", [False, True])
 @pytest.mark.parametrize("window", [1, 3, 8, 12, 20])
-def test_a_window_is_the_last_positions(window: int, documents: bool) -> None:
+def test_a_window_sees_only_the_last_positions(window: int, documents: bool) -> None:
     inputs = torch.tensor([[9, 1, 2, 9, 3, 4, 5, 6, 9, 1, 1, 2]])
     found = DocumentBlocks(9, documents)(inputs, window)
     number = (inputs[0] == 9).cumsum(0)
@@ -277,7 +277,7 @@ def rounded(tensor: torch.Tensor, dtype: torch.dtype, largest: float) -> torch.T
 
 
 @pytest.mark.parametrize("zero", [False, True])
-def test_a_float8_product_and_its_gradients_are_those_of_the_plain_version(zero: bool) -> None:
+def test_a_float8_product_and_its_gradients_are_close_to_the_plain_version(zero: bool) -> None:
     torch.manual_seed(0)
     x, weight = torch.randn(3, 16, 48, requires_grad=True), torch.randn(64, 48) * (not zero)
     grad, weight = torch.randn(3, 16, 64), weight.requires_grad_()
@@ -293,7 +293,7 @@ def test_a_float8_product_and_its_gradients_are_those_of_the_plain_version(zero:
 
 
 @pytest.mark.parametrize("piece", ["rope", "all"])  # a tied head, and a separate one
-def test_several_steps_with_a_float8_head_are_those_of_the_plain_version(
+def test_several_steps_with_a_float8_head_are_close_to_the_plain_version(
     piece: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours, theirs = model_with(piece), model_with(piece)

@@ -74,7 +74,7 @@ def test_the_largest_micro_batch_that_fits_is_found(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(("room", "fits"), [(450, 16), (449, 16), (250, 8), (125, 4), (120, 1), (99, 0)])
-def test_on_a_gpu_few_sizes_are_tried_and_the_one_taken_was(room: int, fits: int) -> None:
+def test_on_a_gpu_few_sizes_are_tried_among_them_the_chosen_one(room: int, fits: int) -> None:
     tried = []
 
     def bytes_of(size: int) -> float:
@@ -114,10 +114,10 @@ def test_preflight_reports_memory_work_and_time_and_trains_nothing(
     assert not Path(config.out).exists()
 
 
-def test_fsdp_wants_its_micro_batch_and_an_optimizer_that_knows_it(config: TrainConfig) -> None:
+def test_fsdp_needs_a_micro_batch_and_an_optimizer_that_supports_it(config: TrainConfig) -> None:
     with pytest.raises(SettingsError, match="with fsdp, give the micro_batch"):
         dataclasses.replace(config, fsdp=True, micro_batch=0)
-    with pytest.raises(SettingsError, match="Adafactor does not work on weights spread by fsdp"):
+    with pytest.raises(SettingsError, match="Adafactor does not work on weights sharded by fsdp"):
         dataclasses.replace(config, fsdp=True, optimizer="adafactor")
 
 

@@ -32,7 +32,7 @@ def start(trainer: Any, environment: dict[str, str], *arguments: object) -> subp
     )  # fmt: skip
 
 
-def test_a_hub_gets_every_checkpoint_and_the_page_and_an_export(
+def test_the_hub_gets_every_checkpoint_the_page_and_an_export(
     tmp_path: Path, text_tokens: Path, trainer: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("huggingface_hub", reason="the client: pip install huggingface_hub")
@@ -73,7 +73,9 @@ def test_a_hub_gets_every_checkpoint_and_the_page_and_an_export(
     assert [summary for _, summary in hub.commits][-2:] == ["run: the page", "Export of a checkpoint"]
 
 
-def test_a_hub_that_refuses_is_reported_and_training_continues(tmp_path: Path, text_tokens: Path, trainer: Any) -> None:
+def test_a_refusal_by_the_hub_is_reported_and_training_continues(
+    tmp_path: Path, text_tokens: Path, trainer: Any
+) -> None:
     pytest.importorskip("huggingface_hub", reason="the client: pip install huggingface_hub")
     with hub_server() as hub:
         environment = environment_of(hub, tmp_path / "home") | {"HF_TOKEN": "hf_wrong"}
@@ -91,7 +93,7 @@ def test_a_bucket_gets_the_run(tmp_path: Path) -> None:
         _publish_to(f"{bucket}/runs/gpt2", tmp_path)
 
 
-def test_a_newer_checkpoint_takes_the_place_of_one_that_waits(tmp_path: Path) -> None:
+def test_a_newer_checkpoint_replaces_one_that_waits(tmp_path: Path) -> None:
     sent: list[str] = []
     first, go_on = threading.Event(), threading.Event()
 
@@ -130,7 +132,7 @@ def test_a_checkpoint_that_was_removed_meanwhile_is_not_reported_as_published(tm
         ("run", "publish: run is neither"),
     ],
 )
-def test_a_destination_of_another_form_is_refused(uri: str, message: str) -> None:
+def test_an_invalid_destination_is_refused(uri: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         open_destination(uri)
 

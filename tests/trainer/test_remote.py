@@ -70,7 +70,7 @@ def change(uri: str, name: str, content: Callable[[bytes], bytes] | None) -> Non
         out.write(changed)
 
 
-def test_windows_are_those_of_the_local_shards_through_a_cache_smaller_than_they(
+def test_windows_equal_those_of_local_shards_through_a_cache_smaller_than_the_shards(
     uploaded: str, tokens: Path, tmp_path: Path
 ) -> None:
     cache = tmp_path / "cache"
@@ -87,7 +87,7 @@ def test_windows_are_those_of_the_local_shards_through_a_cache_smaller_than_they
     assert remote.documents("val")[3].tolist() == local.documents("val")[3].tolist()
 
 
-def test_a_run_in_a_bucket_that_builds_on_another_there_is_read_as_on_the_disk(
+def test_a_run_in_a_bucket_that_builds_on_another_is_read_as_on_disk(
     uploaded: str, tokens: Path, tmp_path: Path, write_tokens: Callable[..., Path]
 ) -> None:
     later = write_tokens(tmp_path / "later", [[5, 6, 7] * 90], [[8] * 40])
@@ -100,16 +100,14 @@ def test_a_run_in_a_bucket_that_builds_on_another_there_is_read_as_on_the_disk(
     assert (ours[:, :-1] == 6).sum() > 120  # without the later run's documents about 50
 
 
-def test_a_sample_names_the_documents_that_it_does_with_local_shards(
-    uploaded: str, tokens: Path, tmp_path: Path
-) -> None:
+def test_a_sample_names_the_same_documents_as_with_local_shards(uploaded: str, tokens: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     sampler_of = partial(Corpora.sampler, name="packed", context=32, seed=3)
     ids = [url_ids_by_sample(open_corpora([str(at)], cache=cache), sampler_of, 5, 9) for at in (uploaded, tokens)]
     assert ids[0] == ids[1]
 
 
-def test_what_is_in_the_cache_is_not_fetched_again(uploaded: str, tmp_path: Path) -> None:
+def test_cached_files_are_not_fetched_again(uploaded: str, tmp_path: Path) -> None:
     kept = open_dataset(uploaded, cache=tmp_path / "cache", verify=True)
     for file in kept.files["train"]:
         change(uploaded, file.path, lambda content: bytes(len(content)))
@@ -144,7 +142,7 @@ def test_a_bad_shard_is_named_before_training_starts(
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
-def test_no_shards_and_no_such_scheme_are_one_clear_error(bucket: str, tmp_path: Path) -> None:
+def test_missing_shards_and_unknown_schemes_give_a_clear_error(bucket: str, tmp_path: Path) -> None:
     with pytest.raises(ShardError, match=f"shards in {bucket}/nowhere: .*ledger/nowhere has no manifest.json; run"):
         open_dataset(f"{bucket}/nowhere", cache=tmp_path)
     with pytest.raises(ShardError, match=rf"{bucket}/\[x\] cannot be opened"):
@@ -171,7 +169,7 @@ def without_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
         ("s3://private/tokens", "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"),
     ],
 )
-def test_without_credentials_a_run_ends_at_once_with_one_line_that_says_what_to_set(
+def test_without_credentials_a_run_ends_at_once_and_says_what_to_set(
     without_credentials: None, uri: str, what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     started = time.monotonic()
@@ -196,7 +194,7 @@ def test_a_metadata_server_that_never_answers_gives_no_credentials(
         assert time.monotonic() - started < 30  # Arrow asks for minutes
 
 
-def test_credentials_of_files_and_of_the_machine_are_left_to_the_client(
+def test_credentials_in_files_or_from_the_machine_are_left_to_the_client(
     without_credentials: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     class Metadata(http.server.BaseHTTPRequestHandler):
@@ -251,7 +249,7 @@ def test_ranks_of_a_machine_fetch_a_file_once(tmp_path: Path) -> None:
     assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".arrow"]
 
 
-def test_the_file_used_longest_ago_leaves_the_cache_first(tmp_path: Path) -> None:
+def test_the_least_recently_used_file_leaves_the_cache_first(tmp_path: Path) -> None:
     cache = Cache(tmp_path, 250)
     fetched = []
 

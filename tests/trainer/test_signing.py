@@ -56,7 +56,7 @@ def altered(folder: Path, file: str, place: Path) -> Path:
     return place
 
 
-def test_a_signed_checkpoint_and_its_export_are_taken_and_no_altered_byte_is(
+def test_a_signed_checkpoint_and_its_export_are_accepted_unless_a_byte_is_altered(
     tmp_path: Path, text_tokens: Path, keys: tuple[str, str]
 ) -> None:
     private, public = keys
@@ -81,7 +81,7 @@ def test_a_signed_checkpoint_and_its_export_are_taken_and_no_altered_byte_is(
             verifier.check(tmp_path / f"more-{source.name}")
 
 
-def test_every_command_refuses_what_is_unsigned_or_signed_by_another(
+def test_every_command_refuses_a_model_unsigned_or_signed_with_another_key(
     tmp_path: Path, text_tokens: Path, keys: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     private, public = keys
@@ -110,7 +110,7 @@ def test_every_command_refuses_what_is_unsigned_or_signed_by_another(
     train(config(text_tokens, tmp_path / "signed", max_steps=4, sign_key=private, verify_key=public))
 
 
-def test_a_damaged_newest_checkpoint_brings_no_earlier_one_back(
+def test_with_a_key_a_damaged_newest_checkpoint_does_not_bring_back_an_earlier_one(
     tmp_path: Path, text_tokens: Path, keys: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     private, public = keys
@@ -127,7 +127,7 @@ def test_a_damaged_newest_checkpoint_brings_no_earlier_one_back(
     assert "taking step-00000001, the newest intact one" in capsys.readouterr().err
 
 
-def test_a_file_that_is_not_a_key_is_one_clear_line_before_training(
+def test_a_file_that_is_not_a_key_gives_a_one_line_error_before_training(
     tmp_path: Path, text_tokens: Path, keys: tuple[str, str]
 ) -> None:
     (tmp_path / "text.pem").write_text("no key")

@@ -27,7 +27,7 @@ def model() -> GPT:
     return model
 
 
-def test_lambada_asks_for_every_token_of_the_last_word(model: GPT, tokenizer_file: Path, tmp_path: Path) -> None:
+def test_lambada_needs_every_token_of_the_last_word(model: GPT, tokenizer_file: Path, tmp_path: Path) -> None:
     tokenizer = Tokenizer(tokenizer_file)
     (favourite,) = tokenizer.encode(" tokenizer")
     model = copy.deepcopy(model)
@@ -52,7 +52,7 @@ def test_lambada_asks_for_every_token_of_the_last_word(model: GPT, tokenizer_fil
     assert result["lambada_nats"].mean().item() == pytest.approx(nats / len(texts), rel=1e-4)
 
 
-def test_a_continuation_longer_than_the_context_is_scored_by_its_end(model: GPT, tokenizer_file: Path) -> None:
+def test_of_a_continuation_longer_than_the_context_the_end_is_scored(model: GPT, tokenizer_file: Path) -> None:
     tokenizer = Tokenizer(tokenizer_file)
     pairs = [("def", " one two many words path tokenizer" * 6), ("import words many", " path of one")]
     scores, _ = score_continuations(model, tokenizer, pairs, ALONE, 2)
@@ -116,7 +116,7 @@ def test_hellaswag_is_scored_as_lm_evaluation_harness_defines_it(
         ("", "is empty"),
     ],
 )
-def test_a_file_of_another_format_is_refused(
+def test_a_file_in_another_format_is_refused(
     model: GPT, tokenizer_file: Path, tmp_path: Path, line: str, message: str
 ) -> None:
     path = tmp_path / "lambada_test.jsonl"
@@ -154,7 +154,7 @@ def test_published_perplexities_divide_by_words_and_line_ends() -> None:
     assert published_words(text * 1000, "some.raw") == (21_000, "")
 
 
-def test_the_published_number_of_words_is_that_of_the_published_file_alone() -> None:
+def test_the_published_number_of_words_is_used_only_for_the_published_file() -> None:
     words = ["w "] * 241_211
     published = "".join(words[:2891]).replace(" ", " \n") + " ".join(words[2891:]) + " \n" * (4_358 - 2_891)
     assert published_words(published, "wiki.test.raw") == (245_569, "test")

@@ -44,7 +44,7 @@ def trained_here(*arguments: object) -> int:
     return train.main([*map(str, arguments)])
 
 
-def test_the_loop_is_read_in_a_hundred_lines() -> None:
+def test_the_training_loop_fits_in_a_hundred_lines() -> None:
     assert len(inspect.getsource(train).splitlines()) < 120
     assert len(inspect.getsource(train._loop).splitlines()) <= 100
 
@@ -109,7 +109,7 @@ def _train_writing_to(output: Path, *arguments: object) -> None:
 
 
 @pytest.mark.slow
-def test_twenty_kills_at_any_moment_cost_no_step_its_loss(text_tokens: Path, tmp_path: Path, trainer: Any) -> None:
+def test_twenty_kills_at_any_moment_change_no_loss(text_tokens: Path, tmp_path: Path, trainer: Any) -> None:
     arguments = ("--data", text_tokens, *SMALL, *QUIET, "--max_steps", 400, "--save_every", 10, "--val_every", 0)
     assert trainer.run(*arguments, "--out", tmp_path / "complete").returncode == 0
     rng, context = random.Random(0), multiprocessing.get_context("forkserver")
@@ -130,7 +130,7 @@ def test_twenty_kills_at_any_moment_cost_no_step_its_loss(text_tokens: Path, tmp
     assert losses(tmp_path / "killed") == losses(tmp_path / "complete")
 
 
-def test_a_folder_that_a_run_writes_is_refused_to_another_until_it_ends_or_is_killed(
+def test_a_second_run_cannot_write_to_a_folder_until_the_first_ends_or_is_killed(
     text_tokens: Path, tmp_path: Path, trainer: Any
 ) -> None:
     arguments = ("--data", text_tokens, "--out", tmp_path / "run", *SMALL, *QUIET, "--max_steps", 100_000)
@@ -183,7 +183,7 @@ def test_two_ranks_train_as_one_and_one_rank_continues_from_two(
 
 @pytest.mark.slow  # after DDP's two ranks, make test looks for them above
 @pytest.mark.parametrize("arguments", [("--learning_rate", "1e30", "--clip", 0), ("--fsdp",)], ids=["diverged", "fsdp"])
-def test_no_thread_of_gloos_is_left_when_the_interpreter_ends(
+def test_no_gloo_thread_is_alive_when_the_interpreter_ends(
     text_tokens: Path, tmp_path: Path, trainer: Any, arguments: tuple[object, ...]
 ) -> None:
     arguments += ("--data", text_tokens, "--out", tmp_path, *SMALL, *QUIET, "--max_steps", 3, "--save_every", 1)
@@ -201,7 +201,7 @@ def assert_gloo_has_ended(run: Path) -> None:
 
 
 @pytest.mark.slow
-def test_weights_sharded_over_two_ranks_train_as_one_and_any_ranks_continue_from_them(
+def test_two_ranks_of_fsdp_train_as_one_and_any_number_of_ranks_continues(
     text_tokens: Path, tmp_path: Path, trainer: Any
 ) -> None:
     arguments = ("--data", text_tokens, *SMALL, *QUIET, "--max_steps", 14, "--save_every", 5, "--val_every", 7)

@@ -1,11 +1,11 @@
-"""Which corpus trains the better model: the same training on each, paired by seed, judged by the same texts and tasks.
+"""Which corpus trains the better model: the same training on each, paired by seed, scored on the same texts and tasks.
 
 This is how FineWeb (Penedo et al., 2024) and DCLM (Li et al., 2024) chose their filters.
 
-OUT/comparison.html, comparison.md    the differences and what is larger than the noise, scores, curves, settings
+OUT/comparison.html, comparison.md    differences and which are larger than the noise, scores, curves, settings
 OUT/scores.json                       each score, by evaluation, corpus and seed
 OUT/runs/NAME/seed-1337/              a run of trainer.train, with its last checkpoint
-    scores/step-00001000.json         its scores after so many steps, item by item
+    scores/step-00001000.json         its scores after this step, item by item
     output.txt                        what it printed
 """
 
@@ -53,7 +53,7 @@ _OWN = {  # settings of trainer.train that are set here
     "data", "out", "verify_shards", "preflight", "extend_steps", "fsdp", "val_every", "val_data",
     "val_windows", "save_every", "keep_last", "keep_every", "publish", "sample_tokens", "sign_key",
 }  # fmt: skip
-_MANY_EPOCHS = 4  # up to about so many, repeated text is worth nearly as much as new (Muennighoff et al., 2023)
+_MANY_EPOCHS = 4  # up to about four, repeated text is worth nearly as much as new text (Muennighoff et al., 2023)
 
 
 @dataclass(frozen=True)
@@ -61,24 +61,24 @@ class CompareOptions:
     """Settings of `trainer.tools.compare` beyond those of the training."""
 
     data: tuple[str, ...] = option(
-        help="token shards of a corpus, WORKDIR/tokens, for each corpus; the first is what others are compared with. "
-        "A mixture is one corpus, with commas: wiki/tokens=0.3,web/tokens=0.7",
+        help="token shards of a corpus, WORKDIR/tokens; repeat it for each corpus. A mixture is one corpus, written "
+        "with commas: wiki/tokens=0.3,web/tokens=0.7",
         metavar="DIR",
     )
     out: str = option(help="folder of the comparison: its runs, tables and page", metavar="DIR")
-    tokens: int = option(0, "tokens that each model is trained on, in place of --max_steps", minimum=0)
-    seeds: int = option(3, "models on each corpus: --seed, and those after it", minimum=1)
+    tokens: int = option(0, "tokens to train each model on, in place of --max_steps", minimum=0)
+    seeds: int = option(3, "models on each corpus, with --seed and the numbers after it", minimum=1)
     eval_text: tuple[str, ...] = option(
-        (), "texts that every model is judged by: .jsonl with a text a line, or one plain text", metavar="FILE"
+        (), "texts to score every model on: .jsonl with one text per line, or one plain text", metavar="FILE"
     )
     lambada: str | None = option(None, "LAMBADA's lambada_test.jsonl", metavar="FILE")
     hellaswag: str | None = option(None, "HellaSwag's hellaswag_val.jsonl", metavar="FILE")
     eval_tokens: int = option(
-        262_144, "the most tokens of each val split and each --eval_text, in complete texts; 0 for all", minimum=0
+        262_144, "most tokens of each val split and --eval_text, in complete texts; 0 for all", minimum=0
     )
-    eval_val: bool = option(True, "judge by the val split of each corpus, too")
-    points: int = option(5, "evaluations of each model, evenly spaced over its training", minimum=1)
-    processes: int = option(0, "runs at a time (default: one for each GPU; 1 on a CPU)", minimum=0)
+    eval_val: bool = option(True, "also score models on the val split of each corpus")
+    points: int = option(5, "times that each model is scored, at even intervals of its training", minimum=1)
+    processes: int = option(0, "runs at a time (default: one per GPU; 1 on a CPU)", minimum=0)
 
 
 _EXAMPLES = """\
@@ -88,22 +88,22 @@ examples:
       --tokens 2500000000 --micro_batch 32 --compile --eval_text articles.jsonl \\
       --lambada lambada_test.jsonl --hellaswag hellaswag_val.jsonl
 
-All models start from the same weights for a seed, and take the same number of steps of the same size. The same command
+For a seed, all models start from the same weights and take the same number of steps of the same size. The same command
 again continues where it stopped. More seeds, corpora and evaluations can be added later; the model and its steps
-cannot be changed. A difference counts as larger than the noise where its 95% confidence interval, by seeds and by
-texts, excludes zero. Of twenty comparisons of equal corpora about one does so by chance."""
+cannot be changed. A difference counts as larger than the noise if its 95% confidence interval, by seeds and by texts,
+excludes zero. Of twenty comparisons of equal corpora, about one does so by chance."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A model to train and to judge.
+    """A model to train and to score.
 
     Attributes:
       name: of the corpus.
       config: settings of its training; `config.out` is its folder.
-      evaluations: what it is judged by.
+      evaluations: what it is scored on.
       gpu: the only GPU that its process sees; empty for a CPU.
-      threads: of its process on a CPU; 0 for torch's own number.
+      threads: of its process on a CPU; 0 for torch's default.
     """
 
     name: str
@@ -124,7 +124,7 @@ class Job:
 
     @property
     def last_line(self) -> str:
-        """What its process printed last."""
+        """The last line that its process printed."""
         path = self.folder / "output.txt"
         lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.exists() else []
         return next((line for line in reversed(lines) if line), "starting")
@@ -136,7 +136,7 @@ class Job:
 
 
 def work(job: Job) -> None:
-    """Train the model of `job`, then score its checkpoints and delete all but the last; continues what was interrupted.
+    """Train the model of `job`, score its checkpoints and delete all but the last; continues an interrupted job.
 
     Raises:
       ValueError, OSError, Diverged: as `train` and the evaluations.
@@ -164,7 +164,7 @@ def work(job: Job) -> None:
 
 
 def _complete(saved: Path, last_step: int) -> bool:
-    """Whether the checkpoint of the last step is there and intact."""
+    """Whether the checkpoint of the last step exists and is intact."""
     try:
         return any(read_record(path).step == last_step for path in checkpoints(saved)[-1:])
     except CheckpointError:
@@ -172,7 +172,7 @@ def _complete(saved: Path, last_step: int) -> bool:
 
 
 def _in_process(job: Job) -> None:
-    """`work`, in a process of its own that ends with its parent, and says in OUT/…/output.txt what it does."""
+    """Do `work` in a process of its own, which ends with its parent and prints to OUT/…/output.txt."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 
@@ -194,7 +194,7 @@ def _in_process(job: Job) -> None:
 
 
 class Comparison:
-    """The runs of a comparison, and what has come out of them so far.
+    """The runs of a comparison and their results so far.
 
     Raises:
       SettingsError, ShardError, OSError: what cannot be compared, and what to do.
@@ -218,7 +218,7 @@ class Comparison:
             config = dataclasses.replace(config, max_steps=-(-options.tokens // self._step_tokens))
         steps = config.resolved(0).max_steps
         if not steps:
-            raise SettingsError("how long to train from these weights: give --tokens or --max_steps")
+            raise SettingsError("the length of the training is not set: give --tokens or --max_steps")
         for entry, own in zip(options.data, self.corpora, strict=True):
             check_length(sum(own.tokens), shape.context, f"{entry}, split train")
         self.config = dataclasses.replace(
@@ -239,23 +239,23 @@ class Comparison:
             if options.eval_val and any(len(dataset.documents("val")) for dataset in own.datasets):
                 found.append(Evaluation(f"val of {name}", "val", entry, own.digest, options.eval_tokens))
             elif options.eval_val:
-                self._say(f"{name} has no document in its val split, so no model is judged by it")
+                self._say(f"{name} has no document in its val split, so no model is scored on it")
         Tokenizer(self.corpora[0].tokenizer.path)
         kinds = [("text", path, options.eval_tokens) for path in options.eval_text]
         kinds += [(kind, path, 0) for kind in ("lambada", "hellaswag") if (path := getattr(options, kind))]
         for kind, path, most in kinds:
-            # What cannot be read is found here, not after the first model is trained.
+            # Read it now, so that an error is found before the first model is trained.
             if kind == "text":
                 read_documents(path)
             else:
                 list(json_lines(Path(path), TASKS[kind]))
             found.append(Evaluation(path if kind == "text" else kind, kind, path, sha256_of(Path(path)), most))
         if not found:
-            raise SettingsError("nothing to judge the models by, without a val split: give --eval_text FILE")
+            raise SettingsError("nothing to score the models on, without a val split: give --eval_text FILE")
         return tuple(found)
 
     def prepare(self) -> None:
-        """Create each run's folder, and make sure that what is there is of these settings and corpora."""
+        """Create each run's folder, or check that an existing one has these settings and corpora."""
         digests = {name: own.digest for name, own in zip(self.names, self.corpora, strict=True)}
         for job in self.jobs:
             path = job.folder / "settings.json"
@@ -265,12 +265,14 @@ class Comparison:
                 if known["data"] != settings["data"]:
                     wrong.append(f"the shards of {job.name} have changed")
                 if wrong:
-                    raise SettingsError(f"{job.folder} was made otherwise: {'; '.join(wrong)}. Use another --out")
+                    raise SettingsError(
+                        f"{job.folder} has other settings or data: {'; '.join(wrong)}. Use another --out"
+                    )
             job.folder.mkdir(parents=True, exist_ok=True)
             page.replace_text(path, json.dumps(settings, indent=1))
 
     def run(self, stop: StopSignals) -> int:
-        """Make what runs are missing, each in a process of its own; returns how many of them failed."""
+        """Do the runs that are not finished, each in a process of its own; returns how many failed."""
         slots = self._slots()
         self.report()
         waiting = [job for job in self.jobs if not job.finished]
@@ -278,7 +280,7 @@ class Comparison:
         if len(waiting) < total:
             self._say(f"{total - len(waiting)} of {total} runs are finished")
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["trainer.train"])  # which takes longer than a small evaluation
+        context.set_forkserver_preload(["trainer.train"])  # importing it takes longer than a small evaluation
         running: dict[Any, tuple[Any, Job]] = {}
         failed, shown = 0, time.monotonic()
         while (waiting and not stop.received) or running:
@@ -308,7 +310,7 @@ class Comparison:
         return failed
 
     def _slots(self) -> list[dict[str, Any]]:
-        """What each process has to itself: a GPU, or threads of the CPU."""
+        """What each process gets: a GPU, or threads of the CPU."""
         count = self.options.processes
         if device_of(self.config.device).type == "cuda":
             visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -348,13 +350,13 @@ class Comparison:
         state = f"{left} of {len(self.jobs)} runs are not finished" if left else "Finished"
         what = (
             f"{len(self.jobs)} models, {self.options.seeds} on each corpus, {steps:,} steps of {self._step_tokens:,} "
-            "tokens. Bits per byte: less is better; accuracy: more is better. Errors are standard errors of paired "
-            "differences; a result is named where the 95% interval excludes zero."
+            "tokens. Bits per byte: lower is better; accuracy: higher is better. Errors are standard errors of paired "
+            "differences; a corpus is called better if the 95% interval excludes zero."
         )
         parts = [f"<p>{html.escape(text)}</p>" for text in (f"{state}; {page.written_now()}", what)]
         for title, (head, *rows) in tables.items():
             parts += [f"<h2>{title}</h2>", page.table(rows, head) if rows else "<p>None yet.</p>"]
-        parts += ["<h2>Curves</h2><p>Mean over the seeds; the band reaches from the least to the greatest.</p>"]
+        parts += ["<h2>Curves</h2><p>Mean over the seeds, with a band from the minimum to the maximum.</p>"]
         parts += ['<div class="charts">', *(page.chart(name, own, steps) for name, own in curves.items())]
         parts += [page.chart("Training loss", losses, steps), "</div>"]
         parts += [page.settings_table(dataclasses.asdict(self.config), page.commit())]
@@ -380,11 +382,11 @@ class Comparison:
 
 
 def _names(data: Sequence[str]) -> list[str]:
-    """A short name for each corpus: that of its run's folder; it stays when others are added."""
+    """A short name for each corpus, that of its run's folder; adding corpora does not change it."""
     names = ["+".join(map(_name, entry.split(","))) for entry in data]
     for name, entry in zip(names, data, strict=True):
         if names.count(name) > 1:
-            raise SettingsError(f"data: {entry} is called {name}, as another one is; rename or link its folder")
+            raise SettingsError(f"data: {entry} is called {name}, as another corpus is; rename or link its folder")
     return names
 
 
@@ -398,7 +400,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _records(path: Path) -> list[dict[str, Any]]:
-    """The steps recorded so far; a last line that is still being written is left out."""
+    """The steps recorded so far, without a last line that is still being written."""
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
@@ -424,7 +426,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             failed = comparison.run(stop)
         say(f"\n{comparison.report()}\n\n{comparison.out / 'comparison.html'} has the curves")
         if failed:
-            say(f"{failed} of {len(comparison.jobs)} runs failed; the same command makes them")
+            say(f"{failed} of {len(comparison.jobs)} runs failed; the same command runs them again")
         elif stop.received:
             say(f"stopped by {stop.received}; the same command continues here")
             return ExitCode.INTERRUPTED if stop.received == "SIGINT" else ExitCode.TERMINATED

@@ -1,8 +1,7 @@
-"""What differs between models trained on several corpora, and by how much more than chance: paired by seed and by text.
+"""Differences between models trained on several corpora, and whether they exceed chance: paired by seed and by text.
 
-One number of an evaluation has two kinds of chance in it: another seed would have given another model, and other texts
-would have been easier for one model or the other. Both are estimated from paired differences, in which what the models
-share cancels out, and both count.
+A score has two sources of chance: another seed would have given another model, and other texts would have been easier
+for one model or the other. Both are estimated from paired differences, in which what the models share cancels out.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ _T = (
 
 @dataclass(frozen=True)
 class Difference:
-    """The second corpus's score less the first's, over paired seeds.
+    """The second corpus's score minus the first's, over paired seeds.
 
     Attributes:
       unit: of the evaluation.
       mean: over the seeds.
       of_seeds: the mean's standard error by seeds, their deviation / √seeds; NaN for a single seed.
-      of_texts: its standard error by texts; NaN where there is a single text.
-      interval: half the width of its 95% confidence interval, by both errors; NaN for a single seed.
+      of_texts: its standard error by texts; NaN for a single text.
+      interval: half the width of its 95% confidence interval, from both errors; NaN for a single seed.
     """
 
     unit: str
@@ -43,7 +42,7 @@ class Difference:
 
     @property
     def verdict(self) -> str:
-        """`better` or `worse` (the second corpus), where the interval excludes zero."""
+        """`better` or `worse` (the second corpus) if the interval excludes zero, or why neither."""
         if not self.mean and not self.of_seeds:
             return "none"
         if math.isnan(self.interval):
@@ -54,13 +53,13 @@ class Difference:
 
 
 def difference(first: Sequence[Score], second: Sequence[Score]) -> Difference:
-    """The difference of two corpora in one evaluation; entry s of both is of seed s.
+    """The difference of two corpora in one evaluation; entry s of both has seed s.
 
     The error by texts is that of a ratio of sums (Cochran, 1977, section 6.4), from differences averaged over the
-    seeds, and of complete texts, since the tokens of one are not independent (Miller, 2024). The interval is the root
-    of the sum of both squared, each times its own t (Zou and Donner's MOVER, 2008): with two or three seeds, degrees of
-    freedom estimated from the errors, as by Welch and Satterthwaite, name a difference of equal corpora twice as often
-    as they promise.
+    seeds. It is computed over complete texts, since the tokens of one are not independent (Miller, 2024). The interval
+    is the root of the sum of both squared errors, each times its own t (Zou and Donner's MOVER, 2008). With two or
+    three seeds, degrees of freedom estimated from the errors, as by Welch and Satterthwaite, would find a difference of
+    equal corpora twice as often as they should.
     """
     by_seed = [b.value - a.value for a, b in zip(first, second, strict=True)]
     mean, seeds = statistics.fmean(by_seed), len(by_seed)
@@ -79,7 +78,7 @@ def _t(freedom: int) -> float:
     return _T[freedom - 1] if freedom <= len(_T) else 1.96 + 2.5 / freedom  # within 0.002
 
 
-def spread(scores: Sequence[Score]) -> str:
+def mean_and_deviation(scores: Sequence[Score]) -> str:
     """Mean ± standard deviation over the seeds."""
     values = [score.value for score in scores]
     if not values:
@@ -94,18 +93,18 @@ Table = list[list[str]]
 
 
 def value_table(scores: Scores, names: Sequence[str]) -> Table:
-    """A row of heads, then one for each evaluation: mean ± standard deviation of each corpus."""
+    """A header row, then one row per evaluation: mean ± standard deviation of each corpus."""
     rows = [["evaluation", "unit", *names, "seeds"]]
     for evaluation, by_name in scores.items():
         own = [list(by_name.get(name, {}).values()) for name in names]
         unit = next(score.unit for found in own for score in found)
         counts = sorted({len(found) for found in own})
-        rows.append([evaluation, unit, *map(spread, own), "-".join(map(str, counts))])
+        rows.append([evaluation, unit, *map(mean_and_deviation, own), "-".join(map(str, counts))])
     return rows
 
 
 def difference_table(scores: Scores, names: Sequence[str]) -> Table:
-    """A row of heads, then one for each evaluation and pair of corpora, over the seeds that both have."""
+    """A header row, then one row per evaluation and pair of corpora, over the seeds that both have."""
     rows = [["evaluation", "difference", "mean", "95% interval", "error by seeds", "error by texts", "result"]]
     for evaluation, by_name in scores.items():
         for number, first in enumerate(names):
@@ -129,7 +128,7 @@ def _cells(found: Difference, first: str, second: str) -> list[str]:
 
 
 def as_text(table: Table) -> str:
-    """The table as Markdown that lines up, for a terminal and a report."""
+    """The table as aligned Markdown, for a terminal and a report."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     rows = [
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in table

@@ -1,4 +1,4 @@
-"""Evaluate a model: validation loss over the same windows always, a text's perplexity, LAMBADA, HellaSwag."""
+"""Evaluate a model: validation loss over a fixed set of windows, perplexity of a text, LAMBADA, HellaSwag."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def score_documents(
     """The negative log-likelihood of each document in nats (N,), float64; its first token follows an end-of-text.
 
     Args:
-      stride: tokens predicted by each window. The context gives contiguous chunks (0 means it);
-        less gives a sliding window, in which each token sees at least context − stride before it.
+      stride: tokens predicted by each window. 0 means the context, which gives contiguous chunks; less gives a sliding
+        window, in which each token sees at least context − stride tokens before it.
 
     Raises:
       ValueError: the stride is longer than the context.
@@ -78,16 +78,16 @@ def score_documents(
 def score_windows(
     model: GPT, windows: Sequence[Sequence[Sequence[int]]], ranks: Ranks, micro_batch: int
 ) -> torch.Tensor:
-    """The negative log-likelihood in nats of each window's targets, and whether greedy decoding writes them: (2, N).
+    """The negative log-likelihood in nats of each window's targets, and whether greedy decoding gives them: (2, N).
 
-    Float64, on every rank; the work is shared.
+    Float64, the same on every rank; the ranks divide the work.
 
     Args:
-      windows: (inputs, at most `context`; the last of their targets, all that are asked for), as ids.
+      windows: (inputs, targets) as ids: at most `context` inputs, and those of their last targets that are scored.
     """
     context, device = model.config.context, model.wte.weight.device
     results = torch.zeros(2, len(windows), dtype=torch.float64, device=device)
-    # The longest first: little is filled up, and what does not fit in memory shows at once.
+    # The longest first: little padding, and running out of memory shows at once.
     order = sorted(range(len(windows)), key=lambda k: -len(windows[k][0]))[ranks.rank :: ranks.world_size]
     rows, step = min(micro_batch, len(order)), -(-context // 4)  # at most four shapes, each compiled once
     for first in range(0, len(order), micro_batch):
@@ -138,18 +138,18 @@ _RULES = [
 ]
 
 
-_WIKITEXT = {241_211: ("test", 4_358), 213_886: ("validation", 3_760)}  # by words: the set, and its lines
+_WIKITEXT = {241_211: ("test", 4_358), 213_886: ("validation", 3_760)}  # words: (set, lines)
 
 
 def published_words(text: str, path: str) -> tuple[int, str]:
-    """(the words that published WikiText perplexities divide by, which published set the file is, if any).
+    """(number of words that published WikiText perplexities divide by, the published set that the file is, or "").
 
-    They are those at white space, and every line's end: Merity et al. (2016, table 1) give 217,646 tokens for the
+    It counts words between white space and line ends: Merity et al. (2016, table 1) give 217,646 tokens for the
     validation set and 245,569 for the test set, which has 241,211 words and 4,358 lines, whose ends are the token
-    `<eos>`. It is the same number for `wiki.test.tokens` and `wiki.test.raw`, where `<unk>` replaces single words.
+    `<eos>`. It is the same for `wiki.test.tokens` and `wiki.test.raw`, since `<unk>` replaces single words.
 
     Raises:
-      ValueError: the words are those of a published set and the lines are not, as where blank ones were removed.
+      ValueError: the words are those of a published set but the lines are not, as after removing blank lines.
     """
     words, lines = len(text.split()), text.count("\n")
     name, wanted = _WIKITEXT.get(words, ("", lines))
@@ -162,7 +162,7 @@ def published_words(text: str, path: str) -> tuple[int, str]:
 
 
 def detokenize(text: str) -> str:
-    """`wiki.test.tokens` or `.raw` as running text, by the rules of Megatron-LM's detokenizer, written anew."""
+    """`wiki.test.tokens` or `.raw` as running text, by the rules of Megatron-LM's detokenizer."""
     for pattern, replacement in _RULES:
         text = pattern.sub(replacement, text)
     return text
@@ -172,35 +172,35 @@ TASKS: dict[str, dict[str, type | tuple[type, ...]]] = {
     "lambada": {"text": str},
     "hellaswag": {"activity_label": str, "ctx_a": str, "ctx_b": str, "endings": list, "label": (int, str)},
 }
-"""What each line of a task's file has."""
+"""The keys of each line of a task's file, and their types."""
 
 _BRACKETS = re.compile(r"\[.*?\]")
 
 
 def lambada(model: GPT, tokenizer: Tokenizer, path: Path, ranks: Ranks, micro_batch: int) -> dict[str, torch.Tensor]:
-    """Of each text's last word (N,), as lm-evaluation-harness defines `lambada_openai`.
+    """Scores of each text's last word (N,), as lm-evaluation-harness defines `lambada_openai`.
 
-    `lambada_acc` is 1 where greedy decoding writes all its tokens, `lambada_nats` its negative log-likelihood.
+    `lambada_acc` is 1 if greedy decoding gives all its tokens; `lambada_nats` is its negative log-likelihood.
 
     Args:
-      path: JSON Lines, each with a `text` whose last word is to be guessed (OpenAI's lambada_test.jsonl;
+      path: JSON Lines, each with a `text` whose last word is to be predicted (OpenAI's lambada_test.jsonl;
         Paperno et al., 2016).
     """
     pairs = []
     for number, entry in json_lines(path, TASKS["lambada"]):
         context, _, word = entry["text"].strip().rpartition(" ")
         if not context:
-            raise ValueError(f"{path}, line {number}: the text is a single word, there is nothing to guess it from")
+            raise ValueError(f"{path}, line {number}: the text is a single word, without a context to predict it from")
         pairs.append((context, " " + word))
     nats, greedy = score_continuations(model, tokenizer, pairs, ranks, micro_batch)
     return {"lambada_acc": greedy, "lambada_nats": nats}
 
 
 def hellaswag(model: GPT, tokenizer: Tokenizer, path: Path, ranks: Ranks, micro_batch: int) -> dict[str, torch.Tensor]:
-    """Of each context (N,), whether the right ending is the likeliest, as lm-evaluation-harness defines `hellaswag`.
+    """Whether the right ending of each context (N,) is the most likely, as lm-evaluation-harness defines `hellaswag`.
 
-    `hellaswag_acc` compares the endings' log-likelihoods, `hellaswag_acc_norm` these divided by the endings' length
-    in characters.
+    `hellaswag_acc` compares the endings' log-likelihoods, `hellaswag_acc_norm` divides these by the endings' lengths in
+    characters.
 
     Args:
       path: JSON Lines, each with `activity_label`, `ctx_a`, `ctx_b`, `endings` and `label` (hellaswag_val.jsonl;
@@ -231,14 +231,14 @@ def hellaswag(model: GPT, tokenizer: Tokenizer, path: Path, ranks: Ranks, micro_
 
 
 def _tidy(text: str) -> str:
-    """A context or ending without the marks of WikiHow, from which a part of HellaSwag is."""
+    """A context or ending without the markup of WikiHow, the source of a part of HellaSwag."""
     return _BRACKETS.sub("", text.strip().replace(" [title]", ". ")).replace("  ", " ")
 
 
 def score_continuations(
     model: GPT, tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]], ranks: Ranks, micro_batch: int
 ) -> torch.Tensor:
-    """`score_windows` of each (context, continuation). What is too long for the model loses its beginning."""
+    """`score_windows` of each (context, continuation); what exceeds the model's context is cut at its beginning."""
     windows = []
     for context, continuation in pairs:
         ids, before = tokenizer.encode(context + continuation), len(tokenizer.encode(context))
@@ -253,7 +253,7 @@ def json_lines(path: Path, keys: Mapping[str, type | tuple[type, ...]]) -> Itera
     text = read_text(str(path), "the task's file").removesuffix("\n")
     if not text:
         raise ValueError(f"{path} is empty")
-    for number, line in enumerate(text.split("\n"), 1):  # JSON may hold what else splitlines takes for a line's end
+    for number, line in enumerate(text.split("\n"), 1):  # JSON may contain other characters at which splitlines splits
         try:
             entry = json.loads(line)
         except ValueError as error:
@@ -275,23 +275,23 @@ class EvaluateOptions:
     data: tuple[str, ...] = option(
         (), "token shards, several as in training: the validation loss over their val split", metavar="DIR"
     )
-    windows: int = option(256, "windows of the validation set, at most one epoch", minimum=1)
-    text: str | None = option(None, "a text file: its perplexity", metavar="FILE")
-    stride: int = option(0, "tokens a window predicts; 0 for contiguous chunks of the context", minimum=0)
-    wikitext: bool = option(False, "count the text's words as published WikiText perplexities do, line ends included")
-    detokenize: bool = option(False, "read WikiText's tokens as running text, for a model that was not trained on them")
-    lambada: str | None = option(None, "LAMBADA's lambada_test.jsonl: its last word", metavar="FILE")
+    windows: int = option(256, "number of validation windows, at most one epoch", minimum=1)
+    text: str | None = option(None, "a text file whose perplexity to compute", metavar="FILE")
+    stride: int = option(0, "tokens that each window predicts; 0 for contiguous chunks of the context", minimum=0)
+    wikitext: bool = option(False, "count words as published WikiText perplexities do, with line ends")
+    detokenize: bool = option(False, "turn WikiText's tokens into running text, for a model not trained on them")
+    lambada: str | None = option(None, "LAMBADA's lambada_test.jsonl: scores of the last word", metavar="FILE")
     hellaswag: str | None = option(None, "HellaSwag's hellaswag_val.jsonl: acc and acc_norm", metavar="FILE")
-    micro_batch: int = option(8, "windows of one forward pass", minimum=1)
-    device: str = option("auto", "auto is cuda where there is one", choices=("auto", "cpu", "cuda"))
-    step: int | None = option(None, "the run's checkpoint of this step, where not the newest", minimum=0)
-    verify_key: str | None = option(None, "take a model only if the owner of this public key signed it", metavar="PEM")
+    micro_batch: int = option(8, "windows in one forward pass", minimum=1)
+    device: str = option("auto", "auto is cuda if there is a GPU", choices=("auto", "cpu", "cuda"))
+    step: int | None = option(None, "the run's checkpoint of this step (default: the newest)", minimum=0)
+    verify_key: str | None = option(None, "refuse a model unless the owner of this public key signed it", metavar="PEM")
     dtype: str = option("auto", "auto is bfloat16 on cuda", choices=("auto", "float32", "bfloat16"))
     compile: bool = option(False, "torch.compile the model: faster after half a minute")
 
 
 def evaluate(folder: str, options: EvaluateOptions) -> dict[str, Any]:
-    """The figures asked for, on every rank; raises ValueError for what cannot be evaluated."""
+    """The requested figures, on rank 0; raises ValueError for what cannot be evaluated."""
     if not (options.data or options.text or options.lambada or options.hellaswag):
         raise SettingsError("nothing to evaluate: give --data DIR, --text, --lambada or --hellaswag FILE, or several")
     with Ranks.join(options.device) as ranks:

@@ -1,4 +1,4 @@
-"""What models are judged by, item by item: texts and val splits in bits per byte, LAMBADA and HellaSwag in accuracy."""
+"""Scores of models, item by item: texts and val splits in bits per byte, LAMBADA and HellaSwag in accuracy."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Score:
     """One evaluation of one model, item by item: texts or questions, always the same ones in the same order.
 
     Attributes:
-      unit: BITS (less is better) or ACCURACY (more is better).
-      amounts: bits of each text, or 1 for each question answered rightly, else 0.
+      unit: BITS (lower is better) or ACCURACY (higher is better).
+      amounts: bits of each text, or 1 for each correct answer and 0 for each wrong one.
       weights: bytes of each text, or 1 for each question.
     """
 
@@ -39,14 +39,14 @@ class Score:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What models are judged by.
+    """What models are scored on.
 
     Attributes:
       name: in tables.
       kind: val, text, lambada or hellaswag.
       source: the corpus as in `--data`, or a file.
-      digest: changes with the content.
-      most_tokens: of complete texts; 0 for all.
+      digest: of the content.
+      most_tokens: about how many tokens are used, in complete texts; 0 for all.
     """
 
     name: str
@@ -57,11 +57,11 @@ class Evaluation:
 
     @property
     def key(self) -> str:
-        """Under which scores are stored."""
+        """The key under which scores are stored."""
         return f"{self.name} {self.digest[:12]} {self.most_tokens}"
 
     def scores(self, trained: Pretrained, ranks: Ranks, micro_batch: int) -> dict[str, Score]:
-        """By the name of the figure, what the model scores."""
+        """The model's scores, by name."""
         model, tokenizer = trained.model, Tokenizer(trained.tokenizer)
         if self.kind in _TASKS:
             items = _TASKS[self.kind](model, tokenizer, Path(self.source), ranks, micro_batch)
@@ -72,7 +72,7 @@ class Evaluation:
         return {self.name: Score(BITS, (nats / math.log(2)).tolist(), sizes)}
 
     def _documents(self, tokenizer: Tokenizer) -> tuple[list[list[int]], list[float]]:
-        """(token ids, UTF-8 bytes) of each text, evenly spaced where not all are taken."""
+        """(token ids, UTF-8 bytes) of each text; of more texts than needed, evenly spaced ones."""
         if self.kind == "val":
             splits = [dataset.documents("val") for dataset in open_corpora(self.source.split(",")).datasets]
             documents = [own[number].tolist() for own in splits for number in range(len(own))]
@@ -84,7 +84,7 @@ class Evaluation:
 
 
 def read_documents(path: str) -> list[str]:
-    """The texts of a file of JSON Lines, or a plain text as the only one; raises SettingsError, ValueError."""
+    """The texts of a JSON Lines file, or a plain text as the only one; raises SettingsError, ValueError."""
     text = read_text(path, "eval_text")
     if not text.strip():
         raise SettingsError(f"eval_text: {path} is empty")

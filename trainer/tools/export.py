@@ -24,21 +24,21 @@ from trainer.publishing import Content, open_destination
 class ExportOptions:
     """Settings of `trainer.tools.export`."""
 
-    step: int | None = option(None, "the run's checkpoint of this step, where not the newest", minimum=0)
-    verify_key: str | None = option(None, "take a model only if the owner of this public key signed it", metavar="PEM")
+    step: int | None = option(None, "the run's checkpoint of this step (default: the newest)", minimum=0)
+    verify_key: str | None = option(None, "refuse a model unless the owner of this public key signed it", metavar="PEM")
     sign_key: str | None = option(None, "private key (PEM, elliptic curve) that signs the folder", metavar="PEM")
-    license: str = option("other", "the Hub's name of the model's licence, for its card")
-    yes: bool = option(False, "send to hf:// or a bucket; without it, say what would be sent")
+    license: str = option("other", "the Hub's identifier of the model's licence, for its card")
+    yes: bool = option(False, "send to hf:// or a bucket; without it, print what would be sent")
 
 
 def export(source: str, folder: str, options: ExportOptions, uri: str = "") -> None:
-    """Write the model that `source` names to `folder`: weights as safetensors, configuration, tokenizer.
+    """Write the model in `source` to `folder`: weights as safetensors, configuration, tokenizer.
 
-    With `uri`, where the folder is to be sent, it gets a card too.
+    With `uri`, to which the folder will be sent, a model card is written too.
 
     Raises:
-      SettingsError: `folder` is a file, or has a model or a run in it that this would write over.
-      ValueError: there is no such model, it is not signed as it should be, or transformers has no class for it.
+      SettingsError: `folder` is a file, or contains the model or a run, which would be overwritten.
+      ValueError: there is no such model, it is not signed as required, or transformers has no class for it.
     """
     check_target(Path(folder), source)
     signer = Signer(options.sign_key) if options.sign_key else None
@@ -51,17 +51,17 @@ def export(source: str, folder: str, options: ExportOptions, uri: str = "") -> N
 
 
 def check_target(folder: Path, source: str) -> None:
-    """Raise SettingsError unless the model may be written to `folder`: not over itself, a run or a checkpoint."""
+    """Raise SettingsError if writing to `folder` would overwrite the model itself, a run or a checkpoint."""
     if folder.exists() and not folder.is_dir():
-        raise SettingsError(f"{folder} is a file; give a folder, which is created if need be")
+        raise SettingsError(f"{folder} is a file; give a folder instead")
     if folder.exists() and Path(source).exists() and folder.samefile(source):
         raise SettingsError(f"{folder} is the model itself; give another folder to export it to")
     if (folder / "checkpoints").exists() or (folder / RECORD).exists():
-        raise SettingsError(f"{folder} is a run or a checkpoint; give another folder, of its own")
+        raise SettingsError(f"{folder} is a run or a checkpoint; give another folder")
 
 
 def publish(source: str, uri: str, options: ExportOptions) -> None:
-    """Send the exported folder, with a card, to `hf://OWNER/NAME` or a bucket; without `options.yes`, say what it is.
+    """Send the exported folder, with a card, to `hf://OWNER/NAME` or a bucket; without `options.yes`, only list it.
 
     Raises:
       ValueError: as `export`, or it could not be sent.

@@ -1,4 +1,4 @@
-"""Write token shards for those who train elsewhere: nanoGPT's train.bin, or Megatron's .bin and .idx.
+"""Write token shards in the layout of another trainer: nanoGPT's train.bin, or Megatron's .bin and .idx.
 
 python -m trainer.tools.export_tokens WORKDIR/tokens FOLDER --format bin
 """
@@ -20,18 +20,18 @@ from trainer.shards import Documents, open_chain
 _MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
 _MEGATRON_VERSION = 1
 _MEGATRON_DTYPES = {"uint16": 8, "int32": 4}
-_DOCUMENTS = 4096  # written at once
+_DOCUMENTS = 4096  # per write
 
 
 def export_tokens(folder: str, out: Path, layout: str) -> list[Path]:
-    """Write each split of the shards in `folder`, documents in the shards' order; returns the files written.
+    """Write each split of the shards in `folder`, in the shards' order; returns the files written.
 
-    Those of the runs that its run builds on come first.
+    The documents of the runs that its run builds on come first.
 
-    `bin` is nanoGPT's (`data/openwebtext/prepare.py`): ids one after the other, an end-of-text after each
-    document, uint16, or uint32 for vocabularies over 65,536, which nanoGPT does not read. `megatron` is
-    Megatron-LM's indexed dataset (`megatron/core/datasets/indexed_dataset.py`), a sequence a document,
-    an end-of-text at its end, as its `preprocess_data.py --append-eod` writes it: uint16 or int32.
+    `bin` is nanoGPT's layout (`data/openwebtext/prepare.py`): consecutive ids with an end-of-text after each document,
+    as uint16, or uint32 for vocabularies over 65,536, which nanoGPT does not read. `megatron` is Megatron-LM's indexed
+    dataset (`megatron/core/datasets/indexed_dataset.py`) with one sequence per document, which ends in an end-of-text,
+    as `preprocess_data.py --append-eod` writes it: uint16 or int32.
 
     Raises:
       ShardError: shards that cannot be read.

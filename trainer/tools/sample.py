@@ -21,22 +21,22 @@ class SampleOptions:
     """Settings of `trainer.tools.sample`."""
 
     prompt: tuple[str, ...] = option((), "texts to continue (default: a new document)", metavar="TEXT")
-    prompts: str | None = option(None, "a file of prompts, one a line", metavar="FILE")
+    prompts: str | None = option(None, "a file of prompts, one per line", metavar="FILE")
     num_samples: int = option(1, "samples of each prompt", minimum=1)
-    max_tokens: int = option(200, "tokens of a sample at most", minimum=1)
-    temperature: float = option(0.8, "0 takes the likeliest token", minimum=0)
-    top_k: int = option(200, "draw from the k likeliest; 0 for all", minimum=0)
-    top_p: float = option(1.0, "draw from the fewest with this probability together", minimum=0, maximum=1)
-    seed: int = option(1337, "of the draws", minimum=0)
-    device: str = option("auto", "auto is cuda where there is one", choices=("auto", "cpu", "cuda"))
-    step: int | None = option(None, "the run's checkpoint of this step, where not the newest", minimum=0)
-    verify_key: str | None = option(None, "take a model only if the owner of this public key signed it", metavar="PEM")
+    max_tokens: int = option(200, "most tokens of a sample", minimum=1)
+    temperature: float = option(0.8, "0 picks the most likely token", minimum=0)
+    top_k: int = option(200, "sample from the k most likely tokens; 0 for all", minimum=0)
+    top_p: float = option(1.0, "sample from the fewest tokens with this total probability", minimum=0, maximum=1)
+    seed: int = option(1337, "of the random numbers", minimum=0)
+    device: str = option("auto", "auto is cuda if there is a GPU", choices=("auto", "cpu", "cuda"))
+    step: int | None = option(None, "the run's checkpoint of this step (default: the newest)", minimum=0)
+    verify_key: str | None = option(None, "refuse a model unless the owner of this public key signed it", metavar="PEM")
     dtype: str = option("auto", "auto is bfloat16 on cuda", choices=("auto", "float32", "bfloat16"))
     compile: bool = option(False, "torch.compile the model: faster after half a minute")
 
 
 def sample(folder: str, options: SampleOptions) -> Iterator[str]:
-    """Pieces of text as they are written; raises ValueError for a folder or file that does not serve."""
+    """Pieces of text as they are generated; raises ValueError for a folder or file that cannot be used."""
     device = device_of(options.device)
     trained = load_pretrained(folder, device, verify_key=options.verify_key, step=options.step)
     if in_bfloat16(options.dtype, device):
