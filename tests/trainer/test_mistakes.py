@@ -259,7 +259,7 @@ def test_a_model_is_not_exported_over_itself_a_run_or_a_file(
     for source, folder, message in (
         (run, run, "is the model itself; give another folder to export it to"),
         (exported, exported, "is the model itself"),
-        (exported, run, "is a run or a checkpoint; give another folder, of its own"),
+        (exported, run, "is a run or a checkpoint; give another folder"),
         (run, newest, "is a run or a checkpoint"),
         (run, file, "is a file; give a folder"),
     ):

@@ -343,7 +343,7 @@ def test_a_device_without_float8_is_refused_in_one_line(monkeypatch: pytest.Monk
     check_float8(torch.device("cpu"), 64, 128)
     with pytest.raises(SettingsError, match="give it or loss_chunk, not both"):
         TrainConfig(data=(), out="", fp8_head=True, loss_chunk=512)
-    with pytest.raises(SettingsError, match="device xla does not take fp8_head"):
+    with pytest.raises(SettingsError, match="device xla does not support fp8_head"):
         TrainConfig(data=(), out="", fp8_head=True, device="xla")
     with pytest.raises(SettingsError, match="width and a context that are multiples of 16, not 24 and 128"):
         check_float8(torch.device("cpu"), 24, 128)
