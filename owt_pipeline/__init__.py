@@ -5,7 +5,7 @@ The parts of the pipeline are functions, too (docs/library.md):
     import owt_pipeline as owt
 
     owt.extract(html).text                     the main text of a page
-    owt.clean(text).reason                     a text repaired and judged
+    owt.clean(text).reason                     a text repaired, and why it would be rejected
     owt.near_duplicates(texts)                 which texts repeat which, each case verified
     owt.canonical_url(url), owt.url_id(url)
 
@@ -51,8 +51,8 @@ __all__ = [*_MODULES, "__version__"]
 
 
 class CallableRoom(ModuleType):
-    """A stage's package that is called as the library's function of its name: Python binds `owt_pipeline.extract` to
-    the package whenever a module of it is imported, so a function of this name would not stay there."""
+    """A stage's package that can be called like the library's function of the same name: importing any of its modules
+    binds `owt_pipeline.extract` to the package, which would replace a function."""
 
     @property
     def __wrapped__(self) -> Any:  # what inspect.signature shows

@@ -8,7 +8,7 @@ import sys
 
 
 def main() -> int:
-    """Run `owt`; ends with one line where other projects' packages have the names of ours."""
+    """Run `owt`; prints one line where `schemas` or `trainer` is another project's package."""
     ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     for name, module in (("schemas", "settings.py"), ("trainer", "samplers.py")):
         found = importlib.util.find_spec(name)

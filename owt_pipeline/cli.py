@@ -1,4 +1,4 @@
-"""`owt`: every stage of a run, one stage, or a question about a run."""
+"""`owt`: finds the command or stage that the arguments name."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ COMMANDS = {
     "demo": ("demo.command", "run the complete job offline, on a small web that it serves itself"),
     "init": ("commands.setup", "write a commented CONFIG.toml to start from"),
     "train-tokenizer": ("commands.train_tokenizer", "learn a byte-level BPE from the corpus"),
-    "verify": ("commands.verify", "check every sum, every checksum, and that every id is accounted for"),
-    "discard": ("commands.datasets:discard", "remove files of a stage; later datasets keep working"),
+    "verify": ("commands.verify", "check that files are undamaged, counts add up, and every id is accounted for"),
+    "discard": ("commands.datasets:discard", "remove the files of finished stages; later stages stay finished"),
     "ls": ("commands.datasets", "list the stages of a run: state, rows, bytes, time"),
     "why": ("commands.why", "show what happened to a URL at every stage, or to a domain's URLs"),
     "inspect": ("commands.inspect", "print schema, counts and rows of a dataset or a file"),
@@ -40,7 +40,7 @@ STAGES = {
     "fetch": "pages from the web, or from WARC files",
     "extract": "main text and metadata from pages",
     "import": "your own text (JSONL, Parquet, plain text), in place of the three stages above",
-    "clean": "repair text; reject what is not fit",
+    "clean": "repair text; reject unsuitable documents",
     "dedupe": "decide which documents repeat which",
     "export": "the corpus: clean documents without the duplicates",
     "tokenize": "token shards for training",

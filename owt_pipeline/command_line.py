@@ -1,8 +1,7 @@
-"""What every owt command has: the parser, what it says while it works, and how it ends when it is interrupted.
+"""What every owt command shares: the parser, logging, one line per error, and a clean end when it is interrupted.
 
-Answers go to stdout, everything else to stderr: for a person, for a log file, or for another program. Where stderr is
-a terminal, progress is one live line; where it is not, a line with its time now and then; with --log_json, each line is
-a JSON object.
+Answers go to stdout, everything else to stderr. On a terminal, progress is one live line; elsewhere, a line with the
+time every ten seconds; with --log_json, every line is a JSON object.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class CommandParser(argparse.ArgumentParser):
 def interruptible(command: Callable[[], int]) -> int:
     """Run `command`. Ctrl-C and SIGTERM end this process with one line on stderr, and code 130 or 143.
 
-    They raise, so that `finally` and `with` do their work; threads, which may wait for a page, are not waited for.
+    Both raise, so that `finally` and `with` blocks run. Threads are not joined: one may be waiting for a page.
     """
     if threading.current_thread() is not threading.main_thread():
         return command()
@@ -89,12 +88,12 @@ def at_least(minimum: int) -> Callable[[str], int]:
 
 @dataclass(frozen=True)
 class Command:
-    """A command that is called with its arguments, and returns the exit code.
+    """A command: called with its arguments, it returns the exit code.
 
     Attributes:
-      name: as it is typed.
-      flags: adds the flags to a parser; its docstring is the command's help, examples at its end.
-      work: does the work, with what the parser makes of the arguments.
+      name: as the user types it.
+      flags: adds the flags to a parser; its docstring is the command's help and ends with examples.
+      work: does the work with the parsed arguments.
     """
 
     name: str
@@ -116,7 +115,7 @@ def reporting_errors(command: Callable[[], int]) -> int:
     from owt_pipeline.engine.workers import WorkerError  # not before the command is known, which may need none
 
     logging.basicConfig(level=logging.ERROR, format="%(message)s", stream=sys.stderr)
-    logger.setLevel(logging.WARNING)  # until configure_output: not every command has flags that say how much to say
+    logger.setLevel(logging.WARNING)  # until configure_output; not every command has its flags
     try:
         code = interruptible(command)
         sys.stdout.flush()
@@ -134,7 +133,7 @@ def reporting_errors(command: Callable[[], int]) -> int:
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> list[str]:
-    """The lines of a table: columns as wide as their longest cell, those of `left` begin at the left."""
+    """The lines of a table: the columns in `left` are aligned to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -146,7 +145,7 @@ def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> list
 
 
 def _output_is_closed() -> bool:
-    """Whether standard output is a pipe whose other end is closed; if so, what is left goes nowhere."""
+    """Whether standard output is a pipe whose other end is closed; if so, the remaining output is discarded."""
     poll = select.poll()
     poll.register(sys.stdout, 0)
     if not any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0)):
@@ -156,7 +155,7 @@ def _output_is_closed() -> bool:
 
 
 class _Terminated(KeyboardInterrupt):
-    """SIGTERM; libraries let it through where they know of Ctrl-C."""
+    """SIGTERM, raised as a kind of Ctrl-C, which libraries let through."""
 
 
 def _terminate(*_: object) -> NoReturn:
@@ -167,12 +166,12 @@ logger = logging.getLogger("owt")
 
 
 def add_output_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags that say how much to say."""
+    """Add the flags for logging."""
     group = parser.add_argument_group("output")
     loudness = group.add_mutually_exclusive_group()
     loudness.add_argument("--quiet", action="store_true", help="log only warnings and errors")
     loudness.add_argument(
-        "--verbose", action="store_true", help="say more: options, times of each step, Beam's own log"
+        "--verbose", action="store_true", help="also log options, the time of each step and Beam's log"
     )
     group.add_argument("--log_json", action="store_true", help="log JSON, one object a line, on stderr")
 
@@ -194,7 +193,7 @@ def configure_output(arguments: argparse.Namespace) -> None:
 
 
 def complain(message: str, code: int = ExitCode.ERROR) -> int:
-    """Say an error, as a line for a person or as the log says everything; returns the exit code."""
+    """Print an error as a line, or as JSON with --log_json; returns the exit code."""
     if any(isinstance(handler.formatter, _JsonFormatter) for handler in logging.getLogger().handlers):
         logger.error(message)
     else:
@@ -203,7 +202,7 @@ def complain(message: str, code: int = ExitCode.ERROR) -> int:
 
 
 class _Handler(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to what sys.stderr is at that moment: a live line of progress puts itself below what it is given."""
+    """Writes to the current sys.stderr: a live progress line replaces it to stay below the log."""
 
     @property
     def stream(self) -> TextIO:

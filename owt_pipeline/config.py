@@ -1,4 +1,4 @@
-"""Settings of a run: one TOML file with a table a stage, flags over it, Beam's flags passed through."""
+"""Settings of a run: a TOML file with one table per stage, flags that override it, and Beam's flags."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ RUN_KEYS = ("workdir", "workers", "base")
 
 
 def read_config(path: str | None) -> dict[str, dict[str, Any]]:
-    """The tables of a TOML file (a path, or a URI of a bucket), without looking into them; no file gives no tables.
+    """The tables of a TOML file (a path, or a URI of a bucket), not yet checked; none where `path` is None.
 
-    Raises UsageError for a file that cannot be read, is no TOML, or has a table of an unknown name.
+    Raises UsageError for a file that cannot be read, is not TOML, or has an unknown table.
     """
     if path is None:
         return {}
@@ -49,7 +49,7 @@ def read_config(path: str | None) -> dict[str, dict[str, Any]]:
 
 
 def stage_options(stage: Stage, config: str | None, tables: Mapping[str, Any], flags: Mapping[str, Any]) -> Any:
-    """The stage's options: its table, with the flags that were given over it; raises UsageError."""
+    """The stage's options: its table, overridden by the given flags; raises UsageError."""
     where = f"{config} [{stage.name}]" if config else stage.name
     try:
         return from_table(stage.options, tables.get(stage.name, {}), where, flags)
@@ -70,7 +70,7 @@ def beam_flags(tables: Mapping[str, Any], rest: list[str]) -> tuple[str, ...]:
 
 
 def workdir_of(tables: Mapping[str, Any], given: str | None = None) -> str:
-    """The working directory: as given on the command line, or in the table [run]; raises UsageError for neither."""
+    """The working directory: as given on the command line, or in the table [run]; raises UsageError without either."""
     workdir: str | None = given or tables.get("run", {}).get("workdir")
     if not workdir:
         raise UsageError("--workdir is required: the folder of the run (a local path, gs:// or s3://)")
@@ -95,7 +95,7 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
         "--base",
         action="append",
         metavar="DIR",
-        help="folder of a finished run to build on: what it has is not fetched, judged or tokenized again; repeatable",
+        help="finished run to build on: its pages are not fetched, cleaned or tokenized again; repeatable",
     )
     group.add_argument(
         "--workers", type=at_least(1), metavar="N", help="processes for CPU-bound work (default: this machine's cores)"
@@ -103,21 +103,21 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--allow_version_skew",
         action="store_true",
-        help="let workers on a cluster have other versions of this package and its libraries; the manifest names them",
+        help="let workers on a cluster have other versions of packages; the manifest names them",
     )
     group.add_argument(
         "--take_over",
         action="store_true",
-        help="take the folder from another run, which then stops; for one whose job on a cluster has ended",
+        help="take the folder from another run whose job on a cluster has ended",
     )
     group.add_argument(
         "--adopt",
         action="store_true",
-        help="begin a run in a folder that holds other files; none of them is changed or removed",
+        help="begin a run in a folder that holds other files, which stay as they are",
     )
     group.add_argument(
         "--replace_base",
         action="store_true",
-        help="make a run anew with other settings although runs build on it, which then have to be made again",
+        help="change settings although other runs build on this one; those must then be made again",
     )
     add_output_flags(parser)

@@ -20,19 +20,19 @@ class UsageError(UserError):
 
 
 class NotFound(UserError):
-    """What was asked for is not there, and nothing is wrong."""
+    """What the user asked for does not exist; nothing is wrong."""
 
     exit_code = ExitCode.NOT_FOUND
 
 
 class JobRuns(UserError):
-    """A job on a cluster is at work, and the command that asks does not wait for it."""
+    """A job is running on a cluster, and this command does not wait for it."""
 
     exit_code = ExitCode.RUNNING
 
 
 class Superseded(Exception):
-    """What an attempt is at was published, or given up for something else, since it began."""
+    """Since this attempt began, its output was published, or abandoned for another plan."""
 
 
 class LedgerError(Exception):

@@ -32,9 +32,9 @@ _BATCH_ROWS, _BATCH_BYTES = 1024, 4 << 20
 
 
 def canonical_url(url: str) -> str:
-    """The one spelling of the URLs under which a page is posted: without tracking parameters, `www.`, fragment, ...
+    """The canonical form of a URL: without tracking parameters, `www.`, fragment, ...
 
-    `owt_pipeline.formats.urls` lists the rules. Raises BadURL, a ValueError, for what is no URL of http or https.
+    `owt_pipeline.formats.urls` lists the rules. Raises BadURL, a ValueError, for anything but a URL of http or https.
     """
     from owt_pipeline.formats import urls
 
@@ -44,7 +44,7 @@ def canonical_url(url: str) -> str:
 def url_id(url: str) -> int:
     """The id of a page in every dataset of a run: the 64-bit XXH3 of its canonical URL, unsigned.
 
-    `url` may be in any spelling. Raises BadURL, a ValueError, for what is no URL of http or https.
+    `url` may be in any spelling. Raises BadURL, a ValueError, for anything but a URL of http or https.
     """
     from owt_pipeline.formats import urls
 
@@ -55,32 +55,32 @@ def extract(html: Html, url: str = "", **options: Any) -> Extracted | None:
     """The main text of a page with its title, author, date, site, language and licence; None where it has no text.
 
     Args:
-      html: the page; bytes are decoded by what the page says of its charset, and by what they look like.
-      url: where it is from, if known: it helps to find date and site.
+      html: the page; bytes are decoded by the charset that the page declares, or one guessed from the bytes.
+      url: the page's URL, if known; it helps to find date and site.
       **options: those of the stage: `text_format` ("plain" or "markdown"), `favor` ("balanced", "precision" or
         "recall"), `include_comments`, `include_tables`, `extractor`, `fast`.
 
-    It runs in this process, without limits: for pages from strangers, see `Extractor`. Raises TypeError for what is
-    neither text nor bytes, ValueError for options that do not exist. The method is of our own: a parse, a walk, and a
-    model of blocks fitted on labelled pages (docs/benchmarks/figures.md has its measured quality).
+    It runs in this process, without limits; for untrusted pages, see `Extractor`. Raises TypeError for anything but
+    text or bytes, ValueError for unknown options. The method is our own: a parse, a walk, and a model of blocks fitted
+    on labelled pages (docs/benchmarks/figures.md has its measured quality).
     """
     return Extractor(**options)(html, url)
 
 
 class Extractor:
-    """Extraction with settings that are kept, of one page or of many.
+    """Extraction of many pages with the same options.
 
         extractor = owt.Extractor(text_format="markdown", isolated=True, workers=8)
         for page, result in zip(pages, extractor.map(pages)):
             ...
 
     Args:
-      isolated: whether `map` works in processes of its own, that a page may use up or kill: it costs that page.
-      workers: how many; this machine's cores by default.
-      **options: as of `extract`; and for isolated pages `page_cpu_seconds` (20) and `page_memory_mb` (1,024), what
-        each may cost.
+      isolated: whether `map` uses separate processes, so that a page which crashes or exhausts one is only rejected.
+      workers: number of these processes; this machine's cores by default.
+      **options: those of `extract`; for isolated pages also the limits `page_cpu_seconds` (20) and `page_memory_mb`
+        (1,024).
 
-    Raises ValueError for options that do not exist.
+    Raises ValueError for unknown options.
     """
 
     def __init__(self, *, isolated: bool = False, workers: int | None = None, **options: Any):
@@ -106,7 +106,7 @@ class Extractor:
     def map(self, pages: Iterable[Html | tuple[Html, str]]) -> Iterator[Extracted | Rejected]:
         """The result of each page, in order: what was found, or why there is nothing.
 
-        `pages` are texts or bytes, or pairs of such and a URL; they are drawn as they are needed, so they may be many.
+        `pages` has texts or bytes, or pairs of a page and its URL; it is read lazily, so it may be of any length.
         `Rejected.reason` is one of the stage's: `no_text`, `extract_timeout`, `extract_memory`, `extract_crash`.
         """
         from owt_pipeline.extract.pages import Found, extract_all
@@ -140,17 +140,17 @@ def _page(html: Html, url: str) -> tuple[Html, str, int]:
 
 @dataclass(frozen=True)
 class Cleaned:
-    """A text, and what the stage `clean` makes of it.
+    """A text, and what the stage `clean` found and decided.
 
     Attributes:
-      text: repaired.
+      text: the repaired text.
       n_words: split at white space.
-      masked: addresses replaced (`mask_addresses`).
-      language: as detected, ISO 639-1 where the language has a code there; "" where the text was rejected before.
-      language_score: how sure that is, from 0 to 1.
-      signals: what was measured of it, by name: `words`, `language_score`, and `FILTER.SIGNAL` for each filter.
+      masked: number of addresses replaced (`mask_addresses`).
+      language: the detected one, as an ISO 639-1 code if it has one; "" if the text was rejected before detection.
+      language_score: confidence in the language, from 0 to 1.
+      signals: measurements by name: `words`, `language_score`, and `FILTER.SIGNAL` for each filter.
       reason: why the stage would reject it (`too_short`, `wrong_language`, ...); None where it would keep it.
-      detail: the limit it breaks, for a person.
+      detail: the limit that it breaks, in words.
     """
 
     text: str
@@ -164,20 +164,20 @@ class Cleaned:
 
 
 def clean(text: str, **options: Any) -> Cleaned:
-    """A text repaired, its language, what filters measure of it, and whether the stage `clean` would keep it.
+    """Repair a text, detect its language, measure it, and decide whether the stage `clean` would keep it.
 
     Args:
       text: the text.
       **options: those of the stage, by its names (`owt clean --help`): `min_tokens=128`, `languages=("en",)`,
-        `filters=("gopher_quality", "c4", ...)`, `measured_share` of the filters that are not on, ...
+        `filters=("gopher_quality", "c4", ...)`, `measured_share`, ...
 
-    Raises TypeError for what is no text, ValueError for options that do not exist. For many texts, keep a `Cleaner`.
+    Raises TypeError for anything but a str, ValueError for unknown options. For many texts, use a `Cleaner`.
     """
     return Cleaner(**options)(text)
 
 
 class Cleaner:
-    """`clean` with options that are kept, from one text to the next."""
+    """`clean` for many texts with the same options."""
 
     def __init__(self, **options: Any):
         from owt_pipeline.clean.options import Options
@@ -210,29 +210,27 @@ def near_duplicates(
     """Which texts repeat which: exact copies, and pairs whose exact similarity reaches the threshold.
 
     Candidates come from MinHash LSH (Broder 1997), and each is verified by the Jaccard similarity of the two sets of
-    word 5-grams, so every row of the result is true; a pair right at the threshold is missed about once in a thousand.
-    Of texts that repeat each other the longest stays, of equally long ones the first. No text that stays is one that
-    goes itself.
+    word 5-grams, so no row of the result is wrong; a pair exactly at the threshold is missed about once in a thousand.
+    Of texts that repeat each other the longest is kept, of equally long ones the first. No kept text is itself removed.
 
     Args:
       texts: a sequence of strings, an Arrow array or column (also of pandas or Polars), or a `pathlib.Path`, or
-        several, of Parquet or JSON Lines files (.gz, .zst, .xz, .bz2). A missing text (None, null) repeats none.
-      text_field: of a file, the column or field (`a.b` is field b of field a) that holds the text.
+        several, of Parquet or JSON Lines files (.gz, .zst, .xz, .bz2). A missing text (None, null) has no duplicates.
+      text_field: the column or field of a file that holds the text; `a.b` is field b of field a.
       workers: processes; this machine's cores by default.
-      temporary_folder: where the texts and what is found of them lie meanwhile: about as much as the texts compressed,
-        and 400 bytes a text. Memory does not grow with the texts but for some bytes a text.
-      **options: of the stage `dedupe`: `threshold=0.8`, `similarity="jaccard"`, `shingles="words"`, `ngram=5`,
+      temporary_folder: where to store intermediate files: about as much as the compressed texts, and 400 bytes per
+        text. Memory grows by a few bytes per text.
+      **options: those of the stage `dedupe`: `threshold=0.8`, `similarity="jaccard"`, `shingles="words"`, `ngram=5`,
         `num_perm=128`, `bands`, `rows`, `false_negative_weight`, `max_comparisons`.
 
     Returns:
-      A table with a row for each text that goes, in the order of the texts:
-      `row` int64, its number; of files, counted through all of them. `kept_row` int64, the text that stays in its
-      favour. `cluster` int64, the same number for all that go for one text. `similarity` float32, exact. `rule`
-      string, `exact` or `near`.
+      A table with one row per removed text, in the order of the texts: `row` int64, its number, counted through all
+      files. `kept_row` int64, the number of the text that is kept instead. `cluster` int64, the same number for all
+      that are removed in favour of one text. `similarity` float32, exact. `rule` string, `exact` or `near`.
 
     Raises:
       TypeError: `texts`, or an item of it, is of another type.
-      ValueError: an option that does not exist, a file that cannot be read, or a record without the field.
+      ValueError: an unknown option, a file that cannot be read, or a record without the field.
     """
     return find_duplicates(_arrays_of(texts, text_field), workers, temporary_folder, **options)
 
@@ -240,7 +238,7 @@ def near_duplicates(
 def find_duplicates(
     texts: Iterator[pa.Array], workers: int | None = None, temporary_folder: str | None = None, **options: Any
 ) -> pa.Table:
-    """`near_duplicates` of texts that come in arrays of strings."""
+    """`near_duplicates` for texts in arrays of strings."""
     import numpy as np
     import pyarrow as pa
 

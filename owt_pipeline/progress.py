@@ -1,6 +1,6 @@
 """Progress of the stage at work: a live line on a terminal, log lines otherwise.
 
-The display is this process' own. Its worker processes tell it what they did; those of a distributed runner have none.
+Worker processes report to the display of the process that started them; those of a distributed runner have none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RATE_SECONDS = 30.0
 
 
 class _Display:
-    """What is done of a step, and how it is shown; subclasses show it."""
+    """The progress of one step; subclasses display it."""
 
     def __init__(self, name: str, shards: int, rows: int | None, unit: str):
         self.name, self.shards, self.rows, self.unit = name, shards, rows, unit
@@ -35,7 +35,7 @@ class _Display:
 
     @property
     def rate(self) -> float:
-        """Rows a second, of late: what a long step did an hour ago tells little."""
+        """Rows per second, over the last RATE_SECONDS."""
         now = time.monotonic()
         if now - self._marks[-1][0] > 1:
             self._marks.append((now, self.rows_done))
@@ -53,7 +53,7 @@ class _Display:
         return f"{line}, {doing}" if doing else line
 
     def fields(self) -> dict[str, Any]:
-        """The same for a program."""
+        """The same for --log_json."""
         return {
             "step": self.name,
             "shards": self.shards,
@@ -77,7 +77,7 @@ class _LogDisplay(_Display):
 
 
 class _TerminalDisplay(_Display):
-    """One line that is cut to the terminal's width, whatever that becomes, and goes when the step is done."""
+    """One line, cut to the terminal's current width, and removed when the step is done."""
 
     def __init__(self, name: str, shards: int, rows: int | None, unit: str):
         super().__init__(name, shards, rows, unit)
@@ -116,7 +116,7 @@ _lock = threading.Lock()
 
 
 def configure(*, quiet: bool, live: bool) -> None:
-    """Show no progress at all, a live line, or a line of the log now and then."""
+    """Show no progress, a live line, or a log line every LOG_INTERVAL_SECONDS."""
     global _display
     _display = _Display if quiet else _TerminalDisplay if live else _LogDisplay
 
@@ -125,7 +125,7 @@ def configure(*, quiet: bool, live: bool) -> None:
 def step(name: str, *, shards: int, rows: int | None = None, unit: str = "rows") -> Iterator[None]:
     """Show the progress of a step over `shards` shards and, if known, `rows` rows, while the block runs.
 
-    A step that reads files and not rows counts in another `unit`, such as bytes.
+    A step that reads files instead of rows counts another `unit`, such as bytes.
     """
     global _current
     display = _current = _display(name, shards, rows, unit)
@@ -138,7 +138,7 @@ def step(name: str, *, shards: int, rows: int | None = None, unit: str = "rows")
 
 
 def advance(rows: int) -> None:
-    """`rows` more rows went in; called from any thread."""
+    """Count `rows` more input rows; any thread may call this."""
     if _current is not None:
         with _lock:
             _current.rows_done += rows
@@ -148,19 +148,19 @@ def advance(rows: int) -> None:
 
 
 def report_by(report: Callable[[int], None]) -> None:
-    """In a process without a display: call `report` with the rows that went in, for the process that has it."""
+    """In a process without a display: `advance` calls `report`, which passes the rows to the process that has one."""
     global _report
     _report = report
 
 
 def doing(report: Callable[[], str]) -> None:
-    """Let `report` say what is happening, in a few words, at the end of the step's line."""
+    """Append what `report` returns, a few words, to the step's line."""
     if _current is not None:
         _current.doing = report
 
 
 def shard_done() -> None:
-    """One more shard is complete."""
+    """Count one more finished shard."""
     if _current is not None:
         with _lock:
             _current.shards_done += 1

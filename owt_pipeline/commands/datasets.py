@@ -1,4 +1,4 @@
-"""`owt ls` and `owt discard`: the datasets of a run on one screen, and their files removed on purpose."""
+"""`owt ls` and `owt discard`: list the datasets of a run, and remove their files."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Row:
       rejected: rows that it rejected.
       bytes: of all its files.
       shards: shards of the dataset; of unfinished work, the finished ones.
-      finished: the moment it was published, ISO 8601 in UTC; empty where no log says.
-      seconds: that it took, the last time that it ran.
+      finished: the moment it was published, ISO 8601 in UTC; empty if the log has no entry.
+      seconds: duration of its last run.
       foreign: files in its folders that no stage wrote.
     """
 
@@ -59,7 +59,7 @@ class Row:
 
 
 def rows_of(workdir: Storage) -> Iterator[Row]:
-    """A row a dataset, in the order of the stages; raises ManifestError for one that is damaged."""
+    """One row per dataset, in the order of the stages; raises ManifestError for a damaged manifest."""
     log = {entry["stage"]: entry for entry in read_log(workdir) if "stage" in entry}
     held = running(workdir) is not None
     for name in (*DATASETS, "report"):
@@ -141,8 +141,8 @@ def _ls_flags(parser: CommandParser) -> None:
       owt ls gs://bucket/run --json | jq '.[].rows'
     """
     parser.add_argument("workdir", metavar="DIR", help="folder of the run: a local path, gs://, s3:// or az://")
-    parser.add_argument("--chain", action="store_true", help="list the runs that this one builds on, one a line")
-    parser.add_argument("--json", action="store_true", help="print JSON: a list of objects, one a stage or run")
+    parser.add_argument("--chain", action="store_true", help="list the runs that this one builds on, one per line")
+    parser.add_argument("--json", action="store_true", help="print JSON: a list of objects, one per stage or run")
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -159,7 +159,7 @@ def _list(arguments: argparse.Namespace) -> int:
         return 0
     print(table(rows))
     if foreign := [workdir.path(path) for row in rows for path in row.foreign]:
-        print(f"\nwritten by no stage: {', '.join(foreign)}")
+        print(f"\nnot written by any stage: {', '.join(foreign)}")
     if bases := folders_of_chain(workdir):
         print(f"\nbuilds on {', '.join(map(str, bases))}")
     if lease := running(workdir):
@@ -184,7 +184,7 @@ def discard(workdir: Storage, dataset: str) -> int:
     """Remove a finished dataset's rows, and its WARC files; returns the bytes removed.
 
     Its manifest and rejects stay, so that what was made from it remains finished and every id is accounted for. The
-    mark comes first: killed at any moment, the command continues when run again.
+    dataset is marked first: if the command is killed, run it again and it continues.
     """
     reader = DatasetReader(workdir, require_manifest(workdir, dataset))
     mark_discarded(workdir, dataset, True)
@@ -197,7 +197,7 @@ def discard(workdir: Storage, dataset: str) -> int:
 
 
 def _discard_flags(parser: CommandParser) -> None:
-    """Remove the files of finished stages, such as the pages after a takedown, or what the disk needs.
+    """Remove the files of finished stages, such as pages after a takedown, or to free disk space.
     Stages made from them stay finished. A stage that has to run again and needs them says so.
 
     examples:
@@ -215,7 +215,7 @@ def _discard(arguments: argparse.Namespace) -> int:
     datasets = [_DATASET_OF[stage] for stage in arguments.stages]
     if (dependents := dependents_of(workdir)) and not arguments.undo:
         names = ", ".join(map(str, dependents))
-        print(f"{names} build on {workdir}: what they read of these files again is an error there", file=sys.stderr)
+        print(f"{names} build on {workdir}: a stage there that needs these files again will fail", file=sys.stderr)
     with hold(workdir):
         for dataset in datasets:
             require_manifest(workdir, dataset)  # all of them, before anything is removed

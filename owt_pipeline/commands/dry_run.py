@@ -60,10 +60,10 @@ class Asked:
     Attributes:
       source: its name.
       files: archive files, or files of an index, that are read.
-      bytes: that are read of those files.
+      bytes: bytes read from those files.
       urls: URLs that it is asked for: those that no earlier source is expected to have.
       requests: to an archive on the web.
-      seconds: that these take at the rate that is kept to.
+      seconds: duration of these at the configured rate.
     """
 
     source: str
@@ -87,16 +87,16 @@ class Step:
     Attributes:
       stage: its name.
       verdict: `finished`, `runs`, `continues`, or `may run`: its input is made anew and may come out the same.
-      why: what differs, for one that runs.
+      why: what differs, if it runs.
       rows: rows that enter, known or estimated.
       bytes: bytes that are read.
       core_seconds: seconds of one core.
       parts: the shards that run.
-      longest: seconds of the part that takes longest, where that is known: a dump is one.
+      longest: seconds of the longest part, if known: a dump is one part.
       seconds: seconds on the run's workers.
       disk: bytes that are written.
       measured: where the rates are from.
-      asked: what is asked of each source, in order, where the stage fetches.
+      asked: for fetch, what is asked of each source, in order.
     """
 
     stage: str
@@ -115,7 +115,7 @@ class Step:
 
 @dataclass(frozen=True)
 class _Expected:
-    """A dataset as it will be: its manifest where it is finished, else how much of it to expect, and of what sample."""
+    """A dataset as it will be: its manifest if it is finished, otherwise its expected size and sample."""
 
     rows: float
     bytes: float
@@ -125,7 +125,7 @@ class _Expected:
 
 
 def steps(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, bases: Sequence[Base] = ()) -> list[Step]:
-    """What would happen to each stage, in order, where the run builds on `bases`, whose rates count if it has none.
+    """What would happen to each stage, in order; rates measured in `bases` are used if the run has none.
 
     Raises UserError where a source cannot be read.
     """
@@ -144,7 +144,7 @@ def steps(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, bases: Sequence
 
 
 def table(found: Sequence[Step], runtime: Runtime) -> str:
-    """The steps for a person, with what they come to."""
+    """The steps as a table, with totals."""
     rows = [("stage", "", "rows in", "read", "time", "written", "why")]
     for step in found:
         if step.verdict == FINISHED:
@@ -165,12 +165,12 @@ def table(found: Sequence[Step], runtime: Runtime) -> str:
         f"workers, {size(disk)} written"
         f"{origin} by {SHIPPED_RATES}"
     )
-    lines.append("URLs may be a third more or less than estimated, documents and times twice or half as many")
+    lines.append("URLs can differ from the estimate by a third, documents and times by a factor of two")
     folder = os.path.abspath(runtime.workdir.uri)
     while not os.path.exists(folder):
         folder = os.path.dirname(folder)
     if runtime.workdir.is_local and (free := shutil.disk_usage(folder).free) < disk:
-        lines.append(f"warning: {size(free)} are free in {runtime.workdir}, less than will be written")
+        lines.append(f"warning: only {size(free)} free in {runtime.workdir}, less than will be written")
     return "\n".join(lines)
 
 
@@ -203,16 +203,16 @@ def _step(
     manifest = output.manifest
     reads = [name for name in (*stage.inputs, *stage.optional_inputs) if name in expected]
     anew = [name for name in reads if expected[name].manifest is None]
-    live = stage.name == "fetch" and options.order != ("archive",)  # then it waits for servers, not for this machine
+    live = stage.name == "fetch" and options.order != ("archive",)  # servers limit it, not this machine
     rate, share = rate_of(stage.name, log, live=live), 1.0
     if reads:
         rows, read, longest = expected[stage.inputs[0]].rows, sum(expected[name].bytes for name in reads), 0.0
-    else:  # a source, which one worker reads
+    else:  # one worker reads a source
         sizes = [source.get("bytes", 0) for source in stage.sources(options)]
         read = sum(sizes)
         rows, longest = read / BYTES_PER_SUBMISSION, max(sizes, default=0) / BYTES_PER_SUBMISSION
     if anew:
-        stage.sources(options)  # which the plan of what has its inputs reads
+        stage.sources(options)  # raises for a source that cannot be read
         verdict = "may run" if manifest is not None else "runs"
         why = f"{', '.join(f'{name}/' for name in anew)} made anew"
     else:
@@ -270,8 +270,8 @@ def _step(
 
 
 def shares_of_sources(fetched: Iterable[Manifest | None]) -> dict[str, float]:
-    """Of the URLs that a source was asked for, the share that it had, by the first of some manifests of pages/ that
-    were made from that source."""
+    """The share of URLs that each source had of those it was asked for, from the first manifest of pages/ that used
+    the source."""
     shares: dict[str, float] = {}
     for manifest in filter(None, fetched):
         left = manifest.counts.entered
@@ -285,7 +285,7 @@ def shares_of_sources(fetched: Iterable[Manifest | None]) -> dict[str, float]:
 
 
 def _overlapping(seconds: float, asked: Sequence[Asked]) -> float:
-    """Of a stage with so many seconds of work: hosts are asked at the same time, and archives one after the other."""
+    """The time of a stage with that much work: hosts are asked at the same time, archives one after the other."""
     hosts = max((source.seconds for source in asked if source.source == "live"), default=0.0)
     return max(seconds, hosts) + sum(source.seconds for source in asked if source.source != "live")
 
@@ -293,9 +293,9 @@ def _overlapping(seconds: float, asked: Sequence[Asked]) -> float:
 def asked_of_sources(
     options: Any, urls: float, files: Sequence[Mapping[str, Any]], shares: Mapping[str, float], busiest: float = 0.0
 ) -> tuple[Asked, ...]:
-    """What fetch would ask of each source, which has its measured share of the URLs, or else that of the web.
+    """What fetch would ask of each source; one without a measured share of the URLs gets the web's.
 
-    `busiest` is the share of the URLs on the host with the most, whose turns the web is waited for.
+    `busiest` is the share of the URLs on the largest host, whose delays limit fetching from the web.
     """
     found = []
     for name in options.order:
@@ -319,7 +319,7 @@ def asked_of_sources(
 
 
 def _share_in(files: Sequence[Mapping[str, Any]], patterns: tuple[str, ...], ids: np.ndarray) -> float:
-    """The share of URLs, by their ids, of which WARC files hold a page, by what is read of these in a few seconds."""
+    """The share of these ids that have a page in WARC files, estimated by reading them for two seconds."""
     found: set[int] = set()
     read, started = 0.0, time.process_time()
     for uri, described in zip(expand_globs(patterns, "--pages_from"), files, strict=True):
@@ -341,7 +341,7 @@ def _share_in(files: Sequence[Mapping[str, Any]], patterns: tuple[str, ...], ids
 
 
 def _of_index(options: Any, urls: float, kept: float) -> Asked:
-    """What is asked of Common Crawl in bulk: of its columnar index, and a record for each URL that has one."""
+    """What is asked of Common Crawl in bulk: its columnar index, and a record for each URL that has one."""
     from owt_pipeline.fetch.cc_index import is_http
     from owt_pipeline.fetch.cc_records import index_reads
 
@@ -351,7 +351,7 @@ def _of_index(options: Any, urls: float, kept: float) -> Asked:
     except UserError as error:
         if not is_http(options.cc_index):
             raise
-        return Asked(f"{of}, of which is unknown how much is read ({error})", urls=urls)
+        return Asked(f"{of}, size unknown ({error})", urls=urls)
     delays = [is_http(options.cc_index) * index.requests, is_http(options.cc_data or options.cc_index) * records]
     return Asked(of, index.files, index.bytes, urls, index.requests + records, sum(delays) * options.cc_delay)
 
@@ -361,7 +361,7 @@ def _verdict(stage: Stage, plan: Plan, output: Output, workdir: Storage) -> tupl
     finished = finished_parts(workdir, stage.output, plan, output, stage.lists)
     kept, why = finished.kept, finished.why
     if not why:
-        return "runs", "nothing is made yet", 1.0
+        return "runs", "not made yet", 1.0
     share = 1 - len(kept) / max(plan.num_shards, 1)
     if why == INTERRUPTED:
         return "continues", f"{len(kept)} of {plan.num_shards} shards are finished", share

@@ -1,13 +1,13 @@
-"""How long a run takes and how much it writes, from measured rates; on a cluster also dollars and requests.
+"""How long a run takes and how much it writes, from measured rates; on a cluster also its cost and requests.
 
 The rates are those of this run where its log has them. Else they are those of one run over real data (100,728
 submissions, 1,308 pages in a WARC file) on two cores of a server; extraction's, tokenization's and deduplication's
-are from `benchmarks/`, which measure them on more rows. They are good for minutes or hours, no more.
+are from `benchmarks/`, which measure them on more rows. They give an order of magnitude.
 
 A cluster is simulated, in a second: a stage's parts are given to the first worker that is free, in no order, as
 Dataflow does after a shuffle; every step waits for the last part of the one before. The times of parts spread as
-measured ones do. What one worker does alone, planning and publishing and the spanning forest of near-duplicates, comes
-on top, and is named: it does not get shorter with more workers. `benchmarks/scale.py` measures the constants.
+measured ones do. What one worker does alone (planning, publishing, the spanning forest of near-duplicates) is added
+and shown separately, since more workers do not shorten it. `benchmarks/scale.py` measures the constants.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Rate:
     """What a stage does with a row.
 
     Attributes:
-      rows_per_second: rows that enter, in a second of one core.
+      rows_per_second: rows that enter per second of one core.
       kept: share of the rows that leave it.
       bytes_per_row: bytes written for a row that leaves.
       measured: where the figures are from.
@@ -54,13 +54,13 @@ SHIPPED: Mapping[str, Rate] = {
 }
 
 ARCHIVE_BYTES_PER_SECOND = 50e6
-"""Of compressed WARC files, in which one core looks for pages."""
+"""Bytes of compressed WARC files that one core searches for pages in a second."""
 
 START_SECONDS = 0.6
-"""Of one core, for each stage: its process, its libraries, what it plans and publishes."""
+"""Seconds of one core for each stage, to start its process, import libraries, plan and publish."""
 
 BYTES_PER_SUBMISSION = 135
-"""Of a compressed dump of 2013; later ones are larger a submission."""
+"""Bytes in a compressed dump of 2013; later dumps have more per submission."""
 
 LOOKUPS_OF_FOUND = 2
 """Collections of a CDX index that are asked for a URL with a page: 1.9 where each has half of all URLs, 2.2 where it
@@ -76,7 +76,7 @@ def rate_of(stage: str, log: list[dict], *, live: bool = False) -> Rate:
         complete = "workers" in entry and entry.get("shards_written", 0) == entry.get("shards", 0)
         if entry.get("stage") == stage and complete and entry["seconds"] >= _LEAST_SECONDS and entry["entered"]:
             return Rate(
-                entry["entered"] / entry["seconds"] / (1 if live else entry["workers"]),  # the web is waited for
+                entry["entered"] / entry["seconds"] / (1 if live else entry["workers"]),  # the web limits it
                 entry["left"] / entry["entered"],
                 entry["bytes"] / max(entry["left"], 1),
                 "this run's log",
@@ -116,10 +116,10 @@ objects, by a hundred; deleting a hundred is assumed to take as long as ten requ
 FOREST_SECONDS = 6e-8
 """Of one worker, for each document of `dedupe` (benchmarks/dedupe_forest.py)."""
 REQUEST_SECONDS = 0.05
-"""That a part waits for a bucket's answer, each time: an assumption, typical of a bucket in the same region."""
+"""Seconds that a part waits for each answer of a bucket: an assumption, typical of a bucket in the same region."""
 RECORD_BYTES = 1_000
 HANDLE_BYTES = 400
-"""What goes through the runner's shuffle for each part: its record to Publish, its handle to Work and between steps."""
+"""Bytes that go through the runner's shuffle for each part: its record to Publish, its handles to Work."""
 
 
 @dataclass(frozen=True)
@@ -154,11 +154,11 @@ class Work:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What came of one stage, or of all (`stage` is then "in all").
+    """What one stage takes, or all of them (`stage` is then "in all").
 
     Attributes:
       seconds: by the clock.
-      alone: of these, seconds that one worker works while the others wait.
+      alone: seconds of these in which one worker works and the others wait.
       busy: share of the workers' time in which they work.
     """
 
@@ -189,7 +189,7 @@ def forecast(works: Sequence[Work], machines: Machines, prices: Prices) -> list[
 
 
 def table(found: Sequence[Forecast], machines: Machines) -> str:
-    """The forecast for a person, and the longest thing that one worker does alone."""
+    """The forecast as a table, and the longest work that one worker does alone."""
     rows = [("stage", "time", "alone", "busy", "dollars", "shuffle", "objects", "requests")]
     for stage in found:
         rows.append(
@@ -208,7 +208,7 @@ def table(found: Sequence[Forecast], machines: Machines) -> str:
     *stages, total = found
     longest = max(stages, key=lambda stage: stage.alone)
     lines.append(
-        f"{machines.workers} workers of {machines.type}: the longest that one works alone is {duration(longest.alone)} "
+        f"{machines.workers} workers of {machines.type}: the longest work of one alone takes {duration(longest.alone)} "
         f"({longest.alone / total.seconds:.1%} of the run), in {longest.stage}"
     )
     return "\n".join(lines)

@@ -1,8 +1,8 @@
-"""`owt flatten`: one run out of a chain of runs, as if all their months had been one.
+"""`owt flatten`: make one run from a chain of runs, as if it had collected all their months.
 
 the chain        2024-01  2024-02  2024-03
-urls/ .. clean/  the rows of a shard in all runs, by url_id; a URL that was taken up again is there once
-duplicates/      the decisions of all runs: a document that repeats one of an earlier month goes
+urls/ .. clean/  the rows of a shard in all runs, by url_id; a URL that a later run retried appears once
+duplicates/      the decisions of all runs: a document that repeats one of an earlier month is removed
 corpus/, tokens/ made from these by export and tokenize, with the options of the last run
 """
 
@@ -42,7 +42,7 @@ from schemas import DATASETS, Reason
 from schemas.manifest import Counts, Manifest, ShardRecord
 
 _MERGED: dict[str, tuple[str, ...]] = {"urls": (), "pages": ("urls",), "documents": ("pages",), "clean": ("documents",)}
-"""The datasets that are put together row by row, and what each follows from."""
+"""The datasets that are merged row by row, with their inputs."""
 
 _AGAIN = "again.msgpack"
 _ROWS = 1 << 16
@@ -69,7 +69,7 @@ def _flags(parser: CommandParser) -> None:
 
 @dataclass(frozen=True)
 class Flattened:
-    """What is put together.
+    """What is merged.
 
     Attributes:
       runs: places of the chain's runs, the oldest first.
@@ -80,7 +80,7 @@ class Flattened:
     dataset: str
 
     def readers(self, dataset: str | None = None) -> list[DatasetReader]:
-        """Of each run, the dataset, or another one."""
+        """A reader of the dataset, or of another one, for each run."""
         return [DatasetReader.open(Storage(place), dataset or self.dataset) for place in self.runs]
 
     @property
@@ -151,8 +151,8 @@ def _merging(dataset: str) -> Stage:
 
 
 def _deciding(options: Flattened) -> tuple[Stage, Any]:
-    """The stage that puts the decisions together, with the options of the last run: it makes the sketches anew, since
-    they number documents."""
+    """The stage that merges the decisions, with the options of the last run. It makes the sketches anew, since they
+    number documents."""
     dedupe = load("dedupe")
     recorded = recorded_options(dedupe, Storage(options.runs[-1]))
     assert recorded is not None  # `_check` has seen its output
@@ -189,13 +189,13 @@ def _rows(run: StageRun) -> list[int]:
 
 
 def _prepare(run: StageRun) -> None:
-    """Find what was taken up again, by run; the URLs themselves are collected and asked for in the later run."""
+    """Find which URLs of each run a later run retried: their rows come from the later run."""
     run.properties.update(run.options.manifests[-1].properties, flattened=run.options.names)
     run.work.write(_AGAIN, msgspec.msgpack.encode([ids.tolist() for ids in _taken_up_again(run.options)]))
 
 
 def _taken_up_again(options: Flattened) -> list[np.ndarray]:
-    """Of each run, the URLs that failed for a while there and that a later run took up again."""
+    """For each run, the URLs that failed temporarily there and that a later run retried."""
     again = []
     collected = options.readers("urls")
     for number, reader in enumerate(options.readers("pages"), start=1):
@@ -257,7 +257,7 @@ def merged(streams: Sequence[Iterator[pa.RecordBatch]], rows: int = 256) -> Iter
 
 
 def _rows_of(reader: DatasetReader, shard: int, gone: np.ndarray, warc_offset: int) -> Iterator[pa.RecordBatch]:
-    """A shard's rows by url_id but for the URLs `gone`; their records lie that much further in the WARC file."""
+    """A shard's rows by url_id without the URLs `gone`; `warc_offset` is added to the offsets of their records."""
     for batch in sorted_urls(reader, shard, DATASETS[reader.name].schema.names):
         if reader.name == "urls" and len(gone):
             batch = batch.filter(pa.array(~np.isin(batch["url_id"].to_numpy(), gone)))
@@ -269,7 +269,7 @@ def _rows_of(reader: DatasetReader, shard: int, gone: np.ndarray, warc_offset: i
 
 
 def _copy_warc(readers: Sequence[DatasetReader], shard: int, writer: ShardWriter) -> list[int]:
-    """Write the WARC files of a shard one behind the other; returns where each begins."""
+    """Write the WARC files of a shard one after the other; returns where each begins."""
     target = writer.open_file(".warc.gz", WARC)
     offsets = []
     for reader in readers:
@@ -283,7 +283,7 @@ def _copy_warc(readers: Sequence[DatasetReader], shard: int, writer: ShardWriter
 
 
 def _as_repeated(rejects: pa.RecordBatch, known: np.ndarray) -> pa.RecordBatch:
-    """What was rejected since another run has the URL, or has accepted it, is a repeated URL of the one run."""
+    """Rows rejected because another run has the URL become repeated URLs of the merged run."""
     reasons = pa.array([str(Reason.SEEN_BEFORE), str(Reason.LOW_SCORE)])
     here = pa.array(np.isin(rejects["url_id"].to_numpy(), known))
     repeated = pc.and_(here, pc.is_in(rejects["reason"], reasons))
@@ -325,7 +325,7 @@ def _ids(clean: DatasetReader, shard: int) -> np.ndarray:
 
 
 def _shards_of(options: Flattened) -> list[np.ndarray]:
-    """Of each run, the shard of the one run that each of its `kept_shard`s is; other corpora come after its own."""
+    """For each run, the merged run's number of each of its `kept_shard`s; other corpora come after its own shards."""
     others = _others(options)
     first = dict(zip(others, np.cumsum([0, *others.values()]).tolist(), strict=False))
     found = []
@@ -338,7 +338,7 @@ def _shards_of(options: Flattened) -> list[np.ndarray]:
 
 
 def _others(options: Flattened) -> dict[str, int]:
-    """The corpora that are no runs of the chain, which some run was compared with, and their shards."""
+    """The corpora outside the chain that a run was compared with, and their numbers of shards."""
     return dict(other for manifest in options.manifests for other in _compared(manifest))
 
 

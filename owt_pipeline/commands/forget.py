@@ -1,4 +1,4 @@
-"""`owt forget`: take documents out of the corpus and the tokens, for good."""
+"""`owt forget`: remove documents from the corpus and the tokens for good."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def _flags(parser: CommandParser) -> None:
     """Remove documents from corpus/ and tokens/ (a takedown). They are added to the run's list,
     forgotten.jsonl, and stay out whichever stages run again. Only their shards are rewritten; the report is
     made again. Duplicates of a removed document are removed too, since their text is the same. If the command
-    is killed, run it or owt run again. It names the runs that build on this one: run owt run again for each,
-    so that they take the new revision.
+    is killed, run it or owt run again. The command lists the runs that build on this one: run owt run again for each,
+    so that it uses the new revision.
 
     pages/, documents/ and clean/ still have the text, since the corpus is made from them. Discard them once
     the corpus is final (owt discard fetch extract clean), or build the next corpus without the URLs (collect
@@ -44,16 +44,16 @@ def _flags(parser: CommandParser) -> None:
     example:
       owt forget takedown.txt --workdir runs/2013 --reason 'request of 2026-11-20'
 
-    takedown.txt has one URL, id or domain (example.org, with all hosts below it) a line; # begins a comment.
-    What is not in the corpus is added to the list too and stays out. To bring a document back, remove its
+    takedown.txt has one URL, id or domain (example.org, with all hosts below it) per line; # begins a comment.
+    Entries that are not in the corpus are added too, and stay out. To bring a document back, remove its
     line from forgotten.jsonl and run owt run again.
     """
-    parser.add_argument("urls", metavar="URLS.txt", help="URLs, ids and domains, one a line; - reads them from stdin")
+    parser.add_argument("urls", metavar="URLS.txt", help="URLs, ids and domains, one per line; - reads them from stdin")
     parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run")
     parser.add_argument(
         "--reason", default="on request", metavar="TEXT", help="reason to record in the ledger (default: %(default)s)"
     )
-    parser.add_argument("--dry_run", action="store_true", help="say what would be removed, and change nothing")
+    parser.add_argument("--dry_run", action="store_true", help="print what would be removed; change nothing")
     parser.add_argument(
         "--workers", type=at_least(1), default=os.cpu_count() or 1, metavar="N", help="processes to tokenize with"
     )
@@ -81,7 +81,7 @@ def _forget(arguments: argparse.Namespace) -> int:
     say(f"{resolved.in_corpus:,} documents {'would leave' if arguments.dry_run else 'leave'} the corpus{copies}")
     if arguments.dry_run:
         return 0
-    # A tokenizer that has gone must not keep documents in corpus/.
+    # A missing tokenizer must not keep documents in corpus/.
     for result in run_stages(recorded_stages(REMADE, workdir), Runtime(workdir, workers), check_later=False):
         finished = "" if result.seconds is not None else " (finished)"
         say(f"{result.stage.output}/: {result.manifest.counts.left:,} documents{finished}")
@@ -109,7 +109,9 @@ def _lines(path: str) -> list[str]:
         with open(path, encoding="utf-8") as file:
             return file.read().splitlines()
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}; it should hold one URL, id or domain a line") from error
+        raise UserError(
+            f"cannot read {path}: {error.strerror}; it should hold one URL, id or domain per line"
+        ) from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text: {error}") from error
 
@@ -119,7 +121,7 @@ class Resolved:
     """A request, looked up.
 
     Attributes:
-      takedowns: what is to be on the list: what was asked for, and the duplicates of it.
+      takedowns: the entries for the list: the request and its duplicates.
       in_corpus: documents that leave the corpus.
       copies: duplicates of those, which are forgotten with them.
       unknown: URLs and ids that no document has.
@@ -132,7 +134,7 @@ class Resolved:
 
 
 def parse_request(lines: Iterable[str], where: str, detail: str) -> Takedowns:
-    """URLs, ids and domains, one a line; blank lines and those that begin with `#` are none.
+    """URLs, ids and domains, one per line; blank lines and those that begin with `#` are skipped.
 
     Raises UserError, with the line's number, for a line that is none of them.
     """
@@ -157,7 +159,7 @@ def parse_request(lines: Iterable[str], where: str, detail: str) -> Takedowns:
 
 
 def resolve(request: Takedowns, readers: Mapping[str, DatasetReader]) -> Resolved:
-    """What `request` comes to in a run: with the duplicates of what it names, since their text is the same.
+    """What `request` removes from a run, with the duplicates of what it names, since their text is the same.
 
     Were a duplicate left off the list, deduplication with other options could bring the text back under its URL.
     """

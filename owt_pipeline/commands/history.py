@@ -28,7 +28,7 @@ _COMPARED_WORDS = 5000
 
 @dataclass(frozen=True)
 class Asked:
-    """What was asked for: an id, and the URL it is of where it was a URL.
+    """What the user asked for: an id, and its URL if a URL was given.
 
     Attributes:
       text: as the user wrote it.
@@ -44,7 +44,7 @@ class Asked:
 
 
 def asked_for(text: str) -> Asked:
-    """What `text` names: an id in decimal, or a URL in any spelling, with or without its scheme."""
+    """What `text` names: a decimal id, or a URL in any spelling, with or without its scheme."""
     if text.isdecimal() and len(text) <= 20 and int(text) < 1 << 64:
         return Asked(text, int(text))
     for spelling in (text, f"https://{text}"):
@@ -74,7 +74,7 @@ def history(readers: Mapping[str, DatasetReader], asked: Asked) -> dict[str, Any
     """What happened to a URL, or None where no stage has it.
 
     The result has `asked`, `url` (canonical), `url_id`, `host`, `shard`, `verdict` (that of the last stage:
-    `kept`, `rejected`, or `pending` where stages have yet to run), and `stages`: an entry a stage in order, with
+    `kept`, `rejected`, or `pending` if later stages have not run), and `stages`: an entry per stage in order, with
     `stage`, `verdict` (`kept`, `rejected` or `duplicate`) and what the stage knows of it.
     """
     entries: list[dict[str, Any]] = []
@@ -112,7 +112,7 @@ def in_bases(workdir: Storage, text: str) -> list[dict[str, Any]]:
 
 
 def nearest(readers: Mapping[str, DatasetReader], asked: Asked, most: int = 5) -> dict[str, Any]:
-    """What is nearest to a URL that no stage has: URLs of its host, and what redirected to it.
+    """What is nearest to a URL that does not appear: URLs of its host, and URLs that redirected to it.
 
     The result has `asked`, `url` (the canonical form that was looked for), `url_id`, `host`, `verdict` (`unknown`),
     `urls_of_host` (how many are known), `nearest` (some of them) and `redirected_from`.
@@ -139,7 +139,7 @@ def nearest(readers: Mapping[str, DatasetReader], asked: Asked, most: int = 5) -
 
 
 def _shards(asked: Asked, reader: DatasetReader) -> list[int]:
-    """All shards, that first where the URL is at home: a host's rows are there but for those of very large hosts."""
+    """All shards, the URL's home shard first: it has a host's rows, unless the host is very large."""
     if reader.manifest.stage == "import":
         home = asked.url_id % reader.num_shards
     elif asked.host is not None:
@@ -159,7 +159,7 @@ def _entries(
         where = {"file": reader.workdir.path(file.path), "row": number}
         if file.kind == "rejects":
             if kept:
-                continue  # another submission of a URL that stays: shown with its row
+                continue  # another submission of a URL that is kept: shown with its row
             reason = Reason.of(row["reason"])
             what = {"reason": str(reason), "meaning": reason.description, "detail": row["detail"]}
             yield {"stage": stage, "verdict": "rejected", "url": row["url"], **what, **where}
@@ -179,11 +179,11 @@ def _removed_for(decisions: DatasetReader, identifier: int) -> Iterator[dict[str
         ours = pc.equal(batch["kept_url_id"], pa.scalar(identifier, pa.uint64()))
         removed += batch["url_id"].filter(ours).to_pylist()
     if removed:
-        yield {"stage": "dedupe", "verdict": "kept", "stands_for": len(removed), "duplicates": removed}
+        yield {"stage": "dedupe", "verdict": "kept", "kept_for": len(removed), "duplicates": removed}
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    """A row for a person: its text cut, its empty fields left out."""
+    """A row to show: its text cut, its empty fields left out."""
     shown = {key: value for key, value in row.items() if value not in (None, [], "")}
     if "text" in shown:
         shown["characters"] = len(row["text"])
@@ -197,7 +197,7 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _decision(readers: Mapping[str, DatasetReader], row: dict[str, Any], shard: int) -> dict[str, Any]:
-    """A dedupe decision with the document that stays and where the two texts differ."""
+    """A dedupe decision with the kept document and where the two texts differ."""
     shown = {key: value for key, value in row.items() if key != "url_id"}
     clean = readers.get("clean")
     keeper, kept_shard = keeper_of(readers, row["kept_shard"])
@@ -247,7 +247,7 @@ class Found(NamedTuple):
 
 
 def find_id(reader: DatasetReader, identifier: int, shards: Iterable[int]) -> list[Found]:
-    """The rows of the id in the first of `shards` that has any, among its data and its rejects.
+    """The rows of the id in the first of `shards` that has any, in its data and its rejects.
 
     Raises UserError on a damaged file.
     """

@@ -55,10 +55,10 @@ def _inspect_flags(parser: CommandParser) -> None:
         action="append",
         default=[],
         metavar="SQL",
-        help="print rows of which this is true, in DuckDB's SQL; given more than once, all must be",
+        help="print rows that meet this condition, in DuckDB's SQL; repeatable",
     )
     parser.add_argument(
-        "--sql", metavar="QUERY", help="print what this query gives, in DuckDB's SQL, from the table rows"
+        "--sql", metavar="QUERY", help="print the result of this query on the table `rows`, in DuckDB's SQL"
     )
     parser.add_argument("--json", action="store_true", help="print JSON: one object, with complete texts")
 
@@ -86,17 +86,17 @@ def _inspect(arguments: argparse.Namespace) -> int:
         print(f"row {number}:")
         print_row(row)
     if arguments.where and not rows:
-        print("no row is so")
+        print("no row matches")
     return 0
 
 
 def _plain(value: Any) -> Any:
-    """What a query gives and JSON lacks: sums are decimal numbers of DuckDB's, times are text."""
+    """A value that JSON lacks: DuckDB's sums are decimal numbers; times become text."""
     return (int(value) if value == int(value) else float(value)) if isinstance(value, Decimal) else str(value)
 
 
 def print_row(row: dict[str, Any], width: int = _WIDTH) -> None:
-    """A row for a person: a field a line, long ones cut."""
+    """Print a row: one field per line, long ones cut."""
     for key, value in row.items():
         if isinstance(value, list):
             shown = f"[{', '.join(map(str, value[:20]))}{', …' if len(value) > 20 else ''}]"
@@ -110,7 +110,7 @@ def _rows(source: Source, schema: pa.Schema, arguments: argparse.Namespace) -> l
         if name not in schema.names:
             raise UsageError(f"--columns: no field '{name}'{did_you_mean(name, schema.names)}")
     if arguments.sql and (arguments.where or arguments.columns):
-        raise UsageError("--sql says which rows and columns itself: leave --where and --columns out")
+        raise UsageError("--sql cannot be combined with --where or --columns")
     wanted = ", ".join(f'"{name}"' for name in arguments.columns or schema.names)
     where = f" where {' and '.join(f'({condition})' for condition in arguments.where)}" if arguments.where else ""
     query = arguments.sql or f"select {wanted} from rows{where}"
@@ -123,7 +123,7 @@ def _rows(source: Source, schema: pa.Schema, arguments: argparse.Namespace) -> l
 def _queried(
     query: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch], **values: object
 ) -> list[dict[str, Any]]:
-    """What a query over `rows`, which are those batches, gives."""
+    """The result of a query on `rows`, a table of those batches."""
     import duckdb
 
     damaged: list[UserError] = []
@@ -180,7 +180,7 @@ class Source:
     """Rows of one schema, and what is known of them.
 
     Attributes:
-      name: as it was asked for.
+      name: as the user gave it.
       about: facts to show, by name.
       schema: of the rows; None for a WARC file.
       batches: gives some columns of the rows, batch by batch, and raises UserError on a damaged file; of a WARC file,
@@ -265,7 +265,7 @@ def _file(name: str, parent: Storage, path: str) -> Source:
 
 
 def _sample_flags(parser: CommandParser) -> None:
-    """Print documents of the corpus at random, or of those that were rejected for a reason, to read.
+    """Print random documents of the corpus, or of those rejected for a reason, to read.
     The same seed gives the same documents.
 
     examples:
@@ -275,13 +275,23 @@ def _sample_flags(parser: CommandParser) -> None:
     """
     parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run")
     parser.add_argument("--n", type=at_least(1), default=5, metavar="N", help="documents (default: 5)")
-    parser.add_argument("--seed", type=at_least(0), default=0, metavar="N", help="another gives others (default: 0)")
-    parser.add_argument("--domain", default="", metavar="D", help="only of this domain and the hosts below it")
-    parser.add_argument("--reason", default="", metavar="R", help="of those rejected for this reason (docs/data.md)")
     parser.add_argument(
-        "--characters", type=at_least(0), default=800, metavar="N", help="of each text (default: 800); 0 for all of it"
+        "--seed", type=at_least(0), default=0, metavar="N", help="other seeds give other documents (default: 0)"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON Lines: a document a line, with all its text")
+    parser.add_argument(
+        "--domain", default="", metavar="D", help="only documents of this domain and the hosts below it"
+    )
+    parser.add_argument("--reason", default="", metavar="R", help="documents rejected for this reason (docs/data.md)")
+    parser.add_argument(
+        "--characters",
+        type=at_least(0),
+        default=800,
+        metavar="N",
+        help="characters of each text (default: 800); 0 for all of it",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON Lines: one document per line, with all its text"
+    )
 
 
 def _sample(arguments: argparse.Namespace) -> int:
@@ -319,14 +329,14 @@ _DRAWN_FROM = pa.schema(
 def sample(
     readers: Mapping[str, DatasetReader], n: int, seed: int, *, domain: str = "", reason: str = ""
 ) -> list[dict[str, Any]]:
-    """`n` documents at random: of the corpus (or what comes nearest to it), or of those rejected for `reason`.
+    """`n` documents at random: of the corpus (or of the last stage before it), or of those rejected for `reason`.
 
     Args:
       readers: the run's datasets.
       n: how many, or all where there are fewer.
-      seed: another one gives others.
-      domain: only of this domain, and of hosts below it.
-      reason: a reject reason. Its rows have `detail`, and the text as far as a stage had got it.
+      seed: other seeds give other documents.
+      domain: only documents of this domain and the hosts below it.
+      reason: a reject reason. Its rows have `detail`, and the text if a stage made one.
 
     Raises UsageError for an unknown reason, NotFound where there is no such document.
     """

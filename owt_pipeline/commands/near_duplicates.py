@@ -1,4 +1,4 @@
-"""`owt near-duplicates`: which records of some files repeat which."""
+"""`owt near-duplicates`: find which records of some files repeat which."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from owt_pipeline.storage.folder import folder_of
 from schemas.settings import add_flags, flags_given
 
 EXAMPLES = 3
-"""Clusters that are shown, the largest ones, and records of each."""
+"""Clusters to show, the largest first, and records of each."""
 
 
 def _flags(parser: CommandParser) -> None:
     """Find the records of Parquet or JSON Lines files that repeat others: exact copies, and near-duplicates whose
-    exact similarity reaches the threshold. Nothing is changed; the pairs are written as Parquet: row (the record
-    that goes, counted from 0 through all files), kept_row (the one that stays), cluster, similarity, rule.
+    exact similarity reaches the threshold. Nothing is changed; the pairs are written as Parquet: row (a record
+    that repeats another, counted from 0 through all files), kept_row (the other), cluster, similarity, rule.
 
     examples:
       owt near-duplicates posts/*.jsonl.zst --text_field body --out pairs.parquet
@@ -34,8 +34,8 @@ def _flags(parser: CommandParser) -> None:
     parser.add_argument("--text_field", default="text", metavar="NAME", help="column or field of the text")
     parser.add_argument("--out", metavar="FILE", help="where to write the pairs; without it, only the summary is shown")
     parser.add_argument("--workers", type=int, metavar="N", help="processes (default: this machine's cores)")
-    parser.add_argument("--temporary_folder", metavar="DIR", help="for the texts meanwhile (default: the system's)")
-    add_flags(parser.add_argument_group("what repeats what"), Comparison)
+    parser.add_argument("--temporary_folder", metavar="DIR", help="for temporary files (default: the system's)")
+    add_flags(parser.add_argument_group("comparison"), Comparison)
     add_output_flags(parser)
 
 
@@ -58,7 +58,7 @@ def _near_duplicates(arguments: argparse.Namespace) -> int:
         rows = found.filter(pc.equal(found["cluster"], cluster))
         gone = [f"{row['row']} ({row['similarity']:.2f})" for row in rows.slice(0, EXAMPLES).to_pylist()]
         more = f" and {len(rows) - EXAMPLES:,} more" if len(rows) > EXAMPLES else ""
-        print(f"  {rows['kept_row'][0]} stays for {', '.join(gone)}{more}")
+        print(f"  {rows['kept_row'][0]} is repeated by {', '.join(gone)}{more}")
     if arguments.out:
         folder, name = folder_of(arguments.out)
         sink = pa.BufferOutputStream()

@@ -28,7 +28,7 @@ _FETCH = ("user_agent", "allow_private_hosts", "allowed_ports", "proxy")
 
 def _flags(parser: CommandParser) -> None:
     """Print the main text of a page: a file, a URL, or standard input (-). A URL is fetched as `owt fetch`
-    does it: robots.txt is asked first, and addresses of a private network are refused.
+    fetches it: robots.txt is checked, and addresses of private networks are refused.
 
     examples:
       owt page article.html
@@ -36,18 +36,22 @@ def _flags(parser: CommandParser) -> None:
       owt page https://example.org/article --user_agent 'me/1.0 (+mailto:me@example.org)' --json | jq .title
       curl -s https://example.org/article | owt page -
 
-    Exit code 3 where the page has no main text.
+    Exit code 3 if the page has no main text.
     """
     parser.add_argument("page", metavar="FILE|URL|-", help="an HTML file, a URL, or - for standard input")
-    parser.add_argument("--url", default="", help="where a file is from, which helps to find its date and site")
+    parser.add_argument("--url", default="", help="URL of a file, which helps to find its date and site")
     parser.add_argument(
         "--json", action="store_true", help="print JSON: one object with text, title, author, date, ..."
     )
     add_flags(parser.add_argument_group("extraction"), load("extract").options)
     group = parser.add_argument_group("fetching a URL")
     group.add_argument("--user_agent", metavar="TEXT", help="User-Agent with contact details, which a URL needs")
-    group.add_argument("--allow_private_hosts", action="store_true", default=None, help="also of a private network")
-    group.add_argument("--allowed_ports", type=int, nargs="+", metavar="N", help="in place of 80 and 443")
+    group.add_argument(
+        "--allow_private_hosts", action="store_true", default=None, help="also fetch from private networks"
+    )
+    group.add_argument(
+        "--allowed_ports", type=int, nargs="+", metavar="N", help="ports to fetch from (default: 80 443)"
+    )
     group.add_argument("--proxy", metavar="URL", help="an HTTP proxy")
 
 
@@ -75,7 +79,7 @@ def _page(arguments: argparse.Namespace) -> int:
 
 
 def _one(page: Any, options: Any, work: Any) -> Result:
-    """In a process of its own, with the stage's limits."""
+    """Extract one page in a separate process, with the stage's limits."""
     ((_, result),) = extract_all([page], options, 1, work)
     return result
 

@@ -50,11 +50,13 @@ def _flags(parser: CommandParser) -> None:
         "destination", metavar="hf://OWNER/NAME", help="the dataset; it is created if it does not exist"
     )
     parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run")
-    parser.add_argument("--urls_only", action="store_true", help="withhold the texts: publish the list of their URLs")
-    parser.add_argument("--license", default="other", metavar="ID", help="the Hub's name of a licence (default: other)")
-    parser.add_argument("--contact", default="", metavar="TEXT", help="address for takedowns, for the card")
+    parser.add_argument("--urls_only", action="store_true", help="publish the URLs without the texts")
+    parser.add_argument(
+        "--license", default="other", metavar="ID", help="licence, as the Hub names it (default: other)"
+    )
+    parser.add_argument("--contact", default="", metavar="TEXT", help="contact for takedowns, named in the card")
     parser.add_argument("--public", action="store_true", help="make a new repository public (default: private)")
-    parser.add_argument("--yes", action="store_true", help="send it")
+    parser.add_argument("--yes", action="store_true", help="send the files")
 
 
 Upload = tuple[ShardFile, dict[tuple[str, str], str]]
@@ -75,7 +77,7 @@ def _publish(arguments: argparse.Namespace) -> int:
     what = "URLs, without texts" if arguments.urls_only else "documents"
     print(f"{corpus.rows():,} {what}, in {sum(len(paths) for _, paths in uploads):,} files, to {HUB}{name}")
     if not arguments.yes:
-        print(f"\n{card}\nNothing was sent: --yes sends it.")
+        print(f"\n{card}\nNothing was sent: repeat the command with --yes to send it.")
         return 0
     _send(name, corpus, uploads, fraction, card, public=arguments.public)
     print(f"published: {arguments.destination}")
@@ -83,7 +85,7 @@ def _publish(arguments: argparse.Namespace) -> int:
 
 
 def plan(corpus: DatasetReader, configs: Sequence[str], fraction: float) -> list[Upload]:
-    """What each shard of the corpus becomes; equal content has equal names, so what is there already is known."""
+    """The files that each shard becomes; equal content has equal names, so files that were sent before are known."""
     uploads: list[Upload] = []
     for file in corpus.files("data"):
         ids = pa.Table.from_batches(corpus.batches_of(file, columns=["url_id"], rows=1 << 16))
@@ -106,7 +108,7 @@ def _columns(config: str, schema: pa.Schema) -> list[str]:
 def _send(
     name: str, corpus: DatasetReader, uploads: Sequence[Upload], fraction: float, card: str, *, public: bool
 ) -> None:
-    """Send what is not there, some shards a commit; at last the card, and delete what the corpus no longer has."""
+    """Send missing files, some shards per commit, then the card; delete files that the corpus no longer has."""
     try:
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
     except ImportError:
@@ -142,7 +144,7 @@ def _send(
 
 
 def _batches(uploads: Sequence[Upload], present: set[str]) -> Iterator[tuple[Path, list[Upload]]]:
-    """Shards of which a file is missing, about 1 GiB at a time, each batch with an empty folder for it."""
+    """Shards of which a file is missing, in batches of about 1 GiB, each with an empty folder."""
     batch: list[Upload] = []
     missing = [upload for upload in uploads if not set(upload[1].values()) <= present]
     for number, upload in enumerate(missing, start=1):
@@ -170,7 +172,7 @@ def _write(corpus: DatasetReader, upload: Upload, fraction: float, folder: Path)
 
 
 def dataset_card(workdir: Storage, name: str, configs: Sequence[str], *, license: str, contact: str) -> str:
-    """README.md of the dataset: what is in it, how it was made, what was lost on the way, how to take a page out."""
+    """README.md of the dataset: what is in it, how it was made, what was rejected, how to have a page removed."""
     found = ((dataset, read_manifest(workdir, dataset)) for dataset in DATASETS)
     manifests: dict[str, Manifest] = {dataset: manifest for dataset, manifest in found if manifest is not None}
     schema = DATASETS["corpus"].schema

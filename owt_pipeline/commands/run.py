@@ -33,21 +33,20 @@ from schemas.settings import add_flags, flags_given, from_table, to_toml
 logger = logging.getLogger("owt")
 
 _FEW_PAGES = 0.1
-"""A run that has fetched a smaller part of its URLs says so; of links of ten years ago, more than half are there."""
+"""Below this share of fetched URLs, a run prints a hint; of ten-year-old links, more than half still work."""
 
 EXPLAINED = (
     "dumps", "url_lists", "subreddits", "num_shards", "min_score",
-    "pages_from", "sources", "user_agent", "host_delay", "proxy", "cc_index", "cc_crawls", "retry_failed",
+    "pages_from", "sources", "user_agent", "host_delay",
     "favor", "text_format",
     "languages", "min_tokens", "filters", "decontaminate",
-    "threshold", "similarity", "survivor", "against",
+    "threshold", "survivor", "against",
     "rules", "tokenizer", "val_fraction",
-    "reference_domains", "compare",
 )  # fmt: skip
 """Options of stages that `owt run --help` explains; `owt STAGE --help` explains all."""
 
 REMADE = ("export", "tokenize", "report")
-"""Stages that run again, with the options that they had."""
+"""Stages that a takedown reruns, with the options that they had."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -80,7 +79,7 @@ def _run(argv: Sequence[str] | None) -> int:
         name = flag.removeprefix("--").split("=", 1)[0]
         if name in shared:
             choices = " or ".join(f"--{stage}.{name}" for stage in shared[name])
-            raise UsageError(f"--{name} belongs to several stages: say {choices}")
+            raise UsageError(f"--{name} belongs to several stages: use {choices}")
     check_flags(parser, rest)
     tables = config.read_config(path)
     runtime = runtime_of(arguments, rest, tables)
@@ -88,7 +87,7 @@ def _run(argv: Sequence[str] | None) -> int:
         require_run(runtime.workdir)
         return _run_chain(runtime, arguments.take_over)
     chosen = stages[: ORDER.index(arguments.until) + 1]
-    # Of all stages: an error should not wait its turn.
+    # Of all stages: a mistake in any is reported before the first runs.
     options = [_options(stage, arguments, path, tables, shared) for stage in stages]
     planned = list(zip(chosen, options, strict=False))
     prices = Prices.from_flags(arguments.prices)
@@ -112,8 +111,8 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def _exit_code(results: Sequence[Result], may_collect_nothing: bool) -> int:
-    """1 where no document came out, with a line that says why; a run on top of others may find no new URL, and a
-    subreddit that is collected by itself may have none."""
+    """1 if no document came out, with a line that says why. A run on top of others may find no new URL, and a
+    subreddit may have none."""
     if (empty := _without_output(results)) is None or (may_collect_nothing and empty.stage.name == "collect"):
         return 0
     counts = empty.manifest.counts
@@ -170,7 +169,7 @@ def _config_of(parser: argparse.ArgumentParser, flag: str | None, words: Sequenc
     """The settings file, given as --config or as a word that ends in `.toml`, and the other words."""
     found = [*([flag] if flag else []), *(word for word in words if word.endswith(".toml"))]
     if len(found) > 1:
-        parser.error(f"unexpected {found[1]!r}: there is one CONFIG.toml, and it is {found[0]}")
+        parser.error(f"unexpected {found[1]!r}: the CONFIG.toml is {found[0]}")
     return (found[0] if found else None), [word for word in words if not word.endswith(".toml")]
 
 
@@ -215,17 +214,17 @@ def _parser(
     parser.add_argument(
         "--chain",
         action="store_true",
-        help="after owt forget in a base: export, tokenize and report of each run of the chain, as they were set there",
+        help="after owt forget in a base: rerun export, tokenize and report in each run of the chain",
     )
     parser.add_argument(
-        "--dry_run", action="store_true", help="say what would run, why, and about how long it takes; do nothing"
+        "--dry_run", action="store_true", help="print what would run, why, and for how long; run nothing"
     )
     parser.add_argument(
         "--prices",
         nargs="+",
         default=[],
         metavar="NAME=DOLLARS",
-        help="prices for --dry_run on Dataflow, other than the list's: "
+        help="prices for --dry_run on Dataflow that differ from list prices: "
         + ", ".join(field.name for field in dataclasses.fields(Prices)),
     )
     config.add_run_flags(parser)
@@ -251,8 +250,8 @@ def run_stages(
 ) -> list[Result]:
     """Run stages with their options, in order, holding the lease on the working directory, which builds on `bases`.
 
-    With `check_later`, what a later stage cannot read is an error before the first one runs. Without `replace_base`, so
-    are other options or sources than those that the base of another run was made with.
+    With `check_later`, a file that a later stage cannot read is an error before the first stage runs. Without
+    `replace_base`, so is a change of options or sources in a base of another run.
 
     Text that was imported takes the place of what collect, fetch and extract would make: they are left out.
     """
@@ -286,7 +285,7 @@ def check_folder(workdir: Storage, adopt: bool = False) -> None:
 
 
 def _check_dependents(stages: Sequence[tuple[Stage, Any]], workdir: Storage) -> None:
-    """Raise UserError where a stage would make again, otherwise, what runs that build on this one have read."""
+    """Raise UserError where other options or sources would replace what runs that build on this one have read."""
     if not (dependents := dependents_of(workdir)):
         return
     for stage, options in stages:
@@ -300,14 +299,14 @@ def _check_dependents(stages: Sequence[tuple[Stage, Any]], workdir: Storage) -> 
             restore.append(f"the sources that it read: {', '.join(str(source.get('name')) for source in outside)}")
         if restore:
             raise UserError(
-                f"{', '.join(map(str, dependents))} build on {workdir}, and {stage.name} would make {stage.output}/ "
-                f"again: they could not go on. Run it as it was made ([{stage.name}] {'; '.join(restore)}), or give "
-                "another --workdir; --replace_base makes it anew, and those runs must then be made again, too"
+                f"{', '.join(map(str, dependents))} build on {workdir}, and {stage.name} would replace "
+                f"{stage.output}/, which they need. Restore its settings ([{stage.name}] {'; '.join(restore)}), or "
+                "give another --workdir; with --replace_base it is replaced, and those runs must then be made again"
             )
 
 
 def _run_chain(runtime: Runtime, take_over: bool) -> int:
-    """Make again what a takedown has put out of date in a run and those it builds on, each with its own settings."""
+    """Rerun what a takedown has put out of date in a run and those it builds on, each with its own settings."""
     for folder in [*folders_of_chain(runtime.workdir), runtime.workdir]:
         logger.info("%s", folder)
         results = run_stages(

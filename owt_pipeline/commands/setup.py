@@ -108,7 +108,7 @@ def _completion_flags(parser: CommandParser) -> None:
 
 
 def full_parser() -> argparse.ArgumentParser:
-    """All commands as one parser: what `owt` itself takes apart to start quickly."""
+    """All commands as one parser; `owt` itself loads only one, to start quickly."""
     parser = argparse.ArgumentParser(prog="owt", description="from Reddit submissions to token shards for training")
     parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(dest="command")

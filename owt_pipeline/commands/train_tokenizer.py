@@ -86,7 +86,9 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> bytes:
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
     if tokenizer.get_vocab_size() < vocab_size:
-        logger.warning("the text has words for %d entries only, not %d", tokenizer.get_vocab_size(), vocab_size)
+        logger.warning(
+            "the corpus has enough words for only %d entries, not %d", tokenizer.get_vocab_size(), vocab_size
+        )
     return tokenizer.to_str().encode()
 
 

@@ -1,4 +1,4 @@
-"""`owt verify`: does everything a run's manifests say hold?
+"""`owt verify`: check everything that a run's manifests say.
 
 Checked are every file's length, SHA-256 and rows, every schema, every sum, that each output was made from the inputs
 that are there now, and that each id which entered a stage left it exactly once. Memory is bounded by a shard and the
@@ -48,7 +48,7 @@ class Finding:
     Attributes:
       name: the dataset.
       problems: what does not hold, one line each.
-      notes: what a reader should know in addition.
+      notes: what else a reader should know.
       damaged: files with other bytes than were written.
     """
 
@@ -59,10 +59,10 @@ class Finding:
 
 
 def verify(workdir: Storage, *, repair: bool = False, deep: bool = False) -> Iterator[Finding]:
-    """What holds of the bases of a run, and of each of its datasets, in order.
+    """Check the bases of a run, then each of its datasets, in order.
 
-    With `repair`, damaged files are marked for the next run; with `deep`, the datasets of the bases are examined too,
-    and whether the documents of other runs that duplicates repeat are there.
+    With `repair`, damaged files are marked for the next run; with `deep`, the datasets of the bases are checked too,
+    and that the documents of other runs that duplicates repeat exist.
     Raises NotFound where the folder is not a run.
     """
     require_run(workdir)
@@ -122,7 +122,7 @@ def _examine(workdir: Storage, manifest: Manifest, manifests: dict[str, Manifest
     reader = DatasetReader(workdir, manifest)
     files = reader.table_of_files.files
     if is_discarded(workdir, manifest.dataset):
-        finding.notes.append("discarded on purpose; what was made from it can be checked only by itself")
+        finding.notes.append("discarded on purpose; later datasets cannot be checked against it")
         return
     _look_for_strangers(workdir, manifest.dataset, {file.path for file in files}, finding)
     with progress.step(f"verify {manifest.dataset}", shards=len(files), rows=manifest.total_bytes, unit="bytes"):
@@ -139,7 +139,7 @@ def _examine(workdir: Storage, manifest: Manifest, manifests: dict[str, Manifest
 
 
 def _look_for_strangers(workdir: Storage, dataset: str, known: set[str], finding: Finding) -> None:
-    """Files of the dataset's folders that the manifest does not name: of unfinished work, or of somebody else."""
+    """Find files that the manifest does not name: of unfinished work, or not ours."""
     listing = Listing(workdir, dataset)
     ledger = ledger_of(dataset)
     strangers = [name for name in listing.entries if name not in known and not name.startswith(f"{ledger}/")]
@@ -169,7 +169,7 @@ def _file_problem(workdir: Storage, file: ShardFile) -> str:
         if size != file.bytes:
             return f"has {size} bytes, its manifest says {file.bytes}"
         if workdir.sha256(file.path) != file.sha256:
-            return "has other bytes than were written: its SHA-256 differs"
+            return "was changed after it was written: its SHA-256 differs"
     except FileNotFoundError:
         return "is missing"
     except OSError as error:
@@ -296,7 +296,7 @@ def _kept_by_shard(decisions: DatasetReader) -> dict[int, np.ndarray]:
 
 
 def _flags(parser: CommandParser) -> None:
-    """Check a run: every sum, every checksum, and that every id is accounted for. Every byte is read.
+    """Check that files are undamaged, counts add up, and every id is accounted for. This reads every byte.
 
     examples:
       owt verify --workdir runs/2013
@@ -312,7 +312,7 @@ def _flags(parser: CommandParser) -> None:
     parser.add_argument(
         "--deep",
         action="store_true",
-        help="examine the runs that this one builds on too, and look there for what duplicates repeat",
+        help="also check the runs that this one builds on, and the documents there that duplicates repeat",
     )
     add_output_flags(parser)
 

@@ -39,11 +39,13 @@ def _flags(parser: CommandParser) -> None:
       owt why example.org --domain --workdir runs/2013
       owt why 10266087034311239731 --workdir runs/2013 --json | jq .verdict
 
-    Exit code 3 where it does not appear in the run: then the nearest URLs are shown.
+    Exit code 3 if it does not appear in the run; the nearest URLs are then shown.
     """
     parser.add_argument("url", help="the URL in any spelling, its id, or a domain")
     parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run")
-    parser.add_argument("--domain", action="store_true", help="the funnel of all URLs of the domain, or of the URL's")
+    parser.add_argument(
+        "--domain", action="store_true", help="show the funnel of all URLs of the domain, or of the URL's domain"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON: one object")
 
 
@@ -103,7 +105,7 @@ def _print_history(found: dict[str, Any]) -> None:
         _say(f"{entry['stage']}: {entry['verdict']}")
         for key, value in entry.items():
             if key in ("stage", "verdict") or value is None or (shown.get(key) == value and key != "row"):
-                continue  # what a stage passes on as it was is not shown again
+                continue  # unchanged values are not shown again
             shown[key] = value
             if key != "differences":
                 _say(f"  {key}: {', '.join(map(str, value)) if isinstance(value, list) else value}")
@@ -112,7 +114,7 @@ def _print_history(found: dict[str, Any]) -> None:
             else:
                 _say("  side by side, where they differ:")
                 width = shutil.get_terminal_size((120, 24)).columns
-                for line in columns(value, ("this document", "the one that stays"), width):
+                for line in columns(value, ("this document", "the kept one"), width):
                     _say(line)
     for was in found.get("earlier", []):
         _say("")
@@ -132,7 +134,7 @@ def _verdict(found: dict[str, Any]) -> str:
 
 
 def columns(segments: Sequence[Segment], titles: tuple[str, str], width: int) -> Iterator[str]:
-    """Lines of two columns: two texts at each place where they differ, what differs in brackets."""
+    """Lines of two columns: two texts wherever they differ, the differences in brackets."""
     column = max((width - 7) // 2, 20)
     rows = [titles]
     for skipped, place in groupby(segments, lambda segment: segment[0] == "skipped"):
@@ -158,7 +160,7 @@ def _print_domain(found: dict[str, Any]) -> None:
 
 
 def _say(line: str) -> None:
-    """Print a line of what strangers wrote: control characters, which a terminal would obey, are shown instead."""
+    """Print a line of untrusted text, with control characters escaped."""
     print(_CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", line))
 
 
@@ -204,7 +206,7 @@ def domain_summary(readers: Mapping[str, DatasetReader], domain: str) -> dict[st
                         some.append(url)
         examples["kept"] = shown or examples["kept"]
         count = sum(map(len, kept.values()))
-        if name == "duplicates":  # whose rows are those that go
+        if name == "duplicates":  # its rows are the removed documents
             count = sum(map(len, (ids or {}).values())) - count
         else:
             ids = kept

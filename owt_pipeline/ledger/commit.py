@@ -280,7 +280,7 @@ class Listing:
                 if digest == file.sha256:
                     self._seen[file.path] = self.entries[file.path].version
                 else:
-                    found[file.path] = "has other bytes than were written" if digest else "cannot be read"
+                    found[file.path] = "was changed after it was written" if digest else "cannot be read"
             self._save()
         return found
 

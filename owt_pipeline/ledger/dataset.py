@@ -188,7 +188,7 @@ def _file_table(workdir: Storage, path: str, sha256: str) -> FileTable:
             f"{workdir.path(path)}, the list of files, cannot be read ({error}): run its stage again"
         ) from error
     if hashlib.sha256(data).hexdigest() != sha256:
-        raise UserError(f"{workdir.path(path)} has other bytes than were written: run its stage again")
+        raise UserError(f"{workdir.path(path)} was changed after it was written: run its stage again")
     try:
         return FileTable.from_parquet(data, workdir.path(path))
     except ManifestError as error:

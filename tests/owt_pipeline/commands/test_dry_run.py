@@ -62,7 +62,7 @@ def test_the_dry_run_says_what_then_runs(small_config: Path, small_run: Path, tm
 
 def test_nothing_made_yet_is_estimated_from_the_dump_and_leaves_no_trace(small_config: Path, tmp_path: Path) -> None:
     table = ask_owt("run", small_config, "--workdir", tmp_path / "run", "--dry_run", "--runner", "DataflowRunner")
-    assert "nothing is made yet" in table
+    assert "not made yet" in table
     assert "on Dataflow, by list prices" in table
     assert f"by {SHIPPED_RATES}" in table
     assert not (tmp_path / "run").exists()
@@ -73,7 +73,7 @@ def test_an_interrupted_stage_says_how_far_it_is(small_config: Path, small_run: 
     records = table_of(run, "clean").records
     plan = Plan.of_manifest(manifest_of(run, "clean"), [record.made_from for record in records])
     (run / "ledger/clean/manifest.json").unlink()
-    assert planned(small_config, run)["clean"]["why"] == "nothing is made yet"
+    assert planned(small_config, run)["clean"]["why"] == "not made yet"
     prepare(Storage(str(run)), "clean", plan, Finished({record.shard: record for record in records[:2]}, {}, ""))
     step = planned(small_config, run)["clean"]
     assert (step["verdict"], step["why"]) == ("continues", "2 of 3 shards are finished")
@@ -137,9 +137,7 @@ def test_an_index_that_cannot_be_reached_is_named_as_such(small_config: Path, tm
     crawls = ("--cc_index", index, "--cc_crawls", "CC-MAIN-2013-20", "CC-MAIN-2013-48", "--archive_retries", 0)
     step = planned(small_config, tmp_path / "run", *flags, *crawls)["fetch"]
     live, bulk = step["asked"]
-    named = (
-        f"commoncrawl: CC-MAIN-2013-20, CC-MAIN-2013-48 of {index}, of which is unknown how much is read (--cc_index: "
-    )
+    named = f"commoncrawl: CC-MAIN-2013-20, CC-MAIN-2013-48 of {index}, size unknown (--cc_index: "
     assert bulk["source"].startswith(named)
     assert live["urls"] > bulk["urls"] > 0 == bulk["requests"]
 

@@ -95,7 +95,7 @@ def test_the_table_names_the_longest_thing_that_one_does_alone() -> None:
 def test_a_dry_run_on_dataflow_says_what_it_takes_there(small_config: Path, tmp_path: Path) -> None:
     flags = ["--workdir", tmp_path / "run", "--dry_run", "--runner", "DataflowRunner", "--num_workers=10"]
     said = ask_owt("run", small_config, *flags)
-    assert "10 workers of n1-standard-1: the longest that one works alone is" in said
+    assert "10 workers of n1-standard-1: the longest work of one alone takes" in said
     dear = ask_owt("run", small_config, *flags, "--prices", "vcpu_hour=560")
     total = {text: float(text.rsplit("in all ", 1)[1].split()[5].replace(",", "")) for text in (said, dear)}
     assert total[dear] > 1000 * total[said]

@@ -62,7 +62,7 @@ def test_without_yes_nothing_is_sent_and_the_card_is_printed(
     printed = capsys.readouterr().out
     counts = manifest_of(small_run, "corpus").counts
     assert printed.startswith(f"{counts.left:,} documents, in {count_files(small_run)} files, to hf://{NAME}\n")
-    assert printed.endswith("Nothing was sent: --yes sends it.\n")
+    assert printed.endswith("Nothing was sent: repeat the command with --yes to send it.\n")
     for reason, count in counts.rejected.items():
         assert f"{count} `{reason}`" in printed
 

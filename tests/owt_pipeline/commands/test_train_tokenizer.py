@@ -78,7 +78,7 @@ def test_a_sample_of_the_documents_is_enough_and_always_the_same_one(workdir: Pa
 def test_a_small_text_and_a_missing_corpus_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = write_corpus(tmp_path / "small", ["abc abc"])
     said = run_owt("train-tokenizer", "--workdir", small, "--vocab_size", 1000)
-    assert "the text has words for 260 entries only, not 1000" in said
+    assert "the corpus has enough words for only 260 entries, not 1000" in said
     (small / "ledger/corpus/manifest.json").unlink()
     assert main(["train-tokenizer", "--workdir", str(small)]) == 3
     assert "run `owt export" in capsys.readouterr().err

@@ -89,7 +89,7 @@ def test_a_flipped_byte_is_found(run: Path, dataset: str, shard: int, kind: str,
     content = bytearray(path.read_bytes())
     content[round(place * (len(content) - 1))] ^= 1
     path.write_bytes(content)
-    assert f"{path} has other bytes than were written" in problems(run)
+    assert f"{path} was changed after it was written" in problems(run)
 
 
 def test_a_truncated_a_missing_and_a_foreign_file_are_found(run: Path) -> None:

@@ -89,7 +89,7 @@ def test_a_duplicate_names_the_document_that_stays_and_that_one_its_duplicates(r
     kept = why(run, entry["kept_url"])
     stays = next(entry for entry in kept["stages"] if entry["stage"] == "dedupe")
     assert decision["url_id"] in stays["duplicates"]
-    assert stays["stands_for"] == len(stays["duplicates"])
+    assert stays["kept_for"] == len(stays["duplicates"])
     assert kept["verdict"] == "kept"
 
 

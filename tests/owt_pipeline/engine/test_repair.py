@@ -124,7 +124,7 @@ def test_missing_short_and_changed_files_are_found_by_one_listing_and_repaired(
     said = capsys.readouterr().err
     assert f"clean/{gone.name} is missing" in said
     assert f"tokens/train/{short.name} has " in said
-    assert f"corpus/{other.name} has other bytes than were written" in said
+    assert f"corpus/{other.name} was changed after it was written" in said
     assert differing(run, small_run) == []
     assert stages_since(run, log) == [("clean", 1), ("export", 1), ("tokenize", 1)]
 
