@@ -173,8 +173,14 @@ def write_urls(runtime: Runtime, urls: list[str], shards: int = 4) -> None:
         writer.enter(len(rows))
         writer.write(pa.RecordBatch.from_pylist(sorted(rows, key=lambda row: row["url_id"]), DATASETS["urls"].schema))
 
-    stage = Stage("collect", "urls", (), NoOptions, 1, (Step(write),), "", num_shards=lambda _: shards)
-    run_stage(stage, NoOptions(), runtime)
+    class Writing(Stage):
+        name, output, options, version = "collect", "urls", NoOptions, 1
+        steps = (Step(write),)
+
+        def num_shards(self, options: NoOptions) -> int:
+            return shards
+
+    run_stage(Writing(), NoOptions(), runtime)
 
 
 def make_archive(folder: Path, arguments: argparse.Namespace) -> tuple[list[str], list[str]]:

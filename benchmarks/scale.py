@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
 import dataclasses
 import http.server
 import os
@@ -191,7 +192,9 @@ def of_stage(name: str, workdir: Storage, num_shards: int) -> int:
         for record in records_of(many.parent / "small", many, stage.output, run.num_shards):
             Path(records, record_name(record.shard)).write_bytes(record.to_json())
     started, computed = time.perf_counter(), time.process_time()
-    publish_stage(dataclasses.replace(run, stage=dataclasses.replace(stage, finish=lambda *_: None)))
+    without_summing = copy.copy(stage)
+    without_summing.finish = lambda *_: None  # type: ignore[method-assign]
+    publish_stage(dataclasses.replace(run, stage=without_summing))
     published = time.perf_counter() - started
     memory, cpu = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, time.process_time() - computed
     print(

@@ -7,12 +7,24 @@
         build(pipeline, Run.from_toml("config.toml"))
 
 Each stage is a transform from the handle of one dataset to that of the next; the datasets themselves are files of the
-run's working directory. Finished stages and parts are skipped, on every runner. `owt run` does the same with progress.
+run's working directory:
+
+    collect     Reddit's dumps or API, lists of URLs -> urls/: canonical URLs with what Reddit said of them
+    fetch       urls/ -> pages/: each URL's response, from the web or from archives, or why there is none
+    extract     pages/ -> documents/: each page's main text and metadata
+    import      your own text -> documents/, in place of the three stages above
+    clean       documents/ -> clean/: documents repaired and judged fit
+    dedupe      clean/ -> duplicates/: which document repeats which, how much, and by which rule
+    export      clean/ without what duplicates/ removes -> corpus/
+    tokenize    corpus/ -> tokens/: the documents' token ids in Arrow shards
+    report      all datasets -> report/: the run's statistics as a page and as JSON
+
+Finished stages and parts are skipped, on every runner. `owt run` does the same with progress.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
@@ -21,74 +33,20 @@ import apache_beam as beam
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from owt_pipeline import config
-from owt_pipeline.engine.graph import Dataset, End, RunStage, Start, plain_labels
+from owt_pipeline.engine import graph
 from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.stages import ORDER, load
 from owt_pipeline.storage.folder import Storage
 
 
-class Collect(RunStage):
-    """Reddit dumps, Reddit's API, URL lists -> `urls/`: a canonical URL with what Reddit said of it."""
-
-
-class Fetch(RunStage):
-    """`urls/` -> `pages/`: each URL's response from the web or from archives, or why there is none."""
-
-
-class Extract(RunStage):
-    """`pages/` -> `documents/`: each page's main text and metadata."""
-
-
-class Import(RunStage):
-    """Text of one's own -> `documents/`, in place of the three stages above."""
-
-
-class Clean(RunStage):
-    """`documents/` -> `clean/`: documents repaired and judged fit."""
-
-
-class Dedupe(RunStage):
-    """`clean/` -> `duplicates/`: which document repeats which, how much, by which rule."""
-
-
-class Export(RunStage):
-    """`clean/` without what `duplicates/` removes -> `corpus/`: our OpenWebText."""
-
-
-class Tokenize(RunStage):
-    """`corpus/` -> `tokens/`: documents' token ids in Arrow shards."""
-
-
-class Report(RunStage):
-    """Every dataset -> `report/`: the run's statistics as a page and as JSON."""
-
-
-def build(pipeline: beam.Pipeline, run: Run) -> beam.PCollection[Dataset]:
+def build(pipeline: beam.Pipeline, run: Run) -> beam.PCollection[graph.Dataset]:
     """The graph of a run: one linear chain. Stages that the run leaves out add nothing to it.
 
     Nothing is written before the pipeline runs. Then the first transform takes the lease on the working directory, and
     the last one lets go of it, unless the caller holds it (`Runtime.owner`).
     """
     run = run.on(pipeline.runner)
-    with plain_labels():
-        return _chain(pipeline, run)
-
-
-def _chain(pipeline: beam.Pipeline, run: Run) -> beam.PCollection[Dataset]:
-    return (
-        pipeline
-        | Start(run.runtime.workdir, run.runtime, run.bases, list(run.stages.values()))
-        | Collect(run["collect"])
-        | Fetch(run["fetch"])
-        | Extract(run["extract"])
-        | Import(run["import"])
-        | Clean(run["clean"])
-        | Dedupe(run["dedupe"])
-        | Export(run["export"])
-        | Tokenize(run["tokenize"])
-        | Report(run["report"])
-        | End(run.runtime)
-    )
+    return graph.build(pipeline, run.stages, run.runtime, run.bases)
 
 
 @dataclass(frozen=True)
@@ -96,12 +54,12 @@ class Run:
     """What runs, and how.
 
     Attributes:
-      stages: (stage, options) by the stage's name; a stage that is not there is left out of the graph.
+      stages: (stage, its options), in order.
       runtime: where and how they run.
       bases: finished runs that it builds on.
     """
 
-    stages: Mapping[str, tuple[Stage, Any]]
+    stages: Sequence[tuple[Stage, Any]]
     runtime: Runtime
     bases: tuple[str, ...] = ()
 
@@ -113,14 +71,10 @@ class Run:
         """
         tables = config.read_config(path)
         options = {name: config.stage_options(load(name), path, tables, {}) for name in ORDER}
-        chosen = {name: (load(name), options[name]) for name in ORDER[: ORDER.index(until) + 1]}
+        chosen = [(load(name), options[name]) for name in ORDER[: ORDER.index(until) + 1]]
         where = config.workdir_of(tables, workdir)
         runtime = Runtime(Storage(where), tables.get("run", {}).get("workers", workers))
         return cls(chosen, runtime, tuple(config.bases_of(tables)))
-
-    def __getitem__(self, name: str) -> tuple[Stage, Any, Runtime] | None:
-        """A stage with its options and runtime, as its transform takes it; None where the run leaves it out."""
-        return (*self.stages[name], self.runtime) if name in self.stages else None
 
     def on(self, runner: Any) -> Run:
         """The run on a runner: only the local one, which works in this process, has this machine's pool. Where nobody
@@ -130,5 +84,5 @@ class Run:
             runtime = replace(runtime, owner=uuid4().hex, own_lease=True, unattended=True)
         if not isinstance(runner, FnApiRunner) and not runtime.on_cluster:
             place = {"host": type(runner).__name__}
-            runtime = runtime.elsewhere([stage for stage, _ in self.stages.values()], place)
+            runtime = runtime.elsewhere([stage for stage, _ in self.stages], place)
         return replace(self, runtime=runtime)

@@ -149,7 +149,7 @@ class MarkNearDuplicates(beam.PTransform):
             | "Write" >> beam.ParDo(_Write(workdir))
             | "Gather" >> beam.GroupByKey()
             | "Publish" >> beam.ParDo(_Publish(workdir, self.num_shards)).with_output_types(Dataset)
-            | "Dedupe" >> RunStage((DEDUPE, self.options, runtime))
+            | "Dedupe" >> RunStage(DEDUPE, self.options, runtime)
             | "Shards" >> beam.FlatMap(_shards)
             | "Spread" >> beam.Reshuffle()
             | "Mark" >> beam.FlatMap(_marked, workdir)

@@ -17,16 +17,6 @@ from schemas.settings import did_you_mean
 if TYPE_CHECKING:
     from owt_pipeline.clean.contamination import EvaluationSets
 
-_MODELS = ("owt_pipeline.clean.documents:known_languages", "owt_pipeline.formats.encoding:tiktoken_encoding")
-
-
-def prepare(run: StageRun) -> None:
-    from owt_pipeline.clean.documents import describe_signals
-
-    options: Options = run.options
-    checked_sets(options)
-    run.properties["signals"] = describe_signals(options.filters, options.measured_share)
-
 
 def checked_sets(options: Options) -> EvaluationSets | None:
     """The evaluation sets of the options; raises UserError for invalid options or an unreadable file."""
@@ -62,25 +52,33 @@ def _evaluation_sets(options: Options) -> EvaluationSets | None:
     return evaluation_sets(expand_globs(options.decontaminate, "decontaminate"), options.decontaminate_words)
 
 
-def _sources(options: Options) -> list[dict[str, Any]]:
-    """Digests of the evaluation sets."""
-    sets = _evaluation_sets(options)
-    return [{"kind": "evaluation", "sha256": digest} for digest in sets.digests] if sets is not None else []
+class Clean(Stage):
+    """Repair each document's text; reject documents in other languages, of the wrong length, or failing a filter."""
+
+    name = "clean"
+    inputs = ("documents",)
+    output = "clean"
+    options = Options
+    version = 6
+    libraries = ("ftfy", "py3langid", "tiktoken")
+    steps = (Step(clean_shard, rows=rows_of_input, spread="batches"),)
+    shard_local = True
+    example = "owt clean --workdir run --languages en --min_tokens 128"
+
+    def sources(self, options: Options) -> list[dict[str, Any]]:
+        """Digests of the evaluation sets."""
+        sets = _evaluation_sets(options)
+        return [{"kind": "evaluation", "sha256": digest} for digest in sets.digests] if sets is not None else []
+
+    def preload(self, options: Options) -> Sequence[str]:
+        return ("owt_pipeline.clean.documents:known_languages", "owt_pipeline.formats.encoding:tiktoken_encoding")
+
+    def prepare(self, run: StageRun) -> None:
+        from owt_pipeline.clean.documents import describe_signals
+
+        options: Options = run.options
+        checked_sets(options)
+        run.properties["signals"] = describe_signals(options.filters, options.measured_share)
 
 
-STAGE = Stage(
-    name="clean",
-    output="clean",
-    inputs=("documents",),
-    options=Options,
-    version=6,
-    steps=(Step(clean_shard, rows=rows_of_input, spread="batches"),),
-    prepare=prepare,
-    module="owt_pipeline.clean.stage",
-    sources=_sources,
-    shard_local=True,
-    preload=lambda _: _MODELS,
-    libraries=("ftfy", "py3langid", "tiktoken"),
-    help="Repair each document's text; reject documents in other languages, of the wrong length, or failing a filter.",
-    example="owt clean --workdir run --languages en --min_tokens 128",
-)
+STAGE = Clean()

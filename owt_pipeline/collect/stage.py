@@ -63,18 +63,6 @@ _DAY = 86_400.0
 _MANY_ROWS = 4_000_000  # of a shard: some 4 GB of memory
 
 
-def prepare(run: StageRun) -> None:
-    """List the sources, ordered by their names."""
-    options: Options = run.options
-    found = _files(options)
-    found += [("subreddit", name, f"r/{name}") for name in sorted({_subreddit(name) for name in options.subreddits})]
-    sources = [Source(number, *about) for number, about in enumerate(found)]
-    run.work.write(_SOURCES_NAME, msgspec.json.encode(sources))
-    if options.retry_bases:
-        run.work.create(_AS_OF_NAME, msgspec.json.encode(time.time()))  # once, since parts may be made on another day
-        run.properties["retried_as_of"] = msgspec.json.decode(run.work.read(_AS_OF_NAME))
-
-
 def _sources(run: StageRun) -> list[Source]:
     return msgspec.json.decode(run.work.read(_SOURCES_NAME), type=list[Source])
 
@@ -236,28 +224,6 @@ def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: Shar
     progress.advance(rows.num_rows)
 
 
-def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
-    """Write what was found in each source to inputs.json, and what is lost of damaged ones to the manifest."""
-    files = [file for record in run.read_records(_SUBMISSIONS) for file in record.files]
-    tallies = [msgspec.json.decode(run.work.read(f.path), type=Tally) for f in files if f.kind == _TALLY]
-    for tally in tallies:
-        if tally.problem is not None:
-            logger.warning("%s: %s", tally.name, tally.problem)
-        elif not tally.lines:
-            logger.warning("%s has nothing to collect", tally.name)
-    damaged = [
-        {"name": tally.name, "problem": tally.problem, "lines": tally.lines} for tally in tallies if tally.problem
-    ]
-    if damaged:
-        run.properties["damaged"] = damaged
-    run.write_asset("inputs.json", msgspec.json.format(msgspec.json.encode(tallies), indent=1))
-    run.stats["files"] = len(tallies)
-    run.stats["lines"] = sum(file.rows for file in files if file.kind == _ROWS)
-    run.stats["broken_files"] = sum(tally.broken is not None for tally in tallies)
-    run.stats["bytes_read"] = sum(tally.bytes_read for tally in tallies)
-    run.stats["bytes_decompressed"] = sum(tally.bytes_decompressed for tally in tallies)
-
-
 @contextmanager
 def _opened(source: Source, options: Options) -> Iterator[Reader]:
     """A reader of a source."""
@@ -275,41 +241,6 @@ def _files(options: Options) -> list[tuple[str, str, str]]:
         for kind, patterns in (("dump", options.dumps), ("list", options.url_lists), ("warc", options.warcs))
         for uri in expand_globs(patterns, "collect")
     ]
-
-
-def _describe_sources(options: Options) -> list[dict[str, Any]]:
-    if not (options.dumps or options.url_lists or options.warcs or options.subreddits):
-        raise UserError(
-            "collect has nothing to read: give at least one of --dumps, --url_lists, --warcs and --subreddits "
-            "(or the same keys in the table [collect])"
-        )
-    days_asked_for(options)  # raises before anything is deleted
-    described = [{"kind": kind, **describe_source(uri)} for kind, uri, _ in _files(options)]
-    lists = expand_globs(options.blocked_domains, "blocked_domains")
-    return described + [{"kind": "blocklist", **describe_source(uri)} for uri in lists]
-
-
-def sample(options: Options, workdir: Storage, bases: Sequence[Base], seconds: float = 2.0) -> Sample | None:
-    """A forecast from a sample of the files, without the URLs that `bases` accepted; None with Reddit's API."""
-    if options.subreddits:
-        return None
-    files = _files(options)
-    rules = _rules(options)
-    found: list[pa.RecordBatch] = []
-    submissions = 0.0
-    for number, (kind, uri, name) in enumerate(files):
-        source = Source(number, kind, uri, name)
-        with _opened(source, options) as reader:
-            size = describe_source(uri)["bytes"]
-            rows, total = sample_source(reader, source, size, rules, seconds / len(files))
-        found += [rows] if rows is not None else []
-        submissions += total
-    expected = forecast(found, submissions, options.min_score, options.score_policy)
-    for base in bases:
-        urls = base.reader(accepted_by(base).dataset)
-        for shard in range(urls.num_shards):
-            expected = expected.without(urls.ids(shard))
-    return expected
 
 
 def _rules(options: Options) -> Rules:
@@ -331,22 +262,19 @@ def _subreddit(name: str) -> str:
     return name.strip("/").lower().removeprefix("r/")
 
 
-def fits(options: Options, base: Base) -> None:
-    """Warn of a base with another number of shards: the runs can be a chain, and not be flattened."""
-    if (shards := accepted_by(base).num_shards) != options.num_shards:
-        logger.warning(
-            "collect: --num_shards is %d, but %s has %d: owt flatten needs the same in all runs of a chain",
-            options.num_shards, base.workdir, shards,
-        )  # fmt: skip
+class Collect(Stage):
+    """Collect URLs that people posted and voted up on Reddit, one row per URL, from monthly dumps, Reddit's API,
+    lists of URLs or WARC files. Variants of a URL are one; every rejected submission is in rejects/.
+    """
 
-
-STAGE = Stage(
-    name="collect",
-    output="urls",
-    inputs=(),
-    options=Options,
-    version=2,
-    steps=(
+    name = "collect"
+    inputs = ()
+    bases = ("urls", "pages", "documents", "clean", "duplicates")
+    output = "urls"
+    options = Options
+    version = 2
+    libraries = ("msgspec", "idna", "xxhash")
+    steps = (
         Step(
             read_source,
             _SUBMISSIONS,
@@ -357,17 +285,88 @@ STAGE = Stage(
         Step(spread_hosts, _SPREAD, keys=one_part),
         Step(regroup, "groups", keys=what_was_sent, spread="shards"),
         Step(merge_shard, spread="shards"),
-    ),
-    prepare=prepare,
-    finish=finish,
-    fits=fits,
-    sample=sample,
-    module="owt_pipeline.collect.stage",
-    help="Collect URLs that people posted and voted up on Reddit, one row per URL, from monthly dumps, Reddit's API,\n"
-    "lists of URLs or WARC files. Variants of a URL are one; every rejected submission is in rejects/.",
-    sources=_describe_sources,
-    num_shards=lambda options: options.num_shards,
-    libraries=("msgspec", "idna", "xxhash"),
-    bases=("urls", "pages", "documents", "clean", "duplicates"),
-    example="owt collect --workdir run --dumps 'dumps/RS_2013-*.zst' --num_shards 64",
-)
+    )
+    example = "owt collect --workdir run --dumps 'dumps/RS_2013-*.zst' --num_shards 64"
+
+    def sources(self, options: Options) -> list[dict[str, Any]]:
+        if not (options.dumps or options.url_lists or options.warcs or options.subreddits):
+            raise UserError(
+                "collect has nothing to read: give at least one of --dumps, --url_lists, --warcs and --subreddits "
+                "(or the same keys in the table [collect])"
+            )
+        days_asked_for(options)  # raises before anything is deleted
+        described = [{"kind": kind, **describe_source(uri)} for kind, uri, _ in _files(options)]
+        lists = expand_globs(options.blocked_domains, "blocked_domains")
+        return described + [{"kind": "blocklist", **describe_source(uri)} for uri in lists]
+
+    def sample(self, options: Options, workdir: Storage, bases: Sequence[Base], seconds: float = 2.0) -> Sample | None:
+        """A forecast from a sample of the files, without the URLs that `bases` accepted; None with Reddit's API."""
+        if options.subreddits:
+            return None
+        files = _files(options)
+        rules = _rules(options)
+        found: list[pa.RecordBatch] = []
+        submissions = 0.0
+        for number, (kind, uri, name) in enumerate(files):
+            source = Source(number, kind, uri, name)
+            with _opened(source, options) as reader:
+                size = describe_source(uri)["bytes"]
+                rows, total = sample_source(reader, source, size, rules, seconds / len(files))
+            found += [rows] if rows is not None else []
+            submissions += total
+        expected = forecast(found, submissions, options.min_score, options.score_policy)
+        for base in bases:
+            urls = base.reader(accepted_by(base).dataset)
+            for shard in range(urls.num_shards):
+                expected = expected.without(urls.ids(shard))
+        return expected
+
+    def fits(self, options: Options, base: Base) -> None:
+        """Warn of a base with another number of shards: the runs can be a chain, and not be flattened."""
+        if (shards := accepted_by(base).num_shards) != options.num_shards:
+            logger.warning(
+                "collect: --num_shards is %d, but %s has %d: owt flatten needs the same in all runs of a chain",
+                options.num_shards, base.workdir, shards,
+            )  # fmt: skip
+
+    def num_shards(self, options: Options) -> int:
+        return options.num_shards
+
+    def prepare(self, run: StageRun) -> None:
+        """List the sources, ordered by their names."""
+        options: Options = run.options
+        found = _files(options)
+        found += [
+            ("subreddit", name, f"r/{name}") for name in sorted({_subreddit(name) for name in options.subreddits})
+        ]
+        sources = [Source(number, *about) for number, about in enumerate(found)]
+        run.work.write(_SOURCES_NAME, msgspec.json.encode(sources))
+        if options.retry_bases:
+            run.work.create(
+                _AS_OF_NAME, msgspec.json.encode(time.time())
+            )  # once, since parts may be made on another day
+            run.properties["retried_as_of"] = msgspec.json.decode(run.work.read(_AS_OF_NAME))
+
+    def finish(self, run: StageRun, _: Sequence[ShardRecord]) -> None:
+        """Write what was found in each source to inputs.json, and what is lost of damaged ones to the manifest."""
+        files = [file for record in run.read_records(_SUBMISSIONS) for file in record.files]
+        tallies = [msgspec.json.decode(run.work.read(f.path), type=Tally) for f in files if f.kind == _TALLY]
+        for tally in tallies:
+            if tally.problem is not None:
+                logger.warning("%s: %s", tally.name, tally.problem)
+            elif not tally.lines:
+                logger.warning("%s has nothing to collect", tally.name)
+        damaged = [
+            {"name": tally.name, "problem": tally.problem, "lines": tally.lines} for tally in tallies if tally.problem
+        ]
+        if damaged:
+            run.properties["damaged"] = damaged
+        run.write_asset("inputs.json", msgspec.json.format(msgspec.json.encode(tallies), indent=1))
+        run.stats["files"] = len(tallies)
+        run.stats["lines"] = sum(file.rows for file in files if file.kind == _ROWS)
+        run.stats["broken_files"] = sum(tally.broken is not None for tally in tallies)
+        run.stats["bytes_read"] = sum(tally.bytes_read for tally in tallies)
+        run.stats["bytes_decompressed"] = sum(tally.bytes_decompressed for tally in tallies)
+
+
+STAGE = Collect()

@@ -248,7 +248,7 @@ def _step(
         core_seconds += sum(source.bytes for source in asked) / ARCHIVE_BYTES_PER_SECOND
     disk = rows * share * rate.kept * rate.bytes_per_row
     workers = 1 if live else runtime.workers
-    shards = (stage.num_shards(options) if stage.num_shards else 0) or max(expected[name].shards for name in reads)
+    shards = stage.num_shards(options) or max(expected[name].shards for name in reads)
     step = Step(
         stage=stage.name,
         verdict=verdict,

@@ -27,7 +27,9 @@ from owt_pipeline.collect.earlier import TEMPORARY
 from owt_pipeline.command_line import Command, CommandParser, add_output_flags, at_least, configure_output
 from owt_pipeline.commands.run import REMADE, check_folder, recorded_options, recorded_stages, run_stages
 from owt_pipeline.dedupe.collection import read_collection
+from owt_pipeline.dedupe.options import Options
 from owt_pipeline.dedupe.past import NOBODY, keep_sketches
+from owt_pipeline.dedupe.stage import Dedupe
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step, rows_of_input
 from owt_pipeline.errors import UsageError, UserError
 from owt_pipeline.export.takedowns import read_takedowns, takedowns_of_chain, write_takedowns
@@ -109,8 +111,11 @@ def _flatten(arguments: argparse.Namespace) -> int:
     check_folder(workdir)
     _check(runs)
     places = tuple(map(place_of, runs))
-    stages: list[tuple[Stage, Any]] = [(_merging(dataset), Flattened(places, dataset)) for dataset in _MERGED]
-    stages += [_deciding(Flattened(places, "duplicates")), *recorded_stages(REMADE, last)]
+    decided = recorded_options(load("dedupe"), last)
+    assert decided is not None  # `_check` has seen its output
+    stages: list[tuple[Stage, Any]] = [(_Merge(dataset), Flattened(places, dataset)) for dataset in _MERGED]
+    stages += [(_Decide(Flattened(places, "duplicates")), replace(decided, against=()))]
+    stages += recorded_stages(REMADE, last)
     listed = read_takedowns(workdir)
     if (takedowns := listed | takedowns_of_chain(last, bases)) != listed:
         write_takedowns(workdir, takedowns)
@@ -134,64 +139,68 @@ def _check(runs: Sequence[Storage]) -> None:
                 )
 
 
-def _merging(dataset: str) -> Stage:
-    return Stage(
-        name=DATASETS[dataset].stage,
-        output=dataset,
-        inputs=_MERGED[dataset],
-        options=Flattened,
-        version=1,
-        steps=(Step(_merge_shard, rows=_rows, spread="shards"),),
-        help="",
-        shaping=_shaping,
-        sources=_sources,
-        num_shards=_num_shards,
-        prepare=_prepare,
-    )
+class _Merge(Stage):
+    """Merge one dataset of the runs."""
+
+    options = Flattened
+    version = 1
+
+    def __init__(self, dataset: str):
+        self.name, self.inputs, self.output = DATASETS[dataset].stage, _MERGED[dataset], dataset
+        self.steps = (Step(_merge_shard, rows=_rows, spread="shards"),)
+
+    def shaping(self, options: Flattened, workdir: Storage) -> dict[str, Any]:
+        return options.manifests[-1].options
+
+    def sources(self, options: Flattened) -> list[dict[str, Any]]:
+        return _sources(options)
+
+    def num_shards(self, options: Flattened) -> int:
+        return options.manifests[-1].num_shards
+
+    def prepare(self, run: StageRun) -> None:
+        """Find which URLs of each run a later run retried: their rows come from the later run."""
+        run.properties.update(run.options.manifests[-1].properties, flattened=run.options.names)
+        run.work.write(_AGAIN, msgspec.msgpack.encode([ids.tolist() for ids in _taken_up_again(run.options)]))
 
 
-def _deciding(options: Flattened) -> tuple[Stage, Any]:
-    """The stage that merges the decisions, with the options of the last run. It makes the sketches anew, since they
-    number documents."""
-    dedupe = load("dedupe")
-    recorded = recorded_options(dedupe, Storage(options.runs[-1]))
-    assert recorded is not None  # `_check` has seen its output
-    stage = replace(
-        dedupe,
-        steps=(*dedupe.steps[:3], Step(partial(_decide_shard, options), rows=rows_of_input, spread="shards")),
-        sources=partial(_decided_from, options),
-        finish=partial(_count_decisions, options),
-        bases=(),
-        module="",
-    )
-    return stage, replace(recorded, against=())
+class _Decide(Dedupe):
+    """Merge the decisions of the runs; the sketches are made anew, since they number documents."""
+
+    bases = ()
+
+    def __init__(self, runs: Flattened):
+        self.runs = runs
+        self.steps = (*Dedupe.steps[:3], Step(partial(_decide_shard, runs), rows=rows_of_input, spread="shards"))
+
+    def sources(self, options: Options) -> list[dict[str, Any]]:
+        return _sources(self.runs)
+
+    def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> None:
+        written: Counter[str] = Counter()
+        for record in records:
+            written.update(record.stats)
+        rejected = {str(Reason.EXACT_DUPLICATE): written["exact"], str(Reason.NEAR_DUPLICATE): written["near"]}
+        rejected = {reason: count for reason, count in rejected.items() if count}
+        collection, others = read_collection(run), _others(self.runs)
+        run.counts = Counts(collection.own_documents, written["stay"], rejected)
+        run.properties.update(self.runs.manifests[-1].properties)
+        run.properties.pop("bases", None)
+        run.properties.update(
+            flattened=self.runs.names,
+            sketches=msgspec.to_builtins(collection.corpora[0].ranges),
+            against=list(others),
+            against_shards=list(others.values()),
+        )
 
 
-def _shaping(options: Flattened, workdir: Storage) -> dict[str, Any]:
-    return options.manifests[-1].options
-
-
-def _sources(options: Flattened) -> list[dict[str, Any]]:
-    named = zip(options.names, options.manifests, strict=True)
-    return [{"kind": "run", "name": name, options.dataset: manifest.digest} for name, manifest in named]
-
-
-def _decided_from(options: Flattened, _: Any) -> list[dict[str, Any]]:
-    return _sources(options)
-
-
-def _num_shards(options: Flattened) -> int:
-    return options.manifests[-1].num_shards
+def _sources(runs: Flattened) -> list[dict[str, Any]]:
+    named = zip(runs.names, runs.manifests, strict=True)
+    return [{"kind": "run", "name": name, runs.dataset: manifest.digest} for name, manifest in named]
 
 
 def _rows(run: StageRun) -> list[int]:
     return np.sum([reader.rows_of_shards() for reader in run.options.readers()], axis=0).tolist()
-
-
-def _prepare(run: StageRun) -> None:
-    """Find which URLs of each run a later run retried: their rows come from the later run."""
-    run.properties.update(run.options.manifests[-1].properties, flattened=run.options.names)
-    run.work.write(_AGAIN, msgspec.msgpack.encode([ids.tolist() for ids in _taken_up_again(run.options)]))
 
 
 def _taken_up_again(options: Flattened) -> list[np.ndarray]:
@@ -344,24 +353,6 @@ def _others(options: Flattened) -> dict[str, int]:
 
 def _compared(manifest: Manifest) -> Iterator[tuple[str, int]]:
     return zip(manifest.properties.get("against", []), manifest.properties.get("against_shards", []), strict=False)
-
-
-def _count_decisions(options: Flattened, run: StageRun, records: Sequence[ShardRecord]) -> None:
-    written: Counter[str] = Counter()
-    for record in records:
-        written.update(record.stats)
-    rejected = {str(Reason.EXACT_DUPLICATE): written["exact"], str(Reason.NEAR_DUPLICATE): written["near"]}
-    rejected = {reason: count for reason, count in rejected.items() if count}
-    collection, others = read_collection(run), _others(options)
-    run.counts = Counts(collection.own_documents, written["stay"], rejected)
-    run.properties.update(options.manifests[-1].properties)
-    run.properties.pop("bases", None)
-    run.properties.update(
-        flattened=options.names,
-        sketches=msgspec.to_builtins(collection.corpora[0].ranges),
-        against=list(others),
-        against_shards=list(others.values()),
-    )
 
 
 main = Command("owt flatten", _flags, _flatten)

@@ -1,4 +1,4 @@
-"""`owt run`, every stage in order, and `owt STAGE`, one of them (also `python -m owt_pipeline.STAGE.stage`)."""
+"""`owt run`, every stage in order, and `owt STAGE`, one of them (also `python -m owt_pipeline STAGE`)."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ def run_stages(
             stages = [planned for planned in stages if planned[0].name not in ("collect", "fetch", "extract")]
         pin(runtime.workdir, bases, stages)
         runtime = dataclasses.replace(runtime, owner=lease.owner, ended=lease.ended)
-        results = runner.run_stages(stages, runtime, _build, check_later)
+        results = runner.run_stages(stages, runtime, check_later=check_later)
         end_revision(runtime.workdir)
         return results
 
@@ -337,12 +337,6 @@ def recorded_stages(names: Sequence[str], workdir: Storage) -> list[tuple[Stage,
     stages = [load(name) for name in names]
     recorded = [(stage, recorded_options(stage, workdir)) for stage in stages]
     return [(stage, options) for stage, options in recorded if options is not None]
-
-
-def _build(pipeline: Any, stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> None:
-    from owt_pipeline.pipeline import Run, build  # which imports Beam: not for a run with nothing to do
-
-    build(pipeline, Run({stage.name: (stage, options) for stage, options in stages}, runtime))
 
 
 def runtime_of(arguments: argparse.Namespace, rest: list[str], tables: Mapping[str, Any]) -> Runtime:

@@ -41,82 +41,10 @@ LEAST_DOCUMENTS = 1000
 _SHOWN_CHARACTERS = 100
 
 
-def sources(options: Options) -> list[dict[str, Any]]:
-    """Digests of the corpora named by --against; raises UserError for invalid options and for corpora that cannot be
-    compared with, before existing decisions are deleted."""
-    if options.against or options.bands is not None or options.rows is not None:
-        made_with = _made_with(options)
-        for workdir in options.against:
-            _open_other(workdir, made_with)
-    return [
-        {name: require_manifest(Storage(workdir), name).digest for name in ("clean", "duplicates")}
-        for workdir in options.against
-    ]
-
-
-def prepare(run: StageRun) -> None:
-    options: Options = run.options
-    made_with, workers = _made_with(options), run.runtime.workers
-    bases = {base.manifests["clean"].digest for base in run.bases}
-    for workdir in options.against:
-        digest = require_manifest(Storage(workdir), "clean").digest
-        if digest == run.inputs["clean"].manifest.digest:
-            raise UserError(f"--against names this run, or one with the same documents: {workdir}; remove it")
-        if digest in bases:
-            raise UserError(f"--against names {workdir}, a base of this run, which is compared anyway; remove it")
-    if workers > 1 and worth_compiling(options, run.inputs["clean"], workers):
-        start_server(["owt_pipeline.dedupe.sketches:least_values"])
-    earlier = [
-        open_earlier(base.workdir.uri, base.reader("duplicates"), base.reader("clean"), made_with) for base in run.bases
-    ]
-    earlier += [_open_other(workdir, made_with) for workdir in options.against]
-    write_collection(run, earlier, banding_of(options).bands)
-
-
-def fits(options: Options, base: Base) -> None:
-    """Raise UserError unless the base's sketches were made with these options."""
-    check_sketches(base.workdir.uri, base.manifests["duplicates"], _made_with(options))
-
-
 def _open_other(workdir: str, made_with: Mapping[str, object]) -> Earlier:
     folder = Storage(workdir)
     decisions = DatasetReader.open(folder, "duplicates")
     return open_earlier(workdir, decisions, DatasetReader.open(folder, "clean"), made_with)
-
-
-def finish(run: StageRun, records: Sequence[ShardRecord]) -> None:
-    """Sum up the counts and record the largest clusters; raises UserError if a cluster or host exceeds its share."""
-    options: Options = run.options
-    collection, banding = read_collection(run), banding_of(options)
-    verified = run.read_records("verify")
-    files = [file.path for record in verified for file in record.files if file.kind == chain.LARGEST]
-    largest = merge_largest(msgspec.json.decode(run.work.read(path), type=Largest) for path in files)
-    _raise_alarm(options, collection, largest)
-    written = _summed(records)
-    rejected = {str(Reason.EXACT_DUPLICATE): written["exact"], str(Reason.NEAR_DUPLICATE): written["near"]}
-    rejected = {reason: count for reason, count in rejected.items() if count}
-    run.counts = Counts(collection.own_documents, written["stay"], rejected)
-    run.stats.update(_summed([*verified, *(r for step in (SKETCH, "buckets", "join") for r in run.read_records(step))]))
-    # Where to find documents whose kept_shard is beyond the run's own shards.
-    bases = [
-        {"uri": relative_uri(run.workdir, base.workdir), "shards": base.manifests["clean"].num_shards}
-        for base in run.bases
-    ]
-    run.properties.update(
-        threshold=options.threshold,
-        num_perm=options.num_perm,
-        bands=banding.bands,
-        rows=banding.rows,
-        curve=banding.curve(),
-        largest_clusters=[
-            {name: getattr(cluster, name) for name in ("kept_url_id", "kept_shard", "documents")}
-            for cluster in largest.clusters
-        ],
-        sketches=msgspec.to_builtins(collection.corpora[0].ranges),
-        **({"bases": bases} if bases else {}),
-        against=list(options.against),
-        against_shards=[require_manifest(Storage(workdir), "clean").num_shards for workdir in options.against],
-    )
 
 
 def _raise_alarm(options: Options, collection: Collection, largest: Largest) -> None:
@@ -163,7 +91,7 @@ def _made_with(options: Options) -> dict[str, object]:
         "shingles": sketcher.kind,
         "bands": sketcher.banding.bands,
         "rows": sketcher.banding.rows,
-        "stage_version": STAGE.version,
+        "stage_version": Dedupe.version,
     }
 
 
@@ -174,7 +102,6 @@ def _summed(records: Sequence[ShardRecord]) -> dict[str, int]:
     return dict(total)
 
 
-# No lambdas: `owt flatten` derives a stage from this one, and stages are pickled.
 def _parts(run: StageRun) -> range:
     return range(len(read_collection(run).own_parts))
 
@@ -183,18 +110,20 @@ def _rows_of_parts(run: StageRun) -> list[int]:
     return [part.rows for part in read_collection(run).own_parts]
 
 
-def _preload(_: Options) -> list[str]:
-    """What every worker needs before its first part: a table, and modules that numpy imports on first use."""
-    return ["owt_pipeline.dedupe.shingles:character_table", "numpy.ma", "numpy.polynomial", "numpy.random"]
+class Dedupe(Stage):
+    """Find exact copies by a hash of the normalised text, then near-duplicates by MinHash LSH, each verified by
+    the exact similarity of the shingle sets. Nothing is deleted: duplicates/ names each document to remove, the
+    one to keep and their similarity; export applies these decisions.
+    """
 
-
-STAGE = Stage(
-    name="dedupe",
-    output="duplicates",
-    inputs=("clean",),
-    options=Options,
-    version=4,
-    steps=(
+    name = "dedupe"
+    inputs = ("clean",)
+    bases: tuple[str, ...] = ("clean", "duplicates")
+    output = "duplicates"
+    options = Options
+    version = 4
+    libraries = ("numpy", "xxhash")
+    steps: tuple[Step, ...] = (
         Step(chain.sketch, SKETCH, keys=_parts, rows=_rows_of_parts, spread="shards"),
         Step(chain.find_edges, "buckets", keys=what_was_sent, spread="shards"),
         Step(chain.merge_forests, "forests", keys=what_was_sent, spread="shards"),
@@ -202,17 +131,83 @@ STAGE = Stage(
         Step(chain.shingle, "shingle", keys=what_was_sent, spread="shards"),
         Step(chain.verify, "verify", keys=what_was_sent, spread="shards"),
         Step(chain.write_decisions, rows=rows_of_input, spread="shards"),
-    ),
-    prepare=prepare,
-    finish=finish,
-    bases=("clean", "duplicates"),
-    fits=fits,
-    module="owt_pipeline.dedupe.stage",
-    sources=sources,
-    preload=_preload,
-    help="Find exact copies by a hash of the normalised text, then near-duplicates by MinHash LSH, each verified by\n"
-    "the exact similarity of the shingle sets. Nothing is deleted: duplicates/ names each document to remove, the\n"
-    "one to keep and their similarity; export applies these decisions.",
-    libraries=("numpy", "xxhash"),
-    example="owt dedupe --workdir runs/2013 --threshold 0.85 --survivor highest_score",
-)
+    )
+    example = "owt dedupe --workdir runs/2013 --threshold 0.85 --survivor highest_score"
+
+    def sources(self, options: Options) -> list[dict[str, Any]]:
+        """Digests of the corpora named by --against; raises UserError for invalid options and for corpora that cannot
+        be compared with, before existing decisions are deleted."""
+        if options.against or options.bands is not None or options.rows is not None:
+            made_with = _made_with(options)
+            for workdir in options.against:
+                _open_other(workdir, made_with)
+        return [
+            {name: require_manifest(Storage(workdir), name).digest for name in ("clean", "duplicates")}
+            for workdir in options.against
+        ]
+
+    def preload(self, _: Options) -> list[str]:
+        """What every worker needs before its first part: a table, and modules that numpy imports on first use."""
+        return ["owt_pipeline.dedupe.shingles:character_table", "numpy.ma", "numpy.polynomial", "numpy.random"]
+
+    def fits(self, options: Options, base: Base) -> None:
+        """Raise UserError unless the base's sketches were made with these options."""
+        check_sketches(base.workdir.uri, base.manifests["duplicates"], _made_with(options))
+
+    def prepare(self, run: StageRun) -> None:
+        options: Options = run.options
+        made_with, workers = _made_with(options), run.runtime.workers
+        bases = {base.manifests["clean"].digest for base in run.bases}
+        for workdir in options.against:
+            digest = require_manifest(Storage(workdir), "clean").digest
+            if digest == run.inputs["clean"].manifest.digest:
+                raise UserError(f"--against names this run, or one with the same documents: {workdir}; remove it")
+            if digest in bases:
+                raise UserError(f"--against names {workdir}, a base of this run, which is compared anyway; remove it")
+        if workers > 1 and worth_compiling(options, run.inputs["clean"], workers):
+            start_server(["owt_pipeline.dedupe.sketches:least_values"])
+        earlier = [
+            open_earlier(base.workdir.uri, base.reader("duplicates"), base.reader("clean"), made_with)
+            for base in run.bases
+        ]
+        earlier += [_open_other(workdir, made_with) for workdir in options.against]
+        write_collection(run, earlier, banding_of(options).bands)
+
+    def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> None:
+        """Sum up the counts, record the largest clusters; raises UserError if a cluster or host exceeds its share."""
+        options: Options = run.options
+        collection, banding = read_collection(run), banding_of(options)
+        verified = run.read_records("verify")
+        files = [file.path for record in verified for file in record.files if file.kind == chain.LARGEST]
+        largest = merge_largest(msgspec.json.decode(run.work.read(path), type=Largest) for path in files)
+        _raise_alarm(options, collection, largest)
+        written = _summed(records)
+        rejected = {str(Reason.EXACT_DUPLICATE): written["exact"], str(Reason.NEAR_DUPLICATE): written["near"]}
+        rejected = {reason: count for reason, count in rejected.items() if count}
+        run.counts = Counts(collection.own_documents, written["stay"], rejected)
+        run.stats.update(
+            _summed([*verified, *(r for step in (SKETCH, "buckets", "join") for r in run.read_records(step))])
+        )
+        # Where to find documents whose kept_shard is beyond the run's own shards.
+        bases = [
+            {"uri": relative_uri(run.workdir, base.workdir), "shards": base.manifests["clean"].num_shards}
+            for base in run.bases
+        ]
+        run.properties.update(
+            threshold=options.threshold,
+            num_perm=options.num_perm,
+            bands=banding.bands,
+            rows=banding.rows,
+            curve=banding.curve(),
+            largest_clusters=[
+                {name: getattr(cluster, name) for name in ("kept_url_id", "kept_shard", "documents")}
+                for cluster in largest.clusters
+            ],
+            sketches=msgspec.to_builtins(collection.corpora[0].ranges),
+            **({"bases": bases} if bases else {}),
+            against=list(options.against),
+            against_shards=[require_manifest(Storage(workdir), "clean").num_shards for workdir in options.against],
+        )
+
+
+STAGE = Dedupe()

@@ -39,7 +39,6 @@ from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.errors import Superseded, UserError
 from owt_pipeline.ledger.bases import end_revision, pin
 from owt_pipeline.ledger.exchange import Slice
-from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lease import is_in_sight, keeping, release, take
 from schemas.manifest import Manifest
 
@@ -87,21 +86,15 @@ class Start(beam.PTransform):
     """The handle that a run begins with: of its working directory. Where the graph has a lease of its own, it is taken
     here, and then the run's bases are pinned: nothing is written while the graph is built."""
 
-    def __init__(
-        self,
-        workdir: Storage,
-        runtime: Runtime | None = None,
-        bases: Sequence[str] = (),
-        stages: Sequence[tuple[Stage, Any]] = (),
-    ):
+    def __init__(self, runtime: Runtime, bases: Sequence[str] = (), stages: Sequence[tuple[Stage, Any]] = ()):
         super().__init__()
-        self.workdir, self.runtime, self.bases, self.stages = workdir, runtime, bases, stages
+        self.runtime, self.bases, self.stages = runtime, bases, stages
 
     def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection[Dataset]:
         with contextlib.suppress(OSError):  # for other languages' transforms: a killed run would leave it
             os.rmdir(begin.pipeline.local_tempdir)
-        handle = begin | beam.Create([Dataset(self.workdir.uri)], reshuffle=False)
-        if self.runtime is None or not self.runtime.own_lease:
+        handle = begin | beam.Create([Dataset(self.runtime.workdir.uri)], reshuffle=False)
+        if not self.runtime.own_lease:
             return handle
         runtime = replace(self.runtime, beam_flags=())
         return handle | "_Begin" >> beam.ParDo(_Begin(runtime, self.bases, self.stages)).with_output_types(Dataset)
@@ -122,23 +115,20 @@ class RunStage(beam.PTransform):
     """A stage as a transform from the handle of the dataset before it to that of its output.
 
     Args:
-      configured: (stage, its options, where and how it runs); None adds nothing to the graph.
+      stage: what it does.
+      options: its options.
+      runtime: where and how it runs.
     """
 
-    def __init__(self, configured: tuple[Stage, Any, Runtime] | None):
+    def __init__(self, stage: Stage, options: Any, runtime: Runtime):
         super().__init__()
-        self.configured = configured
+        self.stage, self.options, self.runtime = stage, options, replace(runtime, beam_flags=())
 
     def default_label(self) -> str:
-        if type(self) is RunStage and self.configured is not None:
-            return self.configured[0].name.capitalize()
-        return type(self).__name__
+        return self.stage.name.capitalize()
 
     def expand(self, dataset: beam.PCollection[Dataset]) -> beam.PCollection[Dataset]:
-        if self.configured is None:
-            return dataset
-        stage, options, runtime = self.configured
-        runtime = replace(runtime, beam_flags=())
+        stage, options, runtime = self.stage, self.options, self.runtime
         if runtime.on_cluster:
             dataset |= "Barrier" >> beam.Reshuffle()
         parts = dataset | "Plan" >> beam.ParDo(_Plan(stage, options, runtime)).with_output_types(_Element)
@@ -169,12 +159,15 @@ def plain_labels() -> Iterator[None]:
         apache_beam.pipeline.alter_label_if_ipython = original
 
 
-def chain(pipeline: beam.Pipeline, stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> None:
-    """The graph of some stages, in order."""
-    dataset = pipeline | Start(runtime.workdir)
-    for stage, options in stages:
-        dataset |= RunStage((stage, options, runtime))
-    _ = dataset | End(runtime)
+def build(
+    pipeline: beam.Pipeline, stages: Sequence[tuple[Stage, Any]], runtime: Runtime, bases: Sequence[str] = ()
+) -> beam.PCollection[Dataset]:
+    """The graph of some stages with their options, in order: one linear chain."""
+    with plain_labels():
+        dataset = pipeline | Start(runtime, bases, stages)
+        for stage, options in stages:
+            dataset |= RunStage(stage, options, runtime)
+        return dataset | End(runtime)
 
 
 class _OfStage(beam.DoFn):

@@ -13,11 +13,11 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import wait
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from owt_pipeline import progress
 from owt_pipeline.engine import parts, submission
@@ -49,13 +49,8 @@ LOCAL_RUNNERS = {"", "FnApiRunner", "DirectRunner"}
 WATCH_SECONDS = 2.0
 """Between two looks at what a job on a cluster has done."""
 
-Build: TypeAlias = Callable[[Any, Sequence[tuple[Stage, Any]], Runtime], None]
-"""Adds the graph of some stages to a pipeline: `build(pipeline, stages, runtime)`."""
 
-
-def run_stages(
-    stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build: Build | None = None, check_later: bool = False
-) -> list[Result]:
+def run_stages(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, *, check_later: bool = False) -> list[Result]:
     """Run stages with their options, in order, as one job; finished ones are skipped.
 
     With `check_later`, what later stages cannot read is an error before the first one runs, not when their turn comes.
@@ -68,7 +63,7 @@ def run_stages(
         if manifest is None or stage.again(options, runtime.workdir, manifest):
             for later, given in stages[number + 1 :] if check_later else ():
                 later.sources(given)
-            return results + _run_graph(stages[number:], runtime, build or _chain)
+            return results + _run_graph(stages[number:], runtime)
         results.append(Result(stage, manifest, None))
         results[-1].log()
     return results
@@ -80,13 +75,6 @@ def run_stage(stage: Stage, options: Any, runtime: Runtime) -> tuple[Manifest, b
     return result.manifest, result.seconds is not None
 
 
-def _chain(*arguments: Any) -> None:
-    from owt_pipeline.engine.graph import chain, plain_labels
-
-    with plain_labels():
-        chain(*arguments)
-
-
 def runs_on_cluster(beam_flags: Sequence[str]) -> bool:
     """Whether these flags name a runner other than this machine's own."""
     if not beam_flags:
@@ -96,13 +84,13 @@ def runs_on_cluster(beam_flags: Sequence[str]) -> bool:
     return (PipelineOptions(list(beam_flags)).view_as(StandardOptions).runner or "") not in LOCAL_RUNNERS
 
 
-def _run_graph(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build: Build) -> list[Result]:
+def _run_graph(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Result]:
     failures.clear()
     seconds.clear()
     if runs_on_cluster(runtime.beam_flags):
-        return _run_on_cluster(stages, runtime, build)
+        return _run_on_cluster(stages, runtime)
     try:
-        job = in_thread(lambda: _run_locally(stages, runtime, build))
+        job = in_thread(lambda: _run_locally(stages, runtime))
         while not job.done():  # so that this thread takes Ctrl-C and SIGTERM at once; the other is then left behind
             wait([job], 0.1)
         job.result()
@@ -116,15 +104,17 @@ def _run_graph(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build: Bui
     return results_of(stages, runtime.workdir)
 
 
-def _run_locally(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build: Build) -> None:
+def _run_locally(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> None:
     """On the FnApiRunner, named outright: `DirectRunner` picks one of three by the pipeline's shape."""
     if runtime.workers > 1:
-        modules = [parts.__name__, *(stage.module for stage, _ in stages if stage.module)]
+        modules = [parts.__name__, *sorted({type(stage).__module__ for stage, _ in stages} - {"__main__"})]
         start_server(modules + [needed for stage, options in stages for needed in stage.preload(options)])
     with importing():
         import apache_beam as beam
         from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
         from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+        from owt_pipeline.engine.graph import build
 
     class Options(PipelineOptions):
         """Beam looks at its options some hundred times as it builds a graph, and parses them anew each time."""
@@ -145,8 +135,10 @@ def _run_locally(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build: B
     _log_metrics(stages, runtime.workdir, result)
 
 
-def _run_on_cluster(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, build: Build) -> list[Result]:
+def _run_on_cluster(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Result]:
     import apache_beam as beam
+
+    from owt_pipeline.engine.graph import build
 
     workdir = runtime.workdir
     with submission.explaining():

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib
+import inspect
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -88,24 +88,12 @@ class Runtime:
         return version_skew(dict(self.versions), self.allow_version_skew) if self.versions else {}
 
 
-def _nothing(*_: Any) -> Any:
-    return None
-
-
-def _none(*_: Any) -> tuple[Any, ...]:
-    return ()
-
-
-def _shaping(options: Any, workdir: Storage) -> dict[str, Any]:
-    return shaping_options(options)
-
-
-def _lists_nothing(*_: Any) -> Callable[[int], Any]:
-    return _nothing
-
-
 def _shards(run: StageRun) -> Iterable[int]:
     return range(run.num_shards)
+
+
+def _unknown(_: StageRun) -> None:
+    return None
 
 
 def what_was_sent(_: StageRun) -> Iterable[int]:
@@ -142,88 +130,106 @@ class Step:
     work: Callable[[StageRun, int, Sequence[Slice], ShardWriter], None]
     name: str = SHARDS
     keys: Callable[[StageRun], Iterable[int]] = _shards
-    rows: Callable[[StageRun], Mapping[int, int] | Sequence[int] | None] = _nothing
-    outputs: Callable[[StageRun], Mapping[str, pa.Schema] | None] = _nothing
+    rows: Callable[[StageRun], Mapping[int, int] | Sequence[int] | None] = _unknown
+    outputs: Callable[[StageRun], Mapping[str, pa.Schema] | None] = _unknown
     spread: Literal["", "shards", "batches"] = ""
     together: int | Callable[[StageRun], int] = 1
 
 
-@dataclass(frozen=True)
 class Stage:
-    """A stage as its room declares it.
+    """A stage, as its room declares it: a subclass, whose docstring is the first paragraph of `owt NAME --help`.
+
+    The attributes say what the stage reads, does and writes; the methods, in the order in which they are called, what
+    more there is to it. `owt_pipeline/export/stage.py` is an example to copy. An instance holds nothing of a run, so
+    that any process can have it by the name of its class.
 
     Attributes:
       name: the stage's name, `owt NAME`.
-      output: the dataset it writes.
       inputs: the datasets it reads; the first one gives the number of shards.
+      optional_inputs: datasets it reads where they are there.
+      bases: what it reads of the runs that this one builds on: datasets, or lists.
+      lists: files of the working directory that shape the output where they are there.
+      output: the dataset it writes.
       options: its frozen dataclass of options.
       version: raised whenever the code would write other bytes from the same input.
-      steps: its work.
-      help: one paragraph for `--help`.
-      sources: the files outside the working directory that the output depends on.
-      shaping: the options that shape the bytes, by name, where the working directory decides one that is not given.
-        The stage finds them in `run.plan.options`.
-      prepare: called where the stage has to run, before any part: raises UserError for options that cannot be, sets
-        `run.properties`, writes assets.
-      finish: `finish(run, records)`, called with the records of all shards before the manifest is written: sets
-        `run.counts`, adds to `run.stats`, `run.properties` and the assets.
-      num_shards: shards of the output, where it is not that of the first input.
-      optional_inputs: datasets it reads where they are there.
       libraries: distributions whose version shapes the bytes, for the manifest.
+      steps: its work.
       shard_local: shard k of the output is made from shard k of the inputs alone: where an input has changed, the
         shards whose part of it has not are kept.
-      irreplaceable: whether the output, once lost, cannot be made again: it is of the web as it was. What is lost of
-        it is an error, unless the options ask for it.
-      lists: files of the working directory that shape the output where they are there.
-      listed: what those lists, and those of the bases, say of each shard: `listed(workdir, inputs)(shard)`, as JSON.
-      again: `again(options, workdir, manifest)`, called by the launcher where the output is finished: whether the
-        options ask for some of it to be made again, which it then notes in one of the `lists`.
-      bases: what it reads of the runs that this one builds on: datasets, or lists.
-      fits: `fits(options, base)` raises UserError for a run that cannot be built on with these options.
-      sample: `sample(options, workdir, bases)`: what to expect of its sources, from a part of them; None without any.
-      preload: what all worker processes will need and is costly to load, for the process that they are forked from:
-        modules, and `module:function`s to call, which keep what they load.
       positional: the option that takes the arguments without a flag, if one does.
       example: a command line for `--help`.
-      module: where the stage is declared as STAGE, so that other processes find it by name.
     """
 
     name: str
+    inputs: tuple[str, ...] = ()
+    optional_inputs: tuple[str, ...] = ()
+    bases: tuple[str, ...] = ()
+    lists: tuple[str, ...] = ()
     output: str
-    inputs: tuple[str, ...]
     options: type
     version: int
-    steps: tuple[Step, ...]
-    help: str
-    sources: Callable[[Any], Sequence[dict[str, Any]]] = _none
-    shaping: Callable[[Any, Storage], dict[str, Any]] = _shaping
-    prepare: Callable[[StageRun], None] = _nothing
-    finish: Callable[[StageRun, Sequence[ShardRecord]], None] = _nothing
-    num_shards: Callable[[Any], int] | None = None
-    optional_inputs: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
+    steps: tuple[Step, ...]
     shard_local: bool = False
-    irreplaceable: Callable[[Any], bool] = _nothing
-    lists: tuple[str, ...] = ()
-    listed: Callable[[Storage, Mapping[str, DatasetReader]], Callable[[int], Any]] = _lists_nothing
-    again: Callable[[Any, Storage, Manifest], bool] = _nothing
-    bases: tuple[str, ...] = ()
-    fits: Callable[[Any, Base], None] = _nothing
-    sample: Callable[[Any, Storage, Sequence[Base]], Any] = _nothing
-    preload: Callable[[Any], Sequence[str]] = _none
     positional: str = ""
     example: str = ""
-    module: str = ""
 
-    def __reduce__(self) -> Any:
-        if self.module:
-            return _stage_of, (self.module,)
-        return Stage, tuple(getattr(self, part.name) for part in dataclasses.fields(self))
+    @property
+    def help(self) -> str:
+        return inspect.getdoc(type(self)) or ""
 
+    def shaping(self, options: Any, workdir: Storage) -> dict[str, Any]:
+        """The options that shape the bytes, by name, with what the working directory decides where one is not given.
 
-def _stage_of(module: str) -> Stage:
-    found: Stage = importlib.import_module(module).STAGE
-    return found
+        The stage finds them in `run.plan.options`.
+        """
+        return shaping_options(options)
+
+    def sources(self, options: Any) -> Sequence[dict[str, Any]]:
+        """The files outside the working directory that the output depends on; UserError where one cannot be read."""
+        return ()
+
+    def sample(self, options: Any, workdir: Storage, bases: Sequence[Base]) -> Any:
+        """What to expect of the sources, from a part of them, for a dry run; None without any."""
+        return None
+
+    def again(self, options: Any, workdir: Storage, manifest: Manifest) -> bool:
+        """Whether the options ask for some of a finished output to be made again, which is then noted in `lists`.
+
+        The launcher calls it.
+        """
+        return False
+
+    def irreplaceable(self, options: Any) -> bool:
+        """Whether the output, once lost, cannot be made again: it is of the web as it was.
+
+        What is lost of it is an error, unless the options ask for it.
+        """
+        return False
+
+    def preload(self, options: Any) -> Sequence[str]:
+        """What all worker processes need and is costly to load, for the process that they are forked from: modules,
+        and `module:function`s to call, which keep what they load."""
+        return ()
+
+    def fits(self, options: Any, base: Base) -> None:
+        """Raise UserError for a run that cannot be built on with these options."""
+
+    def num_shards(self, options: Any) -> int | None:
+        """Shards of the output; None for as many as the first input has."""
+        return None
+
+    def listed(self, workdir: Storage, inputs: Mapping[str, DatasetReader]) -> Callable[[int], Any]:
+        """A function that gives what the `lists`, and those of the bases, say of a shard, as JSON."""
+        return lambda shard: None
+
+    def prepare(self, run: StageRun) -> None:
+        """Called where the stage has to run, before any part: raises UserError for options that cannot be, sets
+        `run.properties`, writes assets."""
+
+    def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> None:
+        """Called with the records of all shards before the manifest is written: sets `run.counts`, adds to
+        `run.stats`, `run.properties` and the assets."""
 
 
 @dataclass
@@ -352,7 +358,9 @@ def make_plan(stage: Stage, options: Any, inputs: Mapping[str, DatasetReader], w
 
 def with_shards(plan: Plan, stage: Stage, options: Any, inputs: Mapping[str, DatasetReader], workdir: Storage) -> Plan:
     """The plan with the number of its shards and what each is made from."""
-    num_shards = stage.num_shards(options) if stage.num_shards else inputs[stage.inputs[0]].num_shards
+    num_shards = stage.num_shards(options)
+    if num_shards is None:
+        num_shards = inputs[stage.inputs[0]].num_shards
     return msgspec.structs.replace(plan, num_shards=num_shards, made_from=made_from(stage, inputs, workdir, num_shards))
 
 

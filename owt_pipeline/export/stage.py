@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,8 +15,9 @@ from owt_pipeline.export.card import LANGUAGE, card
 from owt_pipeline.export.takedowns import Takedowns, forgotten_in_shards, takedowns_of_chain
 from owt_pipeline.ledger.bases import FORGOTTEN
 from owt_pipeline.ledger.commit import ShardWriter
-from owt_pipeline.ledger.dataset import Outcome, read_manifest, rejects_batch
+from owt_pipeline.ledger.dataset import DatasetReader, Outcome, read_manifest, rejects_batch
 from owt_pipeline.ledger.exchange import Slice
+from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, Reason, option
 from schemas.manifest import Counts, ShardRecord
 from schemas.settings import shaping_options
@@ -40,40 +41,43 @@ def export(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -
         writer.add(documents.num_rows, Outcome(kept, repeated, _sizes(kept)))
 
 
-def write_card(run: StageRun, records: Sequence[ShardRecord]) -> None:
-    before = {name: read_manifest(run.workdir, name) for name in DATASETS if name not in ("corpus", "tokens")}
-    stats: Counter[str] = Counter()
-    for record in records:
-        stats.update(record.stats)
-    text = card(
-        {name: manifest for name, manifest in before.items() if manifest is not None},
-        sum((record.counts for record in records), Counts()),
-        stats,
-        shaping_options(run.options),
-        sum(file.bytes for record in records for file in record.files if file.kind == "data"),
-        run.num_shards,
-    )
-    run.write_asset("README.md", text.encode())
+class Export(Stage):
+    """Write the corpus: the clean documents without those that duplicates/ removes. After a change of these
+    options, only export runs again. Documents named in forgotten.jsonl (owt forget) are left out.
+    ledger/corpus/README.md is the dataset card.
+    """
+
+    name = "export"
+    inputs = ("clean", "duplicates")
+    bases = (FORGOTTEN,)
+    lists = (FORGOTTEN,)
+    output = "corpus"
+    options = ExportOptions
+    version = 4
+    steps = (Step(export, rows=rows_of_input, spread="shards"),)
+    shard_local = True
+    example = "owt export --workdir runs/2013 --rules exact --min_similarity 0.9"
+
+    def listed(self, workdir: Storage, inputs: Mapping[str, DatasetReader]) -> Callable[[int], list[tuple[int, str]]]:
+        return forgotten_in_shards(workdir, inputs)
+
+    def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> None:
+        before = {name: read_manifest(run.workdir, name) for name in DATASETS if name not in ("corpus", "tokens")}
+        stats: Counter[str] = Counter()
+        for record in records:
+            stats.update(record.stats)
+        text = card(
+            {name: manifest for name, manifest in before.items() if manifest is not None},
+            sum((record.counts for record in records), Counts()),
+            stats,
+            shaping_options(run.options),
+            sum(file.bytes for record in records for file in record.files if file.kind == "data"),
+            run.num_shards,
+        )
+        run.write_asset("README.md", text.encode())
 
 
-STAGE = Stage(
-    name="export",
-    output="corpus",
-    inputs=("clean", "duplicates"),
-    options=ExportOptions,
-    version=4,
-    steps=(Step(export, rows=rows_of_input, spread="shards"),),
-    finish=write_card,
-    module="owt_pipeline.export.stage",
-    lists=(FORGOTTEN,),
-    listed=forgotten_in_shards,
-    bases=(FORGOTTEN,),
-    shard_local=True,
-    help="Write the corpus: the clean documents without those that duplicates/ removes. After a change of these\n"
-    "options, only export runs again. Documents named in forgotten.jsonl (owt forget) are left out.\n"
-    "ledger/corpus/README.md is the dataset card.",
-    example="owt export --workdir runs/2013 --rules exact --min_similarity 0.9",
-)
+STAGE = Export()
 
 
 def _sizes(documents: pa.RecordBatch) -> dict[str, int]:

@@ -23,13 +23,6 @@ if TYPE_CHECKING:
 ROWS = 64  # pages in a batch of documents; workers receive pages one by one, which balances their load
 
 
-def prepare(run: StageRun) -> None:
-    options: Options = run.options
-    run.properties["extractor"] = describe(options.extractor)
-    if options.extractor == "resiliparse" and options.text_format == "markdown":
-        raise UserError("text_format: resiliparse writes no Markdown; use the extractor blocks or trafilatura")
-
-
 def extract_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
     from owt_pipeline.extract.pages import documents, extract_all, extract_row
 
@@ -46,34 +39,37 @@ def _rows(reader: DatasetReader, shard: int) -> Iterator[pa.RecordBatch]:
             yield batch.slice(index, 1)
 
 
-def _sources(options: Options) -> list[dict[str, Any]]:
-    """The digest of our model, or of the user's own code, since the output depends on it."""
-    if options.extractor == "blocks":
-        return [{"name": "the model of blocks", "sha256": digest()}]
-    return [] if options.extractor in BUILT_IN else [describe(options.extractor)]
+class Extract(Stage):
+    """Extract each page's main text and metadata, in worker processes with limits for each page."""
+
+    name = "extract"
+    inputs = ("pages",)
+    output = "documents"
+    options = Options
+    version = 12
+    libraries = ("lxml", "trafilatura")
+    steps = (Step(extract_shard, rows=rows_of_input),)
+    shard_local = True
+    example = "owt extract --workdir run --favor precision"
+
+    def sources(self, options: Options) -> list[dict[str, Any]]:
+        """The digest of our model, or of the user's own code, since the output depends on it."""
+        if options.extractor == "blocks":
+            return [{"name": "the model of blocks", "sha256": digest()}]
+        return [] if options.extractor in BUILT_IN else [describe(options.extractor)]
+
+    def preload(self, options: Options) -> list[str]:
+        """Modules to preload, so that a worker killed by a page is quickly replaced."""
+        needed = ["owt_pipeline.extract.pages"]
+        if library := BUILT_IN.get(options.extractor):
+            needed += ["owt_pipeline.extract.built_in", library]
+        return needed + (["owt_pipeline.extract.model:load"] if options.extractor == "blocks" else [])
+
+    def prepare(self, run: StageRun) -> None:
+        options: Options = run.options
+        run.properties["extractor"] = describe(options.extractor)
+        if options.extractor == "resiliparse" and options.text_format == "markdown":
+            raise UserError("text_format: resiliparse writes no Markdown; use the extractor blocks or trafilatura")
 
 
-def _preload(options: Options) -> list[str]:
-    """Modules to preload, so that a worker killed by a page is quickly replaced."""
-    needed = ["owt_pipeline.extract.pages"]
-    if library := BUILT_IN.get(options.extractor):
-        needed += ["owt_pipeline.extract.built_in", library]
-    return needed + (["owt_pipeline.extract.model:load"] if options.extractor == "blocks" else [])
-
-
-STAGE = Stage(
-    name="extract",
-    output="documents",
-    inputs=("pages",),
-    options=Options,
-    version=12,
-    steps=(Step(extract_shard, rows=rows_of_input),),
-    prepare=prepare,
-    module="owt_pipeline.extract.stage",
-    shard_local=True,
-    sources=_sources,
-    preload=_preload,
-    libraries=("lxml", "trafilatura"),
-    help="Extract each page's main text and metadata, in worker processes with limits for each page.",
-    example="owt extract --workdir run --favor precision",
-)
+STAGE = Extract()

@@ -205,59 +205,65 @@ def _shards_to_ask(run: StageRun) -> list[int]:
     return [shard for shard in range(run.num_shards) if record_name(shard) not in finished]
 
 
-def _sources(options: Options) -> list[dict[str, Any]]:
-    """The archive files; raises UserError for impossible options, before an earlier run's pages are deleted."""
-    if "archive" in options.order and not options.pages_from:
-        raise UsageError("--sources archive: give the WARC files with --pages_from")
-    if bool(options.cc_index) != bool(options.cc_crawls):
-        raise UsageError("--cc_index and --cc_crawls go together: give the columnar index, and its crawls to search")
-    if options.cc_index and "commoncrawl" not in options.order:
-        raise UsageError("--cc_index: --sources does not name commoncrawl")
-    if options.in_bulk and not options.cc_data:
-        from owt_pipeline.fetch.cc_index import root_of
+class Fetch(Stage):
+    """Fetch the page of each URL of urls/, over HTTP, from WARC files, or from Common Crawl or the Wayback
+    Machine. Writes pages/: a WARC file and its index per shard, and a reject row with a reason for each URL
+    without a page.
+    """
 
-        root_of(options.cc_index)
-    agent = options.user_agent
-    if options.order != ("archive",) and not ("@" in agent or "://" in agent):
-        found = f"{agent!r} has no contact address" if agent else "missing"
-        raise UsageError(f"--user_agent: {found}; give a name and a contact address, as in {USER_AGENT_EXAMPLE}")
-    if agent and not (agent.isascii() and agent.isprintable() and agent.partition("/")[0].strip()):
-        raise UsageError(f"--user_agent: {agent!r} is not plain text such as {USER_AGENT_EXAMPLE}")
-    if options.proxy and not _PROXY.fullmatch(options.proxy):
-        raise UsageError(f"--proxy: {options.proxy!r} is not http://HOST:PORT or https://HOST:PORT")
-    if options.resolve:  # only then: the import is slow, and the stage may be finished
-        from owt_pipeline.fetch.addresses import parse_rules
-
-        parse_rules(options.resolve)
-    return [describe_source(file) for file in expand_globs(options.pages_from, "--pages_from")]
-
-
-STAGE = Stage(
-    name="fetch",
-    output="pages",
-    inputs=("urls",),
-    options=Options,
-    version=4,
-    steps=(
+    name = "fetch"
+    inputs = ("urls",)
+    lists = (RETRIED,)
+    output = "pages"
+    options = Options
+    version = 4
+    libraries = ("fastwarc", "isal")
+    steps = (
         Step(_later("archives:index_archive"), "index", keys=_archive_files, spread="shards"),
         Step(_later("cc_join:read_footers"), "footers", keys=_index_files, spread="shards", together=_READ_AT_ONCE),
         Step(_later("cc_join:divide"), "ranges", keys=lambda run: _index_files(run)[:1]),
         Step(_later("shards:ask_first"), "ask", _shards_to_ask, rows_of_input, spread="shards", together=_together),
         Step(_later("cc_join:match"), "match", keys=what_was_sent, spread="shards", together=_READ_AT_ONCE),
         Step(_later("shards:fetch_part"), rows=rows_of_input, spread="shards", together=_together),
-    ),
-    prepare=_later("shards:prepare"),
-    finish=_later("shards:finish"),
-    module="owt_pipeline.fetch.stage",
-    help="Fetch the page of each URL of urls/, over HTTP, from WARC files, or from Common Crawl or the Wayback\n"
-    "Machine. Writes pages/: a WARC file and its index per shard, and a reject row with a reason for each URL\n"
-    "without a page.",
-    sources=_sources,
-    irreplaceable=lambda options: options.order != ("archive",) and not options.refetch,
-    libraries=("fastwarc", "isal"),
-    shard_local=True,
-    lists=(RETRIED,),
-    listed=_later("retried:rounds_of_shards"),
-    again=_later("retried:mark_failed"),
-    example="owt fetch --workdir run --pages_from 'archives/*.warc.gz'",
-)
+    )
+    shard_local = True
+    example = "owt fetch --workdir run --pages_from 'archives/*.warc.gz'"
+
+    def sources(self, options: Options) -> list[dict[str, Any]]:
+        """The archive files; raises UserError for impossible options, before an earlier run's pages are deleted."""
+        if "archive" in options.order and not options.pages_from:
+            raise UsageError("--sources archive: give the WARC files with --pages_from")
+        if bool(options.cc_index) != bool(options.cc_crawls):
+            raise UsageError(
+                "--cc_index and --cc_crawls go together: give the columnar index, and its crawls to search"
+            )
+        if options.cc_index and "commoncrawl" not in options.order:
+            raise UsageError("--cc_index: --sources does not name commoncrawl")
+        if options.in_bulk and not options.cc_data:
+            from owt_pipeline.fetch.cc_index import root_of
+
+            root_of(options.cc_index)
+        agent = options.user_agent
+        if options.order != ("archive",) and not ("@" in agent or "://" in agent):
+            found = f"{agent!r} has no contact address" if agent else "missing"
+            raise UsageError(f"--user_agent: {found}; give a name and a contact address, as in {USER_AGENT_EXAMPLE}")
+        if agent and not (agent.isascii() and agent.isprintable() and agent.partition("/")[0].strip()):
+            raise UsageError(f"--user_agent: {agent!r} is not plain text such as {USER_AGENT_EXAMPLE}")
+        if options.proxy and not _PROXY.fullmatch(options.proxy):
+            raise UsageError(f"--proxy: {options.proxy!r} is not http://HOST:PORT or https://HOST:PORT")
+        if options.resolve:  # only then: the import is slow, and the stage may be finished
+            from owt_pipeline.fetch.addresses import parse_rules
+
+            parse_rules(options.resolve)
+        return [describe_source(file) for file in expand_globs(options.pages_from, "--pages_from")]
+
+    def irreplaceable(self, options: Options) -> bool:
+        return options.order != ("archive",) and not options.refetch
+
+    again = staticmethod(_later("retried:mark_failed"))
+    listed = staticmethod(_later("retried:rounds_of_shards"))
+    prepare = staticmethod(_later("shards:prepare"))
+    finish = staticmethod(_later("shards:finish"))
+
+
+STAGE = Fetch()

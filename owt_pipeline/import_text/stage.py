@@ -60,18 +60,6 @@ class ImportOptions:
     num_shards: int = option(8, "shards of this and all later datasets", minimum=1, maximum=100_000)
 
 
-def sources(options: ImportOptions) -> list[dict[str, Any]]:
-    """The identity of each file; uncompressed formats have no checksum, so their complete content is hashed."""
-    described = []
-    for path, name in _named(options):
-        entry = describe_source(path)
-        if not path.endswith((".gz", ".zst", ".xz", ".bz2", ".parquet")):
-            folder, file = folder_of(path)
-            entry = {"bytes": entry["bytes"], "sha256": folder.sha256(file)}
-        described.append({**entry, "name": name})
-    return described
-
-
 class SourceFile(msgspec.Struct, frozen=True, array_like=True):
     """A file to import: its path, its name in messages, its format and its length in bytes."""
 
@@ -79,22 +67,6 @@ class SourceFile(msgspec.Struct, frozen=True, array_like=True):
     name: str
     kind: str
     bytes: int
-
-
-def prepare(run: StageRun) -> None:
-    """Group the files; each group is one part, the unit of work and of resuming."""
-    groups: list[list[SourceFile]] = []
-    size = 0
-    for path, name in _named(run.options):
-        kind = format_of(path) if run.options.format == "auto" else run.options.format
-        with open_source(path) as source:
-            file = SourceFile(path, name, kind, source.size())
-        if not groups or size + file.bytes > _GROUP_BYTES or len(groups[-1]) == _GROUP_FILES:
-            groups.append([])
-            size = 0
-        groups[-1].append(file)
-        size += file.bytes
-    run.work.write(_GROUPS_NAME, msgspec.json.encode(groups))
 
 
 def _groups(run: StageRun) -> list[list[SourceFile]]:
@@ -141,11 +113,6 @@ def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: Shar
             start += batch.num_rows
 
 
-def finish(run: StageRun, records: Sequence[ShardRecord]) -> None:
-    if not any(record.counts.left for record in records):
-        logger.warning("import: no documents imported; see ledger/documents/rejects/ for why (is --text_field right?)")
-
-
 def _named(options: ImportOptions) -> list[tuple[str, str]]:
     """(path, name) of each file; names are relative to the files' common folder, so they are distinct."""
     if not options.files:
@@ -156,26 +123,60 @@ def _named(options: ImportOptions) -> list[tuple[str, str]]:
     return [(path, os.path.relpath(place, folder)) for path, place in zip(paths, places, strict=True)]
 
 
-STAGE = Stage(
-    name="import",
-    output="documents",
-    inputs=(),
-    options=ImportOptions,
-    version=4,
-    steps=(
+class Import(Stage):
+    """Import your own text as documents/, in place of collect, fetch and extract. A document's id is the
+    hash of its canonical URL, or of its text if it has no URL; the first document with an id is kept.
+    """
+
+    name = "import"
+    inputs = ()
+    output = "documents"
+    options = ImportOptions
+    version = 4
+    steps = (
         Step(place_group, "records", keys=lambda run: range(len(_groups(run))), spread="shards"),
         Step(merge_shard, spread="shards"),
-    ),
-    prepare=prepare,
-    finish=finish,
-    module="owt_pipeline.import_text.stage",
-    help="Import your own text as documents/, in place of collect, fetch and extract. A document's id is the\n"
-    "hash of its canonical URL, or of its text if it has no URL; the first document with an id is kept.",
-    sources=sources,
-    num_shards=lambda options: options.num_shards,
-    positional="files",
-    example="owt import posts/*.jsonl.zst --workdir runs/mine --text_field body --url_field link",
-)
+    )
+    positional = "files"
+    example = "owt import posts/*.jsonl.zst --workdir runs/mine --text_field body --url_field link"
+
+    def sources(self, options: ImportOptions) -> list[dict[str, Any]]:
+        """The identity of each file; uncompressed formats have no checksum, so their complete content is hashed."""
+        described = []
+        for path, name in _named(options):
+            entry = describe_source(path)
+            if not path.endswith((".gz", ".zst", ".xz", ".bz2", ".parquet")):
+                folder, file = folder_of(path)
+                entry = {"bytes": entry["bytes"], "sha256": folder.sha256(file)}
+            described.append({**entry, "name": name})
+        return described
+
+    def num_shards(self, options: ImportOptions) -> int:
+        return options.num_shards
+
+    def prepare(self, run: StageRun) -> None:
+        """Group the files; each group is one part, the unit of work and of resuming."""
+        groups: list[list[SourceFile]] = []
+        size = 0
+        for path, name in _named(run.options):
+            kind = format_of(path) if run.options.format == "auto" else run.options.format
+            with open_source(path) as source:
+                file = SourceFile(path, name, kind, source.size())
+            if not groups or size + file.bytes > _GROUP_BYTES or len(groups[-1]) == _GROUP_FILES:
+                groups.append([])
+                size = 0
+            groups[-1].append(file)
+            size += file.bytes
+        run.work.write(_GROUPS_NAME, msgspec.json.encode(groups))
+
+    def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> None:
+        if not any(record.counts.left for record in records):
+            logger.warning(
+                "import: no documents imported; see ledger/documents/rejects/ for why (is --text_field right?)"
+            )
+
+
+STAGE = Import()
 
 
 _DOCUMENTS = DATASETS["documents"].schema

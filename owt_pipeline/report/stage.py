@@ -32,7 +32,7 @@ from owt_pipeline.report.figures import figures, times
 from owt_pipeline.report.measures import measure_shard, rows_of_shards
 from owt_pipeline.report.page import page
 from owt_pipeline.report.tables import open_tables
-from owt_pipeline.storage.folder import describe_source
+from owt_pipeline.storage.folder import Storage, describe_source
 from schemas import DATASETS, option
 from schemas.manifest import Counts, ShardRecord
 
@@ -74,10 +74,6 @@ class Options:
     )
 
 
-def prepare(run: StageRun) -> None:
-    _reference(run.options)  # a list that cannot be read is an error here, and not of a worker
-
-
 def measure(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
     measure_shard(_readers(run), shard, writer)
 
@@ -100,24 +96,6 @@ def query(run: StageRun, _: int, __: Sequence[Slice], writer: ShardWriter) -> No
     writer.open_file(".json", "figures").write(json.dumps(found).encode())
 
 
-def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
-    options: Options = run.options
-    readers = _readers(run)
-    own = {name: reader.manifest for name, reader in readers.items()}
-    (file,) = run.read_records("figures")[0].files
-    stats = json.loads(run.work.read(file.path))
-    stats["training"] = read_training(options.training) if options.training else None
-    if options.compare:
-        stats["comparison"] = comparison(stats, read_stats(options.compare)[1], _name_of(options.compare))
-    if options.times:
-        stats["times"] = times(read_log(run.workdir), own)
-    stats["months"] = months(run.workdir, own, stats, run.bases)
-    run.write_asset("stats.json", (json.dumps(stats, indent=1, ensure_ascii=False) + "\n").encode())
-    run.write_asset("index.html", page(stats).encode())
-    documents = readers["tokens"].rows()
-    run.counts = Counts(documents, documents)
-
-
 def _readers(run: StageRun) -> dict[str, DatasetReader]:
     return {name: run.inputs[name] for name in DATASETS if name in run.inputs}
 
@@ -126,30 +104,24 @@ def _reference(options: Options) -> Reference | None:
     return read_reference(options.reference_domains) if options.reference_domains else None
 
 
-def _sources(options: Options) -> list[dict[str, Any]]:
-    found = []
-    if options.reference_domains:
-        found.append(describe_source(options.reference_domains))
-    if options.training:
-        found.append(describe_source(f"{options.training.rstrip('/')}/{TRAINING_METRICS}"))
-    if options.compare:
-        other, content = _name_of(options.compare), read_stats(options.compare)[0]
-        found.append({"name": other, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()})
-    return found
-
-
 def _name_of(workdir: str) -> str:
     return workdir.rstrip("/").rpartition("/")[2] or workdir
 
 
-STAGE = Stage(
-    name="report",
-    output="report",
-    inputs=("tokens",),
-    optional_inputs=("urls", "pages", "documents", "clean", "duplicates", "corpus"),
-    options=Options,
-    version=8,
-    steps=(
+class Report(Stage):
+    """Write the statistics of the run: report/index.html, one page for a browser that needs nothing else, and
+    report/stats.json, every figure of it (docs/stats.md).
+    """
+
+    name = "report"
+    inputs = ("tokens",)
+    optional_inputs = ("urls", "pages", "documents", "clean", "duplicates", "corpus")
+    bases = ("urls", "duplicates", "corpus", "tokens")
+    output = "report"
+    options = Options
+    version = 8
+    libraries = ("duckdb", "tld")
+    steps = (
         Step(
             measure,
             "measured",
@@ -158,16 +130,45 @@ STAGE = Stage(
             spread="shards",
         ),
         Step(query, "figures", keys=one_part, spread="shards"),
-    ),
-    prepare=prepare,
-    finish=finish,
-    sources=_sources,
-    shaping=with_base_reports,
-    bases=("urls", "duplicates", "corpus", "tokens"),
-    module="owt_pipeline.report.stage",
-    help="Write the statistics of the run: report/index.html, one page for a browser that needs nothing else, and\n"
-    "report/stats.json, every figure of it (docs/stats.md).",
-    num_shards=lambda options: 0,
-    libraries=("duckdb", "tld"),
-    example="owt report --workdir runs/2013 --reference_domains webtext-top-domains.txt --compare runs/2012",
-)
+    )
+    example = "owt report --workdir runs/2013 --reference_domains webtext-top-domains.txt --compare runs/2012"
+
+    def shaping(self, options: Options, workdir: Storage) -> dict[str, Any]:
+        return with_base_reports(options, workdir)
+
+    def sources(self, options: Options) -> list[dict[str, Any]]:
+        found = []
+        if options.reference_domains:
+            found.append(describe_source(options.reference_domains))
+        if options.training:
+            found.append(describe_source(f"{options.training.rstrip('/')}/{TRAINING_METRICS}"))
+        if options.compare:
+            other, content = _name_of(options.compare), read_stats(options.compare)[0]
+            found.append({"name": other, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()})
+        return found
+
+    def num_shards(self, options: Options) -> int:
+        return 0  # all of it is assets
+
+    def prepare(self, run: StageRun) -> None:
+        _reference(run.options)  # a list that cannot be read is an error here, and not of a worker
+
+    def finish(self, run: StageRun, _: Sequence[ShardRecord]) -> None:
+        options: Options = run.options
+        readers = _readers(run)
+        own = {name: reader.manifest for name, reader in readers.items()}
+        (file,) = run.read_records("figures")[0].files
+        stats = json.loads(run.work.read(file.path))
+        stats["training"] = read_training(options.training) if options.training else None
+        if options.compare:
+            stats["comparison"] = comparison(stats, read_stats(options.compare)[1], _name_of(options.compare))
+        if options.times:
+            stats["times"] = times(read_log(run.workdir), own)
+        stats["months"] = months(run.workdir, own, stats, run.bases)
+        run.write_asset("stats.json", (json.dumps(stats, indent=1, ensure_ascii=False) + "\n").encode())
+        run.write_asset("index.html", page(stats).encode())
+        documents = readers["tokens"].rows()
+        run.counts = Counts(documents, documents)
+
+
+STAGE = Report()

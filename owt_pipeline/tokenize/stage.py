@@ -42,31 +42,6 @@ class TokenizeOptions:
     )
 
 
-def sources(options: TokenizeOptions) -> list[dict[str, Any]]:
-    """The tokenizer's file; nothing for gpt2, which is built in."""
-    if options.tokenizer == "gpt2":
-        return []
-    content = tokenizer_file(options.tokenizer)
-    name = options.tokenizer.rpartition("/")[2]
-    return [{"name": name, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}]
-
-
-def prepare(run: StageRun) -> None:
-    options: TokenizeOptions = run.options
-    encoding = load(options.tokenizer, options.eot_token)
-    file = run.write_asset(TOKENIZER_FILE, encoding.tokenizer_json, named_by_content=True)
-    run.properties["tokenizer"] = {
-        "name": encoding.name,
-        "file": file,
-        "sha256": hashlib.sha256(encoding.tokenizer_json).hexdigest(),
-        "vocab_size": encoding.vocab_size,
-        "eot": encoding.eot,
-    }
-    run.properties["ids_checked"] = True
-    if run.bases:
-        run.properties["bases"] = [_reference(run, base) for base in run.bases]
-
-
 def _reference(run: StageRun, base: Base) -> dict[str, Any]:
     """Where the trainer finds a base's tokens."""
     manifest = base.manifests["tokens"]
@@ -81,24 +56,6 @@ def _reference(run: StageRun, base: Base) -> dict[str, Any]:
             "bytes": data.bytes,
         },
     }
-
-
-def fits(options: TokenizeOptions, base: Base) -> None:
-    """Raise UserError if the base has another tokenizer or another validation fraction."""
-    manifest = base.manifests["tokens"]
-    theirs, encoding = manifest.properties["tokenizer"], load(options.tokenizer, options.eot_token)
-    ours = hashlib.sha256(encoding.tokenizer_json).hexdigest()
-    if (theirs["sha256"], theirs["eot"]) != (ours, encoding.eot):
-        raise UserError(
-            f"base {base.workdir} was tokenized with {theirs['name']} (SHA-256 {theirs['sha256'][:8]}, end of text "
-            f"{theirs['eot']}), not with {encoding.name} ({ours[:8]}, {encoding.eot}): give the same --tokenizer and "
-            "--eot_token"
-        )
-    if manifest.options["val_fraction"] != options.val_fraction:
-        raise UserError(
-            f"base {base.workdir} was split with --val_fraction {manifest.options['val_fraction']:g}, not "
-            f"{options.val_fraction:g}: documents would move between train and val; give the same value"
-        )
 
 
 def tokenize_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
@@ -117,39 +74,79 @@ def outputs(run: StageRun) -> dict[str, pa.Schema]:
     return {"train": schema, "val": schema}
 
 
-def check_split(run: StageRun, records: Sequence[ShardRecord]) -> None:
-    held_out = sum(record.stats.get("documents_val", 0) for record in records)
-    held_out += sum(base.manifests["tokens"].stats.get("documents_val", 0) for base in run.bases)
-    if run.options.val_fraction and not held_out and run.inputs["corpus"].rows():
-        logger.warning("tokenize: val/ is empty at --val_fraction %s; give a larger one", run.options.val_fraction)
-
-
 def _tokenizer(run: StageRun) -> str:
     """The copy in the working directory: workers may run on machines without the user's file or the hub."""
     named: str = run.options.tokenizer
     return named if named == "gpt2" else run.workdir.path(run.properties["tokenizer"]["file"])
 
 
-STAGE = Stage(
-    name="tokenize",
-    output="tokens",
-    inputs=("corpus",),
-    options=TokenizeOptions,
-    version=3,
-    steps=(Step(tokenize_shard, rows=rows_of_input, outputs=outputs, spread="batches"),),
-    prepare=prepare,
-    finish=check_split,
-    bases=("tokens",),
-    fits=fits,
-    module="owt_pipeline.tokenize.stage",
-    shard_local=True,
-    preload=lambda options: ["owt_pipeline.formats.encoding:tiktoken_encoding"] if options.tokenizer == "gpt2" else [],
-    help="Encode the corpus as token ids: uncompressed Arrow IPC files in tokens/train and tokens/val, one row per\n"
-    "document, without end-of-text (the reader adds it). A hash of url_id decides the split.",
-    sources=sources,
-    libraries=("tiktoken", "tokenizers"),
-    example="owt tokenize --workdir runs/2013 --val_fraction 0.005",
-)
+class Tokenize(Stage):
+    """Encode the corpus as token ids: uncompressed Arrow IPC files in tokens/train and tokens/val, one row per
+    document, without end-of-text (the reader adds it). A hash of url_id decides the split.
+    """
+
+    name = "tokenize"
+    inputs = ("corpus",)
+    bases = ("tokens",)
+    output = "tokens"
+    options = TokenizeOptions
+    version = 3
+    libraries = ("tiktoken", "tokenizers")
+    steps = (Step(tokenize_shard, rows=rows_of_input, outputs=outputs, spread="batches"),)
+    shard_local = True
+    example = "owt tokenize --workdir runs/2013 --val_fraction 0.005"
+
+    def sources(self, options: TokenizeOptions) -> list[dict[str, Any]]:
+        """The tokenizer's file; nothing for gpt2, which is built in."""
+        if options.tokenizer == "gpt2":
+            return []
+        content = tokenizer_file(options.tokenizer)
+        name = options.tokenizer.rpartition("/")[2]
+        return [{"name": name, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}]
+
+    def preload(self, options: TokenizeOptions) -> list[str]:
+        return ["owt_pipeline.formats.encoding:tiktoken_encoding"] if options.tokenizer == "gpt2" else []
+
+    def fits(self, options: TokenizeOptions, base: Base) -> None:
+        """Raise UserError if the base has another tokenizer or another validation fraction."""
+        manifest = base.manifests["tokens"]
+        theirs, encoding = manifest.properties["tokenizer"], load(options.tokenizer, options.eot_token)
+        ours = hashlib.sha256(encoding.tokenizer_json).hexdigest()
+        if (theirs["sha256"], theirs["eot"]) != (ours, encoding.eot):
+            raise UserError(
+                f"base {base.workdir} was tokenized with {theirs['name']} (SHA-256 {theirs['sha256'][:8]}, end of text "
+                f"{theirs['eot']}), not with {encoding.name} ({ours[:8]}, {encoding.eot}): give the same "
+                "--tokenizer and --eot_token"
+            )
+        if manifest.options["val_fraction"] != options.val_fraction:
+            raise UserError(
+                f"base {base.workdir} was split with --val_fraction {manifest.options['val_fraction']:g}, not "
+                f"{options.val_fraction:g}: documents would move between train and val; give the same value"
+            )
+
+    def prepare(self, run: StageRun) -> None:
+        options: TokenizeOptions = run.options
+        encoding = load(options.tokenizer, options.eot_token)
+        file = run.write_asset(TOKENIZER_FILE, encoding.tokenizer_json, named_by_content=True)
+        run.properties["tokenizer"] = {
+            "name": encoding.name,
+            "file": file,
+            "sha256": hashlib.sha256(encoding.tokenizer_json).hexdigest(),
+            "vocab_size": encoding.vocab_size,
+            "eot": encoding.eot,
+        }
+        run.properties["ids_checked"] = True
+        if run.bases:
+            run.properties["bases"] = [_reference(run, base) for base in run.bases]
+
+    def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> None:
+        held_out = sum(record.stats.get("documents_val", 0) for record in records)
+        held_out += sum(base.manifests["tokens"].stats.get("documents_val", 0) for base in run.bases)
+        if run.options.val_fraction and not held_out and run.inputs["corpus"].rows():
+            logger.warning("tokenize: val/ is empty at --val_fraction %s; give a larger one", run.options.val_fraction)
+
+
+STAGE = Tokenize()
 
 
 def tokenize_batch(batch: pa.RecordBatch, *, tokenizer: str, eot_token: str, val_fraction: float) -> Outcome:

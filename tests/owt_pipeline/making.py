@@ -30,16 +30,23 @@ _writers: list[Callable[[int, ShardWriter], None]] = []  # kept here: the pipeli
 def stage_that_writes(dataset: str, write: Callable[[int, ShardWriter], None], stage: str = "") -> Stage:
     """A stage that makes `dataset` from nothing, shard by shard, by `write(shard, writer)`, in this process."""
     _writers.append(write)
-    steps = (Step(partial(_write, len(_writers) - 1)),)
-    return Stage(stage or DATASETS[dataset].stage, dataset, (), Options, 1, steps, "makes", num_shards=_num_shards)
+    return Writing(dataset, stage or DATASETS[dataset].stage, len(_writers) - 1)
+
+
+class Writing(Stage):
+    options = Options
+    version = 1
+
+    def __init__(self, dataset: str, name: str, number: int):
+        self.name, self.output = name, dataset
+        self.steps = (Step(partial(_write, number)),)
+
+    def num_shards(self, options: Options) -> int:
+        return options.num_shards
 
 
 def _write(number: int, run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
     _writers[number](shard, writer)
-
-
-def _num_shards(options: Options) -> int:
-    return options.num_shards
 
 
 def write_dataset(

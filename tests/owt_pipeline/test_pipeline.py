@@ -16,10 +16,10 @@ from google.protobuf.message import Message
 
 from owt_pipeline.clean.options import Options as CleanOptions
 from owt_pipeline.clean.stage import STAGE as CLEAN
-from owt_pipeline.engine.graph import Start
+from owt_pipeline.engine.graph import RunStage, Start
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
-from owt_pipeline.pipeline import Clean, Run, build
+from owt_pipeline.pipeline import Run, build
 from owt_pipeline.stages import ORDER, load
 from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.engine.test_graph import ELSEWHERE
@@ -94,9 +94,9 @@ def test_three_lines_in_a_notebook_make_the_run_that_owt_makes(
 
 def test_a_stage_is_a_transform_that_can_be_used_alone(small_run: Path, tmp_path: Path) -> None:
     without = copy_of(small_run, tmp_path / "run", without=("clean",))
-    options = CleanOptions(min_tokens=64)
+    options, runtime = CleanOptions(min_tokens=64), Runtime(Storage(str(without)))
     with beam.Pipeline(FnApiRunner()) as pipeline:
-        _ = pipeline | Start(Storage(str(without))) | Clean((CLEAN, options, Runtime(Storage(str(without)))))
+        _ = pipeline | Start(runtime) | RunStage(CLEAN, options, runtime)
     ours, theirs = snapshot(without), snapshot(small_run)
     assert {name for name in theirs if theirs[name] != ours.get(name)} == set()
 

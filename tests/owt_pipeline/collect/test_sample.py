@@ -13,7 +13,7 @@ import zstandard
 
 from owt_pipeline.collect.options import Options
 from owt_pipeline.collect.sample import forecast
-from owt_pipeline.collect.stage import sample
+from owt_pipeline.collect.stage import STAGE
 from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.collect.collecting import collect
 
@@ -81,7 +81,7 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_few_blocks_of_a_dump_give_what_collect_makes_of_it_within_30_percent(dump: Path, tmp_path: Path) -> None:
     counts = collect(tmp_path / "run", dumps=(str(dump),), num_shards=2).manifest.counts
     for seconds in (0.0, 600.0):
-        found = sample(Options(dumps=(str(dump),)), Storage(str(tmp_path / "new")), (), seconds)
+        found = STAGE.sample(Options(dumps=(str(dump),)), Storage(str(tmp_path / "new")), (), seconds)
         assert found is not None
         assert (found.read < 100_000) == (seconds == 0)
         assert found.submissions == pytest.approx(200_000, rel=0.3)
@@ -90,4 +90,4 @@ def test_a_few_blocks_of_a_dump_give_what_collect_makes_of_it_within_30_percent(
 
 
 def test_reddits_api_is_not_sampled(tmp_path: Path) -> None:
-    assert sample(Options(subreddits=("news",)), Storage(str(tmp_path)), ()) is None
+    assert STAGE.sample(Options(subreddits=("news",)), Storage(str(tmp_path)), ()) is None

@@ -62,7 +62,12 @@ def fetch_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWrit
     run.map_batches(shard, writer, fetch_urls)
 
 
-FETCH = Stage("fetch", "pages", ("urls",), NoOptions, 1, (Step(fetch_shard),), "")
+class Fetching(Stage):
+    name, inputs, output, options, version = "fetch", ("urls",), "pages", NoOptions, 1
+    steps = (Step(fetch_shard),)
+
+
+FETCH = Fetching()
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ def write_clean(workdir: Path, texts: Sequence[str], num_shards: int = 3, **colu
             writer.write(pa.RecordBatch.from_pydict(values, CLEAN))
 
     digest = xxhash.xxh3_128_hexdigest("\0".join(texts[:100]).encode())
-    stage = replace(stage_that_writes("clean", write), options=WriteOptions)
+    stage = stage_that_writes("clean", write)
     run_stage(stage, WriteOptions(digest, num_shards), Runtime(Storage(str(workdir))))
 
 

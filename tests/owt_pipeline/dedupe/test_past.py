@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -272,7 +271,7 @@ def test_sketches_of_another_version_of_the_code_are_refused(
 ) -> None:
     folder, _ = other
     write_clean(folder.parent / "new", ["a text"], 1)
-    monkeypatch.setattr(stage, "STAGE", replace(stage.STAGE, version=99))
+    monkeypatch.setattr(stage.Dedupe, "version", 99)
     with pytest.raises(UserError, match="made with stage_version=4, not 99"):
         dedupe(folder.parent / "new", against=(str(folder),))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -46,10 +45,6 @@ def five_parts(run: StageRun) -> range:
     return range(run.options.parts)
 
 
-def shards(options: Options) -> int:
-    return SHARDS
-
-
 def send_numbers(run: StageRun, part: int, _: Sequence[Slice], writer: ShardWriter) -> None:
     for number in range(part, run.options.up_to, run.options.parts):
         # Nothing goes to the last shard, which has to come out all the same.
@@ -62,11 +57,17 @@ def write_numbers(run: StageRun, shard: int, slices: Sequence[Slice], writer: Sh
     writer.add(len(rows), Outcome(pa.RecordBatch.from_pylist(rows, DOCUMENTS)))
 
 
-STAGE = Stage(
-    "extract", "documents", (), Options, 1,
-    (Step(send_numbers, "numbers", keys=five_parts, spread="shards"), Step(write_numbers, spread="shards")),
-    "makes documents", num_shards=shards,
-)  # fmt: skip
+class Numbers(Stage):
+    """Make documents."""
+
+    name, output, options, version = "extract", "documents", Options, 1
+    steps = (Step(send_numbers, "numbers", keys=five_parts, spread="shards"), Step(write_numbers, spread="shards"))
+
+    def num_shards(self, options: Options) -> int:
+        return SHARDS
+
+
+STAGE = Numbers()
 
 
 @pytest.mark.parametrize("parts", [0, 1, 5])
@@ -106,7 +107,11 @@ def fail_as_asked(run: StageRun, shard: int, slices: Sequence[Slice], writer: Sh
     write_numbers(run, shard, slices, writer)
 
 
-FAILING = dataclasses.replace(STAGE, steps=(STAGE.steps[0], Step(fail_as_asked)))
+class Failing(Numbers):
+    steps = (Numbers.steps[0], Step(fail_as_asked))
+
+
+FAILING = Failing()
 
 
 @pytest.mark.parametrize("flags", [(), ELSEWHERE])

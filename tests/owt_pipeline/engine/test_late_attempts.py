@@ -36,10 +36,6 @@ class Options:
     text: str = option("a", "text of each row")
 
 
-def eight(options: Options) -> int:
-    return PARTS
-
-
 def write_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
     MADE.append(shard)
     rows = [{"url_id": shard, "url": f"http://h/{shard}", "text": run.options.text, "subreddits": []}]
@@ -47,11 +43,18 @@ def write_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWrit
     writer.add(1, Outcome(empty(schema).from_pylist(rows, schema)))
 
 
-def note(run: StageRun, _: Sequence[Any]) -> None:
-    run.write_asset("notes.txt", run.options.text.encode())
+class Noting(Stage):
+    name, output, options, version = "extract", "documents", Options, 1
+    steps = (Step(write_shard),)
+
+    def num_shards(self, options: Options) -> int:
+        return PARTS
+
+    def finish(self, run: StageRun, records: Sequence[Any]) -> None:
+        run.write_asset("notes.txt", run.options.text.encode())
 
 
-STAGE = Stage("extract", "documents", (), Options, 1, (Step(write_shard),), "", num_shards=eight, finish=note)
+STAGE = Noting()
 
 
 @pytest.fixture(scope="module", params=["disk", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gs", "s3"))])

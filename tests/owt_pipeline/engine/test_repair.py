@@ -221,16 +221,17 @@ def two(run: StageRun) -> range:
     return range(2)
 
 
-def five(options: NoOptions) -> int:
-    return 5
+class FiveShards(Stage):
+    name, output, options, version = "dedupe", "duplicates", NoOptions, 1
 
+    def __init__(self, write: Callable[[int, ShardWriter], None]):
+        def work(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+            write(shard, writer)
 
-def five_shards(write: Callable[[int, ShardWriter], None]) -> Stage:
-    def work(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-        write(shard, writer)
+        self.steps = (Step(write_step, "step", keys=two), Step(work))
 
-    steps = (Step(write_step, "step", keys=two), Step(work))
-    return Stage("dedupe", "duplicates", (), NoOptions, 1, steps, "", num_shards=five)
+    def num_shards(self, options: NoOptions) -> int:
+        return 5
 
 
 @pytest.mark.parametrize(
@@ -249,10 +250,10 @@ def test_an_interrupted_stage_ends_with_the_same_bytes_whatever_of_it_is_damaged
     tmp_path: Path, pattern: str, damage: Callable[[Path], None]
 ) -> None:
     finished, interrupted = (Runtime(Storage(str(tmp_path / name))) for name in ("finished", "interrupted"))
-    run_stage(five_shards(write_rows), NoOptions(), finished)
+    run_stage(FiveShards(write_rows), NoOptions(), finished)
     with pytest.raises(OSError, match="interrupted"):
-        run_stage(five_shards(write_until_three), NoOptions(), interrupted)
+        run_stage(FiveShards(write_until_three), NoOptions(), interrupted)
     (path,) = (tmp_path / "interrupted").glob(pattern)
     damage(path)
-    run_stage(five_shards(write_rows), NoOptions(), interrupted)
+    run_stage(FiveShards(write_rows), NoOptions(), interrupted)
     assert differing(tmp_path / "interrupted", tmp_path / "finished") == []

@@ -40,10 +40,6 @@ class Options:
     folder: str = option("", "for the notes", shapes_bytes=False)
 
 
-def num_shards(options: Options) -> int:
-    return len(options.rows)
-
-
 def rows_of(run: StageRun) -> Sequence[int]:
     return run.options.rows
 
@@ -65,9 +61,16 @@ def note_pids(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter
         file.write(" ".join(map(str, [*pids, os.getpid()])))
 
 
-def noting(spread: str) -> Stage:
-    step = Step(note_pids, rows=rows_of, spread=spread)  # type: ignore[arg-type]
-    return Stage("extract", "documents", (), Options, 1, (step,), "", num_shards=num_shards)
+class Making(Stage):
+    name, output, options, version = "extract", "documents", Options, 1
+
+    def num_shards(self, options: Options) -> int:
+        return len(options.rows)
+
+
+class Noting(Making):
+    def __init__(self, spread: str):
+        self.steps = (Step(note_pids, rows=rows_of, spread=spread),)  # type: ignore[arg-type]
 
 
 class Seen(progress._Display):
@@ -86,7 +89,7 @@ def test_every_shard_is_written_once_whatever_their_sizes(rows: tuple[int, ...])
     try:
         for spread in ("shards", "batches"):
             with tempfile.TemporaryDirectory() as notes, tempfile.TemporaryDirectory() as folder:
-                run_stage(noting(spread), Options(rows, folder=notes), Runtime(Storage(folder), 2))
+                run_stage(Noting(spread), Options(rows, folder=notes), Runtime(Storage(folder), 2))
                 assert sorted(map(int, os.listdir(notes))) == list(range(len(rows)))
                 assert Seen.last == (sum(rows), len(rows))
     finally:
@@ -96,7 +99,7 @@ def test_every_shard_is_written_once_whatever_their_sizes(rows: tuple[int, ...])
 def test_a_shard_is_one_worker_s_unless_it_is_more_than_its_share(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     options = Options(folder=str(tmp_path / "notes"))
-    run_stage(noting("batches"), options, Runtime(Storage(str(tmp_path / "run")), 2))
+    run_stage(Noting("batches"), options, Runtime(Storage(str(tmp_path / "run")), 2))
     pids = {shard: (tmp_path / "notes" / str(shard)).read_text().split() for shard in range(len(ROWS))}
     here, workers = str(os.getpid()), set(pids[1][:-1])
     assert pids[1][-1] == here  # 700 of 920 rows: both workers share it, and this process writes it
@@ -124,14 +127,12 @@ def write_documents(run: StageRun, shard: int, _: Sequence[Slice], writer: Shard
         time.sleep(0.005)
 
 
-WRITING = Stage(
-    "extract", "documents", (), Options, 1, (Step(write_documents, rows=rows_of, spread="shards"),), "",
-    num_shards=num_shards,
-)  # fmt: skip
+class Writing(Making):
+    steps = (Step(write_documents, rows=rows_of, spread="shards"),)
 
 
 def documents_in(folder: Path, workers: int, fault: str = "") -> dict[str, bytes]:
-    run_stage(WRITING, Options(fault=fault), Runtime(Storage(str(folder)), workers))
+    run_stage(Writing(), Options(fault=fault), Runtime(Storage(str(folder)), workers))
     return snapshot(folder)
 
 

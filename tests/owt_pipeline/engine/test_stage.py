@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import signal
 import time
@@ -70,17 +69,22 @@ def filter_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWri
     run.map_batches(shard, writer, partial(filter_batch, divisor=run.options.divisor, lose=run.options.lose), rows=16)
 
 
-def shards_asked_for(options: MakeOptions) -> int:
-    return options.shards
+class Make(Stage):
+    name, output, options, version = "extract", "documents", MakeOptions, 1
+
+    def __init__(self, work: Callable[[StageRun, int, Sequence[Slice], ShardWriter], None] = make_shard):
+        self.steps = (Step(work),)
+
+    def num_shards(self, options: MakeOptions) -> int:
+        return options.shards
 
 
-MAKE = Stage(
-    "extract", "documents", (), MakeOptions, 1, (Step(make_shard),), "makes documents", num_shards=shards_asked_for
-)
-FILTER = Stage(
-    "clean", "clean", ("documents",), FilterOptions, 1, (Step(filter_shard, rows=rows_of_input, spread="batches"),),
-    "filters",
-)  # fmt: skip
+class Filter(Stage):
+    name, inputs, output, options, version = "clean", ("documents",), "clean", FilterOptions, 1
+    steps = (Step(filter_shard, rows=rows_of_input, spread="batches"),)
+
+
+MAKE, FILTER = Make(), Filter()
 
 
 @pytest.fixture
@@ -154,18 +158,15 @@ def note_and_write(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardW
 
 
 def test_an_interrupted_stage_continues_at_its_next_shard(tmp_path: Path) -> None:
-    def stage(work: Callable[[StageRun, int, Sequence[Slice], ShardWriter], None]) -> Stage:
-        return dataclasses.replace(MAKE, steps=(Step(work),))
-
     interrupted, undisturbed = (Runtime(Storage(str(tmp_path / name))) for name in ("interrupted", "undisturbed"))
     with pytest.raises(UserError, match="pulled out"):
-        run_stage(stage(fail_at_two), MakeOptions(), interrupted)
+        run_stage(Make(fail_at_two), MakeOptions(), interrupted)
     written = [file.name for file in (tmp_path / "interrupted/documents").iterdir()]
     assert [name.partition("-")[2][:5] for name in sorted(written)] == ["00000", "00001"]
     WRITTEN.clear()
-    run_stage(stage(note_and_write), MakeOptions(), interrupted)
+    run_stage(Make(note_and_write), MakeOptions(), interrupted)
     assert WRITTEN == [2]
-    run_stage(stage(make_shard), MakeOptions(), undisturbed)
+    run_stage(Make(make_shard), MakeOptions(), undisturbed)
     assert differing(tmp_path / "interrupted", tmp_path / "undisturbed") == []
 
 

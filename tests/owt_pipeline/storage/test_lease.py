@@ -85,16 +85,17 @@ class NoOptions:
     pass
 
 
-def one_shard(options: NoOptions) -> int:
-    return 1
-
-
 def note_job(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
     """What a worker does: note what the lease says. It renews it after each part."""
     run.workdir.write("noted", str(running(run.workdir).job.id).encode())
 
 
-NOTING = Stage("extract", "documents", (), NoOptions, 1, (Step(note_job),), "", num_shards=one_shard)
+class Noting(Stage):
+    name, output, options, version = "extract", "documents", NoOptions, 1
+    steps = (Step(note_job),)
+
+    def num_shards(self, options: NoOptions) -> int:
+        return 1
 
 
 @pytest.fixture(autouse=True)
@@ -266,7 +267,7 @@ def test_the_lease_names_the_job_while_it_runs_and_after_an_interrupted_wait(
     expected = pytest.raises(KeyboardInterrupt) if interrupted else contextlib.nullcontext()
     name = f"{runner.__module__}.{runner.__name__}"
     with expected, hold(folder) as held:
-        run_stages([(NOTING, NoOptions())], Runtime(folder, beam_flags=(f"--runner={name}",), owner=held.owner))
+        run_stages([(Noting(), NoOptions())], Runtime(folder, beam_flags=(f"--runner={name}",), owner=held.owner))
         assert running(folder).job is None
     assert folder.read("noted") == b"job-1"
     lease = running(folder)
