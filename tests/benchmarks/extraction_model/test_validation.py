@@ -46,6 +46,19 @@ def test_packaged_model_was_fitted_on_the_current_features(testdata: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
+def test_a_fold_of_hosts_is_as_good_as_promised(labelled: Labelled) -> None:
+    pages, found = labelled
+    split = by_host()
+    scores = score([page for page in pages if split(page) == 0], held_out_texts(pages, found, split, only=[0]))
+    assert scores["trafilatura"].f1 >= 0.933
+    assert scores["wcxb"].f1 >= 0.906
+    assert scores["wcxb article"].f1 >= 0.966
+    assert scores["readability"].f1 >= 0.958
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(3600)
 def test_folds_by_host_are_as_good_as_promised(labelled: Labelled) -> None:
     pages, found = labelled
     scores = score(pages, held_out_texts(pages, found, by_host()))
