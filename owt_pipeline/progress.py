@@ -53,7 +53,7 @@ class _Display:
         return f"{line}, {doing}" if doing else line
 
     def fields(self) -> dict[str, Any]:
-        """The same for --log_json."""
+        """The values of `line`, for --log_json."""
         return {
             "step": self.name,
             "shards": self.shards,
@@ -154,7 +154,7 @@ def report_by(report: Callable[[int], None]) -> None:
 
 
 def doing(report: Callable[[], str]) -> None:
-    """Append what `report` returns, a few words, to the step's line."""
+    """Append the few words that `report` returns to the step's line."""
     if _current is not None:
         _current.doing = report
 

@@ -1,20 +1,20 @@
 """Stages as Beam transforms, and the one graph of a run.
 
-A stage is a composite PTransform from a dataset's handle to that of the next one. Inside is one linear chain, without
-side inputs and without a node that two others read (both hang on Flink's batch shuffle):
+A stage is a composite PTransform from the handle of one dataset to the handle of the next. Inside is one linear chain,
+without side inputs and without a node that two others read (both hang on Flink's batch shuffle):
 
-    Dataset | Barrier | Plan    -> (CONTROL, Running), (key, Slice) a part
-            | Shuffle | Work      the first step: -> (CONTROL, Running), (key, Slice): what was sent, to whom;
-                                  the local runner needs no shuffle, since the pool shares out the parts
-            | Group   | Work      further steps alike; the last step's parts, the shards, leave only their records
+    Dataset | Barrier | Plan    -> (CONTROL, Running), and (key, Slice) for each part
+            | Shuffle | Work      the first step -> (CONTROL, Running), and (key, Slice) for what each part sent; not
+                                  shuffled on the local runner, whose pool distributes the parts
+            | Group   | Work      each further step likewise; the last step's parts, the shards, send nothing
             | Gather  | Publish   waits for all shards -> Dataset
 
-One control message goes along with the parts, through every step: it carries what `Plan` decided, makes parts exist
-that nothing was sent to, and reaches `Publish` even where there is no part. Where a stage is finished, or one before
-it stopped, it is the only message. So the graph's shape depends on the stages alone, and its size on their options.
+One control message passes through every step next to the parts. It carries the decision of `Plan`, creates parts that
+nothing was sent to, and reaches `Publish` even if there are no parts. If the stage is finished, or an earlier one
+stopped, it is the only message. The graph therefore depends on the stages and their options alone.
 
-Each of these transforms can be run any number of times, at any time and in any overlap. The barrier only saves work: a
-plan that is tried again does not publish the dataset before it again.
+Each of these transforms can run any number of times, at any time and in any overlap. The barrier only saves work: when
+a runner retries a plan, it does not also repeat the Publish before it.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from schemas.manifest import Manifest
 logger = logging.getLogger("owt")
 
 CONTROL = -1
-"""Key of the messages that are no part."""
+"""Key of the messages that are not parts."""
 
 
 class Dataset(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """A handle of a finished dataset: what goes from stage to stage, some 200 bytes.
+    """A handle of a finished dataset, passed from stage to stage: about 200 bytes.
 
-    `uri` is that of its folder, or of the working directory for what begins a run; `digest` is over its files.
+    `uri` is the URI of its folder, or of the working directory at the start of a run; `digest` covers its files.
     """
 
     uri: str
@@ -61,9 +61,9 @@ class Dataset(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Stopped(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """In place of a dataset: a mistake of the user's was found, which no retry mends. Later stages pass it on.
+    """In place of a dataset: a user's mistake, which no retry can fix. Later stages pass it on.
 
-    `message` is one line that says what to do, `exit_code` that of the command.
+    `message` is one line that says what to do; `exit_code` is the command's exit code.
     """
 
     message: str
@@ -71,7 +71,7 @@ class Stopped(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Running(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """The stage is at work: `StageRun.name`, and the version of the manifest that it will replace."""
+    """A stage at work: `StageRun.name`, and the version of the manifest that it will replace."""
 
     work: str
     replaces: str | None = None
@@ -83,15 +83,15 @@ _Element: TypeAlias = tuple[int, bytes]
 
 
 class Start(beam.PTransform):
-    """The handle that a run begins with: of its working directory. Where the graph has a lease of its own, it is taken
-    here, and then the run's bases are pinned: nothing is written while the graph is built."""
+    """The handle that a run begins with, that of its working directory. A graph with its own lease takes the lease and
+    pins the run's bases here, so that building the graph writes nothing."""
 
     def __init__(self, runtime: Runtime, bases: Sequence[str] = (), stages: Sequence[tuple[Stage, Any]] = ()):
         super().__init__()
         self.runtime, self.bases, self.stages = runtime, bases, stages
 
     def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection[Dataset]:
-        with contextlib.suppress(OSError):  # for other languages' transforms: a killed run would leave it
+        with contextlib.suppress(OSError):  # used by other languages' transforms only; a killed run would leave it
             os.rmdir(begin.pipeline.local_tempdir)
         handle = begin | beam.Create([Dataset(self.runtime.workdir.uri)], reshuffle=False)
         if not self.runtime.own_lease:
@@ -112,13 +112,7 @@ class _Begin(beam.DoFn):
 
 
 class RunStage(beam.PTransform):
-    """A stage as a transform from the handle of the dataset before it to that of its output.
-
-    Args:
-      stage: what it does.
-      options: its options.
-      runtime: where and how it runs.
-    """
+    """A stage, with its options, as a transform from the handle of the dataset before it to that of its output."""
 
     def __init__(self, stage: Stage, options: Any, runtime: Runtime):
         super().__init__()
@@ -149,8 +143,8 @@ class RunStage(beam.PTransform):
 
 @contextlib.contextmanager
 def plain_labels() -> Iterator[None]:
-    """Build a graph in a notebook as elsewhere: Beam would put the cell's number before each label, and for that import
-    its interactive runner, which needs pandas before version 3."""
+    """Give the graph the same labels in a notebook as elsewhere. Beam would prefix each with the cell's number, and for
+    that import its interactive runner, which needs pandas before version 3."""
     original = apache_beam.pipeline.alter_label_if_ipython
     apache_beam.pipeline.alter_label_if_ipython = lambda *_: None
     try:
@@ -176,7 +170,7 @@ class _OfStage(beam.DoFn):
 
 
 class _Plan(_OfStage):
-    """A dataset's handle -> the control message, and the parts of the first step."""
+    """Dataset handle -> control message, and the parts of the first step."""
 
     def process(self, dataset: Dataset | Stopped) -> Iterator[_Element]:
         if isinstance(dataset, Stopped):
@@ -195,8 +189,8 @@ class _Plan(_OfStage):
 
 
 class _Work(beam.DoFn):
-    """Parts of one step -> handles of what they sent. On a cluster, parts are worked on as they come; in this machine's
-    own runner all are in one bundle, which the local pool works on."""
+    """Parts of one step -> handles of what they sent. On a cluster, each part is made when it arrives. On the local
+    runner, all parts are in one bundle, and the local pool makes them."""
 
     def __init__(self, work: Work):
         self.work = work
@@ -254,7 +248,7 @@ class _Work(beam.DoFn):
 
 
 class _Publish(_OfStage):
-    """The control message, once all shards have their records -> the handle of the output."""
+    """Control message, once all shards have their records -> handle of the output."""
 
     def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[Dataset | Stopped]:
         messages = [_decode(value) for value in element[1]]
@@ -266,7 +260,7 @@ class _Publish(_OfStage):
         running = next(message for message in messages if isinstance(message, Running))
         with _stopping(self.runtime, self.stage.name, "Publish") as stopped:
             manifest = publish_work(self.stage, self.options, self.runtime, running.work, running.replaces)
-            # The ledger as Beam's counters, for the runner's pages.
+            # The ledger as Beam's counters, which runners show.
             counts = {"rows_in": manifest.counts.entered, "rows_out": manifest.counts.left}
             counts |= {f"rejected_{reason}": count for reason, count in manifest.counts.rejected.items()}
             for name, count in counts.items():
@@ -277,7 +271,7 @@ class _Publish(_OfStage):
 
 
 class End(beam.PTransform):
-    """The end of a run. On a cluster it leaves the outcome where the launcher finds it, in the working directory."""
+    """The end of a run. On a cluster, stores the outcome in the working directory, where the launcher finds it."""
 
     def __init__(self, runtime: Runtime):
         super().__init__()
@@ -304,9 +298,9 @@ def _leave_outcome(dataset: Dataset | Stopped, runtime: Runtime) -> Dataset | St
 
 @contextlib.contextmanager
 def _stopping(runtime: Runtime, stage: str, what: str) -> Iterator[list[Stopped]]:
-    """On a cluster, what the user can mend goes into the list that is given, so that no runner tries it again; anything
-    else is raised, after a note for the launcher, which may only see the last words of a traceback. In this process
-    every error is raised, and kept as it is for whoever waits for the pipeline."""
+    """Handle the block's errors. On a cluster, a user's mistake is added to the yielded list, so that no runner retries
+    it; other errors are raised, and stored for the launcher, which may see only the end of a traceback. In this
+    process, every error is raised, and kept in `failures` for the caller."""
     stopped: list[Stopped] = []
     kept = keeping(runtime.workdir, runtime.owner) if runtime.own_lease else contextlib.nullcontext()
     try:
@@ -314,7 +308,7 @@ def _stopping(runtime: Runtime, stage: str, what: str) -> Iterator[list[Stopped]
             yield stopped
     except GeneratorExit:
         raise
-    except Superseded:  # an attempt that is late; what it would have made is there
+    except Superseded:  # a late attempt: its output exists
         logger.debug("%s, %s: this attempt is late", stage, what)
     except BaseException as error:
         if not runtime.on_cluster:

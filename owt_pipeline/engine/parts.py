@@ -1,4 +1,4 @@
-"""Parts at work: one part in this process, or many in the local pool's processes."""
+"""Making parts: one in this process, or many in the processes of the local pool."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from schemas.manifest import Manifest, ShardRecord
 _SLOW_SECONDS = 10.0
 
 BATCHES_COST = 1.1
-"""What a shard costs whose batches travel between processes, to one that a single process reads and writes."""
+"""Cost of a shard whose batches are sent between processes, relative to one that a single process reads and writes."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """A finished part: its record, what it sent to parts of the next step, as (key, slice), and the seconds that this
-    attempt took; 0 where the part was finished before."""
+    """A finished part: its record, the (key, slice) pairs it sent to the next step, and the seconds that this attempt
+    took; 0 if the part was finished before."""
 
     record: ShardRecord
     sent: Sequence[tuple[int, Slice]]
@@ -39,7 +39,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Work:
-    """One step of a stage at work, in a form that travels: what a process needs to make any part of it."""
+    """One step of a stage at work: everything a process needs to make any of its parts; picklable."""
 
     stage: Stage
     options: Any
@@ -55,7 +55,7 @@ class Work:
         return open_run(self.stage, self.options, self.runtime, self.folder)
 
     def keys_after(self) -> list[int]:
-        """Parts of the next step that exist even if nothing is sent to them; raises Superseded as `do` does."""
+        """Keys of the next step's parts that exist even if nothing is sent to them; raises Superseded as `do` does."""
         run = self.open()
         with superseding(run):
             return list(self.stage.steps[self.index + 1].keys(run))
@@ -63,7 +63,7 @@ class Work:
     def do(self, key: int, slices: Sequence[Slice]) -> Done:
         """Make a part, unless its record says that it is finished.
 
-        Raises Superseded where the stage's output was published since it was planned: an attempt that is late.
+        Raises Superseded if the attempt is late: the stage's output has been published since it was planned.
         """
         started = time.monotonic()
         run, seconds = self.open(), 0.0
@@ -93,14 +93,14 @@ def _make(run: StageRun, step: Step, key: int, slices: Sequence[Slice], replaces
         writer = ShardWriter(run.work, records, key, {}, step=step.name, replaces=replaces)
     with writer:
         step.work(run, key, slices, writer)
-    # Where another attempt's record came first, its files are those that count.
+    # If another attempt's record came first, that attempt's files count.
     return writer.record if writer.is_first else read_record(records, record_name(key))
 
 
 def do_locally(work: Work, parts: Mapping[int, Sequence[Slice]]) -> Iterator[tuple[int, Done]]:
     """Make parts with the local pool, the largest first; yields each when it is finished.
 
-    Raises what a part raised, and WorkerError where a process died; the other processes are then killed.
+    Raises what a part raised, or WorkerError if a process died; the other processes are then killed.
     """
     step, run = work.step, work.open()
     if (known := step.rows(run)) is not None:
@@ -128,9 +128,9 @@ def do_locally(work: Work, parts: Mapping[int, Sequence[Slice]]) -> Iterator[tup
 
 
 def make_here(stage: Stage, options: Any, runtime: Runtime) -> Manifest:
-    """Run a stage in this process and its pool, without a runner: what the graph does of it, step after step.
+    """Run a stage in this process and its pool, without a runner: the same phases and steps as in the graph.
 
-    Raises UserError for what the user can mend, LedgerError where the stage's sum does not hold.
+    Raises UserError for errors that the user can fix, LedgerError if rows were lost or invented.
     """
     run = plan_stage(stage, options, runtime)
     if isinstance(run, Manifest):
@@ -148,15 +148,16 @@ def make_here(stage: Stage, options: Any, runtime: Runtime) -> Manifest:
 
 
 def title(stage: Stage, step: Step) -> str:
-    """How the progress names a step."""
+    """The name of a step in the progress."""
     return stage.name if step.name == SHARDS else f"{stage.name} ({step.name})"
 
 
 def _in_processes(
     work: Work, rows: Mapping[int, int], parts: Mapping[int, Sequence[Slice]]
 ) -> Iterator[tuple[int, Done]]:
-    """Parts in worker processes, each by one of them. Where the step spreads `batches`, this process shares out those
-    of a shard that is more than a worker's share of what is left: one much larger than the others, or the last ones."""
+    """Make each part in one worker process. If the step spreads `batches`, a shard that is more than a worker's share
+    of the remaining rows (one much larger than the others, or one of the last) is made here, and its batches are
+    distributed to the workers."""
     workers, divisible = work.runtime.workers, work.step.spread == "batches"
     pool = shared_pool(workers)
     waiting = sorted(rows, key=lambda key: rows[key])
@@ -193,7 +194,7 @@ def _in_processes(
 
 
 def _slowest(begun: Mapping[int, float]) -> str:
-    """The part that has been at work for longest, once that is worth saying."""
+    """The part that has taken longest so far, once it is slow."""
     since, key = min(((since, key) for key, since in list(begun.items())), default=(0.0, 0))
     seconds = time.monotonic() - since
     return f"part {key} for {seconds:.0f} s" if begun and seconds >= _SLOW_SECONDS else ""
@@ -202,7 +203,7 @@ def _slowest(begun: Mapping[int, float]) -> str:
 def _in_threads(
     work: Work, keys: Sequence[int], parts: Mapping[int, Sequence[Slice]], together: int
 ) -> Iterator[tuple[int, Done]]:
-    """Parts in threads, some at once: for work that waits, or that gives the pool's processes something to do."""
+    """Make `together` parts at once in threads: for parts that wait, or that use the pool themselves."""
     threads = ThreadPoolExecutor(together)
     given = {threads.submit(work.do, key, parts[key]): key for key in keys}
     cancelled: CancelledError | None = None
@@ -212,7 +213,7 @@ def _in_threads(
                 key = given.pop(future)
                 try:
                     done = future.result()
-                except CancelledError as error:  # another part has failed, closed the pool, and is about to say so
+                except CancelledError as error:  # another part has failed and closed the pool; its error comes next
                     cancelled = error
                     continue
                 yield key, done

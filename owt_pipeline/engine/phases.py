@@ -1,5 +1,5 @@
-"""The phases of a stage: planning it, opening it in any process that works for it, publishing its output; and what
-came of it: kept in this process for whoever waits, and on a cluster in the working directory."""
+"""The phases of a stage: plan it, open it in any process that works for it, publish its output. Also the result of a
+run: kept in this process for its caller, and on a cluster in the working directory."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ _OUTCOME_NAME = ".outcome"
 _SKEW = "skew"  # folder of the versions of workers that have others than the run
 
 failures: list[BaseException] = []
-"""What was raised in this process, before Beam wrapped it."""
+"""Errors raised in this process, before Beam wrapped them."""
 
 seconds: dict[str, float] = {}
 """Seconds each stage took, by stage name, for stages published by this process."""
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """What an attempt at planning has found out: kept with the plan, under the name of its content, for the processes
-    that work on what this attempt emits. The fields are those of `StageRun`."""
+    """The result of one attempt at planning, stored with the plan under a digest of its content, for the processes that
+    work on the parts this attempt emits. The fields are those of `StageRun`."""
 
     properties: dict[str, Any]
     assets: list[ShardFile]
@@ -65,9 +65,9 @@ class Prepared(msgspec.Struct, frozen=True):
 
 
 def plan_stage(stage: Stage, options: Any, runtime: Runtime) -> Manifest | StageRun:
-    """What has to be done: the manifest where the output is finished, else the stage ready to work.
+    """The manifest if the output is finished, otherwise the stage ready to work.
 
-    Raises UserError for what the user can mend.
+    Raises UserError for errors that the user can fix.
     """
     if runtime.owner and runtime.on_cluster and not is_in_sight(runtime.workdir):
         raise out_of_sight(runtime.workdir)
@@ -76,7 +76,7 @@ def plan_stage(stage: Stage, options: Any, runtime: Runtime) -> Manifest | Stage
         seen = version_of_manifest(runtime.workdir, stage.output)
         try:
             return _plan_stage(stage, options, runtime, seen)
-        except Exception:  # whatever: another attempt that publishes removes what this one reads and writes
+        except Exception:  # of any type: another attempt that publishes removes the files that this one uses
             if version_of_manifest(runtime.workdir, stage.output) == seen:
                 raise
 
@@ -120,9 +120,9 @@ def _prepared_name(attempt: str) -> str:
 
 
 def finished_output(stage: Stage, options: Any, workdir: Storage) -> Manifest | None:
-    """The manifest of the stage's output where that is finished and what the options would make; None otherwise.
+    """The manifest of the stage's output if it is finished and is what these options would make; None otherwise.
 
-    Raises UserError where an input is missing or a source cannot be read.
+    Raises UserError if an input is missing or a source cannot be read.
     """
     found = _look(stage, options, workdir, "")
     return found if isinstance(found, Manifest) else None
@@ -141,21 +141,21 @@ def _look(
     if output.manifest is None or not output.is_finished(plan):
         return plan, inputs, output
     if is_held(workdir, owner):
-        output.tidy()  # after a run that was killed between its manifest and this line, or had other options
+        output.tidy()  # a run that was killed after it wrote its manifest, or had other options, left files
     return output.manifest
 
 
-_opened: tuple[Any, StageRun] | None = None  # the one this process works on: read once, not once a part
+_opened: tuple[Any, StageRun] | None = None  # the run this process works on: opened once, not once per part
 
 
 def open_run(stage: Stage, options: Any, runtime: Runtime, work: str) -> StageRun:
-    """The stage at work, in a process that works on its parts or publishes it; `work` is `StageRun.name`.
+    """The stage at work, in a process that makes its parts or publishes it; `work` is `StageRun.name`.
 
-    Raises Superseded where the work is gone, because the output was published.
+    Raises Superseded if the work is gone, because the output was published.
     """
     global _opened
     key = (stage.name, options, runtime.workdir.uri, runtime.workers, runtime.owner, work)
-    found = _opened  # another thread may open another one
+    found = _opened  # another thread may replace it
     if found is None or found[0] != key:
         found = _opened = (key, _open_run(stage, options, runtime, work))
     return found[1]
@@ -187,7 +187,7 @@ def _open_run(stage: Stage, options: Any, runtime: Runtime, name: str) -> StageR
 
 @contextlib.contextmanager
 def superseding(run: StageRun) -> Iterator[None]:
-    """Raise Superseded in place of any error of an attempt that is late: what it reads may be gone."""
+    """Turn any error of a late attempt into Superseded: files that it reads may have been removed."""
     try:
         yield
     except Superseded:
@@ -199,20 +199,20 @@ def superseding(run: StageRun) -> Iterator[None]:
 
 
 def publish_work(stage: Stage, options: Any, runtime: Runtime, work: str, replaces: str | None) -> Manifest:
-    """The manifest of the stage at work in `work`, whichever attempt at publishing it came first.
+    """Publish the stage at work in `work`; returns its manifest, even if another attempt has published it first.
 
-    `replaces` is the version of the manifest that the attempt's plan saw. Raises LeaseLost where another run has
-    published something else, LedgerError where the work is gone and nobody has published it, and what `publish_stage`
+    `replaces` is the version of the manifest that the attempt's plan saw. Raises LeaseLost if another run has published
+    something else, LedgerError if the work is gone although nobody has published it, and whatever `publish_stage`
     raises.
     """
     try:
         return publish_stage(open_run(stage, options, runtime, work))
-    except Exception as error:  # whatever: another attempt removes what this one reads
-        is_late = isinstance(error, Superseded)  # S3 gives equal manifests one version
+    except Exception as error:  # of any type: another attempt that publishes removes the files that this one reads
+        is_late = isinstance(error, Superseded)  # on S3, equal manifests have the same version
         is_new = version_of_manifest(runtime.workdir, stage.output) != replaces
         output = look_at(runtime.workdir, stage.output) if is_new or is_late else None
         if output is None or output.manifest is None or not (is_new or not output.problems):
-            if is_late:  # which would end this attempt quietly
+            if is_late:  # Superseded would end this attempt without an error
                 raise LedgerError(f"{stage.name} cannot be published: {error}, or damaged") from error
             raise
         if not output.manifest.fingerprint.startswith(work.partition("/")[0]):
@@ -223,8 +223,8 @@ def publish_work(stage: Stage, options: Any, runtime: Runtime, work: str, replac
 
 
 def publish_stage(run: StageRun) -> Manifest:
-    """Write the manifest from the shards' records; raises LedgerError where one is missing or the sum does not hold,
-    Superseded where the output was published since the stage was planned."""
+    """Write the manifest from the shards' records; raises LedgerError if one is missing or the sums are wrong,
+    Superseded if the output was published since the stage was planned."""
     if run.is_superseded():
         raise Superseded(f"{run.workdir}/{run.stage.output} was published")
     by_shard = {record.shard: record for record in run.read_records(SHARDS)}
@@ -278,7 +278,7 @@ def publish_stage(run: StageRun) -> Manifest:
 
 
 def _skew_of(run: StageRun) -> dict[str, Any]:
-    """The versions of the run and of the workers that had others, for the manifest; nothing where none had."""
+    """For the manifest: the versions of the run, and those of workers that had others; empty if none had."""
     if not run.runtime.allow_version_skew:
         return {}
     folder = run.work / _SKEW
@@ -287,7 +287,7 @@ def _skew_of(run: StageRun) -> dict[str, Any]:
 
 
 def _is_at_hand(stage: Stage, reader: DatasetReader) -> bool:
-    """Whether an input was not discarded; raises UserError for a required one that was."""
+    """Whether an input can be read; raises UserError if a required one was discarded."""
     discarded = is_discarded(reader.workdir, reader.name)
     if discarded and reader.name in stage.inputs:
         raise UserError(
@@ -298,7 +298,7 @@ def _is_at_hand(stage: Stage, reader: DatasetReader) -> bool:
 
 
 def _check_replaceable(stage: Stage, options: Any, plan: Plan, output: Output, workdir: Storage) -> None:
-    """Raise UserError where part of the output is lost and could only be fetched as it is now."""
+    """Raise UserError if part of the output is lost and the web may no longer have it."""
     if not stage.irreplaceable(options):
         return
     if output.is_of(plan):
@@ -316,7 +316,7 @@ def _check_replaceable(stage: Stage, options: Any, plan: Plan, output: Output, w
 
 
 def _drop_damaged(folder: Storage, records: Storage) -> None:
-    """Empty the records of a step's parts whose files are not as they say: a step is not synced to the disk."""
+    """Empty the records of a step's parts whose files are damaged: an intermediate step is not synced to the disk."""
     for record, version in read_records(records):
         try:
             holds = all(folder.size(f.path) == f.bytes and folder.sha256(f.path) == f.sha256 for f in record.files)
@@ -327,7 +327,7 @@ def _drop_damaged(folder: Storage, records: Storage) -> None:
 
 
 def log_entry(manifest: Manifest, started: float, seconds: float, **where: Any) -> dict[str, Any]:
-    """What the run's log says of a stage that was published; `where` it ran is `host` and `workers` or `machines`."""
+    """The entry of the run's log for a published stage; `where` is `host` and either `workers` or `machines`."""
     return {
         "stage": manifest.stage,
         "fingerprint": manifest.fingerprint,
@@ -342,13 +342,13 @@ def log_entry(manifest: Manifest, started: float, seconds: float, **where: Any) 
 
 
 def append_to_log(workdir: Storage, entry: Mapping[str, Any]) -> None:
-    """Add a line to the run's log, which is rewritten."""
+    """Add a line to the run's log."""
     line = f"{json.dumps(entry)}\n".encode()
     workdir.change(RUN_LOG, lambda log: None if log and line in log else (log or b"") + line)
 
 
 def read_log(workdir: Storage) -> list[dict]:
-    """The entries of a run's log; those that cannot be read are left out."""
+    """The entries of a run's log, without lines that cannot be read."""
     found = workdir.read_version(RUN_LOG)
     entries = []
     for line in found[0].decode(errors="replace").splitlines() if found else ():
@@ -360,8 +360,13 @@ def read_log(workdir: Storage) -> list[dict]:
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """The outcome of a run on a cluster, in the working directory: why it stopped or failed, "" where it did not; the
-    command's exit code; and the traceback, for a failure that is not the user's."""
+    """The outcome of a run on a cluster, stored in the working directory.
+
+    Attributes:
+      message: why it stopped or failed; empty if it did not.
+      exit_code: the command's exit code.
+      failure: the traceback, if the error is not the user's.
+    """
 
     message: str = ""
     exit_code: int = 0
@@ -375,7 +380,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Result:
-    """What came of one stage: its manifest, and how long it took; None where its output was finished."""
+    """The result of one stage: its manifest, and the seconds it took; None if its output was finished before."""
 
     stage: Stage
     manifest: Manifest
@@ -393,13 +398,13 @@ class Result:
 
 
 def note_published(stage: Stage, manifest: Manifest, taken: float) -> None:
-    """Note that a stage's output was published, for `results_of` in this process, and say so."""
+    """Remember for `results_of` that this process published a stage's output, and log it."""
     seconds[stage.name] = taken
     Result(stage, manifest, taken).log()
 
 
 def results_of(stages: Sequence[tuple[Stage, Any]], workdir: Storage) -> list[Result]:
-    """The outcome of each stage, once the job has ended; says so of those that it found finished."""
+    """The result of each stage, once the job has ended; logs those that were finished before."""
     results = []
     for stage, _ in stages:
         results.append(Result(stage, require_manifest(workdir, stage.output), seconds.get(stage.name)))
@@ -409,13 +414,13 @@ def results_of(stages: Sequence[tuple[Stage, Any]], workdir: Storage) -> list[Re
 
 
 def write_outcome(workdir: Storage, outcome: Outcome) -> None:
-    """Leave the outcome for the launcher; what cannot be written is lost, and the runner's own words have to do."""
+    """Store the outcome for the launcher. If that fails, the launcher shows the runner's own message."""
     with contextlib.suppress(OSError, UserError):
         workdir.write(_OUTCOME_NAME, msgspec.json.encode(outcome))
 
 
 def read_outcome(workdir: Storage) -> Outcome | None:
-    """What the job left; None where it left nothing that can be read."""
+    """The outcome that the job stored; None if there is none, or none that can be read."""
     try:
         return msgspec.json.decode(workdir.read(_OUTCOME_NAME), type=Outcome)
     except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
@@ -423,5 +428,5 @@ def read_outcome(workdir: Storage) -> Outcome | None:
 
 
 def forget_outcome(workdir: Storage) -> None:
-    """Remove what a job left."""
+    """Remove the outcome that a job stored."""
     workdir.delete(_OUTCOME_NAME)

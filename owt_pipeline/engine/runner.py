@@ -1,7 +1,7 @@
-"""Running stages: which are finished, the graph of the others, the runner, and what came of it.
+"""Running stages: find out which are finished, build the graph of the others, run it, and return the results.
 
-The launcher looks at the stages in order; those that are finished are left out of the graph, and where all are, Beam
-is not even imported.
+The launcher looks at the stages in order and leaves finished ones out of the graph. If all are finished, Beam is not
+even imported.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ logger = logging.getLogger("owt")
 
 LOCAL_RUNNERS = {"", "FnApiRunner", "DirectRunner"}
 WATCH_SECONDS = 2.0
-"""Between two looks at what a job on a cluster has done."""
+"""Seconds between two looks at the progress of a job on a cluster."""
 
 
 def run_stages(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, *, check_later: bool = False) -> list[Result]:
     """Run stages with their options, in order, as one job; finished ones are skipped.
 
-    With `check_later`, what later stages cannot read is an error before the first one runs, not when their turn comes.
+    With `check_later`, sources that a later stage cannot read are an error before the first stage runs.
 
-    Raises UserError for what the user can mend, LedgerError where a stage's sum does not hold.
+    Raises UserError for errors that the user can fix, LedgerError if rows were lost or invented.
     """
     results: list[Result] = []
     for number, (stage, options) in enumerate(stages):
@@ -91,7 +91,7 @@ def _run_graph(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Re
         return _run_on_cluster(stages, runtime)
     try:
         job = in_thread(lambda: _run_locally(stages, runtime))
-        while not job.done():  # so that this thread takes Ctrl-C and SIGTERM at once; the other is then left behind
+        while not job.done():  # so that this thread handles Ctrl-C and SIGTERM at once; the job's thread is abandoned
             wait([job], 0.1)
         job.result()
     except KeyboardInterrupt:
@@ -105,7 +105,7 @@ def _run_graph(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Re
 
 
 def _run_locally(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> None:
-    """On the FnApiRunner, named outright: `DirectRunner` picks one of three by the pipeline's shape."""
+    """Run on the FnApiRunner: `DirectRunner` would choose one of three runners by the pipeline's shape."""
     if runtime.workers > 1:
         modules = [parts.__name__, *sorted({type(stage).__module__ for stage, _ in stages} - {"__main__"})]
         start_server(modules + [needed for stage, options in stages for needed in stage.preload(options)])
@@ -117,7 +117,8 @@ def _run_locally(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> None:
         from owt_pipeline.engine.graph import build
 
     class Options(PipelineOptions):
-        """Beam looks at its options some hundred times as it builds a graph, and parses them anew each time."""
+        """Caches views: Beam asks for them some hundred times while it builds a graph, and parses its flags each
+        time."""
 
         def view_as(self, cls: Any) -> Any:
             if cls not in views:
@@ -175,7 +176,7 @@ def _run_on_cluster(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> li
     if runtime.owner:
         name_job(workdir, runtime.owner, None)
     outcome = read_outcome(workdir)
-    # A failure that a job has noted which succeeds was tried again, or is of an attempt that was given up.
+    # If the job succeeded, a failure that it stored was retried, or came from an attempt that was given up.
     if failed is not None or not (outcome and outcome.failure):
         _raise_outcome(outcome)
     if failed is not None:
@@ -189,7 +190,7 @@ def _run_on_cluster(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> li
 
 
 def _raise_outcome(outcome: Outcome | None) -> None:
-    """Raise why a job has stopped or failed, where it has left that."""
+    """Raise the error for which a job stopped or failed, if it stored one."""
     if outcome is not None and outcome.failure:
         raise WorkerError(f"{outcome.message}\n{outcome.failure}") from None
     if outcome is not None and outcome.message:
@@ -197,7 +198,7 @@ def _raise_outcome(outcome: Outcome | None) -> None:
 
 
 class Watch:
-    """What a job on a cluster has done so far, as the working directory shows it: stages published, parts recorded."""
+    """The progress of a job on a cluster, as seen in the working directory: published stages, and records of parts."""
 
     def __init__(self, stages: Sequence[tuple[Stage, Any]], workdir: Storage):
         self._stages, self._workdir = [stage for stage, _ in stages], workdir
@@ -216,15 +217,15 @@ class Watch:
             self._ended.set()
             thread.join()
             with contextlib.suppress(OSError, UserError):
-                self.note_published()  # also what was published right before the job failed
+                self.note_published()  # includes stages published right before the job failed
 
     def is_published(self, stage: Stage) -> bool:
-        """Whether a stage, which had to run, has done so."""
+        """Whether a stage of this job has been published."""
         return self._content(stage) != self._before[stage.name]
 
     def _follow(self) -> None:
         while not self._ended.is_set():
-            with contextlib.suppress(OSError, UserError):  # a bucket that does not answer costs a look, not the run
+            with contextlib.suppress(OSError, UserError):  # a bucket that does not answer delays the progress only
                 self.note_published()
                 for stage in self._stages:
                     if stage.name not in seconds and (found := self._parts(stage)):
@@ -232,7 +233,7 @@ class Watch:
             self._ended.wait(WATCH_SECONDS)
 
     def _show(self, stage: Stage, folder: str, name: str) -> None:
-        """The progress of one step, from its records, until the next one begins or the stage is published."""
+        """Show the progress of one step, from its records, until the next one begins or the stage is published."""
         step = next(step for step in stage.steps if step.name == name)
         work = work_of(self._workdir, stage.output) / folder
         plan = read_plan(work)
@@ -257,13 +258,13 @@ class Watch:
                 self._ended.wait(WATCH_SECONDS)
 
     def _parts(self, stage: Stage) -> tuple[str, str] | None:
-        """The folder of the stage's work, and the last of its steps that has begun; None where it is not at work."""
+        """The folder of the stage's work, and the last step that has begun; None if the stage is not at work."""
         names = work_of(self._workdir, stage.output).names()
         begun = {name.split("/")[1]: name.split("/")[0] for name in reversed(names) if name.count("/") >= 2}
         return next(((begun[step.name], step.name) for step in reversed(stage.steps) if step.name in begun), None)
 
     def note_published(self) -> None:
-        """Say which stages were published since it was last called."""
+        """Log the stages that were published since the last call."""
         for stage in self._stages:
             if stage.name not in seconds and self.is_published(stage):
                 taken, self._since = time.monotonic() - self._since, time.monotonic()
@@ -276,7 +277,7 @@ class Watch:
 def _log_metrics(stages: Sequence[tuple[Stage, Any]], workdir: Storage, result: Any) -> None:
     """Append the job's Beam counters to the run's log."""
     found: dict[str, Counter[str]] = {stage.name: Counter() for stage, _ in stages}
-    metrics = result.metrics().query()  # a figure for each transform that counts
+    metrics = result.metrics().query()  # one entry per transform that counts
     for counter in metrics["counters"]:
         if (name := counter.key.metric).namespace in found:
             found[name.namespace][name.name] += counter.result
@@ -291,7 +292,8 @@ def _log_metrics(stages: Sequence[tuple[Stage, Any]], workdir: Storage, result: 
 
 
 def check_beam_flags(flags: Sequence[str], own: Sequence[str]) -> None:
-    """Raise UsageError for a flag that neither a stage (its `own`) nor Beam knows: Beam itself would ignore it."""
+    """Raise UsageError for a flag that is not in `own`, the stages' flags, and that Beam does not know: Beam would
+    ignore it."""
     if not flags:
         return
     from apache_beam.options.pipeline_options import PipelineOptions
@@ -303,6 +305,6 @@ def check_beam_flags(flags: Sequence[str], own: Sequence[str]) -> None:
     for flag in flags:
         name = flag.split("=", 1)[0]
         if name.startswith("-") and name not in known:
-            # Beam's are hundreds, of which one is always somewhat like it.
+            # Beam has hundreds of flags, so one is always somewhat similar.
             near = difflib.get_close_matches(name, own, n=1) or difflib.get_close_matches(name, known, n=1, cutoff=0.8)
             raise UsageError(f"unknown flag {name}" + (f"; did you mean {near[0]}?" if near else "; see --help"))

@@ -1,15 +1,15 @@
-"""Stages: what each declares, and how its output becomes finished. No Beam: `graph.py` makes transforms of this.
+"""Stages: what a stage declares (`Stage`, `Step`) and what its functions are given (`StageRun`). No Beam: `graph.py`
+turns stages into transforms.
 
-A stage reads datasets of the working directory and writes one, in three phases, each of which may run on another
-machine:
+A stage reads datasets of the working directory and writes one, in three phases. Each phase may run on another machine:
 
-    plan      what has to be made: nothing where the output is finished, else the parts that are missing
-    work      step by step, each step's parts anywhere and in any order; the last step's parts are the output's shards
-    publish   the manifest, from the shards' records
+    plan      find out what to make: nothing if the output is finished, otherwise the missing parts
+    work      make the parts, step by step; the last step's parts are the output's shards
+    publish   write the manifest from the shards' records
 
-While it works, `ledger/DATASET/.work/FINGERPRINT/` holds `plan.json` (what is being made), `prepared-DIGEST.json` (what
-an attempt at planning found out), and each step's records; the manifest comes last, and `.work` goes. So a rerun skips
-finished stages, and an interrupted stage continues with the parts that have no record.
+During the work, `ledger/DATASET/.work/FINGERPRINT/` holds `plan.json` (what is being made), `prepared-DIGEST.json` (the
+result of one attempt at planning) and the records of each step. Publishing removes it. A rerun therefore skips finished
+stages, and an interrupted stage continues with the parts that have no record.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ SHARDS = "shards"
 
 @dataclass(frozen=True)
 class Runtime:
-    """How a stage runs, as opposed to what it makes: nothing here shapes a byte of the output.
+    """How and where a stage runs. Nothing here changes a byte of the output.
 
     Attributes:
-      workers: processes of the local pool; on a cluster, one part at a time is worked on in each of its processes.
+      workers: processes of the local pool; on a cluster, each process makes one part at a time.
       beam_flags: Beam's flags; none for the local runner.
-      owner: of the lease that is held on the working directory; empty: none.
-      own_lease: whether the graph takes and keeps this lease, since no process waits that does.
-      on_cluster: whether parts run where the runner places them, and not in the pool of this process.
-      place: what the run's log says of where it runs, if that is not this machine.
-      ended: the job that worked for the run before, and has ended without a launcher that waited for it.
-      unattended: whether nobody waits for the job's end, so that it has to fail where a user's mistake is found.
-      versions: on a cluster, those of what shapes bytes in the process that started the run.
-      allow_version_skew: whether workers may have others, which the manifest then names.
+      owner: owner of the lease on the working directory; empty if no lease is held.
+      own_lease: whether the graph itself takes and renews the lease, because no process waits for the job.
+      on_cluster: whether the runner places the parts, rather than the pool of this process.
+      place: where the run takes place, for the run's log; None for this machine.
+      ended: the run's previous job, if it ended while no launcher waited for it.
+      unattended: whether nobody waits for the job, so that it has to fail when it finds a user's mistake.
+      versions: on a cluster, the versions of everything that shapes bytes, in the process that started the run.
+      allow_version_skew: whether workers may have other versions; the manifest then names them.
     """
 
     workdir: Storage
@@ -76,14 +76,14 @@ class Runtime:
     allow_version_skew: bool = False
 
     def elsewhere(self, stages: Iterable[Stage], place: Mapping[str, Any]) -> Runtime:
-        """The same for stages whose parts run where a runner places them, as they do on a cluster."""
+        """The same runtime, with parts placed by a runner on a cluster."""
         found = versions_of_everything(name for stage in stages for name in stage.libraries)
         return dataclasses.replace(self, on_cluster=True, place=place, workers=1, versions=tuple(found.items()))
 
     def skew(self) -> dict[str, str]:
-        """The versions of this process where they are not those of the run's; none where they are.
+        """The versions of this process if they differ from the run's; empty if they do not.
 
-        Raises UserError where they differ and may not.
+        Raises UserError if they differ and `allow_version_skew` is not set.
         """
         return version_skew(dict(self.versions), self.allow_version_skew) if self.versions else {}
 
@@ -97,34 +97,34 @@ def _unknown(_: StageRun) -> None:
 
 
 def what_was_sent(_: StageRun) -> Iterable[int]:
-    """`Step.keys` of a step whose parts are those that something was sent to."""
+    """`Step.keys` of a step that has a part for each key that rows were sent to, and no others."""
     return ()
 
 
 def one_part(_: StageRun) -> Iterable[int]:
-    """`Step.keys` of a step that is one part, whatever was sent."""
+    """`Step.keys` of a step that always has exactly one part."""
     return (0,)
 
 
 @dataclass(frozen=True)
 class Step:
-    """One round of a stage's work: parts, each made by one call.
+    """One round of a stage's work: parts, each made by one call of `work`.
 
-    The first step's parts are `keys`. Those of another step are the keys that rows were sent to by the step before
-    (`ShardWriter.send`), and `keys` too. The last step's parts are the shards of the output; only a stage whose output
-    has none, since all of it is assets (the report), ends with another step.
+    The first step's parts are `keys`. A later step's parts are `keys` and every key that the step before sent rows to
+    (`ShardWriter.send`). The last step's parts are the shards of the output.
 
     Attributes:
-      work: `work(run, key, slices, writer)`: makes part `key` of what was sent to it. Called again, it writes the same.
-      name: of the step's folder; the last step's is `shards`.
+      work: `work(run, key, slices, writer)` makes part `key` from the rows that were sent to it. Calling it again
+        writes the same bytes.
+      name: name of the step's folder; the last step is called `shards`.
       keys: parts that exist even if nothing is sent to them; all shards by default.
-      rows: rows that each of `keys` reads, for the progress and so that the largest go first; what was sent otherwise.
-      outputs: schemas of named outputs of the last step (`train`, `val`) in place of the dataset's own.
-      spread: what the local pool's processes share: `shards`, of which each makes some; or also a shard's `batches`
-        where shards are few (`run.map_batches`). Without it parts are made in the run's own process, one after the
-        other, and spread their work themselves.
-      together: how many parts are made at once in threads of the run's own process, whatever `spread` says: for work
-        that waits. A number, or what gives it for a run; with 1, parts are made as `spread` says.
+      rows: input rows of each part, for the progress and to start the largest parts first; by default the rows sent.
+      outputs: schemas of the last step's named outputs (`train`, `val`), in place of the dataset's own schema.
+      spread: what the processes of the local pool share: `shards`, or `batches` too, if there are few shards
+        (`run.map_batches`). If empty, the run's own process makes one part after the other, and each part may use the
+        pool.
+      together: parts made at once in threads of the run's own process, for work that waits; a number, or a function of
+        the run. If 1, `spread` applies.
     """
 
     work: Callable[[StageRun, int, Sequence[Slice], ShardWriter], None]
@@ -137,26 +137,26 @@ class Step:
 
 
 class Stage:
-    """A stage, as its room declares it: a subclass, whose docstring is the first paragraph of `owt NAME --help`.
+    """A stage. Each is a subclass, whose docstring is the first paragraph of `owt NAME --help`.
 
-    The attributes say what the stage reads, does and writes; the methods, in the order in which they are called, what
-    more there is to it. `owt_pipeline/export/stage.py` is an example to copy. An instance holds nothing of a run, so
-    that any process can have it by the name of its class.
+    The attributes say what the stage reads, does and writes. The methods, in the order in which they are called, are
+    for what the attributes cannot say; most stages override few of them. `owt_pipeline/export/stage.py` is an example
+    to copy. Instances have no state, so any process can create one from the class's name.
 
     Attributes:
       name: the stage's name, `owt NAME`.
       inputs: the datasets it reads; the first one gives the number of shards.
-      optional_inputs: datasets it reads where they are there.
-      bases: what it reads of the runs that this one builds on: datasets, or lists.
-      lists: files of the working directory that shape the output where they are there.
+      optional_inputs: datasets it reads if they exist.
+      bases: datasets and lists it reads from the runs that this one builds on.
+      lists: files of the working directory that shape the output if they exist.
       output: the dataset it writes.
       options: its frozen dataclass of options.
       version: raised whenever the code would write other bytes from the same input.
       libraries: distributions whose version shapes the bytes, for the manifest.
       steps: its work.
-      shard_local: shard k of the output is made from shard k of the inputs alone: where an input has changed, the
-        shards whose part of it has not are kept.
-      positional: the option that takes the arguments without a flag, if one does.
+      shard_local: whether shard k of the output is made from shard k of the inputs alone. If so, when an input changes,
+        the shards whose part of it is unchanged are kept.
+      positional: the option that takes the arguments without a flag, if any.
       example: a command line for `--help`.
     """
 
@@ -179,52 +179,52 @@ class Stage:
         return inspect.getdoc(type(self)) or ""
 
     def shaping(self, options: Any, workdir: Storage) -> dict[str, Any]:
-        """The options that shape the bytes, by name, with what the working directory decides where one is not given.
+        """The options that shape the bytes, by name; defaults that depend on the working directory are filled in.
 
         The stage finds them in `run.plan.options`.
         """
         return shaping_options(options)
 
     def sources(self, options: Any) -> Sequence[dict[str, Any]]:
-        """The files outside the working directory that the output depends on; UserError where one cannot be read."""
+        """Files outside the working directory that the output depends on; raises UserError for an unreadable one."""
         return ()
 
     def sample(self, options: Any, workdir: Storage, bases: Sequence[Base]) -> Any:
-        """What to expect of the sources, from a part of them, for a dry run; None without any."""
+        """An estimate from a sample of the sources, for a dry run; None if the stage has no sources."""
         return None
 
     def again(self, options: Any, workdir: Storage, manifest: Manifest) -> bool:
-        """Whether the options ask for some of a finished output to be made again, which is then noted in `lists`.
+        """Whether the options ask for parts of a finished output to be made again. If so, notes in `lists` which ones.
 
-        The launcher calls it.
+        Called by the launcher only.
         """
         return False
 
     def irreplaceable(self, options: Any) -> bool:
-        """Whether the output, once lost, cannot be made again: it is of the web as it was.
+        """Whether a lost output cannot be made again, because it shows the web as it was.
 
-        What is lost of it is an error, unless the options ask for it.
+        If so, a missing or damaged file is an error, unless the options ask for it to be fetched again.
         """
         return False
 
     def preload(self, options: Any) -> Sequence[str]:
-        """What all worker processes need and is costly to load, for the process that they are forked from: modules,
-        and `module:function`s to call, which keep what they load."""
+        """What the process that workers are forked from loads once for all of them: modules to import, and
+        `module:function`s to call, which cache what they load."""
         return ()
 
     def fits(self, options: Any, base: Base) -> None:
-        """Raise UserError for a run that cannot be built on with these options."""
+        """Raise UserError if this stage, with these options, cannot build on `base`."""
 
     def num_shards(self, options: Any) -> int | None:
-        """Shards of the output; None for as many as the first input has."""
+        """Number of shards of the output; None for that of the first input."""
         return None
 
     def listed(self, workdir: Storage, inputs: Mapping[str, DatasetReader]) -> Callable[[int], Any]:
-        """A function that gives what the `lists`, and those of the bases, say of a shard, as JSON."""
+        """A function from a shard to what the `lists`, and those of the bases, say about it, as JSON."""
         return lambda shard: None
 
     def prepare(self, run: StageRun) -> None:
-        """Called where the stage has to run, before any part: raises UserError for options that cannot be, sets
+        """Called before the parts, if the stage has to run: raises UserError for impossible options, sets
         `run.properties`, writes assets."""
 
     def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> None:
@@ -234,21 +234,22 @@ class Stage:
 
 @dataclass
 class StageRun:
-    """A stage at work: what its functions are given, in whichever process they run.
+    """A stage at work: the first argument of its functions, in whichever process they run.
 
     Attributes:
-      inputs: a reader for each dataset of `stage.inputs`, and of `stage.optional_inputs` where it is there.
-      attempt: digest of what the attempt at planning has found out, which names it.
-      replaces: version of the output's manifest when that attempt looked; None where there was none.
-      work: the folder for intermediate steps; it goes when the stage is done.
-      properties: for the manifest: set by `prepare` or `finish`.
+      inputs: a reader for each dataset of `stage.inputs`, and for each of `stage.optional_inputs` that exists.
+      plan: what is being made.
+      work: the folder of the plan's work; removed when the output is published.
+      properties: properties for the manifest, set by `prepare` or `finish`.
       assets: files of the complete dataset.
-      contents: of those assets that `publish_stage` has yet to write, by path.
       started: when the stage began, in seconds since 1970.
-      kept: shards that need not be made again.
-      counts: set by `finish` in a stage whose ledger is not that of its shards (dedupe's decisions).
-      stats: further counts of the stage, apart from those of its shards.
-      bases: the runs that this one builds on, the oldest first, for a stage that reads something of them.
+      kept: number of shards that need not be made again.
+      counts: set by `finish` if the stage's ledger is not the sum over its shards (dedupe's decisions).
+      stats: counts of the stage apart from those of its shards.
+      bases: the runs that this one builds on, the oldest first, if the stage reads any of their data.
+      attempt: digest of what the attempt at planning found out; it names the attempt.
+      replaces: version of the output's manifest that the attempt saw; None if there was none.
+      contents: contents of the assets that `publish_stage` has yet to write, by path.
     """
 
     stage: Stage
@@ -279,18 +280,18 @@ class StageRun:
 
     @property
     def name(self) -> str:
-        """The folder of the plan's work, and the attempt: what `open_run` opens."""
+        """FINGERPRINT/ATTEMPT, from which `open_run` opens the same run in another process."""
         return f"{self.work.uri.rpartition('/')[2]}/{self.attempt}"
 
     def stop(self) -> None:
-        """Keep parts that have not begun from beginning: what one of them found stops the stage."""
+        """Let no further part begin, because one has found an error that stops the stage."""
         self.work.create(f"stopped-{self.attempt}", b"")
 
     def is_stopped(self) -> bool:
         return self.work.exists(f"stopped-{self.attempt}")
 
     def is_superseded(self) -> bool:
-        """Whether the output was published, by this work or another one, since it was planned."""
+        """Whether the output has been published since it was planned, by this run or another."""
         return version_of_manifest(self.workdir, self.stage.output) != self.replaces
 
     def records(self, step: str) -> Storage:
@@ -298,15 +299,16 @@ class StageRun:
         return records_of(self.work, step)
 
     def read_records(self, step: str) -> list[ShardRecord]:
-        """The records of all parts of a finished step, by key."""
+        """The records of all parts of a finished step, sorted by key."""
         records = self.records(step)
         return at_once(partial(read_record, records), records.names())
 
     def write_asset(self, name: str, content: bytes, *, named_by_content: bool = False) -> str:
         """Write a file of the complete dataset, such as a tokenizer's; returns its path in the working directory.
 
-        It lies with the manifest, so that the dataset's own folder holds rows alone; the report, which has none, is
-        its assets. One whose name another run may write, too, is written when the output is published.
+        It is placed next to the manifest, so that the dataset's own folder holds only rows; the report consists of
+        assets alone. A file whose name does not depend on its content is written when the output is published, because
+        another run may write the same name.
         """
         digest = hashlib.sha256(content).hexdigest()
         if named_by_content:
@@ -329,10 +331,10 @@ class StageRun:
         rows: int = 256,
         columns: list[str] | None = None,
     ) -> None:
-        """Write shard k of the output from shard k of the first input, batch by batch, by `fn`.
+        """Write shard k of the output: `fn` of each batch of shard k of the first input.
 
-        `fn` runs in worker processes, so it is a function of a module or a `functools.partial` of one.
-        `columns` are those it needs, where it does not need all.
+        `fn` runs in worker processes, so it has to be a module's function or a `functools.partial` of one. `columns`
+        are the columns it needs; None for all.
         """
         batches = self.inputs[self.stage.inputs[0]].batches(shard, rows=rows, columns=columns)
         for batch, outcome in map_batches(fn, batches, self.runtime.workers):
@@ -340,7 +342,7 @@ class StageRun:
 
 
 def make_plan(stage: Stage, options: Any, inputs: Mapping[str, DatasetReader], workdir: Storage) -> Plan:
-    """The plan of a stage, without its shards; raises UserError where a source cannot be read."""
+    """The plan of a stage, without its shards; raises UserError if a source cannot be read."""
     lists = [
         {"name": name, "bytes": workdir.size(name), "sha256": workdir.sha256(name)}
         for name in stage.lists
@@ -357,7 +359,7 @@ def make_plan(stage: Stage, options: Any, inputs: Mapping[str, DatasetReader], w
 
 
 def with_shards(plan: Plan, stage: Stage, options: Any, inputs: Mapping[str, DatasetReader], workdir: Storage) -> Plan:
-    """The plan with the number of its shards and what each is made from."""
+    """The plan with its number of shards, and a digest of what each is made from."""
     num_shards = stage.num_shards(options)
     if num_shards is None:
         num_shards = inputs[stage.inputs[0]].num_shards
@@ -365,7 +367,8 @@ def with_shards(plan: Plan, stage: Stage, options: Any, inputs: Mapping[str, Dat
 
 
 def made_from(stage: Stage, inputs: Mapping[str, DatasetReader], workdir: Storage, num_shards: int) -> list[str]:
-    """For each shard, a digest of all that it is made from apart from the options; none where shards are not apart."""
+    """For each shard, a digest of everything it is made from but the options; empty unless the stage is
+    `shard_local`."""
     if not stage.shard_local:
         return []
     listed = stage.listed(workdir, inputs)
@@ -376,23 +379,23 @@ def made_from(stage: Stage, inputs: Mapping[str, DatasetReader], workdir: Storag
                 files_of[file.shard].setdefault(name, []).append([file.path, file.sha256])
     digests = []
     for shard, files in enumerate(files_of):
-        named = listed(shard) or None  # names nothing: as without lists
+        named = listed(shard) or None  # an empty entry counts as none
         digests.append(hashlib.sha256(json.dumps([files, named], sort_keys=True).encode()).hexdigest())
     return digests
 
 
 def rows_of_input(run: StageRun) -> list[int]:
-    """Rows of each shard of the first input: `Step.rows` of a stage that reads it shard by shard."""
+    """`Step.rows` of a stage that reads its first input shard by shard."""
     return run.inputs[run.stage.inputs[0]].rows_of_shards()
 
 
 def records_of(work: Storage, step: str) -> Storage:
-    """The folder of a step's records, below that of a plan's work."""
+    """The folder of a step's records, in the folder of a plan's work."""
     return work / SHARDS if step == SHARDS else work / step / "records"
 
 
 def read_record(records: Storage, name: str) -> ShardRecord:
-    """A part's record; raises FileNotFoundError where it is not finished, UserError where the record is damaged."""
+    """A part's record; raises FileNotFoundError if the part is not finished, UserError if the record is damaged."""
     try:
         return ShardRecord.from_json(records.read(name), records.path(name))
     except ManifestError as error:

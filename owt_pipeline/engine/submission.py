@@ -1,4 +1,4 @@
-"""Submitting a job to a cluster: Beam's options checked and completed, and what is refused as one line."""
+"""Submitting a job to a cluster: check and complete Beam's options, and turn the runner's errors into one line."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger("owt")
 
 DATAFLOW = "DataflowRunner"
-_PATHS = ("GLOB", "FILE", "DIR")  # metavars of options that name files
+_PATHS = ("GLOB", "FILE", "DIR")  # metavars of options whose values are paths
 CONNECT_SECONDS = 5.0
 CACHE_MILLISECONDS = 60_000
-"""How long Flink and Spark keep a worker that has nothing to do: they would start another for each of 30 shuffles."""
-_THIS_MACHINE = ("[local]", "[auto]", "[collection]", "local")  # masters that the job server is itself
+"""How long Flink and Spark keep an idle worker. By default, they start new ones for each of 30 shuffles."""
+_THIS_MACHINE = ("[local]", "[auto]", "[collection]", "local")  # masters that run in the job server itself
 
 
 class JobLost(UserError):
-    """The server that a job was submitted to has gone; the job itself may continue."""
+    """The server that the job was submitted to no longer answers; the job itself may continue."""
 
 
 def options_for(flags: Sequence[str], workdir: Storage, stages: Sequence[tuple[Any, Any]] = ()) -> PipelineOptions:
     """Beam's options from its flags, with the defaults that this pipeline needs.
 
-    `stages` are (stage, options): what they name has to be where the workers can read it. Raises UsageError.
+    `stages` are (stage, options) pairs. Raises UsageError for wrong flags, and for files that the workers cannot read.
     """
     from apache_beam.options.pipeline_options import PipelineOptions
 
@@ -61,14 +61,14 @@ def options_for(flags: Sequence[str], workdir: Storage, stages: Sequence[tuple[A
 
 
 def _view(options: PipelineOptions, name: str) -> Any:
-    """Beam's options of the class `name`; a run that needs no Beam does not import it."""
+    """Beam's options of the class `name`; imported here, so that a run without Beam does not import it."""
     from apache_beam.options import pipeline_options
 
     return options.view_as(getattr(pipeline_options, name))
 
 
 def with_absolute_paths(options: Any) -> Any:
-    """A stage's options, in which files of this machine have absolute paths: workers begin in another folder."""
+    """A stage's options with absolute paths for local files, because workers start in another folder."""
     changed = {}
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
@@ -80,13 +80,13 @@ def with_absolute_paths(options: Any) -> Any:
 
 
 def is_dataflow(options: PipelineOptions) -> bool:
-    """Whether the job goes to Dataflow; the runner may be named with its module."""
+    """Whether the runner is Dataflow's, with or without its module's name."""
     return (_view(options, "StandardOptions").runner or "").rpartition(".")[2] == DATAFLOW
 
 
 @dataclasses.dataclass(frozen=True)
 class Prices:
-    """Dollars: list prices of Dataflow (batch) and Cloud Storage (standard, regional) in us-central1.
+    """Prices in dollars: the list prices of Dataflow (batch) and Cloud Storage (standard, regional) in us-central1.
 
     They change, and differ by region: https://cloud.google.com/dataflow/pricing, https://cloud.google.com/storage/pricing
     """
@@ -101,7 +101,7 @@ class Prices:
 
     @classmethod
     def from_flags(cls, given: Sequence[str]) -> Prices:
-        """Prices with some of them set, as NAME=DOLLARS; raises UsageError."""
+        """The prices, some of them replaced by NAME=DOLLARS arguments; raises UsageError."""
         known = [field.name for field in dataclasses.fields(cls)]
         found = {}
         for item in given:
@@ -117,9 +117,9 @@ class Prices:
 
 @dataclasses.dataclass(frozen=True)
 class Machines:
-    """A pool of workers of one type, which by Google's name says how many cores and how much memory each has.
+    """A pool of workers of one of Google's machine types, whose name gives its cores and memory.
 
-    `start_seconds` pass until the first part begins: machines start, the image is pulled.
+    `start_seconds` is the time until the first part begins: machines start and pull the image.
     """
 
     workers: int
@@ -129,7 +129,7 @@ class Machines:
 
     @property
     def vcpus(self) -> int:
-        """Cores of a worker; raises UsageError for a type that does not say."""
+        """Cores of a worker; raises UsageError if the type's name does not give them."""
         found = re.search(r"-(\d+)(-\d+)?$", self.type)
         if not found:
             raise UsageError(
@@ -146,13 +146,13 @@ class Machines:
         return self.vcpus * next((gb for name, gb in each.items() if name in self.type), 3.75 if of_n1 else 4.0)
 
     def dollars(self, seconds: float, prices: Prices) -> float:
-        """What the machines themselves cost for so long."""
+        """Price of the machines alone for this time."""
         each = self.vcpus * prices.vcpu_hour + self.memory_gb * prices.memory_gb_hour
         return self.workers * seconds / 3600 * (each + self.disk_gb * prices.disk_gb_hour)
 
 
 def machines_of(options: PipelineOptions) -> Machines | None:
-    """The workers that the flags of Dataflow ask for, at most; None for another runner."""
+    """The most workers that Dataflow's flags allow; None for another runner."""
     if not is_dataflow(options):
         return None
     asked = _view(options, "WorkerOptions")
@@ -164,25 +164,25 @@ def machines_of(options: PipelineOptions) -> Machines | None:
 
 
 def place_of(options: PipelineOptions) -> dict[str, Any]:
-    """What the run's log says of where the stages run: the runner as `host`, and Dataflow's `machines`."""
+    """Where the stages run, for the run's log: the runner as `host`, and Dataflow's `machines`."""
     machines = machines_of(options)
     found: dict[str, Any] = {"host": str(_view(options, "StandardOptions").runner)}
     return found | ({"machines": dataclasses.asdict(machines)} if machines else {})
 
 
 def submits_later(options: PipelineOptions) -> bool:
-    """Whether the job is written to a file, which a Flex Template's launcher submits when this program has ended."""
+    """Whether the job is written to a file, which a Flex Template's launcher submits after this program has ended."""
     return is_dataflow(options) and bool(_view(options, "GoogleCloudOptions").template_location)
 
 
 def is_detached(options: PipelineOptions) -> bool:
-    """Whether this program ends when the job is submitted (Beam's --no_wait_until_finish, for jobs on Dataflow): run
-    again while the job is at work, it says so, and after its end, what came of it."""
+    """Whether this program ends once the job is submitted (Beam's --no_wait_until_finish, for Dataflow). The same
+    command then reports that the job is running, or its outcome."""
     return is_dataflow(options) and bool(_view(options, "StandardOptions").no_wait_until_finish)
 
 
 def job_of(result: Any, options: PipelineOptions) -> Job:
-    """The name under which a lease knows the job that Beam has just submitted, or will."""
+    """The runner and id of a submitted job (of a job yet to be submitted: its name), for the lease."""
     runner = str(_view(options, "StandardOptions").runner)
     if submits_later(options):
         return Job(runner, str(_view(options, "GoogleCloudOptions").job_name))
@@ -191,7 +191,7 @@ def job_of(result: Any, options: PipelineOptions) -> Job:
 
 
 def console(job: Job, options: PipelineOptions) -> str:
-    """The address of the job's page; "" where its runner has none that is known."""
+    """The address of the job's page; empty if there is none."""
     google = _view(options, "GoogleCloudOptions")
     if not is_dataflow(options) or submits_later(options):
         return ""
@@ -199,7 +199,7 @@ def console(job: Job, options: PipelineOptions) -> str:
 
 
 def job_runs(flags: Sequence[str], job: Job) -> bool | None:
-    """Whether a job that a lease names still runs; None where these flags do not say whom to ask."""
+    """Whether the job of a lease is still running; None if these flags are not for the runner that knows."""
     from apache_beam.options.pipeline_options import PipelineOptions
 
     options = PipelineOptions(list(flags))
@@ -219,11 +219,11 @@ def job_runs(flags: Sequence[str], job: Job) -> bool | None:
 
 @contextlib.contextmanager
 def explaining() -> Iterator[None]:
-    """What a runner refuses, and how a job failed, as UserError or WorkerError; the runner's own log is kept quiet."""
+    """Turn a runner's refusals and a job's failures into UserError or WorkerError; the runner's own log is silenced."""
     root = logging.getLogger()
     level = root.level
     if not logger.isEnabledFor(logging.DEBUG):
-        root.setLevel(logging.CRITICAL + 1)  # where Beam repeats what a job's server says
+        root.setLevel(logging.CRITICAL + 1)  # Beam repeats the job server's messages there
     excepthook, threading.excepthook = threading.excepthook, _of_thread
     try:
         yield
@@ -233,7 +233,7 @@ def explaining() -> Iterator[None]:
         raise
     finally:
         for thread in threading.enumerate():
-            if thread.name == _READS_MESSAGES:  # ends with the job, and may do so after the main thread has seen it
+            if thread.name == _READS_MESSAGES:  # ends with the job, possibly after the main thread has seen the end
                 thread.join(5)
         threading.excepthook = excepthook
         root.setLevel(level)
@@ -243,7 +243,7 @@ _READS_MESSAGES = "wait_until_finish_read"
 
 
 def _of_thread(failed: threading.ExceptHookArgs) -> None:
-    """What a thread has raised is said unless it is Beam's, which reads messages: the main thread has the same."""
+    """Print a thread's error, except that of Beam's thread that reads messages: the main thread raises the same."""
     if failed.thread is None or failed.thread.name != _READS_MESSAGES:
         threading.__excepthook__(failed)
 
@@ -272,7 +272,7 @@ def _explained(error: Exception) -> Exception | None:
     if name == "DataflowRuntimeException":
         state = text.partition("State: ")[2].partition(",")[0]
         last = text.partition("Error:\n")[2].strip()
-        if last == "None" and state == "FAILED":  # the SDK does not ask where it failed before the SDK waited for it
+        if last == "None" and state == "FAILED":  # the SDK does not fetch the error of a job that failed at once
             from apache_beam.runners.dataflow.dataflow_runner import DataflowRunner
 
             runner = error.result._runner  # type: ignore[attr-defined]
@@ -283,7 +283,7 @@ def _explained(error: Exception) -> Exception | None:
 
 
 def _of_job(state: str, last: str, shown: str) -> Exception:
-    """The error of a job that has ended in another state than DONE, from its last words."""
+    """The error of a job that ended in another state than DONE, from its `last` message."""
     if state == "CANCELLED":
         return UserError("the job was cancelled; run the same command again to continue")
     if "No module named 'owt_pipeline'" in last:
@@ -297,7 +297,7 @@ def _of_job(state: str, last: str, shown: str) -> Exception:
 
 
 def _error_of(module: str, name: str) -> Any:
-    """A class of errors, where its module was imported; else none that anything is."""
+    """A class of errors if its module was imported; otherwise the empty tuple, of which nothing is an instance."""
     return getattr(sys.modules.get(module), name, ())
 
 
@@ -332,12 +332,12 @@ def _check_dataflow(options: PipelineOptions, workdir: Storage, stages: Sequence
         )
     for place in (places.temp_location, places.staging_location):
         if place and place.startswith("gs://"):
-            with explaining():  # a bucket that is not there or not ours, which the SDK would try for ten minutes
+            with explaining():  # the SDK would try a missing or forbidden bucket for ten minutes
                 gcsio.create_storage_client(options, not places.no_auth).get_bucket(place.split("/")[2])
 
 
 def _check_portable(options: PipelineOptions, runner: str) -> None:
-    """Raise UsageError where nothing answers, or where the workers would not have this package."""
+    """Raise UserError if nothing answers, UsageError if the workers would not have this package."""
     portable = _view(options, "PortableOptions")
     flag, address = "--job_endpoint", portable.job_endpoint
     if not address and runner == "PortableRunner":

@@ -1,18 +1,16 @@
-"""Worker processes: shards, and an ordered map over batches that survives what one may do to its process.
+"""Worker processes, for complete shards and for an ordered map over batches, which survives the death of a process.
 
-Each worker has a thread of this process, which gives it one task after the other and waits for the answers. Results
-come back in the order of the batches whatever the number of workers, which is what makes the output's bytes
-independent of it. A worker that dies, or does not answer in time, is replaced; only the task that it was at is
-affected, and the caller learns how it died.
+Each worker has a thread in this process, which gives it one task after the other and waits for the answers. Results
+come back in the order of the batches, so the output's bytes do not depend on the number of workers. A worker that dies,
+or does not answer in time, is replaced. Only its current task is affected, and the caller learns how it died.
 
     this process --control--> server --fork--> child --socket--> this process
 
 Child processes start in milliseconds and never outlive this process. The server is started once, imports what children
-will need, and forks them: a fork of this process would copy the locks that Beam's threads hold. When this process is
-gone, however it ended, the server kills the children, whatever C code they are in. Children share neither locks nor
-pipes with each other, so one that is killed at any moment harms no other one; nothing has a name in the file system,
-so nothing is left there. multiprocessing's fork server and the pools on it (Pebble, concurrent.futures, loky) promise
-none of this.
+need, and forks them: a fork of this process would copy locks that Beam's threads hold. When this process has ended,
+even by SIGKILL, the server kills the children, even those in C code. Children share neither locks nor pipes, so killing
+one at any moment harms no other. They create no files, so none are left behind. multiprocessing's fork server, and the
+pools that use it (Pebble, concurrent.futures, loky), guarantee none of this.
 """
 
 from __future__ import annotations
@@ -62,19 +60,19 @@ def _of_stream(data: pa.Buffer) -> pa.RecordBatch:
     return pa.ipc.open_stream(data).read_next_batch()
 
 
-copyreg.pickle(pa.RecordBatch, _as_stream)  # a slice takes only its own rows along, where pickle takes its parent's
+copyreg.pickle(pa.RecordBatch, _as_stream)  # pyarrow's own pickle of a slice holds all rows of its parent
 
 TIMEOUT_SIGNAL = signal.SIGPROF
-"""What a worker dies of that has used up the CPU time it was allowed."""
+"""Signal that kills a worker when it has used up its CPU time."""
 
 
 @dataclass(frozen=True)
 class WorkerDied:
-    """In place of a result: the worker process died of this task.
+    """In place of a result: the worker process died during this task.
 
     Attributes:
-      exit_code: the process' exit code; negative for a signal.
-      overdue: seconds after which it was killed because it had not answered; 0 where it died by itself.
+      exit_code: the process's exit code; negative for a signal.
+      overdue: the time limit in seconds, if it was killed for exceeding it; 0 if it died by itself.
     """
 
     exit_code: int
@@ -93,7 +91,7 @@ class WorkerDied:
 
 
 class WorkerError(RuntimeError):
-    """A function raised in a worker, or its process died; the message holds the worker's traceback, or says how."""
+    """A function raised an error in a worker (the message holds the traceback), or the worker process died."""
 
     @classmethod
     def died(cls, death: WorkerDied) -> WorkerError:
@@ -101,7 +99,7 @@ class WorkerError(RuntimeError):
 
 
 class WorkerPool:
-    """`workers` processes that call functions; each is started when there is something to do for it."""
+    """`workers` processes that call functions; each is started when there is a task for it."""
 
     def __init__(self, workers: int):
         start_server()
@@ -110,7 +108,7 @@ class WorkerPool:
         self._lock = threading.Lock()
         self._alive: set[_Worker] = set()
         self._idle: list[_Worker] = []
-        self._pickle = lru_cache(1)(pickle.dumps)  # of what is called for one batch after the other
+        self._pickle = lru_cache(1)(pickle.dumps)  # one function is usually called for many batches
 
     def submit(
         self,
@@ -121,13 +119,13 @@ class WorkerPool:
         tries: int = 1,
         advance: Callable[[int], None] = progress.advance,
     ) -> Future[R | WorkerDied]:
-        """Let the next worker that is free call `fn(argument)`.
+        """Let the next free worker call `fn(argument)`.
 
-        `fn` must be importable in a worker (a function of a module, or a `functools.partial` of one), argument and
-        result picklable. Where `fn` raises, so does the future: a UserError, OSError or LedgerError as it is, any
-        other as a WorkerError. Where the worker dies, as it does when it has not answered after `seconds`, the result
-        is a `WorkerDied`. What a worker died of, but not of a timeout, is given to `tries` workers before.
-        `advance` is called in a thread, with the rows that went in since it was last called.
+        `fn` has to be importable in a worker (a module's function, or a `functools.partial` of one); argument and
+        result have to be picklable. If `fn` raises, so does the future: a UserError, OSError or LedgerError unchanged,
+        any other error as a WorkerError. If the worker dies, or is killed because it has not answered after `seconds`,
+        the result is a `WorkerDied`; unless it timed out, the task is tried by `tries` workers before.
+        `advance` is called in a thread, with the number of rows since its last call.
         """
         task = self._pickle(fn), pickle.dumps(argument, 5)
         with self._lock:
@@ -136,18 +134,18 @@ class WorkerPool:
             return self._threads.submit(self._run, tries, *task, seconds, advance)
 
     def map(self, fn: Callable[[T], R], batches: Iterable[T], **limits: Any) -> Iterator[tuple[T, R | WorkerDied]]:
-        """Pairs of (batch, fn(batch)), in the order of `batches`, which are drawn as workers become free.
+        """Pairs of (batch, fn(batch)), in the order of `batches`, which are read as workers become free.
 
-        `limits` are those of `submit`. If the caller gives up before the end, the pool is closed.
+        `limits` are those of `submit`. If the caller stops before the end, the pool is closed.
         """
-        slots = threading.Semaphore(2 * self.workers)  # for each worker one batch at work and one that waits
+        slots = threading.Semaphore(2 * self.workers)  # for each worker, one batch at work and one waiting
         waiting: deque[tuple[T, Future[Any]]] = deque()
         try:
             for batch in batches:
                 slots.acquire()
                 waiting.append((batch, self.submit(fn, batch, **limits)))
                 waiting[-1][1].add_done_callback(lambda _: slots.release())
-                # Bounded, or one slow batch at the head would let all others pile up behind it.
+                # Bounded: otherwise the results of all other batches would pile up behind one slow batch.
                 while waiting and (waiting[0][1].done() or len(waiting) >= 16 * self.workers):
                     yield waiting[0][0], waiting[0][1].result()
                     waiting.popleft()
@@ -159,7 +157,7 @@ class WorkerPool:
                 self.close()
 
     def close(self) -> None:
-        """Kill the workers, whatever they are at."""
+        """Kill the workers at once."""
         with self._lock:
             self.closed = True
             self._threads.shutdown(wait=False, cancel_futures=True)
@@ -195,7 +193,7 @@ class _Worker:
         self._pipe = Connection(self.child.socket.detach())
 
     def ask(self, fn: bytes, argument: bytes, seconds: float | None, advance: Callable[[int], None]) -> Any:
-        """(what came of it, what it raised), or how the worker died of it."""
+        """(result, error) of the call, or how the worker died."""
         try:
             self._pipe.send_bytes(fn)
             self._pipe.send_bytes(argument)
@@ -203,16 +201,16 @@ class _Worker:
                 if isinstance(answer := pickle.loads(self._pipe.recv_bytes()), tuple):
                     return answer
                 advance(answer)
-        except (EOFError, OSError):  # it died, perhaps in the midst of an answer
+        except (EOFError, OSError):  # it died, perhaps while answering
             return WorkerDied(self.child.end())
         return WorkerDied(self.child.end(), seconds or 0.0)
 
 
-_is_worker = False  # whether this process is one: it has no workers of its own
+_is_worker = False  # whether this process is a worker, which has no workers of its own
 
 
 def _be_worker(connection: socket.socket) -> None:
-    """A worker's life: take a function and what to call it with, send back what comes of it."""
+    """The loop of a worker process: receive a function and its argument, send back the result."""
     global _is_worker
     _is_worker = True
     pipe = Connection(connection.detach())
@@ -221,11 +219,11 @@ def _be_worker(connection: socket.socket) -> None:
     while True:
         try:
             fn, argument = pipe.recv_bytes(), pipe.recv_bytes()
-        except (EOFError, OSError):  # whoever asks is gone, perhaps in the midst of asking
+        except (EOFError, OSError):  # the parent is gone, perhaps while sending
             return
         try:
             answer = pickle.dumps((load(fn)(_loads(argument)), None), 5)
-        except (UserError, LedgerError, Superseded, OSError) as error:  # which are shown to the user by their type
+        except (UserError, LedgerError, Superseded, OSError) as error:  # handled by type, so sent unchanged
             answer = pickle.dumps((None, error))
         except BaseException:
             answer = pickle.dumps((None, WorkerError(traceback.format_exc())))
@@ -235,18 +233,18 @@ def _be_worker(connection: socket.socket) -> None:
 def start_server(needed: Sequence[str] = ()) -> None:
     """Let the process that workers are forked from load what they need, without waiting for it.
 
-    `needed` is what `Stage.preload` gives: modules to import, and `module:function`s to call, which keep what they
-    load. What fails there does no harm.
+    `needed` is a result of `Stage.preload`: modules to import, and `module:function`s to call, which cache what they
+    load. Errors there are ignored: the worker that needs it will raise them.
     """
     _ask("prepare", needed, answers=False)
 
 
-_shared: WorkerPool | None = None  # worker processes are costly to start: all stages of a process share them
+_shared: WorkerPool | None = None  # used by all stages of this process, because worker processes are costly to start
 _sharing = threading.Lock()
 
 
 def shared_pool(workers: int) -> WorkerPool:
-    """This process' pool of `workers` processes, started when first asked for."""
+    """This process's pool of `workers` processes, started on first use."""
     global _shared
     with _sharing:
         if _shared is None or _shared.closed or _shared.workers != workers:
@@ -257,7 +255,7 @@ def shared_pool(workers: int) -> WorkerPool:
 
 
 def close_shared_pool() -> None:
-    """Kill the worker processes that all stages share."""
+    """Kill the processes of the shared pool."""
     if _shared is not None:
         _shared.close()
 
@@ -265,9 +263,10 @@ def close_shared_pool() -> None:
 def map_batches(
     fn: Callable[[pa.RecordBatch], R], batches: Iterable[pa.RecordBatch], workers: int
 ) -> Iterator[tuple[pa.RecordBatch, R]]:
-    """Pairs of (batch, fn(batch)) in order: in this process for one worker, or in a worker, else in `workers` others.
+    """Pairs of (batch, fn(batch)) in order, computed by `workers` processes; in this process if that is one, or if this
+    is a worker.
 
-    Raises WorkerError where a process died: for functions that no batch should be able to kill.
+    Raises WorkerError if a process died: for functions that no batch should be able to kill.
     """
     if workers <= 1 or _is_worker:
         for batch in batches:
@@ -285,7 +284,8 @@ _server: _Server | None = None  # of this process; a child that asks for childre
 
 @dataclass(frozen=True)
 class Child:
-    """A child process: its id, and this process' end of its socket, at end of file once the child has ended."""
+    """A child process: its id, and this process's end of its socket, which is at end of file once the child has
+    ended."""
 
     pid: int
     socket: socket.socket
@@ -301,10 +301,10 @@ class Child:
 def start_child(target: Callable[[socket.socket], object], seconds: float = 0.0) -> Child:
     """Call `target(socket)` in a new process, which ignores Ctrl-C and SIGTERM; `target` is picklable.
 
-    When this process is gone, it has so many `seconds` to end by itself before it is killed.
-    Raises ChildProcessError where the server was killed, or the system allows no more processes.
+    When this process has ended, the child is killed unless it ends by itself within `seconds`.
+    Raises ChildProcessError if the server was killed, or the system allows no more processes.
     """
-    # As multiprocessing does it: the module path, and the script, which is imported only if something of it is called.
+    # As multiprocessing does it: the module path, and the script, which is imported only if something in it is called.
     preparation = spawn.get_preparation_data("child")
     del preparation["authkey"]
     ours, theirs = socket.socketpair()
@@ -334,7 +334,7 @@ class _Server:
         ours, theirs = socket.socketpair()
         code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({theirs.fileno()})"
         command = [sys.executable, "-c", code]
-        with theirs:  # a session of its own: a terminal's Ctrl-C is for this process, which tells the server
+        with theirs:  # a new session, so that a terminal's Ctrl-C reaches this process only
             self._process = Popen(command, pass_fds=[theirs.fileno()], start_new_session=True, stdin=DEVNULL)
         self.control = Connection(ours.detach())
 
@@ -344,7 +344,7 @@ class _Server:
 
 
 def _forget() -> None:
-    """In a process that was forked from this one: it has neither its threads nor its children, and asks for its own."""
+    """Called in a process forked from this one, which has neither its threads nor its children and needs its own."""
     global _server, _shared, _lock, _sharing
     _server = _shared = None
     _lock, _sharing = threading.Lock(), threading.Lock()
@@ -360,10 +360,10 @@ def _close() -> None:
 
 
 def serve(control: int) -> None:
-    """Fork children as the process at the other end of `control` asks; end them when it is gone."""
+    """Fork and end children on request of the process at the other end of `control`; kill them when it has ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    gc.disable()  # what is imported stays, and children share its memory as long as nobody looks for garbage in it
+    gc.disable()  # children share the memory of what is imported here as long as no collection touches it
     keep_pandas_out()
     connection, children = Connection(control), dict[int, float]()  # seconds to end, by process id
     with contextlib.suppress(EOFError, ConnectionError):
@@ -387,9 +387,9 @@ def serve(control: int) -> None:
                 children[pid] = seconds
                 connection.send(pid)
             elif children.pop(argument, None) is not None:
-                os.kill(argument, signal.SIGKILL)  # one that has ended keeps its id and its code until `waitpid`
+                os.kill(argument, signal.SIGKILL)  # an ended one keeps its id and exit code until `waitpid`
                 connection.send(os.waitstatus_to_exitcode(os.waitpid(argument, 0)[1]))
-            else:  # it was ended before, or is a child of the server before this one
+            else:  # it was ended before, or was a child of an earlier server
                 connection.send(-signal.SIGKILL)
     gone = time.monotonic()
     for seconds, pid in sorted((seconds, pid) for pid, seconds in children.items()):
@@ -403,7 +403,7 @@ def _be_child(connection: socket.socket, preparation: dict[str, Any], target: by
     code = 1
     try:
         gc.enable()
-        with contextlib.suppress(EOFError, ConnectionError):  # the process at the other end is gone
+        with contextlib.suppress(EOFError, ConnectionError):  # the process at the other end has ended
             _script.update({name: preparation.pop(name) for name in [*preparation] if name.startswith("init_main")})
             spawn.prepare(preparation)
             _loads(target)(connection)
@@ -416,17 +416,17 @@ def _be_child(connection: socket.socket, preparation: dict[str, Any], target: by
         os._exit(code)
 
 
-_script: dict[str, str] = {}  # of the process that asked for this one, until it is imported here
+_script: dict[str, str] = {}  # the parent's script, until it is imported here
 
 
 class _Unpickler(pickle.Unpickler):
-    """Imports the script that was started when something of it is needed: a script without `if __name__ ==
-    "__main__":` would begin again in each worker."""
+    """Imports the parent's script only if something in it is needed: a script without `if __name__ == "__main__":`
+    would run again in each worker."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module == "__main__" and _script:
             script, _ = dict(_script), _script.clear()  # type: ignore[func-returns-value]
-            with warnings.catch_warnings():  # of a module that is run by `python -m`, and the server has imported
+            with warnings.catch_warnings():  # about a module run by `python -m` that the server has imported
                 warnings.simplefilter("ignore", RuntimeWarning)
                 spawn.prepare(script)
         return super().find_class(module, name)
@@ -436,20 +436,20 @@ def _loads(data: bytes) -> Any:
     return _Unpickler(io.BytesIO(data)).load()
 
 
-# pyarrow and Beam import pandas, where it is installed: 50 MB a process and half a second, for nothing here.
+# pyarrow and Beam import pandas if it is installed: 50 MB per process and half a second, and nothing here uses it.
 
 
 def keep_pandas_out() -> None:
-    """Let pyarrow find no pandas when it first looks for it; `to_pandas` looks again, and works as ever."""
+    """Hide pandas when pyarrow first looks for it; `to_pandas` looks again, and works as usual."""
     with _hidden():
         pa.array([])
 
 
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
-    """Let the block import what is large, without pandas and without a search for garbage, of which imports make none.
+    """Import large packages in the block without pandas and without garbage collection, as imports make no garbage.
 
-    Beam takes 0.9 s of the CPU so, 1.3 s otherwise. What was imported is left out of all later searches.
+    Importing Beam takes 0.9 s of CPU time this way, 1.3 s otherwise. Later collections skip what was imported.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -472,7 +472,7 @@ def _hidden() -> Iterator[None]:
 
 
 class _NoPandas:
-    """An import finder (importlib.abc.MetaPathFinder) to which there is no pandas."""
+    """An import finder (importlib.abc.MetaPathFinder) that hides pandas."""
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: object = None) -> None:

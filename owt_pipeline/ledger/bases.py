@@ -1,13 +1,13 @@
 """Runs that build on finished runs: a chain, pinned by the hashes of its manifests.
 
-A run's folder says what it builds on, so every process on every runner finds it there:
+A run's folder names its bases, so every process on every runner finds them there:
 
-    bases.json          its bases, each with the SHA-256 of its manifests: written by the launcher, when the run begins
-    dependents.jsonl    the runs that have this one as a base, one a line
-    revisions.jsonl     what was changed on purpose (`owt forget`): the manifests before and after, one revision a line
+    bases.json          its bases, each with the SHA-256 of its manifests; written when the run begins
+    dependents.jsonl    the runs that have this one as a base, one per line
+    revisions.jsonl     intended changes (`owt forget`): the manifests before and after, one revision per line
 
-A base that is not as it was pinned is an error, unless its own revisions lead from what was pinned to what it is now.
-Places are relative where the folders are neighbours, so that a chain can be moved as one.
+A base that differs from what was pinned is an error, unless its revisions lead from the pinned to the current state.
+Paths are relative for folders next to each other, so that a chain can be moved as one.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ BASES = "bases.json"
 DEPENDENTS = "dependents.jsonl"
 REVISIONS = "revisions.jsonl"
 FORGOTTEN = "forgotten.jsonl"
-"""A run's list of what was taken down, which holds for the runs that build on it too."""
+"""A run's list of takedowns, which applies to the runs that build on it too."""
 RETRIED = "retried.json"
-"""A run's list of shards whose URLs without a page were asked for again."""
+"""A run's list of shards whose failed URLs were fetched again."""
 
 _NEEDED = ("clean", "duplicates", "corpus")
-_FROM_BASES = ("urls", "duplicates", "corpus", "tokens")  # are made from datasets of bases too
+_FROM_BASES = ("urls", "duplicates", "corpus", "tokens")  # datasets made from those of bases too
 
 
 class PinnedManifest(msgspec.Struct, frozen=True):
-    """A dataset of a base, when it was pinned: SHA-256 of its manifest, digest over its files, number of rows."""
+    """A dataset of a base when it was pinned: SHA-256 of its manifest, digest over its files, number of rows."""
 
     sha256: str
     digest: str
@@ -56,10 +56,11 @@ class Pinned(msgspec.Struct, frozen=True):
     """A base of a run.
 
     Attributes:
-      uri: its folder, relative to the run's own where they are neighbours.
-      name: of that folder when it was pinned first; what details of rejects call it, even after it was renamed.
+      uri: its folder, relative to the run's own if they are next to each other.
+      name: name of that folder when it was first pinned; the details of rejects use it even after the folder was
+        renamed.
       manifests: its datasets.
-      forgotten: SHA-256 of its list of takedowns; "" for none.
+      forgotten: SHA-256 of its list of takedowns; empty for none.
     """
 
     uri: str
@@ -69,7 +70,7 @@ class Pinned(msgspec.Struct, frozen=True):
 
     @property
     def state(self) -> dict[str, str]:
-        """What a revision replaces: each manifest's SHA-256, and that of the list of takedowns."""
+        """The SHA-256 of each manifest and of the list of takedowns."""
         return {name: pinned.sha256 for name, pinned in self.manifests.items()} | {FORGOTTEN: self.forgotten}
 
 
@@ -80,7 +81,7 @@ class _Bases(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Base:
-    """A finished run that another one builds on. Details name it by its `name`, the last part of its place."""
+    """A finished run that another one builds on; `name` is that of its folder when it was pinned."""
 
     name: str
     workdir: Storage
@@ -88,11 +89,11 @@ class Base:
     pinned: Pinned
 
     def reader(self, dataset: str) -> DatasetReader:
-        """Raises UserError where the base has no such dataset, or has discarded it."""
+        """Raises UserError if the base has no such dataset, or has discarded it."""
         return DatasetReader.open(self.workdir, dataset)
 
     def sha256(self, dataset: str) -> str:
-        """Of the dataset's manifest; raises UserError where there is no such dataset."""
+        """SHA-256 of a dataset's manifest; raises UserError if there is no such dataset."""
         if dataset not in self.pinned.manifests:
             raise UserError(
                 f"base {self.workdir} has no finished {dataset}/: run `owt {DATASETS[dataset].stage} --workdir "
@@ -102,17 +103,17 @@ class Base:
 
 
 def open_chain(workdir: Storage) -> tuple[Base, ...]:
-    """All runs that a run builds on, bases of bases included: the oldest first, each once; none for most runs.
+    """All runs that a run builds on, including bases of bases: the oldest first, each once.
 
-    Raises UserError where one of them is missing, unfinished, or not as it was when it was pinned.
+    Raises UserError if one of them is missing, unfinished, or has changed since it was pinned.
     """
     return tuple(_checked(_walk(workdir, (), set())))
 
 
 def described(chain: Iterable[Base], names: Sequence[str]) -> list[dict[str, Any]]:
-    """What a stage that reads `names` of its bases depends on, for its fingerprint.
+    """For the fingerprint of a stage that reads `names` of its bases: what it depends on.
 
-    Raises UserError where a base lacks what the stage cannot do without.
+    Raises UserError if a base lacks a dataset that the stage needs.
     """
     sources = []
     for base in chain if names else ():
@@ -120,7 +121,7 @@ def described(chain: Iterable[Base], names: Sequence[str]) -> list[dict[str, Any
         for name in names:
             if name == FORGOTTEN:
                 source[name] = base.pinned.forgotten
-            elif name == "tokens":  # which are referred to by the hash of their manifest
+            elif name == "tokens":  # referred to by the hash of its manifest
                 source[name] = base.sha256(name)
             elif name in base.manifests:
                 source[name] = base.manifests[name].digest
@@ -129,12 +130,12 @@ def described(chain: Iterable[Base], names: Sequence[str]) -> list[dict[str, Any
 
 
 def folders_of_chain(workdir: Storage) -> list[Storage]:
-    """The folders of `open_chain`, in its order, without looking at what is in them; UserError for a circle."""
+    """The folders of `open_chain`, in its order, without a check of their content; raises UserError for a circle."""
     return [base for _, base, _ in _walk(workdir, (), set())]
 
 
 class Builder(Protocol):
-    """What `pin` asks of a stage: what it reads of the bases, and `fits` (see `Stage`)."""
+    """The part of `Stage` that `pin` needs."""
 
     @property
     def bases(self) -> tuple[str, ...]: ...
@@ -148,10 +149,10 @@ def pin(
 ) -> tuple[Base, ...]:
     """Make the runs at `given` (paths or URIs) the bases of a run, and return its chain.
 
-    Without any given, those that were pinned before remain. Datasets that a base did not have then are pinned too, and
+    If none are given, those that were pinned before remain. Datasets that a base has gained since are pinned too, and
     so is a revision of a base; any other change is an error. The process must hold the lease on `workdir`.
 
-    Raises UserError for a base that cannot be one, or that one of `stages`, with its options, cannot build on.
+    Raises UserError for a folder that cannot be a base, or that one of `stages`, with its options, cannot build on.
     """
     before = read_pinned(workdir)
     places = [place_of(Storage(uri)) for uri in given]
@@ -199,7 +200,8 @@ def pin(
 
 
 def _moved(before: Sequence[Pinned], known: Sequence[str], places: Sequence[str]) -> list[str]:
-    """`known`, the places of the bases, where one that is not given is at a given place that has its manifests."""
+    """`known`, the places of the bases, in which each moved base has its new place: one of `places` that holds the same
+    manifests."""
     found = list(known)
     for place in places:
         if place not in known:
@@ -211,7 +213,7 @@ def _moved(before: Sequence[Pinned], known: Sequence[str], places: Sequence[str]
 
 
 def read_pinned(workdir: Storage) -> list[Pinned]:
-    """The bases of a run as they were pinned; none for most runs. Raises UserError where the file is damaged."""
+    """The bases of a run as they were pinned; raises UserError if the file is damaged."""
     try:
         return unseal(workdir.read(BASES), _Bases, workdir.path(BASES)).bases
     except FileNotFoundError:
@@ -221,9 +223,9 @@ def read_pinned(workdir: Storage) -> list[Pinned]:
 
 
 def begin_revision(workdir: Storage, why: str) -> None:
-    """Note that a finished run is about to be changed on purpose; the process must hold the lease.
+    """Record that a finished run is about to be changed on purpose; the process must hold the lease.
 
-    A run that is not finished has nothing that others could have pinned, or is at a revision already.
+    Has no effect on an unfinished run: no other run can have pinned it, or a revision has begun already.
     """
     lines = _read_lines(workdir, REVISIONS)
     with contextlib.suppress(UserError):
@@ -233,7 +235,7 @@ def begin_revision(workdir: Storage, why: str) -> None:
 
 
 def end_revision(workdir: Storage) -> None:
-    """Note what the revision that was begun, if any, has come to; a run that is not finished is still at it."""
+    """Record the end of the current revision, if any; has no effect until the run is finished again."""
     lines = _read_lines(workdir, REVISIONS)
     if lines and "to" not in lines[-1]:
         with contextlib.suppress(UserError):
@@ -244,7 +246,7 @@ def end_revision(workdir: Storage) -> None:
 
 
 def out_of_date(workdir: Storage) -> list[str]:
-    """The datasets of a run that were made from bases other than they are now; raises UserError as `open_chain`."""
+    """The datasets of a run that were made from an earlier state of its bases; raises UserError as `open_chain`."""
     chain = open_chain(workdir)
     found = []
     for dataset in _FROM_BASES:
@@ -258,7 +260,7 @@ def out_of_date(workdir: Storage) -> list[str]:
 
 
 def dependents_of(workdir: Storage) -> list[Storage]:
-    """The runs that build on this one, directly or through others, as far as they are still there."""
+    """The existing runs that build on this one, directly or through others."""
     found: dict[str, Storage] = {}
     waiting = [workdir]
     while waiting:
@@ -273,24 +275,25 @@ def dependents_of(workdir: Storage) -> list[Storage]:
 
 
 def place_of(folder: Storage) -> str:
-    """Where a folder is, the same however it is written."""
+    """A folder's path or URI in one normal form."""
     return os.path.realpath(folder.uri) if folder.is_local else folder.uri
 
 
 def relative_uri(workdir: Storage, other: Storage) -> str:
-    """The place of `other` as `workdir` notes it: relative where both are below the folder that holds `workdir`."""
+    """The place of `other` as written in the files of `workdir`: relative if both are in the folder that holds
+    `workdir`."""
     parent, place = place_of(workdir).rpartition("/")[0], place_of(other)
     return f"../{place[len(parent) + 1 :]}" if place.startswith(f"{parent}/") else place
 
 
 def resolve_uri(workdir: Storage, uri: str) -> str:
-    """The place that `relative_uri` noted."""
+    """The place for which `relative_uri` returned `uri`."""
     return f"{place_of(workdir).rpartition('/')[0]}/{uri[3:]}" if uri.startswith("../") else uri
 
 
 def _walk(run: Storage, path: tuple[str, ...], seen: set[str]) -> Iterator[tuple[Storage, Storage, Pinned]]:
-    """(run, base, base as the run pinned it) for all that the run at the end of `path` builds on but for those `seen`:
-    the oldest first, each once. Raises UserError where the runs build on each other in a circle."""
+    """(run, base, base as the run pinned it) for each base of the run at the end of `path`, and for the bases of bases:
+    the oldest first, without those `seen`. Raises UserError for a circle."""
     path = (*path, place_of(run))
     for pinned in read_pinned(run):
         base = Storage(resolve_uri(run, pinned.uri))
@@ -303,7 +306,7 @@ def _walk(run: Storage, path: tuple[str, ...], seen: set[str]) -> Iterator[tuple
 
 
 def _checked(walk: Iterator[tuple[Storage, Storage, Pinned]]) -> Iterator[Base]:
-    """Each base, as it was pinned; raises UserError for one that is no longer so."""
+    """Each base, as it was pinned; raises UserError for one that has changed since."""
     for run, folder, pinned in walk:
         base = _look_at(folder, pinned.uri, pinned.name)
         if why := _check(run, base, pinned):
@@ -315,9 +318,9 @@ def _checked(walk: Iterator[tuple[Storage, Storage, Pinned]]) -> Iterator[Base]:
 
 
 def _look_at(base: Storage, uri: str, name: str = "") -> Base:
-    """A base as it is, called `name` or as its folder is.
+    """A base as it is now, under the name `name` or that of its folder.
 
-    Raises UserError where it is missing, unfinished, or of another version.
+    Raises UserError if it is missing, unfinished, or of another schema version.
     """
     found: dict[str, PinnedManifest] = {}
     manifests: dict[str, Manifest] = {}
@@ -355,8 +358,8 @@ def _look_at(base: Storage, uri: str, name: str = "") -> Base:
 
 
 def _check(run: Storage, base: Base, pinned: Pinned) -> str:
-    """Why a base of `run` was revised since it was pinned; "" where it is as it was. Raises UserError where it was
-    changed otherwise. A dataset that was not there then is no change."""
+    """Why a base of `run` was revised since it was pinned; empty if it is unchanged. Raises UserError for any other
+    change. A new dataset is not a change."""
     now = base.pinned
     found = []
     for name, was in pinned.manifests.items():
@@ -372,7 +375,7 @@ def _check(run: Storage, base: Base, pinned: Pinned) -> str:
         return ""
     state = pinned.state
     reasons: list[str] = []
-    for line in _read_lines(base.workdir, REVISIONS):  # do they lead from what was pinned to what is now?
+    for line in _read_lines(base.workdir, REVISIONS):  # do they lead from the pinned state to the current one?
         before, after = line["from"], line.get("to")
         if after and all(before.get(name) == sha256 for name, sha256 in state.items()):
             state, reasons = after, [*reasons, line["why"]]
@@ -385,7 +388,7 @@ def _check(run: Storage, base: Base, pinned: Pinned) -> str:
 
 
 def _register(base: Storage, workdir: Storage) -> None:
-    """Add a run to the dependents of its base; a base that may not be written to only goes without."""
+    """Add a run to the dependents of its base; only warns if the base cannot be written to."""
     line = {"uri": relative_uri(base, workdir)}
 
     def add(content: bytes | None) -> bytes | None:
@@ -395,13 +398,13 @@ def _register(base: Storage, workdir: Storage) -> None:
     try:
         base.change(DEPENDENTS, add)
     except (OSError, UserError) as error:
-        logger.warning("%s cannot be noted in %s (%s): owt forget there will not list it", workdir, base, error)
+        logger.warning("cannot add %s to the dependents of %s (%s): owt forget will not list it", workdir, base, error)
 
 
 def _read_lines(workdir: Storage, name: str) -> list[dict[str, Any]]:
     try:
         found = workdir.read_version(name)
-    except NotADirectoryError:  # a file is where the run should be: what writes there names it
+    except NotADirectoryError:  # there is a file in place of the run's folder: writing to it will raise a clear error
         return []
     return _parsed(found[0], workdir) if found else []
 

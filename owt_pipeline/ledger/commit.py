@@ -1,15 +1,13 @@
-"""Committing: files under the name of their content, a record that makes a part finished, a manifest that makes a
-dataset finished.
+"""Committing: files are named by their content, a record makes a part finished, a manifest makes a dataset finished.
 
 Any number of attempts at a part may run, one after the other or at once, and each may fail at any point:
 
-1. Files are spooled to the local disk, hashed, and published under a name that holds their hash: a late attempt that
-   writes the same bytes rewrites the same file, one that writes others touches nobody else's.
-2. The record is created only if there is none. Where attempts differ, the first record decides whose files count.
-3. The manifest is written by compare-and-swap on the version that the attempt's plan saw: of several attempts at
-   publishing, one succeeds, and one that is late replaces nothing.
-4. No attempt deletes anything but its own spool. Only the `publish` that has succeeded removes what its manifest does
-   not name.
+1. Files are spooled to the local disk, hashed, and published under a name that contains their hash. A late attempt that
+   writes the same bytes rewrites the same file; one that writes other bytes writes another file.
+2. The record is created only if there is none. If attempts differ, the first record decides whose files count.
+3. The manifest is written by compare-and-swap on the version that the attempt's plan saw. Of several attempts at
+   publishing, one succeeds, and a late one replaces nothing.
+4. An attempt deletes only its own spool. Only a successful `publish` removes files that its manifest does not name.
 """
 
 from __future__ import annotations
@@ -48,17 +46,17 @@ from schemas.manifest import (
 logger = logging.getLogger("owt")
 
 ROW_GROUP_BYTES = 16 << 20
-"""Rows are written once this many bytes wait: large enough to compress well, small against memory."""
+"""Bytes of rows that are written at once: enough to compress well, little compared with the memory."""
 
 _ROW_GROUP_BYTES = {"clean": 1 << 19}
-"""Smaller ones, where single documents are looked up: what a later run may repeat is read by itself, and that costs a
-row group. The files are 1.4% larger for it."""
+"""Smaller row groups for datasets of which later runs read single documents, each of which costs a row group. The files
+are 1.4% larger."""
 
 _PLAIN_COLUMNS = {"text", "url", "posted_url", "url_id", "kept_url_id", "detail"}
 _LISTING = ".listing"
 _PART = re.compile(r"(?:\w+|tokens/(?:train|val))/part-\d{5}-[0-9a-f]{8}\.(?:parquet|arrow|warc\.gz)")
 WARC = "warc"
-"""Folder of a working directory for the WARC files of pages/, and their kind."""
+"""Folder of a working directory for the WARC files of pages/, and the kind of these files."""
 
 
 def shard_name(shard: int) -> str:
@@ -70,13 +68,13 @@ def record_name(shard: int) -> str:
 
 
 class ShardWriter:
-    """One attempt at a shard: its rows, its rejects, further files, and last its record.
+    """One attempt at a shard: writes its rows, its rejects, further files, and finally its record.
 
         with ShardWriter(workdir, records, shard, {"": schema}, dataset="clean") as writer:
             writer.add(batch.num_rows, outcome)
 
-    Nothing appears under its final name before the block ends without an error. On leaving, every row that entered
-    must have left or been rejected: raises LedgerError otherwise.
+    No file appears under its final name before the block ends without an error. When it ends, raises LedgerError unless
+    each row that entered has left or was rejected.
     """
 
     def __init__(
@@ -95,13 +93,13 @@ class ShardWriter:
 
         Args:
           folder: the working directory, or the folder of a plan's work for an intermediate step.
-          records: where the shard's record goes.
-          outputs: schema of each output; "" is the dataset itself, another name a folder below it. A step has none.
-          dataset: the dataset's name; "" for an intermediate step, which has no ledger, so that its rows need not
-            balance. Nor is a step synced to the disk, at some milliseconds a file.
-          step: an intermediate step's name, which is that of its folder.
+          records: folder of the shard's record.
+          outputs: schema of each output; "" is the dataset itself, another name a folder in it. A step has none.
+          dataset: the dataset's name; "" for an intermediate step, which has no ledger, so its rows need not balance,
+            and whose files are not synced to the disk, which would take some milliseconds each.
+          step: an intermediate step's name, which is also that of its folder.
           file_format: `parquet` or `arrow`.
-          replaces: version of a damaged record that this one takes the place of.
+          replaces: version of a damaged record that this one replaces.
         """
         self._replaces = replaces
         self._folder, self._records, self.shard = folder, records, shard
@@ -112,7 +110,7 @@ class ShardWriter:
         self._rejected: Counter[str] = Counter()
         self._stats: Counter[str] = Counter()
         self._sinks: dict[str, _Sink] = {}
-        self._files: list[tuple[str, str, str, HashingFile]] = []  # path without hash and suffix, suffix, kind
+        self._files: list[tuple[str, str, str, HashingFile]] = []  # path without hash and suffix, suffix, kind, file
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> ShardWriter:
@@ -150,7 +148,7 @@ class ShardWriter:
         self._stats.update(stats)
 
     def add(self, entered: int, outcome: Outcome) -> None:
-        """Write what happened to `entered` rows, and report the progress."""
+        """Write the outcome of `entered` rows, and report the progress."""
         self.enter(entered)
         kept = outcome.kept if isinstance(outcome.kept, Mapping) else {"": outcome.kept}
         for output, rows in kept.items():
@@ -160,17 +158,17 @@ class ShardWriter:
         progress.advance(entered)
 
     def open_file(self, suffix: str, kind: str) -> HashingFile:
-        """A further file of the shard, such as its WARC file; whoever writes it counts its `rows`."""
+        """A further file of the shard, such as its WARC file; the caller sets its `rows`."""
         place = self._step if not self._dataset else kind if kind == WARC else f"{ledger_of(self._dataset)}/{kind}"
         return self._open(place, suffix, kind)
 
     def send(self, key: int | np.ndarray, rows: pa.RecordBatch) -> None:
-        """Send rows to part `key` of the next step, or each row to the part that the array has at its place; they lie
-        in a file of this part until the stage is done."""
+        """Send rows to part `key` of the next step; with an array (rows,), each row to its own part. They stay in a
+        file of this part until the stage is finished."""
         self._exchange().send(key, rows)
 
     def forward(self, key: int, slice: Slice) -> None:
-        """Pass on to part `key` of the next step what was sent to this one."""
+        """Pass a slice that was sent to this part on to part `key` of the next step."""
         self._exchange().forward(key, slice)
 
     def _exchange(self) -> SliceWriter:
@@ -204,7 +202,7 @@ class ShardWriter:
 
 
 class _Sink:
-    """One Parquet or Arrow file being written, ROW_GROUP_BYTES at once, in one row group or in several smaller ones."""
+    """A Parquet or Arrow file being written, ROW_GROUP_BYTES at a time, as one row group or several smaller ones."""
 
     def __init__(
         self, place: str, file: HashingFile, schema: pa.Schema, file_format: str, row_group_bytes: int | None = None
@@ -242,15 +240,15 @@ class _Sink:
 
 
 class Listing:
-    """The files below some folders of a working directory, as one listing of each has them, and what is known of them.
+    """The files of a dataset, from one listing of each of its folders, and which of them are known to be intact.
 
-    Known is which version of a file (an etag, or the time and place of a local file) was last seen to have the bytes
-    its dataset's list says: it is kept next to the manifest in `.listing`, so that a file is hashed again only where
-    its version is another. A lost or damaged `.listing` costs hashing the files once.
+    `.listing`, next to the manifest, stores the version (an etag, or time and inode) that each file had when its hash
+    was last found to be right. A file is hashed again only if its version has changed. If `.listing` is lost or
+    damaged, all files are hashed once.
     """
 
     def __init__(self, workdir: Storage, dataset: str, remember: bool = True):
-        """List the folders of a dataset; without `remember`, nothing is written."""
+        """List the folders of a dataset; unless `remember`, nothing is written."""
         self._workdir, self._dataset, self._remember = workdir, dataset, remember
         self._cache = f"{ledger_of(dataset)}/{_LISTING}"
         self.entries: dict[str, Entry] = {}
@@ -262,8 +260,8 @@ class Listing:
                 self._seen = msgspec.json.decode(workdir.read(self._cache), type=dict[str, str])
 
     def problems(self, files: Sequence[ShardFile], *, hash_unknown: bool = True) -> dict[str, str]:
-        """What is wrong with each of `files` that is not as listed, by path: missing, of another size, or of other
-        bytes. Files whose version was not seen before are hashed."""
+        """What is wrong with each damaged file of `files`, by path: it is missing, or its size or content has changed.
+        Files of an unknown version are hashed."""
         found: dict[str, str] = {}
         unknown: list[ShardFile] = []
         for file in files:
@@ -295,12 +293,12 @@ class Listing:
         return sorted({name.split("/.work/")[1].split("/")[0] for name in self.entries if "/.work/" in name})
 
     def trust(self, files: Iterable[ShardFile]) -> None:
-        """Take these files, just written by this run, for what their list says; forget all others."""
+        """Consider these files, just written by this run, intact; forget all others."""
         self._seen = {file.path: self.entries[file.path].version for file in files}
         self._save()
 
     def distrust(self, paths: Iterable[str]) -> None:
-        """Let these files be hashed by the next run, which then repairs what is damaged."""
+        """Let the next run hash these files, and repair those that are damaged."""
         for path in paths:
             self._seen.pop(path, None)
         self._save()
@@ -310,7 +308,7 @@ class Listing:
             self._workdir.write(self._cache, msgspec.json.encode(self._seen, order="sorted"))
 
     def foreign(self, known: Collection[str]) -> list[str]:
-        """Files in the dataset's folders that are not `known` and have no name that a stage gives."""
+        """Files in the dataset's folders that are not `known` and are not named as a stage names its files."""
         ledger = f"{ledger_of(self._dataset)}/"
         return sorted(
             name
@@ -319,9 +317,8 @@ class Listing:
         )
 
     def tidy(self, manifest: Manifest, table: FileTable, *more: str) -> None:
-        """Remove what attempts and earlier outputs left: files named by the stage that the manifest does not name.
-
-        Files that somebody else put into the dataset's folder are left alone (`owt verify` names them).
+        """Remove files of other attempts and earlier outputs: those that the stage has written and the manifest does
+        not name. Other files in the dataset's folder are kept (`owt verify` names them).
         """
         ledger = ledger_of(self._dataset)
         keep = {self._cache, manifest_path(self._dataset), manifest.files.path, *more}
@@ -350,19 +347,19 @@ def publish(
     replaces: str | None = None,
     **about: object,
 ) -> Manifest:
-    """Write a dataset's list of files, then its manifest, which makes it finished; then remove what it does not name.
+    """Write a dataset's list of files, then its manifest, which makes it finished; then remove all files that it does
+    not name.
 
     Args:
       records: the record of each shard.
       assets: files of the complete dataset.
-      confirm: called before anything is replaced and before anything is removed; raises where another run has taken
-        over.
-      contents: of those assets that are not written yet, by path.
-      replaces: version of the manifest that this one takes the place of; None for none.
+      confirm: called before anything is replaced or removed; raises if another run has taken over.
+      contents: contents of the assets that are not written yet, by path.
+      replaces: version of the manifest that this one replaces; None if there is none.
       about: the other fields of the manifest.
 
-    Raises UserError where a file of a record has gone since it was written, Superseded where there is another manifest
-    than the one to be replaced.
+    Raises UserError if a file of a record has disappeared since it was written, Superseded if the current manifest is
+    not the one to be replaced.
     """
     table = FileTable(records, assets)
     dataset = str(about["dataset"])
@@ -397,8 +394,8 @@ def publish(
 
 
 def find_record(records: Storage, name: str) -> tuple[ShardRecord | None, str | None]:
-    """A part's record, and the version of its file; no record where there is none, or one that is empty or damaged,
-    whose part is made again."""
+    """A part's record, and the version of its file; None for a missing, empty or damaged record, whose part is then
+    made again."""
     content, version = records.read_version(name) or (b"", None)
     with contextlib.suppress(ManifestError):
         return ShardRecord.from_json(content, name), version
@@ -406,16 +403,16 @@ def find_record(records: Storage, name: str) -> tuple[ShardRecord | None, str | 
 
 
 def manifest_path(dataset: str) -> str:
-    """Where a dataset's manifest lies in a working directory."""
+    """The path of a dataset's manifest in a working directory."""
     return f"{ledger_of(dataset)}/{MANIFEST_NAME}"
 
 
 def version_of_manifest(workdir: Storage, dataset: str) -> str | None:
-    """None where there is no manifest."""
+    """The version of a dataset's manifest, for `swap`; None if there is none."""
     found = workdir.read_version(manifest_path(dataset))
     return found[1] if found else None
 
 
 def work_of(workdir: Storage, dataset: str) -> Storage:
-    """The folder of a dataset's unfinished work: below it, one for each plan, by the plan's fingerprint."""
+    """The folder of a dataset's unfinished work, with one folder per plan, named by its fingerprint."""
     return workdir / ledger_of(dataset) / ".work"

@@ -1,5 +1,4 @@
-"""Datasets of a working directory, read by their manifests, never by a glob; and the record batches that they come in,
-which travel to worker processes and into shards."""
+"""Reading the datasets of a working directory by their manifests, never by a glob; and building record batches."""
 
 from __future__ import annotations
 
@@ -21,11 +20,11 @@ from schemas.datasets import LEDGER
 from schemas.manifest import MANIFEST_NAME, FileTable, Manifest, ManifestError, ShardFile, ledger_of
 
 DISCARDED = "discarded"
-"""In a dataset's ledger: its files were removed on purpose."""
+"""Name of a file in a dataset's ledger: the dataset's files were removed on purpose."""
 
 
 def read_manifest(workdir: Storage, dataset: str) -> Manifest | None:
-    """The manifest of a dataset, or None where there is none; raises UserError for a damaged one."""
+    """The manifest of a dataset, or None if there is none; raises UserError for a damaged one."""
     name = f"{ledger_of(dataset)}/{MANIFEST_NAME}"
     try:
         data = workdir.read(name)
@@ -38,13 +37,13 @@ def read_manifest(workdir: Storage, dataset: str) -> Manifest | None:
 
 
 def require_run(workdir: Storage, advice: str = "check the path") -> None:
-    """Raise NotFound where a folder is not a working directory; commands that read call it before anything else."""
+    """Raise NotFound if a folder is not a working directory; commands that read call this first."""
     if not workdir.exists(LEDGER):
         raise NotFound(f"{workdir} is not a run: no stage has written anything there; {advice}")
 
 
 def require_manifest(workdir: Storage, dataset: str) -> Manifest:
-    """The manifest of `dataset`; raises NotFound that names the stage to run where there is none."""
+    """The manifest of `dataset`; if there is none, raises NotFound, which names the stage to run."""
     manifest = read_manifest(workdir, dataset)
     if manifest is None:
         require_run(workdir)
@@ -59,7 +58,7 @@ def is_discarded(workdir: Storage, dataset: str) -> bool:
 
 
 def mark_discarded(workdir: Storage, dataset: str, discarded: bool) -> None:
-    """Remember that a dataset's files were removed on purpose, or forget it."""
+    """Mark a dataset as discarded (its files were removed on purpose), or remove the mark."""
     name = f"{ledger_of(dataset)}/{DISCARDED}"
     if discarded:
         workdir.write(name, b"")
@@ -78,7 +77,7 @@ class DatasetReader:
 
     @classmethod
     def open(cls, workdir: Storage, dataset: str) -> DatasetReader:
-        """Raises UserError where the dataset is not finished, or was discarded."""
+        """Raises UserError if the dataset is not finished, or was discarded."""
         manifest = require_manifest(workdir, dataset)
         if is_discarded(workdir, dataset):
             raise UserError(
@@ -93,7 +92,7 @@ class DatasetReader:
 
     @property
     def table_of_files(self) -> FileTable:
-        """Raises UserError where the list of files is missing or damaged."""
+        """Raises UserError if the list of files is missing or damaged."""
         listed = self.manifest.files
         return _file_table(self.workdir, listed.path, listed.sha256)
 
@@ -118,14 +117,14 @@ class DatasetReader:
     def batches(
         self, shard: int | None = None, *, kind: str = "data", columns: list[str] | None = None, rows: int = 256
     ) -> Iterator[pa.RecordBatch]:
-        """Batches of at most `rows` rows of one shard, or of all in order; raises UserError on a damaged file."""
+        """Batches of at most `rows` rows of one shard, or of all in order; raises UserError for a damaged file."""
         for file in self.files(kind, shard):
             yield from self.batches_of(file, columns=columns, rows=rows)
 
     def batches_of(
         self, file: ShardFile, *, columns: list[str] | None = None, rows: int = 256
     ) -> Iterator[pa.RecordBatch]:
-        """Batches of at most `rows` rows of one file; raises UserError where it is damaged."""
+        """Batches of at most `rows` rows of one file; raises UserError if it is damaged."""
         with reading(self.workdir.path(file.path)), self.workdir.open(file.path) as source:
             if file.path.endswith(".arrow"):
                 yield from arrow_batches(source, columns, rows)
@@ -147,13 +146,13 @@ class DatasetReader:
         return pa.Table.from_batches(self.batches(shard, kind=kind, columns=columns, rows=1 << 16), schema)
 
     def schema(self, file: ShardFile) -> pa.Schema:
-        """The Arrow schema of one file; raises UserError on a damaged one."""
+        """The Arrow schema of one file; raises UserError for a damaged one."""
         with reading(self.workdir.path(file.path)), self.workdir.open(file.path) as source:
             return pa.ipc.open_file(source).schema if file.path.endswith(".arrow") else pq.read_schema(source)
 
 
 def arrow_batches(source: pa.NativeFile, columns: list[str] | None, rows: int) -> Iterator[pa.RecordBatch]:
-    """Batches of at most `rows` rows of an Arrow IPC file; other columns than those asked for are not read."""
+    """Batches of at most `rows` rows of an Arrow IPC file; reads only `columns`."""
     reader = pa.ipc.open_file(source)
     if columns:
         wanted = [reader.schema.get_field_index(name) for name in columns]
@@ -167,7 +166,7 @@ def arrow_batches(source: pa.NativeFile, columns: list[str] | None, rows: int) -
 
 @contextlib.contextmanager
 def reading(path: str) -> Iterator[None]:
-    """Turn an error of reading `path` into a UserError that says what to do."""
+    """Turn errors of reading `path` into a UserError that says what to do."""
     try:
         yield
     except (pa.ArrowException, OSError) as error:
@@ -180,7 +179,7 @@ def reading(path: str) -> Iterator[None]:
 
 @functools.lru_cache(maxsize=32)
 def _file_table(workdir: Storage, path: str, sha256: str) -> FileTable:
-    """Cached: a process that reads shard after shard reads the list of files once."""
+    """Cached, because a process reads the files of many shards."""
     try:
         data = workdir.read(path)
     except OSError as error:
@@ -197,10 +196,10 @@ def _file_table(workdir: Storage, path: str, sha256: str) -> FileTable:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What happened to one batch's rows: each was kept or rejected.
+    """The outcome of one batch's rows: each was kept or rejected.
 
     Attributes:
-      kept: rows for the dataset; by output name where a stage writes several (`train`, `val`).
+      kept: rows for the dataset; by output name if a stage writes several outputs (`train`, `val`).
       rejects: rows of schema `REJECTS`.
       stats: counts to be summed over the run.
     """
@@ -220,7 +219,7 @@ def rejects_batch(rows: Iterable[tuple[int, str | None, Reason, str | None]]) ->
 
 
 def batch_of(rows: Iterable[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
-    """Rows, as tuples, as a batch of `schema`."""
+    """A batch of `schema` from rows given as tuples."""
     columns = list(zip(*rows, strict=True)) or [()] * len(schema)
     arrays = [pa.array(values, kind) for values, kind in zip(columns, schema.types, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -1,11 +1,11 @@
-"""The exchange: rows that go from part to part lie in files; only handles of their places go through the runner.
+"""The exchange: rows that parts send to each other are in files; only handles of these rows go through the runner.
 
-A part of one step sends rows to keys of the next one (`ShardWriter.send`). All that it sends lies in one file, rows of
-one key together as an Arrow IPC stream, and an index at the end says where. What many parts send to many keys goes in
+A part of one step sends rows to keys of the next step (`ShardWriter.send`). All that it sends is in one file, the rows
+of one key together as an Arrow IPC stream, with an index at the end. If many parts send to many keys, the rows go in
 two steps, of which the first has fewer keys (`joined`): a request should read megabytes, not the few rows that one part
-has for one key. The runner groups the handles by key, some
-100 bytes each, so what it moves and holds in memory does not depend on how long the rows are: FnApiRunner's GroupByKey
-takes four times the bytes it groups. And the files outlive the job: one that is submitted again continues with them.
+has for one key. The runner groups the handles by key. They have about 100 bytes each, so the runner's traffic and
+memory do not depend on the size of the rows; FnApiRunner's GroupByKey needs four times the bytes it groups. The files
+also outlive the job: a job that is submitted again continues with them.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from owt_pipeline.storage.disk import HashingFile
 from owt_pipeline.storage.folder import REQUESTS_AT_ONCE, Storage, at_once
 
 SLICES = "slices"
-"""Kind of the file with what a part sent."""
+"""Kind of the file with the rows that a part sent."""
 
 SLICE_BYTES = 32 << 20
-"""A key has as many slices in a file as it has this many bytes there: what a request reads at most."""
-_READ_BYTES = 4 * SLICE_BYTES  # that are read at once, or 16 slices
-_WAITING_BYTES = 64 << 20  # rows are sorted by key once this many bytes wait
-_ALIGNMENT = 64  # of Arrow's buffers, which are read where they lie
+"""Target size of a slice: the rows of a key are divided into slices of about this size, each read by one request."""
+_READ_BYTES = 4 * SLICE_BYTES  # read at once, in up to 16 slices
+_WAITING_BYTES = 64 << 20  # rows are sorted by key once they reach this size
+_ALIGNMENT = 64  # of Arrow's buffers, which are used in place
 _TAIL = struct.Struct("<QQ")  # offset and length of the index
 _INDEX = pa.schema(
     [("key", pa.int64()), ("path", pa.string()), *((n, pa.int64()) for n in ("offset", "length", "rows", "ahead"))]
@@ -40,15 +40,15 @@ _INDEX = pa.schema(
 
 
 class Slice(msgspec.Struct, frozen=True, array_like=True, order=True, tag=True):
-    """A handle: rows for one key in the file of one part.
+    """A handle of rows for one key in the file of one part.
 
     Attributes:
-      work: `StageRun.name`, for whoever works on it; "" where it was read from a file.
-      path: of the file in that folder.
+      work: `StageRun.name`; empty if the handle was read from a file's index.
+      path: path of the file in that folder.
       offset: in bytes.
-      length: in bytes; 0 where nothing was sent, and the handle only makes the key exist.
+      length: in bytes; 0 if no rows were sent and the handle only makes the key exist.
       rows: number of rows.
-      ahead: how many steps it passes by before it is for its key.
+      ahead: number of steps that pass it on before it reaches the part of its key.
     """
 
     work: str
@@ -60,10 +60,10 @@ class Slice(msgspec.Struct, frozen=True, array_like=True, order=True, tag=True):
 
 
 class SliceWriter:
-    """Writes rows by key into one file. Rows of a key are in one slice, or in several of 32 MiB or more.
+    """Writes rows by key into one file, those of a key in one slice, or in several of 32 MiB or more.
 
-    So the number of slices does not grow with the rows: while more wait than fit into memory, they lie in temporary
-    files, in the order of the keys, and are merged in the end.
+    Rows that exceed the memory limit wait in temporary files, sorted by key, which are merged at the end. So the number
+    of slices does not grow with the number of rows.
     """
 
     def __init__(self, file: HashingFile):
@@ -75,7 +75,7 @@ class SliceWriter:
         self._buffer = pa.allocate_buffer(0)
 
     def send(self, key: int | np.ndarray, rows: pa.RecordBatch) -> None:
-        """Send rows to `key`, or each row to the key at its place."""
+        """Send rows to `key`; with an array (rows,), each row to its own key."""
         if rows.num_rows:
             keys = key.astype(np.int64) if isinstance(key, np.ndarray) else np.full(rows.num_rows, key)
             self._file.rows += rows.num_rows
@@ -85,7 +85,7 @@ class SliceWriter:
                 self._sort(spill=True)
 
     def forward(self, key: int, slice: Slice) -> None:
-        """Pass on to `key` what another part wrote."""
+        """Pass a slice that another part wrote on to `key`."""
         self._index.append((key, slice.path, slice.offset, slice.length, slice.rows, slice.ahead))
 
     def close(self) -> None:
@@ -116,16 +116,16 @@ class SliceWriter:
         start = self._file.bytes
         size = pa.MockOutputStream()
         _write_stream(size, batches)
-        if self._buffer.size < size.size():  # else used again: memory that is new costs more than what is copied there
+        if self._buffer.size < size.size():  # otherwise reused: new memory costs more than the copy into it
             self._buffer = pa.allocate_buffer(size.size())
         _write_stream(pa.FixedSizeBufferWriter(self._buffer), batches)
-        self._file.write(memoryview(self._buffer)[: size.size()])  # one call a slice, where Arrow's pieces are a dozen
+        self._file.write(memoryview(self._buffer)[: size.size()])  # one call instead of Arrow's dozen
         return start, self._file.bytes - start
 
 
 @dataclass(frozen=True)
 class _Run:
-    """Rows in the order of their keys: those of `keys[i]` begin at `starts[i]`."""
+    """Rows sorted by key: those of `keys[i]` are `rows[starts[i]:starts[i + 1]]`."""
 
     keys: np.ndarray
     starts: np.ndarray
@@ -144,7 +144,7 @@ class _Run:
 
 
 def _spilled(table: pa.Table, file: HashingFile) -> pa.Table:
-    """The same rows in a file next to `file`, mapped into memory; it has no name, so a killed process leaves none."""
+    """The same rows, memory-mapped from an unnamed file next to `file`: a killed process leaves nothing behind."""
     with tempfile.NamedTemporaryFile(dir=os.path.dirname(file.path)) as spill:
         with pa.ipc.new_file(spill.name, table.schema) as writer:
             writer.write_table(table)
@@ -158,7 +158,7 @@ def _write_stream(sink: pa.NativeFile, batches: Sequence[pa.RecordBatch]) -> Non
 
 
 def read_index(work: Storage, path: str) -> list[tuple[int, Slice]]:
-    """(key, slice) of all that a part sent, in the order written; raises UserError where the file is damaged."""
+    """The (key, slice) pairs of a part's file, in the order written; raises UserError if the file is damaged."""
     with reading(work.path(path)):
         size = work.size(path)
         offset, length = _TAIL.unpack(work.read_range(path, size - _TAIL.size, _TAIL.size))
@@ -168,7 +168,7 @@ def read_index(work: Storage, path: str) -> list[tuple[int, Slice]]:
 
 
 def joined(slices: Iterable[Slice]) -> Iterator[Slice]:
-    """Slices of one file, in its order, as handles of up to 32 MiB: those that are neighbours become one."""
+    """Slices of one file, in its order, with adjacent ones joined into handles of up to 32 MiB."""
     last: Slice | None = None
     for slice in slices:
         if last is not None and slice.path == last.path:
@@ -184,10 +184,10 @@ def joined(slices: Iterable[Slice]) -> Iterator[Slice]:
 
 
 def read_slices(work: Storage, slices: Iterable[Slice], columns: list[str] | None = None) -> Iterator[pa.Table]:
-    """The rows of each slice, in order, in a table or several: mapped into memory where they are on this machine, else
-    read 16 at once.
+    """The rows of each slice, in order, as one or more tables: memory-mapped from a local disk, otherwise read 16 at
+    once.
 
-    Raises UserError where a file is damaged.
+    Raises UserError if a file is damaged.
     """
     slices = [slice for slice in slices if slice.length]
     if work.is_local:
@@ -205,18 +205,18 @@ def read_slices(work: Storage, slices: Iterable[Slice], columns: list[str] | Non
         number = max(1, int(np.searchsorted(ends, _READ_BYTES)))
         some, slices = slices[:number], slices[number:]
         buffers = iter(at_once(lambda slice: work.read_range(slice.path, slice.offset, slice.length), some))
-        for slice, buffer in zip(some, buffers, strict=True):  # an iterator at its end keeps no buffer
+        for slice, buffer in zip(some, buffers, strict=True):  # an exhausted iterator holds no buffers
             with reading(work.path(slice.path)):
                 yield from _tables(pa.py_buffer(buffer), columns)
 
 
 def gather(work: Storage, slices: Iterable[Slice], schema: pa.Schema) -> pa.Table:
-    """All rows of some slices as one table, in contiguous columns; `schema` is that of the rows sent."""
+    """All rows of some slices as one table with contiguous columns; `schema` is that of the rows."""
     return pa.concat_tables([schema.empty_table(), *read_slices(work, slices)]).combine_chunks()
 
 
 def partition_of(hashes: np.ndarray, partitions: int) -> np.ndarray:
-    """The partition of each uint64 hash: partition k has the k-th of equal ranges of their upper half."""
+    """The partition of each uint64 hash: the upper 32 bits, divided into equal ranges."""
     return ((hashes >> np.uint64(32)) * np.uint64(partitions)) >> np.uint64(32)
 
 

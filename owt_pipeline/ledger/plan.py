@@ -1,9 +1,9 @@
-"""What a stage has to do: nothing, all of it, or the parts that are missing, damaged, or made from something else.
+"""Plans: which of a stage's shards are finished, and which are missing, damaged, or made from other inputs.
 
-A stage that makes shard k from shard k of its inputs alone keeps the shards whose part of the inputs is as it was. So
-taking one document out of a corpus, or repairing one page, rewrites the shards it is in, and no others.
+A stage that makes shard k from shard k of its inputs alone keeps the shards whose part of the inputs is unchanged. So
+removing one document from a corpus, or repairing one page, rewrites only the shards that contain it.
 
-Here too are the versions of what shapes bytes: of the process that started a run, and of the workers that do it.
+Also the versions of everything that shapes bytes, in the process that started a run and in its workers.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ logger = logging.getLogger("owt")
 
 PLAN_NAME = "plan.json"
 INTERRUPTED = "interrupted"
-"""Why a stage runs that was started with the same plan and not finished."""
+"""`Finished.why` of a stage that was started with the same plan and not finished."""
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What is to be made: everything its bytes follow from.
+    """What is to be made: everything that determines its bytes.
 
     Attributes:
       stage_version: version of the stage's code.
       options: the options that shape bytes.
-      inputs: digest of each dataset read, by name.
+      inputs: digest of each input dataset, by name.
       sources: files from outside the working directory, and lists in it.
       versions: versions of the libraries that shape bytes.
-      made_from: for each shard, a digest of all it is made from apart from the options; empty where the stage does not
+      made_from: for each shard, a digest of everything it is made from but the options; empty if the stage does not
         work shard by shard.
     """
 
@@ -63,7 +63,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of what the output's bytes follow from: a plan with the same one makes the same bytes."""
+        """SHA-256 of what determines the output: plans with the same fingerprint make the same bytes."""
         names = ("stage", "stage_version", "options", "inputs", "sources")
         content = json.dumps({name: getattr(self, name) for name in names}, sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
@@ -75,7 +75,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def usable_manifest(workdir: Storage, dataset: str) -> Manifest | None:
-    """The manifest of a dataset whose list of files can be read too; None, and a warning, where either is damaged."""
+    """The manifest of a dataset; None, with a warning, if it or its list of files is damaged."""
     try:
         manifest = read_manifest(workdir, dataset)
         if manifest is not None:
@@ -88,13 +88,13 @@ def usable_manifest(workdir: Storage, dataset: str) -> Manifest | None:
 
 @dataclass(frozen=True)
 class Output:
-    """What there is of a stage's output.
+    """The current state of a stage's output.
 
     Attributes:
-      manifest: the manifest, where the dataset is finished and its list of files can be read.
-      table: its list of files; an empty one without a manifest.
-      problems: what is wrong with its files, by path.
-      listing: the listing of its folders that says so.
+      manifest: the manifest, if the dataset is finished and its list of files can be read.
+      table: its list of files; empty without a manifest.
+      problems: what is wrong with its damaged files, by path.
+      listing: the listing of its folders.
       discarded: whether its files were removed on purpose.
     """
 
@@ -106,10 +106,10 @@ class Output:
 
     @property
     def is_lost(self) -> bool:
-        """Whether there are files of a finished dataset, but no manifest that says which."""
+        """Whether there are files of a finished dataset but no manifest that lists them."""
         names = [name for name in self.listing.entries if "/.work/" not in name]
         damaged = any(name.endswith(f"/{MANIFEST_NAME}") for name in names)
-        # Without a manifest, files next to unfinished work are of its finished shards.
+        # Without a manifest, files next to unfinished work belong to its finished shards.
         return self.manifest is None and (damaged or bool(names and not self.listing.unfinished_plans()))
 
     def is_of(self, plan: Plan) -> bool:
@@ -117,19 +117,19 @@ class Output:
         return self.manifest is not None and self.manifest.fingerprint == plan.fingerprint
 
     def is_finished(self, plan: Plan) -> bool:
-        """Whether the output is what `plan` would make, down to every file, or was that before it was discarded."""
+        """Whether every file of the output is what `plan` would make, or was until the output was discarded."""
         return self.is_of(plan) and (self.discarded or not self.problems)
 
     def tidy(self) -> None:
-        """Remove what the finished dataset does not name."""
+        """Remove files that the finished dataset's manifest does not name."""
         if self.manifest is not None:
             self.listing.tidy(self.manifest, self.table, f"{ledger_of(self.manifest.dataset)}/{DISCARDED}")
 
 
 def look_at(workdir: Storage, dataset: str, remember: bool = True) -> Output:
-    """What there is of a dataset: one listing, compared with its manifest; files that changed since are hashed.
+    """The current state of a dataset: one listing, compared with the manifest; files that changed since are hashed.
 
-    Without `remember`, nothing is written: what was hashed will be hashed again.
+    Unless `remember`, nothing is written, so the next call hashes the same files again.
     """
     manifest = usable_manifest(workdir, dataset)
     listing = Listing(workdir, dataset, remember)
@@ -142,10 +142,9 @@ class Finished:
     """What need not be made again for a plan.
 
     Attributes:
-      kept: the records by shard, from the plan's own unfinished work, the finished dataset, and unfinished work of
-        other plans.
-      damaged: of records of the plan's own work whose files are not as they say, the version by name.
-      why: why anything is made at all.
+      kept: the records by shard, from the finished dataset and from unfinished work of this plan and others.
+      damaged: versions, by name, of the plan's own records whose files are damaged.
+      why: why the stage has to run.
     """
 
     kept: Mapping[int, ShardRecord]
@@ -169,7 +168,7 @@ def finished_parts(workdir: Storage, dataset: str, plan: Plan, output: Output, l
                 own = {record.shard: (record, version) for record, version in versions}
     holding = [(record, _shards_that_hold(old, plan, lists)) for old, records in found for record in records]
     usable = [record for record, shards in holding if record.shard in shards]
-    # What an unfinished stage wrote is in no manifest: on a local disk, where bytes can change, it is read again.
+    # Files of an unfinished stage are in no manifest: on a local disk, where bytes can change, they are hashed.
     files = [file for record in usable for file in record.files]
     damaged = output.listing.problems(files, hash_unknown=workdir.is_local)
 
@@ -195,10 +194,10 @@ def _why(plan: Plan, output: Output, found: Sequence[Plan]) -> str:
 
 
 def prepare(workdir: Storage, dataset: str, plan: Plan, finished: Finished) -> Storage:
-    """The folder of the plan's work, with a record for each finished part, and none that this attempt saw damaged.
+    """The folder of the plan's work, with a record for each finished part, without those this attempt found damaged.
 
-    Records that other attempts wrote since are left alone. The finished dataset, if there is one, remains as it is
-    until the new one is published.
+    Records that other attempts have written since are not touched. A finished dataset remains complete until the new
+    one is published.
     """
     work = work_of(workdir, dataset) / plan.fingerprint[:16]
     content, found = seal(plan), work.read_version(PLAN_NAME)
@@ -207,7 +206,7 @@ def prepare(workdir: Storage, dataset: str, plan: Plan, finished: Finished) -> S
     records = work / "shards"
     kept = {record_name(shard): record for shard, record in finished.kept.items()}
 
-    def put(name: str) -> None:  # an empty record is none
+    def put(name: str) -> None:  # an empty record counts as none
         records.swap(name, kept[name].to_json() if name in kept else b"", finished.damaged.get(name))
 
     at_once(put, sorted(kept.keys() - set(records.names()) | finished.damaged.keys()))
@@ -215,7 +214,7 @@ def prepare(workdir: Storage, dataset: str, plan: Plan, finished: Finished) -> S
 
 
 def read_plan(work: Storage) -> Plan | None:
-    """The plan whose unfinished work is in the folder `work`; None where it is missing or damaged."""
+    """The plan whose unfinished work is in the folder `work`; None if it is missing or damaged."""
     try:
         plan = unseal(work.read(PLAN_NAME), Plan, PLAN_NAME)
     except (FileNotFoundError, ManifestError):
@@ -224,14 +223,14 @@ def read_plan(work: Storage) -> Plan | None:
 
 
 def read_records(records: Storage) -> list[tuple[ShardRecord, str]]:
-    """The records in a folder with their versions, but for damaged ones, whose parts run again."""
+    """The records in a folder with their versions, without damaged ones, whose parts run again."""
     found = at_once(partial(find_record, records), records.names())
     return [(record, version) for record, version in found if record is not None and version is not None]
 
 
 def recorded_plan(workdir: Storage, dataset: str) -> Plan | None:
-    """What the output was made from, or what was being made when it was interrupted; None for neither, or where the
-    manifest is damaged."""
+    """The plan of the finished output, or of the interrupted work; None if there is neither, or the manifest is
+    damaged."""
     manifest = usable_manifest(workdir, dataset)
     if manifest is not None:
         return Plan.of_manifest(manifest, [])
@@ -241,12 +240,12 @@ def recorded_plan(workdir: Storage, dataset: str) -> Plan | None:
 
 
 def _shards_that_hold(old: Plan, new: Plan, lists: Sequence[str]) -> set[int]:
-    """Those of an old plan's shards that the new one would make again as they are."""
+    """The shards of an old plan that the new one would make with the same bytes."""
     if old.fingerprint == new.fingerprint:
         return set(range(new.num_shards))
 
     def apart_from_inputs(plan: Plan) -> list[Any]:
-        # What the lists and bases say of a shard that is made by itself is in the digest of what it is made from.
+        # For a stage that works shard by shard, `made_from` covers lists and bases.
         sources = [
             source for source in plan.sources if source.get("name") not in lists and source.get("kind") != "base"
         ]
@@ -258,14 +257,14 @@ def _shards_that_hold(old: Plan, new: Plan, lists: Sequence[str]) -> set[int]:
 
 
 def difference(old: Plan, new: Plan) -> str:
-    """Why an output is not what the new plan makes: the first of what its bytes follow from that differs."""
+    """Why an output is not what the new plan makes: the first difference between the plans."""
     if old.stage != new.stage:
         return f"the output was written by {old.stage}"
     if old.stage_version != new.stage_version:
         return f"the stage's code is of version {new.stage_version}, was {old.stage_version}"
     for name in {**new.options, **old.options}:
         if old.options.get(name) != (value := new.options.get(name)):
-            if isinstance(value or old.options.get(name), dict):  # digests, which say nothing to a person
+            if isinstance(value or old.options.get(name), dict):  # digests, which mean nothing to a reader
                 return f"the {name.lstrip('_')} have changed"
             return f"{name} is {value!r}, was {old.options.get(name)!r}"
     for name, digest in new.inputs.items():
@@ -298,15 +297,15 @@ def versions_of(names: Iterable[str]) -> dict[str, str]:
 
 
 def versions_of_everything(names: Iterable[str]) -> dict[str, str]:
-    """The versions of distributions, of Python, and of this code: an older wheel has the same number."""
+    """The versions of distributions, of Python, and of this code, with a digest, as two wheels may share a number."""
     python = ".".join(platform.python_version_tuple()[:2])
     return {"python": python, OURS: f"{_version(OURS)} ({code_digest()})", **dict(sorted(versions_of(names).items()))}
 
 
 def version_skew(expected: Mapping[str, str], allowed: bool) -> dict[str, str]:
-    """The versions of this process where they are not those `expected`; nothing where they are.
+    """The versions of this process if they differ from those `expected`; empty if they do not.
 
-    Raises UserError with both lists where they differ, unless that is allowed.
+    Raises UserError with both lists if they differ and that is not `allowed`.
     """
     found = versions_of_everything(name for name in expected if name not in ("python", OURS))
     if found == dict(expected):
@@ -321,14 +320,14 @@ def version_skew(expected: Mapping[str, str], allowed: bool) -> dict[str, str]:
 
 
 def _listed(versions: Mapping[str, str], others: Mapping[str, str]) -> str:
-    """A list for a message, those that differ from the others first."""
+    """The versions for a message, those that differ from `others` first."""
     names = sorted(versions, key=lambda name: (versions[name] == others.get(name), name))
     return ", ".join(f"{name} {versions[name]}" for name in names)
 
 
 @functools.cache
 def code_digest() -> str:
-    """Eight hex digits of this package's own code, and of the model, lists and templates that it reads."""
+    """Eight hex digits of a digest of this package's code and of the model, lists and templates that it reads."""
     digest, suffixes = hashlib.sha256(), (".py", ".npz", ".txt", ".toml", ".md", ".html", ".css", ".js")
     package = sys.modules["owt_pipeline"]
     for module in (package, schemas):

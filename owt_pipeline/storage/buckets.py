@@ -1,7 +1,7 @@
-"""The clients of object stores: obstore for S3 and Azure, Google's own for Google Cloud Storage.
+"""The clients of object stores: obstore for S3 and Azure, Google's own client for Google Cloud Storage.
 
-Google's, because obstore speaks the XML API, which the emulators of Google's storage lack; both find their
-credentials where the services' other tools do.
+For Google, obstore uses the XML API, which emulators of Google's storage lack. Both clients find credentials where the
+services' other tools do.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from owt_pipeline.errors import UserError
 T = TypeVar("T")
 
 PIECE_BYTES = 32 << 20
-"""An upload's pieces, each a request; two of them are in memory at once."""
+"""Size of an upload's pieces; each is one request, and two are in memory at once."""
 
 REQUESTS_AT_ONCE = 16
 _DELETED_TOGETHER = 100
-"""Objects that Google's storage deletes for one request, at most."""
+"""The most objects that Google's storage deletes in one request."""
 
 
 _NO_CREDENTIALS = ("//169.254.", "/meta-data/", "/latest/api/token", "Account must be specified")
-"""Parts of errors that say: no credentials are set, and no cloud gives this machine any."""
+"""Parts of error messages that mean: no credentials are set, and this machine gets none from a cloud."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What a client's exception comes to."""
+    """The meaning of a client's exception."""
 
     kind: Literal["missing", "no bucket", "credentials", "refused", "network"]
     detail: str
@@ -50,11 +50,11 @@ class Failure:
 class ObstoreBucket:
     """A bucket of S3, or a container of Azure. Versions of objects are etags.
 
-    Methods raise what the client raises; `failure` says what it means.
+    Methods raise the client's exceptions; `failure` gives their meaning.
     """
 
     def __init__(self, scheme: str, name: str, anonymous: bool, seconds: float):
-        """The bucket, where failing requests are made again for some seconds."""
+        """The bucket; failing requests are retried for `seconds`."""
         try:
             from obstore.store import AzureStore, S3Store
         except ImportError as error:
@@ -86,13 +86,13 @@ class ObstoreBucket:
 
     @classmethod
     def failure(cls, error: Exception) -> Failure | None:
-        """What an exception means, or None where it is not the client's."""
+        """The meaning of an exception, or None if it is not the client's."""
         from obstore import exceptions
 
         if not isinstance(error, exceptions.BaseError | FileNotFoundError):
             return None
         text = str(error)
-        message = re.search(r"<Message>([^<]*)", text)  # of an answer in XML; else, the error's first line ends in it
+        message = re.search(r"<Message>([^<]*)", text)  # of an answer in XML; otherwise at the end of the first line
         detail = message[1] if message else text.partition("\n")[0].rpartition(" - ")[2]
         if "NoSuchBucket" in text or "ContainerNotFound" in text:
             return Failure("no bucket", detail)
@@ -100,7 +100,7 @@ class ObstoreBucket:
             return Failure("missing", detail)
         if any(sign in text for sign in _NO_CREDENTIALS):
             return Failure("credentials", "and this machine has none of its own")
-        if re.search("status code: 40[13]", text):  # of a listing, it comes as any other error does
+        if re.search("status code: 40[13]", text):  # a listing raises it as a generic error
             return Failure("refused", detail)
         return Failure("network", detail)
 
@@ -116,7 +116,7 @@ class ObstoreBucket:
 
     def list(self, prefix: str, limit: int | None = None) -> Iterator[tuple[str, int, str]]:
         """Key, bytes and version of the objects whose keys begin with `prefix`."""
-        folder = prefix.rpartition("/")[0]  # obstore takes folders only
+        folder = prefix.rpartition("/")[0]  # obstore lists folders only
         for page in self._store.list(folder or None, chunk_size=limit or 1000):
             for entry in page:
                 if entry["path"].startswith(prefix):
@@ -126,12 +126,13 @@ class ObstoreBucket:
         self._store.put(key, content, use_multipart=False)
 
     def put_file(self, key: str, path: str) -> None:
-        piece = max(PIECE_BYTES, os.path.getsize(path) // 9000)  # S3 takes 10,000
+        piece = max(PIECE_BYTES, os.path.getsize(path) // 9000)  # S3 allows 10,000 pieces
         with open(path, "rb") as file:
             self._store.put(key, file, chunk_size=piece, max_concurrency=2)
 
     def put_if(self, key: str, content: bytes, version: str | None, sync: bool = True) -> str | None:
-        """Write if the object has this version (None: if there is none); the new version, or None if it has another."""
+        """Write if the object has this version (None: does not exist). Returns the new version, or None if not
+        written."""
         from obstore import exceptions
 
         mode: Any = "create" if version is None else {"e_tag": f'"{version}"'}
@@ -150,7 +151,7 @@ class ObstoreBucket:
         try:
             if keys:
                 self._insist(lambda: self._store.delete([*keys]))
-        except FileNotFoundError as error:  # of Azure: one of many is missing, and the others may still be there
+        except FileNotFoundError as error:  # on Azure: one is missing, and the others may not be deleted yet
             if len(keys) == 1 or (failure := self.failure(error)) is None or failure.kind != "missing":
                 raise
             for key in keys:
@@ -158,15 +159,15 @@ class ObstoreBucket:
                     self.delete([key])
 
     def _insist(self, request: Callable[[], T]) -> T:
-        """Make a conditional write or a deletion again where the connection breaks, which obstore does for others only:
-        the server may have carried it out. Here that does no harm: it is then refused, as `Storage.create` says."""
+        """Retry a conditional write or a deletion if the connection breaks. obstore does not, because the server may
+        have carried it out. That does no harm here: the retry is refused, as documented at `Storage.create`."""
         from obstore import exceptions
 
         end, wait = time.monotonic() + self._seconds, 0.1
         while True:
             try:
                 return request()
-            except exceptions.BaseError as error:  # "HTTP error" is one without an answer
+            except exceptions.BaseError as error:  # "HTTP error" means that there was no answer
                 if "HTTP error:" not in str(error) or time.monotonic() + wait > end:
                     raise
             time.sleep(wait)
@@ -174,12 +175,12 @@ class ObstoreBucket:
 
 
 def _etag(answer: Any) -> str:
-    """The etag without its quotes: Azure's listings leave them out."""
+    """The etag without quotes, as in Azure's listings."""
     return str(answer["e_tag"]).strip('"')
 
 
 def _s3_settings(bucket: str, anonymous: bool) -> dict[str, Any]:
-    """What obstore does not find by itself: the endpoint of S3 alone, the shared files of credentials, the region."""
+    """The settings that obstore does not find by itself: S3's own endpoint, shared credential files, the region."""
     settings: dict[str, Any] = {}
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     if endpoint:
@@ -202,12 +203,12 @@ def _s3_settings(bucket: str, anonymous: bool) -> dict[str, Any]:
 def _region_of(bucket: str) -> str | None:
     try:
         return str(pyarrow.fs.resolve_s3_region(bucket))
-    except OSError:  # the first request will say that the bucket cannot be reached
+    except OSError:  # the first request will raise a clear error
         return None
 
 
 def _aws_profile() -> dict[str, str]:
-    """The settings of `AWS_PROFILE`, or of the default one, in `~/.aws`."""
+    """The settings of `AWS_PROFILE`, or of the default profile, in `~/.aws`."""
     profile = os.environ.get("AWS_PROFILE", "default")
     found: dict[str, str] = {}
     for variable, name, section in (
@@ -229,7 +230,7 @@ class GoogleBucket:
     def __init__(self, scheme: str, name: str, anonymous: bool, seconds: float):
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", FutureWarning)  # that Python 3.10 will have no further versions
+                warnings.simplefilter("ignore", FutureWarning)  # about the end of support for Python 3.10
                 import google.auth
                 import google.cloud.storage as storage
                 from google.auth.credentials import AnonymousCredentials
@@ -245,10 +246,10 @@ class GoogleBucket:
             options["client_options"] = {"api_endpoint": address if "://" in address else f"http://{address}"}
         scopes = ["https://www.googleapis.com/auth/devstorage.read_write"]
         credentials: Any = AnonymousCredentials() if anonymous else google.auth.default(scopes)[0]
-        # Else the client asks for the bucket's location in a thread: for traces, which need not be on, and for which
-        # credentials that read and write objects do not suffice.
+        # Otherwise the client asks for the bucket's location in a thread, even without tracing. That needs more
+        # permissions than reading and writing objects.
         os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
-        client = storage.Client(project="none", credentials=credentials, **options)  # only making buckets needs one
+        client = storage.Client(project="none", credentials=credentials, **options)  # used to create buckets only
         for scheme_of_url in ("https://", "http://"):  # ten connections are kept by default
             client._http.mount(scheme_of_url, HTTPAdapter(pool_maxsize=REQUESTS_AT_ONCE))
         self._bucket = client.bucket(name)
@@ -322,8 +323,8 @@ class GoogleBucket:
             list(pool.map(self._delete, left))
 
     def _delete_together(self, keys: Sequence[str]) -> Sequence[str]:
-        """Delete objects by one request (https://cloud.google.com/storage/docs/batch; the client's own batches lack the
-        ids that the emulator asks for); returns the keys of those that it may not have deleted."""
+        """Delete objects with one request (https://cloud.google.com/storage/docs/batch; the client's own batches lack
+        ids that the emulator needs). Returns the keys of objects that may not be deleted."""
         from requests import RequestException
 
         if len(keys) == 1:

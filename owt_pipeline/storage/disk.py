@@ -1,5 +1,5 @@
-"""A folder on a local disk, as Storage uses it; files there that are being written, before they have their name; and
-which process writes one, or holds a lease, and whether it still runs."""
+"""Folders on a local disk, for `Storage`; temporary files, which get their name when they are complete; and processes,
+which own temporary files and leases."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ import pyarrow.fs
 from owt_pipeline.errors import UserError
 
 SPOOL_FOLDER = ".tmp"
-"""Folder, below the one that is written to, for files that are being written; no part of any dataset."""
+"""Subfolder for files that are being written; not part of any dataset."""
 
 _FOREIGN_SECONDS = 24 * 3600
-"""Age from which another host's spool file counts as left over: whether its process runs cannot be seen from here."""
+"""Age from which another host's spool file counts as abandoned: that host's processes cannot be seen from here."""
 
 _LOCK_SECONDS = 30.0
-"""How long a process waits for another's lock, which is held for microseconds but by a process that was stopped."""
+"""How long a process waits for another one's lock. It is held for microseconds, unless its holder was stopped."""
 
 _numbers = itertools.count()
 
@@ -45,17 +45,17 @@ class Disk:
         check_utf8(self.folder)
 
     def request(self, name: str) -> AbstractContextManager[tuple[Disk, str]]:
-        """What to ask for a file, and its name there."""
+        """This folder, and the name in it: the counterpart of `Remote.request`."""
         return contextlib.nullcontext((self, name))
 
     def open(self, name: str) -> pa.NativeFile:
         try:
             return pa.fs.LocalFileSystem().open_input_file(self._at(name))
-        except FileNotFoundError as error:  # Arrow's does not say which in `filename`
+        except FileNotFoundError as error:  # Arrow's has no `filename`
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", self._at(name)) from error
 
     def read_range(self, name: str, start: int, length: int) -> bytes:
-        with open(self._at(name), "rb", buffering=0) as file:  # a buffer would read 8 KiB for a few bytes
+        with open(self._at(name), "rb", buffering=0) as file:  # with a buffer, a few bytes would cost 8 KiB
             file.seek(start)
             found = file.read(length)
             while len(found) < length and (more := file.read(length - len(found))):
@@ -69,12 +69,12 @@ class Disk:
         return os.stat(self._at(name)).st_size
 
     def list(self, prefix: str) -> Iterator[tuple[str, int, str]]:
-        """Name, bytes and version of each file; those that are being written left out."""
+        """Name, bytes and version of each file, without files that are being written."""
         below = prefix.rpartition("/")[0]
         stack = [f"{below}/" if below else ""]
         while stack:
             folder = stack.pop()
-            # A folder or file that goes while it is listed is as good as gone before.
+            # A folder or file that disappears during the listing is left out.
             with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(self._at(folder)) as entries:
                 for entry in entries:
                     name = folder + entry.name
@@ -87,7 +87,7 @@ class Disk:
                             yield name, status.st_size, _version(status)
 
     def put_file(self, name: str, path: str) -> None:
-        """Rename the file at `path`, which lies in the spool folder."""
+        """Move the file at `path`, in the spool folder, to its name."""
         target = self._at(name)
         try:
             os.replace(path, target)
@@ -100,7 +100,7 @@ class Disk:
             file.publish(name)
 
     def put_if(self, name: str, content: bytes, version: str | None, sync: bool = True) -> str | None:
-        """Write if the file has this version (None: if there is none); the new version, or None if it has another."""
+        """Write if the file has this version (None: is missing). Returns the new version, or None if not written."""
         return self._create(name, content, sync) if version is None else self._swap(name, content, version)
 
     def _create(self, name: str, content: bytes, sync: bool) -> str | None:
@@ -127,7 +127,7 @@ class Disk:
     def _swap(self, name: str, content: bytes, version: str) -> str | None:
         target = self._at(name)
         with self._spool(content) as file:
-            file.sync()  # may take seconds; the lock is held for microseconds, so that hardly a process stops with it
+            file.sync()  # may take seconds, so not under the lock, with which a process could be stopped
             with self._locked():
                 try:
                     before = os.stat(target)
@@ -135,7 +135,7 @@ class Disk:
                     return None
                 if _version(before) != version:
                     return None
-                # The kernel's clock may tick every 4 ms only, and inodes are used again: so could a version be.
+                # Without this, a version could repeat: the kernel's clock may tick every 4 ms, and inodes are reused.
                 after = max(time.time_ns(), before.st_mtime_ns + 1)
                 os.utime(file.path, ns=(after, after))
                 swapped = _version(os.stat(file.path))
@@ -148,7 +148,7 @@ class Disk:
                 os.unlink(self._at(name))
 
     def delete_all(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)  # what a late attempt writes or removes meanwhile is no error
+        shutil.rmtree(self.folder, ignore_errors=True)  # a late attempt may write or remove files meanwhile
 
     @contextlib.contextmanager
     def _spool(self, content: bytes) -> Iterator[HashingFile]:
@@ -158,7 +158,8 @@ class Disk:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """One process at a time swaps files of this folder; a killed process loses its lock, a stopped one does not."""
+        """Let one process at a time swap files of this folder. A killed process loses the lock, a stopped one does
+        not."""
         path = os.path.join(self.spool_folder, "lock")
         until = time.monotonic() + _LOCK_SECONDS
         while True:
@@ -174,7 +175,7 @@ class Disk:
                     time.sleep(0.001)
                     continue
                 if not _is_at(path, lock.fileno()):
-                    continue  # its last holder has removed it
+                    continue  # the last holder has removed the file
                 try:
                     yield
                 finally:
@@ -186,7 +187,7 @@ class Disk:
 
 
 def check_utf8(path: str) -> None:
-    """Raise UserError for a path that is not UTF-8, which is all that Arrow takes."""
+    """Raise UserError for a path that is not UTF-8: Arrow takes no other."""
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -205,15 +206,15 @@ def _version(status: os.stat_result) -> str:
 
 
 class HashingFile:
-    """A binary file being written that knows its length and SHA-256; what pyarrow's writers write into.
+    """A binary file being written that counts its bytes and computes its SHA-256; pyarrow's writers can write to it.
 
     Attributes:
-      bytes: the bytes written so far.
-      rows: the rows written so far, as whoever writes them counts.
-      path: where it lies on the local disk.
+      bytes: bytes written so far.
+      rows: rows written so far, as counted by the writer.
+      path: its path on the local disk.
     """
 
-    closed = False  # pyarrow asks; the file is closed by what opened it, not by a writer
+    closed = False  # for pyarrow; the file is closed by its opener, not by a writer
 
     def __init__(self, raw: BinaryIO, path: str, publish: Callable[[str, str], None]):
         self.bytes, self.rows = 0, 0
@@ -224,7 +225,7 @@ class HashingFile:
         self._abandoned = False
 
     def write(self, data: bytes | memoryview) -> int:
-        """Append `data`; raises UserError where the disk is full."""
+        """Append `data`; raises UserError if the disk is full."""
         if not self._abandoned:
             with _full_disk_explained(self.path):
                 self._raw.write(data)
@@ -233,9 +234,9 @@ class HashingFile:
         return len(data)
 
     def publish(self, name: str, sync: bool = True) -> None:
-        """Make the file appear under `name` in its storage, complete, in place of one that was there.
+        """Let the complete file appear under `name` in its storage, replacing an existing one.
 
-        Locally without `sync` a power failure may leave anything; a killed process leaves it complete or not at all.
+        On a local disk, without `sync`, a power failure may leave anything; a killed process leaves all or nothing.
         """
         self.flush()
         if sync:
@@ -243,12 +244,12 @@ class HashingFile:
         self._publish(name, self.path)
 
     def sync(self) -> None:
-        """Have the disk hold what was written."""
+        """Force everything written onto the disk."""
         self.flush()
         os.fsync(self._raw.fileno())
 
     def abandon(self) -> None:
-        """Take and drop what is still written: pyarrow's writers finish their file even after an error."""
+        """Discard all further writes: pyarrow's writers complete their file even after an error."""
         self._abandoned = True
 
     def tell(self) -> int:
@@ -259,7 +260,7 @@ class HashingFile:
             self._raw.flush()
 
     def close(self) -> None:
-        """Nothing: only what opened the file knows when it is complete."""
+        """Does nothing: only the opener knows when the file is complete."""
 
     @property
     def sha256(self) -> str:
@@ -268,9 +269,9 @@ class HashingFile:
 
 @contextlib.contextmanager
 def spool_file(folder: str, publish: Callable[[str, str], None]) -> Iterator[HashingFile]:
-    """A new file in `folder`, which is made where it is missing; gone when the block ends, unless published.
+    """A new file in `folder`, which is created if missing; removed when the block ends, unless published.
 
-    `publish(name, path)` is what the file's own `publish` calls. Raises UserError where the disk is full.
+    The file's `publish(name)` calls `publish(name, path)`. Raises UserError if the disk is full.
     """
     name = f"{this_process()}-{next(_numbers)}.tmp"
     path = os.path.join(folder, name)
@@ -285,12 +286,12 @@ def spool_file(folder: str, publish: Callable[[str, str], None]) -> Iterator[Has
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
-        with contextlib.suppress(OSError):  # what an abandoned file still has buffered may not fit on the disk
+        with contextlib.suppress(OSError):  # an abandoned file's buffer may not fit on the disk
             raw.close()
 
 
 def _open_in(folder: str, name: str, mode: str) -> BinaryIO:
-    """Open a file for writing in a folder that is made where it is missing, and that another process may remove."""
+    """Open a file for writing in a folder that is created if missing, and that another process may remove."""
     while True:
         with contextlib.suppress(FileNotFoundError):
             return cast(BinaryIO, open(os.path.join(folder, name), mode))
@@ -300,9 +301,9 @@ def _open_in(folder: str, name: str, mode: str) -> BinaryIO:
 
 
 def remove_dead_spools(folder: str) -> None:
-    """Remove the spool files, and folders, of processes that no longer run, and the folder where nothing is left in it.
+    """Remove the spool files and folders of processes that no longer run, and `folder` itself if it is then empty.
 
-    Files of other hosts, which may share the disk, are removed when they are older than a day.
+    Files of other hosts, which may share the disk, are removed if they are older than a day.
     """
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         for entry in os.scandir(folder):
@@ -334,12 +335,12 @@ def _full_disk_explained(path: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Process:
-    """A process: its host, its id and when it started, since ids are used again.
+    """A process: its host, its id and when it started, because ids are reused.
 
     Attributes:
-      host: the host's name and, on Linux, its PID namespace: containers may share a name, but not their processes.
+      host: the host's name and, on Linux, its PID namespace: containers may share a name but not their processes.
       pid: the process id there.
-      started: when it started, as the operating system says it; only compared for equality.
+      started: when it started, in the operating system's form; only compared for equality.
     """
 
     host: str
@@ -351,7 +352,7 @@ class Process:
 
     @classmethod
     def parse(cls, text: str) -> Process | None:
-        """The process that `str()` wrote, or None for another text."""
+        """The process of which `text` is `str()`; None for any other text."""
         parts = text.rsplit("-", 2)
         return cls(parts[0], int(parts[1]), parts[2]) if len(parts) == 3 and parts[1].isdecimal() else None
 
@@ -361,13 +362,13 @@ class Process:
         return self.host == _host()
 
     def runs(self) -> bool:
-        """Whether a process of this host still runs; one that has ended and waits for its parent does not."""
+        """Whether a process of this host still runs; a zombie does not."""
         return _started(self.pid) == self.started
 
 
 def this_process() -> Process:
-    """The process that asks."""
-    return _process(os.getpid())  # cached by id: a forked child is another process
+    """The current process."""
+    return _process(os.getpid())  # cached by id, because a forked child is another process
 
 
 @functools.cache
@@ -385,11 +386,11 @@ def _host() -> str:
 
 
 def _started(pid: int) -> str | None:
-    """When the process started, or None where none of this id runs."""
+    """When the process started; None if no process with this id is running."""
     if os.path.isdir("/proc/self"):
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()  # the name before it may hold spaces
+                fields = file.read().rpartition(b")")[2].split()  # the name before it may contain spaces
         except OSError:
             return None
         return None if fields[0] in (b"Z", b"X") else fields[19].decode()

@@ -1,7 +1,7 @@
-"""A folder on a local disk or in a bucket (`gs://`, `s3://`, `az://`); its files appear complete or not at all.
+"""A folder on a local disk or in a bucket (`gs://`, `s3://`, `az://`), in which files appear complete or not at all.
 
-In a bucket, requests that fail because of the network or the server are made again for two minutes; only the first one
-that a process makes has seven seconds in all, so that a run without credentials or with a wrong address ends at once.
+In a bucket, requests that fail because of the network or the server are retried for two minutes. Only a process's first
+request fails after seven seconds, so that a run without credentials or with a wrong address ends at once.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _Answer = TypeVar("_Answer")
 
 
 class Entry(NamedTuple):
-    """A file of a listing: its name relative to the folder that was listed, its size, and its version, which is another
-    one where the file is replaced: an etag, a generation, or what the disk says of it."""
+    """A file of a listing: its name relative to the listed folder, its size, and its version, which changes when the
+    file is replaced: an etag, a generation, or time, inode and size on a disk."""
 
     name: str
     bytes: int
@@ -45,16 +45,16 @@ class Entry(NamedTuple):
 
 
 class Storage:
-    """A folder; `storage / "name"` is the folder below it. Picklable, so that a Beam worker can open it.
+    """A folder; `storage / "name"` is a folder in it. Picklable, so that a Beam worker can open it.
 
-    Methods raise FileNotFoundError for a missing file, UserError for a bucket that there is not or that may not be
-    used, OSError for a disk, network or server that fails; a bucket's requests are made again for two minutes before.
+    Methods raise FileNotFoundError for a missing file, UserError for a missing or forbidden bucket, and OSError for a
+    disk, network or server that fails; requests to a bucket are retried for two minutes first.
     """
 
     def __init__(self, uri: str, proven: bool = False):
         """The folder at a local path or a `gs://`, `s3://` or `az://` URI; raises UserError for another scheme.
 
-        `proven` where another process has reached the bucket: here, even the first request may take longer.
+        `proven` if another process has reached the bucket: then even the first request is retried for two minutes.
         """
         scheme, uri = _split(uri)
         self.uri = uri.rstrip("/") or "/"
@@ -68,7 +68,7 @@ class Storage:
         return Storage(f"{self.uri.rstrip('/')}/{name}")
 
     def __reduce__(self) -> Any:
-        # A relative path is another folder in a process that began elsewhere.
+        # A relative path would be another folder in a process with another working directory.
         return Storage, (self._files.folder if isinstance(self._files, Disk) else self.uri, True)
 
     def __str__(self) -> str:
@@ -78,11 +78,11 @@ class Storage:
         return f"Storage({self.uri!r})"
 
     def path(self, name: str) -> str:
-        """Path or URI of a file in the folder, for a message or another program."""
+        """Path or URI of a file in the folder, for messages and other programs."""
         return f"{self.uri}/{name}" if name else self.uri
 
     def open(self, name: str) -> pa.NativeFile:
-        """The file for reading at any offset."""
+        """The file, opened for reading at any offset."""
         if isinstance(self._files, Disk):
             return self._files.open(name)
         return pa.PythonFile(io.BufferedReader(_Ranges(self, name, self.size(name)), _READ_AHEAD_BYTES), mode="r")
@@ -93,29 +93,29 @@ class Storage:
         return found[0]
 
     def read_range(self, name: str, start: int, length: int) -> bytes:
-        """Some bytes of a file, fewer where it ends before."""
+        """`length` bytes of a file from `start` on; fewer if the file is shorter."""
         with self._files.request(name) as (files, key):
             return files.read_range(key, start, length) if length > 0 else b""
 
     def read_version(self, name: str) -> tuple[bytes, str] | None:
-        """A file's content and its version, for `swap`; None where there is none."""
+        """A file's content and its version, for `swap`; None if there is no such file."""
         with contextlib.suppress(FileNotFoundError), self._files.request(name) as (files, key):
             return files.read(key)
         return None
 
     def list(self, prefix: str = "") -> builtins.list[Entry]:
-        """All files below the folder whose names begin with `prefix`, sorted; those being written left out."""
+        """All files in the folder and below whose names begin with `prefix`, sorted; without files being written."""
         return sorted(self.walk(prefix))
 
     def walk(self, prefix: str = "") -> Iterator[Entry]:
-        """The entries of `list` as they are found: the first ones of a large folder cost little."""
+        """The entries of `list` as they are found, so that the first ones of a large folder cost little."""
         with self._files.request(prefix) as (files, key):
             for name, size, version in files.list(key):
-                if not name.endswith("/"):  # by which a console shows a folder
+                if not name.endswith("/"):  # an empty object by which a console shows a folder
                     yield Entry(name[len(key) - len(prefix) :], size, version)
 
     def names(self) -> builtins.list[str]:
-        """Names of all files below the folder, sorted."""
+        """Names of all files in the folder and below, sorted."""
         return [entry.name for entry in self.list()]
 
     def size(self, name: str) -> int:
@@ -143,30 +143,31 @@ class Storage:
         return digest.hexdigest()
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file at once, in place of one that is there."""
+        """Write a complete file, replacing an existing one."""
         with self._files.request(name) as (files, key):
             files.put(key, content)
 
     def create(self, name: str, content: bytes, sync: bool = True) -> bool:
-        """Write a file unless there is one; of several writers, one gets True.
+        """Write a file unless it exists; of several writers, one gets True.
 
-        A bucket's answer may be lost and the request made again: then even the one that wrote it gets False. Whoever
-        has to know reads the file. Locally without `sync` a power failure may leave anything.
+        If a bucket's answer is lost and the request retried, even the one that wrote the file gets False; a caller that
+        has to know reads the file. On a local disk, without `sync`, a power failure may leave anything.
         """
         return self.swap(name, content, None, sync) is not None
 
     def swap(self, name: str, content: bytes, version: str | None, sync: bool = True) -> str | None:
-        """Replace a file that still has this version (None: that is not there); the new version, or None where it has
-        another.
+        """Replace a file if it still has this version (None: if it does not exist). Returns the new version, or None if
+        the file has another one.
 
-        S3 tells versions by content: write nothing twice. As with `create`, None may follow on a lost answer.
+        On S3, files of equal content have equal versions, so never write the same content twice. As with `create`, a
+        lost answer may lead to None.
         """
         with self._files.request(name) as (files, key):
             return files.put_if(key, content, version, sync)
 
     def change(self, name: str, change: Callable[[bytes | None], bytes | None]) -> bool:
-        """Replace a file by what `change` makes of its content (None where there is none), again where another process
-        was first; returns False, and writes nothing, where `change` gives None."""
+        """Replace a file's content (None if there is no file) by the result of `change`; if another process was faster,
+        call `change` again. Returns False, and writes nothing, if `change` returns None."""
         while True:
             content, version = self.read_version(name) or (None, None)
             if (changed := change(content)) is None:
@@ -175,10 +176,10 @@ class Storage:
                 return True
 
     def spool(self) -> AbstractContextManager[HashingFile]:
-        """A new file on the local disk, of which `publish(name)` makes a file of this folder; gone when the block ends.
+        """A new temporary file on the local disk, which `publish(name)` turns into a file of this folder.
 
-        It lies in `.tmp` of a local folder, or in the system's folder for temporary files. Raises UserError where the
-        disk is full.
+        It is in `.tmp` of a local folder, or in the system's folder for temporary files, and is removed when the block
+        ends. Raises UserError if the disk is full.
         """
         return spool_file(self._files.spool_folder, self._publish)
 
@@ -187,17 +188,17 @@ class Storage:
             files.put_file(key, path)
 
     def remove_dead_spools(self) -> None:
-        """Remove what killed processes left of their spooled files."""
+        """Remove spooled files that killed processes have left behind."""
         remove_dead_spools(self._files.spool_folder)
 
     def delete(self, *names: str) -> None:
-        """Delete files, in a bucket by as few requests as it takes; a missing one is no error."""
+        """Delete files, in a bucket with as few requests as possible; a missing file is no error."""
         if names:
             with contextlib.suppress(FileNotFoundError), self._files.request(names[0]) as (files, first):
                 files.delete([first.removesuffix(names[0]) + name for name in names])
 
     def delete_all(self) -> None:
-        """Delete the folder and all below it; a missing one is no error."""
+        """Delete the folder with everything in it; a missing folder is no error."""
         with self._files.request("") as (files, folder):
             if isinstance(files, Disk):
                 files.delete_all()
@@ -206,13 +207,13 @@ class Storage:
 
 
 def at_once(call: Callable[[_Item], _Answer], items: Iterable[_Item]) -> list[_Answer]:
-    """What `call` gives for each item, in order; 16 are called at once, since each waits for a bucket."""
+    """The result of `call` for each item, in order, with 16 calls at once: for calls that wait for a bucket."""
     with concurrent.futures.ThreadPoolExecutor(REQUESTS_AT_ONCE) as threads:
         return list(threads.map(call, items))
 
 
 def in_thread(call: Callable[[], _Answer]) -> concurrent.futures.Future[_Answer]:
-    """Call in a thread that this process does not wait for when it ends."""
+    """Call in a thread that does not keep this process from ending."""
     future: concurrent.futures.Future[_Answer] = concurrent.futures.Future()
 
     def run() -> None:
@@ -245,7 +246,7 @@ def folder_of(uri: str) -> tuple[Storage, str]:
 
 
 def open_source(uri: str) -> pa.NativeFile:
-    """A file from outside the working directory (path or URI), for reading; raises UserError if it cannot be."""
+    """A file from outside the working directory (path or URI), opened for reading; raises UserError if that fails."""
     try:
         folder, name = folder_of(uri)
         return folder.open(name)
@@ -254,10 +255,10 @@ def open_source(uri: str) -> pa.NativeFile:
 
 
 def describe_source(uri: str) -> dict[str, Any]:
-    """What identifies a source file in a fingerprint: its name, length, and a digest of both its ends.
+    """What identifies a source file in a fingerprint: its name, length, and a digest of its first and last MiB.
 
-    The ends are enough: every format we read compressed ends in a checksum or length of its content,
-    and reading hundreds of gigabytes of dumps to find that nothing changed would cost more than it tells.
+    These are enough, because every compressed format that we read ends in a checksum or length of its content. To read
+    hundreds of gigabytes of dumps only to find that nothing changed would cost too much.
     """
     with open_source(uri) as file:
         try:
@@ -272,11 +273,11 @@ def describe_source(uri: str) -> dict[str, Any]:
 
 
 def expand_globs(patterns: tuple[str, ...], what: str) -> list[str]:
-    """The files that paths, folders and globs (local or in a bucket) name, each once.
+    """The files that match paths, folders and globs (local or in a bucket), each once.
 
-    They are sorted by name, then by folder: a run's bytes do not depend on where its inputs lie.
+    They are sorted by name, then by folder, so that a run's bytes do not depend on where its inputs are.
 
-    Raises UserError naming the first pattern that matches no file.
+    Raises UserError for the first pattern that matches no file.
     """
     found: set[str] = set()
     for pattern in patterns:
@@ -309,9 +310,9 @@ _RETRY_SECONDS = 120.0
 _READ_AHEAD_BYTES = 1 << 20
 
 _ENVIRONMENT = ("AWS_", "AZURE_", "GOOGLE_", "CLOUDSDK_", "STORAGE_EMULATOR_HOST", "HOME")
-"""Beginnings of the variables that a client depends on: when one changes, a bucket gets a new client."""
+"""Prefixes of the variables that a client depends on: when one changes, a bucket gets a new client."""
 
-_buckets: dict[tuple[Any, ...], Bucket] = {}  # of this process, so that connections are used again
+_buckets: dict[tuple[Any, ...], Bucket] = {}  # one client per bucket and process, so that connections are reused
 _connecting = threading.Lock()
 
 _CREDENTIALS = {
@@ -323,14 +324,14 @@ _ADDRESS = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "az": "AZUR
 
 
 class Remote:
-    """The bucket that a folder (`gs://`, `s3://`, `az://`) is in: its client, and what the client's errors mean.
+    """The bucket of a folder (`gs://`, `s3://`, `az://`): its client, and the meaning of the client's errors.
 
     Attributes:
-      spool_folder: where files lie until they are uploaded.
+      spool_folder: local folder of files that are to be uploaded.
     """
 
     def __init__(self, uri: str, proven: bool = False):
-        """The bucket of the folder at `uri`; `proven` where another process has reached it already."""
+        """The bucket of the folder at `uri`; `proven` if another process has reached it already."""
         parts = urlsplit(uri)
         self.spool_folder = os.path.join(tempfile.gettempdir(), f"owt-{os.getuid()}")
         self._scheme, self._place, self._proven = parts.scheme, parts.netloc, proven
@@ -341,7 +342,7 @@ class Remote:
 
     @contextlib.contextmanager
     def request(self, name: str) -> Iterator[tuple[Bucket, str]]:
-        """The bucket's client and the object's key; what the client raises becomes an error of ours."""
+        """The bucket's client and the object's key; the client's errors are turned into those of `Storage`."""
         key = self._prefix + name
         bucket = self._connected(key)
         try:
@@ -366,16 +367,16 @@ class Remote:
         return self._kind(self._scheme, name, user == "anonymous", seconds)
 
     def _prove(self, key: str) -> None:
-        """Make one small request to the bucket; raises UserError where that fails or takes over seven seconds."""
+        """Make one small request to the bucket; raises UserError if it fails or takes over seven seconds."""
         try:
-            # Neither a name server nor a metadata server may hold the user up for longer.
+            # In a thread, because a name server or a metadata server may not answer for longer.
             in_thread(lambda: _ask(self._client(_FIRST_SECONDS * 0.6), key)).result(_FIRST_SECONDS)
         except Exception as error:
             late = isinstance(error, (TimeoutError, concurrent.futures.TimeoutError))  # one class from Python 3.11 on
             slow = Failure("network", f"no answer in {_FIRST_SECONDS:.0f} s") if late else None
             if (failure := slow or self._kind.failure(error)) is None:
                 raise
-            if failure.kind == "missing":  # a listing's; that the object is missing is no failure
+            if failure.kind == "missing":  # of the listing; a missing object is not a failure
                 failure = Failure("no bucket", failure.detail)
             raise _explained(f"{self._scheme}://{self._place}", failure, first=True) from error
 
@@ -389,7 +390,7 @@ def _ask(bucket: Bucket, key: str) -> None:
             failure = bucket.failure(error)
             if failure is None or failure.kind != "missing":
                 raise
-    # Is the object missing or the bucket? Only a listing shows which.
+    # Only a listing shows whether the object or the bucket is missing.
     next(bucket.list(key.rpartition("/")[0], 1), None)
 
 
@@ -410,7 +411,7 @@ def _explained(uri: str, failure: Failure, first: bool) -> Exception:
 
 
 class _Ranges(io.RawIOBase):
-    """An object as a file; each read is a request."""
+    """An object as a file; each read is one request."""
 
     def __init__(self, folder: Storage, name: str, size: int):
         self._folder, self._name, self._size, self._position = folder, name, size, 0

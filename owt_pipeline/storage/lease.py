@@ -1,17 +1,17 @@
 """The lease on a working directory: one run at a time, on a disk or in a bucket.
 
-`.lease` names who holds it. It is created only if absent and renewed every five seconds by compare-and-swap: of many
-processes that see a lease which nobody has renewed for so long, one renews it. A lease that nobody has renewed for 30
-seconds is dead, by the clock of the process that watches it: clocks of two machines are never compared. So a second run
-waits until the first one renews its lease, and then refuses, or takes the lease over. On the same machine there is
-nothing to wait for: whether the owner still runs can be seen.
+`.lease` names its holder. It is created only if absent, and renewed every five seconds by compare-and-swap: of many
+processes that see it due, one renews it. A lease that has not been renewed for 30 seconds is dead. The process that
+watches the lease measures that time; clocks of two machines are never compared. A second run therefore waits until the
+first one renews its lease, and then refuses to start, or it takes the lease over. On the same machine it need not wait,
+because it can see whether the holder is still running.
 
-`owt run` holds the lease from the process that was started (`hold`). A graph that was built by `build` takes it as its
-first step, keeps it while a step is at work, and lets go of it at its end (`take`, `keeping`, `release`).
+With `owt run`, the launcher holds the lease (`hold`). A graph made by `build` takes it in its first step, renews it
+while a step is at work, and releases it at its end (`take`, `keeping`, `release`).
 
-A run that finds that its lease was taken over stops. It asks before each manifest that it writes (`renew`), so a run
-that was stopped for a while and wakes up later publishes nothing. What it may have written by then harms nobody: data
-files are named by their content, and records are created only if absent.
+A run whose lease was taken over stops. It renews the lease before it writes a manifest (`renew`), so a run that was
+suspended publishes nothing when it wakes up. Other files that it may write by then do no harm: data files are named by
+their content, and records are created only if absent.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ logger = logging.getLogger("owt")
 
 LEASE_NAME = ".lease"
 TERM_SECONDS = 30.0
-"""Without a renewal for so long, a lease is dead."""
+"""A lease is dead if it has not been renewed for this long."""
 RENEW_SECONDS = 5.0
 _STOP_SECONDS = 20.0
-"""How long a run that has lost its lease may take to end by itself."""
+"""How long a run that has lost its lease may take to stop by itself."""
 _RELEASE_SECONDS = 10.0
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A job on a cluster, by Beam's name of the runner and the runner's of the job; it continues when the process that
+    """A job on a cluster: Beam's name of the runner, and the runner's id of the job. It continues when the process that
     started it ends."""
 
     runner: str
@@ -55,11 +55,11 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """What a file says that one run or attempt holds: it is created only if absent, and changed by compare-and-swap.
+    """Content of a file that one run or attempt holds: created only if absent, changed by compare-and-swap.
 
     Attributes:
       owner: a random id.
-      renewals: how often it was renewed; with this, no two contents are the same.
+      renewals: number of renewals, which makes each content unique.
     """
 
     owner: str
@@ -67,14 +67,14 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class Lease(Holder, frozen=True):
-    """What `.lease` says; `owner` is a run.
+    """Content of `.lease`; `owner` is a run.
 
     Attributes:
       host, pid, started: its process (see `Process`).
-      command: what was run, such as `owt run`.
-      expires: when it ends unless it is renewed, by the clock of its host (seconds since 1970), which only processes
-        of that host compare.
-      job: the job that does the work, if it is not the process itself.
+      command: the command, such as `owt run`.
+      expires: when it ends unless it is renewed, in seconds since 1970 by its host's clock; only processes of that host
+        use it.
+      job: the job that does the work, unless the process itself does it.
     """
 
     host: str
@@ -103,8 +103,8 @@ class LeaseLost(UserError):
 
 
 class Held(NamedTuple):
-    """A lease that this process holds: its owner, a random id; and the job that `ended`, of a run that nobody waited
-    for, if its lease was taken over."""
+    """A lease that this process holds: its owner, a random id; and, if the lease was taken over from a job that nobody
+    waited for, that job, which has ended."""
 
     owner: str
     ended: Job | None
@@ -117,13 +117,13 @@ def hold(
     """Hold the lease on a working directory until the block ends.
 
     Args:
-      workdir: the working directory; made where it is missing.
-      take_over: take the lease whoever holds it.
-      job_runs: asks a runner whether a job still runs; None where it cannot be known. Without it, or with that answer,
-        a lease that names a job is not taken over.
+      workdir: the working directory; created if missing.
+      take_over: take the lease even from a live holder.
+      job_runs: asks a runner whether a job is still running; returns None if that is unknown. A lease that names a job
+        is taken over only if it returns False.
 
-    Raises UserError naming the holder where another run holds it. Raises LeaseLost at the block's end, or by
-    interrupting the main thread within it, where another run has taken it over.
+    Raises UserError, which names the holder, if another run holds the lease. If another run takes it over, interrupts
+    the main thread, and raises LeaseLost at the end of the block.
     """
     owner, lost = uuid.uuid4().hex, list[LeaseLost]()
     before = take(workdir, owner, take_over, job_runs)
@@ -132,7 +132,7 @@ def hold(
             with keeping(workdir, owner, lost.append):
                 yield Held(owner, before.job if before else None)
         finally:
-            with contextlib.suppress(TimeoutError, concurrent.futures.TimeoutError):  # without the network: no harm
+            with contextlib.suppress(TimeoutError, concurrent.futures.TimeoutError):  # without a network, it expires
                 in_thread(partial(release, workdir, owner)).result(_RELEASE_SECONDS)
     except KeyboardInterrupt:
         if not lost:
@@ -144,11 +144,11 @@ def hold(
 def renew(workdir: Storage, owner: str, every: float = 0.0) -> None:
     """Renew the lease of the run `owner`, in its own process or in another one that works for it.
 
-    Workers on a cluster call it with each record that they write. With `every` (seconds), a process looks at the lease
-    no more often, and renews it only where it has seen the same one for so long, by its own clock. It tries once: of
-    many processes that see one lease, one renews it. Buckets take about one write a second of an object.
+    Workers on a cluster call this for each record that they write. With `every` (seconds), a process reads the lease at
+    most that often, and renews it only if it has not changed for that long by its own clock. It tries once: of many
+    processes that see the same lease, one renews it, because buckets allow about one write per second and object.
 
-    Raises LeaseLost where the lease is another's.
+    Raises LeaseLost if another run holds the lease.
     """
     key, now = (workdir.uri, owner), time.monotonic()
     before = _looks.get(key)
@@ -169,7 +169,7 @@ def renew(workdir: Storage, owner: str, every: float = 0.0) -> None:
 
 
 class _Look(NamedTuple):
-    """When this process last looked at a lease, the version that it saw, and since when it has seen this one."""
+    """When this process last read a lease, the version it saw, and since when it has seen this version."""
 
     at: float
     version: str | None
@@ -177,7 +177,7 @@ class _Look(NamedTuple):
 
 
 def is_held(workdir: Storage, owner: str) -> bool:
-    """Whether the run `owner` holds the lease, which is renewed; True without an owner."""
+    """Renew the lease, and return whether the run `owner` holds it; True without an owner."""
     try:
         if owner:
             renew(workdir, owner)
@@ -188,9 +188,9 @@ def is_held(workdir: Storage, owner: str) -> bool:
 
 @contextlib.contextmanager
 def keeping(workdir: Storage, owner: str, lose: Callable[[LeaseLost], object] | None = None) -> Iterator[None]:
-    """Renew the lease while the block runs, whatever it waits for.
+    """Renew the lease in a thread while the block runs.
 
-    Where it is lost, `lose` is called and the main thread interrupted; without it, the block finds out by itself.
+    If the lease is lost, call `lose` and interrupt the main thread; without `lose`, the block has to notice it.
     """
     ended = threading.Event()
 
@@ -206,7 +206,7 @@ def keeping(workdir: Storage, owner: str, lose: Callable[[LeaseLost], object] | 
                         print(f"owt: error: {error}", file=sys.stderr, flush=True)
                         os._exit(1)
                 return
-            except (OSError, UserError) as error:  # nobody else can take it over without the storage, either
+            except (OSError, UserError) as error:  # without the storage, no other run can take it over either
                 logger.warning("the lease on %s could not be renewed, trying again: %s", workdir, error)
 
     keeper = threading.Thread(target=keep, name="lease", daemon=True)
@@ -214,7 +214,7 @@ def keeping(workdir: Storage, owner: str, lose: Callable[[LeaseLost], object] | 
     try:
         yield
     except BaseException:
-        _held.discard(owner)  # unless a runner tries it again, the run has ended
+        _held.discard(owner)  # the run has ended, unless a runner retries the block
         raise
     finally:
         ended.set()
@@ -225,7 +225,7 @@ def release(workdir: Storage, owner: str) -> None:
     """Delete the lease of the run `owner`, unless its job continues or another run has taken it over."""
     _held.discard(owner)
     with contextlib.suppress(LeaseLost, OSError, UserError):
-        renew(workdir, owner)  # so that nobody finds it dead between this line and the last
+        renew(workdir, owner)  # so that no other run takes it over before it is deleted
         lease = _read(workdir)[0]
         if lease and lease.owner == owner and not lease.job:
             workdir.remove_dead_spools()
@@ -233,17 +233,17 @@ def release(workdir: Storage, owner: str) -> None:
 
 
 def name_job(workdir: Storage, owner: str, job: Job | None) -> None:
-    """Write into the lease which job works for the run `owner`; None when the job has ended. Raises LeaseLost."""
+    """Write into the lease which job works for the run `owner`; None if the job has ended. Raises LeaseLost."""
     if not rewrite(workdir, LEASE_NAME, Lease, owner, job=job):
         raise _lost(workdir)
 
 
-_looks: dict[tuple[str, str], _Look] = {}  # of this process, by working directory and owner
+_looks: dict[tuple[str, str], _Look] = {}  # this process's last look, by working directory and owner
 _held: set[str] = set()  # owners of the runs that began in this process and have not ended
 
 
 def is_in_sight(workdir: Storage) -> bool:
-    """Whether this process sees a run's lease: it does not where its folder of this name is on another disk."""
+    """Whether this process sees the run's lease; not if the path leads to another disk here."""
     return _read(workdir)[1] is not None
 
 
@@ -256,7 +256,7 @@ def out_of_sight(workdir: Storage) -> UserError:
 
 
 def running(workdir: Storage) -> Lease | None:
-    """The lease under which a run is at work here, as far as one look can tell; None where there is none."""
+    """The lease of the run at work in this working directory, as far as one look can tell; None if there is none."""
     lease = _read(workdir)[0]
     if lease is None or (lease.process.is_here and not lease.job and not lease.process.runs()):
         return None
@@ -264,7 +264,7 @@ def running(workdir: Storage) -> Lease | None:
 
 
 def mention_running(workdir: Storage) -> None:
-    """Say in one line on stderr that a run is at work, for commands that read a working directory."""
+    """Log a warning if a run is at work, for commands that read a working directory."""
     if lease := running(workdir):
         logger.warning("%s is in use by %s: what it has not finished is not there yet", workdir, lease)
 
@@ -272,8 +272,8 @@ def mention_running(workdir: Storage) -> None:
 def take(
     workdir: Storage, owner: str, take_over: bool = False, job_runs: Callable[[Job], bool | None] | None = None
 ) -> Lease | None:
-    """Take the lease for the run `owner`, in this process; once more has no effect. The arguments are those of `hold`,
-    and so are the errors. Returns the lease that was taken over, if any."""
+    """Take the lease for the run `owner`; a repeated call has no effect. Arguments and errors are those of `hold`.
+    Returns the lease that was taken over, if any."""
     process = this_process()
     _held.add(owner)
 
@@ -286,7 +286,7 @@ def take(
         if version is None:
             continue  # released just now
         if lease and lease.owner == owner:
-            break  # it was created or swapped, but the answer was lost
+            break  # created or swapped, but the answer was lost
         if not take_over and not _is_dead(workdir, lease, version, job_runs):
             continue
         if workdir.swap(LEASE_NAME, mine(), version) is not None:
@@ -298,7 +298,7 @@ def take(
 def _is_dead(
     workdir: Storage, lease: Lease | None, version: str, job_runs: Callable[[Job], bool | None] | None
 ) -> bool:
-    """Whether a lease may be taken over; False when it is gone. Raises UserError where it is alive."""
+    """Whether a lease is dead; False if it is gone. Raises UserError if it is alive."""
     if lease and lease.job:
         runs = job_runs(lease.job) if job_runs else None
         if runs is None:
@@ -340,7 +340,7 @@ def _read(workdir: Storage) -> tuple[Lease | None, str | None]:
 
 
 def rewrite(folder: Storage, name: str, kind: type[Holder], owner: str, **changes: Any) -> bool:
-    """Renew, and change, the file that `owner` holds; returns False where it is another's, or gone."""
+    """Renew and change the file that `owner` holds; returns False if another owner holds it, or it is gone."""
 
     def renewed(content: bytes | None) -> bytes | None:
         holder = _holder(content or b"", kind)
@@ -352,7 +352,7 @@ def rewrite(folder: Storage, name: str, kind: type[Holder], owner: str, **change
 
 
 def read_holder(folder: Storage, name: str, kind: type[H]) -> tuple[H | None, str | None]:
-    """Who holds a file, and its version; None for content that cannot be read, such as a power failure may leave."""
+    """The holder of a file, and the file's version; no holder if the content is damaged, as after a power failure."""
     found = folder.read_version(name)
     return (_holder(found[0], kind), found[1]) if found else (None, None)
 
@@ -364,7 +364,7 @@ def _holder(content: bytes, kind: type[H]) -> H | None:
 
 
 def _command() -> str:
-    """What was run, without its flags: those may hold secrets."""
+    """The command without its flags, which may contain secrets."""
     program = os.path.basename(sys.argv[0])
     words = ["owt" if program == "__main__.py" else program, *sys.argv[1:2]]
     return " ".join(word for word in words if not word.startswith("-"))
