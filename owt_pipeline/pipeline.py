@@ -6,18 +6,18 @@
     with beam.Pipeline() as pipeline:
         build(pipeline, Run.from_toml("config.toml"))
 
-Each stage is a transform from the handle of one dataset to that of the next; the datasets themselves are files of the
-run's working directory:
+Each stage is a transform from the handle of one dataset to the handle of the next. The datasets themselves are files in
+the run's working directory:
 
-    collect     Reddit's dumps or API, lists of URLs -> urls/: canonical URLs with what Reddit said of them
+    collect     Reddit's dumps or API, lists of URLs -> urls/: canonical URLs with Reddit's metadata
     fetch       urls/ -> pages/: each URL's response, from the web or from archives, or why there is none
     extract     pages/ -> documents/: each page's main text and metadata
     import      your own text -> documents/, in place of the three stages above
-    clean       documents/ -> clean/: documents repaired and judged fit
-    dedupe      clean/ -> duplicates/: which document repeats which, how much, and by which rule
-    export      clean/ without what duplicates/ removes -> corpus/
+    clean       documents/ -> clean/: documents that pass the filters, with repaired text
+    dedupe      clean/ -> duplicates/: which document repeats which, how similar they are, and by which rule
+    export      clean/ without the documents that duplicates/ removes -> corpus/
     tokenize    corpus/ -> tokens/: the documents' token ids in Arrow shards
-    report      all datasets -> report/: the run's statistics as a page and as JSON
+    report      all datasets -> report/: the run's statistics as a web page and as JSON
 
 Finished stages and parts are skipped, on every runner. `owt run` does the same with progress.
 """
@@ -40,10 +40,10 @@ from owt_pipeline.storage.folder import Storage
 
 
 def build(pipeline: beam.Pipeline, run: Run) -> beam.PCollection[graph.Dataset]:
-    """The graph of a run: one linear chain. Stages that the run leaves out add nothing to it.
+    """Add the run's stages to a pipeline, as one linear chain; returns the handle of the last dataset.
 
     Nothing is written before the pipeline runs. Then the first transform takes the lease on the working directory, and
-    the last one lets go of it, unless the caller holds it (`Runtime.owner`).
+    the last one releases it, unless the caller holds it (`Runtime.owner`).
     """
     run = run.on(pipeline.runner)
     return graph.build(pipeline, run.stages, run.runtime, run.bases)
@@ -51,12 +51,12 @@ def build(pipeline: beam.Pipeline, run: Run) -> beam.PCollection[graph.Dataset]:
 
 @dataclass(frozen=True)
 class Run:
-    """What runs, and how.
+    """Stages to run, with their options.
 
     Attributes:
-      stages: (stage, its options), in order.
+      stages: (stage, options) pairs, in order.
       runtime: where and how they run.
-      bases: finished runs that it builds on.
+      bases: folders of the finished runs that this one builds on.
     """
 
     stages: Sequence[tuple[Stage, Any]]
@@ -64,21 +64,22 @@ class Run:
     bases: tuple[str, ...] = ()
 
     @classmethod
-    def from_toml(cls, path: str, *, workdir: str = "", workers: int = 1, until: str = ORDER[-1]) -> Run:
-        """The run of a settings file (`owt init` writes one), up to the stage `until`.
+    def from_toml(cls, path: str, *, workdir: str = "", workers: int | None = None, until: str = ORDER[-1]) -> Run:
+        """The run of a settings file (`owt init` writes one), up to and including the stage `until`.
 
-        `workdir` and `workers` override the file's. Raises UserError for settings that cannot be.
+        `workdir` and `workers` override the file's. Without any `workers`, one process works. Raises UserError for
+        invalid settings.
         """
         tables = config.read_config(path)
         options = {name: config.stage_options(load(name), path, tables, {}) for name in ORDER}
         chosen = [(load(name), options[name]) for name in ORDER[: ORDER.index(until) + 1]]
         where = config.workdir_of(tables, workdir)
-        runtime = Runtime(Storage(where), tables.get("run", {}).get("workers", workers))
+        runtime = Runtime(Storage(where), workers or tables.get("run", {}).get("workers", 1))
         return cls(chosen, runtime, tuple(config.bases_of(tables)))
 
     def on(self, runner: Any) -> Run:
-        """The run on a runner: only the local one, which works in this process, has this machine's pool. Where nobody
-        holds the lease, the graph does."""
+        """This run for a given runner: only the local runner uses this process's pool of workers. If the caller holds
+        no lease, the graph takes one."""
         runtime = self.runtime
         if not runtime.owner:
             runtime = replace(runtime, owner=uuid4().hex, own_lease=True, unattended=True)

@@ -1,11 +1,11 @@
-"""The parts as Beam transforms on rows of your own: as little logic as possible, the library's functions do the work.
+"""The parts as Beam transforms on your own rows, with as little logic as possible: the library's functions do the work.
 
     result = pages | ExtractText(html_field="body", favor="precision")
     result["out"]      the rows, with `text`, `title`, ... added
     result["rejects"]  the rows without a document, with `reason` and `detail` added
 
-A row is a `beam.Row`, a named tuple or a dict; what comes out is a `beam.Row`, with a schema where what comes in has
-one. A field of the result takes the place of one of the same name. docs/library.md has an example in Beam YAML.
+A row is a `beam.Row`, a named tuple or a dict. The outputs are `beam.Row`s, with a schema if the input has one. A field
+of the result replaces one of the same name. docs/library.md has an example in Beam YAML.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ from schemas.settings import from_table
 
 _OUT, _REJECTS = "out", "rejects"
 _PROBLEM = {"reason": str, "detail": str}
-# Beam's schemas know no other spelling.
+# Beam's schemas do not accept `str | None`.
 _TEXT: Any = Optional[str]  # noqa: UP045
 _NUMBER: Any = Optional[float]  # noqa: UP045
 
 
 class ExtractText(beam.PTransform):
-    """Pages -> their main texts and metadata: `out` and `rejects`.
+    """Pages -> their main texts and metadata (`out`), and pages without a document (`rejects`).
 
-    Adds `text`, `title`, `author`, `date`, `site_name`, `language` and `license`, as `owt_pipeline.Extracted` has them.
-    Each page is read in a process of its own, which it may kill: such a page is a reject.
+    Adds `text`, `title`, `author`, `date`, `site_name`, `language` and `license`, as in `owt_pipeline.Extracted`.
+    Pages are read in a separate process; a page that crashes it, or exceeds its limits, is a reject.
 
     Args:
-      html_field: name of the field with the page, text or bytes.
-      url_field: of the field with its URL; rows may lack it.
-      **options: as of `owt_pipeline.Extractor`.
+      html_field: name of the field with the page, as text or bytes.
+      url_field: name of the field with its URL; rows may lack it.
+      **options: those of `owt_pipeline.Extractor`.
     """
 
     fields = dict.fromkeys(("title", "author", "date", "site_name", "language", "license"), _TEXT) | {"text": str}
 
     def __init__(self, html_field: str = "html", url_field: str = "url", **options: Any):
         super().__init__()
-        Extractor(**options)  # a mistake is an error here, and not of a worker
+        Extractor(**options)  # raises errors about the options here, not in a worker
         self.do_fn = _Extract(html_field, url_field, options)
 
     def expand(self, rows: beam.PCollection) -> dict[str, beam.PCollection]:
@@ -65,13 +65,13 @@ class ExtractText(beam.PTransform):
 
 
 class CleanText(beam.PTransform):
-    """Texts -> repaired texts that are kept (`out`), and those that are not (`rejects`).
+    """Texts -> repaired texts that pass the filters (`out`), and the others (`rejects`).
 
-    Adds `text` (repaired), `n_words`, `language`, `language_score` and `signals`, as `owt_pipeline.Cleaned` has them.
+    Adds `text` (repaired), `n_words`, `language`, `language_score` and `signals`, as in `owt_pipeline.Cleaned`.
 
     Args:
       text_field: name of the field with the text.
-      **options: as of `owt_pipeline.Cleaner`.
+      **options: those of `owt_pipeline.Cleaner`.
     """
 
     fields: ClassVar[Mapping[str, Any]] = {
@@ -92,22 +92,23 @@ class CleanText(beam.PTransform):
 
 
 class MarkNearDuplicates(beam.PTransform):
-    """Rows -> the same rows, each with what it repeats (`out`), and those whose text is none (`rejects`).
+    """Rows -> the same rows, each with the row it duplicates (`out`), and rows whose text is not text (`rejects`).
 
-    Adds `document` (an integer of the row's own), `cluster` (the document of the row that stays for it: its own where
-    it stays), `duplicate` (whether it goes), `similarity` (exact; None where it stays) and `rule` (`exact`, `near`).
-    The decisions are those of `owt_pipeline.near_duplicates`; of equally long texts any may stay, but always the same.
+    Adds `document` (an integer, unique to the row), `cluster` (the `document` of the row that is kept in its place;
+    its own if it is kept itself), `duplicate` (whether it is to be removed), `similarity` (exact; None if kept) and
+    `rule` (`exact` or `near`). The decisions are those of `owt_pipeline.near_duplicates`. Of equally long texts any may
+    be kept, but always the same one.
 
-    Rows and sketches lie in files meanwhile, so that the runner moves only handles of them: in `temp_location`, that
-    of the pipeline's options by default, else in a folder that goes with the pipeline. On a cluster it has to be one
-    that all workers see, such as a bucket; what is left there can be deleted after the job.
+    Rows and sketches are stored in files, so that the runner moves only handles of them: in `temp_location`, by default
+    that of the pipeline's options, otherwise in a folder that is deleted with the pipeline. On a cluster, all workers
+    have to see it, so use a bucket. Files that remain there can be deleted after the job.
 
     Args:
-      text_field: name of the field with the text; rows with None repeat none.
+      text_field: name of the field with the text; None duplicates nothing.
       temp_location: a folder or a bucket's URI.
-      num_shards: of the files: rows / 100,000 or so.
+      num_shards: number of files; about one per 100,000 rows.
       workers: processes on this machine, with the local runner.
-      **options: as of `owt_pipeline.near_duplicates`.
+      **options: those of `owt_pipeline.near_duplicates`.
     """
 
     fields: ClassVar[Mapping[str, Any]] = {
@@ -134,7 +135,7 @@ class MarkNearDuplicates(beam.PTransform):
     def expand(self, rows: beam.PCollection) -> dict[str, beam.PCollection]:
         place = self.temp_location or rows.pipeline.options.view_as(GoogleCloudOptions).temp_location
         if not place:
-            self._folder = tempfile.TemporaryDirectory(prefix="owt-")  # until the pipeline is gone
+            self._folder = tempfile.TemporaryDirectory(prefix="owt-")  # deleted with the pipeline
             place = self._folder.name
         workdir = Storage(f"{place.rstrip('/')}/near-duplicates-{uuid.uuid4()}")
         runtime = Runtime(workdir, self.workers)
@@ -165,7 +166,7 @@ def _judged(rows: beam.PCollection, do_fn: beam.DoFn, fields: Mapping[str, Any])
 def _typed(
     rows: beam.PCollection, outputs: Mapping[str, tuple[beam.PCollection, Mapping[str, Any]]]
 ) -> dict[str, beam.PCollection]:
-    """The outputs, with the schema that follows from that of the input, where it has one."""
+    """The outputs, with a schema derived from that of the input, if it has one."""
     known = RowTypeConstraint.from_user_type(rows.element_type) if rows.element_type is not None else None
     if isinstance(rows.element_type, RowTypeConstraint):
         known = rows.element_type
@@ -176,7 +177,7 @@ def _typed(
 
 
 def _fields_of(row: Any) -> dict[str, Any]:
-    """The fields of a row by name; raises TypeError for what is none."""
+    """The fields of a row by name; raises TypeError if it is not a row."""
     if isinstance(row, Mapping):
         return dict(row)
     if isinstance(row, beam.Row) or hasattr(row, "_asdict"):
@@ -235,7 +236,7 @@ class _Clean(beam.DoFn):
 
 
 class _Check(beam.DoFn):
-    """Rows -> (shard, (text, the row's bytes)), by a hash of these bytes."""
+    """Rows -> (shard, (text, pickled row)); the shard is a hash of the pickled row."""
 
     def __init__(self, text_field: str, num_shards: int):
         self.text_field, self.num_shards = text_field, num_shards
@@ -251,9 +252,9 @@ class _Check(beam.DoFn):
 
 
 class _Write(beam.DoFn):
-    """A shard's rows, in the order of their bytes -> its documents and its rows, as files; and the record of them.
+    """A shard's rows -> files with its documents and its rows, sorted by their bytes; emits the record of these files.
 
-    Called again with the same rows, it writes the same.
+    Called again with the same rows, it writes the same files.
     """
 
     def __init__(self, workdir: Storage):
@@ -276,7 +277,7 @@ def _write_shard(workdir: Storage, shard: int, texts: pa.Array, packed: list[byt
 
 
 _SHARD_BITS = 32
-"""Of a document's number, those below the shard's."""
+"""Bits of a document's number below those of its shard."""
 
 
 def _rows_name(shard: int) -> str:
@@ -284,14 +285,14 @@ def _rows_name(shard: int) -> str:
 
 
 class _Publish(beam.DoFn):
-    """The records of the shards -> the handle of the dataset of all documents."""
+    """Records of the shards -> handle of the dataset of all documents."""
 
     def __init__(self, workdir: Storage, num_shards: int):
         self.workdir, self.num_shards = workdir, num_shards
 
     def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[Dataset]:
         records = {record.shard: record for record in map(ShardRecord.from_json, element[1])}
-        for shard in set(range(self.num_shards)) - records.keys():  # nothing fell into it
+        for shard in set(range(self.num_shards)) - records.keys():  # shards without rows
             records[shard] = ShardRecord.from_json(_write_shard(self.workdir, shard, pa.array([], pa.string()), []))
         manifest = publish_documents(self.workdir, [records[shard] for shard in range(self.num_shards)])
         yield Dataset(self.workdir.path("clean"), manifest.digest, self.num_shards, manifest.total("data").rows)
@@ -304,7 +305,7 @@ def _shards(duplicates: Dataset | Stopped) -> range:
 
 
 def _marked(shard: int, workdir: Storage) -> Iterator[beam.Row]:
-    """The rows of a shard with what was decided on each."""
+    """The rows of a shard with the decision on each."""
     decided = DatasetReader.open(workdir, "duplicates").table(
         shard, columns=["url_id", "kept_url_id", "similarity", "rule"]
     )

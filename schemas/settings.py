@@ -198,8 +198,9 @@ def did_you_mean(key: str, allowed: Iterable[str]) -> str:
 
 def _suggestion(key: str, allowed: Sequence[str]) -> str:
     near = difflib.get_close_matches(key, allowed, n=1, cutoff=0.6)
-    if not near:  # perhaps the beginning of a longer name: gofer for gopher_quality
-        near = [name for name in sorted(allowed) if difflib.get_close_matches(key, [name.split("_")[0]], cutoff=0.6)]
+    if not near:  # perhaps the beginning of a longer name: gofer for gopher_quality, sample for sample-documents
+        first = {name: re.split("[_-]", name)[0] for name in sorted(allowed)}
+        near = [name for name in first if difflib.get_close_matches(key, [first[name]], cutoff=0.6)]
     return f"; did you mean {' or '.join(repr(name) for name in near)}?" if near else ""
 
 

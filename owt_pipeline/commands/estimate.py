@@ -21,7 +21,7 @@ import numpy as np
 from owt_pipeline.command_line import aligned
 from owt_pipeline.engine.submission import Machines, Prices
 
-SHIPPED_RATES = "the rates that ship"
+SHIPPED_RATES = "the default rates"
 
 
 @dataclass(frozen=True)

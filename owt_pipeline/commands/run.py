@@ -364,7 +364,7 @@ def stage_parser(stage: Stage) -> CommandParser:
         description=stage.help,
         epilog=f"example:\n  {stage.example}\n\nFlags of Apache Beam (--runner, --project, ...) pass through.",
     )
-    add_flags(parser.add_argument_group("options"), stage.options)
+    add_flags(parser.add_argument_group(f"settings of [{stage.name}] in CONFIG.toml"), stage.options)
     config.add_run_flags(parser)
     parser.add_argument(
         "config_word", nargs="?", metavar="CONFIG.toml", help=f"settings: the tables [{stage.name}], [run] and [beam]"

@@ -72,6 +72,7 @@ def test_exit_codes_are_as_documented(small_run: Path, tmp_path: Path) -> None:
     ("words", "said"),
     [
         ("verfy", "unknown command 'verfy'; did you mean 'verify'?"),
+        ("sample --workdir w", "unknown command 'sample'; did you mean 'sample-documents'?"),
         ("why", "the following arguments are required: url, --workdir; see owt why --help"),
         ("completion tcsh", "argument shell: invalid choice: 'tcsh'"),
         ("run", "--workdir is required"),

@@ -86,6 +86,15 @@ def test_of_two_scripts_at_once_one_works_and_the_other_says_so(
     assert differing(workdir, small_run) == []
 
 
+def test_arguments_override_the_settings_file(small_config: Path, tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(f'{small_config.read_text()}[run]\nworkers = 3\nworkdir = "here"\n')
+    runtime = Run.from_toml(str(config)).runtime
+    assert (runtime.workers, runtime.workdir.uri) == (3, "here")
+    runtime = Run.from_toml(str(config), workers=2, workdir=str(tmp_path)).runtime
+    assert (runtime.workers, runtime.workdir.uri) == (2, str(tmp_path))
+
+
 def test_nothing_is_written_while_the_graph_is_built(small_config: Path, tmp_path: Path) -> None:
     workdir = tmp_path / "run"
     script("", 1, small_config, workdir)
