@@ -1,4 +1,4 @@
-"""The Arrow schema of every dataset, each field with its one-line description; and how tokens are split."""
+"""The Arrow schema of every dataset, with a description of each field; and the split of documents for training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SCHEMA_VERSION = 2
 """Raised whenever a field's name, type or meaning changes; readers refuse a version they do not know."""
 
 LEDGER = "ledger"
-"""Folder of a working directory for what describes its datasets: manifests, lists of files, rejects."""
+"""Folder of a working directory for manifests, lists of files and rejects of its datasets."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ _URL_ID = _field(
 )
 _URL = _field("url", pa.string(), "canonical URL; null for imported text without one", nullable=True)
 
-# What Reddit said of the URL travels with it to the corpus, so that no later stage needs a join.
+# Every dataset up to the corpus has Reddit's metadata, so that no later stage needs a join.
 _POSTED = [
     _field("score", pa.int32(), "Reddit score by the run's policy; null without a submission", nullable=True),
     _field(
@@ -64,11 +64,11 @@ _DOCUMENT = [
     _field("title", pa.string(), "title of the page", nullable=True),
     _field("author", pa.string(), "author of the page", nullable=True),
     _field("date", pa.string(), "date of publication, YYYY-MM-DD", nullable=True),
-    _field("site_name", pa.string(), "name the site gives itself", nullable=True),
+    _field("site_name", pa.string(), "name of the site, as the page gives it", nullable=True),
     _field(
         "language",
         pa.string(),
-        "ISO 639-1 code: in documents/ what the page declares, from clean/ on what was detected",
+        "ISO 639-1 code: in documents/ as the page declares it, from clean/ on as detected",
         nullable=True,
     ),
     _field("license", pa.string(), "licence the page declares: SPDX identifier, URL or name", nullable=True),
@@ -87,9 +87,9 @@ _CLEAN = [
 REJECTS = pa.schema(
     [
         _URL_ID,
-        _field("url", pa.string(), "canonical URL, or the URL as posted where it has none", nullable=True),
+        _field("url", pa.string(), "canonical URL, or the URL as posted if it has none", nullable=True),
         _field("reason", pa.string(), "a member of schemas.Reason"),
-        _field("detail", pa.string(), "what was found, for a person to read", nullable=True),
+        _field("detail", pa.string(), "what was found, in words", nullable=True),
     ]
 )
 """One row for each id that entered a stage and did not leave it, in `ledger/DATASET/rejects/`."""
@@ -112,13 +112,13 @@ DATASETS: dict[str, Dataset] = {
         _dataset(
             "urls",
             "collect",
-            "a canonical URL with what Reddit said of it",
+            "a canonical URL with Reddit's metadata",
             [
                 _URL_ID,
                 _field("url", pa.string(), "canonical URL"),
-                _field("posted_url", pa.string(), "the URL as first posted: it is what is fetched"),
+                _field("posted_url", pa.string(), "the URL as first posted, which is the one fetched"),
                 _field("host", pa.string(), "host of the canonical URL; decides the shard"),
-                _field("host_shards", pa.uint16(), "shards this host's URLs are spread over; its delay grows with it"),
+                _field("host_shards", pa.uint16(), "number of shards with this host's URLs; multiplies its delay"),
                 _field("title", pa.string(), "title of the submission with the highest score", nullable=True),
                 *_POSTED,
                 _field("num_comments", pa.int32(), "comments over all submissions; null without one", nullable=True),
@@ -138,7 +138,7 @@ DATASETS: dict[str, Dataset] = {
                 _field(
                     "archive_offset",
                     pa.uint64(),
-                    "first byte of the record in archive_file; null where it is not known, as in an ARC file",
+                    "first byte of the record in archive_file; null if unknown, as in an ARC file",
                     nullable=True,
                 ),
                 _field("final_url", pa.string(), "URL that answered, after redirects"),
@@ -172,26 +172,24 @@ DATASETS: dict[str, Dataset] = {
                 _field(
                     "blocks_left_out",
                     pa.int32(),
-                    "blocks of a page after its first 50,000, which were not judged; null where all were",
+                    "blocks after the page's first 50,000, which were left out; null if there are none",
                     nullable=True,
                 ),
             ],
         ),
-        _dataset("clean", "clean", "a document repaired and judged fit", _CLEAN),
+        _dataset("clean", "clean", "a document that passes the filters, with repaired text", _CLEAN),
         _dataset(
             "duplicates",
             "dedupe",
-            "one decision: this document repeats that one, this much",
+            "one decision: which document another one duplicates, how similar they are, and by which rule",
             [
                 _field("url_id", pa.uint64(), "the document to remove"),
-                _field("kept_url_id", pa.uint64(), "the document that stays in its place"),
-                _field("kept_shard", pa.uint32(), "shard of the document that stays"),
+                _field("kept_url_id", pa.uint64(), "the document that is kept in its place"),
+                _field("kept_shard", pa.uint32(), "shard of the kept document"),
                 _field("rule", pa.string(), "exact (same normalised text) or near (verified near-duplicate)"),
                 _field("similarity", pa.float32(), "exact Jaccard similarity of the two documents' shingle sets"),
                 _field("shared_bands", pa.uint16(), "LSH bands in which the two agree; 0 for rule exact"),
-                _field(
-                    "cluster_size", pa.uint32(), "documents in the cluster of the document that stays, itself included"
-                ),
+                _field("cluster_size", pa.uint32(), "documents in the cluster, including the kept one"),
             ],
         ),
         _dataset(
@@ -221,7 +219,7 @@ DATASETS: dict[str, Dataset] = {
 
 
 def arrow_schema(name: str) -> pa.Schema:
-    """The schema of dataset `name`; raises KeyError for a name that is none."""
+    """The schema of dataset `name`; raises KeyError for an unknown name."""
     return DATASETS[name].schema
 
 

@@ -1,15 +1,14 @@
-"""Manifests and records: what a dataset consists of, what it was made from, and the sum that shows nothing was lost.
+"""Manifests and records: a dataset's files, what it was made from, and the counts that show that no row was lost.
 
-A dataset `NAME` of a working directory lies in two places, so that its folder opens as it is in any reader of Parquet
-or Arrow:
+A dataset `NAME` is in two places of a working directory, so that any reader of Parquet or Arrow can open its folder:
 
     NAME/part-00007-3f2a9c1b.parquet            rows; the name ends in the first digits of the file's SHA-256
     ledger/NAME/manifest.json                   this module's Manifest, written last: a few kB
-    ledger/NAME/files-91c0d2aa.parquet          one row a file
+    ledger/NAME/files-91c0d2aa.parquet          one row per file
     ledger/NAME/rejects/part-00007-….parquet    one row for each id that entered the stage and did not leave it
     warc/part-00007-….warc.gz                   the responses of pages/
 
-Both kinds of JSON end in a checksum, so that a changed byte is noticed. The trainer reads them with `json`.
+Manifests and records end in a checksum, so that any changed byte is noticed. The trainer reads them with `json`.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ MANIFEST_NAME = "manifest.json"
 
 
 class ManifestError(ValueError):
-    """A manifest that cannot be read, is of an unknown version, or whose sum does not hold."""
+    """A manifest that cannot be read, has an unknown version, or does not balance."""
 
 
 class ShardFile(msgspec.Struct, frozen=True):
     """One file of a dataset.
 
     Attributes:
-      path: relative to the working directory, with `/`.
+      path: path relative to the working directory, with `/`.
       kind: `data`, `rejects`, `warc`, `sketches` or `asset`.
       shard: the shard it belongs to; -1 for an asset of the complete dataset.
       rows: rows, or records of a WARC file; 0 for an asset.
@@ -52,7 +51,7 @@ class ShardFile(msgspec.Struct, frozen=True):
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """A stage's sum: `entered = left + Σ rejected[reason]`.
+    """The ledger of a stage: `entered = left + Σ rejected[reason]`.
 
     Attributes:
       entered: rows that entered the stage.
@@ -81,18 +80,18 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 class ShardRecord(msgspec.Struct, frozen=True):
-    """What was written for one shard: while the stage is at work, `.work/FINGERPRINT/shards/part-00007.json`.
+    """The files of one shard; `.work/FINGERPRINT/shards/part-00007.json` while the stage is at work.
 
-    It is created last and only if absent, so it makes the shard finished: where two attempts at a shard differ, the
-    files of the one whose record came first count.
+    It is created last and only if absent, and makes the shard finished: if two attempts at a shard differ, the files of
+    the first record count.
 
     Attributes:
-      shard: its number.
-      counts: the shard's sum.
-      files: its files.
+      shard: number of the shard.
+      counts: the shard's ledger.
+      files: the shard's files.
       stats: the shard's further counts.
-      made_from: SHA-256 over the digests of the input files it was made from: while it holds, the shard needs no
-        new attempt; "" where the stage does not work shard by shard.
+      made_from: SHA-256 over the digests of its input files: while they are the same, the shard is kept; empty if the
+        stage does not work shard by shard.
       schema_version: version of all schemas.
     """
 
@@ -116,10 +115,10 @@ class FileList(msgspec.Struct, frozen=True):
     """The Parquet file that lists a dataset's files.
 
     Attributes:
-      path: relative to the working directory.
-      bytes: its length.
-      sha256: its hex digest.
-      files: how many files it lists.
+      path: path relative to the working directory.
+      bytes: length of the file.
+      sha256: hex digest of the file.
+      files: number of files that it lists.
     """
 
     path: str
@@ -129,12 +128,12 @@ class FileList(msgspec.Struct, frozen=True):
 
 
 class Total(msgspec.Struct, frozen=True):
-    """What the files of one kind come to.
+    """The sums over the files of one kind.
 
     Attributes:
-      files: how many there are.
-      rows: their rows.
-      bytes: their bytes.
+      files: number of files.
+      rows: number of rows.
+      bytes: number of bytes.
     """
 
     files: int = 0
@@ -143,23 +142,23 @@ class Total(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a dataset is; written last, so a dataset is finished when its manifest exists.
+    """The description of a dataset; written last, so a dataset is finished when its manifest exists.
 
     Attributes:
       dataset: name of the dataset.
       stage: stage that wrote it.
       stage_version: version of the stage's code.
-      fingerprint: SHA-256 over stage, version, options, inputs and sources: what the bytes follow from.
-      num_shards: shards of the dataset.
-      counts: the sum of the ledger.
+      fingerprint: SHA-256 over stage, version, options, inputs and sources, which determine the bytes.
+      num_shards: number of shards.
+      counts: the dataset's ledger.
       options: the options that shaped the bytes.
-      inputs: digest of each dataset read, by name.
+      inputs: digest of each input dataset, by name.
       sources: files from outside the working directory: name, bytes, digest.
       stats: further counts of the stage, summed over shards.
-      properties: what readers need to know apart from the rows, such as the tokenizer.
-      totals: files, rows and bytes by kind of file.
+      properties: properties that readers need, such as the tokenizer.
+      totals: number of files, rows and bytes, by kind of file.
       files: the list of all files.
-      digest: SHA-256 over the paths and digests of all files: equal for equal bytes, whatever made them.
+      digest: SHA-256 over the paths and digests of all files, so equal for equal bytes.
       versions: versions of the libraries that shaped the bytes.
       schema_version: version of all schemas; readers refuse one they do not know.
     """
@@ -190,24 +189,24 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return self.totals.get(kind, Total())
 
     def to_json(self) -> bytes:
-        """JSON, the same for equal manifests; raises ManifestError where the sum does not hold."""
+        """JSON, the same bytes for equal manifests; raises ManifestError if the ledger does not balance."""
         if not self.counts.balanced:
             raise ManifestError(f"{self.stage}: the ledger does not balance: {self.counts}")
         return seal(self)
 
     @classmethod
     def from_json(cls, data: bytes, where: str = MANIFEST_NAME) -> Manifest:
-        """The manifest in `data`; raises ManifestError, naming `where`, for one that is damaged or unknown."""
+        """The manifest in `data`; raises ManifestError, which names `where`, for a damaged or unknown one."""
         return unseal(data, cls, where)
 
 
 class FileTable:
-    """The files of a dataset and the sum of each of its shards, in Parquet: one row a file, ordered by path.
+    """The files of a dataset and the record of each of its shards; in Parquet, one row per file, sorted by path.
 
     Attributes:
-      files: every file, ordered by path.
-      records: the record of each shard, ordered by shard; their files are those of `files`.
-      assets: the files of the complete dataset.
+      files: all files, sorted by path.
+      records: the record of each shard, sorted by shard.
+      assets: the files that belong to no shard.
     """
 
     def __init__(self, records: Sequence[ShardRecord], assets: Sequence[ShardFile] = ()):
@@ -225,7 +224,7 @@ class FileTable:
             self._by_kind.setdefault((file.kind, file.shard), []).append(file)
 
     def of_kind(self, kind: str, shard: int | None = None) -> list[ShardFile]:
-        """The files of one kind (and shard), ordered by path."""
+        """The files of one kind (and shard), sorted by path."""
         return self._by_kind.get((kind, shard), [])
 
     @property
@@ -243,7 +242,7 @@ class FileTable:
         }
 
     def to_parquet(self) -> bytes:
-        """The list as a Parquet file, the same bytes for the same files."""
+        """The table as a Parquet file; the same bytes for the same files."""
         rows = [msgspec.structs.asdict(file) for file in self.files]
         first = {record.files[0].path: record for record in self.records}
         for row in rows:
@@ -255,9 +254,9 @@ class FileTable:
 
     @classmethod
     def from_parquet(cls, data: bytes, where: str) -> FileTable:
-        """The list in `data`; raises ManifestError, naming `where`, for one that is damaged."""
+        """The table in `data`; raises ManifestError, which names `where`, if it is damaged."""
         try:
-            # Not `read_table`: with it comes pyarrow.dataset, and with that pandas, half a second of imports.
+            # Not `read_table`, which imports pyarrow.dataset and with it pandas, in half a second.
             table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False).cast(FILES)
             records = [msgspec.json.decode(text, type=ShardRecord) for text in table["record"].drop_null().to_pylist()]
             rows = table.drop_columns(["record"]).to_pylist()
@@ -275,16 +274,16 @@ class FileTable:
 
 FILES = pa.schema(
     [
-        pa.field("path", pa.string(), nullable=False, metadata={"description": "relative to the working directory"}),
+        pa.field("path", pa.string(), nullable=False, metadata={"description": "path in the working directory"}),
         pa.field("kind", pa.string(), nullable=False, metadata={"description": "data, rejects, warc, sketches, asset"}),
-        pa.field("shard", pa.int32(), nullable=False, metadata={"description": "its shard; -1 for an asset"}),
+        pa.field("shard", pa.int32(), nullable=False, metadata={"description": "the file's shard; -1 for an asset"}),
         pa.field("rows", pa.int64(), nullable=False, metadata={"description": "rows, or records of a WARC file"}),
         pa.field("bytes", pa.int64(), nullable=False, metadata={"description": "length of the file"}),
         pa.field("sha256", pa.string(), nullable=False, metadata={"description": "hex digest of the file"}),
         pa.field(
             "record",
             pa.string(),
-            metadata={"description": "with a shard's first file: the shard's record without its files, as JSON"},
+            metadata={"description": "for a shard's first file, the shard's record without its files, as JSON"},
         ),
     ]
 )
@@ -292,7 +291,7 @@ FILES = pa.schema(
 
 
 def ledger_of(dataset: str) -> str:
-    """Where the manifest, rejects and other papers of a dataset lie, relative to the working directory."""
+    """The folder of a dataset's manifest, list of files and rejects, relative to the working directory."""
     return f"{LEDGER}/{dataset}"
 
 
@@ -308,7 +307,7 @@ def seal(struct: msgspec.Struct) -> bytes:
 
 
 def unseal(data: bytes, kind: type[_S], where: str) -> _S:
-    """The struct that `seal` made `data` of; raises ManifestError where a single byte differs."""
+    """The struct that `seal` turned into `data`; raises ManifestError if a single byte differs."""
     try:
         body = msgspec.json.decode(data)
         version = body.get("schema_version", 1)

@@ -27,13 +27,13 @@ class Reason(str, Enum):
     OVER_18 = "over_18", "collect", "the submission is marked over 18"
     LOW_SCORE = "low_score", "collect", "the URL's score is under the threshold"
     BLOCKED_DOMAIN = "blocked_domain", "collect", "the domain is on a blocklist"
-    BLOCKED_EXTENSION = "blocked_extension", "collect", "the path ends like a media or binary file"
-    BLOCKED_SUBREDDIT = "blocked_subreddit", "collect", "the subreddit is denied, or not among those allowed"
+    BLOCKED_EXTENSION = "blocked_extension", "collect", "the path has the extension of a media or binary file"
+    BLOCKED_SUBREDDIT = "blocked_subreddit", "collect", "the subreddit is blocked, or not among those allowed"
     REPEATED_URL = "repeated_url", "collect", "another submission of the same canonical URL; merged into its row"
     SEEN_BEFORE = (
         "seen_before",
         "collect",
-        "a run that this one builds on has the URL; the detail says which, and what happened to it",
+        "a run that this one builds on has the URL; the detail names the run and the URL's outcome",
     )
     ID_COLLISION = "id_collision", "collect", "another canonical URL has the same 64-bit id"
 
@@ -41,7 +41,7 @@ class Reason(str, Enum):
     ROBOTS = "robots", "fetch", "robots.txt forbids the URL"
     ROBOTS_UNREACHABLE = "robots_unreachable", "fetch", "robots.txt fails (5xx) or is too slow, which forbids the host"
     DNS = "dns", "fetch", "the host's name does not resolve"
-    CONNECT = "connect", "fetch", "no connection, or it broke off"
+    CONNECT = "connect", "fetch", "the connection failed or was closed"
     PROXY = "proxy", "fetch", "the proxy cannot be reached, or refuses the request"
     TLS = "tls", "fetch", "the TLS handshake or the certificate failed"
     TIMEOUT = "timeout", "fetch", "a time limit passed before the response was complete"
@@ -60,14 +60,14 @@ class Reason(str, Enum):
     HTTP_4XX = "http_4xx", "fetch", "another HTTP status from 400 to 499"
     HTTP_503 = "http_503", "fetch", "HTTP status 503: unavailable, also after waiting"
     HTTP_5XX = "http_5xx", "fetch", "another HTTP status from 500 to 599"
-    HTTP_OTHER = "http_other", "fetch", "a final HTTP status that is neither success, redirect nor error"
-    NOT_ARCHIVED = "not_archived", "fetch", "no archive that was asked has a capture of the URL"
-    ARCHIVE_FAILED = "archive_failed", "fetch", "the archive's index or data did not answer as they should"
+    HTTP_OTHER = "http_other", "fetch", "a final HTTP status other than success, redirect or error"
+    NOT_ARCHIVED = "not_archived", "fetch", "none of the archives has a capture of the URL"
+    ARCHIVE_FAILED = "archive_failed", "fetch", "the archive's index or data could not be read"
 
     # extract
     NO_TEXT = "no_text", "extract", "no main text was found"
     SOFT_404 = "soft_404", "extract", "a missing page or a parked domain, sent with status 200"
-    WALL = "wall", "extract", "a login, a request to consent or a check for robots in place of the page"
+    WALL = "wall", "extract", "a login, a consent form or a check for robots in place of the page"
     EXTRACT_TIMEOUT = "extract_timeout", "extract", "extraction used up its CPU time"
     EXTRACT_MEMORY = "extract_memory", "extract", "extraction used up its memory"
     EXTRACT_CRASH = "extract_crash", "extract", "extraction raised an error or killed its process"
@@ -78,23 +78,23 @@ class Reason(str, Enum):
     REPEATED_ID = "repeated_id", "import", "an earlier record has the same URL or text"
 
     # clean
-    WRONG_LANGUAGE = "wrong_language", "clean", "the detected language is not among those wanted"
+    WRONG_LANGUAGE = "wrong_language", "clean", "the detected language is not one of those to keep"
     TOO_SHORT = "too_short", "clean", "fewer tokens than the minimum"
     TOO_LONG = "too_long", "clean", "more tokens than the maximum"
     BOILERPLATE = "boilerplate", "clean", "not the article: a cookie wall, a login, a check for robots, a missing page"
-    GOPHER_QUALITY = "gopher_quality", "clean", "breaks a rule of Gopher's for quality"
-    GOPHER_REPETITION = "gopher_repetition", "clean", "breaks a rule of Gopher's against repetition"
-    C4 = "c4", "clean", "breaks a rule of C4's"
-    FINEWEB = "fineweb", "clean", "breaks a rule of FineWeb's"
+    GOPHER_QUALITY = "gopher_quality", "clean", "breaks one of Gopher's rules for quality"
+    GOPHER_REPETITION = "gopher_repetition", "clean", "breaks one of Gopher's rules against repetition"
+    C4 = "c4", "clean", "breaks one of C4's rules"
+    FINEWEB = "fineweb", "clean", "breaks one of FineWeb's rules"
     CONTAMINATED = "contaminated", "clean", "shares an n-gram with an evaluation set"
 
     # export
     FORGOTTEN = "forgotten", "export", "taken down: the run's list of forgotten documents names it (owt forget)"
-    EXACT_DUPLICATE = "exact_duplicate", "export", "the normalised text equals that of a document that stays"
-    NEAR_DUPLICATE = "near_duplicate", "export", "a verified near-duplicate of a document that stays"
+    EXACT_DUPLICATE = "exact_duplicate", "export", "the normalised text equals that of a kept document"
+    NEAR_DUPLICATE = "near_duplicate", "export", "a verified near-duplicate of a kept document"
 
     # tokenize
-    NO_TOKENS = "no_tokens", "tokenize", "the text encodes to no token"
+    NO_TOKENS = "no_tokens", "tokenize", "the text has no tokens"
 
     def __str__(self) -> str:
         return str(self.value)
@@ -111,7 +111,7 @@ TEMPORARY = frozenset(
         Reason.HTTP_429, Reason.HTTP_503, Reason.HTTP_5XX, Reason.ARCHIVE_FAILED,
     }
 )  # fmt: skip
-"""Reasons that time may mend."""
+"""Reasons that may no longer hold at a later try."""
 
 
 def http_reason(status: int) -> Reason:

@@ -29,9 +29,9 @@ def data_reference() -> str:
         "# Data\n\n"
         "Generated from `schemas/` by `python -m schemas.reference > docs/data.md`; a test fails when it is stale.\n\n"
         f"Schema version {SCHEMA_VERSION}. A dataset is a folder of shards; shard k of one stage is made from shard k "
-        "of the stage before it. The folder of a finished dataset holds its rows and nothing else, so it opens as a\n"
-        "folder in pyarrow, pandas, Polars, DuckDB, datasets and Spark. What describes it lies in `ledger/DATASET/`;\n"
-        "our own readers go by the `manifest.json` there, which is written last.\n"
+        "of the stage before it.\nThe folder of a finished dataset holds its rows and nothing else, so pyarrow, "
+        "pandas, Polars, DuckDB, datasets and\nSpark can open it. Its manifest, list of files and rejects are in "
+        "`ledger/DATASET/`. Our own readers use `manifest.json`\nthere, which is written last.\n"
     ]
     for dataset in DATASETS.values():
         parts.append(
@@ -39,15 +39,15 @@ def data_reference() -> str:
             f"One row is {dataset.row}.\n\n{_fields(dataset.schema)}"
         )
     parts.append(
-        "## `ledger/DATASET/rejects/`\n\nFor every dataset, one row for each id that entered the stage and did not "
-        f"leave it, Parquet.\n\n{_fields(REJECTS)}\n"
+        "## `ledger/DATASET/rejects/`\n\nFor every dataset, in Parquet. One row is an id that entered the stage and "
+        f"did not leave it.\n\n{_fields(REJECTS)}\n"
         "| reason | stage | meaning |\n|---|---|---|\n"
         + "".join(f"| `{reason.value}` | {reason.stage} | {reason.description} |\n" for reason in Reason)
     )
     parts.append(
         "## `ledger/DATASET/manifest.json`\n\n"
         + "".join(f"### {title}\n\n{_attributes(cls)}\n" for title, cls in _MANIFEST_PARTS).rstrip("\n")
-        + "\n\n## `ledger/DATASET/files-….parquet`\n\nOne row for each file of the dataset, ordered by path.\n\n"
+        + "\n\n## `ledger/DATASET/files-….parquet`\n\nOne row is a file of the dataset, sorted by path.\n\n"
         + _fields(FILES)
     )
     return "\n".join(parts)
@@ -75,7 +75,7 @@ def _fields(schema: pa.Schema) -> str:
 
 
 def _attributes(cls: type[msgspec.Struct]) -> str:
-    """The class' first line and its fields, with what the docstring says of each."""
+    """The first line of the class's docstring, and its attributes as a table."""
     text = inspect.getdoc(cls) or ""  # without indentation, which Python 3.13 leaves out itself
     said = dict(re.findall(r"^  (\w+): (.*?)(?=^  \w+: |\Z)", text, re.M | re.S))
     lines = [text.splitlines()[0], "", "| key | meaning |", "|---|---|"]
@@ -104,15 +104,15 @@ _ABOUT_STATS = f"""\
 Generated from `schemas/stats.py` by `python -m schemas.reference stats > docs/stats.md`; a test fails when it is
 stale. The same as JSON Schema: [stats.schema.json](stats.schema.json).
 
-Every figure of `report/index.html`, schema version {STATS_VERSION}. The same run gives the same bytes: there is no
-date in it, and all counts and percentiles are exact. A share lies from 0 to 1 and has six digits; `null` means a
-share of nothing, or for what is not known. Below, `a.b` is the key b of the object a, `a[]` each item of the list a,
-and `a.*` each value of an object whose keys are names. A key's name or meaning changes with the `schema_version`.
+All figures of `report/index.html`, schema version {STATS_VERSION}. The same run gives the same bytes: the file has no
+date, and all counts and percentiles are exact. Shares are between 0 and 1, with six digits; `null` is a share of zero
+rows, or an unknown value. Below, `a.b` is the key b of the object a, `a[]` each item of the list a, and `a.*` each
+value of an object whose keys are names. `schema_version` changes when a key's name or meaning changes.
 """
 
 
 def _keys(schema: dict[str, Any], path: str, named: dict[str, Any]) -> Iterator[str]:
-    """The rows of the table for what is in `schema`, parents first."""
+    """The rows of the table for the keys of `schema`, parents first."""
     schema = _resolved(schema, named)
     for name, field in schema.get("properties", {}).items():
         where = f"{path}.{name}" if path else name
@@ -126,7 +126,7 @@ def _keys(schema: dict[str, Any], path: str, named: dict[str, Any]) -> Iterator[
 
 
 def _resolved(schema: dict[str, Any], named: dict[str, Any]) -> dict[str, Any]:
-    """What `schema` refers to; of a choice, the alternative that is not null."""
+    """The schema that `schema` refers to; of alternatives, the one that is not null."""
     if "anyOf" in schema:
         (schema,) = (one for one in schema["anyOf"] if one != {"type": "null"})
     found: dict[str, Any] = named[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema

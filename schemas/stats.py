@@ -1,4 +1,4 @@
-"""What report/stats.json holds: msgspec Structs, from which its JSON Schema and its reference are generated.
+"""The structure of report/stats.json: msgspec Structs, from which its JSON Schema and its reference are generated.
 
 stats = msgspec.json.decode(open("run/report/stats.json", "rb").read(), type=schemas.stats.Stats)
 """
@@ -26,56 +26,59 @@ def _is(description: str) -> Meta:
 Part = Annotated[float, Meta(ge=0, le=1)]
 Share = Part | None
 Bin = tuple[int, int, int]
-Rows = Annotated[int | UnsetType, _is("rows of that dataset, where it is there")]
+Rows = Annotated[int | UnsetType, _is("rows of that dataset; left out if the run does not have it")]
 Integers = tuple[int | None, int | None]
 Numbers = tuple[float | None, float | None]
 Shares = tuple[Share, Share]
 
 
 class Figures(Struct, forbid_unknown_fields=True):
-    """Base of all: an unknown key is an error."""
+    """Base of all structs: an unknown key is an error."""
 
 
 class Stats(Figures):
     """Every figure of a run's report."""
 
     schema_version: Annotated[Literal[5], _is("The version of this schema.")]
-    funnel: Annotated[list[Stage], _is("What each stage let through, in order.")]
-    totals: Annotated[Totals, _is("What went in, and what came of it.")]
+    funnel: Annotated[list[Stage], _is("What entered and left each stage, in order.")]
+    totals: Annotated[Totals, _is("What entered the run, and what it made.")]
     domains: Annotated[Domains, _is("The most frequent domains.")]
     subreddits: Annotated[Subreddits, _is("The most frequent subreddits.")]
-    years: Annotated[list[Year], _is("Rows by the year of the URL's first submission; the datasets that are there.")]
+    years: Annotated[list[Year], _is("Rows by the year of the URL's first submission.")]
     languages: Annotated[list[Language], _is("Rows by language: declared in documents, detected in clean and corpus.")]
-    scores: Annotated[list[Score], _is("Rows by score on Reddit.")]
-    lengths: Annotated[Lengths, _is("Lengths of the corpus' documents.")]
-    tokens: Annotated[Tokens | None, _is("The tokenizer, and the use of its vocabulary.")]
-    duplicates: Annotated[Duplicates | None, _is("What dedupe decided; null where it did not run.")]
-    fetch: Annotated[Fetch | None, _is("What happened to the URLs asked for; null where nothing was fetched.")]
-    filters: Annotated[Filters, _is("What the filters of clean, and export, took away.")]
-    sampler: Annotated[Sampler | None, _is("What the trainer's samplers show of documents, by their length.")]
-    likeness: Annotated[Likeness, _is("How like WebText and OpenWebText the corpus is.")]
-    documents: Annotated[list[Document], _is("Documents of the corpus at random.")]
-    training: Annotated[Training | None, _is("Losses of the training run that --training names, else null.")]
-    settings: Annotated[dict[str, Settings], _is("By dataset.")]
-    times: Annotated[list[Time] | None, _is("When and where each stage ran last, with --times, else null.")]
-    comparison: Annotated[Comparison | None, _is("This run and another, with --compare, else null.")]
-    months: Annotated[list[Month] | None, _is("The runs that this one builds on, and this run; null without --base.")]
+    scores: Annotated[list[Score], _is("Rows by Reddit score.")]
+    lengths: Annotated[Lengths, _is("Lengths of the corpus's documents.")]
+    tokens: Annotated[Tokens | None, _is("The tokenizer, and how much of its vocabulary occurs.")]
+    duplicates: Annotated[Duplicates | None, _is("The decisions of dedupe; null if it did not run.")]
+    fetch: Annotated[Fetch | None, _is("The outcome of the requests; null if nothing was fetched.")]
+    filters: Annotated[Filters, _is("Documents that the filters of clean, and export, removed.")]
+    sampler: Annotated[Sampler | None, _is("What the trainer's samplers show, by length of document.")]
+    likeness: Annotated[Likeness, _is("Comparison of the corpus with WebText and OpenWebText.")]
+    documents: Annotated[list[Document], _is("Random documents of the corpus.")]
+    training: Annotated[Training | None, _is("Losses of the training run of --training; null without it.")]
+    settings: Annotated[dict[str, Settings], _is("The settings that made each dataset, by its name.")]
+    times: Annotated[list[Time] | None, _is("When and where each stage last ran; null without --times.")]
+    comparison: Annotated[Comparison | None, _is("Comparison with another run; null without --compare.")]
+    months: Annotated[
+        list[Month] | None,
+        _is("The runs of the chain, up to this one; null without --base."),
+    ]
 
 
 class Row(Figures):
-    url_id: Annotated[int, _is("of the row")]
-    url: Annotated[str | None, _is("canonical")]
+    url_id: Annotated[int, _is("the row's id")]
+    url: Annotated[str | None, _is("canonical URL")]
 
 
 class Distribution(Figures):
-    count: Annotated[int, _is("how many values")]
-    sum: Annotated[int, _is("of the values")]
-    mean: Annotated[float | None, _is("to two digits")]
-    minimum: Annotated[int | None, _is("of the values")]
-    maximum: Annotated[int | None, _is("of the values")]
-    percentiles: Annotated[dict[str, int | None], _is("by the percentage: the least value with so many up to it")]
+    count: Annotated[int, _is("number of values")]
+    sum: Annotated[int, _is("their sum")]
+    mean: Annotated[float | None, _is("their mean, with two decimals")]
+    minimum: Annotated[int | None, _is("the smallest value")]
+    maximum: Annotated[int | None, _is("the largest value")]
+    percentiles: Annotated[dict[str, int | None], _is("by percentage: the least value that so many do not exceed")]
     histogram: Annotated[
-        list[Bin], _is("[low, high, count], low ≤ value < high; four bins an octave, without empty ones")
+        list[Bin], _is("[low, high, count], low ≤ value < high; four bins per octave, without empty ones")
     ]
 
 
@@ -84,69 +87,69 @@ class RejectedRow(Row):
 
 
 class Rejected(Figures):
-    reason: Annotated[str, _is("as in rejects/")]
-    meaning: Annotated[str, _is("in words")]
-    count: Annotated[int, _is("rows")]
-    share: Annotated[Share, _is("of those that entered")]
-    sample: Annotated[list[RejectedRow], _is("rows at random, by a hash of their ids")]
+    reason: Annotated[str, _is("reason, as in rejects/")]
+    meaning: Annotated[str, _is("the reason's meaning")]
+    count: Annotated[int, _is("number of rows")]
+    share: Annotated[Share, _is("share of the rows that entered")]
+    sample: Annotated[list[RejectedRow], _is("random rows, chosen by a hash of their ids")]
 
 
 class Stage(Figures):
-    stage: Annotated[str, _is("its name")]
+    stage: Annotated[str, _is("name of the stage")]
     dataset: Annotated[str, _is("the dataset it wrote")]
     entered: Annotated[int, _is("rows that entered")]
-    left: Annotated[int, _is("rows that left; of dedupe, which only decides, those that stay")]
-    share: Annotated[Share, _is("left of entered")]
-    bytes: Annotated[int, _is("of the files with its rows; of pages, of the WARC files too")]
-    rejected: Annotated[list[Rejected], _is("by reason, the most frequent first")]
+    left: Annotated[int, _is("rows that left; for dedupe, the documents that are kept")]
+    share: Annotated[Share, _is("left / entered")]
+    bytes: Annotated[int, _is("bytes of the files with its rows, and of the WARC files of pages")]
+    rejected: Annotated[list[Rejected], _is("rejected rows by reason, the most frequent first")]
 
 
 class Totals(Figures):
     entered: Annotated[int, _is("rows that entered the first stage")]
-    documents: Annotated[int, _is("of the corpus")]
-    text_bytes: Annotated[int, _is("of the corpus")]
-    tokens: Annotated[int, _is("of both splits")]
+    documents: Annotated[int, _is("documents of the corpus")]
+    text_bytes: Annotated[int, _is("bytes of their texts in UTF-8")]
+    tokens: Annotated[int, _is("tokens of both splits")]
 
 
 class Settings(Figures):
-    stage: Annotated[str, _is("that wrote it")]
-    stage_version: Annotated[int, _is("of its code")]
-    fingerprint: Annotated[str, _is("SHA-256 of what its bytes follow from")]
+    stage: Annotated[str, _is("stage that wrote it")]
+    stage_version: Annotated[int, _is("version of the stage's code")]
+    fingerprint: Annotated[str, _is("SHA-256 of what determines its bytes")]
     sources: Annotated[list[Any], _is("files from outside the run: name, bytes, digest")]
     options: Annotated[dict[str, Any], _is("the options that shaped its bytes")]
-    versions: Annotated[dict[str, str], _is("of the libraries that did")]
+    versions: Annotated[dict[str, str], _is("versions of the libraries that shaped its bytes")]
 
 
 class Frequent(Figures):
-    documents: Annotated[int, _is("of the corpus")]
-    share: Annotated[Share, _is("of all")]
-    urls: Annotated[int | None, _is("collected; null where urls/ is not there")]
-    survival: Annotated[Share, _is("documents by URLs")]
+    documents: Annotated[int, _is("documents of the corpus")]
+    share: Annotated[Share, _is("share of all documents of the corpus")]
+    urls: Annotated[int | None, _is("URLs collected; null without urls/")]
+    survival: Annotated[Share, _is("documents / URLs")]
 
 
 class FrequentDomain(Frequent):
-    domain: Annotated[str, _is("its name")]
+    domain: Annotated[str, _is("the domain")]
 
 
 class FrequentSubreddit(Frequent):
-    subreddit: Annotated[str, _is("its name")]
+    subreddit: Annotated[str, _is("the subreddit")]
 
 
 class Ranked(Figures):
-    of: Annotated[str, _is("what the ranking goes by: corpus, or urls where no document of the corpus has one")]
-    distinct: Annotated[dict[str, int], _is("how many there are, by dataset: urls and corpus")]
+    of: Annotated[str, _is("dataset that ranks them: corpus, or urls if no document of the corpus has one")]
+    distinct: Annotated[dict[str, int], _is("number of distinct ones in urls and corpus")]
 
 
 class Domains(Ranked):
-    top: Annotated[list[FrequentDomain], _is("the most frequent first")]
+    top: Annotated[list[FrequentDomain], _is("the most frequent, in order")]
     search: Annotated[
         list[tuple[str, int, int | None]],
-        _is("[domain, documents of the corpus, URLs collected or null] of at most 5,000"),
+        _is("[domain, documents of the corpus, URLs collected or null], at most 5,000"),
     ]
 
 
 class Subreddits(Ranked):
-    top: Annotated[list[FrequentSubreddit], _is("the most frequent first")]
+    top: Annotated[list[FrequentSubreddit], _is("the most frequent, in order")]
 
 
 class Through(Figures):
@@ -156,7 +159,7 @@ class Through(Figures):
 
 
 class Year(Through, kw_only=True):
-    year: Annotated[int, _is("UTC")]
+    year: Annotated[int, _is("year in UTC")]
 
 
 class Language(Figures):
@@ -167,328 +170,333 @@ class Language(Figures):
 
 
 class Score(Through, kw_only=True):
-    low: Annotated[int | None, _is("included; null for no bound")]
-    high: Annotated[int | None, _is("included; null for no bound")]
-    survival: Annotated[Share, _is("corpus by urls")]
+    low: Annotated[int | None, _is("lower bound, included; null for none")]
+    high: Annotated[int | None, _is("upper bound, included; null for none")]
+    survival: Annotated[Share, _is("corpus / urls")]
 
 
 class Lengths(Figures):
-    characters: Annotated[Distribution, _is("of the text")]
-    bytes: Annotated[Distribution, _is("of the text in UTF-8")]
-    words: Annotated[Distribution, _is("split at white space")]
-    tokens: Annotated[Distribution, _is("without end-of-text")]
+    characters: Annotated[Distribution, _is("characters of each text")]
+    bytes: Annotated[Distribution, _is("bytes of each text in UTF-8")]
+    words: Annotated[Distribution, _is("words of each text, split at white space")]
+    tokens: Annotated[Distribution, _is("tokens of each text, without end-of-text")]
 
 
 class Split(Figures):
-    documents: Annotated[int, _is("of it")]
-    tokens: Annotated[int, _is("of it")]
+    documents: Annotated[int, _is("documents of the split")]
+    tokens: Annotated[int, _is("tokens of the split")]
 
 
 class Tokens(Figures):
-    tokenizer: Annotated[str, _is("its name")]
-    vocabulary: Annotated[int, _is("token ids there are")]
-    vocabulary_used: Annotated[int, _is("token ids that occur")]
-    vocabulary_used_share: Annotated[Share, _is("of those there are")]
-    occurrences: Annotated[list[Bin], _is("[low, high, ids]: ids that occur low ≤ n < high times; one bin an octave")]
-    splits: Annotated[dict[str, Split], _is("train and val")]
-    bytes_per_token: Annotated[float | None, _is("of text")]
+    tokenizer: Annotated[str, _is("name of the tokenizer")]
+    vocabulary: Annotated[int, _is("size of the vocabulary")]
+    vocabulary_used: Annotated[int, _is("number of token ids that occur")]
+    vocabulary_used_share: Annotated[Share, _is("vocabulary_used / vocabulary")]
+    occurrences: Annotated[list[Bin], _is("[low, high, ids]: ids that occur low ≤ n < high times; one bin per octave")]
+    splits: Annotated[dict[str, Split], _is("the splits, train and val")]
+    bytes_per_token: Annotated[float | None, _is("bytes of text per token")]
 
 
 class Shown(Figures):
-    samples: Annotated[Part, _is("of the samples, those that hold a token of such a document")]
-    tokens: Annotated[Part, _is("of all tokens shown, end-of-text counted in")]
+    samples: Annotated[Part, _is("share of samples that contain a token of such a document")]
+    tokens: Annotated[Part, _is("share of all tokens shown, including end-of-text")]
 
 
 class Mixture(Figures):
-    at_least: Annotated[int, _is("included")]
-    below: Annotated[int | None, _is("not included; null for no bound")]
-    documents: Annotated[Part, _is("of all documents")]
-    packed: Annotated[Shown, _is("what the sampler shows")]
-    longbiased: Annotated[Shown | None, _is("what the sampler shows; null where no document is long")]
+    at_least: Annotated[int, _is("least length in tokens")]
+    below: Annotated[int | None, _is("length below which documents count; null for no bound")]
+    documents: Annotated[Part, _is("share of all documents")]
+    packed: Annotated[Shown, _is("what the packed sampler shows")]
+    longbiased: Annotated[Shown | None, _is("what the longbiased sampler shows; null if no document is long")]
 
 
 class Sampler(Figures):
-    """From the lengths of all documents; of over 1,048,576, from so many evenly by rank."""
+    """Computed from the lengths of all documents; of more than 1,048,576, from that many at even ranks."""
 
-    context: Annotated[int, _is("tokens of a sample")]
-    long_min_tokens: Annotated[int, _is("of documents that longbiased prefers")]
-    long_fraction: Annotated[float, _is("of its samples that are from those")]
+    context: Annotated[int, _is("length of a sample in tokens")]
+    long_min_tokens: Annotated[int, _is("least length of the documents that longbiased prefers")]
+    long_fraction: Annotated[float, _is("share of its samples that come from those")]
     rows: Annotated[list[Mixture], _is("by the documents' length in tokens")]
 
 
 class Training(Figures):
-    name: Annotated[str, _is("the folder's name")]
-    last_step: Annotated[int, _is("steps done")]
+    name: Annotated[str, _is("name of the folder")]
+    last_step: Annotated[int, _is("number of steps done")]
     steps: Annotated[
         list[tuple[int, float, float | None]],
-        _is("[step, training loss, validation loss or null], at most 300 and those with a validation"),
+        _is("[step, training loss, validation loss or null], at most 300, and all with a validation loss"),
     ]
 
 
 class Member(Row):
     rule: Annotated[str, _is("exact or near")]
-    similarity: Annotated[float, _is("exact Jaccard")]
+    similarity: Annotated[float, _is("exact Jaccard similarity")]
 
 
 class Cluster(Figures):
-    size: Annotated[int, _is("documents, the one that stays included")]
-    kept: Annotated[Row, _is("the one that stays")]
-    removed: Annotated[list[Member], _is("up to five of the others")]
+    size: Annotated[int, _is("number of documents, including the kept one")]
+    kept: Annotated[Row, _is("the document that is kept")]
+    removed: Annotated[list[Member], _is("up to five documents that are removed")]
 
 
 class Clusters(Figures):
-    count: Annotated[int, _is("how many")]
-    sizes: Annotated[dict[str, int], _is("how many clusters have that many documents")]
-    largest: Annotated[list[Cluster], _is("the 20 largest")]
+    count: Annotated[int, _is("number of clusters")]
+    sizes: Annotated[dict[str, int], _is("number of clusters by their number of documents")]
+    largest: Annotated[list[Cluster], _is("the 20 largest clusters")]
 
 
 class Similarity(Figures):
-    low: Annotated[float, _is("included")]
-    high: Annotated[float, _is("not included")]
-    count: Annotated[int, _is("near-duplicates")]
-    mean_shared_bands: Annotated[float, _is("LSH bands in which the two agree")]
+    low: Annotated[float, _is("least similarity, included")]
+    high: Annotated[float, _is("upper bound, not included")]
+    count: Annotated[int, _is("number of near-duplicates")]
+    mean_shared_bands: Annotated[float, _is("mean number of LSH bands in which the two documents agree")]
 
 
 class Lsh(Figures):
-    threshold: Annotated[float | None, _is("least similarity of a near-duplicate")]
-    num_perm: Annotated[int | None, _is("MinHash permutations")]
-    bands: Annotated[int | None, _is("LSH bands")]
-    rows: Annotated[int | None, _is("MinHash values in a band")]
+    threshold: Annotated[float | None, _is("least similarity of near-duplicates")]
+    num_perm: Annotated[int | None, _is("number of MinHash permutations")]
+    bands: Annotated[int | None, _is("number of LSH bands")]
+    rows: Annotated[int | None, _is("MinHash values per band")]
     curve: Annotated[list[tuple[float, float]] | None, _is("[similarity, probability that a pair is compared]")]
 
 
 class RemovedDomain(Figures):
-    domain: Annotated[str, _is("a host")]
-    documents: Annotated[int, _is("examined")]
-    removed: Annotated[int, _is("by export")]
-    share: Annotated[Share, _is("removed of examined")]
+    domain: Annotated[str, _is("the host")]
+    documents: Annotated[int, _is("documents examined")]
+    removed: Annotated[int, _is("documents removed by export")]
+    share: Annotated[Share, _is("removed / documents")]
 
 
 class Removal(Figures):
     rule: Annotated[str, _is("exact or near")]
-    similarity: Annotated[float, _is("exact Jaccard")]
-    shared_bands: Annotated[int, _is("0 for exact")]
-    removed: Annotated[Row, _is("the document that goes")]
-    kept: Annotated[Row, _is("the document that stays")]
+    similarity: Annotated[float, _is("exact Jaccard similarity")]
+    shared_bands: Annotated[int, _is("LSH bands in which the two documents agree; 0 for exact")]
+    removed: Annotated[Row, _is("the document that is removed")]
+    kept: Annotated[Row, _is("the document that is kept")]
     segments: Annotated[
         list[tuple[Literal["same", "differs", "skipped"], str, str]],
         _is(
-            "[same, differs or skipped; words of the removed text; words of the kept one], of the first 2,000 words; "
-            "of skipped, how many. Empty where a text is of another corpus"
+            "[same, differs or skipped; words of the removed text; words of the kept text], of the first 2,000 words; "
+            "for skipped, the number of words. Empty if one of the texts is in another corpus"
         ),
     ]
 
 
 class Duplicates(Figures):
-    examined: Annotated[int, _is("documents that were looked at")]
-    exact: Annotated[int, _is("exact copies to be removed")]
+    examined: Annotated[int, _is("documents compared")]
+    exact: Annotated[int, _is("exact duplicates to be removed")]
     near: Annotated[int, _is("near-duplicates to be removed")]
-    share: Annotated[Share, _is("of all examined")]
-    clusters: Annotated[Clusters, _is("groups of documents of which one stays")]
-    similarities: Annotated[list[Similarity], _is("of the near-duplicates")]
-    lsh: Annotated[Lsh, _is("how candidates were found")]
-    domains: Annotated[list[RemovedDomain], _is("the 50 that lost most documents")]
-    removals: Annotated[list[Removal], _is("20 decisions at random, near-duplicates first")]
+    share: Annotated[Share, _is("share of the documents examined that is to be removed")]
+    clusters: Annotated[Clusters, _is("groups of documents, of which one is kept")]
+    similarities: Annotated[list[Similarity], _is("near-duplicates by similarity")]
+    lsh: Annotated[Lsh, _is("how candidate pairs were found")]
+    domains: Annotated[list[RemovedDomain], _is("the 50 that lost the most documents")]
+    removals: Annotated[list[Removal], _is("20 random decisions, near-duplicates first")]
 
 
 class Answered(Figures):
-    urls: Annotated[int, _is("asked for")]
-    pages: Annotated[int, _is("URLs that gave one")]
+    urls: Annotated[int, _is("URLs requested")]
+    pages: Annotated[int, _is("URLs that gave a page")]
     failures: Annotated[dict[str, int], _is("URLs without a page, by reason, the most frequent first")]
-    mean_milliseconds: Annotated[float | None, _is("from request to last byte, of its pages fetched live")]
-    mean_body_bytes: Annotated[float | None, _is("of its pages, decoded")]
-    share: Annotated[Share, _is("pages by URLs")]
+    mean_milliseconds: Annotated[float | None, _is("mean time from request to last byte, over its pages fetched live")]
+    mean_body_bytes: Annotated[float | None, _is("mean size of its pages, decoded")]
+    share: Annotated[Share, _is("pages / urls")]
 
 
 class AnsweredDomain(Answered):
-    domain: Annotated[str, _is("a host")]
+    domain: Annotated[str, _is("the host")]
 
 
 class AnsweredAge(Answered):
-    years: Annotated[int, _is("full years from the month of the first submission to that of the last capture")]
+    years: Annotated[int, _is("complete years from the first submission's month to the last capture's")]
 
 
 class Distance(Figures):
-    source: Annotated[str, _is("as in sources")]
-    pages: Annotated[int, _is("from there")]
-    before: Annotated[int, _is("of them captured before the earliest submission")]
-    days: Annotated[Distribution, _is("between the earliest submission and the capture, where both dates are known")]
+    source: Annotated[str, _is("source, as in sources")]
+    pages: Annotated[int, _is("pages from this source")]
+    before: Annotated[int, _is("those captured before the earliest submission")]
+    days: Annotated[Distribution, _is("days from the earliest submission to the capture, if both are known")]
 
 
 class Fetch(Figures):
-    sources: Annotated[dict[str, int], _is("pages, by source: live, archive, commoncrawl or wayback")]
-    distances: Annotated[list[Distance], _is("by source")]
-    statuses: Annotated[dict[str, int], _is("pages, by HTTP status")]
+    sources: Annotated[dict[str, int], _is("number of pages by source: live, archive, commoncrawl or wayback")]
+    distances: Annotated[list[Distance], _is("time between submission and capture, by source")]
+    statuses: Annotated[dict[str, int], _is("number of pages by HTTP status")]
     failures: Annotated[dict[str, int], _is("URLs without a page, by reason, the most frequent first")]
-    milliseconds: Annotated[Distribution, _is("from request to last byte, of pages fetched live")]
-    body_bytes: Annotated[Distribution, _is("of the decoded bodies")]
-    domains: Annotated[list[AnsweredDomain], _is("the 50 of most URLs")]
+    milliseconds: Annotated[Distribution, _is("time from request to last byte, for pages fetched live")]
+    body_bytes: Annotated[Distribution, _is("size of the decoded bodies")]
+    domains: Annotated[list[AnsweredDomain], _is("the 50 with the most URLs")]
     captured: Annotated[str | None, _is("month of the last capture, YYYY-MM, from which ages count")]
-    ages: Annotated[list[AnsweredAge], _is("by the link's age")]
+    ages: Annotated[list[AnsweredAge], _is("by the age of the link")]
 
 
 class Lost(Figures):
     stage: Annotated[str, _is("clean or export")]
-    reason: Annotated[str, _is("as in rejects/")]
-    documents: Annotated[int, _is("dropped")]
-    characters: Annotated[int, _is("of their texts, of clean as they were extracted")]
-    bytes: Annotated[int, _is("of their texts in UTF-8")]
-    tokens: Annotated[int, _is("that their texts are, by the run's tokenizer")]
-    share: Annotated[Share, _is("of all tokens lost to a filter or in the corpus")]
+    reason: Annotated[str, _is("reason, as in rejects/")]
+    documents: Annotated[int, _is("documents dropped")]
+    characters: Annotated[int, _is("characters of their texts, for clean as extracted")]
+    bytes: Annotated[int, _is("bytes of their texts in UTF-8")]
+    tokens: Annotated[int, _is("tokens of their texts, by the run's tokenizer")]
+    share: Annotated[Share, _is("share of all tokens, lost or in the corpus")]
 
 
 class DroppedDocument(RejectedRow):
-    title: Annotated[str | None, _is("of the page")]
-    characters: Annotated[int, _is("of the complete text")]
-    text: Annotated[str, _is("its first 3,000 characters")]
+    title: Annotated[str | None, _is("title of the page")]
+    characters: Annotated[int, _is("characters of the complete text")]
+    text: Annotated[str, _is("first 3,000 characters of the text")]
 
 
 class Dropped(Figures):
-    stage: Annotated[str, _is("clean")]
-    reason: Annotated[str, _is("as in rejects/")]
-    meaning: Annotated[str, _is("in words")]
-    documents: Annotated[list[DroppedDocument], _is("as they were extracted")]
+    stage: Annotated[str, _is("always clean")]
+    reason: Annotated[str, _is("reason, as in rejects/")]
+    meaning: Annotated[str, _is("the reason's meaning")]
+    documents: Annotated[list[DroppedDocument], _is("documents as extracted")]
 
 
 class Signal(Figures):
-    signal: Annotated[str, _is("FILTER.SIGNAL, or words or language_score of the document")]
-    filter: Annotated[str | None, _is("it belongs to")]
-    on: Annotated[bool, _is("whether that filter rejects")]
-    measured_share: Annotated[float, _is("of the documents: all where it does, else a sample")]
-    minimum: Annotated[float | None, _is("limit, included")]
-    maximum: Annotated[float | None, _is("limit, included")]
-    edges: Annotated[list[float], _is("between the bins")]
-    kept: Annotated[list[int], _is("documents that stay, by bin")]
-    dropped: Annotated[list[int], _is("documents that clean rejects for whatever reason, by bin")]
-    outside: Annotated[int, _is("documents that stay though they break a limit: what the filter would remove")]
-    outside_share: Annotated[Share, _is("of those that stay and were measured")]
+    signal: Annotated[str, _is("FILTER.SIGNAL, words or language_score")]
+    filter: Annotated[str | None, _is("filter that the signal belongs to")]
+    on: Annotated[bool, _is("whether this filter is on")]
+    measured_share: Annotated[float, _is("share of documents measured: all if the filter is on, else a sample")]
+    minimum: Annotated[float | None, _is("lower limit, included; null for none")]
+    maximum: Annotated[float | None, _is("upper limit, included; null for none")]
+    edges: Annotated[list[float], _is("edges between the bins")]
+    kept: Annotated[list[int], _is("documents kept, by bin")]
+    dropped: Annotated[list[int], _is("documents that clean rejects for any reason, by bin")]
+    outside: Annotated[int, _is("documents kept though beyond a limit, which the filter would remove")]
+    outside_share: Annotated[Share, _is("outside / documents kept and measured")]
 
 
 class Filters(Figures):
-    lost: Annotated[list[Lost], _is("by reason")]
-    dropped: Annotated[list[Dropped], _is("documents to read, at random, by the filter of clean that dropped them")]
-    signals: Annotated[list[Signal], _is("what the documents measure; bin k is from edges[k - 1] to under edges[k]")]
+    lost: Annotated[list[Lost], _is("lost documents, by reason")]
+    dropped: Annotated[list[Dropped], _is("random documents that clean dropped, by filter")]
+    signals: Annotated[list[Signal], _is("histograms of signals; bin k is from edges[k - 1] to under edges[k]")]
 
 
 class LengthNextTo(Figures):
     what: Annotated[str, _is("tokens_per_document or bytes_per_token")]
-    corpus: Annotated[float | None, _is("of this one")]
-    openwebtext: Annotated[float, _is("of OpenWebText")]
-    ratio: Annotated[float | None, _is("the one by the other")]
-    off: Annotated[bool, _is("whether the ratio is under 0.8 or over 1.25")]
+    corpus: Annotated[float | None, _is("value of this corpus")]
+    openwebtext: Annotated[float, _is("value of OpenWebText")]
+    ratio: Annotated[float | None, _is("corpus / openwebtext")]
+    off: Annotated[bool, _is("whether the ratio is below 0.8 or above 1.25")]
 
 
 class DatasetSites(Figures):
-    dataset: Annotated[str, _is("its name")]
-    rows: Annotated[int, _is("with a domain")]
-    of_listed_sites: Annotated[Share, _is("of the rows")]
-    sites_present: Annotated[int, _is("listed sites with a row")]
-    rank_correlation: Annotated[float | None, _is("Spearman's, over all sites listed; 0 for those without a row")]
+    dataset: Annotated[str, _is("name of the dataset")]
+    rows: Annotated[int, _is("rows with a domain")]
+    of_listed_sites: Annotated[Share, _is("share of the rows")]
+    sites_present: Annotated[int, _is("number of listed sites that have a row")]
+    rank_correlation: Annotated[float | None, _is("Spearman's, over all listed sites, with 0 for sites without a row")]
 
 
 class Site(Figures):
-    site: Annotated[str, _is("its name: that of its hosts without public suffix and subdomains")]
-    reference: Annotated[int, _is("its count in the list")]
+    site: Annotated[str, _is("name of the site: its hosts' name without public suffix and subdomains")]
+    reference: Annotated[int, _is("its count in the reference list")]
     urls: Rows = UNSET
     corpus: Rows = UNSET
 
 
 class Sites(Figures):
-    reference: Annotated[str, _is("the file's name")]
-    listed: Annotated[int, _is("sites of the list")]
-    datasets: Annotated[list[DatasetSites], _is("urls and corpus, where they are there")]
-    top: Annotated[list[Site], _is("the first 30 of the list")]
+    reference: Annotated[str, _is("name of the file")]
+    listed: Annotated[int, _is("number of sites in the list")]
+    datasets: Annotated[list[DatasetSites], _is("urls and corpus, if the run has them")]
+    top: Annotated[list[Site], _is("the first 30 sites of the list")]
 
 
 class Likeness(Figures):
-    lengths: Annotated[list[LengthNextTo], _is("next to OpenWebText's published lengths")]
-    sites: Annotated[Sites | None, _is("next to the list of --reference_domains")]
+    lengths: Annotated[list[LengthNextTo], _is("comparison with OpenWebText's published lengths")]
+    sites: Annotated[Sites | None, _is("comparison with the list given with --reference_domains")]
 
 
 class Document(Row):
-    title: Annotated[str | None, _is("of the page")]
-    score: Annotated[int | None, _is("on Reddit")]
-    language: Annotated[str | None, _is("detected")]
-    n_words: Annotated[int, _is("split at white space")]
-    page: Annotated[str | None, _is("of some: the page's HTML without scripts, styles and images")]
-    characters: Annotated[int, _is("of the complete text")]
-    text: Annotated[str, _is("its first 3,000 characters")]
+    title: Annotated[str | None, _is("title of the page")]
+    score: Annotated[int | None, _is("Reddit score")]
+    language: Annotated[str | None, _is("detected language")]
+    n_words: Annotated[int, _is("words of the text, split at white space")]
+    page: Annotated[str | None, _is("for some documents, the page's HTML without scripts, styles and images")]
+    characters: Annotated[int, _is("characters of the complete text")]
+    text: Annotated[str, _is("first 3,000 characters of the text")]
 
 
 class ComparedStage(Figures):
-    dataset: Annotated[str, _is("its name")]
-    entered: Annotated[Integers, _is("rows that entered; null where the stage did not run")]
+    dataset: Annotated[str, _is("name of the dataset")]
+    entered: Annotated[Integers, _is("rows that entered; null if the stage did not run")]
     left: Annotated[Integers, _is("rows that left")]
-    share: Annotated[Shares, _is("left of entered")]
+    share: Annotated[Shares, _is("left / entered")]
 
 
 class ComparedReason(Figures):
-    stage: Annotated[str, _is("its name")]
-    reason: Annotated[str, _is("as in rejects/")]
-    count: Annotated[tuple[int, int], _is("rows")]
-    share: Annotated[Shares, _is("of those that entered")]
+    stage: Annotated[str, _is("name of the stage")]
+    reason: Annotated[str, _is("reason, as in rejects/")]
+    count: Annotated[tuple[int, int], _is("number of rows")]
+    share: Annotated[Shares, _is("share of the rows that entered")]
 
 
 class ComparedLengths(Figures):
-    mean: Annotated[Numbers, _is("of all documents")]
-    percentiles: Annotated[dict[str, Integers], _is("by the percentage")]
+    mean: Annotated[Numbers, _is("mean over all documents")]
+    percentiles: Annotated[dict[str, Integers], _is("by percentage")]
 
 
 class ComparedDomain(Figures):
-    domain: Annotated[str, _is("a host")]
-    share: Annotated[Shares, _is("of the corpus; null where not listed")]
+    domain: Annotated[str, _is("the host")]
+    share: Annotated[Shares, _is("share of the corpus; null if not listed")]
 
 
 class ComparedOption(Figures):
-    stage: Annotated[str, _is("its name")]
-    option: Annotated[str, _is("its name")]
-    values: Annotated[tuple[Any, Any], _is("of the option; null where a run has none")]
+    stage: Annotated[str, _is("name of the stage")]
+    option: Annotated[str, _is("name of the option")]
+    values: Annotated[tuple[Any, Any], _is("values of the option; null if a run does not have it")]
 
 
 _ShareBins = list[tuple[int, int, float]]
 
 
 class Comparison(Figures):
-    """Of each pair, the first is this run's figure, the second the other's."""
+    """In each pair, the first figure is of this run, the second of the other."""
 
-    other: Annotated[str, _is("the folder's name")]
+    other: Annotated[str, _is("name of the folder")]
     totals: Annotated[dict[str, tuple[int, int]], _is("as in totals")]
-    bytes_per_token: Annotated[Numbers, _is("of text")]
-    duplicates: Annotated[Shares, _is("share of the examined documents")]
+    bytes_per_token: Annotated[Numbers, _is("bytes of text per token")]
+    duplicates: Annotated[Shares, _is("share of the examined documents that is to be removed")]
     stages: Annotated[list[ComparedStage], _is("as in funnel")]
     rejected: Annotated[list[ComparedReason], _is("as in funnel")]
     lengths: Annotated[dict[str, ComparedLengths], _is("as in lengths")]
-    token_histograms: Annotated[tuple[_ShareBins, _ShareBins], _is("[low, high, share of the documents] of both")]
-    domains: Annotated[list[ComparedDomain], _is("the 30 most frequent of both")]
-    settings: Annotated[list[ComparedOption], _is("options in which the two differ")]
+    token_histograms: Annotated[
+        tuple[_ShareBins, _ShareBins], _is("[low, high, share of the documents], for both runs")
+    ]
+    domains: Annotated[list[ComparedDomain], _is("the 30 most frequent domains of both runs")]
+    settings: Annotated[list[ComparedOption], _is("options that differ")]
 
 
 class MonthDomains(Figures):
-    count: Annotated[int, _is("how many, among the 5,000 of most documents")]
-    top: Annotated[list[tuple[str, int]], _is("the 20 of most documents, and how many they have")]
+    count: Annotated[int, _is("their number among the 5,000 with the most documents")]
+    top: Annotated[list[tuple[str, int]], _is("the 20 with the most documents, and how many")]
 
 
 class Time(Figures):
-    stage: Annotated[str, _is("its name")]
+    stage: Annotated[str, _is("name of the stage")]
     started: Annotated[str, _is("ISO 8601, UTC")]
-    seconds: Annotated[float, _is("until its output was published")]
-    host: Annotated[str | None, _is("the machine, or on a cluster the runner; null where the log does not say")]
-    workers: Annotated[str | None, _is("processes, or on Dataflow machines of which type; null for another cluster")]
-    dollars: Annotated[float | None, _is("on Dataflow, what its machines cost at most by list prices")]
+    seconds: Annotated[float, _is("seconds until its output was published")]
+    host: Annotated[str | None, _is("the machine; on a cluster, the runner; null if unknown")]
+    workers: Annotated[str | None, _is("processes, or on Dataflow machines and their type; null on other clusters")]
+    dollars: Annotated[float | None, _is("on Dataflow, the highest price of its machines by list prices")]
 
 
 class Month(Figures):
-    """One run of the chain, the oldest first; its figures are of what it added."""
+    """One run of the chain, the oldest first; the figures count what it added."""
 
-    run: Annotated[str, _is("the folder's name")]
-    report: Annotated[str | None, _is("its index.html, as this one's link; null without one in a neighbouring folder")]
+    run: Annotated[str, _is("name of the folder")]
+    report: Annotated[
+        str | None,
+        _is("path to its index.html from this one; null unless in a folder next to this run's"),
+    ]
     urls: Annotated[int | None, _is("new URLs; null for imported text, which has none")]
     seen_before: Annotated[int | None, _is("URLs that an earlier run had")]
     documents: Annotated[int | None, _is("new documents in the corpus")]
-    tokens: Annotated[int | None, _is("of these")]
+    tokens: Annotated[int | None, _is("tokens of these documents")]
     examined: Annotated[int | None, _is("documents that dedupe compared")]
-    repeat_month: Annotated[int, _is("of these, duplicates of a document of the same run")]
-    repeat_past: Annotated[int, _is("duplicates of a document of an earlier run")]
+    repeat_month: Annotated[int, _is("those that duplicate a document of the same run")]
+    repeat_past: Annotated[int, _is("those that duplicate a document of an earlier run")]
     domains: Annotated[int | None, _is("distinct domains of the new documents; null for a base without a report")]
-    gained: Annotated[MonthDomains | None, _is("domains that no earlier run has; null where a report is missing")]
-    lost: Annotated[MonthDomains | None, _is("domains that the run before has and this one has not")]
+    gained: Annotated[MonthDomains | None, _is("domains that no earlier run has; null if a report is missing")]
+    lost: Annotated[MonthDomains | None, _is("domains that the previous run has and this one does not")]
