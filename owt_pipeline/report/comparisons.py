@@ -1,4 +1,4 @@
-"""A run next to others: to WebText and OpenWebText by what is known of them, to another run, to those it builds on."""
+"""Comparisons of a run: with WebText's and OpenWebText's published figures, with another run, with earlier runs."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from schemas.manifest import Manifest
 from schemas.settings import shaping_options
 from schemas.stats import STATS_VERSION
 
-# Of Gokaslan and Cohen's OpenWebText, tokenized with GPT-2's BPE.
+# Figures of Gokaslan and Cohen's OpenWebText, tokenized with GPT-2's BPE.
 OPENWEBTEXT = {"tokens_per_document": 1128, "bytes_per_token": 4.40}
 
 _LEAST_LIKE = 0.8
-"""A ratio to OpenWebText's under this, or over its inverse, is flagged."""
+"""Figures whose ratio to OpenWebText's is below this, or above its inverse, are flagged."""
 
 _TOP_SITES = 30
 
 
 @dataclass(frozen=True)
 class Reference:
-    """How many documents each site has in another corpus, by the site's name as `site_of` gives it."""
+    """The number of documents of each site in another corpus, by the site's name (see `site_of`)."""
 
     name: str
     counts: Mapping[str, int]
 
 
 def read_reference(path: str) -> Reference:
-    """A list of sites, a line `COUNT SITE` each, as OpenAI published of WebText's; else raises UserError."""
+    """Read a list of sites with lines `COUNT SITE`, such as OpenAI's list for WebText; raises UserError for others."""
     counts: dict[str, int] = {}
     with open_source(path) as file:
         text = bytes(file.read()).decode("utf-8", "replace")
     for number, line in enumerate(text.splitlines(), start=1):
         parts = line.split()
-        if not parts or (len(parts) == 1 and parts[0].isdecimal()):  # WebText's counts URLs without a site too
+        if not parts or (len(parts) == 1 and parts[0].isdecimal()):  # WebText's list has a count of URLs without a site
             continue
         if len(parts) != 2 or not parts[0].isdecimal():
             raise UserError(
@@ -60,14 +60,14 @@ def read_reference(path: str) -> Reference:
 
 
 def share(part: float, total: float) -> float | None:
-    """`part / total` to six digits, None of nothing."""
+    """`part / total` with six digits; None if `total` is 0."""
     return round(part / total, 6) if total else None
 
 
 def likeness(
     distributions: Mapping[str, Row], tables: Tables, manifests: Mapping[str, Manifest], reference: Reference | None
 ) -> dict[str, Any]:
-    """Lengths next to OpenWebText's published ones, and sites next to those of `reference`."""
+    """Lengths compared with OpenWebText's published ones, and sites with those of `reference`."""
     tokens = distributions["tokens"]
     ours = {
         "tokens_per_document": tokens["mean"],
@@ -113,10 +113,10 @@ def _sites(tables: Tables, manifests: Mapping[str, Manifest], reference: Referen
 
 
 def site_of(host: str) -> str | None:
-    """What a host is called before its public suffix: `bbc` of news.bbc.co.uk; None of an address, or a single name.
+    """A host's label before its public suffix, `bbc` for news.bbc.co.uk; None for an address or a single label.
 
-    That is how OpenAI's list of WebText's domains names them. The suffixes are those of the Public Suffix List
-    that comes with the package tld; where it knows none, the last label counts as one, as the list's rules say.
+    OpenAI's list of WebText's domains names sites in this way. The suffixes are those of the Public Suffix List in the
+    package tld; for unknown ones, the last label counts as the suffix, by the list's rules.
     """
     from tld import get_tld
 
@@ -128,7 +128,7 @@ def site_of(host: str) -> str | None:
 
 
 def rank_correlation(reference: Mapping[str, int], counts: Mapping[str, int]) -> float | None:
-    """Spearman's rho over all sites of `reference`, those without a row counting 0; None where all are equal."""
+    """Spearman's rho over all sites of `reference`, with 0 for sites without a row; None if all counts are equal."""
     ours = _ranks(np.array([counts.get(site, 0) for site in reference]))
     theirs = _ranks(np.array(list(reference.values())))
     if ours.std() == 0 or theirs.std() == 0:
@@ -137,7 +137,7 @@ def rank_correlation(reference: Mapping[str, int], counts: Mapping[str, int]) ->
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 1, equal values sharing the mean of theirs."""
+    """Ranks from 1 on; equal values share their mean rank."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     return (last - (counts - 1) / 2)[inverse]
@@ -151,7 +151,7 @@ TRAINING_METRICS = "metrics.jsonl"
 
 
 def read_stats(workdir: str) -> tuple[bytes, dict[str, Any]]:
-    """report/stats.json of another run, as bytes and parsed; raises UserError where there is none of this version."""
+    """report/stats.json of another run, as bytes and parsed; raises UserError if there is none of this version."""
     content = _content(Storage(workdir))
     if not content:
         raise UserError(f"--compare {workdir}: no report is there: run `owt report --workdir {workdir}` first")
@@ -168,7 +168,7 @@ _MOST_STEPS = 300
 
 
 def read_training(folder: str) -> dict[str, Any]:
-    """The losses in the metrics.jsonl of a training run, at most 300 steps; raises UserError where it is none."""
+    """The losses in the metrics.jsonl of a training run, at most 300 steps; raises UserError for any other file."""
     path = f"{folder.rstrip('/')}/{TRAINING_METRICS}"
     try:
         with open_source(path) as file:
@@ -182,7 +182,7 @@ def read_training(folder: str) -> dict[str, Any]:
 
 
 def comparison(ours: Stats, theirs: Stats, name: str) -> dict[str, Any]:
-    """What differs between two runs; of each pair of figures the first is this run's, the second that of `name`."""
+    """Figures of two runs in pairs: this run's first, then that of `name`."""
     both = (ours, theirs)
     return {
         "other": name,
@@ -222,7 +222,7 @@ def _rejected(ours: Stats, theirs: Stats) -> list[dict[str, Any]]:
 
 
 def _pairs(found: Sequence[Mapping[Any, Stats]], fields: Sequence[str], missing: Any) -> Iterator[tuple[Any, Stats]]:
-    """Of each row of either run its key, and the two values of some fields."""
+    """For each key in either run, the key and the pairs of values of some fields."""
     for key in {**found[0], **found[1]}:
         yield key, {field: [rows[key][field] if key in rows else missing for rows in found] for field in fields}
 
@@ -233,7 +233,7 @@ def _shares(distribution: Mapping[str, Any]) -> list[list[float]]:
 
 
 def _domains(ours: Stats, theirs: Stats) -> list[dict[str, Any]]:
-    """The most frequent domains of both, by the greater of the two shares; null where it is not in a run's list."""
+    """The most frequent domains of both, by the larger of the two shares; None if a run does not list the domain."""
     found = [{row["domain"]: row["share"] for row in stats["domains"]["top"]} for stats in (ours, theirs)]
     rows = [{"domain": name, "share": [shares.get(name) for shares in found]} for name in found[0].keys() | found[1]]
     return sorted(rows, key=lambda row: (-max(share or 0 for share in row["share"]), row["domain"]))[:_TOP_DOMAINS]
@@ -255,13 +255,13 @@ _DOMAINS = 20
 
 
 def months(workdir: Storage, manifests: Mapping[str, Manifest], stats: Stats, bases: Sequence[Base]) -> Any:
-    """One object a run of the chain, the oldest first, this run last; None for a run without bases.
+    """One object per run of the chain, the oldest first and this run last; None for a run without bases.
 
     Args:
-      workdir: of this run.
-      manifests: of this run.
-      stats: the figures of this run.
-      bases: the runs that it builds on. Their domains come from their reports, where they have one.
+      workdir: this run's working directory.
+      manifests: this run's manifests.
+      stats: this run's figures.
+      bases: the runs that it builds on. Their domains come from their reports, if they have one.
     """
     if not bases:
         return None
@@ -286,14 +286,14 @@ def months(workdir: Storage, manifests: Mapping[str, Manifest], stats: Stats, ba
 
 
 def with_base_reports(options: Any, workdir: Storage) -> dict[str, Any]:
-    """The options that shape the report; and of a run with bases, the digest of each one's report ("" for none)."""
+    """The options that shape the report, with the digest of each base's report ("" for none)."""
     contents = {base.name: _content(base.workdir) for base in open_chain(workdir)}
     reports = {name: hashlib.sha256(content).hexdigest() if content else "" for name, content in contents.items()}
     return shaping_options(options) | ({"_reports of the bases": reports} if reports else {})
 
 
 def _content(workdir: Storage) -> bytes:
-    """stats.json of a run; nothing where it has no report."""
+    """stats.json of a run; empty if it has no report."""
     return workdir.read("report/stats.json") if read_manifest(workdir, "report") is not None else b""
 
 

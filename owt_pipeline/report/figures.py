@@ -1,4 +1,4 @@
-"""Every figure of the report, as it is in stats.json: `schemas.stats` says what each key means."""
+"""All figures of the report, as in stats.json; `schemas.stats` describes each key."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def figures(
     """All figures of one run as JSON values; the caller adds `training`, `times`, `comparison` and `months`.
 
     Args:
-      tables: of the run.
-      readers: of the datasets that are there, by name.
-      sample_urls: rejects to show of each reason.
+      tables: the run's tables.
+      readers: readers of the existing datasets, by name.
+      sample_urls: number of rejects to show for each reason.
       reference: sites to compare with.
     """
     manifests = {name: reader.manifest for name, reader in readers.items()}
@@ -73,7 +73,7 @@ def figures(
 
 
 def times(log: Sequence[Mapping[str, Any]], manifests: Mapping[str, Manifest]) -> list[dict[str, Any]]:
-    """When and where the stage that wrote each dataset ran last, by the run's log."""
+    """When and where the stage of each dataset last ran, from the run's log."""
     last = {(entry["stage"], entry["fingerprint"]): entry for entry in log if "stage" in entry}
     found = []
     for manifest in manifests.values():
@@ -94,7 +94,7 @@ def times(log: Sequence[Mapping[str, Any]], manifests: Mapping[str, Manifest]) -
 
 
 def _dollars(machines: Mapping[str, Any], seconds: float) -> float | None:
-    """What they cost at list prices; None for a type whose name does not say how many cores it has."""
+    """The price of machines at list prices; None for a type whose name does not give its cores."""
     try:
         return round(Machines(**machines).dollars(seconds, Prices()), 2)
     except UsageError:
@@ -105,7 +105,7 @@ _IDENTITY = ("stage", "stage_version", "fingerprint", "sources", "options", "ver
 
 
 def distributions(tables: Tables) -> dict[str, Row]:
-    """Distributions by name; that of no values where there are none."""
+    """Distributions by name; an empty one for a name without values."""
     nothing: Row = {
         "count": 0,
         "sum": 0,
@@ -119,7 +119,7 @@ def distributions(tables: Tables) -> dict[str, Row]:
 
 
 def funnel(manifests: Mapping[str, Manifest], rejects: shown.Rejects, sample_urls: int) -> list[dict[str, Any]]:
-    """One object a stage in order."""
+    """One object per stage, in order."""
     return [
         {
             "stage": manifest.stage,
@@ -147,7 +147,7 @@ def funnel(manifests: Mapping[str, Manifest], rejects: shown.Rejects, sample_url
 
 
 def ranked(kind: str, tables: Tables, manifests: Mapping[str, Manifest]) -> dict[str, Any]:
-    """Keys by their documents in the corpus, with the URLs collected of each."""
+    """The most frequent domains or subreddits, by their documents in the corpus."""
     (counted,) = (row for row in tables.rows("distinct") if row["kind"] == kind)
     return {
         "of": "corpus" if counted["corpus"] else "urls",
@@ -157,7 +157,7 @@ def ranked(kind: str, tables: Tables, manifests: Mapping[str, Manifest]) -> dict
 
 
 def through(query: str, tables: Tables, manifests: Mapping[str, Manifest]) -> list[dict[str, Any]]:
-    """Rows of a query that counts several datasets, of those that are there."""
+    """The rows of a query that counts several datasets, without the columns of missing ones."""
     return [
         {key: value for key, value in row.items() if key not in DATASETS or key in manifests}
         for row in tables.rows(query)
@@ -165,7 +165,7 @@ def through(query: str, tables: Tables, manifests: Mapping[str, Manifest]) -> li
 
 
 def tokens(manifests: Mapping[str, Manifest], tables: Tables) -> dict[str, Any]:
-    """The tokenizer, the splits, and how often the ids of the vocabulary occur."""
+    """The tokenizer, the splits, and how often token ids occur."""
     manifest, occurrences = manifests["tokens"], tables.rows("occurrences")
     stats, used = manifest.stats, sum(row["ids"] for row in occurrences)
     total = stats.get("tokens_train", 0) + stats.get("tokens_val", 0)
@@ -186,11 +186,11 @@ def tokens(manifests: Mapping[str, Manifest], tables: Tables) -> dict[str, Any]:
 
 CONTEXT, LONG_MIN_TOKENS, LONG_FRACTION = 1024, 512, 0.7  # the trainer's defaults
 
-_MOST_DOCUMENTS = 1 << 20  # a few arrays of 8 bytes each: what a larger corpus shows differs in the fourth digit
+_MOST_DOCUMENTS = 1 << 20  # bounds the memory; more documents change the fourth digit
 
 
 def sampler(tables: Tables) -> dict[str, Any] | None:
-    """The mixture that `packed` and `longbiased` realise, by the documents' lengths; None without documents."""
+    """What `packed` and `longbiased` show, by the documents' lengths; None without documents."""
     found = tables.rows("token_lengths")
     if not found:
         return None
@@ -208,7 +208,7 @@ def sampler(tables: Tables) -> dict[str, Any] | None:
 
 
 LENGTHS = (0, 64, 128, 256, 512, 1024, 2048, 4096, 16384)
-"""Where the rows of the table begin, in tokens."""
+"""Lower bounds of the table's rows, in tokens."""
 
 
 def realised_mixture(
@@ -219,16 +219,16 @@ def realised_mixture(
     long_fraction: float = 0.7,
     bounds: Sequence[int] = LENGTHS,
 ) -> list[Mixture]:
-    """The table over one epoch of documents of these lengths (n,) in a random order, as the trainer packs them.
+    """The table for one epoch of documents in a random order, as the trainer packs them.
 
     Args:
-      lengths: tokens of each document, without end-of-text.
+      lengths: tokens of each document (n,), without end-of-text.
       context: tokens of a sample.
       long_min_tokens, long_fraction: longbiased draws this share of its samples from documents this long.
-      bounds: the rows' first lengths, ascending, the first one 0.
+      bounds: lower bounds of the rows, ascending from 0.
 
     Raises:
-      ValueError: there is no document.
+      ValueError: there are no documents.
     """
     lengths = np.asarray(lengths, np.int64)
     if not len(lengths):
@@ -251,10 +251,10 @@ def realised_mixture(
 
 def _packed(lengths: np.ndarray, context: int, bounds: Sequence[int]) -> np.ndarray:
     """(share of samples, share of tokens) for each row: (rows, 2)."""
-    # RandomState, for its stream never changes: the same documents give the same table with any numpy.
+    # RandomState, because its stream is the same in all versions of numpy.
     ends = np.cumsum(lengths[np.random.RandomState(0).permutation(len(lengths))] + 1)
     spans = np.diff(ends, prepend=0)
-    first, last = (ends - spans) // context, (ends - 1) // context  # the samples that a document reaches into
+    first, last = (ends - spans) // context, (ends - 1) // context  # samples with a part of each document
     samples = int(last[-1]) + 1
     rows = _rows(spans - 1, bounds)
     shown = np.empty((len(bounds), 2))

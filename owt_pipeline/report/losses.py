@@ -1,4 +1,4 @@
-"""Figures of what was lost on the way from URLs to the corpus: by the web, by filters, as duplicates."""
+"""Figures of losses between URLs and the corpus: on the web, to filters, as duplicates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from schemas.manifest import Manifest
 
 
 def fetching(tables: Tables, manifests: Mapping[str, Manifest], distributions: Mapping[str, Row]) -> Row | None:
-    """The figures of pages/; None where nothing was fetched."""
+    """The figures of pages/; None if nothing was fetched."""
     if "pages" not in manifests:
         return None
     sources, failures = tables.rows("sources"), manifests["pages"].counts.rejected
@@ -34,7 +34,7 @@ def fetching(tables: Tables, manifests: Mapping[str, Manifest], distributions: M
 
 
 def filters(tables: Tables, readers: Mapping[str, DatasetReader], rejects: shown.Rejects) -> dict[str, Any]:
-    """The figures of what clean/ and corpus/ rejected."""
+    """The figures of documents that clean and export rejected."""
     lost = {(row["stage"], row["reason"]): row for row in tables.rows("lost")}
     reasons = [
         (name, readers[name].manifest.stage, reason)
@@ -60,7 +60,7 @@ def filters(tables: Tables, readers: Mapping[str, DatasetReader], rejects: shown
 
 
 def _signals(clean: Manifest) -> list[dict[str, Any]]:
-    """The histograms that `clean` counts of what it measures; `owt_pipeline.clean.documents` says how it names them."""
+    """The histograms of clean's signals, from its stats, whose names `owt_pipeline.clean.documents` defines."""
     rows = []
     signals = dict(clean.properties.get("signals", {}))
     if (least := clean.options.get("min_language_score")) and "language_score" in signals:
@@ -84,14 +84,15 @@ def _signals(clean: Manifest) -> list[dict[str, Any]]:
 
 
 def _is_outside(edges: Sequence[float], k: int, minimum: float | None, maximum: float | None) -> bool:
-    """Whether the values of bin k break a limit; limits are edges, or no value lies between them and the next edge."""
+    """Whether the values of bin k are beyond a limit. Limits are edges, or no value is between them and the next
+    edge."""
     if minimum is not None and k < len(edges) and edges[k] <= minimum:
         return True
     return maximum is not None and k > 0 and edges[k - 1] >= maximum
 
 
 def duplicates(tables: Tables, readers: Mapping[str, DatasetReader]) -> dict[str, Any] | None:
-    """The figures of duplicates/; None where duplicates were not looked for."""
+    """The figures of duplicates/; None if the run did not look for duplicates."""
     if "duplicates" not in readers:
         return None
     manifest = readers["duplicates"].manifest
@@ -139,5 +140,5 @@ def duplicates(tables: Tables, readers: Mapping[str, DatasetReader]) -> dict[str
 
 
 def _segments(removed: str | None, kept: str | None) -> list[list[str]]:
-    """Both texts side by side; nothing where one is of another corpus."""
+    """Both texts side by side; empty if one is in another corpus."""
     return [] if removed is None or kept is None else [list(segment) for segment in side_by_side(removed, kept)]

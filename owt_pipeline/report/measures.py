@@ -1,5 +1,7 @@
-"""What no column says: how long the texts are, what was lost with those that were dropped, and the use of each token
-id. Measured shard by shard, wherever a runner places it; all other figures are queries over columns (`tables.py`)."""
+"""Figures that no column has: lengths of texts, sizes of dropped documents, and the frequency of each token id.
+
+They are measured shard by shard, as a step of the stage; all other figures are queries over columns (`tables.py`).
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,14 @@ MEASURES = {
     ),
     "vocabulary": pa.schema([("id", pa.int64()), ("n", pa.int64())]),
 }
-"""The tables that are measured: a row each document of the corpus, dropped document, and token id of a shard."""
+"""The measured tables: one row per document of the corpus, per dropped document, and per token id of a shard."""
 
 _DROPPED_BY = {"documents": "clean", "clean": "corpus"}
-"""The dataset whose rejects are rows of this one, so that its texts are those that were lost."""
+"""For each dataset, the one whose rejects are rows of it, and thus have their texts in it."""
 
 
 def measure_shard(readers: Mapping[str, DatasetReader], shard: int, writer: ShardWriter) -> None:
-    """Write the `MEASURES` of shard k of each dataset that is there, an Arrow file each."""
+    """Write the `MEASURES` of shard k of each existing dataset, one Arrow file per table."""
     for name, batches in (
         ("lengths", _lengths(readers, shard)),
         ("lost", _lost(readers, shard)),
@@ -46,7 +48,7 @@ def measure_shard(readers: Mapping[str, DatasetReader], shard: int, writer: Shar
 
 
 def rows_of_shards(readers: Mapping[str, DatasetReader]) -> list[int]:
-    """Rows that `measure_shard` reads of each shard."""
+    """The number of rows that `measure_shard` reads for each shard."""
     read = [readers[name].rows_of_shards() for name in ("documents", "clean", "corpus", "tokens") if name in readers]
     rows = [0] * max(map(len, read))
     for shards in read:
@@ -106,7 +108,7 @@ def _batch(measure: str, *columns: pa.Array | np.ndarray) -> pa.RecordBatch:
 
 
 def _tokenizer(tokens: DatasetReader) -> encoding.Encoding:
-    """The tokenizer of the run's tokens, from the copy that is next to them."""
+    """The tokenizer of the run's tokens, from the copy in its ledger."""
     about = tokens.manifest.properties["tokenizer"]
     if about["name"] == "gpt2":
         return encoding.load("gpt2")

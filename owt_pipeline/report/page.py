@@ -1,6 +1,6 @@
-"""The report as one HTML file that needs no other: page.html, filled in, with its style, scripts and charts in it.
+"""The report as one self-contained HTML file: page.html with its values, style, scripts and charts.
 
-The charts are JSON that page.js hands to Chart.js, in the colours of the style sheet.
+The charts are JSON, which page.js passes to Chart.js in the colours of the style sheet.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LARGEST = 3
 
 def page(stats: Stats) -> str:
     """index.html from the figures of stats.json."""
-    from jinja2 import Environment, FunctionLoader, StrictUndefined  # takes a while
+    from jinja2 import Environment, FunctionLoader, StrictUndefined  # slow to import
 
     environment = Environment(
         loader=FunctionLoader(_own), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -50,13 +50,13 @@ def _own(name: str) -> str:
 
 
 HINTS = dict(line.split(": ", 1) for line in _own("hints.txt").splitlines())
-"""What to do about a frequent reason, or why nothing has to be done."""
+"""What to do about a frequent reason, or why it is normal."""
 
 
 def stages(stats: Stats) -> list[dict[str, Any]]:
-    """The funnel as it is drawn: what dedupe decides and export applies is shown once, at dedupe, with its examples.
+    """The funnel as drawn: duplicates, which dedupe finds and export removes, are shown once, at dedupe, with examples.
 
-    Each row gets a `width` in percent on a logarithmic scale, on which one row is visible next to a billion.
+    Each entry gets a `width` in percent on a logarithmic scale, on which one row is visible next to a billion.
     """
     flow = list(stats["funnel"])
     found_at = {stage["dataset"]: k for k, stage in enumerate(flow)}
@@ -93,7 +93,7 @@ def _width(count: int, most: int) -> float:
 
 
 def largest_losses(stats: Stats) -> list[dict[str, Any]]:
-    """The reasons that took most rows, of all stages, with a hint."""
+    """The reasons that rejected the most rows, over all stages, with hints."""
     losses = [
         {**row, "stage": stage["stage"], "hint": HINTS.get(row["reason"], "")}
         for stage in stages(stats)
@@ -103,7 +103,7 @@ def largest_losses(stats: Stats) -> list[dict[str, Any]]:
 
 
 def number(value: float | None, digits: int = 0) -> str:
-    """With thousands separated; a dash for None."""
+    """A number with thousands separators; a dash for None."""
     return "–" if value is None else f"{value:,.{digits}f}"
 
 
@@ -114,18 +114,18 @@ def percent(share: float | None) -> str:
 
 
 def _breakable(name: str) -> list[str]:
-    """The parts of a name that lines may break between: after a dot, a slash or an underscore."""
+    """The parts of a name, between which a line may break: after a dot, a slash or an underscore."""
     return re.split(r"(?<=[./_])", name)
 
 
 Chart = dict[str, Any]
-"""`labels` along x, `series` of values (None: nothing), titles of the axes, and `marks`: dotted lines at an index."""
+"""`labels` along x, `series` of values (None for no value), axis titles, and `marks`: dotted lines at an index."""
 
 _MOST_LANGUAGES = 20
 
 
 def charts(stats: Stats) -> dict[str, Chart]:
-    """The charts of stats.json by name; those without data are left out."""
+    """The charts of stats.json by name, without those that have no data."""
     fetch, duplicates, compared = stats["fetch"], stats["duplicates"], stats["comparison"]
     found = {
         "years": _through(stats["years"], "year"),
@@ -167,24 +167,25 @@ def _months(runs: Sequence[Stats]) -> dict[str, Chart]:
         "months-documents": chart(
             "documents",
             ("documents", "kept"),
-            ("repeat_month", "repeat their month"),
-            ("repeat_past", "repeat the past"),
+            ("repeat_month", "duplicates within the run"),
+            ("repeat_past", "duplicates of earlier runs"),
         ),
         "months-tokens": chart("tokens", ("tokens", "new tokens")),
     }
 
 
 def _chart(labels: Sequence[Any], series: Mapping[str, Sequence[Any]], x: str, y: str, **more: Any) -> Chart:
-    """Columns, next to each other.
+    """A chart of columns next to each other.
 
-    `more` is `kind` (line), `stacked`, `percent`, `marks`, `small`, `floating` (y not from 0).
+    `more` may have `kind` (line), `stacked`, `percent`, `marks`, `small`, and `floating` (the y axis need not start at
+    0).
     """
     shown = [{"name": name, "values": list(values)} for name, values in series.items()]
     return {"labels": [str(label) for label in labels], "series": shown, "x": x, "y": y, **more}
 
 
 def _histogram(distribution: Stats, unit: str, what: str) -> Chart | None:
-    """A distribution whose bins grow with the values: four an octave."""
+    """A distribution whose bins grow with the values: four per octave."""
     bins = _with_empty([row for row in distribution["histogram"] if row[1] > 1])
     lows = [low for low, *_ in bins]
     marks = [
@@ -262,7 +263,7 @@ def _ages(rows: Sequence[Stats]) -> Chart:
 
 
 def _similarities(duplicates: Stats) -> Chart | None:
-    """The near-duplicates that were found, and the probability that such a pair is compared at all."""
+    """The near-duplicates found, and the probability that a pair of such similarity is compared."""
     curve = duplicates["lsh"]["curve"]
     if not curve:
         return None
@@ -285,7 +286,7 @@ def _similarities(duplicates: Stats) -> Chart | None:
 
 
 def _signal(row: Stats) -> Chart:
-    """What documents measure by one signal, kept and dropped, with its limits."""
+    """Histogram of a signal over documents kept and dropped, with its limits."""
     edges = row["edges"]
     used = [k for k in range(len(edges) + 1) if row["kept"][k] or row["dropped"][k]]
     limits = {
@@ -301,12 +302,12 @@ def _signal(row: Stats) -> Chart:
 
 
 def _place(edges: Sequence[float], limit: float, is_maximum: bool) -> int:
-    """Where a limit lies between the bins; one that is no edge, at the end of its bin that is allowed."""
+    """Index of the bin boundary at a limit; if the limit is not an edge, the boundary after the values it allows."""
     return 1 + edges.index(limit) if limit in edges else bisect.bisect(edges, limit) + is_maximum
 
 
 def _between(edges: Sequence[float], k: int) -> str:
-    """Bin k as a range; its first value is in it, its last one not."""
+    """Bin k as a range, which includes its first value but not its last."""
     if k == 0:
         return f"under {edges[0]:g}"
     return f"{edges[k - 1]:g} to {edges[k]:g}" if k < len(edges) else f"{edges[-1]:g} or more"
@@ -339,7 +340,7 @@ def _training(training: Stats | None) -> Chart | None:
         [step for step, *_ in steps],
         {"training loss": [loss for _, loss, _ in steps], "validation loss": [val for *_, val in steps]},
         "step",
-        "loss (nats a token)",
+        "loss (nats per token)",
         kind="line",
         floating=True,
     )
@@ -353,7 +354,7 @@ def span(low: int | None, high: int | None) -> str:
 
 
 def short(value: int) -> str:
-    """From 10,000 on, in thousands or millions: 16384 is 16.4k."""
+    """A number from 10,000 on in thousands or millions: 16384 is 16.4k."""
     for unit, name in ((10**6, "M"), (10**3, "k")):
         if abs(value) >= unit and abs(value) >= 10_000:
             return f"{value / unit:.1f}{name}"

@@ -1,4 +1,4 @@
-"""The few rows that the report shows, with their URLs, texts and pages: read from where the queries found them."""
+"""Reads the few rows that the report shows, with URLs, texts and pages, from the shards that the queries name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Rejects = dict[tuple[str, str], list[Row]]
 
 
 def rejected(tables: Tables, readers: Mapping[str, DatasetReader]) -> Rejects:
-    """Rows of rejects/ at random: url_id, shard, url and detail, by the dataset and the reason."""
+    """Random rows of rejects/, by dataset and reason: url_id, shard, url and detail."""
     chosen: Rejects = {}
     for row in tables.rows("rejected"):
         chosen.setdefault((row.pop("dataset"), row.pop("reason")), []).append(row)
@@ -40,14 +40,14 @@ def rejected(tables: Tables, readers: Mapping[str, DatasetReader]) -> Rejects:
 
 
 def dropped(tables: Tables, rejects: Sequence[Row], reader: DatasetReader) -> list[Row]:
-    """Documents that a filter dropped, as they were extracted."""
+    """Documents that a filter dropped, as extracted."""
     chosen = rejects[: tables.parameters["sample_documents"]]
     texts = {row["url_id"]: row for row in rows_at(reader, chosen, ["url", "title", "text"])}
     return [_excerpt({**texts[row["url_id"]], "detail": row["detail"]}) for row in chosen if row["url_id"] in texts]
 
 
 def documents(tables: Tables, readers: Mapping[str, DatasetReader]) -> list[Row]:
-    """Documents of the corpus at random; the first few whose page is short, with the page."""
+    """Random documents of the corpus; the first few with a short page include the page."""
     chosen = tables.rows("sample")
     if not chosen:
         return []
@@ -62,13 +62,13 @@ def documents(tables: Tables, readers: Mapping[str, DatasetReader]) -> list[Row]
 
 
 def texts_of_removals(tables: Tables, readers: Mapping[str, DatasetReader], rows: Iterable[Row]) -> dict[int, str]:
-    """The first 20,000 characters of both documents of each decision, by id, where they are the run's own."""
+    """The first 20,000 characters of both documents of each decision, by id, if the run has them."""
     ids = sorted({row[name] for row in rows for name in ("url_id", "kept_url_id")})
     return _of_clean(tables, readers, ids, "text", lambda text: text[:_TEXT_CHARACTERS])
 
 
 def urls_of(tables: Tables, readers: Mapping[str, DatasetReader], ids: Iterable[int]) -> dict[int, str | None]:
-    """URLs of documents by id, where they are the run's own."""
+    """URLs of documents by id, if the run has them."""
     return _of_clean(tables, readers, sorted(set(ids)), "url", lambda url: url)
 
 
@@ -86,9 +86,9 @@ def _of_clean(
 
 
 def rows_at(reader: DatasetReader, places: Iterable[Row], columns: Sequence[str], *, kind: str = "data") -> list[Row]:
-    """Rows by the `shard` and `url_id` of `places`, in the order of the files: `url_id` and `columns`.
+    """The rows with the `shard` and `url_id` of `places`, in the order of the files: `url_id` and `columns`.
 
-    Only ids are read of a row group that has none of them.
+    Of a row group without any of them, only ids are read.
     """
     by_shard: dict[int, set[int]] = {}
     for place in places:
@@ -113,7 +113,7 @@ def _excerpt(row: Row) -> Row:
 
 
 def _pages(reader: DatasetReader, places: Sequence[Row]) -> dict[int, str]:
-    """What is readable of the pages of documents, by id; a document's page is in the shard of its number."""
+    """The readable parts of the pages of documents, by id; a document's page is in the shard of the same number."""
     pages = {}
     shards = {place["url_id"]: place["shard"] for place in places}
     for row in rows_at(reader, places, ["warc_offset", "warc_length"]):
@@ -126,13 +126,13 @@ def _pages(reader: DatasetReader, places: Sequence[Row]) -> dict[int, str]:
 
 
 def readable(response: Response) -> str | None:
-    """A short page without scripts, styles, images and links: nothing in it acts or loads; None for a long one."""
+    """A short page without scripts, styles, images and links, so that it loads nothing; None for a long page."""
     if len(response.body) > _BODY_BYTES:
         return None
     try:
         encoding = codecs.lookup(response.charset or "").name
     except LookupError:
-        encoding = None  # lxml takes the page's word
+        encoding = None  # lxml uses the page's declaration
     try:
         tree = lxml.html.document_fromstring(response.body, parser=lxml.html.HTMLParser(encoding=encoding))
         cleaned = lxml.html.tostring(_CLEANER.clean_html(tree), encoding="unicode")

@@ -1,21 +1,20 @@
-"""Two texts next to each other, what they share cut short."""
+"""Two texts side by side, with their common parts shortened."""
 
 from __future__ import annotations
 
 import difflib
 
 Segment = tuple[str, str, str]
-"""(`same`, `differs` or `skipped`, the one text's words, the other's); of `skipped`, how many words are the same."""
+"""(`same`, `differs` or `skipped`; the first text's words; the second's); for `skipped`, the number of equal words."""
 
 _CONTEXT_WORDS = 15
 _MOST_SEGMENTS = 40
 
 
 def side_by_side(one: str, other: str, most_words: int = 2000) -> list[Segment]:
-    """The first `most_words` words of each text, what they share cut short.
+    """The first `most_words` words of each text, with their common parts shortened.
 
-    Runs of equal words are cut to 15 words next to a difference. By Ratcliff and Obershelp's matching of longest
-    common runs, as difflib has it.
+    Runs of equal words are cut to 15 words next to a difference. The matching is difflib's (Ratcliff and Obershelp).
     """
     ours, theirs = one.split()[:most_words], other.split()[:most_words]
     codes = difflib.SequenceMatcher(a=ours, b=theirs, autojunk=False).get_opcodes()
@@ -29,7 +28,7 @@ def side_by_side(one: str, other: str, most_words: int = 2000) -> list[Segment]:
 
 
 def _shortened(words: list[str], *, first: bool, last: bool) -> list[Segment]:
-    """What is shown next to a difference of a run of equal words; of a text that has none, its beginning."""
+    """The words of a run of equal words next to a difference; if there is no difference, its beginning."""
     head = 0 if first and not last else _CONTEXT_WORDS
     tail = 0 if last else _CONTEXT_WORDS
     between = len(words) - head - tail

@@ -1,8 +1,8 @@
 """`report`: the statistics of a run as one HTML page and stats.json.
 
-measured    of each shard what no column says: lengths of texts, tokens that were dropped, the use of token ids
-figures     one part: the datasets' narrow columns as tables of DuckDB, and a query a figure (`queries/*.sql`)
-finish      figures of other runs next to these; the page
+measured    per shard, figures that no column has: lengths of texts, dropped tokens, frequencies of token ids
+figures     one part: the datasets' narrow columns as tables of DuckDB, and one query per figure (`queries/*.sql`)
+finish      comparisons with other runs; the page
 """
 
 from __future__ import annotations
@@ -44,33 +44,33 @@ class Options:
     """Options of the stage."""
 
     top_domains: int = option(100, "domains to list", minimum=1, maximum=1000)
-    sample_urls: int = option(10, "URLs to show of each reject reason", minimum=0, maximum=1000)
+    sample_urls: int = option(10, "URLs to show for each reject reason", minimum=0, maximum=1000)
     sample_documents: int = option(
-        20, "documents to show, of the corpus and of those each filter dropped", minimum=0, maximum=100
+        20, "documents to show, from the corpus and from those that each filter dropped", minimum=0, maximum=100
     )
     reference_domains: str = option(
         "",
-        "a list of sites to compare with, `COUNT SITE` a line, such as the one OpenAI published of WebText's",
+        "list of sites to compare with, one `COUNT SITE` per line, such as OpenAI's list for WebText",
         metavar="FILE",
-        shapes_bytes=False,  # what is in it does, and is among the sources
+        shapes_bytes=False,  # its content does, as one of the sources
     )
     compare: str = option(
         "",
-        "working directory of another run, with its report, to compare this one with",
+        "working directory of another run with a report, to compare this run with",
         metavar="DIR",
-        shapes_bytes=False,  # what its report says does, and is among the sources
+        shapes_bytes=False,  # the report's content does, as one of the sources
     )
     training: str = option(
         "",
-        "folder of a training run, whose losses to draw: its metrics.jsonl",
+        "folder of a training run, whose losses are drawn (from metrics.jsonl)",
         metavar="DIR",
-        shapes_bytes=False,  # what is in it does, and is among the sources
+        shapes_bytes=False,  # its content does, as one of the sources
     )
 
     times: bool = option(
         False,
-        "show when, where and for how many seconds each stage ran, and its price on Dataflow: then no two runs' pages "
-        "are the same",
+        "show when, where and for how many seconds each stage ran, and its price on Dataflow; the page then differs "
+        "from run to run",
     )
 
 
@@ -109,8 +109,8 @@ def _name_of(workdir: str) -> str:
 
 
 class Report(Stage):
-    """Write the statistics of the run: report/index.html, one page for a browser that needs nothing else, and
-    report/stats.json, every figure of it (docs/stats.md).
+    """Write the run's statistics: report/index.html, a self-contained web page, and report/stats.json, all of its
+    figures (docs/stats.md).
     """
 
     name = "report"
@@ -119,7 +119,7 @@ class Report(Stage):
     bases = ("urls", "duplicates", "corpus", "tokens")
     output = "report"
     options = Options
-    version = 8
+    version = 9
     libraries = ("duckdb", "tld")
     steps = (
         Step(
@@ -148,10 +148,10 @@ class Report(Stage):
         return found
 
     def num_shards(self, options: Options) -> int:
-        return 0  # all of it is assets
+        return 0  # the output consists of assets
 
     def prepare(self, run: StageRun) -> None:
-        _reference(run.options)  # a list that cannot be read is an error here, and not of a worker
+        _reference(run.options)  # raises UserError for an unreadable list here, not in a worker
 
     def finish(self, run: StageRun, _: Sequence[ShardRecord]) -> None:
         options: Options = run.options

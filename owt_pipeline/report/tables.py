@@ -1,8 +1,8 @@
-"""The datasets' narrow columns as tables of a DuckDB database, and the queries of `queries/` over them.
+"""The datasets' narrow columns as tables of a DuckDB database, and the queries in `queries/` over them.
 
-The database lies on the local disk while the part is at work, and goes with it; DuckDB keeps to its memory and spills
-next to it. Every query has a total order and sums integers alone, so its rows are the same for any number of shards,
-threads and bytes of memory.
+The database is a temporary file on the local disk, next to which DuckDB spills what exceeds its memory limit. Every
+query has a total order and sums only integers, so its rows do not depend on the number of shards, threads and bytes of
+memory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import duckdb
 
 MEMORY = "768MB"
-"""What DuckDB holds before it spills; Python, Arrow and Beam take 300 MB more."""
+"""DuckDB's memory limit, beyond which it spills; Python, Arrow and Beam take another 300 MB."""
 
 _MOST_THREADS = 4
 
@@ -48,7 +48,7 @@ _COLUMNS = {
     ),
     "tokens": ("n_tokens", ""),
 }
-"""Of each dataset the columns that are read, and what its table takes of them where that is not all."""
+"""For each dataset, the columns that are read, and the expressions of its table if these are not all columns."""
 
 _ROWS = 1 << 16
 
@@ -57,13 +57,13 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Tables:
-    """An open database. Its tables are the datasets (empty where one is not there), `rejects` of all, `MEASURES`."""
+    """An open database. Its tables are the datasets (missing ones are empty), all `rejects`, and `MEASURES`."""
 
     connection: duckdb.DuckDBPyConnection
     parameters: Mapping[str, Any]
 
     def rows(self, query: str, **parameters: Any) -> list[Row]:
-        """The rows of `queries/QUERY.sql`, by column; the parameters that it names are those given, or the run's."""
+        """The rows of `queries/QUERY.sql` as dicts; `parameters` override those of the run."""
         sql = _sql(query)
         known = {**self.parameters, **parameters}
         found = self.connection.execute(sql, {name: value for name, value in known.items() if f"${name}" in sql})
@@ -71,8 +71,8 @@ class Tables:
         return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
 
     def fill(self, table: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], select: str = "*") -> None:
-        """A table of what `select` makes of the batches, which are read one after the other; raises UserError where a
-        file that they come from is damaged."""
+        """Create a table from `select` over the batches, which are read one after the other; raises UserError if one of
+        their files is damaged."""
         import duckdb
 
         damaged: list[UserError] = []
@@ -107,14 +107,14 @@ def open_tables(
     """The tables of a run, until the block ends.
 
     Args:
-      readers: of the datasets that are there, by name.
-      work: the folder that holds `measured`; its spool is where the database lies.
-      measured: what `measures.measure_shard` wrote of all shards.
-      parameters: of the queries.
-      threads: at most, for DuckDB.
+      readers: readers of the existing datasets, by name.
+      work: the folder of `measured`; the database is in its spool.
+      measured: the files that `measures.measure_shard` wrote for all shards.
+      parameters: parameters of the queries.
+      threads: the most threads that DuckDB may use.
       memory: DuckDB's `memory_limit`.
     """
-    import duckdb  # takes a while
+    import duckdb  # slow to import
 
     with work.spool() as file, _folder_next_to(file.path) as folder:
         config: dict[str, Any] = {
@@ -142,7 +142,7 @@ def open_tables(
 
 @contextmanager
 def _folder_next_to(path: str) -> Iterator[str]:
-    """A folder named like a spool file, so that it is removed like one where its process was killed."""
+    """A folder named like a spool file, so that it is removed like one if its process is killed."""
     with tempfile.TemporaryDirectory(dir=os.path.dirname(path), prefix=os.path.basename(path)) as folder:
         yield folder
 
