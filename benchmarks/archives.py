@@ -133,7 +133,7 @@ def report(
         f"  records: {records:,.0f} requests at most, {records * 0.1 / 3600:,.1f} h at --cc_delay 0.1, from one address"
     )
     print(f"  in Amazon's us-east-1, from s3://: ${dollars:,.2f}")
-    print(f"  the CDX way, at the one request a second that is asked for: {REAL['urls'] / 86400:,.0f} days of lookups")
+    print(f"  the CDX way, at the requested one request per second: {REAL['urls'] / 86400:,.0f} days of lookups")
 
 
 def measure(folder: Path, name: str, urls: list[str], server: str) -> Measured:

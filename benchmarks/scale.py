@@ -18,7 +18,8 @@ Storage (fake-gcs-server, `make .venv-servers/installed`) behind a proxy that co
 
 `sent`: what collect asks of a bucket for what its sources send to its shards: made-up dumps, each with rows for every
 shard, in a run whose bucket is a folder behind a client that counts each request (an upload: one for 32 MiB). The goal
-is 2 requests for 8 MiB, and 10 a part. From what was counted follow the requests for all of Reddit to the end of 2017.
+is 2 requests for 8 MiB, and 10 per part. The requests for all of Reddit to the end of 2017 are extrapolated from these
+counts.
 
 `flink`: on the Flink of the tests (`make test-engines` installs it), on this machine. First the complete job for some
 links, with two TaskManagers. Then extract, which is bound by the CPU, on copies of the pages' shards with one and with

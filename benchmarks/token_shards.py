@@ -18,7 +18,7 @@ Shard = tuple[np.ndarray, np.ndarray]
 
 
 def write_shards(folder: Path, splits: dict[str, list[Shard]], *, tokenizer: str, vocab_size: int, eot: int) -> Path:
-    """`tokens/` (the folder, or below it), 1,000 documents a batch, and of its ledger what the trainer reads."""
+    """Write `tokens/` (the folder, or one in it) with 1,000 documents per batch, and its ledger for the trainer."""
     folder = folder if folder.name == "tokens" else folder / "tokens"
     ledger = folder.parent / LEDGER / "tokens"
     ledger.mkdir(parents=True)

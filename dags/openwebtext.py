@@ -1,33 +1,33 @@
-"""OpenWebText, rebuilt: from Reddit submissions to token shards, a task a stage.
+"""OpenWebText, rebuilt: from Reddit submissions to token shards, with one task per stage.
 
 `collect` → `fetch` → `extract` → `clean` → `dedupe` → `export` → `tokenize` → `report` → `verify` → `publish`, `train`
 
-Each stage is started as `PYTHON -m owt_pipeline STAGE` with the flags of the parameters below; every other option is
-in the TOML file of `config` (which every worker has to be able to read), and a parameter that is set overrides it.
+Each stage runs as `PYTHON -m owt_pipeline STAGE` with the flags of the parameters below. All other options are in the
+TOML file `config`, which every worker has to be able to read; parameters override it.
 
-**The interpreter** is that of an environment with `owt-pipeline` installed: not Airflow's own, whose pins clash with
-it. The Airflow variable `owt_python` names it (`airflow variables set owt_python /opt/owt/.venv/bin/python`, or
-`AIRFLOW_VAR_OWT_PYTHON` in the environment). Whoever triggers a run cannot choose it.
+**The interpreter** has to be that of an environment with `owt-pipeline`, not Airflow's own, because their pinned
+packages conflict. The Airflow variable `owt_python` names it (`airflow variables set owt_python
+/opt/owt/.venv/bin/python`, or `AIRFLOW_VAR_OWT_PYTHON` in the environment). A run's parameters cannot choose it.
 
-**Triggering again is cheap.** A finished stage does nothing, and an interrupted one continues at the shard where it
-stopped. So trigger a failed run again with the same `workdir`; retries lose nothing. A changed parameter runs its
-stage and those after it again.
+**Triggering again is cheap.** Finished stages are skipped, and an interrupted stage continues at the shard where it
+stopped. So trigger a failed run again with the same `workdir`; retries lose nothing. After a changed parameter, its
+stage and the later ones run again.
 
-**One run a working directory.** Runs of different directories run at the same time. A second run of the same
-directory is refused by the directory's lease, and Airflow retries its task.
+**One run per working directory.** Runs with different directories run at the same time. The directory's lease refuses
+a second run of the same directory, and Airflow retries its task.
 
 **Assets.** `export`, `tokenize` and `report` update the assets `owt_corpus`, `owt_tokens` and `owt_report`, with the
-run's `workdir` as extra: schedule another DAG by them to continue from there.
+run's `workdir` as extra; schedule other DAGs on them.
 
-**Runners.** `FnApiRunner` runs on the worker itself, with `workers` processes. With any other, `workdir` is a
-bucket that all its machines reach, and `beam_flags` holds what Beam wants to know, for instance
-`{"project": "p", "region": "europe-west1", "temp_location": "gs://b/tmp"}`. On Dataflow the task submits the job from
-a worker and is deferred: each minute it takes a worker for a few seconds, to ask whether the job has ended.
+**Runners.** `FnApiRunner` runs on the worker itself, with `workers` processes. For any other runner, `workdir` is a
+bucket that all its machines can reach, and `beam_flags` has Beam's flags, such as
+`{"project": "p", "region": "europe-west1", "temp_location": "gs://b/tmp"}`. On Dataflow, the task submits the job and
+is deferred; each minute it takes a worker for a few seconds to ask whether the job has ended.
 
-**After the report.** `verify` checks every sum and checksum. `publish` sends the corpus to the Hugging Face Hub where
-the parameter names a dataset, and `train` trains a GPT-2 where `model` names a folder; without, they are skipped.
+**After the report,** `verify` checks every count and checksum. `publish` sends the corpus to the Hugging Face Hub if
+the parameter names a dataset, and `train` trains a GPT-2 if `model` names a folder; otherwise they are skipped.
 
-There is no schedule here: `openwebtext_monthly.py` triggers this DAG for each month's dump.
+This DAG has no schedule: `openwebtext_monthly.py` triggers it for each month's dump.
 """
 
 from __future__ import annotations
@@ -52,21 +52,21 @@ STAGES = {
     "tokenize": (),
     "report": (),
 }
-"""The stages in order, each with its own flags among the parameters."""
+"""The stages in order, each with the parameters that are its own flags."""
 
 ASSETS = {"export": Asset("owt_corpus"), "tokenize": Asset("owt_tokens"), "report": Asset("owt_report")}
-"""What a stage updates."""
+"""The asset that a stage updates."""
 
 FLAGS_OF_ALL = ("workdir", "base", "workers", "config")
 
 RUNNING = 4
-"""Exit code of a stage whose job on Dataflow is at work."""
+"""Exit code of a stage whose job on Dataflow is running."""
 
 RUNNERS = ("FnApiRunner", "DataflowRunner", "FlinkRunner", "SparkRunner", "PortableRunner")
 
 
 def params() -> dict[str, Param]:
-    """The settings of a run; a parameter left empty leaves the flag out."""
+    """The parameters of a run; for an empty one, the flag is left out."""
 
     def files(description: str) -> Param:
         return Param([], type="array", items={"type": "string"}, description=description)
@@ -77,16 +77,16 @@ def params() -> dict[str, Param]:
     return {
         "workdir": Param(type="string", minLength=1, description="folder of the run: a local path, gs:// or s3://"),
         "dumps": files("Reddit submission dumps: .zst, .xz, .bz2, .gz or plain; globs are allowed"),
-        "url_lists": files("plain lists of URLs, one a line"),
-        "base": files("folders of finished runs to build on: what they have is not made again"),
-        "pages_from": files("take pages from these WARC files, not from the web"),
+        "url_lists": files("plain lists of URLs, one per line"),
+        "base": files("folders of finished runs to build on; their documents are not fetched again"),
+        "pages_from": files("WARC files to take pages from, instead of the web"),
         "num_shards": number(1, "shards of every dataset"),
         "min_tokens": number(0, "documents with fewer tokens are rejected"),
         "workers": number(1, "processes for CPU-bound work; empty: all cores"),
-        "config": Param(None, type=["null", "string"], description="TOML file with a table a stage"),
+        "config": Param(None, type=["null", "string"], description="TOML file with a table for each stage"),
         "runner": Param(RUNNERS[0], type="string", enum=list(RUNNERS), description="Beam's runner"),
         "beam_flags": Param({}, type="object", description="further flags of Beam, by name"),
-        "verify": Param(True, type="boolean", description="read every byte again and check it, before what follows"),
+        "verify": Param(True, type="boolean", description="read and check every byte before publishing or training"),
         "publish": Param(
             "", type="string", pattern=r"^(hf://[^/\s]+/[^/\s]+)?$", description="dataset to publish: hf://OWNER/NAME"
         ),
@@ -97,7 +97,7 @@ def params() -> dict[str, Param]:
 
 
 def flags(given: dict[str, Any]) -> list[str]:
-    """Flags by name as they are typed: a list as a flag an item; nothing for None, False and empty lists."""
+    """Command-line flags: one per item of a list, and none for None, False and empty lists."""
     found: list[str] = []
     for name, value in given.items():
         for item in value if isinstance(value, list) else [value]:
@@ -109,10 +109,10 @@ def flags(given: dict[str, Any]) -> list[str]:
 
 
 class RunProgram(BaseOperator):
-    """Runs `PYTHON -m ARGUMENTS`, and where a job on Dataflow goes on after it, again until that has ended.
+    """Runs `PYTHON -m ARGUMENTS`; if it leaves a job running on Dataflow, runs it again until the job has ended.
 
     Args:
-      arguments: gives the arguments from the parameters; None to skip.
+      arguments: function from the parameters to the arguments; None to skip the task.
     """
 
     look_every = timedelta(minutes=1)
@@ -140,7 +140,7 @@ class RunProgram(BaseOperator):
 
 
 def run_stage(stage: str, params: dict[str, Any]) -> list[str]:
-    """On Dataflow the program ends when the job is submitted, and, run again, says what came of the job."""
+    """On Dataflow the program ends once the job is submitted, and reports the job's outcome when it is run again."""
     runner = params["runner"]
     detached = {"no_wait_until_finish": True} if runner == "DataflowRunner" else {}
     given = {name: params[name] for name in (*FLAGS_OF_ALL, *STAGES[stage])}

@@ -1,13 +1,13 @@
-"""A month of Reddit a month: each interval triggers `openwebtext` for its dump, built on the month before.
+"""Reddit month by month: each interval triggers `openwebtext` for its dump, built on the previous month.
 
-There is such a DAG where `openwebtext_monthly.json` lies next to this file: the parameters of `openwebtext`, in which
-`{month}` is the interval's, and `first`, the first month:
+This DAG exists if `openwebtext_monthly.json` is next to this file, with the parameters of `openwebtext`, in which
+`{month}` is replaced by the interval's month, and `first`, the first month:
 
     {"first": "2024-01", "workdir": "gs://bucket/runs/{month}", "dumps": ["gs://bucket/dumps/RS_{month}.zst"]}
 
-The first month's run builds on nothing (or on what `base` names), every other one on the run of the month before. So
-months go one after the other, and one that has failed holds the next: clear its task to go on where it stopped. A
-month's run begins when the month ends; set `days_later` (27 at most) to wait for its dump that much longer.
+The first month's run builds on nothing (or on the runs in `base`), every other one on the previous month's run. Months
+run one after the other, and a failed one blocks the next: clear its task to continue where it stopped. A month's run
+begins when the month ends, or `days_later` (at most 27) days after that, to wait for the dump.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OWN = ("first", "days_later")
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """The settings in a file; raises ValueError that names what is wrong with it."""
+    """The settings in a file; raises ValueError for invalid ones."""
     settings = json.loads(path.read_text(encoding="utf-8"))
     for name in ("first", "workdir", "dumps"):
         if not settings.get(name):
@@ -40,7 +40,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def of_month(value: Any, month: str) -> Any:
-    """A setting with the month in it."""
+    """A setting with `{month}` replaced."""
     if isinstance(value, str):
         return value.replace("{month}", month)
     if isinstance(value, list):
@@ -60,7 +60,7 @@ def conf_of(settings: dict[str, Any], start: datetime) -> dict[str, Any]:
 
 @task
 def parameters(data_interval_start: Any = None) -> dict[str, Any]:
-    """`conf_of` the run's interval."""
+    """The parameters of the run for its interval."""
     return conf_of(read_settings(SETTINGS), data_interval_start)
 
 
@@ -69,7 +69,7 @@ if SETTINGS.exists():
     day = 1 + given.get("days_later", 0)
     with DAG(
         dag_id="openwebtext_monthly",
-        description="Each month's dump, built on the month before",
+        description="Each month's dump, built on the previous month",
         doc_md=__doc__,
         schedule=CronDataIntervalTimetable(f"0 0 {day} * *", timezone="UTC"),
         start_date=datetime.strptime(given["first"], "%Y-%m").replace(day=day, tzinfo=timezone.utc),

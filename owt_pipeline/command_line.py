@@ -173,7 +173,7 @@ def add_output_flags(parser: argparse.ArgumentParser) -> None:
     loudness.add_argument(
         "--verbose", action="store_true", help="also log options, the time of each step and Beam's log"
     )
-    group.add_argument("--log_json", action="store_true", help="log JSON, one object a line, on stderr")
+    group.add_argument("--log_json", action="store_true", help="log JSON, one object per line, on stderr")
 
 
 def configure_output(arguments: argparse.Namespace) -> None:

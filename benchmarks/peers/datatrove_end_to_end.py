@@ -6,7 +6,7 @@ It is the pipeline of datatrove's own examples (`fineweb.py`, then `minhash_dedu
 defaults: WarcReader, Trafilatura, FTFYFormatter and JsonlWriter, then MinHash signatures, buckets, clusters
 and the filter. Tokenizing is left out, as are, without `--fineweb`, FineWeb's quality filters and language
 identification (by py3langid: the model that FineWeb uses is a download). datatrove distributes work by
-file, so the WARC is first split into one file a worker; that is not timed. Prints one JSON object: seconds a
+file, so the WARC is first split into one file per worker; that is not timed. Prints one JSON object: seconds a
 step and in all, pages in, documents out.
 """
 
@@ -135,7 +135,7 @@ def timed(run: Callable[[], object]) -> float:
 
 
 def split_by_worker(warc: Path, folder: Path, workers: int) -> int:
-    """Deal the records of `warc` out to one file a worker in turn; returns the number of responses."""
+    """Deal the records of `warc` out to one file per worker in turn; returns the number of responses."""
     folder.mkdir(parents=True)
     pages = 0
     with ExitStack() as stack:

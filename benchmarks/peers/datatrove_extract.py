@@ -2,7 +2,7 @@
 
     .venv-peers/bin/python benchmarks/peers/datatrove_extract.py PAGES.warc.gz
 
-Its Trafilatura step with its defaults (precision, deduplicating), in its sandbox, but with 20 seconds a page: its one
+Its Trafilatura step with its defaults (precision, deduplicating), in its sandbox, but with 20 seconds per page: its one
 second of wall clock would lose pages on a busy machine. Prints one JSON object: texts by URL, pages, CPU seconds.
 """
 

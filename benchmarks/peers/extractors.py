@@ -4,7 +4,7 @@
 
 A line of input is `{"url", "html"}`; it is answered by a line `{"text", "cpu_seconds"}` before the next one is read. A
 page that an extractor fails on has an empty text. Without NAME, the names of those that can be imported are printed,
-one a line.
+one per line.
 """
 
 from __future__ import annotations

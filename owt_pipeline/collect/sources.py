@@ -164,7 +164,7 @@ def check_beginning(source: Source, data: bytes) -> None:
         records = [record for record in map(_object, text.split(b"\n")[:100]) if record]
         comments = sum("body" in record and "link_id" in record for record in records)
         if text.startswith(b"["):
-            found = f"a JSON array; expected one JSON object a line: convert it (jq -c '.[]' {source.name})"
+            found = f"a JSON array; expected one JSON object per line: convert it (jq -c '.[]' {source.name})"
         elif records and isinstance(records[0].get("data"), list):
             found = f"an API's response; expected one submission a line: convert it (jq -c '.data[]' {source.name})"
         elif 2 * comments > len(records):

@@ -47,7 +47,7 @@ def all_expectations(site: Site) -> list[Expectation]:
 
 
 def write_dump(site: Site, path: Path) -> int:
-    """Write the dump to `path`, one JSON object a line in one zstd frame; returns the number of lines.
+    """Write the dump to `path`, one JSON object per line in one zstd frame; returns the number of lines.
 
     The bytes are the same for the same site.
     """

@@ -282,7 +282,7 @@ class CrawlLoop:
         gc.unfreeze()
 
 
-_loops: dict[Any, CrawlLoop] = {}  # one a process: the limits on connections and hosts hold for all its shards
+_loops: dict[Any, CrawlLoop] = {}  # one per process, whose shards share the limits on connections
 _lock = threading.Lock()
 
 

@@ -37,7 +37,7 @@ def lines_of(small_config: Path) -> list[bytes]:
 
 
 def run_months(small_config: Path, folder: Path, months: Sequence[Sequence[bytes]]) -> Path:
-    """A run a month, up to the tokens, each built on the one before."""
+    """One run per month, up to the tokens, each built on the previous one."""
     (folder / "dumps").mkdir()
     before: list[object] = []
     for name, lines in zip(MONTHS, months, strict=False):

@@ -81,7 +81,7 @@ def test_the_graph_s_size_does_not_depend_on_the_data(small_config: Path, tmp_pa
         config.write_text(small_config.read_text().replace("num_shards = 3", f"num_shards = {shards}"))
         sizes.append(len(graph_of(config, tmp_path).SerializeToString()))
     assert max(sizes) < TWO_MEGABYTES
-    assert sizes[1] - sizes[0] < 1000  # of compressed pickles that hold random ids; a byte a shard would be 65,534
+    assert sizes[1] - sizes[0] < 1000  # of compressed pickles that hold random ids; one byte per shard would be 65,534
 
 
 def test_three_lines_in_a_notebook_make_the_run_that_owt_makes(

@@ -123,7 +123,7 @@ DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     ),
     "array.json": (
         lambda data: b" [" + b",\n".join(data.splitlines()) + b"]",
-        "line 1: a JSON array; expected one JSON object a line: convert it (jq -c '.[]' array.json)",
+        "line 1: a JSON array; expected one JSON object per line: convert it (jq -c '.[]' array.json)",
     ),
     "response.json": (
         lambda data: b'{"data": [' + b",".join(data.splitlines()) + b"]}",

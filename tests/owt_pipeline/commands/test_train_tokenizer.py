@@ -41,7 +41,7 @@ def test_the_corpus_is_tokenized_by_it_and_decodes_to_itself(workdir: Path, trai
     assert manifest.properties["tokenizer"]["eot"] == 999
     assert (workdir / manifest.properties["tokenizer"]["file"]).read_bytes() == trained.read_bytes()
     text_bytes, tokens = manifest.stats["text_bytes"], manifest.stats["tokens_train"] + manifest.stats["tokens_val"]
-    assert text_bytes / tokens > 2  # it learned words: a byte a token would be none
+    assert text_bytes / tokens > 2  # it learned words: without any, it would be 1
 
 
 @given(text=st.text(max_size=200))
