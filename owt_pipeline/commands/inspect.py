@@ -9,7 +9,6 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from itertools import islice
 from typing import Any
 
@@ -38,13 +37,12 @@ _ROWS = 1024
 
 def _inspect_flags(parser: CommandParser) -> None:
     """Print the schema, the counts and some rows of a dataset (a folder with a manifest), of its
-    rejects, or of one Parquet, Arrow or WARC file.
+    rejects, or of one Parquet, Arrow or WARC file. For other queries, use DuckDB on the folder.
 
     examples:
       owt inspect runs/2013/corpus --rows 2
       owt inspect runs/2013/ledger/clean/rejects --where "reason = 'too_short'" --rows 20
       owt inspect runs/2013/urls --where "score >= 1000 and 'science' in subreddits" --columns url score
-      owt inspect runs/2013/corpus --sql 'select language, sum(n_words) from rows group by all'
       owt inspect runs/2013/warc/part-00000-3f2a9c1b.warc.gz --json
     """
     parser.add_argument("dataset", metavar="DATASET", help="a dataset's folder, its rejects folder, or a file")
@@ -57,24 +55,21 @@ def _inspect_flags(parser: CommandParser) -> None:
         metavar="SQL",
         help="print rows that meet this condition, in DuckDB's SQL; repeatable",
     )
-    parser.add_argument(
-        "--sql", metavar="QUERY", help="print the result of this query on the table `rows`, in DuckDB's SQL"
-    )
     parser.add_argument("--json", action="store_true", help="print JSON: one object, with complete texts")
 
 
 def _inspect(arguments: argparse.Namespace) -> int:
     source = open_source(arguments.dataset)
     if source.schema is None:
-        if arguments.where or arguments.columns or arguments.sql:
-            raise UsageError(f"{source.name} is a WARC file: --where, --columns and --sql are for its index in pages/")
-        rows = list(islice(source.batches(None), max(arguments.rows, 0)))
+        if arguments.where or arguments.columns:
+            raise UsageError(f"{source.name} is a WARC file: --where and --columns are for its index in pages/")
+        rows = list(islice(source.batches(None), arguments.rows))
     else:
         rows = _rows(source, source.schema, arguments)
     if arguments.json:
         fields = [{"name": f.name, "type": str(f.type), "description": _meaning(f)} for f in source.schema or []]
         found = {**source.about, "schema": fields, "rows_shown": rows}
-        print(json.dumps(found, indent=1, ensure_ascii=False, default=_plain))
+        print(json.dumps(found, indent=1, ensure_ascii=False, default=str))
         return 0
     for key, value in source.about.items():
         print(f"{key}: {f'{value:,}' if isinstance(value, int) else json.dumps(value) if key == 'options' else value}")
@@ -88,11 +83,6 @@ def _inspect(arguments: argparse.Namespace) -> int:
     if arguments.where and not rows:
         print("no row matches")
     return 0
-
-
-def _plain(value: Any) -> Any:
-    """A value that JSON lacks: DuckDB's sums are decimal numbers; times become text."""
-    return (int(value) if value == int(value) else float(value)) if isinstance(value, Decimal) else str(value)
 
 
 def print_row(row: dict[str, Any], width: int = _WIDTH) -> None:
@@ -109,15 +99,11 @@ def _rows(source: Source, schema: pa.Schema, arguments: argparse.Namespace) -> l
     for name in arguments.columns or ():
         if name not in schema.names:
             raise UsageError(f"--columns: no field '{name}'{did_you_mean(name, schema.names)}")
-    if arguments.sql and (arguments.where or arguments.columns):
-        raise UsageError("--sql cannot be combined with --where or --columns")
     wanted = ", ".join(f'"{name}"' for name in arguments.columns or schema.names)
     where = f" where {' and '.join(f'({condition})' for condition in arguments.where)}" if arguments.where else ""
-    query = arguments.sql or f"select {wanted} from rows{where}"
-    named = [name for name in schema.names if re.search(rf"(?i)\b{re.escape(name)}\b", query)]
-    columns = named if named and "*" not in query else schema.names  # only those are read
-    read = pa.schema([schema.field(name) for name in columns])
-    return _queried(f"select * from ({query}) limit {max(arguments.rows, 0)}", read, source.batches(columns))
+    query = f"select {wanted} from rows{where} limit {arguments.rows}"
+    columns = [name for name in schema.names if re.search(rf"(?i)\b{re.escape(name)}\b", query)]  # only these are read
+    return _queried(query, pa.schema([schema.field(name) for name in columns]), source.batches(columns))
 
 
 def _queried(

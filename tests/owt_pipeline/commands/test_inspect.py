@@ -64,25 +64,9 @@ def test_conditions_choose_the_rows_that_sql_does(
     assert sorted(row["url_id"] for row in shown["rows_shown"]) == sorted(i for (i,) in expected)
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        "select reason, count(*) as n from rows group by all order by all",
-        "select count(*) as n, max(length(url))::int as longest from rows",
-        "select * from rows order by url_id limit 2",
-    ],
-)
-def test_a_query_is_answered(asked: str, small_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = small_run / "ledger/corpus/rejects"
-    shown = json.loads(inspected(capsys, folder, "--json", "--rows", 1000, "--sql", asked))
-    assert [tuple(row.values()) for row in shown["rows_shown"]] == query(
-        asked.replace("from rows", "from '{folder}/part-*.parquet'"), folder=folder
-    )
-
-
-def test_a_query_reads_no_other_file(small_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_condition_reads_no_other_file(small_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = shard_file(small_run, "corpus", 0)
-    said = inspected(capsys, small_run / "urls", "--sql", f"select * from '{other}'", code=2)
+    said = inspected(capsys, small_run / "urls", "--where", f"url in (select url from '{other}')", code=2)
     assert "disabled" in said
 
 
