@@ -85,7 +85,7 @@ class Check:
         return run
 
     def call(self, *arguments: object) -> str:
-        """What Python printed with `arguments`; raises RuntimeError with the end of it where it fails."""
+        """What Python printed with `arguments`; raises RuntimeError with the end of it if it fails."""
         done = self.run(*arguments)
         if done.returncode:
             lines = done.stdout.splitlines()

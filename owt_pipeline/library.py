@@ -52,7 +52,7 @@ def url_id(url: str) -> int:
 
 
 def extract(html: Html, url: str = "", **options: Any) -> Extracted | None:
-    """The main text of a page with its title, author, date, site, language and licence; None where it has no text.
+    """The main text of a page with its title, author, date, site, language and licence; None if it has no text.
 
     Args:
       html: the page; bytes are decoded by the charset that the page declares, or one guessed from the bytes.
@@ -97,7 +97,7 @@ class Extractor:
             raise ValueError(str(error)) from error
 
     def __call__(self, html: Html, url: str = "") -> Extracted | None:
-        """The main text of one page, in this process; None where it has none."""
+        """The main text of one page, in this process; None if it has none."""
         from owt_pipeline.extract.pages import Found
 
         result = _extract_given(self._extract, _page(html, url))
@@ -149,7 +149,7 @@ class Cleaned:
       language: the detected one, as an ISO 639-1 code if it has one; "" if the text was rejected before detection.
       language_score: confidence in the language, from 0 to 1.
       signals: measurements by name: `words`, `language_score`, and `FILTER.SIGNAL` for each filter.
-      reason: why the stage would reject it (`too_short`, `wrong_language`, ...); None where it would keep it.
+      reason: why the stage would reject it (`too_short`, `wrong_language`, ...); None if it would keep it.
       detail: the limit that it breaks, in words.
     """
 

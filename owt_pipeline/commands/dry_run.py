@@ -127,7 +127,7 @@ class _Expected:
 def steps(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, bases: Sequence[Base] = ()) -> list[Step]:
     """What would happen to each stage, in order; rates measured in `bases` are used if the run has none.
 
-    Raises UserError where a source cannot be read.
+    Raises UserError if a source cannot be read.
     """
     workdir = runtime.workdir
     log = [entry for folder in (*(base.workdir for base in bases), workdir) for entry in read_log(folder)]

@@ -126,7 +126,7 @@ def _flatten(arguments: argparse.Namespace) -> int:
 
 
 def _check(runs: Sequence[Storage]) -> None:
-    """Raise UserError where a run lacks a dataset, or has another number of shards than the last."""
+    """Raise UserError if a run lacks a dataset, or has another number of shards than the last."""
     for run in runs:
         for dataset in (*_MERGED, "duplicates"):
             manifest, expected = require_manifest(run, dataset), require_manifest(runs[-1], dataset)

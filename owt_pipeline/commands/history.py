@@ -59,7 +59,7 @@ def asked_for(text: str) -> Asked:
 def readers_of(workdir: Storage) -> dict[str, DatasetReader]:
     """A reader for each finished dataset whose files are there, in the order of the stages.
 
-    Raises NotFound where the folder is not a run.
+    Raises NotFound if the folder is not a run.
     """
     require_run(workdir)
     found = {name: read_manifest(workdir, name) for name in DATASETS}
@@ -71,7 +71,7 @@ def readers_of(workdir: Storage) -> dict[str, DatasetReader]:
 
 
 def history(readers: Mapping[str, DatasetReader], asked: Asked) -> dict[str, Any] | None:
-    """What happened to a URL, or None where no stage has it.
+    """What happened to a URL, or None if no stage has it.
 
     The result has `asked`, `url` (canonical), `url_id`, `host`, `shard`, `verdict` (that of the last stage:
     `kept`, `rejected`, or `pending` if later stages have not run), and `stages`: an entry per stage in order, with

@@ -324,7 +324,7 @@ def sample(
       domain: only documents of this domain and the hosts below it.
       reason: a reject reason. Its rows have `detail`, and the text if a stage made one.
 
-    Raises UsageError for an unknown reason, NotFound where there is no such document.
+    Raises UsageError for an unknown reason, NotFound if there is no such document.
     """
     reader, kind = _where(readers, reason)
 

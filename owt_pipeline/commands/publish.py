@@ -156,7 +156,7 @@ def _batches(uploads: Sequence[Upload], present: set[str]) -> Iterator[tuple[Pat
 
 
 def _write(corpus: DatasetReader, upload: Upload, fraction: float, folder: Path) -> None:
-    """Write a shard's files; raises UserError where the shard is not what the manifest says."""
+    """Write a shard's files; raises UserError if the shard is not what the manifest says."""
     source, paths = upload
     if corpus.workdir.sha256(source.path) != source.sha256:
         raise UserError(

@@ -272,7 +272,7 @@ def run_stages(
 
 
 def check_folder(workdir: Storage, adopt: bool = False) -> None:
-    """Raise UserError where a new run would begin in a folder with other files than lists and settings for a run."""
+    """Raise UserError if a new run would begin in a folder with other files than lists and settings for a run."""
     if adopt or workdir.exists(LEDGER):
         return
     for name, *_ in workdir.walk():
@@ -285,7 +285,7 @@ def check_folder(workdir: Storage, adopt: bool = False) -> None:
 
 
 def _check_dependents(stages: Sequence[tuple[Stage, Any]], workdir: Storage) -> None:
-    """Raise UserError where other options or sources would replace what runs that build on this one have read."""
+    """Raise UserError if other options or sources would replace what runs that build on this one have read."""
     if not (dependents := dependents_of(workdir)):
         return
     for stage, options in stages:
@@ -317,10 +317,10 @@ def _run_chain(runtime: Runtime, take_over: bool) -> int:
 
 
 def recorded_options(stage: Stage, workdir: Storage) -> Any | None:
-    """The options with which a stage's output was made, or was being made; None where there is no output. What else
+    """The options with which a stage's output was made, or was being made; None if there is no output. What else
     shapes it, and is no option, has a name that begins with `_`.
 
-    Raises UserError where they are not options of this version of the stage.
+    Raises UserError if they are not options of this version of the stage.
     """
     plan = recorded_plan(workdir, stage.output)
     if plan is None:

@@ -63,7 +63,7 @@ def verify(workdir: Storage, *, repair: bool = False, deep: bool = False) -> Ite
 
     With `repair`, damaged files are marked for the next run; with `deep`, the datasets of the bases are checked too,
     and that the documents of other runs that duplicates repeat exist.
-    Raises NotFound where the folder is not a run.
+    Raises NotFound if the folder is not a run.
     """
     require_run(workdir)
     if workdir.exists(BASES):

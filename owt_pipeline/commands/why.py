@@ -169,7 +169,7 @@ _NO_IDS = np.zeros(0, np.uint64)
 
 
 def domain_summary(readers: Mapping[str, DatasetReader], domain: str) -> dict[str, Any] | None:
-    """The funnel of the URLs whose host is `domain` or below it, or None where no stage has any.
+    """The funnel of the URLs whose host is `domain` or below it, or None if no stage has any.
 
     The result has `domain`, `hosts` (URLs by host, the ten with most), `stages` (for each, `kept`, `rejected` by
     reason), `examples` (some URLs, by `kept` and by reason) and, where there are tokens, `tokens`.

@@ -78,7 +78,7 @@ def _flags(parser: CommandParser) -> None:
 
 
 def run_demo(workdir: str, workers: int) -> int:
-    """Run the demo in the local folder `workdir`; returns 0 where all of it went as it should."""
+    """Run the demo in the local folder `workdir`; returns 0 if all of it went as it should."""
     started = time.monotonic()
     folder = Path(workdir)
     site = build_site()
@@ -97,7 +97,7 @@ def run_demo(workdir: str, workers: int) -> int:
 
 
 def _check(folder: Path, expectations: Sequence[Expectation]) -> int:
-    """Verify a run; 0 where all of it holds and every link ended as expected."""
+    """Verify a run; 0 if all of it holds and every link ended as expected."""
     _say(f"owt verify --workdir {folder}")
     code = verify.main(["--workdir", str(folder)])
     unexpected = deviations(expectations, Storage(str(folder)))
@@ -216,7 +216,7 @@ _WITH_REJECTS = ("urls", "pages", "documents", "clean", "corpus", "tokens")
 def deviations(expectations: Iterable[Expectation], workdir: Storage) -> list[str]:
     """One line for each link, or cluster of links, that did not end as expected.
 
-    Raises UserError where a dataset of the run is missing.
+    Raises UserError if a dataset of the run is missing.
     """
     found = verdicts(workdir)
     problems = []

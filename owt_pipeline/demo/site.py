@@ -112,7 +112,7 @@ class Expectation:
       url: the URL in the form a browser shows; the dump may link to variants of it.
       reasons: the reasons it may be rejected for; empty for a document of the corpus.
       cluster: name of a cluster of duplicates: one of its URLs is kept, the others leave for one of `reasons`.
-      article: the text its page holds, as extraction and repair should give it; None where it holds none.
+      article: the text its page holds, as extraction and repair should give it; None if it holds none.
       author: the author its page names in its metadata, else None.
       date: the date of publication that its metadata name, YYYY-MM-DD, else None.
       site_name: the name the site gives itself in its metadata, else None.

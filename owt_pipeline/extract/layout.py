@@ -19,7 +19,7 @@ _LONGEST_IF_SURE, _LONGEST_IF_LIKELY, _LONGEST_IN_GRID = 2000, 800, 250
 
 
 Row = tuple[list[etree._Element | None], bool]
-"""A row of a table: its cells by column, None where an earlier cell spans; and whether it is a header row."""
+"""A row of a table: its cells by column, None if an earlier cell spans; and whether it is a header row."""
 
 
 def rows_of_data(table: etree._Element) -> list[Row] | None:

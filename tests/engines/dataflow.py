@@ -367,7 +367,7 @@ def _integers(value: Any) -> Any:
 
 
 def _staged(url: str, size_only: bool = False) -> bytes:
-    """An object of the bucket; raises Refused where there is none."""
+    """An object of the bucket; raises Refused if there is none."""
     bucket, _, name = url.removeprefix("gs://").partition("/")
     address = f"{os.environ['STORAGE_EMULATOR_HOST']}/storage/v1/b/{bucket}/o/{urllib.parse.quote(name, safe='')}"
     try:

@@ -123,7 +123,7 @@ class Process:
         }
 
     def wait_until(self, ready: Callable[[], bool], what: str) -> None:
-        """Wait for the program to be ready; raises AssertionError with the end of its log where it never is."""
+        """Wait for the program to be ready; raises AssertionError with the end of its log if it never is."""
         end = time.monotonic() + STARTING_SECONDS
         while not ready():
             ended = self._process.poll()

@@ -27,7 +27,7 @@ class InstallError(Exception):
 def install(folder: Path, requirements: Sequence[str | Path], base: Path = DEPENDENCIES) -> Path:
     """Make an environment in `folder` of `base` and `requirements`, without the network; returns its python.
 
-    Raises InstallError where a requirement is broken, or needs something that is not in `base`.
+    Raises InstallError if a requirement is broken, or needs something that is not in `base`.
     """
     subprocess.run([base / "bin/python", "-m", "venv", "--without-pip", folder], check=True)
     (packages,) = folder.glob("lib/python*/site-packages")

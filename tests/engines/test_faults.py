@@ -225,7 +225,7 @@ def test_a_job_submitted_again_after_its_job_server_died_continues(cluster: Flin
     cluster.start_job_server()
     with running([*command, "--take_over"], tmp_path) as job:
         job.wait()
-    made = sum(parts(Storage(str(tmp_path))).values())  # 0 where the first job, which nobody waits for, was faster
+    made = sum(parts(Storage(str(tmp_path))).values())  # 0 if the first job, which nobody waits for, was faster
     print(f"{finished} of {sum(of_stage.values())} parts were finished; the next job made {made}")
     assert made <= sum(of_stage.values()) - finished, "no part is made twice"
     jobs.check_after_faults(Storage(str(tmp_path)))
