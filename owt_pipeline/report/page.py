@@ -34,6 +34,7 @@ def page(stats: Stats) -> str:
     environment.filters |= {
         "number": number,
         "percent": percent,
+        "size": size,
         "json": partial(json.dumps, ensure_ascii=False),
         "breakable": _breakable,
         "settings_toml": settings_toml,
@@ -111,6 +112,12 @@ def percent(share: float | None) -> str:
     if share is None:
         return "–"
     return "<0.1 %" if 0 < share < 0.001 else f"{100 * share:.1f} %"
+
+
+def size(value: int) -> str:
+    """A number of bytes: 17.0 kB, 40.0 GB."""
+    power, unit = next((found for found in ((12, "TB"), (9, "GB"), (6, "MB")) if value >= 10 ** found[0]), (3, "kB"))
+    return f"{value / 10**power:,.1f} {unit}"
 
 
 def _breakable(name: str) -> list[str]:

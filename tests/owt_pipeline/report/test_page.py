@@ -14,7 +14,7 @@ from typing import Any
 import PIL.Image
 import pytest
 
-from owt_pipeline.report.page import HINTS, largest_losses, stages
+from owt_pipeline.report.page import HINTS, largest_losses, size, stages
 from schemas import Reason
 from tests.owt_pipeline.report.browser import Browser
 
@@ -286,3 +286,9 @@ def test_a_removal_opens_to_both_texts_with_their_differences(run: Path, browser
         marked = browser.evaluate(f"[{sides}.querySelectorAll('del').length, {sides}.querySelectorAll('ins').length]")
         assert marked[0] == marked[1] > 0
         assert browser.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
+
+
+def test_sizes_have_a_unit_that_fits() -> None:
+    assert [size(n) for n in (0, 17_004, 999_999, 10**6, 40_000_000_000)] == [
+        "0.0 kB", "17.0 kB", "1,000.0 kB", "1.0 MB", "40.0 GB",
+    ]  # fmt: skip
