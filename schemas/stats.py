@@ -59,10 +59,7 @@ class Stats(Figures):
     settings: Annotated[dict[str, Settings], _is("The settings that made each dataset, by its name.")]
     times: Annotated[list[Time] | None, _is("When and where each stage last ran; null without --times.")]
     comparison: Annotated[Comparison | None, _is("Comparison with another run; null without --compare.")]
-    months: Annotated[
-        list[Month] | None,
-        _is("The runs of the chain, up to this one; null without --base."),
-    ]
+    months: Annotated[list[Month] | None, _is("The runs of the chain, up to this one; null without --base.")]
 
 
 class Row(Figures):
@@ -486,10 +483,7 @@ class Month(Figures):
     """One run of the chain, the oldest first; the figures count what it added."""
 
     run: Annotated[str, _is("name of the folder")]
-    report: Annotated[
-        str | None,
-        _is("path to its index.html from this one; null unless in a folder next to this run's"),
-    ]
+    report: Annotated[str | None, _is("path to its index.html from this one; null unless in a folder next to it")]
     urls: Annotated[int | None, _is("new URLs; null for imported text, which has none")]
     seen_before: Annotated[int | None, _is("URLs that an earlier run had")]
     documents: Annotated[int | None, _is("new documents in the corpus")]
