@@ -30,6 +30,13 @@ class CommandParser(argparse.ArgumentParser):
             self.error(f"unknown argument {unknown[0]}" + (f"; did you mean {near}?" if near else ""))
         return found
 
+    def format_help(self) -> str:
+        """The help, whose first line leaves the names of the flags to the list below it."""
+        named = [action for action in self._actions if not action.option_strings]
+        words = [f"[{action.metavar}]" if action.nargs == "?" else str(action.metavar) for action in named]
+        self.usage = " ".join([self.prog, *words, "[FLAGS]"])
+        return super().format_help()
+
     def error(self, message: str) -> NoReturn:
         message = shortened(message)
         raise SettingsError(message if message.endswith("?") else f"{message}; see {self.prog} --help")

@@ -189,6 +189,7 @@ def test_help_shows_its_own_flags_and_examples(capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit):
         compare.main(["--help"])
     text = capsys.readouterr().out
+    assert text.startswith("usage: python -m trainer.tools.compare [CONFIG.toml] [FLAGS]\n")
     assert "--eval_text FILE" in text
     assert "--optimizer" in text
     assert "--keep_last" not in text
