@@ -58,10 +58,13 @@ def clean_batch(batch: pa.RecordBatch, options: Options, sets: EvaluationSets | 
     texts = batch["text"].to_pylist()
     documents = [clean_document(text, options, sets) for text in texts]
     kept = [index for index, document in enumerate(documents) if document.reason is None]
-    columns = {
+    rows = batch.take(pa.array(kept, pa.int64()))
+    columns: dict[str, list[Any]] = {
         name: [getattr(documents[index], name) for index in kept]
         for name in ("text", "language", "language_score", "n_words")
     }
+    for name in ("title", "author", "site_name"):
+        columns[name] = [value and _repaired(value, options)[0] for value in rows[name].to_pylist()]
     ids, urls = batch["url_id"].to_pylist(), batch["url"].to_pylist()
     stats = count_signals((document.reason is None, document.signals) for document in documents)
     stats += _lost_tokens(documents)
@@ -69,7 +72,7 @@ def clean_batch(batch: pa.RecordBatch, options: Options, sets: EvaluationSets | 
     if options.mask_addresses:
         stats["masked_addresses"] = sum(documents[index].masked for index in kept)
     return Outcome(
-        replace_columns(batch.take(pa.array(kept, pa.int64())), DATASETS["clean"].schema, **columns),
+        replace_columns(rows, DATASETS["clean"].schema, **columns),
         rejects_batch(
             (url_id, url, document.reason, document.detail)
             for url_id, url, document in zip(ids, urls, documents, strict=True)
@@ -81,10 +84,7 @@ def clean_batch(batch: pa.RecordBatch, options: Options, sets: EvaluationSets | 
 
 def clean_document(text: str, options: Options, sets: EvaluationSets | None = None) -> Document:
     """The repaired and filtered document, rejected if it shares an n-gram with `sets`; a pure function."""
-    if options.fix_text and not options.unaltered:
-        without = [*options.leave_unfixed, *(["uncurl_quotes"] if not options.uncurl_quotes else [])]
-        text = fix_text(text, options.normalization, without)
-    text, masked = mask(text) if options.mask_addresses else (text, 0)
+    text, masked = _repaired(text, options)
     document = Document(text if options.unaltered else tidy(text), 0, masked)
     for judge in (_by_length, _by_language, _by_filters):
         judge(document, options)
@@ -94,6 +94,14 @@ def clean_document(text: str, options: Options, sets: EvaluationSets | None = No
     if shared is not None:
         document.reason, document.detail = Reason.CONTAMINATED, shared
     return document
+
+
+def _repaired(text: str, options: Options) -> tuple[str, int]:
+    """The repaired text, and the number of addresses in it that were masked."""
+    if options.fix_text and not options.unaltered:
+        without = [*options.leave_unfixed, *(["uncurl_quotes"] if not options.uncurl_quotes else [])]
+        text = fix_text(text, options.normalization, without)
+    return mask(text) if options.mask_addresses else (text, 0)
 
 
 def _by_length(document: Document, options: Options) -> None:

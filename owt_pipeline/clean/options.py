@@ -27,7 +27,7 @@ class Options:
         metavar="RULE",
     )
     uncurl_quotes: bool = option(False, "straighten curly quotes, as ftfy does by default; needs fix_text")
-    mask_addresses: bool = option(False, "replace e-mail addresses and public IP addresses")
+    mask_addresses: bool = option(False, "replace e-mail and public IP addresses, in titles and names too")
     min_tokens: int = option(128, "reject documents with fewer GPT-2 tokens", minimum=0)
     max_tokens: int = option(0, "reject documents with more GPT-2 tokens; 0 for no limit", minimum=0)
     languages: tuple[str, ...] = option(("en",), "languages to keep, as ISO 639-1 codes, or `all`", metavar="CODE")

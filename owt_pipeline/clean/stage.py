@@ -53,13 +53,15 @@ def _evaluation_sets(options: Options) -> EvaluationSets | None:
 
 
 class Clean(Stage):
-    """Repair each document's text; reject documents in other languages, of the wrong length, or failing a filter."""
+    """Repair each document's text, title, author and site name; reject documents in other languages, of the wrong
+    length, or failing a filter.
+    """
 
     name = "clean"
     inputs = ("documents",)
     output = "clean"
     options = Options
-    version = 6
+    version = 7
     libraries = ("ftfy", "py3langid", "tiktoken")
     steps = (Step(clean_shard, rows=rows_of_input, spread="batches"),)
     shard_local = True

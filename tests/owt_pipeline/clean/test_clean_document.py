@@ -127,6 +127,25 @@ def test_masking_is_idempotent(text: str) -> None:
     assert mask(masked)[0] == masked
 
 
+def test_titles_and_names_are_repaired_and_masked_like_texts() -> None:
+    row = {
+        "url_id": 1,
+        "title": "Caf\u00c3\u00a9 &amp; bar",
+        "author": "Jane, jane@x.org",
+        "text": ENGLISH,
+        "subreddits": [],
+    }
+    batch = pa.RecordBatch.from_pylist([row], DATASETS["documents"].schema)
+
+    def cleaned(**options: bool) -> tuple[str, str, str | None]:
+        (found,) = clean_batch(batch, Options(**options)).kept.to_pylist()  # type: ignore[union-attr]
+        return found["title"], found["author"], found["site_name"]
+
+    assert cleaned() == ("Café & bar", "Jane, jane@x.org", None)
+    assert cleaned(mask_addresses=True) == ("Café & bar", "Jane, email@example.com", None)
+    assert cleaned(unaltered=True) == (row["title"], row["author"], None)
+
+
 def test_rows_do_not_depend_on_batch_size() -> None:
     texts = [ENGLISH, FRENCH, "short", ENGLISH * 2]
     rows = [{"url_id": n, "url": None, "text": text, "subreddits": []} for n, text in enumerate(texts)]
