@@ -55,7 +55,7 @@ def write_shards(folder: Path, splits: dict[str, list[Shard]], *, tokenizer: str
 
 
 def library_tokens(folder: Path, files: int) -> Path:
-    """Python's standard library, a document a file, every twentieth for validation, by a vocabulary of 50,257."""
+    """Python's standard library, one document per file, every twentieth for validation, by a vocabulary of 50,257."""
     paths = sorted(Path(sysconfig.get_paths()["stdlib"]).rglob("*.py"))[:files]
     contents = [path.read_bytes() for path in paths if "site-packages" not in path.parts and path.stat().st_size]
     try:
