@@ -63,7 +63,7 @@ class Asked:
       bytes: bytes read from those files.
       urls: URLs that it is asked for: those that no earlier source is expected to have.
       requests: to an archive on the web.
-      seconds: duration of these at the configured rate.
+      seconds: duration of these at the configured rate; for the web, of the requests to the largest host.
     """
 
     source: str
@@ -76,7 +76,8 @@ class Asked:
     def __str__(self) -> str:
         files = f"{self.files:,} file{'s' if self.files != 1 else ''}, {size(self.bytes)}, " if self.files else ""
         rate = f", ~{self.requests:,.0f} requests" if self.requests else ""
-        rate += f", ~{duration(self.seconds)}" if self.seconds else ""
+        of_host = " for the largest host" if self.source == "live" else ""
+        rate += f", ~{duration(self.seconds)}{of_host}" if self.seconds else ""
         return f"{self.source} ({files}~{self.urls:,.0f} URLs{rate})"
 
 

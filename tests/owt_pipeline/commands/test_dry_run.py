@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from owt_pipeline.commands.dry_run import asked_of_sources, shares_of_sources
+from owt_pipeline.commands.dry_run import Asked, asked_of_sources, shares_of_sources
 from owt_pipeline.commands.estimate import SHIPPED, SHIPPED_RATES, duration, rate_of, size
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
@@ -66,6 +66,11 @@ def test_nothing_made_yet_is_estimated_from_the_dump_and_leaves_no_trace(small_c
     assert "on Dataflow, by list prices" in table
     assert f"by {SHIPPED_RATES}" in table
     assert not (tmp_path / "run").exists()
+
+
+def test_what_the_time_of_live_pages_is_for_is_said() -> None:
+    assert str(Asked("live", urls=20_831, seconds=420)) == "live (~20,831 URLs, ~7 min for the largest host)"
+    assert str(Asked("wayback", urls=10, requests=20, seconds=50)) == "wayback (~10 URLs, ~20 requests, ~50 s)"
 
 
 def test_an_interrupted_stage_says_how_far_it_is(small_config: Path, small_run: Path, tmp_path: Path) -> None:
