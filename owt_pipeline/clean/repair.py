@@ -69,7 +69,8 @@ def fix_text(text: str, form: str = "NFC", without: Collection[str] = ()) -> str
         return fixed
     if _CJK.search(fixed) is None:
         return _fix_lines(text, rules)
-    return _fix_lines(fixed.translate(_TO_USUAL_WIDTH), as_wide)  # again: usual width may complete mojibake
+    usual = fixed.translate(_TO_USUAL_WIDTH)
+    return fixed if usual == fixed else _fix_lines(usual, as_wide)  # again: usual width may complete mojibake
 
 
 @dataclass(frozen=True)

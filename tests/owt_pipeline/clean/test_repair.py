@@ -37,7 +37,7 @@ def plainly(text: str, form: str, without: Iterable[str] = ()) -> str:
     if not config.fix_character_width or not any(is_cjk(char) for char in as_wide):
         return ftfy.fix_text(text, config)
     usual = "".join(char if char in WIDE_PUNCTUATION else fix_character_width(char) for char in as_wide)
-    return ftfy.fix_text(usual, config._replace(fix_character_width=False))
+    return as_wide if usual == as_wide else ftfy.fix_text(usual, config._replace(fix_character_width=False))
 
 
 WIDE_PUNCTUATION = "！＂＃＄％＆＇（）＊＋，－．／：；＜＝＞？＠［＼］＾＿｀｛｜｝～"
@@ -66,6 +66,7 @@ def test_any_text_is_repaired_as_by_ftfy(text: str, form: str) -> None:
 @given(TEXTS.map("".join), st.sampled_from(FORMS), st.sets(st.sampled_from(RULES)))
 @example("‘café’ ﬁne", "NFC", {"uncurl_quotes"})
 @example("⺀aÂ\u3000", "NFC", set())
+@example("㐀，&lt;b&gt;\r<", "NFC", set())
 def test_ftfy_rules_can_be_disabled(text: str, form: str, without: set[str]) -> None:
     assert fix_text(text, form, without) == plainly(text, form, without)
 
