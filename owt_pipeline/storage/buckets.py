@@ -105,30 +105,50 @@ class ObstoreBucket:
         return Failure("network", detail)
 
     def size(self, key: str) -> int:
-        return int(self._store.head(key)["size"])
+        return int(self._insist(lambda: self._store.head(key))["size"])
 
     def read(self, key: str) -> tuple[bytes, str]:
-        found = self._store.get(key)
-        return bytes(found.bytes()), _etag(found.meta)
+        def get() -> tuple[bytes, str]:
+            found = self._store.get(key)
+            return bytes(found.bytes()), _etag(found.meta)
+
+        return self._insist(get)
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
-        return bytes(self._store.get_range(key, start=start, length=length))
+        return bytes(self._insist(lambda: self._store.get_range(key, start=start, length=length)))
 
     def list(self, prefix: str, limit: int | None = None) -> Iterator[tuple[str, int, str]]:
         """Key, bytes and version of the objects whose keys begin with `prefix`."""
-        folder = prefix.rpartition("/")[0]  # obstore lists folders only
-        for page in self._store.list(folder or None, chunk_size=limit or 1000):
+        folder, last = prefix.rpartition("/")[0], ""  # obstore lists folders only
+        pages: Any = None
+
+        def next_page() -> Sequence[Any]:
+            nonlocal pages
+            if pages is None:
+                pages = iter(self._store.list(folder or None, offset=last or None, chunk_size=limit or 1000))
+            try:
+                return next(pages, [])
+            except Exception:
+                pages = None  # begins again after `last`
+                raise
+
+        while page := self._insist(next_page):
             for entry in page:
                 if entry["path"].startswith(prefix):
                     yield entry["path"], entry["size"], _etag(entry)
+            last = page[-1]["path"]
 
     def put(self, key: str, content: bytes) -> None:
-        self._store.put(key, content, use_multipart=False)
+        self._insist(lambda: self._store.put(key, content, use_multipart=False))
 
     def put_file(self, key: str, path: str) -> None:
         piece = max(PIECE_BYTES, os.path.getsize(path) // 9000)  # S3 allows 10,000 pieces
-        with open(path, "rb") as file:
-            self._store.put(key, file, chunk_size=piece, max_concurrency=2)
+
+        def upload() -> None:
+            with open(path, "rb") as file:
+                self._store.put(key, file, chunk_size=piece, max_concurrency=2)
+
+        self._insist(upload)
 
     def put_if(self, key: str, content: bytes, version: str | None, sync: bool = True) -> str | None:
         """Write if the object has this version (None: does not exist). Returns the new version, or None if not
@@ -159,8 +179,9 @@ class ObstoreBucket:
                     self.delete([key])
 
     def _insist(self, request: Callable[[], T]) -> T:
-        """Retry a conditional write or a deletion if the connection breaks. obstore does not, because the server may
-        have carried it out. That does no harm here: the retry is refused, as documented at `Storage.create`."""
+        """Retry a request if the connection breaks. obstore does so for some requests and kinds of errors only, because
+        the server may have carried it out. That does no harm here: a conditional write is then refused, as documented
+        at `Storage.create`."""
         from obstore import exceptions
 
         end, wait = time.monotonic() + self._seconds, 0.1

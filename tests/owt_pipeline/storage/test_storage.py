@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from obstore.exceptions import GenericError
 
 from owt_pipeline.errors import UserError
 from owt_pipeline.storage import disk
@@ -330,6 +331,22 @@ def test_a_source_is_known_by_its_name_length_and_ends(tmp_path: Path, place_: i
     assert (describe_source(str(tmp_path / "dump")) == before) == in_the_middle
 
 
+class Breaking:
+    """A store of obstore's that raises what obstore raises for a broken connection, once for each `next_fails`."""
+
+    def __init__(self, store: object) -> None:
+        self.store, self.next_fails = store, False
+
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        def request(*arguments: object, **options: object) -> object:
+            if self.next_fails:
+                self.next_fails = False
+                raise GenericError("Generic error: Error performing a request - HTTP error: error sending request")
+            return getattr(self.store, name)(*arguments, **options)
+
+        return request
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", BUCKETS)
 class TestFlakyNetwork:
@@ -367,6 +384,31 @@ class TestFlakyNetwork:
                     assert request(), done
                     assert time.monotonic() - started > 0.5
         assert folder.sha256("b") == file.sha256
+        folder.delete_all()
+
+    def test_a_request_on_a_connection_that_was_not_ready_is_made_again(self, kind: str, way: FlakyWay) -> None:
+        """obstore gives up where a server closes a connection just as a request is sent."""
+        if kind == "gs":
+            pytest.skip("gs:// has Google's client")
+        folder = Storage(f"{kind}://bucket/run")
+        with folder._files.request("") as (bucket, _):
+            broken = bucket._store = Breaking(bucket._store)
+        with folder.spool() as file:
+            file.write(b"b" * 100)
+            for request in (
+                lambda: folder.write("a", b"a" * 10) is None,
+                lambda: folder.create("created", b"c"),
+                lambda: folder.read("a") == b"a" * 10,
+                lambda: folder.read_range("a", 2, 3) == b"aaa",
+                lambda: folder.size("a") == 10,
+                lambda: file.publish("b") is None,
+                lambda: folder.names() == ["a", "b", "created"],
+                lambda: folder.delete("a", "b") is None,
+            ):
+                broken.next_fails = True
+                assert request()
+                assert not broken.next_fails
+        assert folder.names() == ["created"]
         folder.delete_all()
 
     def test_a_lost_answer_does_not_undo_what_was_written(self, kind: str, way: FlakyWay) -> None:
