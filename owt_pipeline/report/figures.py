@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
@@ -17,12 +17,10 @@ from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.report import shown
 from owt_pipeline.report.comparisons import Reference, likeness, share
 from owt_pipeline.report.losses import duplicates, fetching, filters
-from owt_pipeline.report.tables import Row, Tables
+from owt_pipeline.report.tables import Tables
 from schemas import DATASETS, Reason
 from schemas.manifest import Manifest
 from schemas.stats import STATS_VERSION, Mixture, Shown
-
-PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
 
 
 def figures(
@@ -38,7 +36,7 @@ def figures(
     """
     manifests = {name: reader.manifest for name, reader in readers.items()}
     rejects = shown.rejected(tables, readers)
-    lengths = distributions(tables)
+    lengths = {row.pop("name"): row for row in tables.rows("distributions")}
     return {
         "schema_version": STATS_VERSION,
         "funnel": funnel(manifests, rejects, sample_urls),
@@ -102,20 +100,6 @@ def _dollars(machines: Mapping[str, Any], seconds: float) -> float | None:
 
 
 _IDENTITY = ("stage", "stage_version", "fingerprint", "sources", "options", "versions")
-
-
-def distributions(tables: Tables) -> dict[str, Row]:
-    """Distributions by name; an empty one for a name without values."""
-    nothing: Row = {
-        "count": 0,
-        "sum": 0,
-        "mean": None,
-        "minimum": None,
-        "maximum": None,
-        "percentiles": {str(q): None for q in PERCENTILES},
-        "histogram": [],
-    }
-    return defaultdict(lambda: nothing, {row.pop("name"): row for row in tables.rows("distributions")})
 
 
 def funnel(manifests: Mapping[str, Manifest], rejects: shown.Rejects, sample_urls: int) -> list[dict[str, Any]]:
