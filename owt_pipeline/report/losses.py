@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from itertools import pairwise
+from math import inf
 from typing import Any
 
 from owt_pipeline.ledger.dataset import DatasetReader
@@ -13,6 +15,8 @@ from owt_pipeline.report.side_by_side import side_by_side
 from owt_pipeline.report.tables import Row, Tables
 from schemas import Reason
 from schemas.manifest import Manifest
+
+_TEXT_CHARACTERS = 20_000
 
 
 def fetching(tables: Tables, manifests: Mapping[str, Manifest], distributions: Mapping[str, Row]) -> Row | None:
@@ -66,29 +70,20 @@ def _signals(clean: Manifest) -> list[dict[str, Any]]:
     if (least := clean.options.get("min_language_score")) and "language_score" in signals:
         signals["language_score"] = {**signals["language_score"], "minimum": least}
     for name, about in signals.items():
-        counts = {
-            outcome: [clean.stats.get(f"signals.{name}.{outcome}.{k}", 0) for k in range(len(about["edges"]) + 1)]
+        edges = [-inf, *about["edges"], inf]
+        kept, dropped = (
+            [clean.stats.get(f"signals.{name}.{outcome}.{k}", 0) for k in range(len(edges) - 1)]
             for outcome in ("kept", "dropped")
-        }
-        if any(map(any, counts.values())):
-            outside = sum(
-                count
-                for k, count in enumerate(counts["kept"])
-                if _is_outside(about["edges"], k, about["minimum"], about["maximum"])
-            )
-            measured = sum(counts["kept"])
-            rows.append(
-                {"signal": name, **about, **counts, "outside": outside, "outside_share": share(outside, measured) or 0}
-            )
+        )
+        if any(kept) or any(dropped):
+            # Each limit is an edge, or no value is between it and the next edge.
+            lower = -inf if about["minimum"] is None else about["minimum"]
+            upper = inf if about["maximum"] is None else about["maximum"]
+            bins = zip(kept, pairwise(edges), strict=True)
+            outside = sum(count for count, (low, high) in bins if high <= lower or low >= upper)
+            figures = {"outside": outside, "outside_share": share(outside, sum(kept)) or 0}
+            rows.append({"signal": name, **about, "kept": kept, "dropped": dropped, **figures})
     return rows
-
-
-def _is_outside(edges: Sequence[float], k: int, minimum: float | None, maximum: float | None) -> bool:
-    """Whether the values of bin k are beyond a limit. Limits are edges, or no value is between them and the next
-    edge."""
-    if minimum is not None and k < len(edges) and edges[k] <= minimum:
-        return True
-    return maximum is not None and k > 0 and edges[k - 1] >= maximum
 
 
 def duplicates(tables: Tables, readers: Mapping[str, DatasetReader]) -> dict[str, Any] | None:
@@ -99,10 +94,11 @@ def duplicates(tables: Tables, readers: Mapping[str, DatasetReader]) -> dict[str
     rules = {row["rule"]: row["documents"] for row in tables.rows("rules")}
     sizes = {str(row["size"]): row["clusters"] for row in tables.rows("cluster_sizes")}
     clusters, removals = tables.rows("largest_clusters"), tables.rows("removals")
-    named = {row["kept_url_id"] for row in (*clusters, *removals)} | {row["url_id"] for row in removals}
+    compared = {row[name] for row in removals for name in ("url_id", "kept_url_id")}
+    texts = shown.of_clean(tables, readers, "text", compared)
+    texts = {url_id: text[:_TEXT_CHARACTERS] for url_id, text in texts.items()}
     members = {row["url_id"] for cluster in clusters for row in cluster["removed"]}
-    urls = shown.urls_of(tables, readers, named | members)
-    texts = shown.texts_of_removals(tables, readers, removals)
+    urls = shown.of_clean(tables, readers, "url", compared | members | {row["kept_url_id"] for row in clusters})
 
     def document(url_id: int) -> Row:
         return {"url_id": url_id, "url": urls.get(url_id)}
@@ -132,13 +128,10 @@ def duplicates(tables: Tables, readers: Mapping[str, DatasetReader]) -> dict[str
                 **{name: row[name] for name in ("rule", "similarity", "shared_bands")},
                 "removed": document(row["url_id"]),
                 "kept": document(row["kept_url_id"]),
-                "segments": _segments(texts.get(row["url_id"]), texts.get(row["kept_url_id"])),
+                "segments": side_by_side(texts[row["url_id"]], texts[row["kept_url_id"]])
+                if {row["url_id"], row["kept_url_id"]} <= texts.keys()
+                else [],  # one is in another corpus
             }
             for row in removals
         ],
     }
-
-
-def _segments(removed: str | None, kept: str | None) -> list[list[str]]:
-    """Both texts side by side; empty if one is in another corpus."""
-    return [] if removed is None or kept is None else [list(segment) for segment in side_by_side(removed, kept)]

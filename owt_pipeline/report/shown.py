@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import lxml.html
@@ -16,7 +16,7 @@ from owt_pipeline.formats.warc import Response, read_record
 from owt_pipeline.ledger.dataset import DatasetReader, reading
 from owt_pipeline.report.tables import Row, Tables
 
-_EXCERPT_CHARACTERS, _TEXT_CHARACTERS = 3000, 20_000
+_EXCERPT_CHARACTERS = 3000
 _MOST_PAGES = 5
 _BODY_BYTES, _PAGE_CHARACTERS = 1 << 20, 30_000
 
@@ -61,28 +61,12 @@ def documents(tables: Tables, readers: Mapping[str, DatasetReader]) -> list[Row]
     ]
 
 
-def texts_of_removals(tables: Tables, readers: Mapping[str, DatasetReader], rows: Iterable[Row]) -> dict[int, str]:
-    """The first 20,000 characters of both documents of each decision, by id, if the run has them."""
-    ids = sorted({row[name] for row in rows for name in ("url_id", "kept_url_id")})
-    return _of_clean(tables, readers, ids, "text", lambda text: text[:_TEXT_CHARACTERS])
-
-
-def urls_of(tables: Tables, readers: Mapping[str, DatasetReader], ids: Iterable[int]) -> dict[int, str | None]:
-    """URLs of documents by id, if the run has them."""
-    return _of_clean(tables, readers, sorted(set(ids)), "url", lambda url: url)
-
-
-def _of_clean(
-    tables: Tables,
-    readers: Mapping[str, DatasetReader],
-    ids: Sequence[int],
-    column: str,
-    shown: Callable[[Any], Any],
-) -> dict[int, Any]:
+def of_clean(tables: Tables, readers: Mapping[str, DatasetReader], column: str, ids: Set[int]) -> dict[int, Any]:
+    """One column of documents, by id, without those of other runs."""
     if "clean" not in readers or not ids:
         return {}
-    rows = rows_at(readers["clean"], tables.rows("shards", ids=list(ids)), [column])
-    return {row["url_id"]: shown(row[column]) for row in rows}
+    rows = rows_at(readers["clean"], tables.rows("shards", ids=sorted(ids)), [column])
+    return {row["url_id"]: row[column] for row in rows}
 
 
 def rows_at(reader: DatasetReader, places: Iterable[Row], columns: Sequence[str], *, kind: str = "data") -> list[Row]:
