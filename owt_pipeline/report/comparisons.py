@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -83,32 +82,23 @@ def likeness(
 
 
 def _sites(tables: Tables, manifests: Mapping[str, Manifest], reference: Reference) -> dict[str, Any]:
-    counts: dict[str, Counter[str]] = {name: Counter() for name in ("urls", "corpus") if name in manifests}
-    totals = dict.fromkeys(counts, 0)
-    for row in tables.rows("sites"):
-        site = site_of(row["domain"])
-        for name, counted in counts.items():
-            totals[name] += row[name]
-            if site and site in reference.counts and row[name]:
-                counted[site] += row[name]
-    first = sorted(reference.counts, key=lambda site: (-reference.counts[site], site))[:_TOP_SITES]
+    tables.connection.create_function("site_of", lambda host: site_of(host) or "", ["VARCHAR"], "VARCHAR")
+    rows = tables.rows("sites", sites=list(reference.counts), counts=list(reference.counts.values()))
+    names = [name for name in ("urls", "corpus") if name in manifests]
     return {
         "reference": reference.name,
-        "listed": len(reference.counts),
+        "listed": len(rows),
         "datasets": [
             {
                 "dataset": name,
-                "rows": total,
-                "of_listed_sites": share(counts[name].total(), total),
-                "sites_present": len(counts[name]),
-                "rank_correlation": rank_correlation(reference.counts, counts[name]),
+                "rows": rows[0][f"all_{name}"],
+                "of_listed_sites": share(sum(row[name] for row in rows), rows[0][f"all_{name}"]),
+                "sites_present": sum(row[name] > 0 for row in rows),
+                "rank_correlation": rank_correlation([(row["reference"], row[name]) for row in rows]),
             }
-            for name, total in totals.items()
+            for name in names
         ],
-        "top": [
-            {"site": site, "reference": reference.counts[site], **{name: counts[name][site] for name in totals}}
-            for site in first
-        ],
+        "top": [{key: row[key] for key in ("site", "reference", *names)} for row in rows[:_TOP_SITES]],
     }
 
 
@@ -127,20 +117,13 @@ def site_of(host: str) -> str | None:
     return labels[-2] if len(labels) > 1 and not labels[-1].isdigit() else None
 
 
-def rank_correlation(reference: Mapping[str, int], counts: Mapping[str, int]) -> float | None:
-    """Spearman's rho over all sites of `reference`, with 0 for sites without a row; None if all counts are equal."""
-    ours = _ranks(np.array([counts.get(site, 0) for site in reference]))
-    theirs = _ranks(np.array(list(reference.values())))
-    if ours.std() == 0 or theirs.std() == 0:
-        return None
-    return round(float(np.corrcoef(ours, theirs)[0, 1]), 4)
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 1 on; equal values share their mean rank."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return (last - (counts - 1) / 2)[inverse]
+def rank_correlation(pairs: Sequence[tuple[int, int]]) -> float | None:
+    """Spearman's rho; None if all first or all second numbers are equal."""
+    ranks = []
+    for values in np.array(pairs).T:
+        ordered = np.sort(values)  # equal values share their mean rank; doubled, as are all ranks
+        ranks.append(np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right"))
+    return round(float(np.corrcoef(ranks)[0, 1]), 4) if all(map(np.ptp, ranks)) else None
 
 
 Stats = Mapping[str, Any]
@@ -184,13 +167,21 @@ def read_training(folder: str) -> dict[str, Any]:
 def comparison(ours: Stats, theirs: Stats, name: str) -> dict[str, Any]:
     """Figures of two runs in pairs: this run's first, then that of `name`."""
     both = (ours, theirs)
+    stages = [{row["dataset"]: row for row in stats["funnel"]} for stats in both]
+    reasons = [
+        {(stage["stage"], row["reason"]): row for stage in stats["funnel"] for row in stage["rejected"]}
+        for stats in both
+    ]
     return {
         "other": name,
         "totals": {key: [stats["totals"][key] for stats in both] for key in ours["totals"]},
         "bytes_per_token": [(stats["tokens"] or {}).get("bytes_per_token") for stats in both],
         "duplicates": [(stats["duplicates"] or {}).get("share") for stats in both],
-        "stages": _stages(ours, theirs),
-        "rejected": _rejected(ours, theirs),
+        "stages": [{"dataset": key, **pairs} for key, pairs in _pairs(stages, ("entered", "left", "share"), None)],
+        "rejected": [
+            {"stage": stage, "reason": reason, **pairs}
+            for (stage, reason), pairs in _pairs(reasons, ("count", "share"), 0)
+        ],
         "lengths": {
             name: {
                 "mean": [stats["lengths"][name]["mean"] for stats in both],
@@ -205,20 +196,6 @@ def comparison(ours: Stats, theirs: Stats, name: str) -> dict[str, Any]:
         "domains": _domains(ours, theirs),
         "settings": _settings(ours, theirs),
     }
-
-
-def _stages(ours: Stats, theirs: Stats) -> list[dict[str, Any]]:
-    found = [{row["dataset"]: row for row in stats["funnel"]} for stats in (ours, theirs)]
-    return [{"dataset": name, **pairs} for name, pairs in _pairs(found, ("entered", "left", "share"), None)]
-
-
-def _rejected(ours: Stats, theirs: Stats) -> list[dict[str, Any]]:
-    found = [
-        {(stage["stage"], row["reason"]): row for stage in stats["funnel"] for row in stage["rejected"]}
-        for stats in (ours, theirs)
-    ]
-    named = _pairs(found, ("count", "share"), 0)
-    return [{"stage": stage, "reason": reason, **pairs} for (stage, reason), pairs in named]
 
 
 def _pairs(found: Sequence[Mapping[Any, Stats]], fields: Sequence[str], missing: Any) -> Iterator[tuple[Any, Stats]]:
