@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,12 +11,11 @@ from urllib.parse import quote
 import numpy as np
 
 from owt_pipeline.errors import UserError
-from owt_pipeline.ledger.bases import Base, open_chain, place_of, relative_uri
+from owt_pipeline.ledger.bases import Base, place_of, relative_uri
 from owt_pipeline.ledger.dataset import read_manifest
 from owt_pipeline.report.tables import Row, Tables
 from owt_pipeline.storage.folder import Storage, open_source
 from schemas.manifest import Manifest
-from schemas.settings import shaping_options
 from schemas.stats import STATS_VERSION
 
 # Figures of Gokaslan and Cohen's OpenWebText, tokenized with GPT-2's BPE.
@@ -37,8 +35,10 @@ class Reference:
     counts: Mapping[str, int]
 
 
-def read_reference(path: str) -> Reference:
-    """Read a list of sites with lines `COUNT SITE`, such as OpenAI's list for WebText; raises UserError for others."""
+def read_reference(path: str) -> Reference | None:
+    """Read a list of sites with lines `COUNT SITE`; None without a path. Raises UserError for any other file."""
+    if not path:
+        return None
     counts: dict[str, int] = {}
     with open_source(path) as file:
         text = bytes(file.read()).decode("utf-8", "replace")
@@ -135,7 +135,7 @@ TRAINING_METRICS = "metrics.jsonl"
 
 def read_stats(workdir: str) -> tuple[bytes, dict[str, Any]]:
     """report/stats.json of another run, as bytes and parsed; raises UserError if there is none of this version."""
-    content = _content(Storage(workdir))
+    content = report_of(Storage(workdir))
     if not content:
         raise UserError(f"--compare {workdir}: no report is there: run `owt report --workdir {workdir}` first")
     stats = json.loads(content)
@@ -244,7 +244,7 @@ def months(workdir: Storage, manifests: Mapping[str, Manifest], stats: Stats, ba
         return None
     runs = []
     for base in bases:
-        of_base = json.loads(_content(base.workdir) or "{}")
+        of_base = json.loads(report_of(base.workdir) or "{}")
         is_ours = of_base.get("schema_version") == STATS_VERSION
         folder = relative_uri(workdir, base.workdir)
         report = f"../{quote(folder)}/report/index.html" if of_base and folder.startswith("../") else None
@@ -262,14 +262,7 @@ def months(workdir: Storage, manifests: Mapping[str, Manifest], stats: Stats, ba
     return runs
 
 
-def with_base_reports(options: Any, workdir: Storage) -> dict[str, Any]:
-    """The options that shape the report, with the digest of each base's report ("" for none)."""
-    contents = {base.name: _content(base.workdir) for base in open_chain(workdir)}
-    reports = {name: hashlib.sha256(content).hexdigest() if content else "" for name, content in contents.items()}
-    return shaping_options(options) | ({"_reports of the bases": reports} if reports else {})
-
-
-def _content(workdir: Storage) -> bytes:
+def report_of(workdir: Storage) -> bytes:
     """stats.json of a run; empty if it has no report."""
     return workdir.read("report/stats.json") if read_manifest(workdir, "report") is not None else b""
 

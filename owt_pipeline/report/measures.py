@@ -5,16 +5,20 @@ They are measured shard by shard, as a step of the stage; all other figures are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from owt_pipeline import progress
+from owt_pipeline.engine.stage import StageRun
 from owt_pipeline.formats import encoding
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.ledger.exchange import Slice
 
 MEASURES = {
     "lengths": pa.schema([("characters", pa.int64()), ("bytes", pa.int64())]),
@@ -35,36 +39,31 @@ _DROPPED_BY = {"documents": "clean", "clean": "corpus"}
 """For each dataset, the one whose rejects are rows of it, and thus have their texts in it."""
 
 
-def measure_shard(readers: Mapping[str, DatasetReader], shard: int, writer: ShardWriter) -> None:
-    """Write the `MEASURES` of shard k of each existing dataset, one Arrow file per table."""
-    for name, batches in (
-        ("lengths", _lengths(readers, shard)),
-        ("lost", _lost(readers, shard)),
-        ("vocabulary", _vocabulary(readers["tokens"], shard)),
-    ):
+def measure(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+    """Write the `MEASURES` of shard k of each dataset of the run, one Arrow file per table."""
+    for name, measured in (("lengths", _lengths), ("lost", _lost), ("vocabulary", _vocabulary)):
         with pa.ipc.new_file(writer.open_file(".arrow", name), MEASURES[name]) as file:
-            for batch in batches:
-                file.write_batch(batch)
+            for columns in measured(run.inputs, shard):
+                file.write_batch(pa.RecordBatch.from_pydict(columns, MEASURES[name]))
 
 
-def rows_of_shards(readers: Mapping[str, DatasetReader]) -> list[int]:
-    """The number of rows that `measure_shard` reads for each shard."""
-    read = [readers[name].rows_of_shards() for name in ("documents", "clean", "corpus", "tokens") if name in readers]
-    rows = [0] * max(map(len, read))
-    for shards in read:
-        for shard, count in enumerate(shards):
-            rows[shard] += count
-    return rows
+def rows_of_shards(run: StageRun) -> list[int]:
+    """The number of rows that `measure` reads for each shard."""
+    names = {"documents", "clean", "corpus", "tokens"} & run.inputs.keys()
+    return [sum(rows) for rows in zip_longest(*(run.inputs[name].rows_of_shards() for name in names), fillvalue=0)]
 
 
-def _lengths(readers: Mapping[str, DatasetReader], shard: int) -> Iterator[pa.RecordBatch]:
+Columns = dict[str, Any]
+
+
+def _lengths(readers: Mapping[str, DatasetReader], shard: int) -> Iterator[Columns]:
     if "corpus" in readers:
         for batch in readers["corpus"].batches(shard, columns=["text"], rows=2048):
-            yield _batch("lengths", pc.utf8_length(batch["text"]), pc.binary_length(batch["text"]))
+            yield {"characters": pc.utf8_length(batch["text"]), "bytes": pc.binary_length(batch["text"])}
             progress.advance(batch.num_rows)
 
 
-def _lost(readers: Mapping[str, DatasetReader], shard: int) -> Iterator[pa.RecordBatch]:
+def _lost(readers: Mapping[str, DatasetReader], shard: int) -> Iterator[Columns]:
     for dataset, next_one in _DROPPED_BY.items():
         if dataset not in readers or next_one not in readers:
             continue
@@ -76,35 +75,25 @@ def _lost(readers: Mapping[str, DatasetReader], shard: int) -> Iterator[pa.Recor
         for batch in readers[dataset].batches(shard, columns=["url_id", "text"], rows=512):
             place = pc.index_in(batch["url_id"], ids)
             texts = batch["text"].filter(pc.is_valid(place))
-            yield _batch(
-                "lost",
-                pa.repeat(stage, len(texts)),
-                reasons.take(place.drop_null()),
-                pc.utf8_length(texts),
-                pc.binary_length(texts),
-                tokenizer.count(texts.to_pylist()),
-            )
+            yield {
+                "stage": pa.repeat(stage, len(texts)),
+                "reason": reasons.take(place.drop_null()),
+                "characters": pc.utf8_length(texts),
+                "bytes": pc.binary_length(texts),
+                "tokens": tokenizer.count(texts.to_pylist()),
+            }
             progress.advance(batch.num_rows)
 
 
-def _vocabulary(tokens: DatasetReader, shard: int) -> Iterator[pa.RecordBatch]:
+def _vocabulary(readers: Mapping[str, DatasetReader], shard: int) -> Iterator[Columns]:
     counts = np.zeros(0, np.int64)
-    for batch in tokens.batches(shard, columns=["tokens"], rows=2048):
+    for batch in readers["tokens"].batches(shard, columns=["tokens"], rows=2048):
         own = np.bincount(batch["tokens"].flatten().to_numpy(), minlength=len(counts))
         own[: len(counts)] += counts
         counts = own
         progress.advance(batch.num_rows)
     used = np.flatnonzero(counts)
-    yield _batch("vocabulary", used, counts[used])
-
-
-def _batch(measure: str, *columns: pa.Array | np.ndarray) -> pa.RecordBatch:
-    schema = MEASURES[measure]
-    arrays = [
-        column.cast(field.type) if isinstance(column, pa.Array) else pa.array(column, field.type)
-        for field, column in zip(schema, columns, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    yield {"id": used, "n": counts[used]}
 
 
 def _tokenizer(tokens: DatasetReader) -> encoding.Encoding:

@@ -15,26 +15,27 @@ from typing import Any
 
 from owt_pipeline.engine.phases import read_log
 from owt_pipeline.engine.stage import Stage, StageRun, Step, one_part
+from owt_pipeline.ledger.bases import open_chain
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.exchange import Slice
 from owt_pipeline.report.comparisons import (
     TRAINING_METRICS,
-    Reference,
     comparison,
     months,
     read_reference,
     read_stats,
     read_training,
-    with_base_reports,
+    report_of,
 )
 from owt_pipeline.report.figures import figures, times
-from owt_pipeline.report.measures import measure_shard, rows_of_shards
+from owt_pipeline.report.measures import measure, rows_of_shards
 from owt_pipeline.report.page import page
 from owt_pipeline.report.tables import open_tables
 from owt_pipeline.storage.folder import Storage, describe_source
 from schemas import DATASETS, option
 from schemas.manifest import Counts, ShardRecord
+from schemas.settings import shaping_options
 
 _TOP_SUBREDDITS = 100
 
@@ -74,14 +75,6 @@ class Options:
     )
 
 
-def measure(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    measure_shard(_readers(run), shard, writer)
-
-
-def _rows(run: StageRun) -> list[int]:
-    return rows_of_shards(_readers(run))
-
-
 def query(run: StageRun, _: int, __: Sequence[Slice], writer: ShardWriter) -> None:
     options, readers = run.options, _readers(run)
     measured = [file for record in run.read_records("measured") for file in record.files]
@@ -92,16 +85,14 @@ def query(run: StageRun, _: int, __: Sequence[Slice], writer: ShardWriter) -> No
         "sample_documents": options.sample_documents,
     }
     with open_tables(readers, run.work, measured, parameters, threads=run.runtime.workers) as tables:
-        found = figures(tables, readers, sample_urls=options.sample_urls, reference=_reference(options))
+        found = figures(
+            tables, readers, sample_urls=options.sample_urls, reference=read_reference(options.reference_domains)
+        )
     writer.open_file(".json", "figures").write(json.dumps(found).encode())
 
 
 def _readers(run: StageRun) -> dict[str, DatasetReader]:
     return {name: run.inputs[name] for name in DATASETS if name in run.inputs}
-
-
-def _reference(options: Options) -> Reference | None:
-    return read_reference(options.reference_domains) if options.reference_domains else None
 
 
 def _name_of(workdir: str) -> str:
@@ -125,8 +116,8 @@ class Report(Stage):
         Step(
             measure,
             "measured",
-            keys=lambda run: range(len(_rows(run))),
-            rows=_rows,
+            keys=lambda run: range(len(rows_of_shards(run))),
+            rows=rows_of_shards,
             spread="shards",
         ),
         Step(query, "figures", keys=one_part, spread="shards"),
@@ -134,7 +125,9 @@ class Report(Stage):
     example = "owt report --workdir runs/2013 --reference_domains webtext-top-domains.txt --compare runs/2012"
 
     def shaping(self, options: Options, workdir: Storage) -> dict[str, Any]:
-        return with_base_reports(options, workdir)
+        reports = {base.name: report_of(base.workdir) for base in open_chain(workdir)}
+        digests = {name: hashlib.sha256(content).hexdigest() if content else "" for name, content in reports.items()}
+        return shaping_options(options) | ({"_reports of the bases": digests} if digests else {})
 
     def sources(self, options: Options) -> list[dict[str, Any]]:
         found = []
@@ -151,7 +144,7 @@ class Report(Stage):
         return 0  # the output consists of assets
 
     def prepare(self, run: StageRun) -> None:
-        _reference(run.options)  # raises UserError for an unreadable list here, not in a worker
+        read_reference(run.options.reference_domains)  # raises UserError for an unreadable list here, not in a worker
 
     def finish(self, run: StageRun, _: Sequence[ShardRecord]) -> None:
         options: Options = run.options
