@@ -34,21 +34,15 @@ MEMORY = "768MB"
 _MOST_THREADS = 4
 
 _COLUMNS = {
-    "urls": ("url_id, host, subreddits, created_utc, score", ""),
-    "pages": (
-        "url, status, source, fetched_at, days_after_submission, fetch_ms, body_bytes, created_utc, score",
-        "* exclude (url), host_of(url) as host",
-    ),
-    "documents": ("language", ""),
-    "clean": ("url_id, language", ""),
-    "duplicates": ("url_id, kept_url_id, rule, similarity, shared_bands, cluster_size", ""),
-    "corpus": (
-        "url_id, url, subreddits, created_utc, score, language, n_words",
-        "* exclude (url), host_of(url) as host",
-    ),
-    "tokens": ("n_tokens", ""),
+    "urls": "url_id host subreddits created_utc score".split(),
+    "pages": "url status source fetched_at days_after_submission fetch_ms body_bytes created_utc score".split(),
+    "documents": "language".split(),
+    "clean": "url_id language".split(),
+    "duplicates": "url_id kept_url_id rule similarity shared_bands cluster_size".split(),
+    "corpus": "url_id url subreddits created_utc score language n_words".split(),
+    "tokens": "n_tokens".split(),
 }
-"""For each dataset, the columns that are read, and the expressions of its table if these are not all columns."""
+"""The columns that are read of each dataset; its table has `host` in place of `url`."""
 
 _ROWS = 1 << 16
 
@@ -71,8 +65,7 @@ class Tables:
         return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
 
     def fill(self, table: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], select: str = "*") -> None:
-        """Create a table from `select` over the batches, which are read one after the other; raises UserError if one of
-        their files is damaged."""
+        """Create a table of `select` from batches; raises UserError if one of their files is damaged."""
         import duckdb
 
         damaged: list[UserError] = []
@@ -106,17 +99,15 @@ def open_tables(
 ) -> Iterator[Tables]:
     """The tables of a run, until the block ends.
 
-    Args:
-      readers: readers of the existing datasets, by name.
-      work: the folder of `measured`; the database is in its spool.
-      measured: the files that `measures.measure_shard` wrote for all shards.
-      parameters: parameters of the queries.
-      threads: the most threads that DuckDB may use.
-      memory: DuckDB's `memory_limit`.
+    `measured` are the files that `measures.measure` wrote to `work`, for all shards; the database is in its spool.
     """
     import duckdb  # slow to import
 
-    with work.spool() as file, _folder_next_to(file.path) as folder:
+    with (
+        work.spool() as file,
+        # named like the spool file, so that it is removed like one if its process is killed
+        tempfile.TemporaryDirectory(dir=os.path.dirname(file.path), prefix=os.path.basename(file.path)) as folder,
+    ):
         config: dict[str, Any] = {
             "temp_directory": folder,
             "memory_limit": memory,
@@ -126,31 +117,19 @@ def open_tables(
         with duckdb.connect(os.path.join(folder, "tables.duckdb"), config=config) as connection:
             connection.execute(_sql("macros"))
             tables = Tables(connection, parameters)
-            for name, (columns, select) in _COLUMNS.items():
-                _fill_dataset(tables, name, columns.split(", "), select or "*", readers.get(name))
-            rejects = (batch for reader in readers.values() for batch in _rejects(reader))
-            schema = pa.schema([REJECTS.field(name) for name in ("url_id", "url", "reason")])
-            keyed = schema.append(pa.field("shard", pa.uint32())).append(pa.field("dataset", pa.string()))
+            shard, dataset = pa.field("shard", pa.uint32()), pa.field("dataset", pa.string())
+            for name, columns in _COLUMNS.items():
+                schema = pa.schema([*(DATASETS[name].schema.field(column) for column in columns), shard])
+                select = "* exclude (url), host_of(url) as host" if "url" in columns else "*"
+                tables.fill(name, schema, _rows(readers[name], columns) if name in readers else (), select)
+            schema = pa.schema([*(REJECTS.field(name) for name in ("url_id", "url", "reason")), shard, dataset])
             host = "case when dataset in ('pages', 'corpus') then host_of(url) end as host"
-            tables.fill("rejects", keyed, rejects, f"* exclude (url), {host}")
+            tables.fill("rejects", schema, _rejects(readers), f"* exclude (url), {host}")
             measured = list(measured)
             for name, schema in MEASURES.items():
                 tables.fill(name, schema, _measured(work, [file for file in measured if file.kind == name]))
             connection.execute(_sql("views"))
             yield tables
-
-
-@contextmanager
-def _folder_next_to(path: str) -> Iterator[str]:
-    """A folder named like a spool file, so that it is removed like one if its process is killed."""
-    with tempfile.TemporaryDirectory(dir=os.path.dirname(path), prefix=os.path.basename(path)) as folder:
-        yield folder
-
-
-def _fill_dataset(tables: Tables, name: str, columns: list[str], select: str, reader: DatasetReader | None) -> None:
-    schema = pa.schema([DATASETS[name].schema.field(column) for column in columns])
-    with_shard = schema.append(pa.field("shard", pa.uint32()))
-    tables.fill(name, with_shard, _rows(reader, columns) if reader else (), select)
 
 
 def _rows(reader: DatasetReader, columns: list[str], kind: str = "data") -> Iterator[pa.RecordBatch]:
@@ -160,9 +139,10 @@ def _rows(reader: DatasetReader, columns: list[str], kind: str = "data") -> Iter
             progress.advance(batch.num_rows)
 
 
-def _rejects(reader: DatasetReader) -> Iterator[pa.RecordBatch]:
-    for batch in _rows(reader, ["url_id", "url", "reason"], "rejects"):
-        yield batch.append_column("dataset", pa.repeat(reader.name, batch.num_rows))
+def _rejects(readers: Mapping[str, DatasetReader]) -> Iterator[pa.RecordBatch]:
+    for name, reader in readers.items():
+        for batch in _rows(reader, ["url_id", "url", "reason"], "rejects"):
+            yield batch.append_column("dataset", pa.repeat(name, batch.num_rows))
 
 
 def _measured(work: Storage, wanted: Iterable[ShardFile]) -> Iterator[pa.RecordBatch]:
