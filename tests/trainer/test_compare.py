@@ -64,6 +64,7 @@ def scores(out: Path) -> dict[str, dict[str, dict[str, float]]]:
     return json.loads((out / "scores.json").read_text())
 
 
+@pytest.mark.slow
 def test_a_corpus_with_shuffled_characters_scores_worse(
     tmp_path: Path,
     corpora: dict[str, Path],
@@ -123,6 +124,7 @@ def test_the_same_corpus_twice_gives_no_difference(
     assert done.stdout.count("| no difference") == 3
 
 
+@pytest.mark.slow
 def test_a_killed_comparison_continues_to_the_same_scores(
     tmp_path: Path, corpora: dict[str, Path], trainer: TrainerProcess
 ) -> None:
