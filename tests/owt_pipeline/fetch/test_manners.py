@@ -1,4 +1,4 @@
-"""Turns at hosts and addresses, cookies, and proxies."""
+"""Turns at hosts and addresses, robots.txt, Retry-After, cookies, and proxies."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import socket
 import ssl
+import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ from owt_pipeline.fetch.answers import Received
 from owt_pipeline.fetch.manners import Cookies, Gates, Slots
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
 from tests.owt_pipeline.fetch.reading import rejects, responses
-from tests.owt_pipeline.fetch.test_live import fetch, page, serve
+from tests.owt_pipeline.fetch.test_live import fetch, outcome, page, serve
 
 __all__ = ["serve"]
 
@@ -53,6 +54,143 @@ def test_slots_are_given_in_order_and_none_is_lost_to_a_cancelled_task(count: in
     began = asyncio.run(run())
     assert began == sorted(began)
     assert {number for number, is_cancelled in enumerate(cancelled) if not is_cancelled} <= set(began)
+
+
+def test_a_host_gets_one_request_in_its_delay_and_one_connection(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
+) -> None:
+    times: dict[str, list[float]] = {}
+
+    async def note(request: Request) -> None:
+        times.setdefault(request.host, []).append(time.monotonic())
+        await asyncio.sleep(0.05)
+        await request.answer()
+
+    hosts = [f"h{i}" for i in range(20)]
+    server = serve(dict.fromkeys(hosts, note))
+    runtime = write_urls([f"http://{host}.{DOMAIN}/{p}" for host in hosts for p in range(4)])
+    started = time.monotonic()
+    manifest = fetch(runtime, server, host_delay=0.3)
+    assert manifest.counts.left == 80
+    in_all = max(map(max, times.values())) - min(map(min, times.values()))
+    assert sum(max(of_host) - min(of_host) for of_host in times.values()) > 2 * in_all  # hosts side by side
+    gaps = [b - a for host in hosts for a, b in itertools.pairwise(times[host])]
+    assert statistics.median(gaps) > 0.28, gaps  # a busy server notes some late, and then the next gap is shorter
+    for host in hosts:
+        assert all(at - started >= 0.3 * number for number, at in enumerate(times[host])), times[host]
+    assert server.most_open <= len(hosts)
+
+
+def test_several_connections_to_a_host_are_used_where_allowed(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
+) -> None:
+    now = most = 0
+
+    async def slow(request: Request) -> None:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.1)
+        now -= 1
+        await request.answer()
+
+    runtime = write_urls([f"http://slow.{DOMAIN}/{p}" for p in range(12)])
+    fetch(runtime, serve({"slow": slow}), host_connections=3)
+    assert most == 3
+
+
+def test_a_crawl_delay_in_robots_txt_is_kept(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
+) -> None:
+    times: list[float] = []
+
+    async def answer(request: Request) -> None:
+        if request.path == "/robots.txt":
+            await request.answer(b"User-agent: *\nCrawl-delay: 0.4\n")
+        else:
+            times.append(time.monotonic())
+            await request.answer()
+
+    runtime = write_urls([f"http://robots-slow.{DOMAIN}/{p}" for p in range(3)])
+    fetch(runtime, serve({"robots-slow": answer}))
+    assert all(b - a > 0.35 for a, b in itertools.pairwise(times))
+
+
+def test_robots_txt_is_requested_once_and_obeyed_for_each_path(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
+) -> None:
+    async def answer(request: Request) -> None:
+        if request.path == "/robots.txt":
+            await request.answer(b"User-agent: testbot\nDisallow: /private\nAllow: /private/but\n")
+        else:
+            await request.answer()
+
+    server = serve({"robots-some": answer})
+    paths = ["private", "private/x", "private/but/this", "public", "x"]
+    runtime = write_urls([f"http://robots-some.{DOMAIN}/{path}" for path in paths])
+    found, rejects = outcome(runtime, fetch(runtime, server))
+    assert {url.partition(f"{DOMAIN}/")[2] for url in found} == {"private/but/this", "public", "x"}
+    assert {reason for reason, _ in rejects.values()} == {"robots"}
+    assert server.requests["robots-some", "/robots.txt"] == 1
+    assert server.requests["robots-some", "/private"] == 0
+
+
+def test_robots_txt_is_requested_once_per_host_with_any_number_of_hosts(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
+) -> None:
+    hosts = [f"h{i}" for i in range(70)]
+    server = serve(dict.fromkeys(hosts, page))
+    runtime = write_urls([f"http://{host}.{DOMAIN}/{p}" for host in hosts for p in range(4)], num_shards=3)
+    assert fetch(runtime, server, connections=1).counts.left == 280
+    assert {server.requests[host, "/robots.txt"] for host in hosts} == {1}
+
+
+def test_a_dead_host_is_given_up(serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]) -> None:
+    async def hang(request: Request) -> None:
+        await asyncio.sleep(60)
+
+    server = serve({"hang": hang})
+    runtime = write_urls([f"http://hang.{DOMAIN}/{p}" for p in range(50)])
+    _, rejects = outcome(runtime, fetch(runtime, server, host_failures=3, silence_timeout=0.3))
+    assert {reason for reason, _ in rejects.values()} == {"timeout"}
+    given_up = sum("given up after 3 failures" in detail for _, detail in rejects.values())
+    assert given_up == 49  # at the end, one is tried again
+    assert sum(server.requests.values()) == 5
+
+
+def test_retry_after_is_waited_for(serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]) -> None:
+    times: list[float] = []
+
+    async def busy(request: Request) -> None:
+        times.append(time.monotonic())
+        if len(times) == 1:
+            await request.answer(b"", "503 Service Unavailable", Retry_After="2")
+        else:
+            await request.answer()
+
+    runtime = write_urls([f"http://busy.{DOMAIN}/{p}" for p in range(2)])
+    manifest = fetch(runtime, serve({"busy": busy}), host_connections=2)
+    assert manifest.counts.left == 2
+    assert times[-1] - times[0] > 1.9
+
+
+def test_a_host_whose_retry_after_is_too_long_is_not_asked_again(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
+) -> None:
+    async def closed(request: Request) -> None:
+        if request.path == "/robots.txt":
+            await request.answer(b"", "404 Not Found")
+        else:
+            await request.answer(b"", "429 Too Many Requests", Retry_After="3600")
+
+    server = serve({"closed": closed, "open": page})
+    urls = [f"http://{host}.{DOMAIN}/{i}" for host in ("closed", "open") for i in range(5)]
+    runtime = write_urls(urls, num_shards=1)
+    manifest = fetch(runtime, server)
+    assert (manifest.counts.left, manifest.counts.rejected) == (5, {"http_429": 5})
+    assert sum(count for (host, _), count in server.requests.items() if host == "closed") == 2  # one is for robots.txt
+    details = sorted(detail for _, detail in rejects(runtime, manifest).values())
+    assert details == ["not asked: the host answered 429 and asked for 3,600 s"] * 5
 
 
 def test_an_address_has_a_delay_and_a_limit_of_requests_over_all_its_hosts(
