@@ -18,7 +18,7 @@ import re
 
 from lxml import etree
 
-from owt_pipeline.extract.containers import Container, container_of, forget_title, misnamed, words_of
+from owt_pipeline.extract.containers import Container, container_of, misnamed, rename, without_title, words_of
 from owt_pipeline.extract.formulas import formula_of, is_drawn
 from owt_pipeline.extract.layout import code_of, code_of_table, is_preformatted, language_of, rows_of_data
 from owt_pipeline.extract.names import BLOCK, HEADINGS, INLINE, LINES_OF_CODE, NOT_TEXT, has_hidden_class, is_hidden
@@ -131,6 +131,7 @@ class _Reader:
         self.open_shortcodes: list[int] = []  # blocks in which a shortcode begins but does not end
         self._root = root
         self._title: str | None = None  # the words of the page's title, once needed
+        self._without_title: dict[str, str] = {}  # names of containers → those that are not the title
         self._notes = notes  # id of an element → the label of the first reference to it
         self._pieces: list[str] = []
         self._has_marks = False
@@ -149,10 +150,7 @@ class _Reader:
                 return
         container = container_of(element, tag, parent)
         if misnamed(container):
-            if self._title is None:
-                title = next(self._root.iter("title"), None) if self._root is not None else None
-                self._title = "" if title is None else words_of(text_of(title))
-            forget_title(container, self._title)
+            self._forget_title(container)
         self.containers.append(container)
         if self._notes:
             container.note = self._notes.get(element.get("id"), "")
@@ -168,6 +166,17 @@ class _Reader:
         if self._pieces:
             self._end_block(inner, index)
         container.end = len(self.containers)
+
+    def _forget_title(self, container: Container) -> None:
+        """Remove a container's names that are the page's title; a page has many containers of the same names."""
+        kept = self._without_title.get(container.names)
+        if kept is None:
+            if self._title is None:
+                title = next(self._root.iter("title"), None) if self._root is not None else None
+                self._title = "" if title is None else words_of(text_of(title))
+            kept = self._without_title[container.names] = without_title(container.names, self._title)
+        if kept != container.names:
+            rename(container, kept)
 
     def _read_special(
         self, element: etree._Element, tag: str, container: Container, index: int, form: str, depth: int

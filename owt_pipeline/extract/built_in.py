@@ -31,7 +31,6 @@ from owt_pipeline.extract.tree import parse
 logging.getLogger("trafilatura").setLevel(logging.CRITICAL)  # its problems with a page become reject rows
 
 _LITTLE_TEXT = 250  # characters; a page with less text may be filled by a script
-_MUCH_SHOWN = 3000  # characters in all blocks; such a page has no longer text elsewhere
 
 
 def blocks(settings: Settings) -> Extract:
@@ -64,26 +63,18 @@ def _extract(page: Page, settings: Settings, model: Model) -> Extracted | None:
     favor, comments = FAVORS[settings.favor], settings.include_comments
     content = without_notice(main_content(found, containers, head, model, favor, comments=comments))
     text = plain_text(content)
+    as_markdown = settings.text_format == "markdown"
     # Decided by the plain text for both formats, so that they have the same content.
-    elsewhere = _from_elsewhere(page, root, head.data, found, settings) if len(text) < _LITTLE_TEXT else ""
-    text = elsewhere or (markdown(content, containers) if settings.text_format == "markdown" else text)
+    embedded = _embedded(root, head.data, found, as_markdown) if len(text) < _LITTLE_TEXT else ""
+    text = embedded or (markdown(content, containers) if as_markdown else text)
     left_out = max(len(found) - MOST_BLOCKS, 0) or None
     return Extracted(text, **metadata, blocks_left_out=left_out) if text else None
 
 
-def _from_elsewhere(page: Page, root: etree._Element, data: list[Any], found: list[Block], settings: Settings) -> str:
-    """The page's text from embedded data or by trafilatura, if longer than all its blocks together; else ""."""
-    shown = sum(block.chars for block in found)
-    if shown > _MUCH_SHOWN:
-        return ""
-    least, as_markdown = max(_LITTLE_TEXT, shown), settings.text_format == "markdown"
+def _embedded(root: etree._Element, data: list[Any], found: list[Block], as_markdown: bool) -> str:
+    """The page's text from its embedded data if longer than all its blocks together; else ""."""
     text = embedded_text(root, data, partial(_all_text, as_markdown), "\n\n" if as_markdown else "\n")
-    if len(text) <= least:
-        from trafilatura import extract  # rarely needed, and importing it takes as long as a hundred pages
-
-        output_format = "markdown" if as_markdown else "txt"
-        text = extract(page.html, output_format=output_format, fast=True, include_comments=False) or ""
-    return text if len(text) > least else ""
+    return text if len(text) > max(_LITTLE_TEXT, sum(block.chars for block in found)) else ""
 
 
 def _all_text(as_markdown: bool, html: str) -> str:

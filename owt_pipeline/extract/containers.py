@@ -57,14 +57,18 @@ def misnamed(container: Container) -> bool:
     return bool(container.kind & (CHROME | COMMENT | HIDDEN)) and "-" in container.names
 
 
-def forget_title(container: Container, title: str) -> None:
-    """Remove names that are the page's title as a slug: `the-modal-verbs` is not a modal dialog."""
-    names = container.names.split()
-    kept = [name for name in names if not is_slug(name, title)]
-    if len(kept) < len(names):
-        container.names = " ".join(kept)
-        kind, container.names_content = read_name(container.tag, container.names, "")
-        container.kind = kind | container.kind & UNSHOWN
+def without_title(names: str, title: str) -> str:
+    """`names` without those that are the page's title as a slug: `the-modal-verbs` is not a modal dialog."""
+    found = names.split()
+    kept = [name for name in found if not is_slug(name, title)]
+    return " ".join(kept) if len(kept) < len(found) else names
+
+
+def rename(container: Container, names: str) -> None:
+    """Give it only these of its names."""
+    container.names = names
+    kind, container.names_content = read_name(container.tag, names, "")
+    container.kind = kind | container.kind & UNSHOWN
 
 
 def words_of(text: str) -> str:

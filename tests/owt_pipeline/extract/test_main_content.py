@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -144,6 +146,11 @@ def test_article_in_linked_data_is_read_if_the_markup_has_none() -> None:
     data = '<script type="application/ld+json">{"@graph":[{"@type":"NewsArticle","articleBody":"%s"}]}</script>'
     assert extract(page("<div id=root></div>", data % (SENTENCE * 5).strip())) == (SENTENCE * 5).strip()
     assert extract(page(f"<article>{P * 3}</article>", data % "teaser")).count("quick brown") == 9
+
+
+def test_a_page_with_little_text_costs_no_import_of_another_extractor() -> None:
+    code = "import sys\nfrom owt_pipeline import extract\nextract(sys.argv[1])\nassert 'trafilatura' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code, page("<p>A short text.</p>")], check=True)
 
 
 def test_text_of_a_page_does_not_depend_on_earlier_pages() -> None:
