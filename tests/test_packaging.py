@@ -17,6 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from owt_pipeline import __version__
+from owt_pipeline.ledger import plan
 from tests.conftest import REPOSITORY
 from tests.engines.environments import bare, wheel
 
@@ -97,6 +98,12 @@ def test_everything_imported_is_declared() -> None:
     known = declared(*extras, "dev") | IMPORTED_UNDECLARED.keys()
     missing = {name: files for name, files in imported().items() if name not in known}
     assert not missing, missing
+
+
+def test_every_kind_of_file_that_shapes_bytes_is_in_the_digest_of_the_code() -> None:
+    paths = [path for package in ("owt_pipeline", "schemas") for path in (REPOSITORY / package).rglob("*.*")]
+    kinds = {path.suffix for path in paths if path.is_file() and "__pycache__" not in path.parts}
+    assert kinds - {".typed", ".yaml"} == set(plan._SHAPING)
 
 
 def test_everything_declared_is_imported() -> None:

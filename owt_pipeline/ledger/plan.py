@@ -289,6 +289,7 @@ OURS = "owt-pipeline"
 ALWAYS = ("pyarrow",)
 """Distributions that shape every dataset; a stage names its own (`Stage.libraries`)."""
 MISSING = "not installed"
+_SHAPING = (".py", ".sql", ".npz", ".txt", ".toml", ".md", ".html", ".css", ".js")  # kinds of files of this package
 
 
 def versions_of(names: Iterable[str]) -> dict[str, str]:
@@ -327,12 +328,12 @@ def _listed(versions: Mapping[str, str], others: Mapping[str, str]) -> str:
 
 @functools.cache
 def code_digest() -> str:
-    """Eight hex digits of a digest of this package's code and of the model, lists and templates that it reads."""
-    digest, suffixes = hashlib.sha256(), (".py", ".npz", ".txt", ".toml", ".md", ".html", ".css", ".js")
+    """Eight hex digits of a digest of this package's code and of the queries, model, lists and templates it reads."""
+    digest = hashlib.sha256()
     package = sys.modules["owt_pipeline"]
     for module in (package, schemas):
         root = Path(str(module.__file__)).parent
-        for path in sorted(path for path in root.rglob("*") if path.suffix in suffixes):
+        for path in sorted(path for path in root.rglob("*") if path.suffix in _SHAPING):
             digest.update(f"{path.relative_to(root.parent).as_posix()}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:8]
 

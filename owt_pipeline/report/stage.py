@@ -31,7 +31,7 @@ from owt_pipeline.report.comparisons import (
 from owt_pipeline.report.figures import figures, times
 from owt_pipeline.report.measures import measure, rows_of_shards
 from owt_pipeline.report.page import page
-from owt_pipeline.report.tables import open_tables
+from owt_pipeline.report.tables import digest_of_queries, open_tables
 from owt_pipeline.storage.folder import Storage, describe_source
 from schemas import DATASETS, option
 from schemas.manifest import Counts, ShardRecord
@@ -130,7 +130,7 @@ class Report(Stage):
         return shaping_options(options) | ({"_reports of the bases": digests} if digests else {})
 
     def sources(self, options: Options) -> list[dict[str, Any]]:
-        found = []
+        found: list[dict[str, Any]] = [{"name": "the queries", "sha256": digest_of_queries()}]
         if options.reference_domains:
             found.append(describe_source(options.reference_domains))
         if options.training:

@@ -7,6 +7,7 @@ memory.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -44,6 +45,7 @@ _COLUMNS = {
 }
 """The columns that are read of each dataset; its table has `host` in place of `url`."""
 
+_QUERIES = files("owt_pipeline.report") / "queries"
 _ROWS = 1 << 16
 
 Row = dict[str, Any]
@@ -151,5 +153,11 @@ def _measured(work: Storage, wanted: Iterable[ShardFile]) -> Iterator[pa.RecordB
             yield from arrow_batches(source, None, _ROWS)
 
 
+def digest_of_queries() -> str:
+    """SHA-256 of all queries, which may be changed: then the report is made again."""
+    names = sorted(entry.name.removesuffix(".sql") for entry in _QUERIES.iterdir())
+    return hashlib.sha256("\n".join(f"{name}\n{_sql(name)}" for name in names).encode()).hexdigest()
+
+
 def _sql(name: str) -> str:
-    return (files("owt_pipeline.report") / "queries" / f"{name}.sql").read_text(encoding="utf-8")
+    return (_QUERIES / f"{name}.sql").read_text(encoding="utf-8")
