@@ -19,6 +19,7 @@ from owt_pipeline.ledger.bases import Base
 from owt_pipeline.ledger.dataset import DatasetReader, is_discarded
 from schemas import DATASETS, Reason
 from schemas.manifest import Manifest
+from schemas.reasons import TEMPORARY
 
 KNOWN = pa.schema(
     [
@@ -38,8 +39,6 @@ AGAIN = pa.schema([KNOWN.field("bucket"), KNOWN.field("base"), *DATASETS["urls"]
 """A row of a base's `urls/` that is collected again."""
 
 KEPT = "kept"
-TEMPORARY = frozenset(map(str, (Reason.TIMEOUT, Reason.HTTP_503, Reason.HTTP_5XX, Reason.ROBOTS_UNREACHABLE)))
-"""Reasons of fetch for which a URL may be collected again."""
 
 _LOW = r"^score (?P<score>-?[0-9]+)(?:, -?[0-9]+ with earlier runs)?; (?:submission (?P<id>[^,]+), )?"
 _DUPLICATES = {"exact": Reason.EXACT_DUPLICATE, "near": Reason.NEAR_DUPLICATE}
@@ -107,8 +106,8 @@ class BaseReader:
 
     def _again(self, shard: int, outcomes: pa.DictionaryArray) -> np.ndarray:
         """Which URLs are collected again."""
-        wanted = [text.startswith("rejected by fetch: ") and text.split()[-1] in TEMPORARY
-                  for text in outcomes.dictionary.to_pylist()]  # fmt: skip
+        temporary = {f"rejected by fetch: {reason}" for reason in TEMPORARY}
+        wanted = [text in temporary for text in outcomes.dictionary.to_pylist()]
         again = np.array(wanted)[outcomes.indices.to_numpy()]
         if self.failed_before is None or not again.any() or self._asked_last(shard) >= self.failed_before:
             return np.zeros(len(outcomes), bool)

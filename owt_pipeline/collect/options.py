@@ -69,8 +69,8 @@ class Options:
     )
     retry_bases: bool = option(
         False,
-        "also collect the URLs of the bases (--base) whose fetch failed temporarily: a timeout, an error 5xx, an "
-        "unreadable robots.txt",
+        "also collect the URLs of the bases (--base) whose fetch failed temporarily, for the reasons of fetch "
+        "--retry_failed",
     )
     retry_after_days: float = option(
         7.0, "with --retry_bases: retry only URLs last requested at least this many days ago", minimum=0.0

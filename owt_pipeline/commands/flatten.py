@@ -23,7 +23,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from owt_pipeline import progress
-from owt_pipeline.collect.earlier import TEMPORARY
 from owt_pipeline.command_line import Command, CommandParser, add_output_flags, at_least, configure_output
 from owt_pipeline.commands.run import REMADE, check_folder, recorded_options, recorded_stages, run_stages
 from owt_pipeline.dedupe.collection import read_collection
@@ -42,6 +41,7 @@ from owt_pipeline.stages import load
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, Reason
 from schemas.manifest import Counts, Manifest, ShardRecord
+from schemas.reasons import TEMPORARY
 
 _MERGED: dict[str, tuple[str, ...]] = {"urls": (), "pages": ("urls",), "documents": ("pages",), "clean": ("documents",)}
 """The datasets that are merged row by row, with their inputs."""
@@ -212,7 +212,7 @@ def _taken_up_again(options: Flattened) -> list[np.ndarray]:
         if any(later.manifest.options.get("retry_bases") for later in collected[number:]):
             failed = found
             for batch in reader.batches(kind="rejects", columns=["url_id", "reason"], rows=_ROWS):
-                temporary = pc.is_in(batch["reason"], pa.array(sorted(TEMPORARY)))
+                temporary = pc.is_in(batch["reason"], pa.array(sorted(map(str, TEMPORARY))))
                 failed = [*failed, batch["url_id"].filter(temporary).to_numpy()]
             ids = np.concatenate(failed)
             for later in collected[number:]:

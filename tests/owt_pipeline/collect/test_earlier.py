@@ -15,6 +15,8 @@ from owt_pipeline.commands.verify import verify
 from owt_pipeline.formats.urls import url_id
 from owt_pipeline.ledger.bases import pin
 from owt_pipeline.storage.folder import Storage
+from schemas import Reason
+from schemas.reasons import TEMPORARY
 from tests.owt_pipeline.collect.collecting import Collected, collect
 from tests.owt_pipeline.collect.test_stage import write_dump
 from tests.owt_pipeline.making import publish_rows
@@ -141,6 +143,17 @@ def test_temporary_failures_are_retried_once_they_are_old_enough(tmp_path: Path,
     details = {row["url"]: row["detail"] for row in run.rejects}
     assert details[PAGES["timeout"]].startswith("2024-01: rejected by fetch: timeout; taken up again; submission x101")
     assert abs(run.manifest.properties["retried_as_of"] - time.time()) < 600
+
+
+def test_what_fetch_would_retry_is_what_a_later_run_takes_up(tmp_path: Path) -> None:
+    reasons = [reason for reason in Reason if reason.stage == "fetch"]
+    dump = write_dump(tmp_path / "RS_1.zst", [post(page, page) for page in range(len(reasons))])
+    first = month(tmp_path / "2024-01", dump, num_shards=1)
+    failed = {row["url_id"]: reason for row, reason in zip(first.urls, reasons, strict=True)}
+    finish(first, pages=((), [{"url_id": number, "reason": reason} for number, reason in failed.items()]))
+    dump = write_dump(tmp_path / "RS_2.zst", [post(99, 99)])
+    run = month(tmp_path / "2024-02", dump, [first.workdir], retry_bases=True)
+    assert {failed[row["url_id"]] for row in run.urls if row["url_id"] in failed} == TEMPORARY
 
 
 def test_urls_of_imported_text_are_known_too(tmp_path: Path) -> None:
