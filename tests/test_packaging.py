@@ -18,6 +18,7 @@ from packaging.requirements import Requirement
 
 from owt_pipeline import __version__
 from owt_pipeline.ledger import plan
+from owt_pipeline.stages import ORDER, load
 from tests.conftest import REPOSITORY
 from tests.engines.environments import bare, wheel
 
@@ -104,6 +105,24 @@ def test_every_kind_of_file_that_shapes_bytes_is_in_the_digest_of_the_code() -> 
     paths = [path for package in ("owt_pipeline", "schemas") for path in (REPOSITORY / package).rglob("*.*")]
     kinds = {path.suffix for path in paths if path.is_file() and "__pycache__" not in path.parts}
     assert kinds - {".typed", ".yaml"} == set(plan._SHAPING)
+
+
+SHAPES_NO_BYTES = {
+    **dict.fromkeys(("numpy", "orjson", "xxhash"), "exact by definition: integers, JSON, XXH3"),
+    **dict.fromkeys(("praw", "prawcore", "aiohappyeyeballs", "httptools", "protego", "yarl"), "of requests"),
+    **dict.fromkeys(("msgspec", "apache-beam"), "of messages between processes"),
+    "numba": "of the same integers",
+    "pyarrow": "named by every stage",
+    "resiliparse": "named by the extractor's own version",
+}
+
+
+@pytest.mark.parametrize("name", [*ORDER, "import"])
+def test_a_stage_names_the_libraries_of_its_room_that_shape_bytes(name: str) -> None:
+    stage = load(name)
+    room = "/".join(type(stage).__module__.split(".")[:2]) + "/"
+    used = {library for library, files in imported().items() if any(file.startswith(room) for file in files)}
+    assert used - set(map(normalized, stage.libraries)) <= SHAPES_NO_BYTES.keys()
 
 
 def test_everything_declared_is_imported() -> None:

@@ -54,6 +54,7 @@ class Export(Stage):
     output = "corpus"
     options = ExportOptions
     version = 4
+    libraries = ("jinja2",)
     steps = (Step(export, rows=rows_of_input, spread="shards"),)
     shard_local = True
     example = "owt export --workdir runs/2013 --rules exact --min_similarity 0.9"

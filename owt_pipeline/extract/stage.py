@@ -47,7 +47,7 @@ class Extract(Stage):
     output = "documents"
     options = Options
     version = 13
-    libraries = ("lxml", "trafilatura")
+    libraries = ("lxml", "chardet", "trafilatura")
     steps = (Step(extract_shard, rows=rows_of_input),)
     shard_local = True
     example = "owt extract --workdir run --favor precision"

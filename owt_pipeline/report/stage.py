@@ -111,7 +111,7 @@ class Report(Stage):
     output = "report"
     options = Options
     version = 9
-    libraries = ("duckdb", "tld")
+    libraries = ("duckdb", "jinja2", "lxml", "lxml_html_clean", "tld")
     steps = (
         Step(
             measure,
