@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from owt_pipeline.command_line import Command, CommandParser
 from owt_pipeline.errors import UsageError, UserError
 from owt_pipeline.export.card import rendered
+from owt_pipeline.ledger.bases import has_new_takedowns, out_of_date
 from owt_pipeline.ledger.dataset import DatasetReader, read_manifest
 from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lease import mention_running
@@ -70,6 +71,11 @@ def _publish(arguments: argparse.Namespace) -> int:
     workdir = Storage(arguments.workdir)
     mention_running(workdir)
     corpus, tokens = DatasetReader.open(workdir, "corpus"), DatasetReader.open(workdir, "tokens")
+    if has_new_takedowns(workdir, corpus.manifest) or "corpus" in out_of_date(workdir):
+        raise UserError(
+            f"{workdir}/corpus was made before the list of takedowns changed, here or in a base: run `owt run` with "
+            "the same settings, then publish"
+        )
     fraction = float(tokens.manifest.options["val_fraction"])
     configs = ("urls",) if arguments.urls_only else ("corpus", "urls")
     uploads = plan(corpus, configs, fraction)

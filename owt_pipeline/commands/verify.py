@@ -21,7 +21,7 @@ from owt_pipeline import progress
 from owt_pipeline.command_line import Command, CommandParser, add_output_flags, configure_output
 from owt_pipeline.commands.history import keeper_of
 from owt_pipeline.errors import UserError
-from owt_pipeline.ledger.bases import BASES, open_chain, out_of_date
+from owt_pipeline.ledger.bases import BASES, FORGOTTEN, has_new_takedowns, open_chain, out_of_date
 from owt_pipeline.ledger.commit import Listing
 from owt_pipeline.ledger.dataset import DatasetReader, is_discarded, read_manifest, require_run
 from owt_pipeline.storage.folder import Storage
@@ -119,6 +119,8 @@ def _examine(workdir: Storage, manifest: Manifest, manifests: dict[str, Manifest
             finding.problems.append(f"{dataset}/, from which this was made, is not finished or damaged")
         elif manifests[dataset].digest != digest:
             finding.problems.append(f"{dataset}/ has changed since this was made from it: run {manifest.stage} again")
+    if manifest.dataset == "corpus" and has_new_takedowns(workdir, manifest):
+        finding.problems.append(f"{FORGOTTEN} has changed since this was made: run export again")
     reader = DatasetReader(workdir, manifest)
     files = reader.table_of_files.files
     if is_discarded(workdir, manifest.dataset):

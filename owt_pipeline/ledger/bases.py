@@ -346,15 +346,23 @@ def _look_at(base: Storage, uri: str, name: str = "") -> Base:
                     f"base {base} is not finished: {made}/ was made from another {dataset}/ than it has now; finish "
                     "it (`owt run`) first"
                 )
-    forgotten = base.sha256(FORGOTTEN) if base.exists(FORGOTTEN) else ""
-    listed = next((s["sha256"] for s in manifests["corpus"].sources if s.get("name") == FORGOTTEN), "")
-    if forgotten != listed:
+    if has_new_takedowns(base, manifests["corpus"]):
         raise UserError(
             f"base {base} is not finished: its {FORGOTTEN} has changed since corpus/ was made; finish it (`owt run`) "
             "first"
         )
     name = name or place_of(base).rpartition("/")[2]
-    return Base(name, base, manifests, Pinned(uri, name, found, forgotten))
+    return Base(name, base, manifests, Pinned(uri, name, found, _digest_of_takedowns(base)))
+
+
+def has_new_takedowns(workdir: Storage, corpus: Manifest) -> bool:
+    """Whether the run's list of takedowns has changed since its corpus was made."""
+    applied = next((source["sha256"] for source in corpus.sources if source.get("name") == FORGOTTEN), "")
+    return bool(applied != _digest_of_takedowns(workdir))
+
+
+def _digest_of_takedowns(workdir: Storage) -> str:
+    return workdir.sha256(FORGOTTEN) if workdir.exists(FORGOTTEN) else ""
 
 
 def _check(run: Storage, base: Base, pinned: Pinned) -> str:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from owt_pipeline.commands import publish
+from owt_pipeline.commands import publish, verify
 from tests.owt_pipeline.runs import copy_of, manifest_of, run_owt, shard_file
 from tests.servers.hub import Hub, environment_of, hub_server
 
@@ -104,6 +104,19 @@ def test_the_corpus_is_published_and_again_after_a_takedown(small_run: Path, tmp
         ids = {url_id for shard in shards for url_id in shard["url_id"].to_pylist()}
         rows = sorted(zip(loaded[split]["url_id"], loaded[split]["text"], strict=True))
         assert rows == [row for row in expected if row[0] in ids]
+
+
+def test_a_takedown_that_is_only_on_the_list_is_not_published(
+    small_run: Path, tmp_path: Path, published: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As after an `owt forget` that was killed before export ran."""
+    run = copy_of(small_run, tmp_path / "run")
+    (run / "forgotten.jsonl").write_text('{"domain": "demo.test", "detail": "on request"}\n')
+    with hub_server() as hub:
+        assert "before the list of takedowns changed" in published(hub, run, "--yes", code=1)
+        assert not hub.commits
+    assert verify.main(["--workdir", str(run)]) != 0
+    assert "forgotten.jsonl has changed since this was made: run export again" in capsys.readouterr().out
 
 
 def test_a_list_of_urls_holds_nothing_of_the_pages(small_run: Path, tmp_path: Path, published: Run) -> None:
