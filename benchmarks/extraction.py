@@ -183,8 +183,8 @@ def measure_stage(warc: Path) -> None:
         rates = []
         for workers in (1, 2):
             owt("extract", *common, "--workers", str(workers))
-            log = json.loads((workdir / "run-log.jsonl").read_text().splitlines()[-1])
-            rates.append(COPIES * len(pages) / log["seconds"])
+            log = [json.loads(entry) for entry in (workdir / "run-log.jsonl").read_text().splitlines()]
+            rates.append(COPIES * len(pages) / [entry for entry in log if "stage" in entry][-1]["seconds"])
             rmtree(workdir / "documents")
             rmtree(workdir / "ledger/documents")
     print(
