@@ -22,6 +22,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from owt_pipeline import progress
@@ -202,7 +203,10 @@ class ShardWriter:
 
 
 class _Sink:
-    """A Parquet or Arrow file being written, ROW_GROUP_BYTES at a time, as one row group or several smaller ones."""
+    """A Parquet or Arrow file being written, ROW_GROUP_BYTES at a time, as one row group or several smaller ones.
+
+    Where a group ends depends on the rows alone, not on the batches in which they came.
+    """
 
     def __init__(
         self, place: str, file: HashingFile, schema: pa.Schema, file_format: str, row_group_bytes: int | None = None
@@ -222,10 +226,15 @@ class _Sink:
         if not rows.schema.equals(self.schema):
             raise LedgerError(f"{self.place}: rows of schema {rows.schema} for {self.schema}")
         self.file.rows += rows.num_rows
-        self._waiting.append(rows)
-        self._waiting_bytes += rows.nbytes
-        if self._waiting_bytes >= ROW_GROUP_BYTES:
-            self.flush()
+        sizes = _bytes_of_rows(rows)
+        while rows.num_rows:
+            filled = np.cumsum(sizes) + self._waiting_bytes
+            count = min(int(np.searchsorted(filled, ROW_GROUP_BYTES)) + 1, rows.num_rows)
+            self._waiting.append(rows.slice(0, count))
+            self._waiting_bytes = int(filled[count - 1])
+            rows, sizes = rows.slice(count), sizes[count:]
+            if self._waiting_bytes >= ROW_GROUP_BYTES:
+                self.flush()
 
     def flush(self) -> None:
         if self._waiting:
@@ -237,6 +246,21 @@ class _Sink:
     def close(self) -> None:
         self.flush()
         self._writer.close()
+
+
+def _bytes_of_rows(rows: pa.RecordBatch) -> np.ndarray:
+    """About how many bytes each row has, int64 (rows,): texts and lists by their length, other values eight."""
+    sizes = np.full(rows.num_rows, 8 * rows.num_columns)
+    for column in rows.columns:
+        if pa.types.is_list(column.type):
+            sizes += pc.fill_null(pc.list_value_length(column), 0).to_numpy() * _item_bytes(column.type.value_type)
+        elif pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+            sizes += pc.fill_null(pc.binary_length(column), 0).to_numpy()
+    return sizes
+
+
+def _item_bytes(kind: pa.DataType) -> int:
+    return kind.bit_width // 8 if pa.types.is_primitive(kind) else 8
 
 
 class Listing:

@@ -24,8 +24,8 @@ ROWS = 25_000
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StageRun:
-    """Three shards with row groups of up to 5,000 rows."""
-    monkeypatch.setattr(commit, "ROW_GROUP_BYTES", 1)
+    """Three shards with two row groups each."""
+    monkeypatch.setattr(commit, "ROW_GROUP_BYTES", 1_000_000)
     write_clean(tmp_path, [f"text {i}" for i in range(ROWS)], 3)
     return planned(tmp_path)
 

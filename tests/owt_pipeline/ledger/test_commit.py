@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import random
 import signal
 from collections.abc import Iterator
 from itertools import product
@@ -15,6 +16,7 @@ import pytest
 
 from owt_pipeline.engine.stage import read_record
 from owt_pipeline.errors import UserError
+from owt_pipeline.ledger import commit
 from owt_pipeline.ledger.commit import Listing, ShardWriter, publish, record_name, work_of
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.storage.folder import Storage
@@ -192,6 +194,41 @@ def test_a_file_that_goes_before_publication_is_an_error_that_names_it(workdir: 
     workdir.delete(path)
     with pytest.raises(UserError, match="is missing, since the stage wrote it: run the same command again"):
         published(workdir)
+
+
+def test_a_file_depends_on_its_rows_alone_not_on_the_batches_in_which_they_came(
+    workdir: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit, "ROW_GROUP_BYTES", 5_000)
+    kinds = [
+        ("url_id", pa.uint64()),
+        ("text", pa.string()),
+        ("words", pa.list_(pa.uint16())),
+        ("s", pa.list_(pa.string())),
+    ]
+    schema = pa.schema([pa.field(name, kind) for name, kind in kinds])
+    rng = random.Random(7)
+    columns: dict[str, list[Any]] = {
+        "url_id": list(range(500)),
+        "text": [rng.choice([None, "ö" * rng.randrange(400)]) for _ in range(500)],
+        "words": [rng.choice([None, [1] * rng.randrange(90)]) for _ in range(500)],
+        "s": [rng.choice([None, ["a"] * rng.randrange(9)]) for _ in range(500)],
+    }
+    columns["text"][250] = "x" * 20_000  # more than a row group
+    rows = pa.RecordBatch.from_pydict(columns, schema=schema)
+
+    written = set()
+    for attempt, most in enumerate([1, 7, 90, 500]):
+        to = workdir / str(attempt)
+        with ShardWriter(to, records_of(to), 0, {"": schema}, dataset="clean") as writer:
+            writer.enter(500)
+            start = 0
+            while start < 500:
+                count = rng.randint(1, most) if most < 500 else 500
+                writer.write(rows.slice(start, count))
+                start += count
+        written.add(tuple(file.sha256 for file in read_record(records_of(to), record_name(0)).files))
+    assert len(written) == 1
 
 
 def test_files_of_somebody_else_in_a_dataset_are_left_alone(workdir: Storage) -> None:
