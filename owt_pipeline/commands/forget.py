@@ -163,9 +163,9 @@ def resolve(request: Takedowns, readers: Mapping[str, DatasetReader]) -> Resolve
 
     Were a duplicate left off the list, deduplication with other options could bring the text back under its URL.
     """
-    named = _held(readers, "clean", request)
+    named = _documents(readers, request)
     copy_of = _copies(readers["duplicates"], named) if "duplicates" in readers else {}
-    urls = _held(readers, "clean", Takedowns({key: Takedown(None, "") for key in copy_of})) if copy_of else {}
+    urls = _documents(readers, Takedowns({key: Takedown(None, "") for key in copy_of})) if copy_of else {}
     with_urls = {key: Takedown(t.url or named.get(key), t.detail) for key, t in request.ids.items()}
     repeats = {
         key: Takedown(urls.get(key), f"repeats {named[kept] or kept}, which was taken down")
@@ -187,10 +187,21 @@ def _copies(decisions: DatasetReader, named: Mapping[int, str | None]) -> dict[i
     return {key: stays for key, stays in found.items() if key not in named}
 
 
-def _held(readers: Mapping[str, DatasetReader], dataset: str, wanted: Takedowns) -> dict[int, str | None]:
+def _documents(readers: Mapping[str, DatasetReader], wanted: Takedowns) -> dict[int, str | None]:
+    """The documents of clean/ that are on a list, with their URLs; corpus/ and its rejects have them too."""
+    if "clean" in readers:
+        return _held(readers, "clean", wanted)
+    return _held(readers, "corpus", wanted) | _held(readers, "corpus", wanted, "rejects")
+
+
+def _held(
+    readers: Mapping[str, DatasetReader], dataset: str, wanted: Takedowns, kind: str = "data"
+) -> dict[int, str | None]:
     """The documents of a dataset that are on a list, with their URLs."""
     found: dict[int, str | None] = {}
-    for batch in readers[dataset].batches(columns=["url_id", "url"], rows=1 << 16) if dataset in readers else ():
+    if dataset not in readers:
+        return found
+    for batch in readers[dataset].batches(kind=kind, columns=["url_id", "url"], rows=1 << 16):
         for row, _ in wanted.of(batch["url_id"].to_numpy(), batch["url"]):
             found[batch["url_id"][row].as_py()] = batch["url"][row].as_py()
     return found

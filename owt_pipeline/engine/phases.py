@@ -88,7 +88,7 @@ def _plan_stage(stage: Stage, options: Any, runtime: Runtime, replaces: str | No
         return found
     plan, inputs, output = found
     _check_replaceable(stage, options, plan, output, workdir)
-    inputs = {name: reader for name, reader in inputs.items() if _is_at_hand(stage, reader)}
+    inputs = {name: reader for name, reader in inputs.items() if _is_at_hand(stage, reader, plan, output)}
     plan = with_shards(plan, stage, options, inputs, workdir)
     finished = finished_parts(workdir, stage.output, plan, output, stage.lists)
     kept, why = finished.kept, finished.why
@@ -286,10 +286,15 @@ def _skew_of(run: StageRun) -> dict[str, Any]:
     return {"version_skew": {"run": dict(run.runtime.versions), "workers": others}} if others else {}
 
 
-def _is_at_hand(stage: Stage, reader: DatasetReader) -> bool:
-    """Whether an input can be read; raises UserError if a required one was discarded."""
+def _is_at_hand(stage: Stage, reader: DatasetReader, plan: Plan, output: Output) -> bool:
+    """Whether the stage has an input; raises UserError if a required one was discarded and is needed."""
     discarded = is_discarded(reader.workdir, reader.name)
     if discarded and reader.name in stage.inputs:
+        if output.manifest is not None and not output.problems:
+            before = Plan.of_manifest(output.manifest, [])
+            plan = msgspec.structs.replace(plan, num_shards=before.num_shards)
+            if stage.does_without(reader.name, reader.workdir, before, plan):
+                return True
         raise UserError(
             f"{stage.name} has to run and reads {reader.name}/, which was discarded: `owt discard "
             f"{reader.manifest.stage} --undo --workdir {reader.workdir}` lets the next run make it again"

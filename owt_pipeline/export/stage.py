@@ -12,13 +12,19 @@ import pyarrow.compute as pc
 
 from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
 from owt_pipeline.export.card import LANGUAGE, card
-from owt_pipeline.export.takedowns import Takedowns, forgotten_in_shards, takedowns_of_chain
-from owt_pipeline.ledger.bases import FORGOTTEN
+from owt_pipeline.export.takedowns import (
+    Takedowns,
+    corpus_in_place_of_clean,
+    forgotten_in_shards,
+    takedowns_of_chain,
+)
+from owt_pipeline.ledger.bases import FORGOTTEN, folders_of_chain
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader, Outcome, read_manifest, rejects_batch
 from owt_pipeline.ledger.exchange import Slice
+from owt_pipeline.ledger.plan import Plan
 from owt_pipeline.storage.folder import Storage
-from schemas import DATASETS, Reason, option
+from schemas import DATASETS, REJECTS, Reason, option
 from schemas.manifest import Counts, ShardRecord
 from schemas.settings import shaping_options
 
@@ -30,15 +36,24 @@ class ExportOptions:
 
 
 def export(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    """Write one shard of the corpus; the shard's decisions are held in memory."""
+    """Write one shard of the corpus, from clean/ or, if that was discarded, from the corpus itself (`does_without`).
+
+    The shard's decisions and rejects are held in memory; the rejects are ordered by url_id.
+    """
     takedowns = takedowns_of_chain(run.workdir, [base.workdir for base in run.bases])
     chosen = chosen_decisions(run.inputs["duplicates"].table(shard), run.options)
-    for batch in run.inputs["clean"].batches(shard, rows=1024):
+    before = corpus_in_place_of_clean(run.workdir)
+    rejects: list[pa.RecordBatch] = []
+    for batch in (before or run.inputs["clean"]).batches(shard, rows=1024):
         documents, forgotten = forget(batch, takedowns)
-        writer.enter(forgotten.num_rows)
-        writer.reject(forgotten)
         kept, repeated = apply_decisions(documents, chosen)
-        writer.add(documents.num_rows, Outcome(kept, repeated, _sizes(kept)))
+        rejects += [forgotten, repeated]
+        writer.add(batch.num_rows, Outcome(kept, stats=_sizes(kept)))
+    for batch in before.batches(shard, kind="rejects", rows=1024) if before else ():
+        rejects += forget(batch, takedowns)
+        writer.enter(batch.num_rows)
+    for batch in pa.Table.from_batches(rejects, REJECTS).sort_by("url_id").combine_chunks().to_batches():
+        writer.reject(batch)
 
 
 class Export(Stage):
@@ -53,7 +68,7 @@ class Export(Stage):
     lists = (FORGOTTEN,)
     output = "corpus"
     options = ExportOptions
-    version = 4
+    version = 5
     libraries = ("jinja2",)
     steps = (Step(export, rows=rows_of_input, spread="shards"),)
     shard_local = True
@@ -61,6 +76,18 @@ class Export(Stage):
 
     def listed(self, workdir: Storage, inputs: Mapping[str, DatasetReader]) -> Callable[[int], list[tuple[int, str]]]:
         return forgotten_in_shards(workdir, inputs)
+
+    def does_without(self, dataset: str, workdir: Storage, before: Plan, now: Plan) -> bool:
+        """clean/, if only takedowns were added: corpus/ and its rejects have every document."""
+        corpus = corpus_in_place_of_clean(workdir)
+        if corpus is None or dataset != "clean" or before.apart_from(self.lists) != now.apart_from(self.lists):
+            return False
+        takedowns = takedowns_of_chain(workdir, folders_of_chain(workdir))
+        for batch in corpus.batches(kind="rejects", rows=1 << 14):
+            gone = batch.filter(pc.equal(batch["reason"], str(Reason.FORGOTTEN)))
+            if forget(gone, takedowns)[0].num_rows:
+                return False
+        return True
 
     def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> None:
         before = {name: read_manifest(run.workdir, name) for name in DATASETS if name not in ("corpus", "tokens")}

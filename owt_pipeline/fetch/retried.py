@@ -81,15 +81,11 @@ def outcomes_that_stay(run: StageRun, shard: int) -> Outcomes | None:
     if (manifest := read_manifest(run.workdir, run.stage.output)) is None:
         return None
     earlier = Plan.of_manifest(manifest, [])
-    is_retried = earlier.sources != run.plan.sources and _apart_from_rounds(earlier) == _apart_from_rounds(run.plan)
+    lists = (RETRIED,)
+    is_retried = earlier.sources != run.plan.sources and earlier.apart_from(lists) == run.plan.apart_from(lists)
     if run.is_superseded():
         raise Superseded(f"{run.workdir}/{run.stage.output} was published")
     return Outcomes(DatasetReader(run.workdir, manifest), shard) if is_retried else None
-
-
-def _apart_from_rounds(plan: Plan) -> tuple[object, ...]:
-    others = [source for source in plan.sources if source.get("name") != RETRIED]
-    return plan.stage_version, plan.options, plan.inputs, plan.num_shards, others
 
 
 class Outcomes:

@@ -68,6 +68,11 @@ class Plan(msgspec.Struct, frozen=True):
         content = json.dumps({name: getattr(self, name) for name in names}, sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
 
+    def apart_from(self, lists: Sequence[str]) -> list[Any]:
+        """What it makes, and from what, apart from the working directory's `lists` and those of the bases."""
+        sources = [s for s in self.sources if s.get("name") not in lists and s.get("kind") != "base"]
+        return [self.stage, self.stage_version, self.options, self.inputs, self.num_shards, sources]
+
     @classmethod
     def of_manifest(cls, manifest: Manifest, made_from: list[str]) -> Plan:
         names = [name for name in cls.__struct_fields__ if name != "made_from"]
