@@ -105,7 +105,7 @@ def _threshold(thresholds: np.ndarray, cut: int) -> float:
     return float(thresholds[cut]) if cut < len(thresholds) else float(np.finfo(np.float32).max)
 
 
-@numba.njit(cache=True)
+@numba.njit
 def _gather(bins, features, rows):  # type: ignore[no-untyped-def]
     found = np.empty((len(features), len(rows)), dtype=np.uint8)
     for index in range(len(features)):
@@ -114,7 +114,7 @@ def _gather(bins, features, rows):  # type: ignore[no-untyped-def]
     return found
 
 
-@numba.njit(cache=True)
+@numba.njit
 def _grow(bins, gradient, hessian, depth, ridge):  # type: ignore[no-untyped-def]
     """Features and bins (a row goes right if its bin is larger) of one tree, and the values of its leaves."""
     count, rows = bins.shape
@@ -156,7 +156,7 @@ def _grow(bins, gradient, hessian, depth, ridge):  # type: ignore[no-untyped-def
     return picked, at, g_sums / (h_sums + ridge)
 
 
-@numba.njit(cache=True)
+@numba.njit
 def _add(bins, features, at, values, scores):  # type: ignore[no-untyped-def]
     for row in range(len(scores)):
         leaf = 0
