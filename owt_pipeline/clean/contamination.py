@@ -1,14 +1,17 @@
 """Detection of evaluation-set text in documents by shared word n-grams, as for GPT-3.
 
 Brown et al., "Language Models are Few-Shot Learners", 2020 (appendix C): 13-grams of lower-case words without
-punctuation. Evaluation texts of fewer than n words are ignored.
+punctuation, in Unicode's form NFC. Evaluation texts of fewer than n words are ignored.
 """
 
 from __future__ import annotations
 
+import codecs
 import functools
 import hashlib
+import io
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,13 +19,15 @@ from typing import Any
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.parquet as pq
 import xxhash
 
 from owt_pipeline.errors import UserError
+from owt_pipeline.formats.lines import Decompressor
 from owt_pipeline.storage.folder import open_source
 
 _WORD = re.compile(r"\w+")
-_CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
+_JSON = re.compile(r"\.(jsonl|ndjson|json)(\.\w+)?$", re.IGNORECASE)
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -64,8 +69,8 @@ def evaluation_sets(uris: Sequence[str], n: int) -> EvaluationSets:
 def n_grams_of(sets: EvaluationSets) -> np.ndarray:
     """Hashes of all n-grams of the texts in the files, sorted and distinct, uint64.
 
-    A file is JSON or JSON Lines, in which every string is a text, or plain text, in which every line is one. It may be
-    compressed with gzip, bz2 or zstd. Raises UserError for an unreadable file.
+    A file is JSON, JSON Lines or Parquet, in which every string is a text, or plain text (UTF-8), in which every line
+    is one. It may be compressed with gzip, bzip2, xz or zstd. Raises UserError for an unreadable file.
     """
     keys = [_keys(_words(text), sets.n) for uri in sets.uris for text in texts_of(uri)]
     return np.unique(np.concatenate(keys)) if keys else np.empty(0, np.uint64)
@@ -73,16 +78,25 @@ def n_grams_of(sets: EvaluationSets) -> np.ndarray:
 
 def texts_of(uri: str) -> Iterator[str]:
     """The texts in one file of an evaluation set."""
-    data = _decompressed(uri)
-    if re.search(r"\.(jsonl|ndjson|json)(\.\w+)?$", uri) is None:
-        yield from data.decode("utf-8", "replace").splitlines()
+    data = _read(uri)
+    if data.startswith(b"PAR1"):
+        yield from _strings_of_parquet(data, uri)
+        return
+    data = _decompressed(data, uri)
+    if _JSON.search(uri) is None:
+        try:
+            yield from data.decode("utf-8-sig").splitlines()
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"{uri}: neither JSON, Parquet nor plain text in UTF-8 (byte {error.start}); convert it"
+            ) from error
         return
     try:
-        yield from _strings(orjson.loads(data))
+        yield from _strings(orjson.loads(data.removeprefix(codecs.BOM_UTF8)))
         return
     except orjson.JSONDecodeError:
         pass  # JSON Lines
-    for number, line in enumerate(data.splitlines(), 1):
+    for number, line in enumerate(data.removeprefix(codecs.BOM_UTF8).splitlines(), 1):
         if line.strip():
             try:
                 yield from _strings(orjson.loads(line))
@@ -95,16 +109,20 @@ def _read(uri: str) -> bytes:
         return bytes(file.read())
 
 
-def _decompressed(uri: str) -> bytes:
-    data = _read(uri)
-    for suffix, codec in _CODECS.items():
-        if uri.endswith(suffix):
-            try:
-                with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
-                    return bytes(stream.read())
-            except OSError as error:
-                raise UserError(f"{uri}: damaged or incomplete {codec} file ({error})") from error
-    return data
+def _decompressed(data: bytes, uri: str) -> bytes:
+    source = Decompressor(io.BytesIO(data))
+    content = b"".join(source)
+    if source.broken is not None:
+        raise UserError(f"{uri}: damaged or incomplete, {source.broken}")
+    return content
+
+
+def _strings_of_parquet(data: bytes, uri: str) -> Iterator[str]:
+    try:
+        for batch in pq.ParquetFile(pa.BufferReader(data)).iter_batches():
+            yield from _strings(batch.to_pylist())
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"{uri}: damaged Parquet file ({error})") from error
 
 
 def _strings(value: Any) -> Iterator[str]:
@@ -116,7 +134,7 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def _words(text: str) -> list[str]:
-    return _WORD.findall(text.lower())
+    return _WORD.findall(unicodedata.normalize("NFC", text).lower())
 
 
 def _keys(words: Iterable[str], n: int) -> np.ndarray:

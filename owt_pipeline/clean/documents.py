@@ -64,7 +64,7 @@ def clean_batch(batch: pa.RecordBatch, options: Options, sets: EvaluationSets | 
         for name in ("text", "language", "language_score", "n_words")
     }
     for name in ("title", "author", "site_name"):
-        columns[name] = [value and _repaired(value, options)[0] for value in rows[name].to_pylist()]
+        columns[name] = [value and (_repaired(value, options)[0] or None) for value in rows[name].to_pylist()]
     ids, urls = batch["url_id"].to_pylist(), batch["url"].to_pylist()
     stats = count_signals((document.reason is None, document.signals) for document in documents)
     stats += _lost_tokens(documents)
@@ -85,7 +85,7 @@ def clean_batch(batch: pa.RecordBatch, options: Options, sets: EvaluationSets | 
 def clean_document(text: str, options: Options, sets: EvaluationSets | None = None) -> Document:
     """The repaired and filtered document, rejected if it shares an n-gram with `sets`; a pure function."""
     text, masked = _repaired(text, options)
-    document = Document(text if options.unaltered else tidy(text), 0, masked)
+    document = Document(text, 0, masked)
     for judge in (_by_length, _by_language, _by_filters):
         judge(document, options)
         if document.reason is not None:
@@ -101,6 +101,8 @@ def _repaired(text: str, options: Options) -> tuple[str, int]:
     if options.fix_text and not options.unaltered:
         without = [*options.leave_unfixed, *(["uncurl_quotes"] if not options.uncurl_quotes else [])]
         text = fix_text(text, options.normalization, without)
+    if not options.unaltered:
+        text = tidy(text)  # first, as an invisible character may be within an address
     return mask(text) if options.mask_addresses else (text, 0)
 
 

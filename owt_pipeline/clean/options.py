@@ -47,7 +47,7 @@ class Options:
     )
     decontaminate: tuple[str, ...] = option(
         (),
-        "evaluation sets as JSON or plain text; reject documents that share a run of words with one",
+        "evaluation sets as JSON, Parquet or plain text; reject documents that share a run of words with one",
         metavar="FILE",
         shapes_bytes=False,  # the fingerprint includes their content
     )

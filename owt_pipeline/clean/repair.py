@@ -162,7 +162,12 @@ EMAIL = "email@example.com"
 IPV4 = "192.0.2.1"
 IPV6 = "2001:db8::1"
 
-_EMAIL = re.compile(r"(?<![\w.+%-])[\w.+%-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}(?![\w-])", re.ASCII)
+# Letters of Latin, Greek and Cyrillic. Not those of scripts without spaces: there, an address ends within a line.
+_LETTER = "A-Za-z\u00c0-\u024f\u0370-\u052f"
+_EMAIL = re.compile(
+    f"(?<![{_LETTER}0-9_.+%-])[{_LETTER}0-9_.+%-][{_LETTER}0-9_.+%'-]{{0,63}}"
+    f"@(?:[{_LETTER}0-9-]{{1,63}}\\.){{1,8}}(?:xn--[a-z0-9-]{{1,59}}|[{_LETTER}]{{2,24}})(?!-?[{_LETTER}0-9_])"
+)
 _IP = re.compile(
     r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?!\w|\.\d)"
     r"|(?<![\w.:])[23][0-9A-Fa-f]{3}(?::[0-9A-Fa-f]{0,4}){2,7}(?![\w:])",  # public IPv6 addresses, 2000::/3

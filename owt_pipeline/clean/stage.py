@@ -61,16 +61,18 @@ class Clean(Stage):
     inputs = ("documents",)
     output = "clean"
     options = Options
-    version = 7
+    version = 8
     libraries = ("ftfy", "py3langid", "tiktoken")
     steps = (Step(clean_shard, rows=rows_of_input, spread="batches"),)
     shard_local = True
     example = "owt clean --workdir run --languages en --min_tokens 128"
 
     def sources(self, options: Options) -> list[dict[str, Any]]:
-        """Digests of the evaluation sets."""
-        sets = _evaluation_sets(options)
-        return [{"kind": "evaluation", "sha256": digest} for digest in sets.digests] if sets is not None else []
+        """Names and digests of the evaluation sets; a name's extension says how its file is read."""
+        if (sets := _evaluation_sets(options)) is None:
+            return []
+        files = zip(sets.uris, sets.digests, strict=True)
+        return [{"kind": "evaluation", "name": uri.rpartition("/")[2], "sha256": digest} for uri, digest in files]
 
     def preload(self, options: Options) -> Sequence[str]:
         return ("owt_pipeline.clean.documents:known_languages", "owt_pipeline.formats.encoding:tiktoken_encoding")

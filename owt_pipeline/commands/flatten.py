@@ -33,7 +33,7 @@ from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step, rows_of_in
 from owt_pipeline.errors import UsageError, UserError
 from owt_pipeline.export.takedowns import read_takedowns, takedowns_of_chain, write_takedowns
 from owt_pipeline.fetch.shards import sorted_urls
-from owt_pipeline.ledger.bases import open_chain, place_of
+from owt_pipeline.ledger.bases import open_chain, place_of, relative_uri, resolve_uri
 from owt_pipeline.ledger.commit import WARC, ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader, read_manifest, replace_columns, require_manifest, require_run
 from owt_pipeline.ledger.exchange import Slice
@@ -189,7 +189,7 @@ class _Decide(Dedupe):
         run.properties.update(
             flattened=self.runs.names,
             sketches=msgspec.to_builtins(collection.corpora[0].ranges),
-            against=list(others),
+            against=[relative_uri(run.workdir, Storage(place)) for place in others],
             against_shards=list(others.values()),
         )
 
@@ -338,21 +338,24 @@ def _shards_of(options: Flattened) -> list[np.ndarray]:
     others = _others(options)
     first = dict(zip(others, np.cumsum([0, *others.values()]).tolist(), strict=False))
     found = []
-    for manifest in options.manifests:
+    for run, manifest in zip(options.runs, options.manifests, strict=True):
         own = manifest.num_shards
         shards = [np.arange(own) for _ in range(1 + len(manifest.properties.get("bases", [])))]
-        shards += [np.arange(count) + own + first[place] for place, count in _compared(manifest)]
+        shards += [np.arange(count) + own + first[place] for place, count in _compared(run, manifest)]
         found.append(np.concatenate(shards))
     return found
 
 
 def _others(options: Flattened) -> dict[str, int]:
     """The corpora outside the chain that a run was compared with, and their numbers of shards."""
-    return dict(other for manifest in options.manifests for other in _compared(manifest))
+    pairs = zip(options.runs, options.manifests, strict=True)
+    return dict(other for run, manifest in pairs for other in _compared(run, manifest))
 
 
-def _compared(manifest: Manifest) -> Iterator[tuple[str, int]]:
-    return zip(manifest.properties.get("against", []), manifest.properties.get("against_shards", []), strict=False)
+def _compared(run: str, manifest: Manifest) -> Iterator[tuple[str, int]]:
+    """(place, number of shards) of the corpora outside its chain that a run was compared with."""
+    places = (resolve_uri(Storage(run), uri) for uri in manifest.properties.get("against", []))
+    return zip(places, manifest.properties.get("against_shards", []), strict=False)
 
 
 main = Command("owt flatten", _flags, _flatten)

@@ -219,7 +219,8 @@ def keeper_of(readers: Mapping[str, DatasetReader], shard: int) -> tuple[Dataset
     shard -= clean.num_shards
     compared = readers["duplicates"].manifest.properties
     others = [(resolve_uri(clean.workdir, base["uri"]), base["shards"]) for base in compared.get("bases", [])]
-    others += zip(compared.get("against", []), compared.get("against_shards", []), strict=False)
+    against = zip(compared.get("against", []), compared.get("against_shards", []), strict=False)
+    others += [(resolve_uri(clean.workdir, uri), shards) for uri, shards in against]
     for place, shards in others:
         if shard < shards:
             other = Storage(place)

@@ -25,7 +25,7 @@ from owt_pipeline.dedupe.verification import Largest, merge_largest
 from owt_pipeline.engine.stage import Stage, StageRun, Step, one_part, rows_of_input, what_was_sent
 from owt_pipeline.engine.workers import start_server
 from owt_pipeline.errors import UserError
-from owt_pipeline.ledger.bases import Base, relative_uri
+from owt_pipeline.ledger.bases import Base, place_of, relative_uri
 from owt_pipeline.ledger.dataset import DatasetReader, require_manifest
 from owt_pipeline.storage.folder import Storage
 from schemas import Reason
@@ -141,9 +141,11 @@ class Dedupe(Stage):
             made_with = _made_with(options)
             for workdir in options.against:
                 _open_other(workdir, made_with)
+        others = [Storage(workdir) for workdir in options.against]
         return [
-            {name: require_manifest(Storage(workdir), name).digest for name in ("clean", "duplicates")}
-            for workdir in options.against
+            {"kind": "corpus", "name": place_of(other).rpartition("/")[2]}
+            | {name: require_manifest(other, name).digest for name in ("clean", "duplicates")}
+            for other in others
         ]
 
     def preload(self, _: Options) -> list[str]:
@@ -205,7 +207,7 @@ class Dedupe(Stage):
             ],
             sketches=msgspec.to_builtins(collection.corpora[0].ranges),
             **({"bases": bases} if bases else {}),
-            against=list(options.against),
+            against=[relative_uri(run.workdir, Storage(workdir)) for workdir in options.against],
             against_shards=[require_manifest(Storage(workdir), "clean").num_shards for workdir in options.against],
         )
 

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
@@ -121,7 +122,25 @@ def test_public_addresses_are_masked() -> None:
     assert kept(ENGLISH + "me@example.org", mask_addresses=True).text.endswith("email@example.com")
 
 
-@given(st.lists(st.sampled_from([*"a1.@:f -", "é", "8.8.8.8", "2606:4700::", "x@y.org"]), max_size=30).map("".join))
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("o'brien@site.co.uk, 'me@x.org'", "email@example.com, 'email@example.com'"),
+        ("jürgen@müller.de or почта@пример.рф or a@b.xn--p1ai", " or ".join(["email@example.com"] * 3)),
+        ("me@example.org- and x@y.com.", "email@example.com- and email@example.com."),
+    ],
+)
+def test_addresses_with_other_letters_and_next_to_marks_are_masked(text: str, masked: str) -> None:
+    assert mask(text)[0] == masked
+
+
+@pytest.mark.parametrize("invisible", ["\u200b", "\xad", "\u2060", "\ufeff"])
+def test_an_invisible_character_hides_no_address(invisible: str) -> None:
+    text = f"{ENGLISH} me@exam{invisible}ple.org or 8.8.{invisible}8.8"
+    assert kept(text, mask_addresses=True).text.endswith(" email@example.com or 192.0.2.1")
+
+
+@given(st.lists(st.sampled_from([*"a1.@:f -'", "é", "8.8.8.8", "2606:4700::", "x@y.org"]), max_size=30).map("".join))
 def test_masking_is_idempotent(text: str) -> None:
     masked, _ = mask(text)
     assert mask(masked)[0] == masked

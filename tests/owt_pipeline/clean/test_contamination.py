@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import lzma
+import random
+import unicodedata
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,23 +20,28 @@ from owt_pipeline.clean import contamination
 from owt_pipeline.clean.contamination import evaluation_sets, n_grams_of, shared_n_gram
 from owt_pipeline.clean.documents import clean_document
 from owt_pipeline.clean.options import Options
+from owt_pipeline.clean.stage import STAGE as CLEAN
 from owt_pipeline.errors import UserError
 from schemas import Reason
 
 ENGLISH = "The river ran past the old mill, and nobody in the village could say how long it had done so. " * 10
 
 
-@pytest.mark.parametrize("name", ["set.jsonl", "set.jsonl.gz", "set.json", "set.txt"])
+@pytest.mark.parametrize("name", ["set.jsonl", "set.jsonl.gz", "SET.JSON", "set.txt", "set.txt.xz", "set.parquet"])
 def test_documents_that_hold_text_of_an_evaluation_set_are_rejected(tmp_path: Path, name: str) -> None:
     question = "Which of the four travellers first saw the lights of the harbour on that cold evening?"
     path = tmp_path / name
     lines = [question, "short one"]
-    if name != "set.txt":
+    if "json" in name:
         lines = [json.dumps({"q": [question], "n": 3}), json.dumps({"a": "short one"})]
     data = "\n".join(lines).encode()
-    if name == "set.json":
+    if name == "SET.JSON":
         data = json.dumps([question, {"short": ["one"]}], indent=1).encode()
-    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    if name == "set.parquet":
+        pq.write_table(pa.table({"id": [1, 2], "choices": [["short one"], [question]]}), path)
+    else:
+        pack = {".gz": gzip.compress, ".xz": lzma.compress}.get(path.suffix, bytes)
+        path.write_bytes(pack(data))
     options, sets = Options(), evaluation_sets([str(path)], 13)
     leaked = clean_document(ENGLISH + question.upper().replace(",", " -"), options, sets)
     assert leaked.reason == Reason.CONTAMINATED
@@ -44,9 +54,29 @@ def test_unreadable_evaluation_set_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "set.jsonl").write_text('{"a": "b"}\nnot json\n')
     with pytest.raises(UserError, match=r"set\.jsonl, line 2: not a JSON value"):
         n_grams_of(evaluation_sets([str(tmp_path / "set.jsonl")], 13))
-    (tmp_path / "set.txt.gz").write_bytes(b"no gzip")
-    with pytest.raises(UserError, match=r"set\.txt\.gz: damaged or incomplete gzip file"):
+    (tmp_path / "set.txt.gz").write_bytes(gzip.compress(random.Random(0).randbytes(1000))[:-9])
+    with pytest.raises(UserError, match=r"set\.txt\.gz: damaged or incomplete, gz: the file ends"):
         n_grams_of(evaluation_sets([str(tmp_path / "set.txt.gz")], 13))
+    (tmp_path / "set.zip").write_bytes(b"PK\x03\x04\xff")
+    with pytest.raises(UserError, match=r"set\.zip: neither JSON, Parquet nor plain text in UTF-8 \(byte 4\)"):
+        n_grams_of(evaluation_sets([str(tmp_path / "set.zip")], 13))
+    (tmp_path / "set.parquet").write_bytes(b"PAR1 no more")
+    with pytest.raises(UserError, match=r"set\.parquet: damaged Parquet file"):
+        n_grams_of(evaluation_sets([str(tmp_path / "set.parquet")], 13))
+
+
+def test_composed_and_decomposed_letters_are_the_same(tmp_path: Path) -> None:
+    question = "Où le garçon a-t-il caché la clé de la forêt après l'été passé à côté du château ?"
+    (tmp_path / "set.txt").write_text(unicodedata.normalize("NFD", question))
+    sets = evaluation_sets([str(tmp_path / "set.txt")], 13)
+    assert shared_n_gram(unicodedata.normalize("NFC", question), n_grams_of(sets), 13) is not None
+
+
+def test_a_renamed_set_is_another_source(tmp_path: Path) -> None:
+    for name in ("set.txt", "set.jsonl"):
+        (tmp_path / name).write_text('["a text"]')
+    first, second = (CLEAN.sources(Options(decontaminate=(str(tmp_path / name),))) for name in ("set.txt", "set.jsonl"))
+    assert first != second
 
 
 @given(

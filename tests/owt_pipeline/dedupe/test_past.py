@@ -225,7 +225,7 @@ def test_duplicates_of_another_corpus_are_removed_but_none_of_its_documents(othe
     assert gone == expected([other_texts, texts])[1]
     of_other = {url_id(i) for i in range(len(other_texts))}
     assert all((row["kept_shard"] >= 3) == (row["kept_url_id"] in of_other) for row in rows)
-    assert manifest.properties["against_shards"] == [2]
+    assert (manifest.properties["against"], manifest.properties["against_shards"]) == (["../other"], [2])
     near = next(row for row in rows if row["kept_shard"] >= 3 and row["rule"] == "near")
     shown = history(readers_of(Storage(str(new))), asked_for(str(near["url_id"])))
     assert shown is not None

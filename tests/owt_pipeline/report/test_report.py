@@ -174,6 +174,29 @@ def test_a_run_of_imported_text_has_a_report_of_what_is_there(tmp_path: Path) ->
     validate(stats)
 
 
+def test_evaluation_sets_and_other_corpora_are_among_the_sources(tmp_path: Path) -> None:
+    words = [f"word{i}" for i in range(600)]
+    texts = [" ".join(words[start : start + 200]) for start in (0, 100, 400)]
+    made_of = {"other": texts[1:2], "run": texts}
+    (tmp_path / "evaluation.txt").write_text(texts[2])
+    for name, own in made_of.items():
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in own))
+        run_owt("import", tmp_path / f"{name}.jsonl", "--workdir", tmp_path / name, "--num_shards", 1)
+        flags = ["--min_tokens", 0, "--languages", "all"]
+        given = ["--decontaminate", tmp_path / "evaluation.txt"] if name == "run" else []
+        run_owt("clean", "--workdir", tmp_path / name, *flags, *given)
+        run_owt("dedupe", "--workdir", tmp_path / name, *(["--against", tmp_path / "other"] if name == "run" else []))
+    for stage in ("export", "tokenize", "report"):
+        run_owt(stage, "--workdir", tmp_path / "run")
+    page, card = (tmp_path / "run" / place for place in ("report/index.html", "ledger/corpus/README.md"))
+    assert "clean read evaluation.txt" in page.read_text()
+    assert "dedupe read other" in page.read_text()
+    assert "| `clean` | evaluation.txt | – |" in card.read_text()
+    assert manifest_of(tmp_path / "run", "corpus").counts.left == 1
+    stats = json.loads((tmp_path / "run/report/stats.json").read_bytes())
+    assert [source["name"] for source in stats["settings"]["duplicates"]["sources"]] == ["other"]
+
+
 def test_the_report_stays_until_anything_it_shows_changes(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
