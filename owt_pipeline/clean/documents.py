@@ -243,12 +243,7 @@ LIMITS: dict[str, Limit] = {
 }
 """The limits of every signal, for its document to pass."""
 
-EDGES: dict[str, tuple[float, ...]] = {
-    # shares, except for those named below; a signal's limits are edges
-    **{
-        name: tuple(sorted({*_SHARES, *filter(math.isfinite, (limit.minimum, limit.maximum))}))
-        for name, limit in LIMITS.items()
-    },
+_BINS: dict[str, tuple[float, ...]] = {
     "words": _COUNTS,
     "gopher_quality.words": _COUNTS,
     "gopher_quality.mean_word_length": _LENGTHS,
@@ -257,6 +252,17 @@ EDGES: dict[str, tuple[float, ...]] = {
     "c4.lorem_ipsum": _COUNTS,
     "c4.sentences": (1, 2, 3, *_COUNTS[2:]),
 }
+
+
+def _edges(name: str, limit: Limit) -> tuple[float, ...]:
+    """Bin edges, among them each limit: a bin begins with the minimum, and one ends with the maximum."""
+    edges = {*_BINS.get(name, _SHARES), limit.minimum} - {limit.maximum}
+    if limit.maximum > 0:  # counts that may only be 0 have an edge at 1
+        edges.add(math.nextafter(limit.maximum, math.inf))
+    return tuple(sorted(filter(math.isfinite, edges)))
+
+
+EDGES: dict[str, tuple[float, ...]] = {name: _edges(name, limit) for name, limit in LIMITS.items()}
 """The bin edges of every signal."""
 
 

@@ -31,8 +31,8 @@ from owt_pipeline.dedupe.past import NOBODY, keep_sketches
 from owt_pipeline.dedupe.stage import Dedupe
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step, rows_of_input
 from owt_pipeline.errors import UsageError, UserError
-from owt_pipeline.export.takedowns import read_takedowns, takedowns_of_chain, write_takedowns
 from owt_pipeline.fetch.shards import sorted_urls
+from owt_pipeline.formats.takedowns import read_takedowns, takedowns_of_chain, write_takedowns
 from owt_pipeline.ledger.bases import open_chain, place_of, relative_uri, resolve_uri
 from owt_pipeline.ledger.commit import WARC, ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader, read_manifest, replace_columns, require_manifest, require_run

@@ -5,19 +5,21 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from owt_pipeline.command_line import Command, CommandParser, add_output_flags, at_least, configure_output
-from owt_pipeline.commands.history import readers_of
+from owt_pipeline.commands.history import keeper_of, readers_of
 from owt_pipeline.commands.run import REMADE, recorded_stages, run_stages
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
-from owt_pipeline.export.takedowns import Takedown, Takedowns, read_takedowns, write_takedowns
+from owt_pipeline.formats.takedowns import Takedown, Takedowns, read_takedowns, write_takedowns
 from owt_pipeline.formats.urls import BadURL, canonicalize, url_id
 from owt_pipeline.ledger.bases import begin_revision, dependents_of
 from owt_pipeline.ledger.dataset import DatasetReader, is_discarded, read_manifest
@@ -27,14 +29,16 @@ from owt_pipeline.storage.lease import hold
 logger = logging.getLogger("owt")
 
 
+_COMMENT = re.compile(r"(^|\s)#.*")
 _WITH_TEXT = ("pages", "documents", "clean")
 
 
 def _flags(parser: CommandParser) -> None:
     """Remove documents from corpus/ and tokens/ (a takedown). They are added to the run's list,
     forgotten.jsonl, and stay out whichever stages run again. Only their shards are rewritten; the report is
-    made again. Duplicates of a removed document are removed too, since their text is the same. If the command
-    is killed, run it or owt run again. The command lists the runs that build on this one: run owt run again for each,
+    made again. Duplicates of a removed document are removed too, and so is the document that was kept in
+    place of one named by its URL or id, since their text is the same. If the command is killed, run it or
+    owt run again. The command lists the runs that build on this one: run owt run again for each,
     so that it uses the new revision.
 
     pages/, documents/ and clean/ still have the text, since the corpus is made from them. Discard them once
@@ -74,8 +78,16 @@ def _forget(arguments: argparse.Namespace) -> int:
             begin_revision(workdir, f"owt forget: {arguments.reason}")
             write_takedowns(workdir, after)
     if resolved.unknown:
-        shown = ", ".join(resolved.unknown[:3]) + (", ..." if len(resolved.unknown) > 3 else "")
-        logger.warning("%d entries of the list name no document of %s: %s", len(resolved.unknown), workdir, shown)
+        logger.warning(
+            "%d entries of the list name no document of %s: %s", len(resolved.unknown), workdir, _some(resolved.unknown)
+        )
+    if resolved.stay:
+        logger.warning(
+            "%d other documents have the same text and stay: %s; name them too if they are to go",
+            len(resolved.stay), _some(resolved.stay),
+        )  # fmt: skip
+    if is_discarded(workdir, "duplicates"):
+        logger.warning("duplicates/ was discarded, so copies of what is removed are not known and stay")
     say = (lambda _: None) if arguments.quiet else print
     copies = f"; {resolved.copies:,} duplicates of them stay out with them" if resolved.copies else ""
     say(f"{resolved.in_corpus:,} documents {'would leave' if arguments.dry_run else 'leave'} the corpus{copies}")
@@ -102,6 +114,10 @@ def _forget(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _some(entries: Sequence[str]) -> str:
+    return ", ".join(entries[:3]) + (", ..." if len(entries) > 3 else "")
+
+
 def _lines(path: str) -> list[str]:
     try:
         if path == "-":
@@ -123,31 +139,35 @@ class Resolved:
     Attributes:
       takedowns: the entries for the list: the request and its duplicates.
       in_corpus: documents that leave the corpus.
-      copies: duplicates of those, which are forgotten with them.
+      copies: duplicates of those that are not in the corpus, and are forgotten with them.
       unknown: URLs and ids that no document has.
+      stay: documents with the same text that are not removed, each as `ID of RUN`.
     """
 
     takedowns: Takedowns
     in_corpus: int
     copies: int
     unknown: list[str]
+    stay: list[str]
 
 
 def parse_request(lines: Iterable[str], where: str, detail: str) -> Takedowns:
-    """URLs, ids and domains, one per line; blank lines and those that begin with `#` are skipped.
+    """URLs, ids and domains, one per line; blank lines and comments, from a `#` on, are skipped.
 
     Raises UserError, with the line's number, for a line that is none of them.
     """
     ids: dict[int, Takedown] = {}
     domains: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
-        text = line.strip()
-        if not text or text.startswith("#"):
+        text = _COMMENT.sub("", line).strip()
+        if not text:
             continue
         if text.isdecimal() and len(text) <= 20 and int(text) < 1 << 64:
             ids[int(text)] = Takedown(None, detail)
             continue
         try:
+            if "@" in text.partition("/")[0]:
+                raise BadURL("an e-mail address names no document")
             url, host = canonicalize(text if "://" in text else f"https://{text}")
         except BadURL as error:
             raise UserError(f"{where}:{number}: {text[:80]!r} is not a URL, id or domain: {error}") from error
@@ -164,27 +184,60 @@ def resolve(request: Takedowns, readers: Mapping[str, DatasetReader]) -> Resolve
     Were a duplicate left off the list, deduplication with other options could bring the text back under its URL.
     """
     named = _documents(readers, request)
-    copy_of = _copies(readers["duplicates"], named) if "duplicates" in readers else {}
-    urls = _documents(readers, Takedowns({key: Takedown(None, "") for key in copy_of})) if copy_of else {}
+    copies = _copies(readers, named, request.ids)
+    urls = _documents(readers, Takedowns({key: Takedown(None, "") for key in copies.of})) if copies.of else {}
     with_urls = {key: Takedown(t.url or named.get(key), t.detail) for key, t in request.ids.items()}
     repeats = {
-        key: Takedown(urls.get(key), f"repeats {named[kept] or kept}, which was taken down")
-        for key, kept in copy_of.items()
+        key: Takedown(urls.get(key), f"repeats {named[other] or other}, which was taken down")
+        for key, other in copies.of.items()
     }
-    in_corpus = len(_held(readers, "corpus", request | Takedowns(repeats)))
+    in_corpus = _held(readers, "corpus", request | Takedowns(repeats))
     unknown = [t.url or str(key) for key, t in request.ids.items() if key not in named]
     takedowns = Takedowns(with_urls, request.domains) | Takedowns(repeats)
-    return Resolved(takedowns, in_corpus, len(set(repeats) - set(request.ids)), unknown)
+    stay_out = set(repeats) - set(request.ids) - set(in_corpus)
+    return Resolved(takedowns, len(in_corpus), len(stay_out), unknown, copies.stay)
 
 
-def _copies(decisions: DatasetReader, named: Mapping[int, str | None]) -> dict[int, int]:
-    """The duplicates that were removed in favour of documents of `named`, with the document that stayed."""
-    kept = np.fromiter(named, np.uint64, len(named))
-    found: dict[int, int] = {}
-    for batch in decisions.batches(columns=["url_id", "kept_url_id"], rows=1 << 16):
-        mine = batch.filter(pa.array(np.isin(batch["kept_url_id"].to_numpy(), kept)))
-        found |= dict(zip(mine["url_id"].to_pylist(), mine["kept_url_id"].to_pylist(), strict=True))
-    return {key: stays for key, stays in found.items() if key not in named}
+class _Copies(NamedTuple):
+    """Documents of the run with the text of a named one, which is the value; and those that stay, as in `Resolved`."""
+
+    of: dict[int, int]
+    stay: list[str]
+
+
+def _copies(readers: Mapping[str, DatasetReader], named: Mapping[int, str | None], ids: Container[int]) -> _Copies:
+    """What deduplication found to be the same text as the documents of `named`.
+
+    What it kept in place of one goes with it if that one is named by its URL or id (`ids`). For a domain it stays: it
+    may be the original of which the domain had a copy.
+    """
+    if "duplicates" not in readers or not named:
+        return _Copies({}, [])
+    decisions = readers["duplicates"]
+    kept, stay = {key: key for key in named}, dict[int, int]()
+    for row in _decisions(decisions, "url_id", named):
+        key = row["kept_url_id"]
+        if key in named:
+            continue
+        if row["kept_shard"] >= decisions.num_shards or row["url_id"] not in ids:
+            stay.setdefault(key, row["kept_shard"])
+        if row["url_id"] in ids:
+            kept[key] = min(row["url_id"], kept.get(key, row["url_id"]))
+    found = {key: of for key, of in kept.items() if key not in named and stay.get(key, 0) < decisions.num_shards}
+    found |= {row["url_id"]: kept[row["kept_url_id"]] for row in _decisions(decisions, "kept_url_id", kept)}
+    staying = []
+    for key, shard in sorted(stay.items()):
+        keeper, _ = keeper_of(readers, shard)
+        if key not in found and (keeper is None or key not in read_takedowns(keeper.workdir).ids):
+            staying.append(f"{key} of {keeper.workdir if keeper else 'another run'}")
+    return _Copies({key: of for key, of in found.items() if key not in named}, staying)
+
+
+def _decisions(decisions: DatasetReader, column: str, ids: Iterable[int]) -> Iterator[dict[str, Any]]:
+    """The decisions that have one of `ids` in `column`."""
+    wanted = np.fromiter(ids, np.uint64)
+    for batch in decisions.batches(columns=["url_id", "kept_url_id", "kept_shard"], rows=1 << 16):
+        yield from batch.filter(pa.array(np.isin(batch[column].to_numpy(), wanted))).to_pylist()
 
 
 def _documents(readers: Mapping[str, DatasetReader], wanted: Takedowns) -> dict[int, str | None]:

@@ -12,12 +12,8 @@ import pyarrow.compute as pc
 
 from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
 from owt_pipeline.export.card import LANGUAGE, card
-from owt_pipeline.export.takedowns import (
-    Takedowns,
-    corpus_in_place_of_clean,
-    forgotten_in_shards,
-    takedowns_of_chain,
-)
+from owt_pipeline.export.takedowns import corpus_in_place_of_clean, forgotten_in_shards
+from owt_pipeline.formats.takedowns import Takedowns, takedowns_of_chain
 from owt_pipeline.ledger.bases import FORGOTTEN, folders_of_chain
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader, Outcome, read_manifest, rejects_batch

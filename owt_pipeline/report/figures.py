@@ -13,6 +13,7 @@ import numpy as np
 
 from owt_pipeline.engine.submission import Machines, Prices
 from owt_pipeline.errors import UsageError
+from owt_pipeline.formats.takedowns import Takedowns
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.report import shown
 from owt_pipeline.report.comparisons import Reference, likeness, share
@@ -24,7 +25,12 @@ from schemas.stats import STATS_VERSION, Mixture, Shown
 
 
 def figures(
-    tables: Tables, readers: Mapping[str, DatasetReader], *, sample_urls: int, reference: Reference | None = None
+    tables: Tables,
+    readers: Mapping[str, DatasetReader],
+    *,
+    sample_urls: int,
+    reference: Reference | None,
+    takedowns: Takedowns,
 ) -> dict[str, Any]:
     """All figures of one run as JSON values; the caller adds `training`, `times`, `comparison` and `months`.
 
@@ -33,6 +39,7 @@ def figures(
       readers: readers of the existing datasets, by name.
       sample_urls: number of rejects to show for each reason.
       reference: sites to compare with.
+      takedowns: documents whose text is not shown.
     """
     manifests = {name: reader.manifest for name, reader in readers.items()}
     rejects = shown.rejected(tables, readers)
@@ -58,7 +65,7 @@ def figures(
         "tokens": tokens(manifests, tables),
         "duplicates": duplicates(tables, readers),
         "fetch": fetching(tables, manifests, lengths),
-        "filters": filters(tables, readers, rejects),
+        "filters": filters(tables, readers, rejects, takedowns),
         "sampler": sampler(tables),
         "likeness": likeness(lengths, tables, manifests, reference),
         "documents": shown.documents(tables, readers),

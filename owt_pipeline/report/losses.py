@@ -8,6 +8,7 @@ from itertools import pairwise
 from math import inf
 from typing import Any
 
+from owt_pipeline.formats.takedowns import Takedowns
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.report import shown
 from owt_pipeline.report.comparisons import share
@@ -37,8 +38,10 @@ def fetching(tables: Tables, manifests: Mapping[str, Manifest], distributions: M
     }
 
 
-def filters(tables: Tables, readers: Mapping[str, DatasetReader], rejects: shown.Rejects) -> dict[str, Any]:
-    """The figures of documents that clean and export rejected."""
+def filters(
+    tables: Tables, readers: Mapping[str, DatasetReader], rejects: shown.Rejects, takedowns: Takedowns
+) -> dict[str, Any]:
+    """The figures of documents that clean and export rejected; the texts are those that are not in `takedowns`."""
     lost = {(row["stage"], row["reason"]): row for row in tables.rows("lost")}
     reasons = [
         (name, readers[name].manifest.stage, reason)
@@ -51,7 +54,7 @@ def filters(tables: Tables, readers: Mapping[str, DatasetReader], rejects: shown
             "stage": stage,
             "reason": reason,
             "meaning": Reason.of(reason).description,
-            "documents": shown.dropped(tables, rejects[name, reason], readers["documents"]),
+            "documents": shown.dropped(tables, rejects[name, reason], readers["documents"], takedowns),
         }
         for name, stage, reason in reasons
         if name == "clean" and "documents" in readers and (name, reason) in rejects

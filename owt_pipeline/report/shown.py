@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import lxml.html
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from lxml_html_clean import Cleaner
 
+from owt_pipeline.formats.takedowns import Takedowns
 from owt_pipeline.formats.warc import Response, read_record
 from owt_pipeline.ledger.dataset import DatasetReader, reading
 from owt_pipeline.report.tables import Row, Tables
@@ -39,10 +41,13 @@ def rejected(tables: Tables, readers: Mapping[str, DatasetReader]) -> Rejects:
     return chosen
 
 
-def dropped(tables: Tables, rejects: Sequence[Row], reader: DatasetReader) -> list[Row]:
-    """Documents that a filter dropped, as extracted."""
+def dropped(tables: Tables, rejects: Sequence[Row], reader: DatasetReader, takedowns: Takedowns) -> list[Row]:
+    """Documents that a filter dropped, as extracted, without those that were taken down."""
     chosen = rejects[: tables.parameters["sample_documents"]]
-    texts = {row["url_id"]: row for row in rows_at(reader, chosen, ["url", "title", "text"])}
+    found = rows_at(reader, chosen, ["url", "title", "text"])
+    ids, urls = np.array([row["url_id"] for row in found], np.uint64), pa.array([row["url"] for row in found])
+    gone = {row for row, _ in takedowns.of(ids, urls)}
+    texts = {row["url_id"]: row for number, row in enumerate(found) if number not in gone}
     return [_excerpt({**texts[row["url_id"]], "detail": row["detail"]}) for row in chosen if row["url_id"] in texts]
 
 

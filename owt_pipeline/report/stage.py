@@ -15,7 +15,8 @@ from typing import Any
 
 from owt_pipeline.engine.phases import read_log
 from owt_pipeline.engine.stage import Stage, StageRun, Step, one_part
-from owt_pipeline.ledger.bases import open_chain
+from owt_pipeline.formats.takedowns import takedowns_of_chain
+from owt_pipeline.ledger.bases import FORGOTTEN, open_chain
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.exchange import Slice
@@ -86,7 +87,11 @@ def query(run: StageRun, _: int, __: Sequence[Slice], writer: ShardWriter) -> No
     }
     with open_tables(readers, run.work, measured, parameters, threads=run.runtime.workers) as tables:
         found = figures(
-            tables, readers, sample_urls=options.sample_urls, reference=read_reference(options.reference_domains)
+            tables,
+            readers,
+            sample_urls=options.sample_urls,
+            reference=read_reference(options.reference_domains),
+            takedowns=takedowns_of_chain(run.workdir, [base.workdir for base in run.bases]),
         )
     writer.open_file(".json", "figures").write(json.dumps(found).encode())
 
@@ -107,10 +112,11 @@ class Report(Stage):
     name = "report"
     inputs = ("tokens",)
     optional_inputs = ("urls", "pages", "documents", "clean", "duplicates", "corpus")
-    bases = ("urls", "duplicates", "corpus", "tokens")
+    bases = ("urls", "duplicates", "corpus", "tokens", FORGOTTEN)
+    lists = (FORGOTTEN,)
     output = "report"
     options = Options
-    version = 9
+    version = 10
     libraries = ("duckdb", "jinja2", "lxml", "lxml_html_clean", "tld")
     steps = (
         Step(

@@ -4,7 +4,8 @@ from duplicates
 where not exists (
     select 1
     from rejects
-    where rejects.dataset = 'corpus' and rejects.reason = 'forgotten' and rejects.url_id = duplicates.url_id
+    where rejects.dataset = 'corpus' and rejects.reason = 'forgotten'
+        and rejects.url_id in (duplicates.url_id, duplicates.kept_url_id)
 )
 order by rule <> 'near', spread(url_id), url_id, kept_url_id
 limit 20;

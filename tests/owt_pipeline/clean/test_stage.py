@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import bisect
+import math
 from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from owt_pipeline.clean.documents import EDGES
+from owt_pipeline.clean.documents import EDGES, LIMITS
 from owt_pipeline.clean.filters import FILTERS
 from owt_pipeline.clean.options import Options
 from owt_pipeline.clean.stage import STAGE
@@ -141,3 +143,12 @@ def test_disabled_filters_measure_a_sample(workdir: Path) -> None:
 
 def test_filters_option_lists_all_filters() -> None:
     assert Options.__dataclass_fields__["filters"].metadata["choices"] == tuple(FILTERS)
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_no_bin_has_values_on_both_sides_of_a_limit(name: str) -> None:
+    limit, edges = LIMITS[name], EDGES[name]
+    for inside, outside in ((limit.minimum, -math.inf), (limit.maximum, math.inf)):
+        step = math.copysign(1, outside) if limit.maximum == 0 else math.nextafter(inside, outside) - inside
+        if math.isfinite(inside):
+            assert bisect.bisect_right(edges, inside) != bisect.bisect_right(edges, inside + step)

@@ -78,6 +78,18 @@ def test_duplicates_of_what_goes_are_forgotten_with_it(small_run: Path, forgotte
     assert all(rejects[i]["detail"].startswith("repeats ") for i in copies)
 
 
+def test_it_does_not_matter_which_copy_of_a_text_is_named(small_run: Path, tmp_path: Path) -> None:
+    """Deduplication kept one of them, perhaps not the one whose author asked."""
+    decision = next(row for row in table(small_run, "duplicates") if row["kept_shard"] < 3)
+    lists = []
+    for column in ("url_id", "kept_url_id"):
+        run = copy_of(small_run, tmp_path / column)
+        (tmp_path / f"{column}.txt").write_text(f"{decision[column]} # by request")
+        assert "1 documents leave the corpus" in ask_owt("forget", tmp_path / f"{column}.txt", "--workdir", run)
+        lists.append(named(run))
+    assert lists[0] == lists[1] >= {decision["url_id"], decision["kept_url_id"]}
+
+
 def test_no_text_of_what_goes_is_left_in_corpus_tokens_or_report(forgotten: Path, gone: set[int]) -> None:
     """Not even as one of the pairs of duplicates that the report sets side by side."""
     stats = json.loads((forgotten / "report/stats.json").read_text())
@@ -89,6 +101,21 @@ def test_no_text_of_what_goes_is_left_in_corpus_tokens_or_report(forgotten: Path
     for identifier in named(forgotten):
         paragraph = max(texts[identifier].splitlines(), key=len)
         assert json.dumps(paragraph)[1:-1] not in report
+
+
+def test_the_report_shows_no_text_of_a_domain_that_clean_rejected(small_run: Path, tmp_path: Path) -> None:
+    """Their rows are not in the corpus' rejects, so only the list says that they are to go."""
+    run = copy_of(small_run, tmp_path / "run")
+
+    def dropped() -> dict[str, str]:
+        rows = json.loads((run / "report/stats.json").read_bytes())["filters"]["dropped"]
+        return {row["url"]: row["text"] for reason in rows for row in reason["documents"]}
+
+    before = dropped()
+    host = host_of(next(iter(before)))
+    (tmp_path / "list.txt").write_text(f"{host}\n")
+    ask_owt("forget", tmp_path / "list.txt", "--workdir", run)
+    assert dropped() == {url: text for url, text in before.items() if host_of(url) != host}
 
 
 def part(path: Path, run: Path) -> str:
@@ -159,6 +186,7 @@ def test_a_domain_goes_with_all_hosts_below_it(small_run: Path, tmp_path: Path) 
     assert differing(small_run, run) == []
     documents = sum(host_of(row["url"]) == host for row in table(run, "corpus"))
     assert f"{documents} documents would leave the corpus" in said
+    assert "3 other documents have the same text and stay: " in said  # those kept in place of the domain's
     ask_owt("forget", tmp_path / "list.txt", "--workdir", run, "--workers", 1)
     assert not any(host_of(row["url"]) == host for row in table(run, "corpus"))
     assert "no problems found" in ask_owt("verify", "--workdir", run)

@@ -1,0 +1,100 @@
+"""The list of documents a run must forget: `forgotten.jsonl` in its working directory.
+
+Each line is a JSON object, either `{"url_id": 7, "url": "https://...", "detail": "..."}` or
+`{"domain": "example.org", "detail": "..."}`. Export rejects the documents it names, with the reason `forgotten`, in
+every run until their line is deleted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from owt_pipeline.errors import UserError
+from owt_pipeline.formats.urls import host_of
+from owt_pipeline.ledger.bases import FORGOTTEN
+from owt_pipeline.storage.folder import Storage
+
+
+@dataclass(frozen=True)
+class Takedown:
+    """A document to forget: its URL if known, and the detail of its reject row."""
+
+    url: str | None
+    detail: str
+
+
+@dataclass(frozen=True)
+class Takedowns:
+    """A list of takedowns.
+
+    Attributes:
+      ids: documents to forget, by `url_id`.
+      domains: domains to forget, including all hosts below them, with the detail for the reject rows.
+    """
+
+    ids: Mapping[int, Takedown] = field(default_factory=dict)
+    domains: Mapping[str, str] = field(default_factory=dict)
+
+    def __or__(self, other: Takedowns) -> Takedowns:
+        """The union; for entries in both, the detail of `self` is kept."""
+        return Takedowns({**other.ids, **self.ids}, {**other.domains, **self.domains})
+
+    def of(self, url_ids: np.ndarray, urls: pa.Array) -> list[tuple[int, str]]:
+        """(row, detail) of the rows to forget, in order; url_ids uint64 (n,), urls strings (n,)."""
+        listed = np.fromiter(self.ids, np.uint64, len(self.ids))
+        found = {row: self.ids[int(url_ids[row])].detail for row in np.flatnonzero(np.isin(url_ids, listed)).tolist()}
+        if self.domains:
+            for row, url in enumerate(urls.to_pylist()):
+                if url and row not in found and (domain := self._domain(host_of(url))):
+                    found[row] = f"domain {domain}: {self.domains[domain]}"
+        return sorted(found.items())
+
+    def _domain(self, host: str) -> str | None:
+        """The listed domain that equals or contains `host`, if any."""
+        while host:
+            if host in self.domains:
+                return host
+            host = host.partition(".")[2]
+        return None
+
+
+def read_takedowns(workdir: Storage) -> Takedowns:
+    """The run's list, empty if there is none. Raises UserError for a malformed line."""
+    if not workdir.exists(FORGOTTEN):
+        return Takedowns()
+    ids: dict[int, Takedown] = {}
+    domains: dict[str, str] = {}
+    for number, line in enumerate(workdir.read(FORGOTTEN).decode().splitlines(), start=1):
+        try:
+            entry = json.loads(line)
+            if "domain" in entry:
+                domains[entry["domain"]] = entry["detail"]
+            else:
+                ids[int(entry["url_id"])] = Takedown(entry.get("url"), entry["detail"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{workdir.path(FORGOTTEN)}:{number}: {line[:80]!r} names no document to forget ({error!r}): expected "
+                '{"url_id": N, "url": ..., "detail": ...} or {"domain": ..., "detail": ...}'
+            ) from error
+    return Takedowns(ids, domains)
+
+
+def write_takedowns(workdir: Storage, takedowns: Takedowns) -> None:
+    """Write the run's list atomically; the same list gives the same bytes."""
+    lines = [{"domain": domain, "detail": detail} for domain, detail in sorted(takedowns.domains.items())]
+    lines += [{"url_id": key, "url": t.url, "detail": t.detail} for key, t in sorted(takedowns.ids.items())]  # type: ignore[dict-item]
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    workdir.write(FORGOTTEN, text.encode())
+
+
+def takedowns_of_chain(workdir: Storage, bases: Iterable[Storage]) -> Takedowns:
+    """The takedowns of the run and of its bases: what a base forgot stays out of this run."""
+    takedowns = read_takedowns(workdir)
+    for base in bases:
+        takedowns |= read_takedowns(base)
+    return takedowns
