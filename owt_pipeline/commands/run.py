@@ -15,7 +15,7 @@ from typing import Any
 from owt_pipeline import config
 from owt_pipeline.command_line import CommandParser, aligned, configure_output, reporting_errors
 from owt_pipeline.engine import runner, submission
-from owt_pipeline.engine.phases import RUN_LOG, Result
+from owt_pipeline.engine.phases import RUN_LOG, Result, read_log
 from owt_pipeline.engine.runner import check_beam_flags
 from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.engine.submission import Prices
@@ -327,6 +327,8 @@ def recorded_options(stage: Stage, workdir: Storage) -> Any | None:
         return None
     try:
         options = {name: value for name, value in plan.options.items() if not name.startswith("_")}
+        for entry in read_log(workdir) if stage.noted else ():
+            options |= entry.get("options", {}) if entry.get("stage") == stage.name else {}
         return from_table(stage.options, options, f"the manifest of {workdir}/{stage.output}")
     except SettingsError as error:
         raise UserError(f"{error}: it was made by another version; run `owt run` with your settings") from error

@@ -149,6 +149,7 @@ class Stage:
       optional_inputs: datasets it reads if they exist.
       bases: datasets and lists it reads from the runs that this one builds on.
       lists: files of the working directory that shape the output if they exist.
+      noted: options that are not in the manifest, but in the run's log, for commands that make the output again.
       output: the dataset it writes.
       options: its frozen dataclass of options.
       version: raised whenever the code would write other bytes from the same input.
@@ -165,6 +166,7 @@ class Stage:
     optional_inputs: tuple[str, ...] = ()
     bases: tuple[str, ...] = ()
     lists: tuple[str, ...] = ()
+    noted: tuple[str, ...] = ()
     output: str
     options: type
     version: int

@@ -190,6 +190,9 @@ def pin(
         for base in chain:
             stage.fits(options, base)
     if write:
+        corpus = read_manifest(workdir, "corpus")
+        if corpus is not None and has_new_takedowns(workdir, corpus):
+            reasons.append(f"{FORGOTTEN} was edited")
         if reasons:
             begin_revision(workdir, "; ".join(reasons))
         if (pins := [base.pinned for base in now]) != before:
@@ -229,7 +232,7 @@ def begin_revision(workdir: Storage, why: str) -> None:
     """
     lines = _read_lines(workdir, REVISIONS)
     with contextlib.suppress(UserError):
-        now = _look_at(workdir, workdir.uri).pinned
+        now = _look_at(workdir, workdir.uri, before_edits=True).pinned
         if not lines or "to" in lines[-1]:
             workdir.write(REVISIONS, _as_lines([*lines, {"why": why, "from": now.state}]))
 
@@ -317,10 +320,11 @@ def _checked(walk: Iterator[tuple[Storage, Storage, Pinned]]) -> Iterator[Base]:
         yield replace(base, manifests={name: base.manifests[name] for name in pinned.manifests}, pinned=pinned)
 
 
-def _look_at(base: Storage, uri: str, name: str = "") -> Base:
+def _look_at(base: Storage, uri: str, name: str = "", *, before_edits: bool = False) -> Base:
     """A base as it is now, under the name `name` or that of its folder.
 
-    Raises UserError if it is missing, unfinished, or of another schema version.
+    Raises UserError if it is missing, unfinished, or of another schema version. If its list of takedowns was edited
+    since corpus/ was made, it is unfinished too, unless `before_edits`.
     """
     found: dict[str, PinnedManifest] = {}
     manifests: dict[str, Manifest] = {}
@@ -346,23 +350,23 @@ def _look_at(base: Storage, uri: str, name: str = "") -> Base:
                     f"base {base} is not finished: {made}/ was made from another {dataset}/ than it has now; finish "
                     "it (`owt run`) first"
                 )
-    if has_new_takedowns(base, manifests["corpus"]):
+    if not before_edits and has_new_takedowns(base, manifests["corpus"]):
         raise UserError(
             f"base {base} is not finished: its {FORGOTTEN} has changed since corpus/ was made; finish it (`owt run`) "
             "first"
         )
     name = name or place_of(base).rpartition("/")[2]
-    return Base(name, base, manifests, Pinned(uri, name, found, _digest_of_takedowns(base)))
+    return Base(name, base, manifests, Pinned(uri, name, found, _applied_takedowns(manifests["corpus"])))
 
 
 def has_new_takedowns(workdir: Storage, corpus: Manifest) -> bool:
     """Whether the run's list of takedowns has changed since its corpus was made."""
-    applied = next((source["sha256"] for source in corpus.sources if source.get("name") == FORGOTTEN), "")
-    return bool(applied != _digest_of_takedowns(workdir))
+    return _applied_takedowns(corpus) != (workdir.sha256(FORGOTTEN) if workdir.exists(FORGOTTEN) else "")
 
 
-def _digest_of_takedowns(workdir: Storage) -> str:
-    return workdir.sha256(FORGOTTEN) if workdir.exists(FORGOTTEN) else ""
+def _applied_takedowns(corpus: Manifest) -> str:
+    """The digest of the list that a corpus was made with; empty if there was none."""
+    return next((source["sha256"] for source in corpus.sources if source.get("name") == FORGOTTEN), "")
 
 
 def _check(run: Storage, base: Base, pinned: Pinned) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from owt_pipeline.engine.phases import read_log
 from owt_pipeline.engine.stage import Stage, StageRun, Step, one_part
 from owt_pipeline.formats.takedowns import takedowns_of_chain
-from owt_pipeline.ledger.bases import FORGOTTEN, open_chain
+from owt_pipeline.ledger.bases import FORGOTTEN, open_chain, place_of
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.exchange import Slice
@@ -39,6 +39,7 @@ from schemas.manifest import Counts, ShardRecord
 from schemas.settings import shaping_options
 
 _TOP_SUBREDDITS = 100
+_PLACES = ("reference_domains", "compare", "training")
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,11 @@ class Options:
         "show when, where and for how many seconds each stage ran, and its price on Dataflow; the page then differs "
         "from run to run",
     )
+
+    def __post_init__(self) -> None:
+        for name in _PLACES:  # complete, since a command that makes the report again may run in another folder
+            if path := getattr(self, name):
+                object.__setattr__(self, name, place_of(Storage(path)))
 
 
 def query(run: StageRun, _: int, __: Sequence[Slice], writer: ShardWriter) -> None:
@@ -114,6 +120,7 @@ class Report(Stage):
     optional_inputs = ("urls", "pages", "documents", "clean", "duplicates", "corpus")
     bases = ("urls", "duplicates", "corpus", "tokens", FORGOTTEN)
     lists = (FORGOTTEN,)
+    noted = _PLACES
     output = "report"
     options = Options
     version = 10

@@ -160,6 +160,19 @@ def test_a_takedown_after_the_texts_were_discarded_gives_the_same_bytes(
     assert "reads clean/, which was discarded" in ask_owt("export", "--workdir", run, code=1)  # to bring them back
 
 
+def test_the_report_that_is_made_again_has_what_it_was_asked_for(
+    small_run: Path, request_file: Path, tmp_path: Path
+) -> None:
+    run = copy_of(small_run, tmp_path / "run")
+    (tmp_path / "sites.txt").write_text("500 demo\n20\n70 python\n")
+    lists = ("--reference_domains", tmp_path / "sites.txt", "--compare", os.path.relpath(small_run))
+    ask_owt("report", "--workdir", run, *lists)
+    ask_owt("forget", request_file, "--workdir", run, "--workers", 1)
+    stats = json.loads((run / "report/stats.json").read_bytes())
+    assert stats["likeness"]["sites"]["reference"] == "sites.txt"
+    assert stats["comparison"]["other"] == small_run.name
+
+
 def test_a_later_run_restores_nothing_and_does_nothing(small_config: Path, forgotten: Path, tmp_path: Path) -> None:
     run = copy_of(forgotten, tmp_path / "run")
     assert ask_owt("run", small_config, "--workdir", run, "--workers", 1).count("(finished)") == 8

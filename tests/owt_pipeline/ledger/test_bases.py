@@ -119,6 +119,19 @@ def test_a_revision_is_accepted_by_each_dependent_in_turn(runs: Storage) -> None
     assert [base.manifests["corpus"].counts.left for base in open_chain(third)] == [1, 2]
 
 
+def test_a_list_of_takedowns_edited_by_hand_is_a_revision_too(runs: Storage) -> None:
+    first = month(runs / "1")
+    second = month(runs / "2", bases=[first])
+    first.write("forgotten.jsonl", b"1")
+    pin(first, [])  # as each command that makes something does
+    make(first, "corpus", 2)
+    end_revision(first)
+    with pytest.raises(UserError, match=r"was revised \(forgotten.jsonl was edited\): run `owt run` for"):
+        open_chain(second)
+    pin(second, [])
+    assert open_chain(second)[0].manifests["corpus"].counts.left == 2
+
+
 def test_what_cannot_be_a_base_is_refused_in_one_line(runs: Storage, tmp_path: Path) -> None:
     first = month(runs / "1")
     second = month(runs / "2", bases=[first])
