@@ -14,7 +14,8 @@ class Comparison:
     threshold: float = option(0.8, "least exact similarity of a near-duplicate", minimum=0.05, maximum=1.0, metavar="S")
     similarity: str = option(
         "jaccard",
-        "jaccard, |A & B| / |A | B|; or containment, the share of the removed document found in the kept one",
+        "jaccard, |A & B| / |A | B|; or containment, the share of the removed document found in the kept one, measured "
+        "for pairs that MinHash finds: those of similar length (half as long: about one in four)",
         choices=("jaccard", "containment"),
     )
     shingles: str = option("words", "unit of the n-grams", choices=("words", "characters"))
