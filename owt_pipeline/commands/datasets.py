@@ -17,6 +17,7 @@ from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.bases import dependents_of, folders_of_chain, out_of_date
 from owt_pipeline.ledger.commit import Listing
 from owt_pipeline.ledger.dataset import (
+    CONTENT,
     DatasetReader,
     is_discarded,
     mark_discarded,
@@ -176,7 +177,6 @@ def _local(moment: str) -> str:
     return datetime.datetime.fromisoformat(moment).astimezone().strftime("%Y-%m-%d %H:%M") if moment else ""
 
 
-_CONTENT = ("data", "warc", "sketches")
 _DATASET_OF = {dataset.stage: name for name, dataset in DATASETS.items()} | {"import": "documents"}
 
 
@@ -189,7 +189,7 @@ def discard(workdir: Storage, dataset: str) -> int:
     reader = DatasetReader(workdir, require_manifest(workdir, dataset))
     mark_discarded(workdir, dataset, True)
     removed = 0
-    for file in (file for kind in _CONTENT for file in reader.files(kind)):
+    for file in (file for kind in CONTENT for file in reader.files(kind)):
         if workdir.exists(file.path):
             workdir.delete(file.path)
             removed += file.bytes

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from owt_pipeline.collect.spread import home_bucket
+from owt_pipeline.errors import NotFound
 from owt_pipeline.formats.urls import BadURL, canonicalize, unescaped, url_id
 from owt_pipeline.ledger.bases import open_chain, resolve_uri
 from owt_pipeline.ledger.dataset import DatasetReader, is_discarded, read_manifest, reading, require_run
@@ -56,18 +57,21 @@ def asked_for(text: str) -> Asked:
     return Asked(text, url_id(unescaped(text)))  # as collect names a URL that it rejects for having no canonical form
 
 
-def readers_of(workdir: Storage) -> dict[str, DatasetReader]:
-    """A reader for each finished dataset whose files are there, in the order of the stages.
+def readers_of(workdir: Storage, discarded: bool = False) -> dict[str, DatasetReader]:
+    """A reader for each finished dataset, in the order of the stages; also for those `discarded`, if asked for.
 
-    Raises NotFound if the folder is not a run.
+    Raises NotFound if the folder is not a run, or has no finished dataset.
     """
     require_run(workdir)
     found = {name: read_manifest(workdir, name) for name in DATASETS}
-    return {
-        name: DatasetReader(workdir, manifest)
+    readers = {
+        name: DatasetReader(workdir, manifest, is_discarded(workdir, name))
         for name, manifest in found.items()
-        if manifest and not is_discarded(workdir, name)
+        if manifest
     }
+    if not readers:
+        raise NotFound(f"no stage of {workdir} has finished yet; owt ls --workdir {workdir} shows how far it is")
+    return {name: reader for name, reader in readers.items() if discarded or not reader.discarded}
 
 
 def history(readers: Mapping[str, DatasetReader], asked: Asked) -> dict[str, Any] | None:
@@ -105,7 +109,7 @@ def in_bases(workdir: Storage, text: str) -> list[dict[str, Any]]:
     """
     found = []
     for base in reversed(open_chain(workdir)):
-        was = history(readers_of(base.workdir), asked_for(text))
+        was = history(readers_of(base.workdir, discarded=True), asked_for(text))
         if was is not None:
             found.append({"run": base.workdir.uri, **was})
     return found
@@ -225,7 +229,8 @@ def keeper_of(readers: Mapping[str, DatasetReader], shard: int) -> tuple[Dataset
         if shard < shards:
             other = Storage(place)
             manifest = read_manifest(other, "clean")
-            return (DatasetReader(other, manifest) if manifest else None), shard
+            at_hand = manifest is not None and not is_discarded(other, "clean")
+            return (DatasetReader(other, manifest) if manifest and at_hand else None), shard
         shard -= shards
     return None, shard
 

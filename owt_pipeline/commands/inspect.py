@@ -282,7 +282,7 @@ def _sample_flags(parser: CommandParser) -> None:
 
 def _sample(arguments: argparse.Namespace) -> int:
     mention_running(Storage(arguments.workdir))
-    readers = readers_of(Storage(arguments.workdir))
+    readers = readers_of(Storage(arguments.workdir), discarded=True)
     for row in sample(readers, arguments.n, arguments.seed, domain=arguments.domain, reason=arguments.reason):
         if arguments.json:
             print(json.dumps(row, ensure_ascii=False))
@@ -355,7 +355,7 @@ def sample(
 def _where(readers: Mapping[str, DatasetReader], reason: str) -> tuple[DatasetReader, str]:
     if not reason:
         for name in _WITH_TEXT:
-            if name in readers:
+            if name in readers and not readers[name].discarded:
                 return readers[name], "data"
         raise NotFound("the run has no documents yet: run `owt run` until extract or further")
     try:

@@ -52,7 +52,7 @@ def _flags(parser: CommandParser) -> None:
 def _why(arguments: argparse.Namespace) -> int:
     workdir, as_json = Storage(arguments.workdir), arguments.json
     mention_running(workdir)
-    readers = readers_of(workdir)
+    readers = readers_of(workdir, discarded=True)
     asked = asked_for(arguments.url)
     if arguments.domain and not asked.host:
         raise UsageError(f"--domain: {arguments.url!r} is neither a domain nor a URL that has one")
@@ -152,7 +152,8 @@ def _print_domain(found: dict[str, Any]) -> None:
     _say(f"{found['domain']}: {hosts or 'no URL was collected'}")
     for stage in found["stages"]:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in stage["rejected"].items())
-        _say(f"  {stage['stage']:<9}{stage['kept']:>9,} kept{'; rejected: ' if reasons else ''}{reasons}")
+        kept = "(no rows)" if stage["kept"] is None else f"{stage['kept']:,} kept"
+        _say(f"  {stage['stage']:<9}{kept:>14}{'; rejected: ' if reasons else ''}{reasons}")
     if "tokens" in found:
         _say(f"  {found['tokens']:,} tokens")
     for what, urls in found["examples"].items():
@@ -171,15 +172,16 @@ _NO_IDS = np.zeros(0, np.uint64)
 def domain_summary(readers: Mapping[str, DatasetReader], domain: str) -> dict[str, Any] | None:
     """The funnel of the URLs whose host is `domain` or below it, or None if no stage has any.
 
-    The result has `domain`, `hosts` (URLs by host, the ten with most), `stages` (for each, `kept`, `rejected` by
-    reason), `examples` (some URLs, by `kept` and by reason) and, where there are tokens, `tokens`.
+    The result has `domain`, `hosts` (URLs by host, the ten with most), `stages` (for each, `kept`, None if its rows
+    were discarded, and `rejected` by reason), `examples` (some URLs, by `kept` and by reason) and, where there are
+    tokens, `tokens`.
     """
     pattern = rf"^https://([^/:]*\.)?{re.escape(domain)}(:[0-9]+)?/"
     hosts: Counter[str] = Counter()
     examples: dict[str, list[str]] = {"kept": []}
     stages: list[dict[str, Any]] = []
     ids: dict[int, np.ndarray] | None = None  # of the URLs that entered, by shard
-    tokens = 0
+    tokens, whole = 0, True  # whole: the rows of the dataset before are there
     for name, reader in readers.items():
         has_urls = "url" in DATASETS[name].schema.names
         columns = ["url_id", *(["url"] if has_urls else []), *(["n_tokens"] if name == "tokens" else [])]
@@ -205,11 +207,13 @@ def domain_summary(readers: Mapping[str, DatasetReader], domain: str) -> dict[st
                     if len(some := examples.setdefault(reason, [])) < _EXAMPLES:
                         some.append(url)
         examples["kept"] = shown or examples["kept"]
-        count = sum(map(len, kept.values()))
+        count: int | None = sum(map(len, kept.values()))
         if name == "duplicates":  # its rows are the removed documents
-            count = sum(map(len, (ids or {}).values())) - count
-        else:
+            count = sum(map(len, (ids or {}).values())) - sum(map(len, kept.values())) if whole else None
+        elif not reader.discarded:
             ids = kept
+        whole = not reader.discarded
+        count = None if reader.discarded else count
         stages.append({"stage": reader.manifest.stage, "kept": count, "rejected": dict(rejected.most_common())})
     if not any(stage["kept"] or stage["rejected"] for stage in stages):
         return None

@@ -88,7 +88,8 @@ def _plan_stage(stage: Stage, options: Any, runtime: Runtime, replaces: str | No
         return found
     plan, inputs, output = found
     _check_replaceable(stage, options, plan, output, workdir)
-    inputs = {name: reader for name, reader in inputs.items() if _is_at_hand(stage, reader, plan, output)}
+    for name in stage.inputs:
+        _check_at_hand(stage, inputs[name], plan, output)
     plan = with_shards(plan, stage, options, inputs, workdir)
     finished = finished_parts(workdir, stage.output, plan, output, stage.lists)
     kept, why = finished.kept, finished.why
@@ -135,7 +136,7 @@ def _look(
     inputs = {name: DatasetReader(workdir, require_manifest(workdir, name)) for name in stage.inputs}
     for name in stage.optional_inputs:
         if (manifest := read_manifest(workdir, name)) is not None:
-            inputs[name] = DatasetReader(workdir, manifest)
+            inputs[name] = DatasetReader(workdir, manifest, is_discarded(workdir, name))
     output = look_at(workdir, stage.output)
     plan = make_plan(stage, options, inputs, workdir)
     if output.manifest is None or not output.is_finished(plan):
@@ -178,8 +179,8 @@ def _open_run(stage: Stage, options: Any, runtime: Runtime, name: str) -> StageR
         manifest = require_manifest(runtime.workdir, dataset)
         if manifest.digest != digest:
             raise UserError(f"{runtime.workdir}/{dataset} has changed while {stage.name} reads it: run again")
-        if dataset in stage.inputs or not is_discarded(runtime.workdir, dataset):
-            inputs[dataset] = DatasetReader(runtime.workdir, manifest)
+        discarded = dataset in stage.optional_inputs and is_discarded(runtime.workdir, dataset)
+        inputs[dataset] = DatasetReader(runtime.workdir, manifest, discarded)
     bases = open_chain(runtime.workdir) if stage.bases else ()
     about = msgspec.structs.asdict(prepared)
     return StageRun(stage, options, runtime, inputs, plan, work, bases=bases, attempt=attempt, **about)
@@ -287,20 +288,19 @@ def _skew_of(run: StageRun) -> dict[str, Any]:
     return {"version_skew": {"run": dict(run.runtime.versions), "workers": others}} if others else {}
 
 
-def _is_at_hand(stage: Stage, reader: DatasetReader, plan: Plan, output: Output) -> bool:
-    """Whether the stage has an input; raises UserError if a required one was discarded and is needed."""
-    discarded = is_discarded(reader.workdir, reader.name)
-    if discarded and reader.name in stage.inputs:
-        if output.manifest is not None and not output.problems:
-            before = Plan.of_manifest(output.manifest, [])
-            plan = msgspec.structs.replace(plan, num_shards=before.num_shards)
-            if stage.does_without(reader.name, reader.workdir, before, plan):
-                return True
-        raise UserError(
-            f"{stage.name} has to run and reads {reader.name}/, which was discarded: `owt discard "
-            f"{reader.manifest.stage} --undo --workdir {reader.workdir}` lets the next run make it again"
-        )
-    return not discarded
+def _check_at_hand(stage: Stage, reader: DatasetReader, plan: Plan, output: Output) -> None:
+    """Raise UserError if a required input was discarded and is needed."""
+    if not is_discarded(reader.workdir, reader.name):
+        return
+    if output.manifest is not None and not output.problems:
+        before = Plan.of_manifest(output.manifest, [])
+        plan = msgspec.structs.replace(plan, num_shards=before.num_shards)
+        if stage.does_without(reader.name, reader.workdir, before, plan):
+            return
+    raise UserError(
+        f"{stage.name} has to run and reads {reader.name}/, which was discarded: `owt discard "
+        f"{reader.manifest.stage} --undo --workdir {reader.workdir}` lets the next run make it again"
+    )
 
 
 def _check_replaceable(stage: Stage, options: Any, plan: Plan, output: Output, workdir: Storage) -> None:

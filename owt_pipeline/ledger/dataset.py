@@ -20,6 +20,8 @@ from schemas.datasets import LEDGER
 from schemas.manifest import MANIFEST_NAME, FileTable, Manifest, ManifestError, ShardFile, ledger_of
 
 DISCARDED = "discarded"
+CONTENT = ("data", "warc", "sketches")
+"""The kinds of files that `owt discard` removes."""
 """Name of a file in a dataset's ledger: the dataset's files were removed on purpose."""
 
 
@@ -70,10 +72,13 @@ _Rows = TypeVar("_Rows", pa.RecordBatch, pa.Table)
 
 
 class DatasetReader:
-    """Reads a dataset by its manifest. Picklable; the list of files is read when it is first needed."""
+    """Reads a dataset by its manifest. Picklable; the list of files is read when it is first needed.
 
-    def __init__(self, workdir: Storage, manifest: Manifest):
-        self.workdir, self.manifest = workdir, manifest
+    A `discarded` dataset has its manifest and rejects only.
+    """
+
+    def __init__(self, workdir: Storage, manifest: Manifest, discarded: bool = False):
+        self.workdir, self.manifest, self.discarded = workdir, manifest, discarded
 
     @classmethod
     def open(cls, workdir: Storage, dataset: str) -> DatasetReader:
@@ -112,7 +117,7 @@ class DatasetReader:
 
     def files(self, kind: str, shard: int | None = None) -> list[ShardFile]:
         """The files of one kind (and shard), ordered by path."""
-        return self.table_of_files.of_kind(kind, shard)
+        return [] if self.discarded and kind in CONTENT else self.table_of_files.of_kind(kind, shard)
 
     def batches(
         self, shard: int | None = None, *, kind: str = "data", columns: list[str] | None = None, rows: int = 256

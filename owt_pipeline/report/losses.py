@@ -21,7 +21,7 @@ _TEXT_CHARACTERS = 20_000
 
 
 def fetching(tables: Tables, manifests: Mapping[str, Manifest], distributions: Mapping[str, Row]) -> Row | None:
-    """The figures of pages/; None if nothing was fetched."""
+    """The figures of pages/; None without pages/."""
     if "pages" not in manifests:
         return None
     sources, failures = tables.rows("sources"), manifests["pages"].counts.rejected
@@ -89,10 +89,8 @@ def _signals(clean: Manifest) -> list[dict[str, Any]]:
     return rows
 
 
-def duplicates(tables: Tables, readers: Mapping[str, DatasetReader]) -> dict[str, Any] | None:
-    """The figures of duplicates/; None if the run did not look for duplicates."""
-    if "duplicates" not in readers:
-        return None
+def duplicates(tables: Tables, readers: Mapping[str, DatasetReader]) -> dict[str, Any]:
+    """The figures of duplicates/."""
     manifest = readers["duplicates"].manifest
     rules = {row["rule"]: row["documents"] for row in tables.rows("rules")}
     sizes = {str(row["size"]): row["clusters"] for row in tables.rows("cluster_sizes")}
@@ -133,7 +131,7 @@ def duplicates(tables: Tables, readers: Mapping[str, DatasetReader]) -> dict[str
                 "kept": document(row["kept_url_id"]),
                 "segments": side_by_side(texts[row["url_id"]], texts[row["kept_url_id"]])
                 if {row["url_id"], row["kept_url_id"]} <= texts.keys()
-                else [],  # one is in another corpus
+                else [],  # one is in another corpus, or was discarded
             }
             for row in removals
         ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def rows(run: Path, name: str) -> list[dict]:
 
 
 def shown_by(run: Path, text: object) -> dict:
-    shown = history(readers_of(Storage(str(run))), asked_for(str(text)))
+    shown = history(readers_of(Storage(str(run)), discarded=True), asked_for(str(text)))
     assert shown is not None
     return shown
 
@@ -47,8 +48,17 @@ def why(run: Path, text: object, code: int = 0) -> dict:
     return json.loads(output.partition("\nowt: error:")[0])
 
 
-def test_each_urls_verdict_is_where_it_ended(run: Path) -> None:
-    """One URL of each end: kept, and each reason of each stage."""
+@pytest.fixture(scope="module")
+def discarded(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    copy = copy_of(run, tmp_path_factory.mktemp("discarded") / "run")
+    ask_owt("discard", "fetch", "extract", "clean", "--workdir", copy)
+    return copy
+
+
+@pytest.mark.parametrize("of", ["run", "discarded"])
+def test_each_urls_verdict_is_where_it_ended(of: str, request: pytest.FixtureRequest) -> None:
+    """One URL of each end: kept, and each reason of each stage; also where the texts were discarded."""
+    run = request.getfixturevalue(of)
     ends = {row["url"]: ("kept", "tokenize", None) for row in rows(run, "corpus")[:1]}
     for name, stage in {"urls": "collect", "pages": "fetch", "clean": "clean", "corpus": "export"}.items():
         by_reason = {row["reason"]: row["url"] for row in rows(run, f"ledger/{name}/rejects") if row["url"]}
@@ -60,6 +70,26 @@ def test_each_urls_verdict_is_where_it_ended(run: Path) -> None:
         last = shown["stages"][-1]
         assert (shown["verdict"], last["stage"], last.get("reason")) == (verdict, stage, reason), url
         assert shown["url_id"] == url_id(shown["url"]) or reason == "bad_url"
+
+
+def test_of_discarded_stages_the_rejects_and_the_funnel_remain(run: Path, discarded: Path) -> None:
+    reasons = {row["reason"] for row in rows(run, "ledger/clean/rejects")}
+    for reason in reasons:
+        said = ask_owt("sample-documents", "--reason", reason, "--workdir", discarded, "--n", 1)
+        assert f"reason: {reason}" in said
+    domain = rows(run, "corpus")[0]["url"].split("/")[2]
+    before, after = (why(folder, domain)["stages"] for folder in (run, discarded))
+    gone = ("fetch", "extract", "clean", "dedupe")  # of dedupe, how many there were before is not known
+    assert after == [{**stage, "kept": None if stage["stage"] in gone else stage["kept"]} for stage in before]
+    assert re.search(r"clean +\(no rows\)", ask_owt("why", domain, "--workdir", discarded))
+    ask_owt("report", "--workdir", discarded, "--top_domains", 7)
+    funnels = [json.loads((folder / "report/stats.json").read_bytes())["funnel"] for folder in (run, discarded)]
+    assert funnels[0] == funnels[1]
+
+
+def test_a_run_of_which_nothing_is_finished_has_nothing_to_show(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "run/ledger").mkdir(parents=True)
+    assert "has finished yet" in ask_owt("why", "example.org/a", "--workdir", tmp_path / "run", code=3)
 
 
 def test_an_id_a_spelling_with_tracking_and_a_url_without_scheme_give_the_same_answer(run: Path) -> None:

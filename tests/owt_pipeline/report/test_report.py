@@ -167,7 +167,7 @@ def test_a_run_of_imported_text_has_a_report_of_what_is_there(tmp_path: Path) ->
     assert stats["funnel"][0]["entered"] == 9
     assert (stats["fetch"], stats["scores"], stats["domains"]["top"]) == (None, [], [])
     page = (tmp_path / "run" / "report" / "index.html").read_text()
-    assert page.count("Nothing was fetched") == 1
+    assert page.count("There are no pages") == 1
     assert "<script>alert(" not in page
     assert "&lt;b&gt;&amp;" in page
     assert Page(page).sections == list(SECTIONS)
