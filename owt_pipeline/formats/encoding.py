@@ -14,6 +14,7 @@ import urllib.parse
 import urllib.request
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -161,15 +162,30 @@ class _FromFile(Encoding):
                 f"{path} has no token {wanted} to separate documents: name one with --eot_token; "
                 f"it has {', '.join(special) or 'no added tokens'}"
             )
-        self.eot = vocabulary[found]
+        self.eot, self._eot_text = vocabulary[found], found
 
     def _encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         try:
             encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         except (UnicodeEncodeError, TypeError):  # raised for a lone surrogate
-            cleaned = [_without_surrogates(text) for text in texts]
-            encodings = self._tokenizer.encode_batch_fast(cleaned, add_special_tokens=False)
-        return [np.array(encoding.ids, np.uint32) for encoding in encodings]
+            texts = [_without_surrogates(text) for text in texts]
+            encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        found = [np.array(encoding.ids, np.uint32) for encoding in encodings]
+        return [self._in_two(text) if self.eot in ids else ids for text, ids in zip(texts, found, strict=True)]
+
+    def _in_two(self, text: str) -> np.ndarray:
+        """The ids of a text that has the name of the end-of-text token in it, which some tokenizers (Unigram, word
+        level) take for the token itself: each is encoded as its first character and the rest."""
+        cuts = [found.start() + 1 for found in re.finditer(re.escape(self._eot_text), text)]
+        parts = [text[start:end] for start, end in pairwise([0, *cuts, len(text)])]
+        encodings = self._tokenizer.encode_batch_fast(parts, add_special_tokens=False)
+        ids = np.concatenate([np.array(encoding.ids, np.uint32) for encoding in encodings])
+        if self.eot in ids:
+            raise UserError(
+                f"{self.name} encodes ordinary text as {self._eot_text!r}, which separates documents; name another "
+                "token with --eot_token"
+            )
+        return ids
 
 
 def _without_surrogates(text: str) -> str:

@@ -90,7 +90,7 @@ class Tokenize(Stage):
     bases = ("tokens",)
     output = "tokens"
     options = TokenizeOptions
-    version = 3
+    version = 4
     libraries = ("tiktoken", "tokenizers")
     steps = (Step(tokenize_shard, rows=rows_of_input, outputs=outputs, spread="batches"),)
     shard_local = True

