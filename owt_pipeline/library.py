@@ -288,26 +288,38 @@ def _arrays_of(texts: Any, text_field: str) -> Iterator[pa.Array]:
         paths = [texts] if isinstance(texts, os.PathLike) else texts
         yield from texts_of_files([os.fspath(path) for path in paths], text_field)
         return
-    if isinstance(texts, (list, tuple)):
-        for start in range(0, len(texts), _BATCH_ROWS):
-            some = texts[start : start + _BATCH_ROWS]
+    if isinstance(texts, (pa.Array, pa.ChunkedArray)):
+        column = texts
+    elif hasattr(texts, "__arrow_c_stream__"):  # of Polars, pandas
+        column = pa.chunked_array(texts)
+    elif hasattr(texts, "dtype"):  # of NumPy, pandas
+        column = pa.array(texts, from_pandas=True)
+    else:
+        for start, some in _in_batches(iter(texts)):
             for number, text in enumerate(some, start):
                 if not isinstance(text, (str, type(None))):
                     raise TypeError(f"texts[{number}] is a {type(text).__name__}, not a str")
             yield as_strings(some)
         return
-    try:
-        column = texts if isinstance(texts, (pa.Array, pa.ChunkedArray)) else pa.chunked_array(texts)
-    except (TypeError, AttributeError, pa.ArrowException):
-        column = pa.array(texts, from_pandas=True)
     for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
         if pa.types.is_dictionary(chunk.type):
-            chunk = chunk.dictionary_decode()
+            values = chunk.dictionary
+            if pa.types.is_string_view(values.type):  # of Polars; Arrow cannot take from these
+                values = pc.cast(values, pa.string())
+            chunk = values.take(chunk.indices)
         if not (pa.types.is_string(chunk.type) or pa.types.is_large_string(chunk.type) or pa.types.is_null(chunk.type)
                 or pa.types.is_string_view(chunk.type)):  # fmt: skip
             raise TypeError(f"texts is a column of {chunk.type}, not of strings")
         for start in range(0, len(chunk), _BATCH_ROWS):
             yield pc.cast(chunk.slice(start, _BATCH_ROWS), pa.string())
+
+
+def _in_batches(texts: Iterator[Any]) -> Iterator[tuple[int, list[Any]]]:
+    """(number of the first, texts)."""
+    start = 0
+    while some := list(itertools.islice(texts, _BATCH_ROWS)):
+        yield start, some
+        start += len(some)
 
 
 def as_strings(texts: Sequence[str | None]) -> pa.Array:

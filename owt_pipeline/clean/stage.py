@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from owt_pipeline.clean.options import Options
 from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
-from owt_pipeline.errors import UserError
+from owt_pipeline.errors import UsageError
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.exchange import Slice
 from owt_pipeline.storage.folder import expand_globs
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 
 def checked_sets(options: Options) -> EvaluationSets | None:
-    """The evaluation sets of the options; raises UserError for invalid options or an unreadable file."""
+    """The evaluation sets of the options; raises UsageError for invalid options, UserError for an unreadable file."""
     from owt_pipeline.clean.contamination import n_grams_of
     from owt_pipeline.clean.documents import ALL, known_languages
 
     asked = set(options.languages) - {ALL, "en"}
     if asked and (unknown := sorted(asked - set(known_languages()))):  # loads the model
-        raise UserError(
+        raise UsageError(
             f"languages: {unknown[0]!r} is not a known language{did_you_mean(unknown[0], known_languages())}"
         )
     changing = [name for name in ("mask_addresses", "uncurl_quotes") if getattr(options, name)]
     changing += ["the filter c4"] if "c4" in options.filters else []
     if options.unaltered and changing:
-        raise UserError(f"unaltered keeps text as it is, but {changing[0]} changes it; turn one of them off")
+        raise UsageError(f"unaltered keeps text as it is, but {changing[0]} changes it; turn one of them off")
     if (sets := _evaluation_sets(options)) is not None:
         n_grams_of(sets)  # report an unreadable file here, not in a worker
     return sets
@@ -68,8 +68,11 @@ class Clean(Stage):
     example = "owt clean --workdir run --languages en --min_tokens 128"
 
     def sources(self, options: Options) -> list[dict[str, Any]]:
-        """Names and digests of the evaluation sets; a name's extension says how its file is read."""
-        if (sets := _evaluation_sets(options)) is None:
+        """Names and digests of the evaluation sets; a name's extension says how its file is read.
+
+        Checks the options too, so that a mistake is found before the stages that come first.
+        """
+        if (sets := checked_sets(options)) is None:
             return []
         files = zip(sets.uris, sets.digests, strict=True)
         return [{"kind": "evaluation", "name": uri.rpartition("/")[2], "sha256": digest} for uri, digest in files]
@@ -81,7 +84,6 @@ class Clean(Stage):
         from owt_pipeline.clean.documents import describe_signals
 
         options: Options = run.options
-        checked_sets(options)
         run.properties["signals"] = describe_signals(options.filters, options.measured_share)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -12,10 +13,11 @@ import pyarrow.parquet as pq
 
 from owt_pipeline.command_line import Command, CommandParser, add_output_flags, configure_output
 from owt_pipeline.dedupe.options import Comparison
-from owt_pipeline.errors import UserError
+from owt_pipeline.errors import UsageError, UserError
 from owt_pipeline.library import find_duplicates, texts_of_files
-from owt_pipeline.storage.folder import folder_of
-from schemas.settings import add_flags, flags_given
+from owt_pipeline.storage.folder import expand_globs, folder_of
+from schemas import SettingsError
+from schemas.settings import add_flags, flags_given, from_table
 
 EXAMPLES = 3
 """Clusters to show, the largest first, and records of each."""
@@ -42,8 +44,12 @@ def _flags(parser: CommandParser) -> None:
 def _near_duplicates(arguments: argparse.Namespace) -> int:
     configure_output(arguments)
     if arguments.out:
-        folder_of(arguments.out)
+        _check_target(arguments.out, arguments.files)
     options = flags_given(Comparison, arguments)
+    try:
+        from_table(Comparison, {}, "", options)
+    except SettingsError as error:
+        raise UsageError(str(error)) from error
     counted = _Counted(texts_of_files(arguments.files, arguments.text_field))
     try:
         found = find_duplicates(iter(counted), arguments.workers, arguments.temporary_folder, **options)
@@ -66,6 +72,16 @@ def _near_duplicates(arguments: argparse.Namespace) -> int:
         folder.write(name, sink.getvalue().to_pybytes())
         print(f"{arguments.out}: row, kept_row, cluster, similarity, rule")
     return 0
+
+
+def _check_target(out: str, files: Sequence[str]) -> None:
+    """Raise UsageError if `out`, which is replaced, is one of the files or no regular file."""
+    folder_of(out)
+    if "://" not in out and os.path.lexists(out):
+        if os.path.islink(out) or not os.path.isfile(out):
+            raise UsageError(f"--out {out} is no regular file: name another one")
+        if any(os.path.exists(file) and os.path.samefile(out, file) for file in expand_globs(tuple(files), "files")):
+            raise UsageError(f"--out {out} is one of the files to read: name another one")
 
 
 class _Counted:

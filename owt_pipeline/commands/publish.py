@@ -94,8 +94,7 @@ def plan(corpus: DatasetReader, configs: Sequence[str], fraction: float) -> list
     """The files that each shard becomes; equal content has equal names, so files that were sent before are known."""
     uploads: list[Upload] = []
     for file in corpus.files("data"):
-        ids = pa.Table.from_batches(corpus.batches_of(file, columns=["url_id"], rows=1 << 16))
-        held = set(is_validation(ids["url_id"].to_numpy(), fraction).tolist())
+        held = set(is_validation(corpus.ids(file.shard), fraction).tolist())
         splits = [SPLITS[validation] for validation in sorted(held)]  # readers of the Hub refuse a file without rows
         paths: dict[tuple[str, str], str] = {}
         for config in configs:

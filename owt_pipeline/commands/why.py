@@ -181,7 +181,7 @@ def domain_summary(readers: Mapping[str, DatasetReader], domain: str) -> dict[st
     examples: dict[str, list[str]] = {"kept": []}
     stages: list[dict[str, Any]] = []
     ids: dict[int, np.ndarray] | None = None  # of the URLs that entered, by shard
-    tokens, whole = 0, True  # whole: the rows of the dataset before are there
+    tokens, is_known = 0, True  # is_known: how many documents enter
     for name, reader in readers.items():
         has_urls = "url" in DATASETS[name].schema.names
         columns = ["url_id", *(["url"] if has_urls else []), *(["n_tokens"] if name == "tokens" else [])]
@@ -209,10 +209,10 @@ def domain_summary(readers: Mapping[str, DatasetReader], domain: str) -> dict[st
         examples["kept"] = shown or examples["kept"]
         count: int | None = sum(map(len, kept.values()))
         if name == "duplicates":  # its rows are the removed documents
-            count = sum(map(len, (ids or {}).values())) - sum(map(len, kept.values())) if whole else None
+            count = sum(map(len, (ids or {}).values())) - sum(map(len, kept.values())) if is_known else None
         elif not reader.discarded:
             ids = kept
-        whole = not reader.discarded
+        is_known = not reader.discarded
         count = None if reader.discarded else count
         stages.append({"stage": reader.manifest.stage, "kept": count, "rejected": dict(rejected.most_common())})
     if not any(stage["kept"] or stage["rejected"] for stage in stages):

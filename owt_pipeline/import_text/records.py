@@ -57,7 +57,7 @@ def format_of(path: str) -> str:
     kind = _EXTENSIONS.get(parts[-1])
     if kind is None:
         known = ", ".join(f".{name}" for name in _EXTENSIONS)
-        raise UserError(f"{path}: unknown extension; use one of {known}, or give --format {'|'.join(FORMATS)}")
+        raise UserError(f"{path}: unknown extension; use one of {known} (owt import: or --format)")
     return kind
 
 

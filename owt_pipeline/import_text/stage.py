@@ -22,7 +22,7 @@ from owt_pipeline.errors import UserError
 from owt_pipeline.formats.urls import BadURL, canonical_url, url_id
 from owt_pipeline.import_text.records import Record, format_of, read_records
 from owt_pipeline.ledger.commit import ShardWriter
-from owt_pipeline.ledger.dataset import Outcome
+from owt_pipeline.ledger.dataset import Outcome, read_manifest
 from owt_pipeline.ledger.exchange import Slice, read_slices
 from owt_pipeline.storage.folder import describe_source, expand_globs, folder_of, open_source
 from schemas import DATASETS, REJECTS, Reason, option
@@ -155,7 +155,12 @@ class Import(Stage):
         return options.num_shards
 
     def prepare(self, run: StageRun) -> None:
-        """Group the files; each group is one part, the unit of work and of resuming."""
+        """Group the files; each group is one part, the unit of work and of resuming.
+
+        Raises UserError in a run that collected its documents, which the imported ones would replace.
+        """
+        if read_manifest(run.workdir, "urls") is not None:
+            raise UserError(f"{run.workdir} has collected URLs already: import into another --workdir")
         groups: list[list[SourceFile]] = []
         size = 0
         for path, name in _named(run.options):

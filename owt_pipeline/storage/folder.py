@@ -292,7 +292,7 @@ def expand_globs(patterns: tuple[str, ...], what: str) -> list[str]:
 
 def _local_matches(pattern: str) -> list[str]:
     if os.path.isdir(pattern):
-        return [path for path in sorted(glob.glob(os.path.join(pattern, "*"))) if os.path.isfile(path)]
+        return [path for path in sorted(glob.glob(os.path.join(glob.escape(pattern), "*"))) if os.path.isfile(path)]
     if os.path.isfile(pattern):
         return [pattern]
     return [path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]

@@ -10,8 +10,10 @@ import pickle
 import subprocess
 import sys
 import time
+from collections import deque
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -221,6 +223,11 @@ def test_near_duplicates_takes_columns_and_files_of_any_kind(tmp_path: Path) -> 
         pa.chunked_array([pa.array(texts[:11]), pa.array(texts[11:])]),
         pd.Series(texts),
         pl.Series(texts),
+        pl.Series(texts, dtype=pl.Categorical),
+        np.array(texts, dtype=object),
+        pd.Index(texts),
+        deque(texts),
+        (text for text in texts),
     )
     for column in columns:
         assert owt.near_duplicates(column, workers=1).equals(expected), type(column)

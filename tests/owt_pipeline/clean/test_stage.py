@@ -16,7 +16,7 @@ from owt_pipeline.clean.options import Options
 from owt_pipeline.clean.stage import STAGE
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.errors import UserError
+from owt_pipeline.errors import UsageError, UserError
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.storage.folder import Storage
@@ -96,6 +96,8 @@ def test_unaltered_excludes_options_that_change_text(workdir: Path, also: dict, 
 
 
 def test_an_unknown_language_is_one_clear_error(workdir: Path) -> None:
+    with pytest.raises(UsageError, match="'eng' is not a known language"):
+        STAGE.sources(Options(languages=("eng",)))  # before the stages that come first
     with pytest.raises(UserError, match="'eng' is not a known language; did you mean 'en'"):
         run_stage(STAGE, Options(languages=("eng",)), Runtime(Storage(str(workdir))))
 

@@ -106,3 +106,20 @@ def test_file_without_the_field_is_one_line(tmp_path: Path, capsys: pytest.Captu
     assert "a.jsonl:1: no field 'text'; it has body" in capsys.readouterr().err
     assert near_duplicates.main([str(tmp_path / "b.jsonl")]) == 1
     assert "b.jsonl" in capsys.readouterr().err
+
+
+def test_what_must_not_be_replaced_by_the_pairs_is_refused_before_any_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = tmp_path / "texts.jsonl"
+    texts.write_text('{"text": "a"}\n')
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    for out in (texts, tmp_path, tmp_path / "link", "/dev/stdout"):
+        assert near_duplicates.main([str(tmp_path / "*.jsonl"), "--out", str(out)]) == 2
+        assert "name another one" in capsys.readouterr().err
+    assert texts.read_text() == '{"text": "a"}\n'
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_a_value_that_a_flag_does_not_take_is_wrong_usage(tmp_path: Path) -> None:
+    assert near_duplicates.main([str(tmp_path), "--threshold", "0"]) == 2

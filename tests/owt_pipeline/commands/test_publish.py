@@ -16,6 +16,9 @@ import pytest
 import yaml
 
 from owt_pipeline.commands import publish, verify
+from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.storage.folder import Storage
+from tests.owt_pipeline.making import publish_rows
 from tests.owt_pipeline.runs import copy_of, manifest_of, run_owt, shard_file
 from tests.servers.hub import Hub, environment_of, hub_server
 
@@ -104,6 +107,12 @@ def test_the_corpus_is_published_and_again_after_a_takedown(small_run: Path, tmp
         ids = {url_id for shard in shards for url_id in shard["url_id"].to_pylist()}
         rows = sorted(zip(loaded[split]["url_id"], loaded[split]["text"], strict=True))
         assert rows == [row for row in expected if row[0] in ids]
+
+
+def test_a_shard_without_documents_is_no_file(tmp_path: Path) -> None:
+    manifest = publish_rows(Storage(str(tmp_path)), "corpus", [])
+    ((_, paths),) = publish.plan(DatasetReader(Storage(str(tmp_path)), manifest), ["corpus"], 0.1)
+    assert paths == {}
 
 
 def test_a_takedown_that_is_only_on_the_list_is_not_published(

@@ -34,7 +34,7 @@ from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
 from schemas.manifest import Manifest
 from tests.owt_pipeline.engine.test_graph import ELSEWHERE
-from tests.owt_pipeline.runs import snapshot
+from tests.owt_pipeline.runs import ask_owt, snapshot
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "": lambda content: content,
@@ -324,6 +324,13 @@ def test_unreadable_file_is_one_clear_error(tmp_path: Path, name: str, content: 
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=problem):
         imported(tmp_path / "run", tmp_path / name)
+
+
+def test_a_run_that_collected_is_not_imported_into(small_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"text": "mine"}\n')
+    said = ask_owt("import", tmp_path / "in.jsonl", "--workdir", small_run, code=1)
+    assert "has collected URLs already: import into another --workdir" in said
+    assert "no problems found" in ask_owt("verify", "--workdir", small_run)
 
 
 def test_importing_nothing_warns_about_the_field(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

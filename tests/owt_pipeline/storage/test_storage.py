@@ -304,6 +304,10 @@ def test_globs_folders_and_files_are_expanded_once_and_sorted(tmp_path: Path) ->
     later = tmp_path / "A" / "later.gz"
     later.write_bytes(gzip.compress(b"later"))
     assert str(later) < a
+    for name in ("g1", "g[1]"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "d.gz").touch()
+    assert expand_globs((str(tmp_path / "g[1]"),), "--dumps") == [str(tmp_path / "g[1]" / "d.gz")]
     assert expand_globs((str(later), a), "--dumps") == [a, str(later)], "wherever files lie, their order is the same"
     with pytest.raises(UserError, match=r"--dumps: no file matches '.*\.zst'"):
         expand_globs((a, str(tmp_path / "*.zst")), "--dumps")
