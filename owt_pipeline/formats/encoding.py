@@ -100,8 +100,11 @@ def tokenizer_file(tokenizer: str) -> bytes:
     """
     if is_hub_name(tokenizer) and not os.path.exists(tokenizer):
         return download_tokenizer(tokenizer)
-    with open_source(tokenizer) as file:
-        return bytes(file.read())
+    try:
+        with open_source(tokenizer) as file:
+            return bytes(file.read())
+    except UserError as error:
+        raise UserError(f"{error} (a run that used it has a copy: ledger/tokens/tokenizer-*.json)") from error
 
 
 class _Gpt2(Encoding):
