@@ -56,6 +56,7 @@ def test_a_prefixed_flag_may_be_bare_too() -> None:
         ({"threshold": 1.5}, r"threshold: 1.5 is not a number from 0 to 1"),
         ({"threshold": float("nan")}, r"threshold: nan is not finite; expected a number from 0 to 1"),
         ({"threshold": float("inf")}, r"threshold: inf is not finite"),
+        ({"threshold": 10**400}, "does not fit into 64 bits"),
         ({"languages": ["en", "dee"]}, r"languages: 'dee' is not one of en, de; did you mean 'de'\?"),
         ({"fix": 1}, r"fix: 1 is not true or false"),
     ],
