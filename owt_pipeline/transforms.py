@@ -21,6 +21,7 @@ import pyarrow as pa
 import xxhash
 from apache_beam.options.pipeline_options import GoogleCloudOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.transforms.window import GlobalWindows
 from apache_beam.typehints.row_type import RowTypeConstraint
 
 from owt_pipeline.dedupe.options import Comparison, Options
@@ -123,6 +124,8 @@ class MarkNearDuplicates(beam.PTransform):
         self, text_field: str = "text", temp_location: str = "", num_shards: int = 8, workers: int = 1, **options: Any
     ):
         super().__init__()
+        if num_shards < 1:
+            raise ValueError(f"num_shards: {num_shards} is not a whole number of at least 1")
         asked = vars(from_table(Comparison, options, "MarkNearDuplicates"))
         self.options = Options(**asked, max_cluster_share=1.0, max_host_share=1.0)
         self.text_field, self.temp_location, self.num_shards, self.workers = (
@@ -133,6 +136,8 @@ class MarkNearDuplicates(beam.PTransform):
         )
 
     def expand(self, rows: beam.PCollection) -> dict[str, beam.PCollection]:
+        if not isinstance(rows.windowing.windowfn, GlobalWindows):
+            raise ValueError("rows are compared with all others: give them in GlobalWindows()")
         place = self.temp_location or rows.pipeline.options.view_as(GoogleCloudOptions).temp_location
         if not place:
             self._folder = tempfile.TemporaryDirectory(prefix="owt-")  # deleted with the pipeline
@@ -204,7 +209,8 @@ class _Extract(beam.DoFn):
 
     def process(self, row: Any) -> Iterator[Any]:
         fields = _fields_of(row)
-        html, url = _value(fields, self.html_field), fields.get(self.url_field) or ""
+        html, url = _value(fields, self.html_field), fields.get(self.url_field)
+        url = url if isinstance(url, str) else ""  # pandas writes NaN for none
         if not isinstance(html, (str, bytes)):
             yield _reject(fields, "no_text", f"{self.html_field} is {type(html).__name__}, not text or bytes")
             return

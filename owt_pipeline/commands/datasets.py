@@ -61,7 +61,7 @@ class Row:
 
 def rows_of(workdir: Storage) -> Iterator[Row]:
     """One row per dataset, in the order of the stages; raises ManifestError for a damaged manifest."""
-    log = {entry["stage"]: entry for entry in read_log(workdir) if "stage" in entry}
+    log = {(entry["stage"], entry["fingerprint"]): entry for entry in read_log(workdir) if "stage" in entry}
     held = running(workdir) is not None
     for name in (*DATASETS, "report"):
         manifest = read_manifest(workdir, name)
@@ -74,7 +74,7 @@ def rows_of(workdir: Storage) -> Iterator[Row]:
             yield Row(stage, name, state if work else "-", shards=shards, foreign=listing.foreign(()))
             continue
         files = DatasetReader(workdir, manifest).table_of_files.files
-        entry = log.get(stage, {})
+        entry = log.get((stage, manifest.fingerprint), {})
         yield Row(
             stage,
             name,
@@ -110,7 +110,8 @@ def months_of(workdir: Storage) -> list[dict[str, Any]]:
         found = {row.dataset: row for row in rows_of(run)}
         states = {row.state for row in found.values()} - {"discarded"}
         unfinished = [name for name in ("running", "interrupted") if name in states]
-        state: str = "missing" if states == {"-"} else unfinished[0] if unfinished else "finished"
+        made = "finished" if found["corpus"].state != "-" else "no corpus/ yet"
+        state: str = "missing" if states == {"-"} else unfinished[0] if unfinished else made
         if state == "finished":
             try:
                 stale = out_of_date(run)

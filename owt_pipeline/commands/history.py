@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -25,6 +26,9 @@ from schemas import DATASETS, Reason
 from schemas.manifest import ShardFile
 
 _COMPARED_WORDS = 5000
+
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True)
@@ -239,6 +243,11 @@ def cut(text: str, length: int = 160) -> str:
     """The beginning of a text, on one line."""
     text = " ".join(text.split())
     return text if len(text) <= length else text[:length] + "…"
+
+
+def say(line: str) -> None:
+    """Print a line of untrusted text, with control characters escaped."""
+    print(_CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", line))
 
 
 class Found(NamedTuple):

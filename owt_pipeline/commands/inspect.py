@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from owt_pipeline.command_line import Command, CommandParser, aligned, at_least
-from owt_pipeline.commands.history import find_id, readers_of
+from owt_pipeline.commands.history import find_id, readers_of, say
 from owt_pipeline.errors import NotFound, UsageError, UserError
 from owt_pipeline.ledger.dataset import (
     DatasetReader,
@@ -92,7 +92,7 @@ def print_row(row: dict[str, Any], width: int = _WIDTH) -> None:
             shown = f"[{', '.join(map(str, value[:20]))}{', …' if len(value) > 20 else ''}]"
         else:
             shown = "" if value is None else " ".join(str(value).split())
-        print(f"  {key}: {shown[:width]}{'…' if len(shown) > width else ''}".rstrip())
+        say(f"  {key}: {shown[:width]}{'…' if len(shown) > width else ''}".rstrip())
 
 
 def _rows(source: Source, schema: pa.Schema, arguments: argparse.Namespace) -> list[dict[str, Any]]:
@@ -292,14 +292,15 @@ def _sample(arguments: argparse.Namespace) -> int:
 
 
 def _print_document(row: dict[str, Any], characters: int) -> None:
-    print(f"── {row.get('title') or row['url'] or row['url_id']}")
+    say(f"── {row.get('title') or row['url'] or row['url_id']}")
     for key in ("url", "url_id", "reason", "detail", "language", "date", "n_words", "score"):
         if row.get(key) is not None:
-            print(f"   {key}: {row[key]}")
+            say(f"   {key}: {row[key]}")
     text = row.get("text") or ""
     shown = text[:characters] if characters else text
     for paragraph in shown.splitlines():
-        print(textwrap.fill(paragraph, 100))
+        for line in textwrap.wrap(paragraph, 100) or [""]:
+            say(line)
     if len(shown) < len(text):
         print(f"… {len(text) - len(shown):,} more characters")
     print()

@@ -17,15 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from owt_pipeline.command_line import Command, CommandParser
-from owt_pipeline.commands.history import asked_for, cut, history, in_bases, nearest, readers_of
+from owt_pipeline.commands.history import asked_for, cut, history, in_bases, nearest, readers_of, say
 from owt_pipeline.errors import NotFound, UsageError
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.report.side_by_side import Segment
 from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lease import mention_running
 from schemas import DATASETS
-
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def _flags(parser: CommandParser) -> None:
@@ -97,28 +95,28 @@ def _unknown(workdir: Storage, near: dict[str, Any]) -> str:
 
 
 def _print_history(found: dict[str, Any]) -> None:
-    _say(f"{found['url'] or found['asked']}: {_verdict(found)}")
+    say(f"{found['url'] or found['asked']}: {_verdict(found)}")
     if found["stages"]:
-        _say(f"  id {found['url_id']}, shard {found['shard']}")
+        say(f"  id {found['url_id']}, shard {found['shard']}")
     shown: dict[str, Any] = {"url": found["url"], "url_id": found["url_id"], "host": found["host"]}
     for entry in found["stages"]:
-        _say(f"{entry['stage']}: {entry['verdict']}")
+        say(f"{entry['stage']}: {entry['verdict']}")
         for key, value in entry.items():
             if key in ("stage", "verdict") or value is None or (shown.get(key) == value and key != "row"):
                 continue  # unchanged values are not shown again
             shown[key] = value
             if key != "differences":
-                _say(f"  {key}: {', '.join(map(str, value)) if isinstance(value, list) else value}")
+                say(f"  {key}: {', '.join(map(str, value)) if isinstance(value, list) else value}")
             elif all(kind != "differs" for kind, *_ in value):
-                _say("  differences: none by words")
+                say("  differences: none by words")
             else:
-                _say("  side by side, where they differ:")
+                say("  side by side, where they differ:")
                 width = shutil.get_terminal_size((120, 24)).columns
                 for line in columns(value, ("this document", "the kept one"), width):
-                    _say(line)
+                    say(line)
     for was in found.get("earlier", []):
-        _say("")
-        _say(f"in {was['run']}, which this run builds on:")
+        say("")
+        say(f"in {was['run']}, which this run builds on:")
         _print_history(was)
 
 
@@ -149,20 +147,15 @@ def columns(segments: Sequence[Segment], titles: tuple[str, str], width: int) ->
 
 def _print_domain(found: dict[str, Any]) -> None:
     hosts = ", ".join(f"{host} {count:,}" for host, count in found["hosts"].items())
-    _say(f"{found['domain']}: {hosts or 'no URL was collected'}")
+    say(f"{found['domain']}: {hosts or 'no URL was collected'}")
     for stage in found["stages"]:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in stage["rejected"].items())
         kept = "(no rows)" if stage["kept"] is None else f"{stage['kept']:,} kept"
-        _say(f"  {stage['stage']:<9}{kept:>14}{'; rejected: ' if reasons else ''}{reasons}")
+        say(f"  {stage['stage']:<9}{kept:>14}{'; rejected: ' if reasons else ''}{reasons}")
     if "tokens" in found:
-        _say(f"  {found['tokens']:,} tokens")
+        say(f"  {found['tokens']:,} tokens")
     for what, urls in found["examples"].items():
-        _say(f"{what}: {'  '.join(filter(None, urls))}")
-
-
-def _say(line: str) -> None:
-    """Print a line of untrusted text, with control characters escaped."""
-    print(_CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", line))
+        say(f"{what}: {'  '.join(filter(None, urls))}")
 
 
 _EXAMPLES = 3

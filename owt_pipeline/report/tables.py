@@ -108,7 +108,7 @@ def open_tables(
     with (
         work.spool() as file,
         # named like the spool file, so that it is removed like one if its process is killed
-        tempfile.TemporaryDirectory(dir=os.path.dirname(file.path), prefix=os.path.basename(file.path)) as folder,
+        tempfile.TemporaryDirectory(dir=_readable(file.path), prefix=os.path.basename(file.path)) as folder,
     ):
         config: dict[str, Any] = {
             "temp_directory": folder,
@@ -132,6 +132,12 @@ def open_tables(
                 tables.fill(name, schema, _measured(work, [file for file in measured if file.kind == name]))
             connection.execute(_sql("views"))
             yield tables
+
+
+def _readable(path: str) -> str | None:
+    """The folder of `path`, or None, for the system's, if DuckDB would take it for another."""
+    folder = os.path.dirname(path)
+    return None if "?" in folder or "\\" in folder else folder
 
 
 def _rows(reader: DatasetReader, columns: list[str], kind: str = "data") -> Iterator[pa.RecordBatch]:

@@ -227,6 +227,10 @@ def test_a_renamed_base_is_accepted_by_its_new_name_and_nothing_runs_again(
     out = capfd.readouterr().out.splitlines()
     assert [line.split()[0].rpartition("/")[2] for line in out[-3:]] == ["january", *MONTHS[1:]]
     assert all(line.endswith("finished") for line in out[-3:]), out
+    for folder in ("corpus", "ledger/corpus"):
+        shutil.rmtree(chain / MONTHS[2] / folder)
+    owt("ls", chain / MONTHS[2], "--chain")
+    assert capfd.readouterr().out.endswith("no corpus/ yet\n")
 
 
 def test_a_chain_is_brought_up_to_date_by_one_command(

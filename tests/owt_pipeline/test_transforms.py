@@ -13,6 +13,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import BeamAssertException, assert_that
+from apache_beam.transforms.window import FixedWindows
 
 import owt_pipeline as owt
 from owt_pipeline.transforms import CleanText, ExtractText, MarkNearDuplicates
@@ -136,6 +137,18 @@ def test_mistakes_are_found_while_the_pipeline_is_built() -> None:
         MarkNearDuplicates(treshold=0.9)
     with pytest.raises(ValueError, match="is not a known language"):
         CleanText(languages=["xx"])
+    with pytest.raises(ValueError, match="num_shards: 0 is not a whole number of at least 1"):
+        MarkNearDuplicates(num_shards=0)
+    rows = beam.Pipeline() | beam.Create([{"text": "a"}]) | beam.WindowInto(FixedWindows(60))
+    with pytest.raises(ValueError, match=r"give them in GlobalWindows\(\)"):
+        rows | MarkNearDuplicates()
+
+
+@pytest.mark.parametrize("url", [float("nan"), 7, b"https://example.org/"])
+def test_a_url_that_is_no_text_counts_as_none(url: object) -> None:
+    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+        result = pipeline | beam.Create([{"html": page(1), "url": url}]) | ExtractText()
+        assert_that(result["out"], rows_are([{"text": owt.extract(page(1)).text}], "text"))  # type: ignore[union-attr]
 
 
 def test_row_without_the_field_names_those_it_has() -> None:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from owt_pipeline.commands import inspect
 from owt_pipeline.commands.history import asked_for, history, readers_of
 from owt_pipeline.commands.why import columns, main
 from owt_pipeline.engine.runner import run_stage
@@ -24,7 +25,7 @@ from owt_pipeline.ledger.dataset import Outcome, rejects_batch
 from owt_pipeline.report.side_by_side import side_by_side
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
-from tests.owt_pipeline.making import Options, stage_that_writes
+from tests.owt_pipeline.making import Options, publish_rows, stage_that_writes
 from tests.owt_pipeline.runs import ask_owt, copy_of
 
 
@@ -173,6 +174,16 @@ def test_text_from_outside_cannot_control_the_terminal(capsys: pytest.CaptureFix
     run_one_shard(tmp_path, "collect", "urls", lambda shard, writer: writer.add(1, outcome))
     assert main(["7", "--workdir", str(tmp_path)]) == 0
     assert r"status 302 to \x1b]0;owned\x07\x9b2J" in capsys.readouterr().out
+
+
+def test_texts_and_titles_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    row = {"url_id": 7, "url": "https://a.example/", "title": "\x1b[2Ja", "text": "\x1b]0;owned\x07", "subreddits": []}
+    publish_rows(Storage(str(tmp_path)), "corpus", [row])
+    assert inspect.sample_main(["--workdir", str(tmp_path)]) == 0
+    assert inspect.main([str(tmp_path / "corpus")]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count(r"\x1b]0;owned\x07") == shown.count(r"\x1b[2Ja") == 2
+    assert "\x1b" not in shown
 
 
 def test_a_run_that_is_not_finished_says_what_is_pending(run: Path, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from owt_pipeline.report import measures, tables
 from owt_pipeline.report.comparisons import read_reference
 from owt_pipeline.report.figures import times
 from owt_pipeline.report.stage import STAGE, Options
+from owt_pipeline.report.tables import open_tables
 from owt_pipeline.stages import load
 from owt_pipeline.storage.folder import Storage
 from schemas.reference import stats_reference
@@ -113,6 +114,13 @@ def test_the_tables_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     assert list((tmp_path / ".tmp").rglob("tables.duckdb"))
     Storage(str(tmp_path)).remove_dead_spools()
     assert not (tmp_path / ".tmp").exists()
+
+
+@pytest.mark.parametrize("name", ["a?b", "a\\b"])
+def test_the_tables_of_a_folder_with_an_odd_name_open(tmp_path: Path, name: str) -> None:
+    """DuckDB takes `?` for the end of a path, and a backslash for a slash."""
+    with open_tables({}, Storage(str(tmp_path / name)), [], {}) as found:
+        assert found.rows("rules") == []
 
 
 def test_another_number_of_shards_comes_to_the_same_figures(run: Path, stats: dict[str, Any], tmp_path: Path) -> None:
