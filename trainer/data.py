@@ -404,7 +404,7 @@ def url_ids_by_sample(
         tokenizer = dataclasses.replace(dataset.tokenizer, eot=-1)
         numbered.append(dataclasses.replace(dataset, tokenizer=tokenizer, opened={"train": numbers}))
         for file in dataset.files.get("train", []):
-            batches = columns(dataset.folder, file, ["url_id"], dataset.tokenizer.vocab_size)
+            _, batches = columns(dataset.folder, file, ["url_id"], dataset.tokenizer.vocab_size)
             url_ids += [batch.column("url_id").to_numpy() for batch in batches]
         before += len(numbers)
     windows = sampler_of(dataclasses.replace(corpora, datasets=tuple(numbered))).windows(first, count)

@@ -181,13 +181,16 @@ class Documents:
         """
         lengths: list[np.ndarray] = []
         batches: list[int] = []
+        dtype = np.dtype(np.uint16)
         for file in files:
-            found = [own.column("n_tokens").to_numpy() for own in columns(folder, file, ["n_tokens"], vocab_size)]
+            schema, own = columns(folder, file, ["n_tokens"], vocab_size)
+            found = [batch.column("n_tokens").to_numpy() for batch in own]
             if (rows := sum(map(len, found))) != file.rows:
                 where = folder.path(file.path)
                 raise ShardError(f"{where} has {rows} rows, its manifest says {file.rows}; run tokenize again")
             lengths += found
             batches.append(len(found))
+            dtype = max(dtype, np.dtype(schema.field("tokens").type.value_type.to_pandas_dtype()))
 
         def open_shard(number: int) -> list[np.ndarray]:
             path, where = folder.local(files[number]), folder.path(files[number].path)
@@ -196,9 +199,8 @@ class Documents:
         chunks: list[np.ndarray] | remote.FetchedChunks
         if folder.remote:
             chunks = remote.FetchedChunks(open_shard, batches, folder.shards_kept(files))
-            known = open_shard(0) if files else []
         else:
-            chunks = known = [ids for number in range(len(files)) for ids in open_shard(number)]
+            chunks = [ids for number in range(len(files)) for ids in open_shard(number)]
         counts = np.array([len(n) for n in lengths], dtype=np.int64)
         starts = [np.cumsum(n_tokens, dtype=np.int64) - n_tokens for n_tokens in lengths]
         return cls(
@@ -206,7 +208,7 @@ class Documents:
             np.concatenate(starts) if starts else np.zeros(0, np.int64),
             np.concatenate(lengths).astype(np.int64) if lengths else np.zeros(0, np.int64),
             np.cumsum(counts) - counts,
-            np.uint32 if any(ids.dtype == np.uint32 for ids in known) else np.uint16,
+            dtype,
         )
 
     def __len__(self) -> int:
@@ -263,8 +265,10 @@ def _check_size(path: str, size: int | None, file: TokenFile) -> None:
         raise ShardError(f"{path} is {state}: {size} bytes, its manifest says {file.bytes}; copy it again")
 
 
-def columns(folder: remote.Folder, file: TokenFile, names: Sequence[str], vocab_size: int) -> list[pa.RecordBatch]:
-    """Columns of a shard, of which only their own bytes are read; raises ShardError naming it."""
+def columns(
+    folder: remote.Folder, file: TokenFile, names: Sequence[str], vocab_size: int
+) -> tuple[pa.Schema, list[pa.RecordBatch]]:
+    """A shard's schema and some columns, of which only their own bytes are read; raises ShardError naming it."""
     where = folder.path(file.path)
     try:
         with folder.open(file.path) as source:
@@ -272,7 +276,7 @@ def columns(folder: remote.Folder, file: TokenFile, names: Sequence[str], vocab_
             _check_schema(where, schema, vocab_size)
             options = pa.ipc.IpcReadOptions(included_fields=[schema.get_field_index(name) for name in names])
             reader = pa.ipc.open_file(source, options=options)
-            return [reader.get_batch(index) for index in range(reader.num_record_batches)]
+            return schema, [reader.get_batch(index) for index in range(reader.num_record_batches)]
     except (pa.ArrowInvalid, OSError) as error:
         raise ShardError(f"{where} is no Arrow IPC file ({error}); run tokenize again") from error
 

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.fs
 import pytest
 
@@ -27,7 +28,7 @@ from trainer.manifest import ShardError
 from trainer.publishing import open_destination
 from trainer.remote import Cache, missing_credentials, open_bucket
 from trainer.samplers import Packed
-from trainer.shards import open_dataset
+from trainer.shards import Documents, open_dataset
 from trainer.train import main
 
 SHARDS = 5
@@ -105,6 +106,15 @@ def test_a_sample_names_the_same_documents_as_with_local_shards(uploaded: str, t
     sampler_of = partial(Corpora.sampler, name="packed", context=32, seed=3)
     ids = [url_ids_by_sample(open_corpora([str(at)], cache=cache), sampler_of, 5, 9) for at in (uploaded, tokens)]
     assert ids[0] == ids[1]
+
+
+def test_ids_above_16_bits_are_read_after_an_empty_shard(
+    bucket: str, tmp_path: Path, write_tokens: Callable[..., Path]
+) -> None:
+    wide = write_tokens(tmp_path / "wide", [[69_999] * 40], shards=2, kind=pa.uint32())
+    dataset = open_dataset(upload(wide.parent, f"{bucket}/{tmp_path.name}"), cache=tmp_path / "cache")
+    documents = Documents.open(dataset.folder, dataset.files["train"][::-1], 70_000, ids_checked=True)
+    assert Packed(documents, 32, eot=0, seed=0).windows(0, 1).max() == 69_999
 
 
 def test_cached_files_are_not_fetched_again(uploaded: str, tmp_path: Path) -> None:
