@@ -39,11 +39,12 @@ def sha256_of(path: Path) -> str:
 
 
 class Cache:
-    """A folder of downloaded shards, named by their SHA-256, of at most `limit` bytes.
+    """A folder of downloaded shards, named by their SHA-256, of at most `limit` bytes, and of their tokenizers.
 
-    The least recently used file is removed first. The file being fetched is always kept, so a shard larger than the
-    limit can still be read. The processes of a machine share the folder: one fetches a file while the others wait, the
-    file appears complete or not at all, and a process that has mapped a file can read it after it is removed.
+    The least recently used shard is removed first. The file being fetched is always kept, so a shard larger than the
+    limit can still be read. Tokenizers stay, since every checkpoint gets a copy. The processes of a machine share the
+    folder: one fetches a file while the others wait, the file appears complete or not at all, and a process that has
+    mapped a file can read it after it is removed.
     """
 
     def __init__(self, folder: Path, limit: int) -> None:
@@ -76,13 +77,14 @@ class Cache:
             return path
 
     def _make_room(self, size: int) -> None:
-        """Remove the least recently used files until `size` more bytes fit."""
+        """Remove the least recently used shards until `size` more bytes fit."""
         files = []
         for path in self.folder.iterdir():
             with contextlib.suppress(FileNotFoundError):  # another process removed it
                 status = path.stat()
                 # A temporary file that is no longer written was left by a killed process.
-                if path.suffix != ".tmp" or time.time() - status.st_mtime > _ABANDONED:
+                abandoned = time.time() - status.st_mtime > _ABANDONED
+                if path.suffix != ".json" and (path.suffix != ".tmp" or abandoned):
                     files.append((status.st_mtime_ns, status.st_size, path))
         kept = sum(entry[1] for entry in files)
         for _, length, path in sorted(files):

@@ -22,7 +22,7 @@ from schemas import SettingsError
 from schemas.manifest import ShardFile
 from tests.servers.gcs import gcs_bucket
 from tests.servers.s3 import s3_bucket
-from tests.trainer.conftest import add_bases
+from tests.trainer.conftest import TOKENIZER, add_bases
 from trainer.data import Corpora, open_corpora, url_ids_by_sample
 from trainer.manifest import ShardError
 from trainer.publishing import open_destination
@@ -84,7 +84,7 @@ def test_windows_equal_those_of_local_shards_through_a_cache_smaller_than_the_sh
     theirs, ours = (Packed(own.documents("train"), 32, own.tokenizer.eot, seed=4) for own in (remote, local))
     for first in range(0, 200, 40):
         assert np.array_equal(theirs.windows(first, 8), ours.windows(first, 8))
-        assert sum(path.stat().st_size for path in cache.iterdir()) <= limit
+        assert sum(path.stat().st_size for path in cache.glob("*.arrow")) <= limit
     assert remote.documents("val")[3].tolist() == local.documents("val")[3].tolist()
 
 
@@ -99,6 +99,14 @@ def test_a_run_in_a_bucket_that_builds_on_another_is_read_as_on_disk(
     ours = local.sampler("packed", 32, seed=4).windows(0, 600)
     assert np.array_equal(remote.sampler("packed", 32, seed=4).windows(0, 600), ours)
     assert (ours[:, :-1] == 6).sum() > 120  # without the later run's documents about 50
+
+
+def test_a_tokenizer_is_kept_by_a_cache_smaller_than_the_shards(uploaded: str, tokens: Path, tmp_path: Path) -> None:
+    remote = open_dataset(uploaded, cache=tmp_path / "cache", cache_gb=1e-9)
+    for path in (tmp_path / "cache").iterdir():
+        os.utime(path, (0, 0))
+    Packed(remote.documents("train"), 32, remote.tokenizer.eot, seed=4).windows(0, 40)
+    assert remote.tokenizer.path.read_bytes() == (tokens.parent / TOKENIZER).read_bytes()
 
 
 def test_a_sample_names_the_same_documents_as_with_local_shards(uploaded: str, tokens: Path, tmp_path: Path) -> None:
