@@ -178,6 +178,16 @@ class Folder:
         except (ShardError, OSError) as error:
             raise ShardError(f"{self.path(file.path)} {error}") from error
 
+    def map(self, file: TokenFile) -> pa.MemoryMappedFile:
+        """The file mapped, fetched as by `local`; raises ShardError as `local`."""
+        while True:
+            path = self.local(file)
+            try:
+                return pa.memory_map(str(path))
+            except FileNotFoundError:  # another process removed it from the cache before it was mapped
+                if not self.remote:
+                    raise
+
     def shards_kept(self, files: Sequence[TokenFile]) -> int:
         """How many of these may stay mapped, with one more being opened: a removed file uses the disk while mapped."""
         return self._cache.limit // max((file.bytes for file in files), default=1) - 1

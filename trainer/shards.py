@@ -193,8 +193,8 @@ class Documents:
             dtype = max(dtype, np.dtype(schema.field("tokens").type.value_type.to_pandas_dtype()))
 
         def open_shard(number: int) -> list[np.ndarray]:
-            path, where = folder.local(files[number]), folder.path(files[number].path)
-            return list(_token_ids(path, where, None if ids_checked else vocab_size))
+            source, where = folder.map(files[number]), folder.path(files[number].path)
+            return list(_token_ids(source, where, None if ids_checked else vocab_size))
 
         chunks: list[np.ndarray] | remote.FetchedChunks
         if folder.remote:
@@ -281,9 +281,9 @@ def columns(
         raise ShardError(f"{where} is no Arrow IPC file ({error}); run tokenize again") from error
 
 
-def _token_ids(path: Path, where: str, vocab_size: int | None) -> Iterator[np.ndarray]:
+def _token_ids(source: pa.MemoryMappedFile, where: str, vocab_size: int | None) -> Iterator[np.ndarray]:
     """The mapped token ids of each record batch, checked against `vocab_size`; raises ShardError naming `where`."""
-    reader, first = pa.ipc.open_file(pa.memory_map(str(path))), 0
+    reader, first = pa.ipc.open_file(source), 0
     for batch in map(reader.get_batch, range(reader.num_record_batches)):
         tokens = batch.column("tokens")
         try:

@@ -24,9 +24,9 @@ from tests.servers.gcs import gcs_bucket
 from tests.servers.s3 import s3_bucket
 from tests.trainer.conftest import TOKENIZER, add_bases
 from trainer.data import Corpora, open_corpora, url_ids_by_sample
-from trainer.manifest import ShardError
+from trainer.manifest import ShardError, TokenFile
 from trainer.publishing import open_destination
-from trainer.remote import Cache, missing_credentials, open_bucket
+from trainer.remote import Cache, Folder, missing_credentials, open_bucket
 from trainer.samplers import Packed
 from trainer.shards import Documents, open_dataset
 from trainer.train import main
@@ -265,6 +265,25 @@ def test_ranks_of_a_machine_fetch_a_file_once(tmp_path: Path) -> None:
     assert found == [content] * 4
     assert len(fetched) == 1
     assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".arrow"]
+
+
+def test_a_shard_that_another_rank_removes_before_it_is_mapped_is_fetched_again(uploaded: str, tmp_path: Path) -> None:
+    class Crowded(Cache):
+        removed: Path | None = None
+
+        def get(self, file: TokenFile, fetch: Callable[[], Iterator[bytes]]) -> Path:
+            path = super().get(file, fetch)
+            if not self.removed:
+                self.removed = path
+                path.unlink()
+            return path
+
+    cache, file = (
+        Crowded(tmp_path / "cache", 1 << 30),
+        open_dataset(uploaded, cache=tmp_path / "other").files["train"][0],
+    )
+    assert Folder(uploaded, cache).map(file).size() == file.bytes
+    assert cache.removed
 
 
 def test_the_least_recently_used_file_leaves_the_cache_first(tmp_path: Path) -> None:
