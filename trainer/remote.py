@@ -53,7 +53,7 @@ class Cache:
 
     def get(self, file: TokenFile, fetch: Callable[[], Iterator[bytes]]) -> Path:
         """The local copy of `file`, fetched by `fetch()` if there is none; raises ShardError for other bytes."""
-        path = self.folder / f"{file.sha256}{Path(file.path).suffix}"
+        path = self._copy_of(file)
         if _is_there(path):
             return path
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -75,6 +75,15 @@ class Cache:
                     os.unlink(part.name)
                     raise
             return path
+
+    def drop_damaged(self, file: TokenFile) -> None:
+        """Remove the local copy of `file` if its SHA-256 is another one, so that it is fetched again."""
+        with contextlib.suppress(FileNotFoundError):
+            if sha256_of(self._copy_of(file)) != file.sha256:
+                self._copy_of(file).unlink()
+
+    def _copy_of(self, file: TokenFile) -> Path:
+        return self.folder / f"{file.sha256}{Path(file.path).suffix}"
 
     def _make_room(self, size: int) -> None:
         """Remove the least recently used shards until `size` more bytes fit."""
@@ -165,11 +174,15 @@ class Folder:
     def local(self, file: TokenFile, verify: bool = False) -> Path:
         """The file on the local disk; one of a bucket is fetched and verified if it is not in the cache.
 
+        With `verify`, a copy in the cache is verified too, and a damaged one is fetched again.
+
         Raises:
           ShardError: names the file, which cannot be fetched, or whose SHA-256, if it is computed, is another one.
         """
         try:
             if self.remote:
+                if verify:
+                    self._cache.drop_damaged(file)
                 return self._cache.get(file, lambda: self._pieces(file.path))
             path = Path(self._root, file.path)
             if verify and sha256_of(path) != file.sha256:

@@ -283,8 +283,15 @@ def columns(
 
 def _token_ids(source: pa.MemoryMappedFile, where: str, vocab_size: int | None) -> Iterator[np.ndarray]:
     """The mapped token ids of each record batch, checked against `vocab_size`; raises ShardError naming `where`."""
-    reader, first = pa.ipc.open_file(source), 0
-    for batch in map(reader.get_batch, range(reader.num_record_batches)):
+    first = 0
+    try:
+        reader = pa.ipc.open_file(source)
+        batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
+    except (pa.ArrowInvalid, OSError) as error:
+        raise ShardError(
+            f"{where} or its copy in the cache was damaged ({error}); --verify_shards fetches a damaged copy again"
+        ) from error
+    for batch in batches:
         tokens = batch.column("tokens")
         try:
             ids, offsets = tokens.values.to_numpy(zero_copy_only=True), tokens.offsets.to_numpy()

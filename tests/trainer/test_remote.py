@@ -135,6 +135,18 @@ def test_cached_files_are_not_fetched_again(uploaded: str, tmp_path: Path) -> No
     assert open_dataset(uploaded, cache=tmp_path / "cache", verify=True).digest == kept.digest
 
 
+@pytest.mark.parametrize("content", [b"", b"0" * 600], ids=["empty", "zeros"])
+def test_a_damaged_copy_in_the_cache_is_named_and_fetched_again(uploaded: str, tmp_path: Path, content: bytes) -> None:
+    open_dataset(uploaded, cache=tmp_path, verify=True)
+    for path in tmp_path.glob("*.arrow"):
+        path.write_bytes(content)
+    damaged = open_dataset(uploaded, cache=tmp_path).documents("train")
+    with pytest.raises(ShardError, match=rf"{uploaded}/train/part-00000.arrow or its copy .*--verify_shards"):
+        damaged[0]
+    verified = open_dataset(uploaded, cache=tmp_path, verify=True).documents("train")
+    assert len(verified[0]) == verified.lengths[0]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
