@@ -121,6 +121,8 @@ class Tokenizer:
             self._tokenizer: Any = Loaded.from_file(str(path))
         except Exception as error:
             raise ValueError(f"{path} is not a tokenizer that the package tokenizers reads: {error}") from error
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
 
     def encode(self, text: str) -> list[int]:

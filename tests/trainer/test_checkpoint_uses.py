@@ -121,6 +121,20 @@ def test_text_that_looks_like_a_special_token_stays_text(tokenizer_file: Path) -
     assert tokenizer.decode(ids) == "a<|endoftext|>b"
 
 
+def test_a_tokenizer_that_truncates_and_pads_gives_the_ids_of_the_text_alone(
+    tokenizer_file: Path, tmp_path: Path
+) -> None:
+    entries = json.loads(tokenizer_file.read_text())
+    entries["truncation"] = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}
+    entries["padding"] = {
+        "strategy": {"Fixed": 8}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0,
+        "pad_token": "!",
+    }  # fmt: skip
+    (tmp_path / "tokenizer.json").write_text(json.dumps(entries))
+    for text in ("def main(): return 1", "a"):
+        assert Tokenizer(tmp_path / "tokenizer.json").encode(text) == Tokenizer(tokenizer_file).encode(text)
+
+
 def test_the_sample_command_writes_text_after_each_prompt(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
