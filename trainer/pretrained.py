@@ -104,7 +104,7 @@ def _tokens_of(path: Path) -> tuple[dict[str, int], list[list[str]]]:
 class Tokenizer:
     """Text to ids and back, by a `tokenizer.json` in the format of Hugging Face's tokenizers.
 
-    Text that looks like a special token is encoded as ordinary text.
+    Text that looks like a special token is encoded as ordinary text, and a lone surrogate as U+FFFD.
 
     Raises:
       ValueError: the package tokenizers is not installed or cannot read the file.
@@ -126,6 +126,7 @@ class Tokenizer:
         self._tokenizer.encode_special_tokens = True
 
     def encode(self, text: str) -> list[int]:
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     def decode(self, ids: list[int]) -> str:

@@ -135,6 +135,11 @@ def test_a_tokenizer_that_truncates_and_pads_gives_the_ids_of_the_text_alone(
         assert Tokenizer(tmp_path / "tokenizer.json").encode(text) == Tokenizer(tokenizer_file).encode(text)
 
 
+def test_a_lone_surrogate_is_encoded_as_the_replacement_character(tokenizer_file: Path) -> None:
+    tokenizer = Tokenizer(tokenizer_file)
+    assert tokenizer.encode("a\ud800b\ud83d\ude00") == tokenizer.encode("a\ufffdb\U0001f600")
+
+
 def test_the_sample_command_writes_text_after_each_prompt(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
