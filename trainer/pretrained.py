@@ -40,15 +40,19 @@ class Pretrained:
     blocks: DocumentBlocks
 
     def check_tokenizer(self, other: TokenizerInfo, where: str) -> None:
-        """Raise CheckpointError unless the shards in `where` have this model's tokenizer."""
+        """Raise CheckpointError unless the shards in `where` have this model's tokenizer and end-of-text."""
         if not self.tokenizer.is_file():  # a Hugging Face folder with weights only: compare the size
-            same = (self.model.config.vocab_size, self.eot) == (other.vocab_size, other.eot)
+            same = self.model.config.vocab_size == other.vocab_size
         else:
             same = sha256_of(self.tokenizer) == other.sha256 or _tokens_of(self.tokenizer) == _tokens_of(other.path)
         if not same:
             raise CheckpointError(
                 f"{where} has the tokenizer {other.name}, which is not that of {self.folder}: tokenize again with "
                 f"--tokenizer {self.tokenizer}"
+            )
+        if self.eot != other.eot:
+            raise CheckpointError(
+                f"{where} has end-of-text {other.eot}, {self.folder} has {self.eot}: tokenize again with --eot_token"
             )
 
 

@@ -96,9 +96,10 @@ class RunCheckpoints:
             self._verifier.check(path)
         refused, noted = changes(record.settings, self._config)
         before, now = record.tokenizer, self._corpora.tokenizer
-        if before["sha256"] != now.sha256:
+        if any(before[key] != getattr(now, key) for key in ("sha256", "vocab_size", "eot")):
             refused.append(
-                f"the tokenizer was {before['name']} ({before['sha256'][:12]}…), is {now.name} ({now.sha256[:12]}…)"
+                f"the tokenizer was {before['name']} ({before['sha256'][:12]}…, end-of-text {before['eot']}), is "
+                f"{now.name} ({now.sha256[:12]}…, end-of-text {now.eot})"
             )
         if refused:
             raise SettingsError(

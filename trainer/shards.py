@@ -100,8 +100,9 @@ def check_same_tokenizer(dataset: TokenDataset, other: TokenDataset) -> None:
     ours, theirs = dataset.tokenizer, other.tokenizer
     if (ours.sha256, ours.vocab_size, ours.eot) != (theirs.sha256, theirs.vocab_size, theirs.eot):
         raise ShardError(
-            f"{dataset.folder} has the tokenizer {ours.name} ({ours.sha256[:12]}…), {other.folder} has {theirs.name} "
-            f"({theirs.sha256[:12]}…); tokenize both with one"
+            f"{dataset.folder} has the tokenizer {ours.name} ({ours.sha256[:12]}…, end-of-text {ours.eot}), "
+            f"{other.folder} has {theirs.name} ({theirs.sha256[:12]}…, end-of-text {theirs.eot}); tokenize both "
+            "with one"
         )
 
 

@@ -21,6 +21,7 @@ from trainer.config import TrainConfig
 from trainer.data import Corpora, Loader, Phase, open_corpora, url_ids_by_sample
 from trainer.manifest import Base, ShardError
 from trainer.optimizers import SCHEDULES
+from trainer.tools import evaluate
 from trainer.train import main
 from trainer.validation import validation_windows
 
@@ -211,6 +212,22 @@ def test_data_with_another_tokenizer_is_refused_when_a_run_resumes(
     other = write_token_dataset(tmp_path / "other", documents, tokenizer, 1, pa.uint16(), 3)
     assert run("run", 4, str(other)) == 2
     assert "the tokenizer was test (" in capsys.readouterr().err
+
+
+def test_data_with_another_end_of_text_is_refused_when_a_run_resumes_or_is_evaluated(
+    folders: list[str], tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("run", 2, folders[0]) == 0
+    path = Path(folders[1]).parent / "ledger/tokens/manifest.json"
+    record = json.loads(path.read_text())
+    record["properties"]["tokenizer"]["eot"] = 7
+    path.write_text(json.dumps(record))
+    assert run("run", 4, folders[1]) == 2
+    error = capsys.readouterr().err
+    assert "end-of-text 399), is test (" in error
+    assert "end-of-text 7). Use another --out" in error
+    assert evaluate.main([str(tmp_path / "run"), "--data", folders[1]]) == 1
+    assert f"{folders[1]} has end-of-text 7, " in capsys.readouterr().err
 
 
 def test_an_extended_run_keeps_its_steps_and_warms_up_again(
