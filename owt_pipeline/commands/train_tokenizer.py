@@ -59,8 +59,8 @@ def _train(arguments: argparse.Namespace) -> int:
 
 def _texts(corpus: DatasetReader, sample: float) -> Iterator[str]:
     for batch in corpus.batches(columns=["url_id", "text"]):
-        if sample < 1:
-            batch = batch.filter(pa.array(is_validation(batch["url_id"].to_numpy(), sample)))
+        if sample < 1:  # from the end of the hash's range that validation takes last
+            batch = batch.filter(pa.array(~is_validation(batch["url_id"].to_numpy(), 1 - sample)))
         yield from batch["text"].to_pylist()
 
 

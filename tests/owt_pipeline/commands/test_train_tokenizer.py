@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,9 @@ from tokenizers import Tokenizer
 from owt_pipeline.cli import main
 from owt_pipeline.commands.train_tokenizer import train_tokenizer
 from owt_pipeline.formats.encoding import load
+from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.storage.folder import Storage
+from schemas.datasets import is_validation
 from tests.conftest import REPOSITORY
 from tests.owt_pipeline.runs import manifest_of, run_owt
 from tests.owt_pipeline.tokenize.corpus import write_corpus
@@ -73,6 +77,14 @@ def test_a_sample_of_the_documents_is_enough_and_always_the_same_one(workdir: Pa
         arguments = ["--vocab_size", "1000", "--sample", "0.5", "--out", str(out)]
         assert main(["train-tokenizer", "--workdir", str(workdir), *arguments]) == 0
     assert outs[0].read_bytes() == outs[1].read_bytes() != trained.read_bytes()
+
+
+def test_a_sample_leaves_out_the_validation_split(workdir: Path, tmp_path: Path) -> None:
+    assert main(["train-tokenizer", "--workdir", str(workdir), "--sample", "0.5", "--out", str(tmp_path / "own")]) == 0
+    batches = DatasetReader.open(Storage(str(workdir)), "corpus").batches(columns=["url_id", "text"])
+    is_train = [batch.filter(pa.array(~is_validation(batch["url_id"].to_numpy(), 0.5))) for batch in batches]
+    texts = [text for batch in is_train for text in batch["text"].to_pylist()]
+    assert (tmp_path / "own").read_bytes() == train_tokenizer(texts, 50_257)
 
 
 def test_a_small_text_and_a_missing_corpus_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
