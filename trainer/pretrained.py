@@ -97,10 +97,13 @@ def load_pretrained(
     return Pretrained(folder, model, folder / "tokenizer.json", eot, record.step, blocks)
 
 
-def _tokens_of(path: Path) -> tuple[dict[str, int], list[list[str]]]:
+def _tokens_of(path: Path) -> tuple[dict[str, Any], list[list[str]]]:
     """(ids by token, merges) of a tokenizer.json, which versions of the package tokenizers write differently."""
     entries = json.loads(path.read_text(encoding="utf-8"))
-    vocabulary = {**entries["model"]["vocab"], **{token["content"]: token["id"] for token in entries["added_tokens"]}}
+    vocabulary = entries["model"]["vocab"]
+    if isinstance(vocabulary, list):  # of Unigram, with scores
+        vocabulary = {token: (number, score) for number, (token, score) in enumerate(vocabulary)}
+    vocabulary = {**vocabulary, **{token["content"]: token["id"] for token in entries["added_tokens"]}}
     merges = [merge.split(" ") if isinstance(merge, str) else merge for merge in entries["model"].get("merges", [])]
     return vocabulary, merges
 
