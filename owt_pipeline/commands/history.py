@@ -233,8 +233,7 @@ def keeper_of(readers: Mapping[str, DatasetReader], shard: int) -> tuple[Dataset
         if shard < shards:
             other = Storage(place)
             manifest = read_manifest(other, "clean")
-            at_hand = manifest is not None and not is_discarded(other, "clean")
-            return (DatasetReader(other, manifest) if manifest and at_hand else None), shard
+            return (DatasetReader(other, manifest, is_discarded(other, "clean")) if manifest else None), shard
         shard -= shards
     return None, shard
 

@@ -281,7 +281,7 @@ def _keeper_problems(readers: Mapping[str, DatasetReader]) -> Iterator[str]:
         keeper, there = keeper_of(readers, shard)
         if keeper is None:
             yield f"documents to be kept are in shard {shard}, which is of no run that is there"
-        elif not is_discarded(keeper.workdir, "clean"):
+        elif not keeper.discarded:
             lost = np.setdiff1d(kept, keeper.ids(there))
             if len(lost):
                 yield f"{len(lost)} documents to be kept are not in {keeper.workdir}/clean, such as {lost[0]}"

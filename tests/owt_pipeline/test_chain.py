@@ -93,6 +93,19 @@ def test_verify_checks_the_bases_and_with_deep_their_files(
     assert "2024-01 is not finished: it has no clean/" in capsys.readouterr().out
 
 
+def test_the_texts_of_a_base_may_be_discarded(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = Path(shutil.copytree(runs, tmp_path / "copy"))
+    owt("discard", "fetch", "extract", "clean", "--workdir", copy / "2024-01")
+    owt("verify", "--workdir", copy / "2024-03", "--quiet")
+    decided = rows(copy / "2024-03", "duplicates") + rows(copy / "2024-02", "duplicates")
+    shards = manifest_of(copy / "2024-03", "clean").num_shards
+    for month in MONTHS[1:]:
+        for row in rows(copy / month, "duplicates"):
+            if row["kept_shard"] >= shards:
+                owt("why", row["url_id"], "--workdir", copy / month)
+    assert any(row["kept_shard"] >= shards for row in decided)
+
+
 def test_why_follows_a_url_into_the_run_that_had_it(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rejects = rows(runs / "2024-03", "ledger/urls/rejects")
     seen = next(r for r in rejects if r["reason"] == "seen_before" and r["detail"].startswith("2024-01: kept"))
