@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import random
@@ -15,6 +16,7 @@ import pytest
 import torch
 
 from schemas import SettingsError
+from trainer.config import TrainConfig
 from trainer.data import DocumentBlocks
 from trainer.distributed import Ranks
 from trainer.model import GPT, ModelConfig
@@ -23,6 +25,7 @@ from trainer.tools import compare
 from trainer.tools.differences import as_text, difference, difference_table
 from trainer.tools.evaluate import hellaswag, lambada, score_documents, score_text, text_windows
 from trainer.tools.evaluations import ACCURACY, BITS, Evaluation, Score
+from trainer.train import train
 
 from .conftest import REPOSITORY, TrainerProcess, WriteTokens
 from .test_page import Checked
@@ -142,6 +145,26 @@ def test_a_killed_comparison_continues_to_the_same_scores(
     assert done.returncode == 0, done.stdout + done.stderr
     assert scores(killed) == scores(wanted)
     assert (killed / "comparison.md").read_text() == (wanted / "comparison.md").read_text()
+
+
+def test_checkpoints_of_stops_are_not_scored(tmp_path: Path, corpora: dict[str, Path]) -> None:
+    config = TrainConfig(
+        data=(), out="", preset="tiny", width=32, context=32, batch_tokens=512, max_steps=6, device="cpu",
+        tracker="none",
+    )  # fmt: skip
+    options = compare.CompareOptions(
+        (str(corpora["plain"]), str(corpora["mixed"])), str(tmp_path / "out"), seeds=1, points=2, eval_val=False,
+        eval_text=(str(corpora["eval"]),),
+    )  # fmt: skip
+    comparison = compare.Comparison(options, config, print)
+    comparison.prepare()
+    job = comparison.jobs[0]
+    train(dataclasses.replace(job.config, save_every=1))  # as if it was stopped after every step
+    compare.work(job)
+    assert job.finished
+    assert sorted(path.name for path in (job.folder / "scores").iterdir()) == [
+        "step-00000003.json", "step-00000006.json",
+    ]  # fmt: skip
 
 
 def test_a_stopped_comparison_ends_its_run_and_says_how_to_continue(

@@ -221,10 +221,11 @@ class Comparison:
             raise SettingsError("the length of the training is not set: give --tokens or --max_steps")
         for entry, own in zip(options.data, self.corpora, strict=True):
             check_length(sum(own.tokens), shape.context, f"{entry}, split train")
+        every = -(-steps // options.points)
+        # Where a run was stopped is no point of its curve: that checkpoint goes with the next one.
         self.config = dataclasses.replace(
-            config, max_steps=steps, save_every=-(-steps // options.points), keep_last=options.points + 1,
-            val_every=0, sample_tokens=0,
-        )  # fmt: skip
+            config, max_steps=steps, save_every=every, keep_every=every, keep_last=1, val_every=0, sample_tokens=0
+        )
         self.evaluations = self._find_evaluations()
         self.jobs = [
             Job(name, dataclasses.replace(self.config, data=tuple(entry.split(",")), seed=seed,
