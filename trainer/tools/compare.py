@@ -143,7 +143,8 @@ def work(job: Job) -> None:
     """
     saved = job.folder / "checkpoints"
     if not _complete(saved, job.config.last_step):
-        train(job.config)
+        # Nobody signs the run's own checkpoints: the key is that of `init_from`, which is not read again.
+        train(dataclasses.replace(job.config, verify_key=None) if checkpoints(saved) else job.config)
     if not _complete(saved, job.config.last_step):
         return  # stopped by a signal
     with Ranks.join(job.config.device) as ranks, autocast_of(job.config.dtype, ranks.device):
