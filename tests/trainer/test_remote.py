@@ -23,12 +23,14 @@ from schemas.manifest import ShardFile
 from tests.servers.gcs import gcs_bucket
 from tests.servers.s3 import s3_bucket
 from tests.trainer.conftest import TOKENIZER, add_bases
+from trainer.config import TrainConfig
 from trainer.data import Corpora, open_corpora, url_ids_by_sample
 from trainer.manifest import ShardError, TokenFile
 from trainer.publishing import open_destination
 from trainer.remote import Cache, Folder, missing_credentials, open_bucket
 from trainer.samplers import Packed
 from trainer.shards import Documents, open_dataset
+from trainer.tools import compare
 from trainer.train import main
 
 SHARDS = 5
@@ -261,6 +263,22 @@ def test_a_run_trains_from_a_bucket(uploaded: str, tmp_path: Path) -> None:
     shape = ["--preset", "tiny", "--context", "32", "--batch_tokens", "256", "--max_steps", "3", "--device", "cpu"]
     assert main([*arguments, *shape, "--val_windows", "4"]) == 0
     assert (tmp_path / "run" / "checkpoints" / "step-00000003" / "model.safetensors").exists()
+
+
+def test_a_comparison_of_corpora_in_a_bucket_uses_its_cache_alone(
+    uploaded: str, tokens: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OWT_CACHE", str(tmp_path / "default"))
+    config = TrainConfig(
+        data=(), out="", preset="tiny", width=16, context=16, batch_tokens=64, max_steps=1, device="cpu",
+        tracker="none", cache=str(tmp_path / "cache"),
+    )  # fmt: skip
+    data = (uploaded, upload(tokens.parent, f"{uploaded.removesuffix('/tokens')}/copy"))
+    comparison = compare.Comparison(compare.CompareOptions(data, str(tmp_path / "out"), points=1), config, print)
+    comparison.prepare()
+    compare.work(comparison.jobs[0])
+    assert comparison.jobs[0].finished
+    assert not (tmp_path / "default").exists()
 
 
 def test_ranks_of_a_machine_fetch_a_file_once(tmp_path: Path) -> None:

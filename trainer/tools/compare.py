@@ -156,12 +156,16 @@ def work(job: Job) -> None:
                 continue
             trained = load_pretrained(str(path), ranks.device)
             for evaluation in missing:
-                found = evaluation.scores(trained, ranks, job.config.micro_batch or 8)
+                found = evaluation.scores(trained, ranks, job.config.micro_batch or 8, **_cache_of(job.config))
                 known[evaluation.key] = {name: dataclasses.asdict(score) for name, score in found.items()}
             job.scores_of(step).parent.mkdir(exist_ok=True)
             page.replace_text(job.scores_of(step), json.dumps(known))
             print(f"step {step}: {', '.join(f'{name} {score.value:.4f}' for name, score in found.items())}", flush=True)
     prune(checkpoints(saved)[-1], keep_last=1)
+
+
+def _cache_of(config: TrainConfig) -> dict[str, Any]:
+    return {"cache": config.cache, "cache_gb": config.cache_gb}
 
 
 def _complete(saved: Path, last_step: int) -> bool:
@@ -209,7 +213,7 @@ class Comparison:
         if len(options.data) < 2:
             raise SettingsError("data: name at least two corpora, --data A/tokens --data B/tokens")
         self.names = _names(options.data)
-        self.corpora = [open_corpora(entry.split(",")) for entry in options.data]
+        self.corpora = [open_corpora(entry.split(","), **_cache_of(config)) for entry in options.data]
         first = self.corpora[0]
         for other in self.corpora[1:]:
             check_same_tokenizer(first.datasets[0], other.datasets[0])

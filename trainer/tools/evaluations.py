@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from schemas import SettingsError
 from trainer.command_line import read_text
@@ -60,21 +61,22 @@ class Evaluation:
         """The key under which scores are stored."""
         return f"{self.name} {self.digest[:12]} {self.most_tokens}"
 
-    def scores(self, trained: Pretrained, ranks: Ranks, micro_batch: int) -> dict[str, Score]:
-        """The model's scores, by name."""
+    def scores(self, trained: Pretrained, ranks: Ranks, micro_batch: int, **options: Any) -> dict[str, Score]:
+        """The model's scores, by name; `options` are those of `open_dataset`."""
         model, tokenizer = trained.model, Tokenizer(trained.tokenizer)
         if self.kind in _TASKS:
             items = _TASKS[self.kind](model, tokenizer, Path(self.source), ranks, micro_batch)
             accuracies = {name: own.tolist() for name, own in items.items() if name != "lambada_nats"}
             return {name: Score(ACCURACY, own, [1.0] * len(own)) for name, own in accuracies.items()}
-        documents, sizes = self._documents(tokenizer)
+        documents, sizes = self._documents(tokenizer, options)
         nats = score_documents(model, documents, trained.eot, micro_batch=micro_batch)
         return {self.name: Score(BITS, (nats / math.log(2)).tolist(), sizes)}
 
-    def _documents(self, tokenizer: Tokenizer) -> tuple[list[list[int]], list[float]]:
+    def _documents(self, tokenizer: Tokenizer, options: dict[str, Any]) -> tuple[list[list[int]], list[float]]:
         """(token ids, UTF-8 bytes) of each text; of more texts than needed, evenly spaced ones."""
         if self.kind == "val":
-            splits = [dataset.documents("val") for dataset in open_corpora(self.source.split(",")).datasets]
+            corpora = open_corpora(self.source.split(","), **options)
+            splits = [dataset.documents("val") for dataset in corpora.datasets]
             documents = [own[number].tolist() for own in splits for number in range(len(own))]
         else:
             documents = [tokenizer.encode(text) for text in read_documents(self.source)]
