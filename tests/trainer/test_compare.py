@@ -35,6 +35,9 @@ SMALL = [
 ]  # fmt: skip
 
 
+ALONE = Ranks(0, 1, torch.device("cpu"))
+
+
 @pytest.fixture(scope="module")
 def texts() -> list[str]:
     """Parts of this repository's own sources."""
@@ -241,7 +244,7 @@ def test_the_items_of_each_evaluation_add_up_to_what_evaluate_reports(
     torch.manual_seed(0)
     model = GPT(ModelConfig(vocab_size=400, context=32, n_layer=1, n_head=2, width=32)).eval()
     trained = Pretrained(tmp_path, model, tokenizer_file, 399, 1, DocumentBlocks(399))
-    alone, tokenizer = Ranks(0, 1, torch.device("cpu")), Tokenizer(tokenizer_file)
+    alone, tokenizer = ALONE, Tokenizer(tokenizer_file)
     lambada_file, hellaswag_file = tmp_path / "lambada.jsonl", tmp_path / "hellaswag.jsonl"
     lambada_file.write_text("".join(json.dumps({"text": f"def one {word}"}) + "\n" for word in ("two", "path", "self")))
     entry = {"activity_label": "Writing", "ctx_a": "A line.", "ctx_b": "it", "endings": ["ends.", "is a function", "x"]}
@@ -261,6 +264,17 @@ def test_the_items_of_each_evaluation_add_up_to_what_evaluate_reports(
     (some,) = Evaluation("val", "val", str(corpora["plain"]), "", 300).scores(trained, alone, 2).values()
     (every,) = Evaluation("val", "val", str(corpora["plain"]), "", 0).scores(trained, alone, 2).values()
     assert 1 <= len(some.amounts) < len(every.amounts) == 10
+
+
+def test_bytes_that_the_tokenizer_loses_count(tmp_path: Path, tokenizer_file: Path) -> None:
+    entries = json.loads(tokenizer_file.read_text())
+    entries["normalizer"] = {"type": "Strip", "strip_left": True, "strip_right": True}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(entries))
+    (tmp_path / "text").write_text("  a text with spaces around it  \n")
+    model = GPT(ModelConfig(vocab_size=400, context=32, n_layer=1, n_head=2, width=32)).eval()
+    trained = Pretrained(tmp_path, model, tmp_path / "tokenizer.json", 399, 1, DocumentBlocks(399))
+    (score,) = Evaluation("text", "text", str(tmp_path / "text"), "", 0).scores(trained, ALONE, 2).values()
+    assert score.weights == [33]
 
 
 def _models(draw: np.random.Generator, effect: float, of_seeds: float, seeds: int, texts: int) -> list[list[Score]]:

@@ -74,15 +74,20 @@ class Evaluation:
 
     def _documents(self, tokenizer: Tokenizer, options: dict[str, Any]) -> tuple[list[list[int]], list[float]]:
         """(token ids, UTF-8 bytes) of each text; of more texts than needed, evenly spaced ones."""
+        texts: list[str] = []
         if self.kind == "val":
             corpora = open_corpora(self.source.split(","), **options)
             splits = [dataset.documents("val") for dataset in corpora.datasets]
             documents = [own[number].tolist() for own in splits for number in range(len(own))]
         else:
-            documents = [tokenizer.encode(text) for text in read_documents(self.source)]
+            texts = read_documents(self.source)
+            documents = [tokenizer.encode(text) for text in texts]
         every = -(-sum(map(len, documents)) // self.most_tokens) if self.most_tokens else 1
-        documents = [ids for ids in documents[:: max(1, every)] if ids]
-        return documents, [float(len(tokenizer.decode(ids).encode())) for ids in documents]
+        chosen = [number for number in range(0, len(documents), max(1, every)) if documents[number]]
+        # A tokenizer may lose bytes: what it decodes to counts only where the text itself is not known.
+        found = [texts[number] if texts else tokenizer.decode(documents[number]) for number in chosen]
+        sizes = [float(len(text.encode("utf-8", "surrogatepass"))) for text in found]
+        return [documents[number] for number in chosen], sizes
 
 
 def read_documents(path: str) -> list[str]:
