@@ -20,9 +20,10 @@ from schemas.datasets import LEDGER
 from schemas.manifest import MANIFEST_NAME, FileTable, Manifest, ManifestError, ShardFile, ledger_of
 
 DISCARDED = "discarded"
+"""Name of a file in a dataset's ledger: the dataset's files were removed on purpose. It holds the manifest's
+fingerprint, so that it does not count for what is made in their place."""
 CONTENT = ("data", "warc", "sketches")
 """The kinds of files that `owt discard` removes."""
-"""Name of a file in a dataset's ledger: the dataset's files were removed on purpose."""
 
 
 def read_manifest(workdir: Storage, dataset: str) -> Manifest | None:
@@ -55,15 +56,17 @@ def require_manifest(workdir: Storage, dataset: str) -> Manifest:
 
 
 def is_discarded(workdir: Storage, dataset: str) -> bool:
-    """Whether the dataset's files were removed on purpose, by `owt discard`."""
-    return workdir.exists(f"{ledger_of(dataset)}/{DISCARDED}")
+    """Whether the dataset's files were removed on purpose (`owt discard`); raises UserError for a damaged manifest."""
+    mark = workdir.read_version(f"{ledger_of(dataset)}/{DISCARDED}")
+    manifest = read_manifest(workdir, dataset) if mark is not None else None
+    return mark is not None and manifest is not None and mark[0].decode() == manifest.fingerprint
 
 
 def mark_discarded(workdir: Storage, dataset: str, discarded: bool) -> None:
     """Mark a dataset as discarded (its files were removed on purpose), or remove the mark."""
     name = f"{ledger_of(dataset)}/{DISCARDED}"
     if discarded:
-        workdir.write(name, b"")
+        workdir.write(name, require_manifest(workdir, dataset).fingerprint.encode())
     else:
         workdir.delete(name)
 

@@ -128,7 +128,8 @@ class Output:
     def tidy(self) -> None:
         """Remove files that the finished dataset's manifest does not name."""
         if self.manifest is not None:
-            self.listing.tidy(self.manifest, self.table, f"{ledger_of(self.manifest.dataset)}/{DISCARDED}")
+            mark = [f"{ledger_of(self.manifest.dataset)}/{DISCARDED}"] if self.discarded else []
+            self.listing.tidy(self.manifest, self.table, *mark)
 
 
 def look_at(workdir: Storage, dataset: str, remember: bool = True) -> Output:
@@ -139,7 +140,8 @@ def look_at(workdir: Storage, dataset: str, remember: bool = True) -> Output:
     manifest = usable_manifest(workdir, dataset)
     listing = Listing(workdir, dataset, remember)
     table = DatasetReader(workdir, manifest).table_of_files if manifest is not None else FileTable([])
-    return Output(manifest, table, listing.problems(table.files), listing, is_discarded(workdir, dataset))
+    discarded = manifest is not None and is_discarded(workdir, dataset)
+    return Output(manifest, table, listing.problems(table.files), listing, discarded)
 
 
 @dataclass(frozen=True)

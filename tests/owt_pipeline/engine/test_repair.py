@@ -15,7 +15,7 @@ import pytest
 
 from owt_pipeline.commands import run as owt_run
 from owt_pipeline.commands import verify
-from owt_pipeline.commands.datasets import discard_main
+from owt_pipeline.commands.datasets import discard_main, rows_of
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
 from owt_pipeline.ledger.commit import ShardWriter
@@ -177,6 +177,15 @@ def test_discarded_files_stay_away_and_later_datasets_stay_finished(
     assert discard_main(["fetch", "extract", "--undo", "--workdir", str(run)]) == 0
     assert rerun(small_config, run) == 0
     assert differing(run, small_run) == []
+
+
+def test_a_dataset_made_again_after_it_was_discarded_is_not_discarded(small_config: Path, run: Path) -> None:
+    assert discard_main(["extract", "--workdir", str(run)]) == 0
+    mark = run / "ledger/documents/discarded"
+    left = mark.read_bytes()
+    assert rerun(small_config, run, "--favor", "precision", "--until", "extract") == 0
+    mark.write_bytes(left)  # as a run leaves it that is killed between the manifest and the tidying
+    assert {row.state for row in rows_of(Storage(str(run)))} == {"finished"}
 
 
 def test_discarding_what_is_not_there_changes_nothing(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
