@@ -143,9 +143,9 @@ class ResponseReader:
         except (HttpParserError, HttpParserUpgrade) as error:
             if self.status == 101:
                 return
-            first, *lines = head.split(b"\n")
+            first, *lines = [line for line in head.split(b"\n") if line.strip()]
             fields = [line for line in lines if _FIELD.match(line)]
-            if len(fields) == sum(map(bool, map(bytes.strip, lines))):
+            if fields == lines:
                 raise BadMessage(f"{str(error)[:1].lower()}{str(error)[1:]} in {head[:60]!r}") from None
             self.headers, self._parser = [], self._new_parser()  # again, without lines that browsers ignore
             self._parse_head(b"\n".join([first, *fields, b"\r\n"]))

@@ -44,6 +44,7 @@ def body_of(response: ResponseReader) -> bytes:
         (OK + b"Transfer-Encoding: chunked\r\nContent-Length: 9\r\n\r\n1\r\na\r\n0\r\nX: y\r\n\r\n", b"a", True),
         (OK + b"Transfer-Encoding: chunked\r\n\r\n1 \r\na\r\n0\r\n\r\ntrailing garbage", b"a", False),
         (OK + b"Content-Length: 2\r\nno colon\r\nA Name: x\r\nFolded: x\r\n y\r\n\r\nhi", b"hi", True),
+        (OK + b"Content-Length: 2\r\nno colon\r\nX: y\r\n \t\r\n\r\nhi", b"hi", True),
         (b"HTTP/1.1 100 Continue\r\n\r\n" * 20 + OK + b"Content-Length: 2\r\n\r\nhi", b"hi", True),
         (b"HTTP/1.1 204 No Content\r\n\r\n", b"", True),
         (b"HTTP/1.1 304 Not Modified\r\nContent-Length: 1000\r\n\r\n", b"", True),
@@ -67,6 +68,7 @@ def test_a_body_without_a_length_ends_with_the_connection() -> None:
     [
         (b"<html>", "not HTTP"),
         (b"HTTP/x\r\n\r\n", "invalid major version in b'HTTP/x"),
+        (b"HTTP/1.1 200OK\r\nX: y\r\n \r\nContent-Length: 2\r\n\r\nhi", "in b'HTTP/1.1 200OK"),
         (OK + b"Content-Length: -5\r\n\r\n", "invalid character in Content-Length"),
         (OK + b"Content-Length: +5\r\n\r\n", "invalid character in Content-Length"),
         (OK + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\n", "duplicate Content-Length"),
