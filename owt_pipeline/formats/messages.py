@@ -27,6 +27,7 @@ MAX_ENCODINGS = 5
 """Most nested encodings of a body, as in curl: pages have one, and thousands are an attack on the decoder."""
 
 _STATUS_LINE = re.compile(rb"(?:HTTP/\d(?:\.\d)?|ICY)[ \t]+(\d{3})(?:[ \t]|$)")
+_CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]+")
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?\s*([^\s\"';,]+)", re.IGNORECASE)
 
 
@@ -200,12 +201,11 @@ def _dechunk(body: bytes) -> bytes:
     while True:
         end = body.find(b"\n", at)
         size_text = body[at:end].split(b";")[0].strip() if end >= 0 else b""
-        try:
-            size = int(size_text, 16)
-        except ValueError:
+        if not _CHUNK_SIZE.fullmatch(size_text):
             if not pieces:
                 return body
-            raise BadMessage("a chunk of the body has no length") from None
+            raise BadMessage("a chunk of the body has no length")
+        size = int(size_text, 16)
         if size == 0:
             return b"".join(pieces)
         piece = body[end + 1 : end + 1 + size]

@@ -189,6 +189,14 @@ def test_chunks_are_joined(pieces: list[bytes]) -> None:
     assert decode_body([("Transfer-Encoding", "chunked")], chunked, 10_000) == b"".join(pieces)
 
 
+@pytest.mark.parametrize("size", [b"+3", b"0x3", b"1_0", b"-5"])
+def test_a_number_with_a_sign_is_no_size_of_a_chunk(size: bytes) -> None:
+    body = size + b"\r\nabc\r\n0\r\n\r\n"
+    assert decode_body([("Transfer-Encoding", "chunked")], body, 10_000) == body
+    with pytest.raises(BadMessage, match="no length"):
+        decode_body([("Transfer-Encoding", "chunked")], b"1\r\na\r\n" + body, 10_000)
+
+
 def encoded(body: bytes, encoding: str) -> bytes:
     """A body as encoded by servers; `gzip` has two members."""
     if encoding == "gzip":
