@@ -276,8 +276,7 @@ def shares_of_sources(fetched: Iterable[Manifest | None]) -> dict[str, float]:
     shares: dict[str, float] = {}
     for manifest in filter(None, fetched):
         left = manifest.counts.entered
-        default = "archive" if manifest.stats.get("from_archive") else "live"
-        for name in manifest.options.get("sources") or [default]:
+        for name in manifest.options.get("sources", ()):
             found = manifest.stats.get(f"from_{name}", 0)
             if left:
                 shares.setdefault(name, found / left)

@@ -13,8 +13,9 @@ from owt_pipeline.engine.stage import SHARDS, Stage, StageRun, Step, rows_of_inp
 from owt_pipeline.errors import UsageError
 from owt_pipeline.ledger.bases import RETRIED
 from owt_pipeline.ledger.commit import record_name
-from owt_pipeline.storage.folder import describe_source, expand_globs
+from owt_pipeline.storage.folder import Storage, describe_source, expand_globs
 from schemas import option
+from schemas.settings import shaping_options
 
 _PROXY = re.compile(r"https?://([^@/]+@)?[^@/]+:\d+/?")
 USER_AGENT_EXAMPLE = "'my-crawl/1.0 (+mailto:me@example.org)'"
@@ -24,6 +25,17 @@ SHARDS_TOGETHER = 8
 
 _READ_AT_ONCE = 4
 """Parts that read the index at once; each holds columns of a row group, 100 MB of Common Crawl's."""
+
+_READ_BY = {
+    "allow": ("live",),
+    "allowed": ("live",),
+    "archive": ("archive", "commoncrawl", "wayback"),
+    "cc": ("commoncrawl",),
+    "cdx": ("commoncrawl",),
+    "wayback": ("wayback",),
+}
+"""By the first word of an option's name, the sources whose pages it shapes; an option of another name shapes those of
+all."""
 
 
 _how = partial(option, shapes_bytes=False)
@@ -228,6 +240,14 @@ class Fetch(Stage):
     )
     shard_local = True
     example = "owt fetch --workdir run --pages_from 'archives/*.warc.gz'"
+
+    def shaping(self, options: Options, workdir: Storage) -> dict[str, Any]:
+        """With the sources that are asked, and without the options of others: pages of the web are not fetched again
+        because of them."""
+        given = shaping_options(options)
+        given.update(sources=list(options.order), allowed_ports=sorted(set(options.allowed_ports)))
+        asked = set(options.order)
+        return {name: given[name] for name in given if asked.intersection(_READ_BY.get(name.split("_")[0], asked))}
 
     def sources(self, options: Options) -> list[dict[str, Any]]:
         """The archive files; raises UserError for impossible options, before an earlier run's pages are deleted."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from owt_pipeline.engine.phases import finished_output
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
@@ -120,6 +122,26 @@ def test_impossible_options_are_a_clear_error_and_lose_no_page(
     with pytest.raises(UserError, match=message):
         run_stage(STAGE, options, runtime)
     assert read_manifest(runtime.workdir, "pages") == manifest
+
+
+@pytest.mark.parametrize(
+    ("options", "same"),
+    [
+        ({"sources": ("live",)}, True),
+        ({"allowed_ports": (8443, 8080, 8000, 443, 80, 80)}, True),
+        ({"archive_choice": "latest", "cdx_collections": 9, "cc_diagnostics": True, "wayback_pages": "x"}, True),
+        ({"sources": ("live", "wayback")}, False),
+        ({"allowed_ports": (80,)}, False),
+        ({"allow_private_hosts": True}, False),
+    ],
+)
+def test_pages_are_fetched_again_only_for_an_option_of_a_source_that_is_asked(
+    servers: tuple[BadServer, ArchiveServer], write_urls: Callable[..., Runtime], options: dict, same: bool
+) -> None:
+    runtime = write_urls([f"{HOST}/live"])
+    plain = Options(resolve=servers[0].rules, user_agent=AGENT, host_delay=0.0, address_delay=0.0)
+    run_stage(STAGE, plain, runtime)
+    assert (finished_output(STAGE, replace(plain, **options), runtime.workdir) is not None) is same
 
 
 @given(st.lists(st.lists(st.sampled_from(["a.com", "b.com", "c.com", "d.com"]), max_size=8), max_size=4).filter(any))
