@@ -12,6 +12,8 @@ PERMALINK = "¶"
 _PARSER = etree.HTMLParser(
     encoding="utf-8", remove_comments=True, remove_pis=True, collect_ids=False, default_doctype=False, huge_tree=True
 )
+# What may be in the head of a page that writes neither </head> nor <body>; the first other element begins the body.
+_OF_HEAD = frozenset("base basefont bgsound link meta noscript object script style template title".split())
 
 
 def parse(html: str) -> etree._Element:
@@ -29,8 +31,15 @@ def parse(html: str) -> etree._Element:
 
 
 def _move_into_body(root: etree._Element) -> None:
-    """Move what follows an early `</body>` or `</html>` into the body, as browsers do."""
-    body = root.find("body")
+    """Move what follows an early `</body>` or `</html>`, or what libxml2 leaves in the head, into the body."""
+    head, body = root.find("head"), root.find("body")
+    first = None if head is None else next((child for child in head if child.tag not in _OF_HEAD), None)
+    if first is not None:  # an element that libxml2 does not know, such as <main>
+        if body is None:
+            body = etree.SubElement(root, "body")
+        early = [first, *first.itersiblings()]
+        early[-1].tail, body.text = (early[-1].tail or "") + (body.text or ""), None
+        body[:0] = early
     if body is None:
         body = root
     if body.tail is not None and not body.tail.isspace():

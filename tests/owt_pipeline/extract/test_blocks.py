@@ -194,6 +194,19 @@ def test_text_after_an_early_end_of_the_page_is_read(html: str) -> None:
 @pytest.mark.parametrize(
     "html",
     [
+        "<title>no</title><main><p>one</p></main><p>two</p>three",
+        "<title>no</title><header>one</header><x-app><p>two</p></x-app><footer>three</footer>",
+        "<head><title>no</title><article>one</article><style>no</style><section>two</section>three",
+        "<head><title>no</title><svg><title>no</title></svg><link rel=x></head><body><p>one</p>two<p>three",
+    ],
+)
+def test_text_of_a_page_that_does_not_end_its_head_is_read(html: str) -> None:
+    assert [block.text for block in read_blocks(parse(html))[0]] == ["one", "two", "three"]
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
         "<div class='cm-content'><div class='cm-line'>if x:</div><div class='cm-line'>    y()</div></div>",
         "<pre><div>if x:<br></div><div>&nbsp;&nbsp;&nbsp;&nbsp;y()<br></div></pre>",
         "<div style='font-family: Consolas, monospace; white-space: pre;'><div><span>if x:</span></div>"
