@@ -247,7 +247,10 @@ class _Reader:
         elif items:
             get = dict(items).get
             classes, href = get("class"), get("href")
-            if is_hidden(classes, get("style"), get("hidden"), get("aria-hidden")):
+            not_aloud = get("aria-hidden")
+            if not_aloud == "true" and _has_twin(element, classes or ""):
+                not_aloud = None
+            if is_hidden(classes, get("style"), get("hidden"), not_aloud):
                 return
         if tag == "a":
             if href is not None:
@@ -422,6 +425,20 @@ class _Reader:
                 self.blocks.append(block)
             self._images = 0
         self._pieces, self._link_chars, self._links, self._has_marks = [], 0, 0, False
+
+
+def _has_twin(element: etree._Element, classes: str) -> bool:
+    """Whether an inline element is shown and the one next to it says the same to screen readers, as for many prices."""
+    if "icon" in classes or not any(map(str.isalnum, "".join(element.itertext()))):
+        return False
+    before, after = element.getprevious(), element.getnext()
+    return any(
+        twin is not None
+        and twin.tag in INLINE
+        and has_hidden_class(twin.get("class") or "")
+        and not (left.tail or "").strip()
+        for left, twin in ((before, before), (element, after))
+    )
 
 
 def _refers_to_note(link: etree._Element, classes: str | None) -> bool:

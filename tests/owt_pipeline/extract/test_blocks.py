@@ -61,6 +61,14 @@ def test_elements_without_text_are_skipped_but_not_the_text_after_them() -> None
     ]
 
 
+def test_text_that_only_screen_readers_skip_is_read_in_place_of_its_twin() -> None:
+    was = '<del aria-hidden="true"><bdi>$30</bdi></del> <span class="screen-reader-text">The price was $30.</span>'
+    now = '<ins aria-hidden="true">$21</ins><span class="sr-only">It is $21.</span>'
+    icon = '<i class="material-icons" aria-hidden="true">next</i><b class="sr-only">go on</b>'
+    more = f'<b aria-hidden="true">unread</b> and <i aria-hidden="true">»</i>{icon}'
+    assert texts(f"<p>Boots {was}{now} today {more}</p>") == ["Boots $30 $21 today and"]
+
+
 def test_heading_link_to_itself_is_not_text() -> None:
     assert texts('<h2>Usage of ¶<a class="headerlink" href="#usage">¶</a></h2>') == ["Usage of ¶"]
 
