@@ -30,6 +30,8 @@ _EARLIEST = date(1991, 8, 6)  # the first page of the web
 _DATE_IN_URL = re.compile(r"/((?:19|20)\d\d)[/-](0[1-9]|1[0-2])[/-](0[1-9]|[12]\d|3[01])(?=\D)")
 _LANGUAGE = re.compile(r"\s*([a-zA-Z]{2})(?:[-_][\w-]*)?\s*(?:,|$)")
 _SEPARATOR = re.compile(r"\s+(?:[|–—·•»:]+|-+)\s+")
+_SCHEME = re.compile(r"\s*https?:", re.IGNORECASE)
+_LEAST_SHARE = 0.2  # of the words of a page's only heading in its title
 _NOT_WORDS = re.compile(r"\W+")
 _NUMBER = re.compile(r"\b\d{2}")  # a byline's date or a member's number of posts
 _BY = re.compile(
@@ -104,7 +106,7 @@ def read_metadata(root: etree._Element, head: Head, url: str, fetched_at: int) -
     site_name = _first(metas, _SITE_NAMES) or next(filter(None, (_short(name_of(p)) for p in publishers)), None)
     marked = cache(lambda: _marked(root))
     return {
-        "title": _title(root, metas, nodes, site_name),
+        "title": _title(root, metas, nodes, site_name, url),
         "author": _author(marked, metas, nodes),
         "date": _date(marked, metas, nodes, url, fetched_at),
         "site_name": site_name,
@@ -113,21 +115,47 @@ def read_metadata(root: etree._Element, head: Head, url: str, fetched_at: int) -
     }
 
 
-def _title(root: etree._Element, metas: dict[str, str], nodes: list[dict[str, Any]], site: str | None) -> str | None:
-    """The heading that is part of one of the page's titles, or a title without the site's name."""
+def _title(
+    root: etree._Element, metas: dict[str, str], nodes: list[dict[str, Any]], site: str | None, url: str
+) -> str | None:
+    """The heading that is part of one of the page's titles, or a title without the site's name.
+
+    On other pages than the home page, the last part of the title is the site's name, and so is a link to the home page.
+    """
     element = next(root.iter("title"), None)
     declared = [_short(text_of(element)) if element is not None else None]
     declared += [_short(metas.get(name)) for name in TITLE_NAMES]
     declared += [_short(name_of(node.get("headline"))) for node in nodes]
     titles = [title for title in declared if title]
-    headings = [text for text in (_short(text_of(heading).rstrip(PERMALINK)) for heading in root.iter("h1")) if text]
-    headings = [text for text in headings if _words(text) and _words(text) != _words(site or "")]
+    host, _, path = url.partition("//")[2].partition("/")
+    sites = {"", _words(site or "")}
+    if titles and path:
+        sites |= {_words(_SEPARATOR.split(titles[0])[-1])} - set(map(_words, titles))
+    headings = [
+        text
+        for heading in root.iter("h1")
+        if (text := _short(text_of(heading).rstrip(PERMALINK)))
+        and _words(text) not in sites
+        and not (path and _links_home(heading, host))
+    ]
     agreed = [text for text in headings if any(_words(text) in _words(title) for title in titles)]
     if agreed:
         return max(agreed, key=len)  # shorter ones may be the site's name
-    if len(headings) == 1:
+    if len(headings) == 1 and (not titles or _share(headings[0], titles[0]) >= _LEAST_SHARE):
         return headings[0]
     return _without_site(titles[0], site) if titles else (headings[0] if headings else None)
+
+
+def _links_home(heading: etree._Element, host: str) -> bool:
+    """Whether a heading is the site's name: a link to its home page."""
+    links = (*heading.iter("a"), *heading.iterancestors("a"))
+    return any(_SCHEME.sub("", link.get("href") or "") in ("/", f"//{host}", f"//{host}/") for link in links)
+
+
+def _share(heading: str, title: str) -> float:
+    """The share of the words of `heading` that are in `title`."""
+    words = set(_words(heading).split())
+    return len(words & set(_words(title).split())) / len(words)
 
 
 def _without_site(title: str, site: str | None) -> str:

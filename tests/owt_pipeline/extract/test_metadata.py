@@ -40,6 +40,20 @@ def test_title(head: str, body: str, title: str | None) -> None:
     assert read(head, body).title == title
 
 
+@pytest.mark.parametrize(
+    ("head", "body", "title"),
+    [
+        ("<title>Rest - The Fox Book</title>", "<h1>The Fox Book</h1><h2>Rest</h2>", "Rest"),
+        ("<title>The Fox Book: Rest</title>", "<h1><a href=http://h/>The Fox Book</a></h1>", "The Fox Book: Rest"),
+        ("<title>Daily - Rest</title><meta property=og:title content=Rest>", "<h1>Rest</h1>", "Rest"),
+        ("<title>Foxes at rest | Daily</title>", "<h1>Our newsletter</h1>", "Foxes at rest"),
+        ("<title>Foxes at rest | Daily</title>", "<h1>Where foxes sleep at night</h1>", "Where foxes sleep at night"),
+    ],
+)
+def test_title_is_not_the_heading_of_the_site(head: str, body: str, title: str) -> None:
+    assert read(head, body, "https://h/a/rest.html").title == title
+
+
 def ld(json: str) -> str:
     return f'<script type="application/ld+json">{json}</script>'
 
