@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from lxml import etree
 
+from owt_pipeline.extract.names import BLOCK, NOT_TEXT
+
 PERMALINK = "¶"
 """The text of the link to itself that Sphinx and MkDocs add to each heading."""
 
@@ -14,6 +16,8 @@ _PARSER = etree.HTMLParser(
 )
 # What may be in the head of a page that writes neither </head> nor <body>; the first other element begins the body.
 _OF_HEAD = frozenset("base basefont bgsound link meta noscript object script style template title".split())
+_APART = BLOCK | {"br"}
+_MOST_CHARS = 2000  # of an element in one line; all uses are for shorter texts
 
 
 def parse(html: str) -> etree._Element:
@@ -51,5 +55,24 @@ def _move_into_body(root: etree._Element) -> None:
 
 
 def text_of(element: etree._Element) -> str:
-    """All text below `element`, white space collapsed."""
-    return " ".join("".join(element.itertext()).split())
+    """The text that `element` shows, in one line; cut after 2,000 characters, since it may be the page."""
+    if not len(element):
+        return " ".join((element.text or "").split())
+    pieces, chars = [], 0
+    walk = etree.iterwalk(element, events=("start", "end"))
+    for event, inner in walk:
+        if event == "end":
+            text = inner.tail if inner is not element else None
+        elif inner.tag in NOT_TEXT and inner is not element:
+            walk.skip_subtree()
+            continue
+        else:
+            text = inner.text
+        if inner.tag in _APART:
+            pieces.append(" ")
+        if text:
+            pieces.append(text)
+            chars += len(text.strip())
+            if chars > _MOST_CHARS:
+                break
+    return " ".join("".join(pieces).split())

@@ -33,6 +33,11 @@ def read(head: str, body: str = "", url: str = "http://h/", attributes: str = ""
             "Foxes rest",
         ),
         ("<title>%s</title>" % ("x" * 1000), "", None),
+        (
+            "<title>The fox of May</title>",
+            "<h1><div>The fox</div>of<br>May<style>p{}</style><svg><title>Link</title></svg></h1>",
+            "The fox of May",
+        ),
         ("", "", None),
     ],
 )
@@ -72,6 +77,7 @@ def ld(json: str) -> str:
         (ld('{"@graph": [{"@type": "Article", "author": "A. Fox"}]}'), "", "A. Fox"),
         ("", "<p class=byline>By A. Fox</p>", "A. Fox"),
         ("", "<p class=byline>By fox99</p>", "fox99"),
+        ("", "<div class=byline>By<div>A. Fox</div><div>May 2019</div></div>", "A. Fox"),
         ("", "<p class=byline>3 May 2019</p>", None),
         ("", "<p class=byline>A. Fox, 3 May 2019</p>", "A. Fox"),
         ("", "<p class=byline>By A. Fox and B. Fox | May 3, 2019</p>", "A. Fox and B. Fox"),
