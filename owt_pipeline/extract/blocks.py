@@ -247,10 +247,10 @@ class _Reader:
         elif items:
             get = dict(items).get
             classes, href = get("class"), get("href")
-            not_aloud = get("aria-hidden")
-            if not_aloud == "true" and _has_twin(element, classes or ""):
-                not_aloud = None
-            if is_hidden(classes, get("style"), get("hidden"), not_aloud):
+            aria_hidden = get("aria-hidden")
+            if aria_hidden == "true" and _has_twin(element, classes or ""):
+                aria_hidden = None
+            if is_hidden(classes, get("style"), get("hidden"), aria_hidden):
                 return
         if tag == "a":
             if href is not None:
