@@ -97,15 +97,14 @@ def load_pretrained(
     return Pretrained(folder, model, folder / "tokenizer.json", eot, record.step, blocks)
 
 
-def _tokens_of(path: Path) -> tuple[dict[str, Any], list[list[str]]]:
+def _tokens_of(path: Path) -> tuple[dict[str, int], list[list[Any]]]:
     """(ids by token, merges) of a tokenizer.json, which versions of the package tokenizers write differently."""
     entries = json.loads(path.read_text(encoding="utf-8"))
-    vocabulary = entries["model"]["vocab"]
-    if isinstance(vocabulary, list):  # of Unigram, with scores
-        vocabulary = {token: (number, score) for number, (token, score) in enumerate(vocabulary)}
+    vocabulary, merges = entries["model"]["vocab"], entries["model"].get("merges", [])
+    if isinstance(vocabulary, list):  # of Unigram: tokens and their scores
+        vocabulary, merges = {token: number for number, (token, _) in enumerate(vocabulary)}, vocabulary
     vocabulary = {**vocabulary, **{token["content"]: token["id"] for token in entries["added_tokens"]}}
-    merges = [merge.split(" ") if isinstance(merge, str) else merge for merge in entries["model"].get("merges", [])]
-    return vocabulary, merges
+    return vocabulary, [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
 
 
 class Tokenizer:
@@ -251,8 +250,7 @@ def save_huggingface(model: GPT, folder: Path, tokenizer: Path, eot: int) -> Non
     shutil.copymode(folder / "config.json", folder / "model.safetensors")  # else only its owner can read it
     _write_json(folder / "generation_config.json", {"bos_token_id": eot, "eos_token_id": eot})
     shutil.copyfile(tokenizer, folder / "tokenizer.json")
-    added = json.loads(tokenizer.read_text(encoding="utf-8")).get("added_tokens", [])
-    text = next((token["content"] for token in added if token["id"] == eot), "<|endoftext|>")
+    text = next((token for token, number in _tokens_of(tokenizer)[0].items() if number == eot), "<|endoftext|>")
     _write_json(
         folder / "tokenizer_config.json",
         {

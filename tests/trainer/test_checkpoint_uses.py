@@ -304,6 +304,13 @@ def test_a_hugging_face_folder_with_another_tokenizer_is_refused(
     assert f"{text_tokens} has the tokenizer test, which is not that of {folder}" in capsys.readouterr().err
 
 
+def test_an_ordinary_token_that_ends_texts_is_that_of_the_exported_tokenizer(run: Path, tmp_path: Path) -> None:
+    trained = load_pretrained(str(run))
+    export.save_huggingface(trained.model, tmp_path / "exported", trained.tokenizer, 7)
+    token = json.loads((tmp_path / "exported/tokenizer_config.json").read_text())["eos_token"]
+    assert json.loads(trained.tokenizer.read_text())["model"]["vocab"][token] == 7
+
+
 def test_a_unigram_tokenizer_is_compared_by_its_tokens_and_scores(run: Path, text_tokens: Path) -> None:
     trained, tokenizer = load_pretrained(str(run)), open_dataset(text_tokens).tokenizer
     entries = json.loads(trained.tokenizer.read_text())
