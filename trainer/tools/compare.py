@@ -392,7 +392,10 @@ def _names(data: Sequence[str]) -> list[str]:
     names = ["+".join(map(_name, entry.split(","))) for entry in data]
     for name, entry in zip(names, data, strict=True):
         if names.count(name) > 1:
-            raise SettingsError(f"data: {entry} is called {name}, as another corpus is; rename or link its folder")
+            raise SettingsError(
+                f"data: {entry} is called {name}, as another corpus is; rename its folder, or link it under another "
+                "name next to it"
+            )
     return names
 
 
