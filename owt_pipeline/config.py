@@ -77,6 +77,14 @@ def workdir_of(tables: Mapping[str, Any], given: str | None = None) -> str:
     return workdir
 
 
+def workers_of(tables: Mapping[str, Any], given: int | None, default: int) -> int:
+    """The processes of the local pool: as given on the command line, or in the table [run]; raises UsageError."""
+    workers = given if given is not None else tables.get("run", {}).get("workers", default)
+    if type(workers) is not int or workers < 1:
+        raise UsageError(f"[run] workers: {workers!r} is not a whole number of at least 1")
+    return workers
+
+
 def bases_of(tables: Mapping[str, Any], given: list[str] | None = None) -> list[str]:
     """The runs to build on: as given on the command line, or in the table [run]; raises UsageError."""
     bases = given or tables.get("run", {}).get("base", [])

@@ -34,6 +34,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from owt_pipeline import config
 from owt_pipeline.engine import graph
+from owt_pipeline.engine.runner import check_dependents, without_imported
 from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.stages import ORDER, load
 from owt_pipeline.storage.folder import Storage
@@ -44,9 +45,13 @@ def build(pipeline: beam.Pipeline, run: Run) -> beam.PCollection[graph.Dataset]:
 
     Nothing is written before the pipeline runs. Then the first transform takes the lease on the working directory, and
     the last one releases it, unless the caller holds it (`Runtime.owner`).
+
+    Raises UserError where other runs build on this one, and its options or sources would change what they read.
     """
     run = run.on(pipeline.runner)
-    return graph.build(pipeline, run.stages, run.runtime, run.bases)
+    check_dependents(run.stages, run.runtime.workdir)
+    stages = without_imported(run.stages, run.runtime.workdir)
+    return graph.build(pipeline, stages, run.runtime, run.bases)
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,7 @@ class Run:
         options = {name: config.stage_options(load(name), path, tables, {}) for name in ORDER}
         chosen = [(load(name), options[name]) for name in ORDER[: ORDER.index(until) + 1]]
         where = config.workdir_of(tables, workdir)
-        runtime = Runtime(Storage(where), workers or tables.get("run", {}).get("workers", 1))
+        runtime = Runtime(Storage(where), config.workers_of(tables, workers, 1))
         return cls(chosen, runtime, tuple(config.bases_of(tables)))
 
     def on(self, runner: Any) -> Run:

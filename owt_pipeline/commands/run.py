@@ -16,19 +16,19 @@ from owt_pipeline import config
 from owt_pipeline.command_line import CommandParser, aligned, configure_output, reporting_errors
 from owt_pipeline.engine import runner, submission
 from owt_pipeline.engine.phases import RUN_LOG, Result, read_log
-from owt_pipeline.engine.runner import check_beam_flags
+from owt_pipeline.engine.runner import check_beam_flags, check_dependents, without_imported
 from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.engine.submission import Prices
 from owt_pipeline.errors import UsageError, UserError
-from owt_pipeline.ledger.bases import BASES, FORGOTTEN, dependents_of, end_revision, folders_of_chain, pin
+from owt_pipeline.ledger.bases import BASES, FORGOTTEN, end_revision, folders_of_chain, pin
 from owt_pipeline.ledger.dataset import require_run
-from owt_pipeline.ledger.plan import recorded_plan, usable_manifest
+from owt_pipeline.ledger.plan import recorded_plan
 from owt_pipeline.stages import ORDER, load
 from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lease import hold
-from schemas import DATASETS, SettingsError
+from schemas import SettingsError
 from schemas.datasets import LEDGER
-from schemas.settings import add_flags, flags_given, from_table, to_toml
+from schemas.settings import add_flags, flags_given, from_table
 
 logger = logging.getLogger("owt")
 
@@ -251,19 +251,15 @@ def run_stages(
     """Run stages with their options, in order, holding the lease on the working directory, which builds on `bases`.
 
     With `check_later`, a file that a later stage cannot read is an error before the first stage runs. Without
-    `replace_base`, so is a change of options or sources in a base of another run.
-
-    Text that was imported takes the place of what collect, fetch and extract would make: they are left out.
+    `replace_base`, so is a change of options or sources in a base of another run (`check_dependents`).
     """
     if check_later and not replace_base:
-        _check_dependents(stages, runtime.workdir)
+        check_dependents(stages, runtime.workdir)
     if not runtime.workdir.exists(""):  # a path that is wrong leaves no folder behind
         pin(runtime.workdir, bases, stages, write=False)
         stages[0][0].sources(stages[0][1])
     with hold(runtime.workdir, take_over, partial(submission.job_runs, runtime.beam_flags)) as lease:
-        imported = usable_manifest(runtime.workdir, "documents")
-        if imported is not None and imported.stage == "import":
-            stages = [planned for planned in stages if planned[0].name not in ("collect", "fetch", "extract")]
+        stages = without_imported(stages, runtime.workdir)
         pin(runtime.workdir, bases, stages)
         runtime = dataclasses.replace(runtime, owner=lease.owner, ended=lease.ended)
         results = runner.run_stages(stages, runtime, check_later=check_later)
@@ -282,27 +278,6 @@ def check_folder(workdir: Storage, adopt: bool = False) -> None:
             f"--workdir {workdir} is no run and not empty: it holds {name}; give a new folder, or --adopt to begin a "
             "run among these files"
         )
-
-
-def _check_dependents(stages: Sequence[tuple[Stage, Any]], workdir: Storage) -> None:
-    """Raise UserError if other options or sources would replace what runs that build on this one have read."""
-    if not (dependents := dependents_of(workdir)):
-        return
-    for stage, options in stages:
-        manifest = usable_manifest(workdir, stage.output) if stage.output in DATASETS else None
-        if manifest is None or manifest.stage != stage.name:
-            continue
-        now, was = stage.shaping(options, workdir), manifest.options
-        restore = [f"{name} = {to_toml(was[name])}" for name in now if name in was and was[name] != now[name]]
-        outside = [s for s in manifest.sources if s.get("kind") != "base" and s.get("name") not in stage.lists]
-        if sorted(map(repr, outside)) != sorted(map(repr, stage.sources(options))):
-            restore.append(f"the sources that it read: {', '.join(str(source.get('name')) for source in outside)}")
-        if restore:
-            raise UserError(
-                f"{', '.join(map(str, dependents))} build on {workdir}, and {stage.name} would replace "
-                f"{stage.output}/, which they need. Restore its settings ([{stage.name}] {'; '.join(restore)}), or "
-                "give another --workdir; with --replace_base it is replaced, and those runs must then be made again"
-            )
 
 
 def _run_chain(runtime: Runtime, take_over: bool) -> int:
@@ -343,14 +318,11 @@ def recorded_stages(names: Sequence[str], workdir: Storage) -> list[tuple[Stage,
 
 def runtime_of(arguments: argparse.Namespace, rest: list[str], tables: Mapping[str, Any]) -> Runtime:
     """How to run, from the flags, Beam's `rest`, and the tables `[run]` and `[beam]`; raises UsageError."""
-    table = tables.get("run", {})
     workdir = config.workdir_of(tables, arguments.workdir)
     beam = config.beam_flags(tables, rest)
-    given = arguments.workers if arguments.workers is not None else table.get("workers", os.cpu_count() or 1)
-    if type(given) is not int or given < 1:  # the flag was checked by the parser
-        raise UsageError(f"[run] workers: {given!r} is not a whole number of at least 1")
+    workers = config.workers_of(tables, arguments.workers, os.cpu_count() or 1)
     configure_output(arguments)
-    return Runtime(Storage(workdir), given, beam, allow_version_skew=arguments.allow_version_skew)
+    return Runtime(Storage(workdir), workers, beam, allow_version_skew=arguments.allow_version_skew)
 
 
 def check_flags(parser: argparse.ArgumentParser, rest: Sequence[str]) -> None:

@@ -36,12 +36,15 @@ from owt_pipeline.engine.phases import (
 from owt_pipeline.engine.stage import Runtime, Stage, Step, read_record, records_of
 from owt_pipeline.engine.workers import WorkerError, close_shared_pool, importing, start_server
 from owt_pipeline.errors import JobRuns, UsageError, UserError
+from owt_pipeline.ledger.bases import dependents_of
 from owt_pipeline.ledger.commit import record_name, work_of
 from owt_pipeline.ledger.dataset import require_manifest
-from owt_pipeline.ledger.plan import read_plan
+from owt_pipeline.ledger.plan import read_plan, usable_manifest
 from owt_pipeline.storage.folder import Storage, at_once, in_thread
 from owt_pipeline.storage.lease import name_job, out_of_sight
+from schemas import DATASETS
 from schemas.manifest import MANIFEST_NAME, Manifest, ledger_of
+from schemas.settings import to_toml
 
 logger = logging.getLogger("owt")
 
@@ -73,6 +76,34 @@ def run_stage(stage: Stage, options: Any, runtime: Runtime) -> tuple[Manifest, b
     """Run one stage unless its output is finished; returns its manifest and whether it ran."""
     (result,) = run_stages([(stage, options)], runtime)
     return result.manifest, result.seconds is not None
+
+
+def without_imported(stages: Sequence[tuple[Stage, Any]], workdir: Storage) -> list[tuple[Stage, Any]]:
+    """The stages that run: imported text takes the place of what collect, fetch and extract would make."""
+    manifest = usable_manifest(workdir, "documents")
+    is_imported = manifest is not None and manifest.stage == "import"
+    return [planned for planned in stages if not (is_imported and planned[0].name in ("collect", "fetch", "extract"))]
+
+
+def check_dependents(stages: Sequence[tuple[Stage, Any]], workdir: Storage) -> None:
+    """Raise UserError if other options or sources would replace what runs that build on this one have read."""
+    if not (dependents := dependents_of(workdir)):
+        return
+    for stage, options in stages:
+        manifest = usable_manifest(workdir, stage.output) if stage.output in DATASETS else None
+        if manifest is None or manifest.stage != stage.name:
+            continue
+        now, was = stage.shaping(options, workdir), manifest.options
+        restore = [f"{name} = {to_toml(was[name])}" for name in now if name in was and was[name] != now[name]]
+        outside = [s for s in manifest.sources if s.get("kind") != "base" and s.get("name") not in stage.lists]
+        if sorted(map(repr, outside)) != sorted(map(repr, stage.sources(options))):
+            restore.append(f"the sources that it read: {', '.join(str(source.get('name')) for source in outside)}")
+        if restore:
+            raise UserError(
+                f"{', '.join(map(str, dependents))} build on {workdir}, and {stage.name} would replace "
+                f"{stage.output}/, which they need. Restore its settings ([{stage.name}] {'; '.join(restore)}), or "
+                "give another --workdir; with --replace_base it is replaced, and those runs must then be made again"
+            )
 
 
 def runs_on_cluster(beam_flags: Sequence[str]) -> bool:

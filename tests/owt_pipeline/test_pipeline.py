@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -19,11 +20,12 @@ from owt_pipeline.clean.stage import STAGE as CLEAN
 from owt_pipeline.engine.graph import RunStage, Start
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
+from owt_pipeline.ledger.bases import pin
 from owt_pipeline.pipeline import Run, build
 from owt_pipeline.stages import ORDER, load
 from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.engine.test_graph import ELSEWHERE
-from tests.owt_pipeline.runs import copy_of, differing, run_owt, snapshot
+from tests.owt_pipeline.runs import ask_owt, copy_of, differing, manifest_of, run_owt, snapshot
 
 TWO_MEGABYTES = 2 << 20  # Dataflow takes ten
 
@@ -106,6 +108,31 @@ def test_a_mistake_is_raised_where_a_pipeline_is_built_by_hand(small_config: Pat
     config.write_text(small_config.read_text() + 'languages = ["zz"]\n')
     with pytest.raises(UserError, match="'zz' is not a known language"), beam.Pipeline(FnApiRunner()) as pipeline:
         build(pipeline, Run.from_toml(str(config), workdir=str(tmp_path / "run")))
+
+
+def test_a_pipeline_built_by_hand_keeps_imported_text(small_config: Path, tmp_path: Path) -> None:
+    post, run = tmp_path / "post.jsonl", tmp_path / "run"
+    post.write_text(json.dumps({"text": " ".join(map(str, range(99)))}))
+    ask_owt("import", post, "--workdir", run, "--workers", 1)
+    with beam.Pipeline(FnApiRunner()) as pipeline:
+        build(pipeline, Run.from_toml(str(small_config), workdir=str(run), until="clean"))
+    assert manifest_of(run, "documents").stage == "import"
+    assert manifest_of(run, "clean").counts.entered == 1
+    assert not (run / "ledger/urls").exists()
+
+
+def test_a_pipeline_built_by_hand_does_not_replace_what_other_runs_build_on(
+    small_config: Path, small_run: Path, tmp_path: Path
+) -> None:
+    run = copy_of(small_run, tmp_path / "run")
+    pin(Storage(str(tmp_path / "next")), [str(run)])
+    config = tmp_path / "config.toml"
+    config.write_text(small_config.read_text().replace("min_tokens = 64", "min_tokens = 80"))
+    with pytest.raises(UserError, match=r"next build on .*clean would replace clean/"):
+        graph_of(config, run)
+    config.write_text(small_config.read_text() + '[run]\nworkers = "two"\n')
+    with pytest.raises(UserError, match="workers: 'two' is not a whole number"):
+        graph_of(config, run)
 
 
 WITHOUT_BEAM = """
