@@ -50,7 +50,7 @@ def build(pipeline: beam.Pipeline, run: Run) -> beam.PCollection[graph.Dataset]:
     """
     run = run.on(pipeline.runner)
     check_dependents(run.stages, run.runtime.workdir)
-    stages = without_imported(run.stages, run.runtime.workdir)
+    stages = without_imported(run.stages, run.runtime.workdir, remember=False)
     return graph.build(pipeline, stages, run.runtime, run.bases)
 
 

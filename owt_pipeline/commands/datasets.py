@@ -22,6 +22,7 @@ from owt_pipeline.ledger.dataset import (
     is_discarded,
     mark_discarded,
     read_manifest,
+    remedy,
     require_manifest,
     require_run,
 )
@@ -225,7 +226,7 @@ def _discard(arguments: argparse.Namespace) -> int:
                 print(f"{dataset}/: {discard(workdir, dataset):,} bytes removed")
             elif is_discarded(workdir, dataset):
                 mark_discarded(workdir, dataset, False)
-                print(f"{dataset}/: the next run makes it again")
+                print(f"{dataset}/: {remedy(workdir, require_manifest(workdir, dataset))} makes it again")
             else:
                 print(f"{dataset}/ was not discarded")
     return 0

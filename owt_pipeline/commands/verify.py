@@ -23,7 +23,7 @@ from owt_pipeline.commands.history import keeper_of
 from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.bases import BASES, FORGOTTEN, has_new_takedowns, open_chain, out_of_date
 from owt_pipeline.ledger.commit import Listing
-from owt_pipeline.ledger.dataset import DatasetReader, is_discarded, read_manifest, require_run
+from owt_pipeline.ledger.dataset import DatasetReader, is_discarded, read_manifest, remedy, require_run
 from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lease import hold, mention_running
 from schemas import DATASETS, REJECTS
@@ -50,12 +50,14 @@ class Finding:
       problems: what does not hold, one line each.
       notes: what else a reader should know.
       damaged: files with other bytes than were written.
+      remedy: what makes them again.
     """
 
     name: str
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
+    remedy: str = ""
 
 
 def verify(workdir: Storage, *, repair: bool = False, deep: bool = False) -> Iterator[Finding]:
@@ -127,6 +129,7 @@ def _examine(workdir: Storage, manifest: Manifest, manifests: dict[str, Manifest
         finding.notes.append("discarded on purpose; later datasets cannot be checked against it")
         return
     _look_for_strangers(workdir, manifest.dataset, {file.path for file in files}, finding)
+    finding.remedy = remedy(workdir, manifest)
     with progress.step(f"verify {manifest.dataset}", shards=len(files), rows=manifest.total_bytes, unit="bytes"):
         _read_every_byte(workdir, files, finding)
     if finding.damaged or any("missing" in problem for problem in finding.problems):
@@ -309,7 +312,7 @@ def _flags(parser: CommandParser) -> None:
     parser.add_argument(
         "--repair",
         action="store_true",
-        help="mark damaged files, so that the next run with the same settings makes them again",
+        help="mark damaged files, so that the command that made them makes them again",
     )
     parser.add_argument(
         "--deep",
@@ -332,6 +335,7 @@ def _print(arguments: argparse.Namespace) -> int:
 
 def _report(findings: Iterator[Finding], damaged: str) -> int:
     failed = marked = 0
+    remedies: list[str] = []
     for finding in findings:
         verdict = "ok" if not finding.problems else f"{len(finding.problems)} problem(s)"
         print(f"{finding.name}: {verdict}", flush=True)
@@ -339,9 +343,10 @@ def _report(findings: Iterator[Finding], damaged: str) -> int:
             print(f"  {line}")
         failed += bool(finding.problems)
         marked += len(finding.damaged)
+        remedies += [finding.remedy] if finding.damaged and finding.remedy not in remedies else []
     print("no problems found" if not failed else f"problems in {failed} dataset(s)")
     if marked:
-        print(f"{marked} file(s) {damaged}; `owt run` with the same settings then makes them again")
+        print(f"{marked} file(s) {damaged}; then {', then '.join(remedies)} makes them again")
     return ExitCode.ERROR if failed else ExitCode.DONE
 
 

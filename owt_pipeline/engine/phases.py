@@ -23,7 +23,7 @@ from owt_pipeline.engine.workers import keep_pandas_out
 from owt_pipeline.errors import LedgerError, Superseded, UserError, explain_os_error
 from owt_pipeline.ledger.bases import open_chain
 from owt_pipeline.ledger.commit import publish, record_name, version_of_manifest, work_of
-from owt_pipeline.ledger.dataset import DatasetReader, is_discarded, read_manifest, require_manifest
+from owt_pipeline.ledger.dataset import DatasetReader, is_discarded, read_manifest, remedy, require_manifest
 from owt_pipeline.ledger.plan import (
     INTERRUPTED,
     Output,
@@ -299,7 +299,8 @@ def _check_at_hand(stage: Stage, reader: DatasetReader, plan: Plan, output: Outp
             return
     raise UserError(
         f"{stage.name} has to run and reads {reader.name}/, which was discarded: `owt discard "
-        f"{reader.manifest.stage} --undo --workdir {reader.workdir}` lets the next run make it again"
+        f"{reader.manifest.stage} --undo --workdir {reader.workdir}`, then {remedy(reader.workdir, reader.manifest)} "
+        "makes it again"
     )
 
 

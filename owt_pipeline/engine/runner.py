@@ -39,7 +39,7 @@ from owt_pipeline.errors import JobRuns, UsageError, UserError
 from owt_pipeline.ledger.bases import dependents_of
 from owt_pipeline.ledger.commit import record_name, work_of
 from owt_pipeline.ledger.dataset import require_manifest
-from owt_pipeline.ledger.plan import read_plan, usable_manifest
+from owt_pipeline.ledger.plan import look_at, read_plan, usable_manifest
 from owt_pipeline.storage.folder import Storage, at_once, in_thread
 from owt_pipeline.storage.lease import name_job, out_of_sight
 from schemas import DATASETS
@@ -78,11 +78,24 @@ def run_stage(stage: Stage, options: Any, runtime: Runtime) -> tuple[Manifest, b
     return result.manifest, result.seconds is not None
 
 
-def without_imported(stages: Sequence[tuple[Stage, Any]], workdir: Storage) -> list[tuple[Stage, Any]]:
-    """The stages that run: imported text takes the place of what collect, fetch and extract would make."""
+def without_imported(
+    stages: Sequence[tuple[Stage, Any]], workdir: Storage, remember: bool = True
+) -> Sequence[tuple[Stage, Any]]:
+    """The stages that run: imported text takes the place of what collect, fetch and extract would make.
+
+    Raises UserError if it is damaged, because none of these could make it again. Unless `remember`, nothing is written.
+    """
+    left = [planned for planned in stages if planned[0].name not in ("collect", "fetch", "extract")]
     manifest = usable_manifest(workdir, "documents")
-    is_imported = manifest is not None and manifest.stage == "import"
-    return [planned for planned in stages if not (is_imported and planned[0].name in ("collect", "fetch", "extract"))]
+    if len(left) == len(stages) or (manifest is not None and manifest.stage != "import"):
+        return stages
+    output = look_at(workdir, "documents", remember)
+    if manifest is None and (workdir.exists(ledger_of("urls")) or not output.is_lost):
+        return stages
+    if manifest is None or (output.problems and not output.discarded):
+        first = next((f"{name} {problem}" for name, problem in output.problems.items()), "its manifest")
+        raise UserError(f"{workdir}: imported text is damaged ({first}): `owt import` of the same files makes it again")
+    return left
 
 
 def check_dependents(stages: Sequence[tuple[Stage, Any]], workdir: Storage) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -55,6 +57,18 @@ def require_manifest(workdir: Storage, dataset: str) -> Manifest:
     return manifest
 
 
+def remedy(workdir: Storage, manifest: Manifest) -> str:
+    """What makes lost files of a dataset again: `owt run`, but for what it leaves out or could not make."""
+    if manifest.stage == "import":
+        return "`owt import` of the same files"
+    urls = read_manifest(workdir, "urls")
+    if any(source.get("kind") == "run" for source in manifest.sources):
+        return "`owt flatten` of the same runs"
+    if urls is not None and any(source.get("kind") == "run" for source in urls.sources):
+        return f"`owt {manifest.stage}` with the same settings"
+    return "`owt run` with the same settings"
+
+
 def is_discarded(workdir: Storage, dataset: str) -> bool:
     """Whether the dataset's files were removed on purpose (`owt discard`); raises UserError for a damaged manifest."""
     mark = workdir.read_version(f"{ledger_of(dataset)}/{DISCARDED}")
@@ -89,8 +103,8 @@ class DatasetReader:
         manifest = require_manifest(workdir, dataset)
         if is_discarded(workdir, dataset):
             raise UserError(
-                f"{workdir}/{dataset} was discarded: `owt discard {manifest.stage} --undo --workdir {workdir}` lets "
-                "the next run make it again"
+                f"{workdir}/{dataset} was discarded: `owt discard {manifest.stage} --undo --workdir {workdir}`, then "
+                f"{remedy(workdir, manifest)} makes it again"
             )
         return cls(workdir, manifest)
 
@@ -133,7 +147,7 @@ class DatasetReader:
         self, file: ShardFile, *, columns: list[str] | None = None, rows: int = 256
     ) -> Iterator[pa.RecordBatch]:
         """Batches of at most `rows` rows of one file; raises UserError if it is damaged."""
-        with reading(self.workdir.path(file.path)), self.workdir.open(file.path) as source:
+        with self._reading(file), self.workdir.open(file.path) as source:
             if file.path.endswith(".arrow"):
                 yield from arrow_batches(source, columns, rows)
             else:
@@ -155,8 +169,11 @@ class DatasetReader:
 
     def schema(self, file: ShardFile) -> pa.Schema:
         """The Arrow schema of one file; raises UserError for a damaged one."""
-        with reading(self.workdir.path(file.path)), self.workdir.open(file.path) as source:
+        with self._reading(file), self.workdir.open(file.path) as source:
             return pa.ipc.open_file(source).schema if file.path.endswith(".arrow") else pq.read_schema(source)
+
+    def _reading(self, file: ShardFile) -> AbstractContextManager[None]:
+        return reading(self.workdir.path(file.path), partial(remedy, self.workdir, self.manifest))
 
 
 def arrow_batches(source: pa.NativeFile, columns: list[str] | None, rows: int) -> Iterator[pa.RecordBatch]:
@@ -173,15 +190,15 @@ def arrow_batches(source: pa.NativeFile, columns: list[str] | None, rows: int) -
 
 
 @contextlib.contextmanager
-def reading(path: str) -> Iterator[None]:
-    """Turn errors of reading `path` into a UserError that says what to do."""
+def reading(path: str, again: Callable[[], str] = lambda: "`owt run` with the same settings") -> Iterator[None]:
+    """Turn errors of reading `path` into a UserError that says what to do; `again()` makes the file again."""
     try:
         yield
     except (pa.ArrowException, OSError) as error:
         problem = " ".join(str(error).split())
         raise UserError(
             f"{path} cannot be read: {problem}. It was changed after it was written: run `owt verify --repair`, then "
-            "`owt run` with the same settings"
+            f"{again()}"
         ) from error
 
 

@@ -275,7 +275,9 @@ def test_a_month_added_twice_says_so_and_suggests_no_training(
     assert "--num_shards is 2, but" in error
 
 
-def test_a_retried_url_is_in_a_flattened_chain_once(tmp_path: Path) -> None:
+def test_a_retried_url_is_in_a_flattened_chain_once_and_a_lost_file_is_flattened_again(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     def month(name: str, ids: Sequence[int], failed: Sequence[int], bases: Sequence[str] = (), **options: bool) -> str:
         run = Storage(str(tmp_path / name))
         pin(run, bases)
@@ -295,4 +297,10 @@ def test_a_retried_url_is_in_a_flattened_chain_once(tmp_path: Path) -> None:
     assert [row["url_id"] for row in rows(tmp_path / "flat", "urls")] == [1, 2, 3, 4]
     assert [row["url_id"] for row in rows(tmp_path / "flat", "corpus")] == [1, 2, 4]
     assert [row["url_id"] for row in rows(tmp_path / "flat", "ledger/pages/rejects")] == [3]
+    owt("verify", "--workdir", tmp_path / "flat", "--quiet")
+    (lost,) = (tmp_path / "flat/documents").glob("part-*")
+    lost.unlink()
+    owt("verify", "--workdir", tmp_path / "flat", "--quiet", code=1)
+    assert "`owt flatten` of the same runs makes them again" in capfd.readouterr().out
+    owt("flatten", second, "--workdir", tmp_path / "flat", "--workers", 1, "--quiet")
     owt("verify", "--workdir", tmp_path / "flat", "--quiet")
