@@ -132,20 +132,30 @@ def _is_teaser(blocks: Sequence[Block], page: PageView) -> np.ndarray:
 
 
 def _once(kept: Sequence[Block], containers: Sequence[Container]) -> list[Block]:
-    """`kept` without text that an earlier block has in another part of the page; lines of a poem may repeat."""
+    """`kept` without text that an earlier block has in another part of the page; lines of a poem may repeat.
+
+    A list is left out completely or not at all, since lists of facts may have some in common.
+    """
     parts: dict[str, set[int]] = {}
-    first = []
-    for block in kept:
-        if block.chars >= _REPEATED_CHARS and block.form not in (ROW, PREFORMATTED):
+    repeats: dict[int, int] = {}  # index of a block → index of the list that it is an item of, or -1
+    distinct: set[int] = set()  # lists with other items
+    for index, block in enumerate(kept):
+        own = containers[block.container]
+        around = own.parent if own.tag == "li" else -1
+        if (block.chars >= _REPEATED_CHARS or around >= 0) and block.form not in (ROW, PREFORMATTED):
             part = block.container
             for _ in range(2):
                 if part >= 0 and not containers[part].is_body_of_article:
                     part = containers[part].parent
             known = parts.setdefault(_plain(block), set())
             if known and part not in known:
+                if block.chars >= _REPEATED_CHARS:
+                    repeats[index] = around
                 continue
             known.add(part)
-        first.append(block)
+            if around >= 0:
+                distinct.add(around)
+    first = [block for index, block in enumerate(kept) if index not in repeats or repeats[index] in distinct]
     return _without_joins(first)
 
 

@@ -215,6 +215,15 @@ def test_text_in_two_places_is_kept_once() -> None:
     assert [text.count(f"{number}. The quick") for number in range(4)] == [1, 1, 1, 1]
 
 
+def test_lists_of_facts_keep_those_that_they_have_in_common() -> None:
+    school = "<section><h2>{0}</h2><p>{0}. {1}</p><ul><li>Location: Boston, Massachusetts<li>Score: {2}</ul></section>"
+    schools = school.format("Harvard", SENTENCE * 2, 730) + school.format("MIT", SENTENCE * 3, 722)
+    text = extract(page(f"<article><h1>Two schools</h1>{schools}</article>"))
+    assert (text.count("Location: Boston"), text.count("Score: 722")) == (2, 1)
+    narrow = f"<div class='narrow'>{schools}</div>"
+    assert extract(page(f"<h1>Two schools</h1>{schools}{narrow}")).count("Location: Boston") == 2
+
+
 def test_lines_that_repeat_within_a_text_are_kept() -> None:
     refrain = "<p>And the fox jumped over the lazy dog, again and again.</p>"
     verses = "".join(f"<p>{number}. {SENTENCE * 2}</p>{refrain}" for number in range(4))
