@@ -99,8 +99,15 @@ def decode_body(headers: Iterable[tuple[str, str]], body: bytes, limit: int, *, 
     if (header(headers, "transfer-encoding") or "").rpartition(",")[2].strip().lower() == "chunked":
         body = _dechunk(body)
     encodings = (header(headers, "content-encoding") or "").lower()
-    if encodings and not strictly and not _looks_encoded(body, encodings):
-        encodings = ""
+    try:
+        return _within(_decoded(body, encodings, limit), limit)
+    except BadMessage:
+        if strictly or _looks_encoded(body, encodings):
+            raise
+        return _within(body, limit)
+
+
+def _decoded(body: bytes, encodings: str, limit: int) -> bytes:
     names = [name for part in reversed(encodings.split(",")) if (name := part.strip()) not in _NO_ENCODING]
     if len(names) > MAX_ENCODINGS:
         raise BadMessage(f"{len(names):,} encodings within each other, more than {MAX_ENCODINGS}")
@@ -111,7 +118,7 @@ def decode_body(headers: Iterable[tuple[str, str]], body: bytes, limit: int, *, 
             body = _DECODERS[name](body, limit) if body else body
         except (isal_zlib.error, brotli.error, zstandard.ZstdError) as error:  # type: ignore[misc]  # isal's stub
             raise BadMessage(f"the encoded body is damaged: {error}") from error
-    return _within(body, limit)
+    return body
 
 
 def _within(body: bytes, limit: int) -> bytes:

@@ -250,6 +250,17 @@ def test_decoded_body_with_headers_of_an_encoded_one_is_unchanged() -> None:
     assert decode_body(headers, b"<html>plain", 1000) == b"<html>plain"
 
 
+def test_an_encoded_body_that_begins_like_a_page_is_decoded() -> None:
+    page = b"<html>" + b"some words " * 60
+    in_brotli = bytes.fromhex(  # flushed after 121 bytes
+        "0b3c0000041c72a427ba59d88292905912cbe04a5d12e2d7902e6000012200400220080b601b"
+    )
+    assert in_brotli.lstrip().startswith(b"<")
+    assert decode_body([("Content-Encoding", "br")], in_brotli, 1000) == page
+    for encoding in ("br", "deflate", "x-klingon"):
+        assert decode_body([("Content-Encoding", encoding)], page, 1000) == page
+
+
 def test_a_damaged_body_is_a_bad_message() -> None:
     body = gzip.compress(b"".join(b"%d" % i for i in range(1000)))
     with pytest.raises(BadMessage, match="breaks off"):
