@@ -25,7 +25,7 @@ from owt_pipeline.fetch.manners import (
     tried_once,
 )
 from owt_pipeline.fetch.outages import Outages
-from owt_pipeline.formats.messages import REDIRECTS, BadMessage, Headers, TooLarge, charset_of, decode_body
+from owt_pipeline.formats.messages import REDIRECTS, BadMessage, Headers, TooLarge, charset_of, decode_body, header
 from owt_pipeline.formats.urls import requested
 from owt_pipeline.formats.warc import Response, http_record, request_record
 from schemas import Reason
@@ -268,5 +268,4 @@ def redirect_target(response: Received) -> URL:
 
 def has_no_page(status: int, headers: Headers) -> bool:
     """Whether the head shows that the response is no page, so that the body need not be read."""
-    content_type = next((value for name, value in headers if name.lower() == "content-type"), None)
-    return status in REDIRECTS or refuse_head(status, content_type) is not None
+    return status in REDIRECTS or refuse_head(status, header(headers, "content-type")) is not None

@@ -29,7 +29,7 @@ from owt_pipeline.fetch.lookups import Capture, Found, LookupClient, seconds_of
 from owt_pipeline.fetch.manners import Failed, Gate
 from owt_pipeline.fetch.recorder import Recorder
 from owt_pipeline.fetch.sources import Crawl
-from owt_pipeline.formats.messages import REDIRECTS, BadMessage, Headers, TooLarge, charset_of, decode_body
+from owt_pipeline.formats.messages import REDIRECTS, BadMessage, Headers, TooLarge, charset_of, decode_body, header
 from owt_pipeline.formats.urls import canonical_url, requested
 from owt_pipeline.formats.warc import Response, response_record
 from schemas import Reason
@@ -163,7 +163,7 @@ class WaybackClient(LookupClient):
             encoded = [(name, value) for name, value in headers if name.lower() == "content-encoding"]
             body = decode_body(encoded, body, self._limits.body_bytes, strictly=True)
         headers = [(name, value) for name, value in headers if name.lower() not in _OF_TRANSFER]
-        content_type = next((value for name, value in headers if name.lower() == "content-type"), None)
+        content_type = header(headers, "content-type")
         date = _memento_date(replay) or capture.date
         response = Response(capture.url, date, 200, headers, content_type, charset_of(content_type), body)
         file = capture.file or replay.header("x-archive-src")

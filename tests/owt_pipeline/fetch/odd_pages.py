@@ -67,6 +67,11 @@ async def untyped_html(request: Request) -> None:
 
 
 @way(None)
+async def two_content_types(request: Request) -> None:  # as in browsers, the last one counts
+    await request.answer(Content_Type="text/plain\r\nContent-Type: text/html")
+
+
+@way(None)
 async def early_hints(request: Request) -> None:
     await request.send(b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n")
     await request.answer()
