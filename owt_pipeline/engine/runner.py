@@ -95,6 +95,7 @@ def without_imported(
     if manifest is None or (output.problems and not output.discarded):
         first = next((f"{name} {problem}" for name, problem in output.problems.items()), "its manifest")
         raise UserError(f"{workdir}: imported text is damaged ({first}): `owt import` of the same files makes it again")
+    logger.info("%s has imported text: collect, fetch and extract are left out", workdir)
     return left
 
 
