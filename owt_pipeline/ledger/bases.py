@@ -190,9 +190,10 @@ def pin(
         for base in chain:
             stage.fits(options, base)
     if write:
-        corpus = read_manifest(workdir, "corpus")
-        if corpus is not None and has_new_takedowns(workdir, corpus):
-            reasons.append(f"{FORGOTTEN} was edited")
+        with contextlib.suppress(UserError):  # of a damaged manifest, whose stage runs again
+            corpus = read_manifest(workdir, "corpus")
+            if corpus is not None and has_new_takedowns(workdir, corpus):
+                reasons.append(f"{FORGOTTEN} was edited")
         if reasons:
             begin_revision(workdir, "; ".join(reasons))
         if (pins := [base.pinned for base in now]) != before:
