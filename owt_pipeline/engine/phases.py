@@ -26,6 +26,7 @@ from owt_pipeline.ledger.commit import publish, record_name, version_of_manifest
 from owt_pipeline.ledger.dataset import DatasetReader, is_discarded, read_manifest, remedy, require_manifest
 from owt_pipeline.ledger.plan import (
     INTERRUPTED,
+    SKEW,
     Output,
     Plan,
     finished_parts,
@@ -44,7 +45,7 @@ RUN_LOG = "run-log.jsonl"
 """What ran when and for how long: the one file of a run that differs from run to run."""
 
 _OUTCOME_NAME = ".outcome"
-_SKEW = "skew"  # folder of the versions of workers that have others than the run
+_SKEW = "skew"  # folder of the versions of workers that have, or had, others than the run
 
 failures: list[BaseException] = []
 """Errors raised in this process, before Beam wrapped them."""
@@ -101,6 +102,8 @@ def _plan_stage(stage: Stage, options: Any, runtime: Runtime, replaces: str | No
         logger.info("%s: %s; %s again", stage.name, why, again)
     workdir.remove_dead_spools()
     work = prepare(workdir, stage.output, plan, finished)
+    for versions in finished.versions:
+        _note_skew(work, versions)
     bases = open_chain(workdir) if stage.bases else ()
     for base in bases:
         stage.fits(options, base)
@@ -171,8 +174,7 @@ def _open_run(stage: Stage, options: Any, runtime: Runtime, name: str) -> StageR
     if plan is None or found is None:
         raise Superseded(f"{work} is gone")
     if skew:
-        content = msgspec.json.encode(skew)
-        work.create(f"{_SKEW}/{hashlib.sha256(content).hexdigest()[:8]}.json", content)
+        _note_skew(work, skew)
     prepared = msgspec.json.decode(found[0], type=Prepared)
     inputs = {}
     for dataset, digest in plan.inputs.items():
@@ -279,13 +281,18 @@ def publish_stage(run: StageRun) -> Manifest:
     return manifest
 
 
+def _note_skew(work: Storage, versions: Mapping[str, str]) -> None:
+    """Note that shards were made with other versions than the run's."""
+    content = msgspec.json.encode(versions)
+    work.create(f"{_SKEW}/{hashlib.sha256(content).hexdigest()[:8]}.json", content)
+
+
 def _skew_of(run: StageRun) -> dict[str, Any]:
-    """For the manifest: the versions of the run, and those of workers that had others; empty if none had."""
-    if not run.runtime.allow_version_skew:
-        return {}
+    """For the manifest: the versions of the run, and those of workers, now or earlier, that had others; empty if none
+    had."""
     folder = run.work / _SKEW
     others = [msgspec.json.decode(folder.read(name)) for name in folder.names()]
-    return {"version_skew": {"run": dict(run.runtime.versions), "workers": others}} if others else {}
+    return {SKEW: {"run": dict(run.runtime.versions or run.plan.versions), "workers": others}} if others else {}
 
 
 def _check_at_hand(stage: Stage, reader: DatasetReader, plan: Plan, output: Output) -> None:

@@ -36,6 +36,8 @@ logger = logging.getLogger("owt")
 PLAN_NAME = "plan.json"
 INTERRUPTED = "interrupted"
 """`Finished.why` of a stage that was started with the same plan and not finished."""
+SKEW = "version_skew"
+"""The property of a manifest that names further versions with which shards were made."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -152,11 +154,13 @@ class Finished:
       kept: the records by shard, from the finished dataset and from unfinished work of this plan and others.
       damaged: versions, by name, of the plan's own records whose files are damaged.
       why: why the stage has to run.
+      versions: those with which kept shards were made, where they are not the plan's.
     """
 
     kept: Mapping[int, ShardRecord]
     damaged: Mapping[str, str]
     why: str
+    versions: Sequence[Mapping[str, str]] = ()
 
 
 def finished_parts(workdir: Storage, dataset: str, plan: Plan, output: Output, lists: Sequence[str]) -> Finished:
@@ -173,21 +177,23 @@ def finished_parts(workdir: Storage, dataset: str, plan: Plan, output: Output, l
             found.append((old, [record for record, _ in versions]))
             if old.fingerprint == plan.fingerprint:
                 own = {record.shard: (record, version) for record, version in versions}
-    holding = [(record, _shards_that_hold(old, plan, lists)) for old, records in found for record in records]
-    usable = [record for record, shards in holding if record.shard in shards]
+    holding = [(old, records, _shards_that_hold(old, plan, lists)) for old, records in found]
+    usable = [(each, old.versions) for old, records, shards in holding for each in records if each.shard in shards]
     # Files of an unfinished stage are in no manifest: on a local disk, where bytes can change, they are hashed.
-    files = [file for record in usable for file in record.files]
+    files = [file for record, _ in usable for file in record.files]
     damaged = output.listing.problems(files, hash_unknown=workdir.is_local)
 
     def holds(record: ShardRecord) -> bool:
         return not any(file.path in damaged for file in record.files)
 
     kept: dict[int, ShardRecord] = {}
-    for record in usable:
+    others = output.manifest.properties.get(SKEW, {}).get("workers", []) if output.manifest is not None else []
+    for record, made_with in usable:
         if record.shard not in kept and holds(record):
             kept[record.shard] = msgspec.structs.replace(record, made_from="")
+            others = [*others, made_with] if made_with not in (plan.versions, *others) else others
     lost = {record_name(shard): version for shard, (record, version) in own.items() if not holds(record)}
-    return Finished(kept, lost, _why(plan, output, [old for old, _ in found]))
+    return Finished(kept, lost, _why(plan, output, [old for old, _ in found]), others if kept else [])
 
 
 def _why(plan: Plan, output: Output, found: Sequence[Plan]) -> str:

@@ -20,9 +20,11 @@ from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.exchange import Slice
+from owt_pipeline.ledger.plan import ALWAYS
 from owt_pipeline.stages import ORDER
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
+from schemas.manifest import Manifest
 from tests.owt_pipeline.runs import copy_of, differing
 
 MOST_FILES = 6  # that one stage has, but for those that are alike
@@ -241,6 +243,23 @@ class FiveShards(Stage):
 
     def num_shards(self, options: NoOptions) -> int:
         return 5
+
+
+def test_the_manifest_names_the_versions_of_shards_that_an_earlier_attempt_made(tmp_path: Path) -> None:
+    def run(write: Callable[[int, ShardWriter], None], library: str) -> Manifest:
+        stage = FiveShards(write)
+        stage.libraries = (library,)
+        return run_stage(stage, NoOptions(), Runtime(Storage(str(tmp_path))))[0]
+
+    with pytest.raises(OSError, match="interrupted"):
+        run(write_until_three, "one")
+    earlier = []
+    for library in ("two", "two"):  # continued with another version, then repaired
+        manifest = run(write_rows, library)
+        earlier.append(manifest.properties["version_skew"]["workers"])
+        assert library in manifest.versions
+        next(tmp_path.glob("duplicates/part-00004-*")).unlink()
+    assert earlier == 2 * [[{**{name: manifest.versions[name] for name in ALWAYS}, "one": "not installed"}]]
 
 
 @pytest.mark.parametrize(
