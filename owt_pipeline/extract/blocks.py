@@ -51,7 +51,7 @@ _BREAK = "\x00"  # represents <br> until a block is complete; parsed text has no
 UNMARKED = str.maketrans({CODE: None, FORMULA: None, DISPLAY: None, NOTE: "[", NOTE_END: "]"})
 
 # How the walk treats an element, by its tag; 0 for unknown tags.
-_IS_BLOCK, _IS_INLINE, _IS_BREAK, _MAY_BE_FORMULA, _IS_NO_TEXT, _IS_BUTTON = 1, 2, 3, 4, 5, 6
+_IS_BLOCK, _IS_INLINE, _IS_BREAK, _MAY_BE_FORMULA, _IS_NO_TEXT, _IS_BUTTON, _IS_VOID = 1, 2, 3, 4, 5, 6, 7
 _ROLES = {
     **dict.fromkeys(NOT_TEXT, _IS_NO_TEXT),
     **dict.fromkeys(BLOCK, _IS_BLOCK),
@@ -59,6 +59,7 @@ _ROLES = {
     **dict.fromkeys(("math", "script", "img"), _MAY_BE_FORMULA),
     "br": _IS_BREAK,
     "button": _IS_BUTTON,
+    **dict.fromkeys(("embed", "source", "track"), _IS_VOID),  # libxml2 reads what follows them as their content
 }
 _CODE_TAGS = frozenset(("code", "samp", "tt"))
 _SCRIPTS = frozenset(("sup", "sub"))
@@ -226,6 +227,8 @@ class _Reader:
             elif role == _IS_NO_TEXT:
                 if tag == "noscript" and next(child.iter("p", "article"), None) is not None:
                     self.read_container(child, tag, container, form, depth + 1)  # the page for browsers without scripts
+            elif role == _IS_VOID:
+                self._read_content(child, container, form, depth)
             elif role == 0:
                 if self._is_within_text(child, tag):
                     self._read_inline(child, tag, container, form, depth)

@@ -69,6 +69,12 @@ def test_text_that_only_screen_readers_skip_is_read_in_place_of_its_twin() -> No
     assert texts(f"<p>Boots {was}{now} today {more}</p>") == ["Boots $30 $21 today and"]
 
 
+def test_text_after_elements_without_content_is_read() -> None:
+    assert texts("<div>one<embed src=x hidden> two<p>three<source src=y></p><track>four</div>five") == [
+        "one two", "three", "four", "five",
+    ]  # fmt: skip
+
+
 def test_heading_link_to_itself_is_not_text() -> None:
     assert texts('<h2>Usage of ¶<a class="headerlink" href="#usage">¶</a></h2>') == ["Usage of ¶"]
 
