@@ -12,13 +12,18 @@ _LITERAL_TAG = re.compile(
 _BUILDER = r"(?:vc|et_pb|fusion|mk|nectar|tatsu|cmsmasters)_\w+"  # codes of page builders, never words of a text
 _OPEN_SHORTCODE = re.compile(rf"\[{_BUILDER}\s[^\[\]]*$")
 _LONGEST_SHORTCODE = 30_000
+_WORD = "caption|gallery|embed|playlist|audio|video|soundcloud|youtube|vimeo|toc|tabs?"
+_ATTRIBUTES = r"\s[^\[\]\n=]{1,200}=[^\[\]\n]{0,500}"
 _SHORTCODE = re.compile(
     r"\[vc_raw_\w+[^\[\]]*\][A-Za-z0-9+/=%\s]*(?=\[/)"  # their content is encoded
     rf"|\[/?{_BUILDER}(?:\s[^\[\]]*)?\]"
-    r"|\[/?(?:caption|gallery|embed|playlist|audio|video|soundcloud|youtube|vimeo|contact-form-7|mc4wp_form|wpforms"
-    r"|dropcap|pullquote|advanced_iframe|adrotate|sc_\w+|su_\w+|wp_\w+|ngg\w*|av_\w+"
-    r"|fl_\w+|elementor-template|toc|rev_slider|tabs?|tabgroup|one_half(?:_last)?|one_third(?:_last)?)"
-    r"(?:\s[^\[\]\n=]{1,200}=[^\[\]\n]{0,500})?\s*/?\]"
+    r"|\[/?(?:contact-form-7|mc4wp_form|wpforms|dropcap|pullquote|advanced_iframe|adrotate|sc_\w+|su_\w+|wp_\w+"
+    r"|ngg\w*|av_\w+|fl_\w+|elementor-template|rev_slider|tabgroup|one_half(?:_last)?|one_third(?:_last)?)"
+    rf"(?:{_ATTRIBUTES})?\s*/?\]"
+    # Words of texts ("see [video]"): with attributes, an end, or a line of their own.
+    rf"|\[(?:{_WORD}){_ATTRIBUTES}\s*/?\]|\[/(?:{_WORD})\]|^\[(?:{_WORD})\s*/?\]$"
+    rf"|\[({_WORD})\](?=[^\[\]]{{0,500}}\[/\1\])",
+    re.MULTILINE,
 )
 
 

@@ -101,7 +101,8 @@ def test_unknown_elements_that_hold_blocks_are_containers() -> None:
         ('[caption id="attachment_7" align="left"]A fox[/caption] runs', "A fox runs"),
         ("[gallery]", None),
         ("[vc_row][vc_column width=&quot;1/2&quot;]Text[/vc_column]", "Text"),
-        ("see [1], [video], [citation needed] and [tab one]", "see [1], , [citation needed] and [tab one]"),
+        ("[toc]<br>see [1], [video], [citation needed], [tab one]", "see [1], [video], [citation needed], [tab one]"),
+        ("[youtube]https://y/1[/youtube] or [embed url=x /] or [embed]", "https://y/1 or or [embed]"),
         ("a[gallery_index] = [audio file]", "a[gallery_index] = [audio file]"),
     ],
 )
