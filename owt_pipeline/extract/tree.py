@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from lxml import etree
 
 from owt_pipeline.extract.names import BLOCK, NOT_TEXT
@@ -16,6 +18,7 @@ _PARSER = etree.HTMLParser(
 )
 # What may be in the head of a page that writes neither </head> nor <body>; the first other element begins the body.
 _OF_HEAD = frozenset("base basefont bgsound link meta noscript object script style template title".split())
+_END_OF_BREAK = re.compile(r"</br\s*/?>", re.IGNORECASE)
 _APART = BLOCK | {"br"}
 _MOST_CHARS = 2000  # of an element in one line; all uses are for shorter texts
 
@@ -24,6 +27,8 @@ def parse(html: str) -> etree._Element:
     """The root of the tree, empty if there is no markup; lxml repairs invalid markup."""
     if "\x00" in html:  # libxml2 stops at zero characters; browsers drop them
         html = html.replace("\x00", "")
+    if "</br" in html or "</BR" in html:  # libxml2 drops them; browsers break the line
+        html = _END_OF_BREAK.sub("<br>", html)
     try:
         root = etree.fromstring(html.encode("utf-8", "replace"), _PARSER)
     except etree.XMLSyntaxError:  # an empty document

@@ -30,6 +30,7 @@ def test_paragraphs_headings_and_items_are_blocks() -> None:
 
 def test_br_starts_a_line_and_empty_lines_are_dropped() -> None:
     assert texts("<div>one<br>two<br><br> <br>three</div>") == ["one\ntwo\nthree"]
+    assert texts("<div>one</br>two<BR></BR >three</div>") == ["one\ntwo\nthree"]
 
 
 def test_preformatted_text_keeps_its_spaces() -> None:
