@@ -180,7 +180,7 @@ class ResponseReader:
             try:
                 self._parser.feed_data(data)
             except HttpParserError as error:
-                if not self._complete:
+                if not (self._complete or self._unread):
                     raise BadMessage(f"{str(error)[:1].lower()}{str(error)[1:]} in the body") from None
                 extra = True
         if self._unread and not self._complete:

@@ -112,6 +112,14 @@ def test_a_body_that_need_not_be_read_is_kept_if_it_is_there() -> None:
     assert (there.truncated, there.reusable, not_there.truncated, not_there.reusable) == (False, True, True, False)
 
 
+def test_a_body_that_need_not_be_read_may_be_invalid_however_it_arrives() -> None:
+    together, apart = reader(skip=True), reader(skip=True)
+    head = b"HTTP/1.1 302 Found\r\nLocation: /\r\nTransfer-Encoding: chunked\r\n\r\n"
+    assert together.feed(head + b"<html>moved")
+    assert apart.feed(head)
+    assert (together.truncated, together.reusable) == (apart.truncated, apart.reusable) == (True, False)
+
+
 @given(st.lists(st.binary(max_size=20), max_size=8), st.booleans())
 @example([b"HTTP/1.1 200\n", b"\n"], True)
 def test_any_bytes_are_a_response_or_none(pieces: list[bytes], skip: bool) -> None:
