@@ -128,26 +128,29 @@ def _within(body: bytes, limit: int) -> bytes:
 
 
 def _gunzip(data: bytes, limit: int) -> bytes:
-    """gzip of one or more members; junk or padding after them is ignored, as in browsers."""
-    body, data = _inflate(data, 31, limit)
-    while data.startswith(b"\x1f\x8b"):
-        body, data = _inflate(data, 31, limit, body)
-    return body
+    return _inflate(data, 31, limit)
 
 
 def _undeflate(data: bytes, limit: int) -> bytes:
     """`deflate` is a zlib stream by the standard, but often a bare deflate stream in practice (RFC 9110, 8.4.1.2)."""
     is_zlib = len(data) > 1 and data[0] & 0x0F == 8 and (data[0] << 8 | data[1]) % 31 == 0
-    return _inflate(data, 15 if is_zlib else -15, limit)[0]
+    return _inflate(data, 15 if is_zlib else -15, limit)
 
 
-def _inflate(data: bytes, wbits: int, limit: int, before: bytes = b"") -> tuple[bytes, bytes]:
-    """(`before` and the decoded stream, bytes after the stream)."""
-    stream = isal_zlib.decompressobj(wbits)
-    body = _within(before + stream.decompress(data, limit + 1 - len(before)), limit)
-    if not stream.eof:
-        raise CutOff("the encoded body breaks off", body)
-    return body, stream.unused_data
+def _inflate(data: bytes, wbits: int, limit: int) -> bytes:
+    """A stream, or one or more members of gzip; junk or padding after them is ignored, as in browsers."""
+    stream, body, at = isal_zlib.decompressobj(wbits), bytearray(), 0
+    while at < len(data):
+        piece = data[at : at + _PIECE_BYTES]
+        body += stream.decompress(piece, limit + 1 - len(body))
+        at += len(piece) - len(stream.unused_data)
+        if len(body) > limit:
+            break
+        if stream.eof:
+            if wbits != 31 or data[at : at + 2] != b"\x1f\x8b":
+                return bytes(body)
+            stream = isal_zlib.decompressobj(wbits)
+    raise CutOff("the encoded body breaks off", _within(bytes(body), limit))
 
 
 def _unbrotli(data: bytes, limit: int) -> bytes:
@@ -166,12 +169,15 @@ def _unzstd(data: bytes, limit: int) -> bytes:
     decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
     with decompressor.stream_reader(data, read_across_frames=True) as reader:  # does not notice a missing end
         body = _within(reader.read(limit + 1), limit)
-    while data:
-        frame = decompressor.decompressobj()
-        frame.decompress(data)
-        if not frame.eof:
-            raise CutOff("the encoded body breaks off", body)
-        data = frame.unused_data
+    stream, at = decompressor.decompressobj(), 0
+    while at < len(data):
+        if stream.eof:
+            stream = decompressor.decompressobj()
+        piece = data[at : at + _PIECE_BYTES]
+        stream.decompress(piece)
+        at += len(piece) - len(stream.unused_data)
+    if not stream.eof:
+        raise CutOff("the encoded body breaks off", body)
     return body
 
 
@@ -184,6 +190,7 @@ _DECODERS = {
 }
 ACCEPT_ENCODING = "gzip, deflate, br, zstd"
 _NO_ENCODING = ("", "identity", "none")
+_PIECE_BYTES = 4096  # each member of gzip or zstd copies what follows it in its piece, and there may be a million
 _ZSTD_WINDOW = 8 << 20  # the largest that servers may use (RFC 9659)
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
