@@ -209,14 +209,25 @@ def _row_maker(rules: Rules, num_buckets: int) -> RowMaker:
 
 
 def _read_urls(block: Block) -> pa.Table:
-    """URLs, one per line, without submissions; blank lines and those that begin with `#` are skipped."""
-    urls, lines = [], []
-    for line, text in enumerate(bytes(block.data).decode("utf-8-sig", "replace").split("\n"), block.first_line):
+    """URLs, one per line, without submissions; blank lines and those that begin with `#` are skipped.
+
+    Lines may end in CR alone. A line with a tab in it is a `bad_url`: it has columns, which would become one URL.
+    """
+    urls, notes, lines = [], [], []
+    content = bytes(block.data).decode("utf-8-sig", "replace").replace("\r\n", "\n").replace("\r", "\n")
+    for line, text in enumerate(content.split("\n"), block.first_line):
         text = text.strip()
         if text and not text.startswith("#"):
-            urls.append(text)
+            has_columns = "\t" in text
+            urls.append(None if has_columns else text)
+            notes.append(f"a tab in {text[:100]!r}" if has_columns else None)
             lines.append(line)
-    known = {"line": pa.array(lines, pa.int64()), "url": pa.array(urls, pa.string())}
+    known = {
+        "line": pa.array(lines, pa.int64()),
+        "url": pa.array(urls, pa.string()),
+        "note": pa.array(notes, pa.string()),
+    }
+    known["reason"] = pc.if_else(pc.is_valid(known["note"]), str(Reason.BAD_URL), None)
     columns = [known.get(field.name, pa.nulls(len(urls), field.type)) for field in SUBMISSIONS]
     return pa.Table.from_arrays(columns, schema=SUBMISSIONS)
 

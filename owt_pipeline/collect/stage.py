@@ -272,7 +272,7 @@ class Collect(Stage):
     bases = ("urls", "pages", "documents", "clean", "duplicates")
     output = "urls"
     options = Options
-    version = 3
+    version = 4
     libraries = ("msgspec", "idna", "xxhash")
     steps = (
         Step(

@@ -194,6 +194,19 @@ def test_a_list_of_something_else_is_an_error(tmp_path: Path) -> None:
         collect(tmp_path / "run", url_lists=(str(listed),))
 
 
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_lines_of_a_list_end_in_any_way_and_one_with_columns_is_no_url(tmp_path: Path, end: bytes) -> None:
+    listed = tmp_path / "mine.txt"
+    listed.write_bytes(
+        end.join([b"\xef\xbb\xbfhttp://a.example/x\t", b"# a\tb", b"http://b.example/y\t7", b"http://c.example/z"])
+    )
+    run = collect(tmp_path / "run", url_lists=(str(listed),))
+    assert sorted(row["url"] for row in run.urls) == ["https://a.example/x", "https://c.example/z"]
+    (reject,) = run.rejects
+    assert (reject["reason"], reject["detail"]) == ("bad_url", "a tab in 'http://b.example/y\\t7'; mine.txt:3")
+    assert holds(run)
+
+
 def test_each_file_has_a_tally(tmp_path: Path) -> None:
     one = write_dump(tmp_path / "RS_1.gz", [*links(7), "{", {**COMMENT}])
     two = write_dump(tmp_path / "RS_2.ndjson", [{**links(1)[0], "is_self": True}])  # type: ignore[dict-item]
