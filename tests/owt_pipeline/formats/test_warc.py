@@ -10,11 +10,11 @@ import json
 import random
 import subprocess
 import sys
-import time
 import tracemalloc
 import urllib.parse
 import urllib.request
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import brotli
@@ -246,11 +246,11 @@ def test_decompression_bomb_stops_at_the_limit(encoding: str) -> None:
     assert peak < 5_000_000
 
 
-@pytest.mark.parametrize(("encoding", "empty"), [("gzip", gzip.compress(b"")), ("zstd", zstandard.compress(b""))])
-def test_the_time_for_many_empty_members_grows_with_their_bytes(encoding: str, empty: bytes) -> None:
-    started = time.process_time()
-    assert decode_body([("Content-Encoding", encoding)], empty * (3_000_000 // len(empty)), 1000) == b""
-    assert time.process_time() - started < 1.5  # with the square of their number, several times as long
+@pytest.mark.timeout(60)  # with the square of their number, minutes
+@pytest.mark.parametrize(("encoding", "compress"), [("gzip", gzip.compress), ("zstd", zstandard.compress)])
+def test_a_body_of_very_many_empty_members_is_decoded(encoding: str, compress: Callable[[bytes], bytes]) -> None:
+    empty = compress(b"")
+    assert decode_body([("Content-Encoding", encoding)], empty * (15_000_000 // len(empty)), 1000) == b""
 
 
 def test_decoded_body_with_headers_of_an_encoded_one_is_unchanged() -> None:
