@@ -191,7 +191,7 @@ class Documents:
                 raise ShardError(f"{where} has {rows} rows, its manifest says {file.rows}; run tokenize again")
             lengths += found
             batches.append(len(found))
-            dtype = max(dtype, np.dtype(schema.field("tokens").type.value_type.to_pandas_dtype()))
+            dtype = max(dtype, np.dtype(str(schema.field("tokens").type.value_type)))
 
         def open_shard(number: int) -> list[np.ndarray]:
             source, where = folder.map(files[number]), folder.path(files[number].path)
