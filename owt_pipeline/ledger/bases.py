@@ -388,10 +388,15 @@ def _check(run: Storage, base: Base, pinned: Pinned) -> str:
         return ""
     state = pinned.state
     reasons: list[str] = []
+    unfinished = ""
     for line in _read_lines(base.workdir, REVISIONS):  # do they lead from the pinned state to the current one?
-        before, after = line["from"], line.get("to")
-        if after and all(before.get(name) == sha256 for name, sha256 in state.items()):
-            state, reasons = after, [*reasons, line["why"]]
+        if all(line["from"].get(name) == sha256 for name, sha256 in state.items()):
+            unfinished = "" if "to" in line else line["why"]
+            state, reasons = line.get("to", state), [*reasons, line["why"]]
+    if unfinished and state != now.state:
+        raise UserError(
+            f"base {base.workdir} is not finished: a revision has begun ({unfinished}); finish it (`owt run`)"
+        )
     if not reasons or state != now.state:
         raise UserError(
             f"{base.workdir}, a base of {run}, has changed since: {'; '.join(found)}. Restore it as it was, or remove "

@@ -106,6 +106,10 @@ def test_a_revision_is_accepted_by_each_dependent_in_turn(runs: Storage) -> None
             open_chain(second)
         begin_revision(first, "a killed one continues")
         make(first, "corpus", 2 - number)
+        with pytest.raises(
+            UserError, match=rf"1 is not finished: a revision has begun \(notice {7 + number}\); finish"
+        ):
+            pin(second, [])
         end_revision(first)
     with pytest.raises(UserError, match=r"/1, a base of .*/2, was revised \(notice 7; notice 8\): run `owt run` for"):
         open_chain(second)
