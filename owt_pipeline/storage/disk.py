@@ -90,10 +90,10 @@ class Disk:
         """Move the file at `path`, in the spool folder, to its name."""
         target = self._at(name)
         try:
-            os.replace(path, target)
+            _move(path, target)
         except FileNotFoundError:
             os.makedirs(os.path.dirname(target), exist_ok=True)
-            os.replace(path, target)
+            _move(path, target)
 
     def put(self, name: str, content: bytes) -> None:
         with self._spool(content) as file:
@@ -192,6 +192,21 @@ def check_utf8(path: str) -> None:
         path.encode()
     except UnicodeEncodeError:
         raise UserError(f"the path {os.fsencode(path)!r} is not UTF-8: rename it") from None
+
+
+def _move(path: str, target: str) -> None:
+    """Rename a file, or copy it, synced, where the target's folder is a link to another disk."""
+    try:
+        os.replace(path, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        spool = os.path.join(os.path.dirname(target), SPOOL_FOLDER)
+        with open(path, "rb") as source, spool_file(spool, lambda name, copy: os.replace(copy, name)) as file:
+            while piece := source.read(1 << 20):
+                file.write(piece)
+            file.publish(target)
+        remove_dead_spools(spool)
 
 
 def _is_at(path: str, descriptor: int) -> bool:

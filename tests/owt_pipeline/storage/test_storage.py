@@ -8,6 +8,7 @@ import os
 import pickle
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -256,6 +257,20 @@ def test_spool_files_of_live_processes_and_recent_ones_of_other_hosts_are_kept(t
     other.unlink()
     storage.remove_dead_spools()
     assert not spool.exists()
+
+
+def test_a_folder_of_a_run_may_be_a_link_to_another_disk(tmp_path: Path) -> None:
+    if not os.path.isdir("/dev/shm") or os.stat("/dev/shm").st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is no second file system at /dev/shm")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as other:
+        (tmp_path / "warc").symlink_to(other)
+        for name in ("warc/a", "warc/b/c"):
+            with Storage(str(tmp_path)).spool() as file:
+                file.write(b"page")
+                file.publish(name)
+            assert (tmp_path / name).read_bytes() == b"page"
+        assert sorted(os.listdir(other)) == ["a", "b"]
+        assert os.listdir(f"{other}/b") == ["c"]
 
 
 def test_a_full_disk_is_one_line_that_names_the_folder(tmp_path: Path) -> None:
