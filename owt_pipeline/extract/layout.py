@@ -10,6 +10,7 @@ from owt_pipeline.extract.names import BLOCK, NOT_TEXT, finder
 
 _LAYS_OUT = ("table", "h1", "h2", "form", "article", "section", "textarea")  # in a cell, they show a layout table
 _PARAGRAPHS = ("p", "div", "ul", "ol", "pre", "dl", "h3", "h4", "h5", "blockquote", "figure", "center")
+_ORDER = {"thead": 0, "tfoot": 2}  # in which a table's sections are shown; the foot may be written before the body
 _MAX_SPAN = 50  # columns or rows; some pages use 1000 for "all"
 _MAX_COLUMNS = 100  # in further columns, cells that span several count once
 
@@ -28,7 +29,7 @@ def rows_of_data(table: etree._Element) -> list[Row] | None:
     next(below, None)  # the table itself
     if next(below, None) is not None:
         return None
-    rows = list(table.iter("tr"))
+    rows = sorted(table.iter("tr"), key=lambda row: _ORDER.get(row.getparent().tag, 1))
     cells = [[cell for cell in row if cell.tag in ("td", "th")] for row in rows]
     widths = {sum(_span(cell, "colspan") for cell in row) for row in cells if row}
     if not widths or max(widths) < 2:

@@ -248,6 +248,11 @@ def test_empty_cells_before_others_keep_the_columns_unless_the_column_is_empty()
     assert texts("<table><tr><td><td>a<td>b<tr><td><td><td>c</table>") == ["a\tb", "\tc"]
 
 
+def test_foot_of_a_table_is_below_its_body() -> None:
+    table = "<table><thead><tr><th>Year<th>Sold<tfoot><tr><td>all<td>9<tbody><tr><td>2001<td>7<tr><td>2002<td>2</table>"
+    assert texts(table) == ["Year\tSold", "2001\t7", "2002\t2", "all\t9"]
+
+
 def test_source_of_a_quote_and_footnote_of_a_book_are_not_boilerplate() -> None:
     for html in (
         "<blockquote><p>Be.</p><footer class=source>Ada</footer></blockquote>",
