@@ -51,6 +51,32 @@ _WHATWG = {
     "euc_kr": "cp949",
     "utf-16": "utf-16-le",
 }
+# Labels of the standard that Python does not know, by a name that it knows; after _SPELLINGS.
+_LABELS = {
+    label: name
+    for name, labels in {
+        "utf-8": "unicode-1-1-utf-8 unicode11utf8 unicode20utf8",
+        "iso8859-7": "sun_eu_greek",
+        "iso8859-8": "visual logical",
+        "iso8859-15": "csisolatin9",
+        "koi8-r": "koi koi8",
+        "koi8-u": "koi8-ru",
+        "mac-roman": "mac csmacintosh",
+        "mac-cyrillic": "mac-ukrainian",
+        "cp874": "dos-874",
+        "cp932": "windows-31j",
+        "euc-jp": "cseucpkdfmtjapanese",
+        "euc-kr": "cseuckr csksc56011987 iso-ir-149 ks_c_5601-1989 ksc_5601",
+        "gbk": "csgb2312 gb_2312 gb_2312-80",
+        "big5": "cn-big5",
+    }.items()
+    for label in labels.split()
+}
+_SPELLINGS = (
+    (re.compile(r"^(?:x-)+"), ""),  # x-sjis, x-mac-roman
+    (re.compile(r"^windows-(?=\d+$)"), "cp"),
+    (re.compile(r"^(?:cs)?iso-?8859-?(\d+)(?:-?[ei])?$"), r"iso8859-\1"),  # iso-8859-8-i, iso88592
+)
 # The charsets that browsers detect if none is declared.
 _DETECTED = tuple(
     "cp1252 cp1251 koi8-r koi8-u iso8859-5 cp866 cp1253 iso8859-7 cp1255 cp1256 cp874 cp932 euc-jp cp949 gb18030"
@@ -112,8 +138,11 @@ def lookup(label: str | None) -> str | None:
     """Python's name of the charset that `label` has in the Encoding Standard; None for an unknown label."""
     if not label:
         return None
+    label = label.strip().lower()
+    for spelling, usual in _SPELLINGS:
+        label = spelling.sub(usual, label)
     try:
-        info = codecs.lookup(label.strip())
+        info = codecs.lookup(_LABELS.get(label, label))
         "".encode(info.name)  # fails for codecs that are not charsets (base64, rot13)
     except (LookupError, ValueError, TypeError):
         return None

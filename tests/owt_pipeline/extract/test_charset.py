@@ -178,6 +178,15 @@ def test_latin1_means_windows_1252_as_in_browsers() -> None:
     assert lookup("gb2312") == "gb18030"
 
 
+def test_labels_of_the_encoding_standard_are_known() -> None:
+    labels = "x-sjis windows-31j windows-949 windows-874 x-cp1251 x-mac-cyrillic koi8-ru iso-8859-8-i iso885915 big5"
+    assert [lookup(label) for label in labels.split()] == [
+        "cp932", "cp932", "cp949", "cp874", "cp1251", "mac-cyrillic", "koi8-u", "iso8859-8", "iso8859-15", "big5hkscs",
+    ]  # fmt: skip
+    text, found = decode(page(JAPANESE, "cp932", "<meta charset=X-SJIS>"), "iso-8859-6-i")
+    assert (found, JAPANESE in text) == ("cp932", True)
+
+
 def test_declared_charsets_with_only_ascii_bytes_are_used() -> None:
     text, found = decode(page(JAPANESE, "iso2022_jp", "<meta charset=iso-2022-jp>"), None)
     assert (found, JAPANESE in text) == ("iso2022_jp", True)
