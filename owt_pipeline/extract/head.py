@@ -22,6 +22,7 @@ TITLE_NAMES = ("og:title", "twitter:title", "citation_title", "dc.title", "dcter
 _ARTICLES = ("Article", "NewsArticle", "BlogPosting", "ReportageNewsArticle", "TechArticle", "ScholarlyArticle",
              "SocialMediaPosting", "DiscussionForumPosting", "QAPage", "Report", "OpinionNewsArticle")  # fmt: skip
 _TAG = re.compile(r"<[^<>]*>")
+_ELEMENT = re.compile(r"</?[a-zA-Z][^<>]*>")
 _MAX_DEPTH = 6
 # Written around a script's content for XHTML.
 _WRAPPING = re.compile(
@@ -179,7 +180,7 @@ def embedded_text(root: etree._Element, data: list[Any], write: Callable[[str], 
         return between.join(map(write, posts))
     texts = ["\n".join(embedded_texts(value)) for value in data]
     text = max(texts, key=len, default="")
-    return write(text) if "<" in text or "&" in text else text.strip()
+    return write(text) if _ELEMENT.search(text) else unescape(text).strip()
 
 
 def _discourse_posts(root: etree._Element) -> Iterator[str]:

@@ -146,6 +146,8 @@ def test_article_in_linked_data_is_read_if_the_markup_has_none() -> None:
     data = '<script type="application/ld+json">{"@graph":[{"@type":"NewsArticle","articleBody":"%s"}]}</script>'
     assert extract(page("<div id=root></div>", data % (SENTENCE * 5).strip())) == (SENTENCE * 5).strip()
     assert extract(page(f"<article>{P * 3}</article>", data % "teaser")).count("quick brown") == 9
+    lines = f"{SENTENCE * 4}\\n1 < 2 & 3 &gt; 2.\\n{SENTENCE}"
+    assert extract(page("<div id=root></div>", data % lines)).splitlines()[1:2] == ["1 < 2 & 3 > 2."]
 
 
 def test_a_page_with_little_text_costs_no_import_of_another_extractor() -> None:
