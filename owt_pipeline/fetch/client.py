@@ -163,7 +163,8 @@ class Client:
         target = url.raw_path_qs
         if proxy is not None and url.scheme == "http":
             target, lines = str(url.with_fragment(None)), lines + _proxy_authorization(proxy)
-        return f"GET {target} HTTP/1.1\r\nHost: {url.host_port_subcomponent}\r\n{lines}\r\n".encode()
+        begin = f"GET {target} HTTP/1.1\r\nHost: {url.host_port_subcomponent}\r\n"
+        return begin.encode() + f"{lines}\r\n".encode("latin-1", "replace")  # a cookie's bytes as they were received
 
     async def _exchange(
         self, url: URL, route: _Route, request: bytes, reader: ResponseReader, limits: Limits, deadline: float

@@ -85,11 +85,11 @@ async def odd_header_lines(request: Request) -> None:
 
 @way(None)
 async def cookie_wall(request: Request) -> None:
-    if "seen=yes" in request.headers.get("cookie", ""):
+    if "seen=pâté".encode().decode("latin-1").lower() in request.headers.get("cookie", ""):
         assert "other" not in request.headers["cookie"]
         await request.answer()
     else:
-        cookies = "seen=yes; Path=/\r\nSet-Cookie: other=x; Domain=example.com"
+        cookies = "seen=pâté; Path=/\r\nSet-Cookie: other=x; Domain=example.com"
         await request.answer(b"", "302 Found", Location=request.path, Set_Cookie=cookies)
 
 
