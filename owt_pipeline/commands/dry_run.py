@@ -28,7 +28,7 @@ from owt_pipeline.commands.estimate import (
     rate_of,
     size,
 )
-from owt_pipeline.engine.phases import read_log
+from owt_pipeline.engine.phases import check_replaceable, read_log
 from owt_pipeline.engine.stage import Runtime, Stage, make_plan, with_shards
 from owt_pipeline.engine.submission import Prices, machines_of
 from owt_pipeline.errors import UserError
@@ -128,7 +128,7 @@ class _Expected:
 def steps(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, bases: Sequence[Base] = ()) -> list[Step]:
     """What would happen to each stage, in order; rates measured in `bases` are used if the run has none.
 
-    Raises UserError if a source cannot be read.
+    Raises UserError if a source cannot be read, or pages of the web are lost.
     """
     workdir = runtime.workdir
     log = [entry for folder in (*(base.workdir for base in bases), workdir) for entry in read_log(folder)]
@@ -227,6 +227,7 @@ def _step(
                 again = Step(stage.name, "runs", f"--retry_failed: {failed:,} URLs are asked for again", rows=failed)
                 return again, replace(_of_manifest(manifest), manifest=None)
             return Step(stage.name, FINISHED), _of_manifest(manifest)
+        check_replaceable(stage, options, plan, output, runtime.workdir)
         plan = with_shards(plan, stage, options, readers, runtime.workdir)
         verdict, why, share = _verdict(stage, plan, output, runtime.workdir)
     sampled: Sample | None = stage.sample(options, runtime.workdir, bases)

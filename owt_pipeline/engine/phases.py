@@ -88,7 +88,7 @@ def _plan_stage(stage: Stage, options: Any, runtime: Runtime, replaces: str | No
     if isinstance(found, Manifest):
         return found
     plan, inputs, output = found
-    _check_replaceable(stage, options, plan, output, workdir)
+    check_replaceable(stage, options, plan, output, workdir)
     for name in stage.inputs:
         _check_at_hand(stage, inputs[name], plan, output)
     plan = with_shards(plan, stage, options, inputs, workdir)
@@ -311,7 +311,7 @@ def _check_at_hand(stage: Stage, reader: DatasetReader, plan: Plan, output: Outp
     )
 
 
-def _check_replaceable(stage: Stage, options: Any, plan: Plan, output: Output, workdir: Storage) -> None:
+def check_replaceable(stage: Stage, options: Any, plan: Plan, output: Output, workdir: Storage) -> None:
     """Raise UserError if part of the output is lost and the web may no longer have it."""
     if not stage.irreplaceable(options):
         return

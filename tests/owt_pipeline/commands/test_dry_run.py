@@ -73,6 +73,18 @@ def test_what_the_time_of_live_pages_is_for_is_said() -> None:
     assert str(Asked("wayback", urls=10, requests=20, seconds=50)) == "wayback (~10 URLs, ~20 requests, ~50 s)"
 
 
+def test_pages_of_the_web_that_are_lost_are_the_error_that_the_run_would_end_with(
+    small_config: Path, small_run: Path, tmp_path: Path
+) -> None:
+    run = copy_of(small_run, tmp_path / "run")
+    (run / "ledger/pages/manifest.json").unlink()
+    command = ("run", small_config, "--workdir", run, "--sources", "live", "--user_agent", "a/1 (+mailto:a@b.example)")
+    said = ask_owt(*command, "--dry_run", code=1)
+    assert "the manifest of pages/ is missing or damaged" in said
+    assert said.splitlines()[-1] == ask_owt(*command, code=1).splitlines()[-1]
+    assert planned(small_config, run, *command[4:], "--refetch")["fetch"]["verdict"] == "runs"
+
+
 def test_an_interrupted_stage_says_how_far_it_is(small_config: Path, small_run: Path, tmp_path: Path) -> None:
     run = copy_of(small_run, tmp_path / "run")
     records = table_of(run, "clean").records
