@@ -302,8 +302,8 @@ def recorded_options(stage: Stage, workdir: Storage) -> Any | None:
         return None
     try:
         options = {name: value for name, value in plan.options.items() if not name.startswith("_")}
-        for entry in read_log(workdir) if stage.noted else ():
-            options |= entry.get("options", {}) if entry.get("stage") == stage.name else {}
+        logged = [entry for entry in read_log(workdir) if entry.get("stage") == stage.name]
+        options |= logged[-1].get("options", {}) if logged else {}
         return from_table(stage.options, options, f"the manifest of {workdir}/{stage.output}")
     except SettingsError as error:
         raise UserError(f"{error}: it was made by another version; run `owt run` with your settings") from error

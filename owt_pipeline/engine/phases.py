@@ -271,7 +271,7 @@ def publish_stage(run: StageRun) -> Manifest:
     taken = time.time() - run.started
     where = run.runtime.place or {"host": socket.gethostname(), "workers": run.runtime.workers}
     written = run.num_shards - run.kept
-    noted = {name: getattr(run.options, name) for name in run.stage.noted}
+    noted = run.stage.noted(run.options)
     append_to_log(run.workdir, log_entry(manifest, run.started, taken, **where, shards_written=written, options=noted))
     if run.runtime.on_cluster:
         Result(run.stage, manifest, taken).log()

@@ -149,7 +149,6 @@ class Stage:
       optional_inputs: datasets it reads if they exist.
       bases: datasets and lists it reads from the runs that this one builds on.
       lists: files of the working directory that shape the output if they exist.
-      noted: options that are not in the manifest, but in the run's log, for commands that make the output again.
       output: the dataset it writes.
       options: its frozen dataclass of options.
       version: raised whenever the code would write other bytes from the same input.
@@ -166,7 +165,6 @@ class Stage:
     optional_inputs: tuple[str, ...] = ()
     bases: tuple[str, ...] = ()
     lists: tuple[str, ...] = ()
-    noted: tuple[str, ...] = ()
     output: str
     options: type
     version: int
@@ -190,6 +188,10 @@ class Stage:
     def sources(self, options: Any) -> Sequence[dict[str, Any]]:
         """Files outside the working directory that the output depends on; raises UserError for an unreadable one."""
         return ()
+
+    def noted(self, options: Any) -> Mapping[str, Any]:
+        """Options that are not in the manifest, for the run's log: commands that make the output again use them."""
+        return {}
 
     def sample(self, options: Any, workdir: Storage, bases: Sequence[Base]) -> Any:
         """An estimate from a sample of the sources, for a dry run; None if the stage has no sources."""

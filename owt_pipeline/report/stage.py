@@ -39,7 +39,6 @@ from schemas.manifest import Counts, ShardRecord
 from schemas.settings import shaping_options
 
 _TOP_SUBREDDITS = 100
-_PLACES = ("reference_domains", "compare", "training")
 
 
 @dataclass(frozen=True)
@@ -75,11 +74,6 @@ class Options:
         "show when, where and for how many seconds each stage ran, and its price on Dataflow; the page then differs "
         "from run to run",
     )
-
-    def __post_init__(self) -> None:
-        for name in _PLACES:  # complete, since a command that makes the report again may run in another folder
-            if path := getattr(self, name):
-                object.__setattr__(self, name, place_of(Storage(path)))
 
 
 def query(run: StageRun, _: int, __: Sequence[Slice], writer: ShardWriter) -> None:
@@ -120,7 +114,6 @@ class Report(Stage):
     optional_inputs = ("urls", "pages", "documents", "clean", "duplicates", "corpus")
     bases = ("urls", "duplicates", "corpus", "tokens", FORGOTTEN)
     lists = (FORGOTTEN,)
-    noted = _PLACES
     output = "report"
     options = Options
     version = 10
@@ -152,6 +145,11 @@ class Report(Stage):
             other, content = _name_of(options.compare), read_stats(options.compare)[0]
             found.append({"name": other, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()})
         return found
+
+    def noted(self, options: Options) -> dict[str, str]:
+        """The files and folders to compare with, by complete paths: another command may run in another folder."""
+        given = {name: getattr(options, name) for name in ("reference_domains", "compare", "training")}
+        return {name: place_of(Storage(path)) for name, path in given.items() if path}
 
     def num_shards(self, options: Options) -> int:
         return 0  # the output consists of assets
