@@ -253,9 +253,8 @@ def _checked(f: dataclasses.Field[Any], kind: Any, value: Any, where: str) -> An
 
 def _checked_scalar(f: dataclasses.Field[Any], kind: Any, scalar: type, value: Any, where: str) -> Any:
     problem = f"{where}: {value!r} is not {_expected(f, kind)}"
-    if type(value) is int and not -(1 << 63) <= value < 1 << 63:
-        raise SettingsError(f"{where}: {value} does not fit into 64 bits")
-    if scalar is float and isinstance(value, int) and not isinstance(value, bool):
+    fits = not isinstance(value, int) or -(1 << 63) <= value < 1 << 63
+    if scalar is float and isinstance(value, int) and not isinstance(value, bool) and fits:
         value = float(value)
     if type(value) is not scalar:
         raise SettingsError(problem)
@@ -268,6 +267,8 @@ def _checked_scalar(f: dataclasses.Field[Any], kind: Any, scalar: type, value: A
         low, high = f.metadata.get("minimum"), f.metadata.get("maximum")
         if (low is not None and value < low) or (high is not None and value > high):
             raise SettingsError(problem)
+    if not fits:
+        raise SettingsError(f"{where}: {value} does not fit into 64 bits")
     return value
 
 

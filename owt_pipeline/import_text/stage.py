@@ -24,9 +24,10 @@ from owt_pipeline.import_text.records import Record, format_of, read_records
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import Outcome, read_manifest
 from owt_pipeline.ledger.exchange import Slice, read_slices
-from owt_pipeline.storage.folder import describe_source, expand_globs, folder_of, open_source
+from owt_pipeline.storage.folder import Storage, describe_source, expand_globs, folder_of, open_source
 from schemas import DATASETS, REJECTS, Reason, option
 from schemas.manifest import ShardRecord
+from schemas.settings import shaping_options
 
 logger = logging.getLogger("owt")
 
@@ -140,6 +141,12 @@ class Import(Stage):
     positional = "files"
     example = "owt import posts/*.jsonl.zst --workdir runs/mine --text_field body --url_field link"
 
+    def shaping(self, options: ImportOptions, workdir: Storage) -> dict[str, Any]:
+        """Raises UserError in a run that collected its documents, which the imported ones would replace."""
+        if read_manifest(workdir, "urls") is not None:
+            raise UserError(f"{workdir} has collected URLs already: import into another --workdir")
+        return shaping_options(options)
+
     def sources(self, options: ImportOptions) -> list[dict[str, Any]]:
         """The identity of each file; uncompressed formats have no checksum, so their complete content is hashed."""
         described = []
@@ -155,12 +162,7 @@ class Import(Stage):
         return options.num_shards
 
     def prepare(self, run: StageRun) -> None:
-        """Group the files; each group is one part, the unit of work and of resuming.
-
-        Raises UserError in a run that collected its documents, which the imported ones would replace.
-        """
-        if read_manifest(run.workdir, "urls") is not None:
-            raise UserError(f"{run.workdir} has collected URLs already: import into another --workdir")
+        """Group the files; each group is one part, the unit of work and of resuming."""
         groups: list[list[SourceFile]] = []
         size = 0
         for path, name in _named(run.options):
