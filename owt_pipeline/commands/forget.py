@@ -227,7 +227,7 @@ def _copies(readers: Mapping[str, DatasetReader], named: Mapping[int, str | None
     found |= {row["url_id"]: kept[row["kept_url_id"]] for row in _decisions(decisions, "kept_url_id", kept)}
     staying = []
     for key, shard in sorted(stay.items()):
-        keeper, _ = keeper_of(readers, shard)
+        keeper = decisions if shard < decisions.num_shards else keeper_of(readers, shard)[0]
         if key not in found and (keeper is None or key not in read_takedowns(keeper.workdir).ids):
             staying.append(f"{key} of {keeper.workdir if keeper else 'another run'}")
     return _Copies({key: of for key, of in found.items() if key not in named}, staying)

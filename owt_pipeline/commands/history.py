@@ -221,14 +221,14 @@ def _decision(readers: Mapping[str, DatasetReader], row: dict[str, Any], shard: 
 
 def keeper_of(readers: Mapping[str, DatasetReader], shard: int) -> tuple[DatasetReader | None, int]:
     """Where the documents of a `kept_shard` are, and which shard that is there: corpora compared with come last."""
-    clean = readers.get("clean")
-    if clean is None or shard < clean.num_shards:
-        return clean, shard
-    shard -= clean.num_shards
-    compared = readers["duplicates"].manifest.properties
-    others = [(resolve_uri(clean.workdir, base["uri"]), base["shards"]) for base in compared.get("bases", [])]
+    decisions = readers["duplicates"]
+    if shard < decisions.num_shards:
+        return readers.get("clean"), shard
+    shard -= decisions.num_shards
+    compared = decisions.manifest.properties
+    others = [(resolve_uri(decisions.workdir, base["uri"]), base["shards"]) for base in compared.get("bases", [])]
     against = zip(compared.get("against", []), compared.get("against_shards", []), strict=False)
-    others += [(resolve_uri(clean.workdir, uri), shards) for uri, shards in against]
+    others += [(resolve_uri(decisions.workdir, uri), shards) for uri, shards in against]
     for place, shards in others:
         if shard < shards:
             other = Storage(place)

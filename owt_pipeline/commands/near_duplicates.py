@@ -75,11 +75,11 @@ def _near_duplicates(arguments: argparse.Namespace) -> int:
 
 
 def _check_target(out: str, files: Sequence[str]) -> None:
-    """Raise UsageError if `out`, which is replaced, is one of the files or no regular file."""
+    """Raise UsageError if `out`, which is replaced, is one of the files or not a regular file."""
     folder_of(out)
     if "://" not in out and os.path.lexists(out):
         if os.path.islink(out) or not os.path.isfile(out):
-            raise UsageError(f"--out {out} is no regular file: name another one")
+            raise UsageError(f"--out {out} is not a regular file: name another one")
         if any(os.path.exists(file) and os.path.samefile(out, file) for file in expand_globs(tuple(files), "files")):
             raise UsageError(f"--out {out} is one of the files to read: name another one")
 

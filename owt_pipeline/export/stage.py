@@ -12,11 +12,10 @@ import pyarrow.compute as pc
 
 from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
 from owt_pipeline.export.card import LANGUAGE, card
-from owt_pipeline.export.takedowns import corpus_in_place_of_clean, forgotten_in_shards
 from owt_pipeline.formats.takedowns import Takedowns, takedowns_of_chain
 from owt_pipeline.ledger.bases import FORGOTTEN, folders_of_chain
 from owt_pipeline.ledger.commit import ShardWriter
-from owt_pipeline.ledger.dataset import DatasetReader, Outcome, read_manifest, rejects_batch
+from owt_pipeline.ledger.dataset import DatasetReader, Outcome, is_discarded, read_manifest, rejects_batch
 from owt_pipeline.ledger.exchange import Slice
 from owt_pipeline.ledger.plan import Plan
 from owt_pipeline.storage.folder import Storage
@@ -145,3 +144,28 @@ def apply_decisions(documents: pa.RecordBatch, decisions: pa.Table) -> tuple[pa.
         for url_id, url, rule, kept, similarity in zip(*(column.to_pylist() for column in columns), strict=True)
     )
     return documents.filter(pc.invert(gone)), rejects_batch(rejects)
+
+
+def corpus_in_place_of_clean(workdir: Storage) -> DatasetReader | None:
+    """The finished corpus if clean/ was discarded; with its rejects, it has every document of clean/."""
+    manifest = read_manifest(workdir, "corpus") if is_discarded(workdir, "clean") else None
+    return DatasetReader(workdir, manifest) if manifest is not None else None
+
+
+def forgotten_in_shards(
+    workdir: Storage, inputs: Mapping[str, DatasetReader]
+) -> Callable[[int], list[tuple[int, str]]]:
+    """A function from a shard to the (url_id, detail) of its clean documents that export would forget."""
+    takedowns = takedowns_of_chain(workdir, folders_of_chain(workdir))
+    corpus = corpus_in_place_of_clean(workdir)
+    sources = [(corpus, "data"), (corpus, "rejects")] if corpus else [(inputs["clean"], "data")]
+
+    def named(shard: int) -> list[tuple[int, str]]:
+        found = []
+        for reader, kind in sources if takedowns.ids or takedowns.domains else ():
+            for batch in reader.batches(shard, kind=kind, columns=["url_id", "url"], rows=1 << 16):
+                ids = batch["url_id"].to_numpy()
+                found += [(int(ids[row]), detail) for row, detail in takedowns.of(ids, batch["url"])]
+        return sorted(found)
+
+    return named

@@ -174,9 +174,9 @@ class _FromFile(Encoding):
             texts = [_without_surrogates(text) for text in texts]
             encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         found = [np.array(encoding.ids, np.uint32) for encoding in encodings]
-        return [self._in_two(text) if self.eot in ids else ids for text, ids in zip(texts, found, strict=True)]
+        return [self._without_eot(text) if self.eot in ids else ids for text, ids in zip(texts, found, strict=True)]
 
-    def _in_two(self, text: str) -> np.ndarray:
+    def _without_eot(self, text: str) -> np.ndarray:
         """The ids of a text that has the name of the end-of-text token in it, which some tokenizers (Unigram, word
         level) take for the token itself: each is encoded as its first character and the rest."""
         cuts = [found.start() + 1 for found in re.finditer(re.escape(self._eot_text), text)]

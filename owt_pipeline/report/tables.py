@@ -108,7 +108,7 @@ def open_tables(
     with (
         work.spool() as file,
         # named like the spool file, so that it is removed like one if its process is killed
-        tempfile.TemporaryDirectory(dir=_readable(file.path), prefix=os.path.basename(file.path)) as folder,
+        tempfile.TemporaryDirectory(dir=_folder_for_duckdb(file.path), prefix=os.path.basename(file.path)) as folder,
     ):
         config: dict[str, Any] = {
             "temp_directory": folder,
@@ -134,7 +134,7 @@ def open_tables(
             yield tables
 
 
-def _readable(path: str) -> str | None:
+def _folder_for_duckdb(path: str) -> str | None:
     """The folder of `path`, or None, for the system's, if DuckDB would take it for another."""
     folder = os.path.dirname(path)
     return None if "?" in folder or "\\" in folder else folder

@@ -153,6 +153,9 @@ def test_a_takedown_after_the_texts_were_discarded_gives_the_same_bytes(
     ask_owt("discard", "fetch", "extract", "clean", "--workdir", run)
     said = ask_owt("forget", request_file, "--workdir", run, "--workers", 1, "--reason", "notice 17")
     assert "export: the source files have changed: forgotten.jsonl; 1 of 3 shards run again" in said
+    (tmp_path / "host.txt").write_text(host_of(table(small_run, "corpus")[0]["url"]))
+    asked = [ask_owt("forget", tmp_path / "host.txt", "--workdir", at, "--dry_run") for at in (run, forgotten)]
+    assert asked[0] == asked[1].replace(str(forgotten), str(run))
     kept = ("corpus", "tokens", "ledger/corpus", "ledger/tokens", "forgotten.jsonl")
     assert [name for name in differing(forgotten, run) if name.startswith(kept)] == []
     assert "no problems found" in ask_owt("verify", "--workdir", run)
@@ -199,7 +202,9 @@ def test_a_domain_goes_with_all_hosts_below_it(small_run: Path, tmp_path: Path) 
     assert differing(small_run, run) == []
     documents = sum(host_of(row["url"]) == host for row in table(run, "corpus"))
     assert f"{documents} documents would leave the corpus" in said
-    assert "3 other documents have the same text and stay: " in said  # those kept in place of the domain's
+    own = {row["url_id"] for row in table(run, "clean") if host_of(row["url"]) == host}
+    instead = {row["kept_url_id"] for row in table(run, "duplicates") if row["url_id"] in own} - own
+    assert f"{len(instead)} other documents have the same text and stay: {min(instead)} of {run}" in said
     ask_owt("forget", tmp_path / "list.txt", "--workdir", run, "--workers", 1)
     assert not any(host_of(row["url"]) == host for row in table(run, "corpus"))
     assert "no problems found" in ask_owt("verify", "--workdir", run)
