@@ -128,17 +128,16 @@ class Disk:
         target = self._at(name)
         with self._spool(content) as file:
             file.sync()  # may take seconds, so not under the lock, with which a process could be stopped
+            # Without this, a version could repeat: the kernel's clock may tick every 4 ms, and inodes are reused.
+            after = max(time.time_ns(), int(version.partition("-")[0]) + 1)
+            os.utime(file.path, ns=(after, after))
+            swapped = _version(os.stat(file.path))
             with self._locked():
                 try:
-                    before = os.stat(target)
+                    if _version(os.stat(target)) != version:
+                        return None
                 except FileNotFoundError:
                     return None
-                if _version(before) != version:
-                    return None
-                # Without this, a version could repeat: the kernel's clock may tick every 4 ms, and inodes are reused.
-                after = max(time.time_ns(), before.st_mtime_ns + 1)
-                os.utime(file.path, ns=(after, after))
-                swapped = _version(os.stat(file.path))
                 os.replace(file.path, target)
                 return swapped
 

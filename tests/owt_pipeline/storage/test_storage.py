@@ -227,8 +227,8 @@ def test_a_process_that_is_stopped_while_it_swaps_is_an_error_of_the_others_and_
     folder.write("file", b"before")
     _, version = folder.read_version("file") or pytest.fail("the file is gone")
     stopping = (
-        "import os, signal, sys; from owt_pipeline.storage import disk, folder; "
-        "disk._version = lambda _: os.kill(os.getpid(), signal.SIGSTOP); "
+        "import os, signal, sys; from owt_pipeline.storage import folder; "
+        "os.replace = lambda *_: os.kill(os.getpid(), signal.SIGSTOP); "
         "folder.Storage(sys.argv[1]).swap('file', b'late', sys.argv[2])"
     )
     with subprocess.Popen([sys.executable, "-c", stopping, str(tmp_path), version]) as process:
