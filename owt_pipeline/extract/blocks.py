@@ -218,7 +218,10 @@ class _Reader:
             elif role == _IS_BREAK:
                 self._pieces.append(_BREAK)
             elif role == _MAY_BE_FORMULA:
-                self._read_formula(child, tag)
+                if tag == "math" and next(child.iter(*BLOCK), None) is not None:  # never closed
+                    self.read_container(child, tag, container, form, depth + 1)
+                else:
+                    self._read_formula(child, tag)
             elif role == _IS_BUTTON:
                 if self._is_in_sentence(child, form):
                     self._read_inline(child, tag, container, form, depth)

@@ -23,6 +23,8 @@ _IMAGE_SOURCE = re.compile(r"latex\.codecogs\.com|chart\?cht=tx|/latex\.php|quic
 _LATEX = re.compile(r"[\\^_=]")
 _STYLE = re.compile(r"^\{\s*\\(?:display|text)style\s*(.*)\}$|^\\(?:display|text)style\b\s*(.*)$", re.DOTALL)
 _SPACE = re.compile(r"\s+")
+_COMMAND_AT_END = re.compile(r"\\[A-Za-z]+\Z")
+_LONGEST_COMMAND = 40  # a longer end is not looked at, so that the time is linear in the text's length
 
 # MathML's operators and letters that are commands in LaTeX; others are copied.
 _COMMANDS = dict(
@@ -96,7 +98,7 @@ def _joined(parts: list[str]) -> str:
     """The parts joined, with a space between a command and a letter."""
     text = ""
     for part in parts:
-        if part and text and part[0].isalpha() and re.search(r"\\[A-Za-z]+$", text):
+        if part and text and part[0].isalpha() and _COMMAND_AT_END.search(text, len(text) - _LONGEST_COMMAND):
             text += " "
         text += part
     return text

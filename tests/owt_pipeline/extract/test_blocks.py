@@ -170,6 +170,11 @@ def test_formula_shown_twice_is_one_block() -> None:
     assert [without_formulas(block).split() for block in blocks(f"<p>Be {mathml}.")] == [["Be", "."]]
 
 
+def test_a_formula_that_is_never_closed_does_not_swallow_what_follows() -> None:
+    page = "<div><math><mi>x</mi><p>The first paragraph.</p><ul><li>An item</ul></div><p>After it.</p>"
+    assert texts(page)[1:] == ["The first paragraph.", "An item", "After it."]
+
+
 def test_links_and_images_of_a_block_are_counted() -> None:
     found = blocks("<div><img src=a><img src=b><p>A <a href=x>fox</a> and <a href=y>another</a></p><p>Hares</p></div>")
     assert [(block.links, block.images) for block in found] == [(2, 2), (0, 0)]

@@ -59,6 +59,8 @@ def hostile_pages() -> dict[str, bytes]:
         b'{}}],"articleBody":7,"headline":[],"@type":["a"],"datePublished":{}}]}</script>' + ARTICLE,
         "unclosed script": b"<html><body><p>" + PROSE.encode() + b"<script>" + b"var a = '<p>';" * 100_000,
         "unclosed comment": b"<html><body><p>" + PROSE.encode() + b"<!--" + b"-" * 100_000,
+        "a formula of a megabyte": b"<p>" + PROSE.encode() + b"<math><mtext>" + b"word " * 200_000,
+        "unclosed formula": b"<div><p>Let <math><mi>x</mi> be.</p>" + b"<p>" + PROSE.encode() + b"</p></div>",
         "many scripts": b"<script type=application/ld+json>" * 20_000,
         "entities": b"<p>" + b"&amp;&#0;&#xFFFFFFFF;&#xD800;&nope;" * 50_000,
         "doctypes": b"<!DOCTYPE html [<!ENTITY a '" + b"&a;" * 1000 + b"'>]>" * 100 + b"<p>&a;" + PROSE.encode(),
@@ -75,6 +77,7 @@ def hostile_pages() -> dict[str, bytes]:
 READABLE = (
     "one line", "a million elements", "nul bytes within", "half a character", "a class of a megabyte",
     "unclosed comment", "linked data as deep", "utf-16 without a mark", "entities", "combining", "windows newlines",
+    "a formula of a megabyte", "unclosed formula",
 )  # fmt: skip
 
 
