@@ -58,7 +58,9 @@ def formula_of(element: etree._Element, tag: str) -> tuple[str, bool] | None:
 def is_drawn(element: etree._Element) -> bool:
     """Whether `element`, which has a class of MathJax 2, is the drawing of the formula in the script after it."""
     following = element.getnext()
-    while following is not None and (following.get("class") or "").startswith("MathJax"):
+    for _ in range(3):  # a preview and the drawing in other formats
+        if following is None or not (following.get("class") or "").startswith("MathJax"):
+            break
         following = following.getnext()
     return following is not None and following.tag == "script" and (following.get("type") or "").startswith("math/tex")
 
