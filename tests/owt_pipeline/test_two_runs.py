@@ -107,7 +107,7 @@ def test_a_run_that_was_stopped_and_replaced_ends_when_it_wakes(config: Path, tm
         assert f"{run} is in use by `owt run` (process {first.pid} on " in done
         assert "waiting up to 30 s for a sign of life" in done
         os.killpg(first.pid, signal.SIGCONT)
-        errors = first.communicate(timeout=30)[1]
+        errors = first.communicate(timeout=60)[1]
         assert first.returncode == 1
         assert errors.splitlines()[-1].startswith(f"owt: error: {run} was taken over by ")
     assert differing(undisturbed, tmp_path / "run") == []
