@@ -15,6 +15,7 @@ import re
 import unicodedata
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import ftfy
@@ -25,6 +26,8 @@ from ftfy.chardata import WIDTH_MAP
 _OF_ENCODING = frozenset({"restore_byte_a0", "replace_lossy_sequences", "decode_inconsistent_utf8", "fix_c1_controls"})
 
 _MAX_SEGMENT = 1_000_000  # ftfy's max_decode_length: it cuts longer lines at this length
+
+_MANY_MARKS = 10_000  # in a row; Python normalizes these in 0.1 s, and ten times as many in 10 s
 
 # Characters that ftfy changes by the rule for curly quotes only, and that never look like mojibake, with ASCII or not.
 _HARMLESS = "\t\n\x20-\x7e\xa0\xb7\u2013\u2014\u2018\u2019\u201c\u201d\u2022\u2026"
@@ -61,6 +64,8 @@ def fix_text(text: str, form: str = "NFC", without: Collection[str] = ()) -> str
     rules = _Rules(form, frozenset(without))
     if _TO_LOOK_AT.search(text) is None:
         return _settle(text, rules)
+    if form != "none" and not _marks().isdisjoint(text[::_MANY_MARKS]):  # a run so long has one of them at such a place
+        text = re.sub(f"[{''.join(_marks())}]{{{_MANY_MARKS},}}", _in_order, text)
     if _WIDTH in rules.without:
         return _fix_lines(text, rules)
     as_wide = _Rules(form, rules.without | {_WIDTH})
@@ -71,6 +76,21 @@ def fix_text(text: str, form: str = "NFC", without: Collection[str] = ()) -> str
         return _fix_lines(text, rules)
     usual = fixed.translate(_TO_USUAL_WIDTH)
     return fixed if usual == fixed else _fix_lines(usual, as_wide)  # again: usual width may complete mojibake
+
+
+@functools.cache
+def _marks() -> frozenset[str]:
+    """Combining marks, and characters that consist of some."""
+    every = map(chr, range(0x300, 0x1F000))
+    return frozenset(char for char in every if unicodedata.combining(_decomposed(char)[0]))
+
+
+def _in_order(marks: re.Match[str]) -> str:
+    """The same by Unicode's canonical equivalence, in the order for which normalization takes linear time."""
+    return "".join(sorted(chain.from_iterable(map(_decomposed, marks[0])), key=unicodedata.combining))
+
+
+_decomposed = functools.partial(unicodedata.normalize, "NFD")
 
 
 @dataclass(frozen=True)
