@@ -64,7 +64,7 @@ def fix_text(text: str, form: str = "NFC", without: Collection[str] = ()) -> str
     rules = _Rules(form, frozenset(without))
     if _TO_LOOK_AT.search(text) is None:
         return _settle(text, rules)
-    if form != "none" and not _marks().isdisjoint(text[::_MANY_MARKS]):  # a run so long has one of them at such a place
+    if form != "none" and not _marks().isdisjoint(text[::_MANY_MARKS]):  # a run that long includes one of these
         text = re.sub(f"[{''.join(_marks())}]{{{_MANY_MARKS},}}", _in_order, text)
     if _WIDTH in rules.without:
         return _fix_lines(text, rules)

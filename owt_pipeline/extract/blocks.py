@@ -334,7 +334,7 @@ class _Reader:
             return
         pieces = self._pieces
         before, start = "".join(pieces[-8:]).rpartition(_BREAK)[2][-CONTEXT:], len(pieces)
-        self._read_content(element, container, form, depth + 1)  # twice as deep, as it takes more of Python's stack
+        self._read_content(element, container, form, depth + 1)  # counts twice: it takes four frames of Python's stack
         text = "".join(pieces[start:])
         if text and pieces is self._pieces and not _MARK.search(text):  # no block ended in it
             after = element.tail or ""
@@ -363,7 +363,7 @@ class _Reader:
             return
         rows = rows_of_data(table) if depth < MAX_DEPTH else None
         if rows is None:
-            self._read_children(table, container, form, depth + 1)  # as for scripts
+            self._read_children(table, container, form, depth + 1)  # counts twice, too
             return
         for caption in table.iterchildren("caption"):
             self.read_container(caption, "caption", container, OTHER, depth + 1)

@@ -55,16 +55,16 @@ def at_work(config: Path, run: Storage) -> Iterator[subprocess.Popen[str]]:
 
 
 def stop(process: subprocess.Popen[str], run: Storage) -> None:
-    """Stop a process and its children, but not where they hold the lock of a swap, which has an error of its own."""
+    """Stop a process and its children, but not while they hold the lock of a swap: others get another error then."""
     while True:
         os.killpg(process.pid, signal.SIGSTOP)
-        time.sleep(0.2)  # a system call ends first
-        if not swaps(run):
+        time.sleep(0.2)  # a system call is completed first
+        if not is_swapping(run):
             return
         os.killpg(process.pid, signal.SIGCONT)
 
 
-def swaps(run: Storage) -> bool:
+def is_swapping(run: Storage) -> bool:
     """Whether a process holds the lock with which files on a disk are swapped."""
     with contextlib.suppress(FileNotFoundError), open(run.path(".tmp/lock"), "rb") as lock:
         try:

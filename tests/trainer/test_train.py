@@ -102,7 +102,7 @@ def test_a_killed_run_resumes_to_the_same_losses_bit_by_bit(
 
 
 def _train_writing_to(output: Path, *arguments: object) -> None:
-    torch.set_num_threads(1)  # as the processes of `trainer`: another number of threads rounds otherwise
+    torch.set_num_threads(1)  # as in the processes of `trainer`: other numbers of threads round sums differently
     with output.open("w", encoding="utf-8") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)

@@ -175,6 +175,11 @@ def test_a_formula_that_is_never_closed_does_not_swallow_what_follows() -> None:
     assert texts(page)[1:] == ["The first paragraph.", "An item", "After it."]
 
 
+@pytest.mark.parametrize("tag", ["sup", "sub", "table"])
+def test_hundreds_of_elements_that_are_never_closed_keep_their_text(tag: str) -> None:
+    assert " ".join(texts(f"<{tag}>one " * 300 + "The end.")).endswith("one The end.")
+
+
 def test_links_and_images_of_a_block_are_counted() -> None:
     found = blocks("<div><img src=a><img src=b><p>A <a href=x>fox</a> and <a href=y>another</a></p><p>Hares</p></div>")
     assert [(block.links, block.images) for block in found] == [(2, 2), (0, 0)]
