@@ -38,12 +38,12 @@ import pyarrow.parquet as pq
 
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
-from owt_pipeline.fetch.cc_index import KEY, NEEDED
-from owt_pipeline.fetch.stage import STAGE, Options
 from owt_pipeline.formats.urls import canonicalize, url_id
 from owt_pipeline.formats.warc import response_record
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.stages.fetch.cc_index import KEY, NEEDED
+from owt_pipeline.stages.fetch.stage import STAGE, Options
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
 

@@ -26,11 +26,11 @@ import ftfy
 from fastwarc.warc import ArchiveIterator, WarcRecordType
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
-from owt_pipeline.clean.documents import clean_document, detect
-from owt_pipeline.clean.filters import FILTERS
-from owt_pipeline.clean.options import Options
-from owt_pipeline.clean.repair import fix_text, tidy
-from owt_pipeline.extract.extractor import Page, Settings, load
+from owt_pipeline.stages.clean.documents import clean_document, detect
+from owt_pipeline.stages.clean.filters import FILTERS
+from owt_pipeline.stages.clean.options import Options
+from owt_pipeline.stages.clean.repair import fix_text, tidy
+from owt_pipeline.stages.extract.extractor import Page, Settings, load
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 PEERS = Path(__file__).parent / "peers"

@@ -30,15 +30,15 @@ import orjson
 import zstandard
 
 from owt_pipeline import progress
-from owt_pipeline.collect.options import Options
-from owt_pipeline.collect.rules import Rules
-from owt_pipeline.collect.sources import Source, block_batches, rows_of_block
-from owt_pipeline.collect.spread import HostCounter
-from owt_pipeline.collect.stage import STAGE
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.formats.lines import LineReader
 from owt_pipeline.ledger.exchange import SliceWriter
+from owt_pipeline.stages.collect.options import Options
+from owt_pipeline.stages.collect.rules import Rules
+from owt_pipeline.stages.collect.sources import Source, block_batches, rows_of_block
+from owt_pipeline.stages.collect.spread import HostCounter
+from owt_pipeline.stages.collect.stage import STAGE
 from owt_pipeline.storage.folder import Storage, open_source
 
 REPOSITORY = Path(__file__).resolve().parent.parent

@@ -33,8 +33,8 @@ from extraction_model.validation import FETCHED_AT
 from resiliparse.extract.html2text import extract_plain_text
 from train_pieces import bfloat16_here
 
-from owt_pipeline.extract.extractor import Extracted, Page, Settings
 from owt_pipeline.formats.warc import response_record
+from owt_pipeline.stages.extract.extractor import Extracted, Page, Settings
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PEER = REPOSITORY / "benchmarks" / "peers" / "datatrove_end_to_end.py"

@@ -32,16 +32,16 @@ import pyarrow as pa
 from dedupe_documents import long_documents, write_clean
 
 from owt_pipeline import progress
-from owt_pipeline.dedupe import chain, collection
-from owt_pipeline.dedupe.collection import Collection, Part
-from owt_pipeline.dedupe.past import Corpus, Ranges
-from owt_pipeline.dedupe.shingles import mix
-from owt_pipeline.dedupe.stage import STAGE, Options
 from owt_pipeline.engine import parts
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.exchange import SLICES, Slice, read_index
+from owt_pipeline.stages.dedupe import chain, collection
+from owt_pipeline.stages.dedupe.collection import Collection, Part
+from owt_pipeline.stages.dedupe.past import Corpus, Ranges
+from owt_pipeline.stages.dedupe.shingles import mix
+from owt_pipeline.stages.dedupe.stage import STAGE, Options
 from owt_pipeline.storage.folder import Storage
 
 MOST, SIMILARITY = 0.02, 0.85

@@ -31,11 +31,11 @@ from dedupe_documents import Planted, jsonl, planted, write_clean
 from scipy.sparse import csr_array
 
 from owt_pipeline import progress
-from owt_pipeline.dedupe.shingles import fold, shingle
-from owt_pipeline.dedupe.stage import STAGE, Options
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.stages.dedupe.shingles import fold, shingle
+from owt_pipeline.stages.dedupe.stage import STAGE, Options
 from owt_pipeline.storage.folder import Storage
 
 REPOSITORY = Path(__file__).resolve().parent.parent

@@ -30,8 +30,8 @@ import numpy as np
 import pyarrow as pa
 from dedupe_documents import long_documents
 
-from owt_pipeline.dedupe.shingles import chunked, fold, shingle
-from owt_pipeline.dedupe.sketches import keep_freed_memory, signatures
+from owt_pipeline.stages.dedupe.shingles import chunked, fold, shingle
+from owt_pipeline.stages.dedupe.sketches import keep_freed_memory, signatures
 
 HASHES, PERMUTATIONS, NGRAM = 1136, 128, 5
 CHUNK = 80  # documents, as the stage signs them

@@ -182,9 +182,9 @@ async def bare_client(urls: Sequence[str]) -> int:
     """The HTTP client of `owt fetch` alone; the bodies are dropped."""
     from yarl import URL
 
-    from owt_pipeline.fetch.client import Client, Limits
-    from owt_pipeline.fetch.manners import Gate
-    from owt_pipeline.fetch.stage import Options
+    from owt_pipeline.stages.fetch.client import Client, Limits
+    from owt_pipeline.stages.fetch.manners import Gate
+    from owt_pipeline.stages.fetch.stage import Options
 
     options = Options(
         user_agent="bench/1.0",

@@ -34,9 +34,9 @@ from fastwarc.warc import ArchiveIterator, WarcRecordType
 from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
 
-from owt_pipeline.clean.filters import FILTERS, QUALITY_LIMITS
-from owt_pipeline.clean.judgement import Judgement, TextView
-from owt_pipeline.clean.repair import fix_text, tidy
+from owt_pipeline.stages.clean.filters import FILTERS, QUALITY_LIMITS
+from owt_pipeline.stages.clean.judgement import Judgement, TextView
+from owt_pipeline.stages.clean.repair import fix_text, tidy
 
 PEERS_OF = {  # our filter -> theirs, with the share of the decisions that must be the same
     "gopher_repetition": {"gopher_repetition": 0.99},

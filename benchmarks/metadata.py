@@ -27,10 +27,10 @@ import htmldate
 import trafilatura
 from fastwarc.warc import ArchiveIterator, WarcRecordType
 
-from owt_pipeline.extract.charset import decode
-from owt_pipeline.extract.head import read_head
-from owt_pipeline.extract.metadata import read_metadata
-from owt_pipeline.extract.tree import parse
+from owt_pipeline.stages.extract.charset import decode
+from owt_pipeline.stages.extract.head import read_head
+from owt_pipeline.stages.extract.metadata import read_metadata
+from owt_pipeline.stages.extract.tree import parse
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("OWT_TESTDATA", REPOSITORY.parent / "shared" / "data"))

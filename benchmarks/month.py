@@ -93,16 +93,16 @@ def run_stages(folder: str, *bases: str) -> dict[str, float]:
     import apache_beam as _  # noqa: F401
 
     from owt_pipeline import progress
-    from owt_pipeline.dedupe.stage import STAGE as DEDUPE
-    from owt_pipeline.dedupe.stage import Options
     from owt_pipeline.engine.runner import run_stages
     from owt_pipeline.engine.stage import Runtime
-    from owt_pipeline.export.stage import STAGE as EXPORT
-    from owt_pipeline.export.stage import ExportOptions
     from owt_pipeline.ledger.bases import pin
+    from owt_pipeline.stages.dedupe.stage import STAGE as DEDUPE
+    from owt_pipeline.stages.dedupe.stage import Options
+    from owt_pipeline.stages.export.stage import STAGE as EXPORT
+    from owt_pipeline.stages.export.stage import ExportOptions
+    from owt_pipeline.stages.tokenize.stage import STAGE as TOKENIZE
+    from owt_pipeline.stages.tokenize.stage import TokenizeOptions
     from owt_pipeline.storage.folder import Storage
-    from owt_pipeline.tokenize.stage import STAGE as TOKENIZE
-    from owt_pipeline.tokenize.stage import TokenizeOptions
 
     progress.configure(quiet=True, live=False)
     before, started, memory = spent(), time.perf_counter(), resident()

@@ -38,10 +38,10 @@ from lxml import etree, html
 from markdown_it import MarkdownIt
 from markdown_it.tree import SyntaxTreeNode
 
-from owt_pipeline.extract.blocks import read_blocks
-from owt_pipeline.extract.extractor import Page, Settings, load
-from owt_pipeline.extract.rendering import markdown
-from owt_pipeline.extract.tree import parse
+from owt_pipeline.stages.extract.blocks import read_blocks
+from owt_pipeline.stages.extract.extractor import Page, Settings, load
+from owt_pipeline.stages.extract.rendering import markdown
+from owt_pipeline.stages.extract.tree import parse
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("OWT_TESTDATA", REPOSITORY.parent / "shared" / "data"))

@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from owt_pipeline.collect.spread import home_bucket
-from owt_pipeline.dedupe.sketches import choose_banding
 from owt_pipeline.formats.urls import url_id
 from owt_pipeline.formats.warc import response_record
 from owt_pipeline.ledger.commit import ShardWriter, publish, record_name, work_of
 from owt_pipeline.ledger.dataset import rejects_batch
+from owt_pipeline.stages.collect.spread import home_bucket
+from owt_pipeline.stages.dedupe.sketches import choose_banding
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, Reason
 from schemas.manifest import Counts, ShardRecord

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from owt_pipeline.extract.extractor import Extracted
-    from owt_pipeline.extract.pages import Rejected
+    from owt_pipeline.stages.extract.extractor import Extracted
+    from owt_pipeline.stages.extract.pages import Rejected
     from owt_pipeline.storage.folder import Storage
     from schemas import Reason
     from schemas.manifest import Manifest, ShardRecord
@@ -85,8 +85,8 @@ class Extractor:
 
     def __init__(self, *, isolated: bool = False, workers: int | None = None, **options: Any):
         from owt_pipeline.errors import UserError
-        from owt_pipeline.extract.options import Options
-        from owt_pipeline.extract.pages import load_extractor
+        from owt_pipeline.stages.extract.options import Options
+        from owt_pipeline.stages.extract.pages import load_extractor
         from schemas.settings import from_table
 
         self.options = from_table(Options, options, "extract")
@@ -98,7 +98,7 @@ class Extractor:
 
     def __call__(self, html: Html, url: str = "") -> Extracted | None:
         """The main text of one page, in this process; None if it has none."""
-        from owt_pipeline.extract.pages import Found
+        from owt_pipeline.stages.extract.pages import Found
 
         result = _extract_given(self._extract, _page(html, url))
         return result.document if isinstance(result, Found) else None
@@ -109,7 +109,7 @@ class Extractor:
         `pages` has texts or bytes, or pairs of a page and its URL; it is read lazily, so it may be of any length.
         `Rejected.reason` is one of the stage's: `no_text`, `extract_timeout`, `extract_memory`, `extract_crash`.
         """
-        from owt_pipeline.extract.pages import Found, extract_all
+        from owt_pipeline.stages.extract.pages import Found, extract_all
 
         given = (_page(*page) if isinstance(page, tuple) else _page(page, "") for page in pages)
         if self.isolated:
@@ -121,7 +121,7 @@ class Extractor:
 
 
 def _extract_given(extract: Any, page: tuple[Html, str, int]) -> Any:
-    from owt_pipeline.extract.pages import Rejected, extract_body
+    from owt_pipeline.stages.extract.pages import Rejected, extract_body
     from schemas import Reason
 
     body, url, moment = page
@@ -180,9 +180,9 @@ class Cleaner:
     """`clean` for many texts with the same options."""
 
     def __init__(self, **options: Any):
-        from owt_pipeline.clean.options import Options
-        from owt_pipeline.clean.stage import checked_sets
         from owt_pipeline.errors import UserError
+        from owt_pipeline.stages.clean.options import Options
+        from owt_pipeline.stages.clean.stage import checked_sets
         from schemas.settings import from_table
 
         self.options = from_table(Options, options, "clean")
@@ -192,7 +192,7 @@ class Cleaner:
             raise ValueError(str(error)) from error
 
     def __call__(self, text: str) -> Cleaned:
-        from owt_pipeline.clean.documents import clean_document
+        from owt_pipeline.stages.clean.documents import clean_document
 
         if not isinstance(text, str):
             raise TypeError(f"a text is a str, not {type(text).__name__}")
@@ -242,12 +242,12 @@ def find_duplicates(
     import numpy as np
     import pyarrow as pa
 
-    from owt_pipeline.dedupe.options import Comparison, Options
-    from owt_pipeline.dedupe.stage import STAGE
     from owt_pipeline.engine.parts import make_here
     from owt_pipeline.engine.stage import Runtime
     from owt_pipeline.errors import UserError
     from owt_pipeline.ledger.dataset import DatasetReader
+    from owt_pipeline.stages.dedupe.options import Comparison, Options
+    from owt_pipeline.stages.dedupe.stage import STAGE
     from owt_pipeline.storage.folder import Storage
     from schemas.settings import from_table
 
@@ -338,8 +338,8 @@ def texts_of_files(paths: Sequence[str], text_field: str) -> Iterator[pa.Array]:
     Raises ValueError for a record without the field, or whose field is no text; UserError for a file that cannot be
     read.
     """
-    from owt_pipeline.import_text.records import format_of, read_records
-    from owt_pipeline.import_text.stage import field_value
+    from owt_pipeline.stages.import_text.records import format_of, read_records
+    from owt_pipeline.stages.import_text.stage import field_value
     from owt_pipeline.storage.folder import expand_globs
 
     columns = {text_field, text_field.partition(".")[0]}

@@ -24,13 +24,13 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.typehints.row_type import RowTypeConstraint
 
-from owt_pipeline.dedupe.options import Comparison, Options
-from owt_pipeline.dedupe.stage import STAGE as DEDUPE
 from owt_pipeline.engine.graph import Dataset, RunStage, Stopped
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.extract.pages import Rejected
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.library import Cleaner, Extractor, as_strings, publish_documents, write_documents
+from owt_pipeline.stages.dedupe.options import Comparison, Options
+from owt_pipeline.stages.dedupe.stage import STAGE as DEDUPE
+from owt_pipeline.stages.extract.pages import Rejected
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import ShardRecord
 from schemas.settings import from_table

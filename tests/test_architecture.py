@@ -80,9 +80,12 @@ def own_imports() -> list[Import]:
 
 
 def room(module: str) -> str:
-    """`schemas`, or the folder or module right below `owt_pipeline`; "" for the package itself and the others."""
+    """`schemas`, or the folder or module right below `owt_pipeline` or its `stages`; "" for all others."""
     package, _, rest = module.partition(".")
-    return package if package == "schemas" else rest.partition(".")[0] if package == "owt_pipeline" else ""
+    if package != "owt_pipeline":
+        return package if package == "schemas" else ""
+    first, _, rest = rest.partition(".")
+    return rest.partition(".")[0] if first == "stages" and rest else first
 
 
 def floor(module: str) -> int:

@@ -120,7 +120,7 @@ SHAPES_NO_BYTES = {
 @pytest.mark.parametrize("name", [*ORDER, "import"])
 def test_a_stage_names_the_libraries_of_its_room_that_shape_bytes(name: str) -> None:
     stage = load(name)
-    room = "/".join(type(stage).__module__.split(".")[:2]) + "/"
+    room = "/".join(type(stage).__module__.split(".")[:3]) + "/"
     used = {library for library, files in imported().items() if any(file.startswith(room) for file in files)}
     assert used - set(map(normalized, stage.libraries)) <= SHAPES_NO_BYTES.keys()
 

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 from rapidfuzz.distance import LCSseq
 
-from owt_pipeline.extract.blocks import DISPLAY, FORMULA, PREFORMATTED, UNMARKED, Block, read_blocks
-from owt_pipeline.extract.features import PageView, view
-from owt_pipeline.extract.head import read_head
-from owt_pipeline.extract.names import WORDS_OF_NAME
-from owt_pipeline.extract.tree import parse
+from owt_pipeline.stages.extract.blocks import DISPLAY, FORMULA, PREFORMATTED, UNMARKED, Block, read_blocks
+from owt_pipeline.stages.extract.features import PageView, view
+from owt_pipeline.stages.extract.head import read_head
+from owt_pipeline.stages.extract.names import WORDS_OF_NAME
+from owt_pipeline.stages.extract.tree import parse
 
 from .labelled_pages import LabelledPage
 

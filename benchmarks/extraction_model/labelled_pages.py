@@ -23,8 +23,8 @@ from urllib.parse import urlsplit
 from fastwarc.warc import ArchiveIterator, WarcRecordType
 from lxml import etree, html
 
-from owt_pipeline.extract.charset import decode
-from owt_pipeline.extract.names import INLINE
+from owt_pipeline.stages.extract.charset import decode
+from owt_pipeline.stages.extract.names import INLINE
 
 SETS = ("wcxb", "trafilatura", "readability")
 FILES = {

@@ -85,7 +85,7 @@ def justext() -> Extract:
 
 
 def ours() -> Extract:
-    from owt_pipeline.extract.extractor import Page, Settings, load
+    from owt_pipeline.stages.extract.extractor import Page, Settings, load
 
     extract_page = load(Settings())
 

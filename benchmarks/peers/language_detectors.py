@@ -3,10 +3,10 @@
     .venv-peers/bin/python benchmarks/peers/language_detectors.py SENTENCES.jsonl.gz TEXTS.json
 
 SENTENCES has a `text` and its `lang` a line; TEXTS is a list of pages' texts, nearly all English. Each detector comes
-with its model in its package, and is given no more of a text than `owt_pipeline.clean.documents` gives. Prints a table:
-the share of sentences right, and of documents made of ten sentences of one language; English sentences of 100 taken
-for another language; sentences and documents of other languages taken for English; pages taken for another language
-than English; and sentences and pages a second of CPU time.
+with its model in its package, and is given no more of a text than `owt_pipeline.stages.clean.documents` gives. Prints a
+table: the share of sentences right, and of documents made of ten sentences of one language; English sentences of 100
+taken for another language; sentences and documents of other languages taken for English; pages taken for another
+language than English; and sentences and pages a second of CPU time.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from owt_pipeline.collect.sample import Sample
 from owt_pipeline.command_line import aligned
 from owt_pipeline.commands import estimate
 from owt_pipeline.commands.estimate import (
@@ -44,6 +43,7 @@ from owt_pipeline.ledger.plan import (
     look_at,
     usable_manifest,
 )
+from owt_pipeline.stages.collect.sample import Sample
 from owt_pipeline.storage.folder import Storage, expand_globs, open_source
 from schemas import Reason
 from schemas.manifest import Manifest
@@ -343,8 +343,8 @@ def _share_in(files: Sequence[Mapping[str, Any]], patterns: tuple[str, ...], ids
 
 def _of_index(options: Any, urls: float, kept: float) -> Asked:
     """What is asked of Common Crawl in bulk: its columnar index, and a record for each URL that has one."""
-    from owt_pipeline.fetch.cc_index import is_http
-    from owt_pipeline.fetch.cc_records import index_reads
+    from owt_pipeline.stages.fetch.cc_index import is_http
+    from owt_pipeline.stages.fetch.cc_records import index_reads
 
     of, records = f"commoncrawl: {', '.join(options.cc_crawls)} of {options.cc_index}", urls * kept
     try:

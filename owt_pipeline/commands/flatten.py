@@ -25,19 +25,19 @@ import pyarrow.compute as pc
 from owt_pipeline import progress
 from owt_pipeline.command_line import Command, CommandParser, add_output_flags, at_least, configure_output
 from owt_pipeline.commands.run import REMADE, check_folder, recorded_options, recorded_stages, run_stages
-from owt_pipeline.dedupe.collection import read_collection
-from owt_pipeline.dedupe.options import Options
-from owt_pipeline.dedupe.past import NOBODY, keep_sketches
-from owt_pipeline.dedupe.stage import Dedupe
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step, rows_of_input
 from owt_pipeline.errors import UsageError, UserError
-from owt_pipeline.fetch.shards import sorted_urls
 from owt_pipeline.formats.takedowns import read_takedowns, takedowns_of_chain, write_takedowns
 from owt_pipeline.ledger.bases import open_chain, place_of, relative_uri, resolve_uri
 from owt_pipeline.ledger.commit import WARC, ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader, read_manifest, replace_columns, require_manifest, require_run
 from owt_pipeline.ledger.exchange import Slice
 from owt_pipeline.stages import load
+from owt_pipeline.stages.dedupe.collection import read_collection
+from owt_pipeline.stages.dedupe.options import Options
+from owt_pipeline.stages.dedupe.past import NOBODY, keep_sketches
+from owt_pipeline.stages.dedupe.stage import Dedupe
+from owt_pipeline.stages.fetch.shards import sorted_urls
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, Reason
 from schemas.manifest import Counts, Manifest, ShardRecord

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from owt_pipeline.collect.spread import home_bucket
 from owt_pipeline.errors import NotFound
 from owt_pipeline.formats.urls import BadURL, canonicalize, unescaped, url_id
 from owt_pipeline.ledger.bases import open_chain, resolve_uri
 from owt_pipeline.ledger.dataset import DatasetReader, is_discarded, read_manifest, reading, require_run
-from owt_pipeline.report.side_by_side import side_by_side
+from owt_pipeline.stages.collect.spread import home_bucket
+from owt_pipeline.stages.report.side_by_side import side_by_side
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, Reason
 from schemas.manifest import ShardFile

@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from owt_pipeline.command_line import Command, CommandParser, add_output_flags, configure_output
-from owt_pipeline.dedupe.options import Comparison
 from owt_pipeline.errors import UsageError, UserError
 from owt_pipeline.library import find_duplicates, texts_of_files
+from owt_pipeline.stages.dedupe.options import Comparison
 from owt_pipeline.storage.folder import expand_globs, folder_of
 from schemas import SettingsError
 from schemas.settings import add_flags, flags_given, from_table

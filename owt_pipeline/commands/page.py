@@ -16,10 +16,10 @@ from owt_pipeline.config import stage_options
 from owt_pipeline.engine.parts import make_here
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import NotFound
-from owt_pipeline.extract.pages import Found, Result, extract_all, extract_body, extract_row
 from owt_pipeline.formats.warc import pages
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.stages import load
+from owt_pipeline.stages.extract.pages import Found, Result, extract_all, extract_body, extract_row
 from owt_pipeline.storage.folder import Storage, folder_of
 from schemas.settings import add_flags, flags_given
 

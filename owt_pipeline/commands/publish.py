@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 
 from owt_pipeline.command_line import Command, CommandParser
 from owt_pipeline.errors import UsageError, UserError
-from owt_pipeline.export.card import rendered
 from owt_pipeline.ledger.bases import has_new_takedowns, out_of_date
 from owt_pipeline.ledger.dataset import DatasetReader, read_manifest
+from owt_pipeline.stages.export.card import rendered
 from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lease import mention_running
 from schemas import DATASETS

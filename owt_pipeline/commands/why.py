@@ -20,7 +20,7 @@ from owt_pipeline.command_line import Command, CommandParser
 from owt_pipeline.commands.history import asked_for, cut, history, in_bases, nearest, readers_of, say
 from owt_pipeline.errors import NotFound, UsageError
 from owt_pipeline.ledger.dataset import DatasetReader
-from owt_pipeline.report.side_by_side import Segment
+from owt_pipeline.stages.report.side_by_side import Segment
 from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lease import mention_running
 from schemas import DATASETS

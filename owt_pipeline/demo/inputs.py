@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import zstandard
 
 from owt_pipeline.demo.site import DOMAIN, Answer, Behaviour, Expectation, Site
-from owt_pipeline.fetch.surt import surt_key
 from owt_pipeline.formats.warc import response_record
+from owt_pipeline.stages.fetch.surt import surt_key
 from schemas import Reason
 
 DUMP_NAME = "RS_demo.zst"

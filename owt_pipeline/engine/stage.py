@@ -140,8 +140,8 @@ class Stage:
     """A stage. Each is a subclass, whose docstring is the first paragraph of `owt NAME --help`.
 
     The attributes say what the stage reads, does and writes. The methods, in the order in which they are called, are
-    for what the attributes cannot say; most stages override few of them. `owt_pipeline/export/stage.py` is an example
-    to copy. Instances have no state, so any process can create one from the class's name.
+    for what the attributes cannot say; most stages override few of them. `owt_pipeline/stages/export/stage.py` is an
+    example to copy. Instances have no state, so any process can create one from the class's name.
 
     Attributes:
       name: the stage's name, `owt NAME`.

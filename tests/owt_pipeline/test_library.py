@@ -21,10 +21,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import owt_pipeline as owt
-from owt_pipeline.clean.documents import clean_batch
-from owt_pipeline.clean.options import Options as CleanOptions
-from owt_pipeline.extract.extractor import Page, Settings
 from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.stages.clean.documents import clean_batch
+from owt_pipeline.stages.clean.options import Options as CleanOptions
+from owt_pipeline.stages.extract.extractor import Page, Settings
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
 from tests.owt_pipeline.dedupe.corpora import corpus_with_copies, dedupe, write_clean
@@ -65,8 +65,8 @@ def test_public_names_are_those_of_all_and_documented() -> None:
 
 
 def test_functions_named_like_packages_stay_callable_and_can_be_sent_to_other_processes() -> None:
-    import owt_pipeline.clean.stage
-    import owt_pipeline.extract.stage as stage
+    import owt_pipeline.stages.clean.stage
+    import owt_pipeline.stages.extract.stage as stage
 
     assert stage.STAGE.name == "extract"
     assert owt_pipeline.clean("a text").reason == "too_short"

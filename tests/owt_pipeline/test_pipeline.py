@@ -15,14 +15,14 @@ from apache_beam.portability.api import beam_runner_api_pb2
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from google.protobuf.message import Message
 
-from owt_pipeline.clean.options import Options as CleanOptions
-from owt_pipeline.clean.stage import STAGE as CLEAN
 from owt_pipeline.engine.graph import RunStage, Start
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.bases import pin
 from owt_pipeline.pipeline import Run, build
 from owt_pipeline.stages import ORDER, load
+from owt_pipeline.stages.clean.options import Options as CleanOptions
+from owt_pipeline.stages.clean.stage import STAGE as CLEAN
 from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.engine.test_graph import ELSEWHERE
 from tests.owt_pipeline.runs import ask_owt, copy_of, differing, manifest_of, run_owt, snapshot

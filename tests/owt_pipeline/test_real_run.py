@@ -15,7 +15,7 @@ import zstandard
 from scipy.stats import spearmanr
 
 from owt_pipeline.formats.urls import canonical_url, url_id
-from owt_pipeline.report.comparisons import site_of
+from owt_pipeline.stages.report.comparisons import site_of
 from schemas.manifest import Counts
 from tests.owt_pipeline.report import test_figures as figures
 from tests.owt_pipeline.report.queries import queries

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from owt_pipeline.report.figures import LENGTHS, realised_mixture
+from owt_pipeline.stages.report.figures import LENGTHS, realised_mixture
 from trainer.samplers import Packed, Sampler, longbiased
 from trainer.shards import Documents
 

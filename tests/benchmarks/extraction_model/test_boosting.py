@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.extraction_model.boosting import BINS, Growth, binned, borders, fit
-from owt_pipeline.extract.model import SCALE, Forest, probabilities
+from owt_pipeline.stages.extract.model import SCALE, Forest, probabilities
 
 GROWTH = Growth(trees=30, depth=4, rate=0.3, rows=4000, features=1.0)
 

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
-from owt_pipeline.clean.documents import Document, clean_batch, clean_document, detect, length_problem
-from owt_pipeline.clean.options import Options
-from owt_pipeline.clean.repair import mask, tidy
 from owt_pipeline.formats import encoding
+from owt_pipeline.stages.clean.documents import Document, clean_batch, clean_document, detect, length_problem
+from owt_pipeline.stages.clean.options import Options
+from owt_pipeline.stages.clean.repair import mask, tidy
 from schemas import DATASETS, Reason
 
 SENTENCE = "The river ran past the old mill, and nobody in the village could say how long it had done so. "

@@ -16,12 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from owt_pipeline.clean import contamination
-from owt_pipeline.clean.contamination import evaluation_sets, n_grams_of, shared_n_gram
-from owt_pipeline.clean.documents import clean_document
-from owt_pipeline.clean.options import Options
-from owt_pipeline.clean.stage import STAGE as CLEAN
 from owt_pipeline.errors import UserError
+from owt_pipeline.stages.clean import contamination
+from owt_pipeline.stages.clean.contamination import evaluation_sets, n_grams_of, shared_n_gram
+from owt_pipeline.stages.clean.documents import clean_document
+from owt_pipeline.stages.clean.options import Options
+from owt_pipeline.stages.clean.stage import STAGE as CLEAN
 from schemas import Reason
 
 ENGLISH = "The river ran past the old mill, and nobody in the village could say how long it had done so. " * 10

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from owt_pipeline.clean.documents import clean_document
-from owt_pipeline.clean.filters import FILTERS
-from owt_pipeline.clean.filters import REPETITION_LIMITS as REPETITION
-from owt_pipeline.clean.judgement import TextView
-from owt_pipeline.clean.options import Options
+from owt_pipeline.stages.clean.documents import clean_document
+from owt_pipeline.stages.clean.filters import FILTERS
+from owt_pipeline.stages.clean.filters import REPETITION_LIMITS as REPETITION
+from owt_pipeline.stages.clean.judgement import TextView
+from owt_pipeline.stages.clean.options import Options
 from schemas import Reason
 
 WORDS = "have that with night river stone walk bright house yellow over small garden window letter summer song".split()

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from owt_pipeline.clean.documents import clean_document
-from owt_pipeline.clean.filters import FILTERS
-from owt_pipeline.clean.judgement import Filter
-from owt_pipeline.clean.options import Options
+from owt_pipeline.stages.clean.documents import clean_document
+from owt_pipeline.stages.clean.filters import FILTERS
+from owt_pipeline.stages.clean.judgement import Filter
+from owt_pipeline.stages.clean.options import Options
 from schemas import Reason
 
 GUIDE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "new-filter.md"

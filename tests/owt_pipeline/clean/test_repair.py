@@ -18,8 +18,8 @@ from ftfy.fixes import fix_character_width
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from owt_pipeline.clean.options import Options
-from owt_pipeline.clean.repair import _HARMLESS, _MANY_MARKS, fix_text
+from owt_pipeline.stages.clean.options import Options
+from owt_pipeline.stages.clean.repair import _HARMLESS, _MANY_MARKS, fix_text
 
 # What ftfy's rules are about, so that hypothesis meets them often.
 NOTABLE = st.sampled_from(

@@ -10,15 +10,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from owt_pipeline.clean.documents import EDGES, LIMITS
-from owt_pipeline.clean.filters import FILTERS
-from owt_pipeline.clean.options import Options
-from owt_pipeline.clean.stage import STAGE
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UsageError, UserError
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.stages.clean.documents import EDGES, LIMITS
+from owt_pipeline.stages.clean.filters import FILTERS
+from owt_pipeline.stages.clean.options import Options
+from owt_pipeline.stages.clean.stage import STAGE
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
 from schemas.manifest import Manifest

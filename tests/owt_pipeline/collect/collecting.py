@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from owt_pipeline.collect.options import Options
-from owt_pipeline.collect.stage import STAGE
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.ledger.dataset import DatasetReader, read_manifest
+from owt_pipeline.stages.collect.options import Options
+from owt_pipeline.stages.collect.stage import STAGE
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import Manifest
 from tests.owt_pipeline.runs import snapshot

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 import zstandard
 
-from owt_pipeline.collect.sources import Tally
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats import lines
+from owt_pipeline.stages.collect.sources import Tally
 from tests.owt_pipeline.collect.collecting import Collected, collect, start
 from tests.owt_pipeline.collect.test_stage import holds, links, write_dump
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from owt_pipeline.collect.merge import URLS, merge_submissions
-from owt_pipeline.collect.spread import Spread
-from owt_pipeline.collect.submissions import ROWS
+from owt_pipeline.stages.collect.merge import URLS, merge_submissions
+from owt_pipeline.stages.collect.spread import Spread
+from owt_pipeline.stages.collect.submissions import ROWS
 from schemas import REJECTS
 
 NAMES = ["RS_1.zst", "RS_2.zst", "list.txt"]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from owt_pipeline.collect.rules import DomainSet, Rules, blocked_domains, blocked_extensions, extension_of
 from owt_pipeline.errors import UserError
+from owt_pipeline.stages.collect.rules import DomainSet, Rules, blocked_domains, blocked_extensions, extension_of
 
 
 def test_a_domain_includes_its_subdomains_and_nothing_else() -> None:
@@ -84,7 +84,7 @@ def test_a_file_of_millions_of_domains_is_read_in_bounded_time_and_memory(tmp_pa
     path.write_text("".join(f"host{k}.example-{k % 1000}.org\n" for k in range(2_000_000)))
     code = f"""
 import resource, sys
-from owt_pipeline.collect.rules import blocked_domains
+from owt_pipeline.stages.collect.rules import blocked_domains
 before = resource.getrusage(resource.RUSAGE_SELF)
 domains = blocked_domains((({str(path)!r}, ""),), False)
 after = resource.getrusage(resource.RUSAGE_SELF)

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 import zstandard
 
-from owt_pipeline.collect.options import Options
-from owt_pipeline.collect.sample import forecast
-from owt_pipeline.collect.stage import STAGE
+from owt_pipeline.stages.collect.options import Options
+from owt_pipeline.stages.collect.sample import forecast
+from owt_pipeline.stages.collect.stage import STAGE
 from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.collect.collecting import collect
 

@@ -18,14 +18,14 @@ from typing import Any
 import pytest
 import zstandard
 
-from owt_pipeline.collect.options import Options
-from owt_pipeline.collect.stage import STAGE
 from owt_pipeline.commands.history import asked_for, history, readers_of
 from owt_pipeline.commands.verify import verify
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.urls import canonical_url, host_of, url_id
+from owt_pipeline.stages.collect.options import Options
+from owt_pipeline.stages.collect.stage import STAGE
 from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.collect.collecting import Collected, collect, collected, start
 from tests.owt_pipeline.engine.test_graph import ELSEWHERE

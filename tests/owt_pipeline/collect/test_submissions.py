@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from owt_pipeline.collect.rules import Rules
-from owt_pipeline.collect.submissions import ROWS, RowMaker, read_block
 from owt_pipeline.formats.lines import Block
 from owt_pipeline.formats.urls import url_id
+from owt_pipeline.stages.collect.rules import Rules
+from owt_pipeline.stages.collect.submissions import ROWS, RowMaker, read_block
 
 LINK = {
     "id": "abc1",

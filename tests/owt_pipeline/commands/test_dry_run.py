@@ -15,10 +15,10 @@ from owt_pipeline.commands.dry_run import Asked, asked_of_sources, shares_of_sou
 from owt_pipeline.commands.estimate import SHIPPED, SHIPPED_RATES, duration, rate_of, size
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.fetch.stage import STAGE, Options
 from owt_pipeline.formats.warc import response_record
 from owt_pipeline.ledger.plan import Finished, Plan, prepare
 from owt_pipeline.stages import ORDER
+from owt_pipeline.stages.fetch.stage import STAGE, Options
 from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.fetch.archive_server import ArchiveServer, capture_row
 from tests.owt_pipeline.fetch.columnar import INDEX, filler, publish, table

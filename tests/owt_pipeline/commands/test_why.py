@@ -22,7 +22,7 @@ from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.formats.urls import url_id
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import Outcome, rejects_batch
-from owt_pipeline.report.side_by_side import side_by_side
+from owt_pipeline.stages.report.side_by_side import side_by_side
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
 from tests.owt_pipeline.making import Options, publish_rows, stage_that_writes

@@ -11,15 +11,15 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
-from owt_pipeline.dedupe.stage import STAGE as DEDUPE
-from owt_pipeline.dedupe.stage import Options
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.export.stage import STAGE as EXPORT
-from owt_pipeline.export.stage import ExportOptions
 from owt_pipeline.ledger.bases import pin
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.stages.dedupe.stage import STAGE as DEDUPE
+from owt_pipeline.stages.dedupe.stage import Options
+from owt_pipeline.stages.export.stage import STAGE as EXPORT
+from owt_pipeline.stages.export.stage import ExportOptions
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, option
 from schemas.manifest import Manifest

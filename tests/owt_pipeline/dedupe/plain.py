@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from owt_pipeline.dedupe.shingles import IDEOGRAPH, SEPARATOR, character_table
+from owt_pipeline.stages.dedupe.shingles import IDEOGRAPH, SEPARATOR, character_table
 
 
 def words(text: str) -> list[str]:

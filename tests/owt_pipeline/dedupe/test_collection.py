@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from owt_pipeline.dedupe import collection as module
-from owt_pipeline.dedupe.collection import Collection, read_collection, write_collection
-from owt_pipeline.dedupe.past import Corpus, Ranges
-from owt_pipeline.dedupe.stage import STAGE, Options
 from owt_pipeline.engine.phases import plan_stage
 from owt_pipeline.engine.stage import Runtime, StageRun
 from owt_pipeline.errors import UserError
 from owt_pipeline.ledger import commit
 from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.stages.dedupe import collection as module
+from owt_pipeline.stages.dedupe.collection import Collection, read_collection, write_collection
+from owt_pipeline.stages.dedupe.past import Corpus, Ranges
+from owt_pipeline.stages.dedupe.stage import STAGE, Options
 from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.dedupe.corpora import write_clean
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from owt_pipeline.dedupe import components
-from owt_pipeline.dedupe.components import Candidates, find_candidates, forest_of
+from owt_pipeline.stages.dedupe import components
+from owt_pipeline.stages.dedupe.components import Candidates, find_candidates, forest_of
 
 NODES = 1001
 EDGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=80)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from owt_pipeline.dedupe import chain, collection, past, shingles, stage, verification
 from owt_pipeline.errors import UserError
 from owt_pipeline.ledger import commit
+from owt_pipeline.stages.dedupe import chain, collection, past, shingles, stage, verification
 from tests.owt_pipeline.dedupe.corpora import corpus_with_copies, dedupe, prose, write_clean
 
 

@@ -18,15 +18,15 @@ from hypothesis import strategies as st
 
 from owt_pipeline.commands.history import asked_for, history, readers_of
 from owt_pipeline.commands.verify import verify
-from owt_pipeline.dedupe import past, stage
-from owt_pipeline.dedupe.past import Corpus, Ranges, write_section
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
-from owt_pipeline.export.stage import STAGE as EXPORT
-from owt_pipeline.export.stage import ExportOptions
 from owt_pipeline.ledger.bases import pin
 from owt_pipeline.ledger.dataset import read_manifest
+from owt_pipeline.stages.dedupe import past, stage
+from owt_pipeline.stages.dedupe.past import Corpus, Ranges, write_section
+from owt_pipeline.stages.export.stage import STAGE as EXPORT
+from owt_pipeline.stages.export.stage import ExportOptions
 from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.dedupe import plain
 from tests.owt_pipeline.dedupe.corpora import (

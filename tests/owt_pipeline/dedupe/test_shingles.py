@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from owt_pipeline.dedupe.shingles import Words, find_words, fold, hash_texts, shingle
+from owt_pipeline.stages.dedupe.shingles import Words, find_words, fold, hash_texts, shingle
 from tests.owt_pipeline.dedupe import plain
 
 WORDS = ["a", "b", "ab", "ba", "aa", "Ä", "漢", "eightlet", "nineletter", "sixteenletters16", "x" * 63, "x" * 64]

@@ -13,9 +13,9 @@ from datasketch.lsh import _optimal_param
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from owt_pipeline.dedupe.components import forest_of
-from owt_pipeline.dedupe.sketches import Banding, band_hashes, choose_banding, signatures, star_edges
 from owt_pipeline.errors import UserError
+from owt_pipeline.stages.dedupe.components import forest_of
+from owt_pipeline.stages.dedupe.sketches import Banding, band_hashes, choose_banding, signatures, star_edges
 
 
 @pytest.mark.parametrize("false_negative_weight", [0.001, 0.5, 0.9, 0.999])

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from owt_pipeline.dedupe import chain
 from owt_pipeline.errors import UserError
+from owt_pipeline.stages.dedupe import chain
 from tests.owt_pipeline.dedupe import plain
 from tests.owt_pipeline.dedupe.corpora import (
     corpus_with_copies,

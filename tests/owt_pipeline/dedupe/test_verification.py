@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from owt_pipeline.dedupe import verification
-from owt_pipeline.dedupe.shingles import mix
-from owt_pipeline.dedupe.verification import CANDIDATES, Decisions, PrefixIndex, Verifier
+from owt_pipeline.stages.dedupe import verification
+from owt_pipeline.stages.dedupe.shingles import mix
+from owt_pipeline.stages.dedupe.verification import CANDIDATES, Decisions, PrefixIndex, Verifier
 
 SETS = st.lists(st.frozensets(st.integers(0, 25), min_size=1, max_size=12), min_size=1, max_size=14)
 

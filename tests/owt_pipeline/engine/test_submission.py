@@ -9,7 +9,6 @@ from dataclasses import replace
 import grpc
 import pytest
 
-from owt_pipeline.collect.options import Options
 from owt_pipeline.engine.submission import (
     CACHE_MILLISECONDS,
     JobLost,
@@ -20,6 +19,7 @@ from owt_pipeline.engine.submission import (
 from owt_pipeline.engine.workers import WorkerError
 from owt_pipeline.errors import UsageError, UserError
 from owt_pipeline.ledger.plan import version_skew, versions_of_everything
+from owt_pipeline.stages.collect.options import Options
 from owt_pipeline.storage.folder import Storage
 from tests.servers.process import free_port
 

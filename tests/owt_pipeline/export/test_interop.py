@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
-from owt_pipeline.export.card import card
+from owt_pipeline.stages.export.card import card
 from schemas import DATASETS
 from schemas.manifest import Counts
 from tests.owt_pipeline.runs import manifest_of, table_of

@@ -9,8 +9,8 @@ import pytest
 
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.export.stage import STAGE, ExportOptions
 from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.stages.export.stage import STAGE, ExportOptions
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import Manifest
 from tests.owt_pipeline.dedupe.corpora import corpus_with_copies, dedupe, write_clean

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.extraction_model.examples import without_formulas
-from owt_pipeline.extract.blocks import HEADING, ITEM, PREFORMATTED, ROW, Block, read_blocks
-from owt_pipeline.extract.names import CHROME
-from owt_pipeline.extract.tree import parse
+from owt_pipeline.stages.extract.blocks import HEADING, ITEM, PREFORMATTED, ROW, Block, read_blocks
+from owt_pipeline.stages.extract.names import CHROME
+from owt_pipeline.stages.extract.tree import parse
 
 
 def blocks(html: str) -> list[Block]:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from owt_pipeline.extract.charset import decode, lookup
+from owt_pipeline.stages.extract.charset import decode, lookup
 
 GERMAN = "Größe und Übermut tun selten gut, sagte der Bär. "
 RUSSIAN = "Съешь же ещё этих мягких французских булок да выпей чаю. " * 5

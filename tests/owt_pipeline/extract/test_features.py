@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.extraction_model.examples import name_words
-from owt_pipeline.extract.blocks import read_blocks
-from owt_pipeline.extract.features import PageView, view
-from owt_pipeline.extract.head import read_head
-from owt_pipeline.extract.model import Odds, contextual, expected_f1, lexical
-from owt_pipeline.extract.tree import parse
+from owt_pipeline.stages.extract.blocks import read_blocks
+from owt_pipeline.stages.extract.features import PageView, view
+from owt_pipeline.stages.extract.head import read_head
+from owt_pipeline.stages.extract.model import Odds, contextual, expected_f1, lexical
+from owt_pipeline.stages.extract.tree import parse
 
 PROSE = "The quick brown fox jumps over the lazy dog, and then it rests beneath a tree for quite a while. "
 OTHER = "Hares sleep in a hollow that they make in the grass, with both their eyes open and ears laid back. "

@@ -14,10 +14,10 @@ import pytest
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
-from owt_pipeline.extract.extractor import Extracted, Page, Settings
-from owt_pipeline.extract.options import Options
-from owt_pipeline.extract.stage import STAGE
 from owt_pipeline.ledger.dataset import DatasetReader, require_manifest
+from owt_pipeline.stages.extract.extractor import Extracted, Page, Settings
+from owt_pipeline.stages.extract.options import Options
+from owt_pipeline.stages.extract.stage import STAGE
 from owt_pipeline.storage.folder import Storage
 
 HTML = "text/html; charset=utf-8"
@@ -193,7 +193,7 @@ def test_page_that_evades_its_cpu_limit_is_stopped_by_wall_clock(
     name = "deaf_extractor"
     (tmp_path / f"{name}.py").write_text(Path(__file__).read_text())
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr("owt_pipeline.extract.pages._LEAST_SECONDS", 10.0)
+    monkeypatch.setattr("owt_pipeline.stages.extract.pages._LEAST_SECONDS", 10.0)
     pages = {f"http://h/{i}": (b"<p>deaf</p>" if i == 2 else b"<p>fine</p>", HTML) for i in range(6)}
     pages_writer(tmp_path, pages, 1)
     results = extract(tmp_path, pages, 3, extractor=f"{name}:misbehaving", page_cpu_seconds=0.1)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.extraction_model.labelled_pages import read_labelled
-from owt_pipeline.extract.blocks import HEADING, PARAGRAPH, Block
-from owt_pipeline.extract.extractor import Extracted, Page, Settings, load
-from owt_pipeline.extract.main_content import without_notice
+from owt_pipeline.stages.extract.blocks import HEADING, PARAGRAPH, Block
+from owt_pipeline.stages.extract.extractor import Extracted, Page, Settings, load
+from owt_pipeline.stages.extract.main_content import without_notice
 
 SENTENCE = "The quick brown fox jumps over the lazy dog, and then it rests beneath a tree for a while. "
 P = f"<p>{SENTENCE * 3}</p>"

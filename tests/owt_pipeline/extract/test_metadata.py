@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from owt_pipeline.extract.extractor import Extracted
-from owt_pipeline.extract.head import read_head
-from owt_pipeline.extract.metadata import read_metadata
-from owt_pipeline.extract.tree import parse
+from owt_pipeline.stages.extract.extractor import Extracted
+from owt_pipeline.stages.extract.head import read_head
+from owt_pipeline.stages.extract.metadata import read_metadata
+from owt_pipeline.stages.extract.tree import parse
 
 FETCHED_AT = 1_577_836_800  # 2020-01-01
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from lxml import etree
 
-from owt_pipeline.extract.extractor import Page, Settings, load
+from owt_pipeline.stages.extract.extractor import Page, Settings, load
 
 FETCHED_AT = 1_767_225_600
 HEADINGS = (

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from fastwarc.warc import ArchiveIterator
 
-from owt_pipeline.extract.charset import decode
-from owt_pipeline.extract.not_pages import MAX_WORDS, what_instead
-from owt_pipeline.extract.options import Options
-from owt_pipeline.extract.pages import Found, Rejected, extract_body, load_extractor
+from owt_pipeline.stages.extract.charset import decode
+from owt_pipeline.stages.extract.not_pages import MAX_WORDS, what_instead
+from owt_pipeline.stages.extract.options import Options
+from owt_pipeline.stages.extract.pages import Found, Rejected, extract_body, load_extractor
 
 MISSING = "<p>Sorry, the page you are looking for could not be found.</p><p>Search:</p>"
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from owt_pipeline.extract.blocks import read_blocks
-from owt_pipeline.extract.rendering import markdown, plain_text
-from owt_pipeline.extract.tree import parse
+from owt_pipeline.stages.extract.blocks import read_blocks
+from owt_pipeline.stages.extract.rendering import markdown, plain_text
+from owt_pipeline.stages.extract.tree import parse
 
 
 def read(html: str) -> str:

@@ -16,14 +16,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from owt_pipeline.errors import UserError
-from owt_pipeline.fetch import addresses as addresses_module
-from owt_pipeline.fetch.addresses import Addresses, BlockedAddress, CheckingResolver, Rule, is_public, parse_rules
-from owt_pipeline.fetch.answers import Received
-from owt_pipeline.fetch.live import redirect_target, requested_url
-from owt_pipeline.fetch.manners import Failed, retry_after, robots_token
 from owt_pipeline.formats.captures import captures
 from owt_pipeline.formats.urls import BadURL, canonical_url, requested
 from owt_pipeline.formats.warc import response_record
+from owt_pipeline.stages.fetch import addresses as addresses_module
+from owt_pipeline.stages.fetch.addresses import (
+    Addresses,
+    BlockedAddress,
+    CheckingResolver,
+    Rule,
+    is_public,
+    parse_rules,
+)
+from owt_pipeline.stages.fetch.answers import Received
+from owt_pipeline.stages.fetch.live import redirect_target, requested_url
+from owt_pipeline.stages.fetch.manners import Failed, retry_after, robots_token
 from schemas import Reason
 
 PRIVATE = [

@@ -23,9 +23,9 @@ from fastwarc.warc import ArchiveIterator
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
-from owt_pipeline.fetch.stage import STAGE, Options
 from owt_pipeline.formats.urls import BadURL, canonical_url
 from owt_pipeline.formats.warc import gzip_member, response_record
+from owt_pipeline.stages.fetch.stage import STAGE, Options
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.archive_server import Answer, ArchiveServer, capture_row
@@ -342,7 +342,7 @@ def test_after_a_kill_only_records_in_flight_are_read_again(archive: ArchiveServ
         "from owt_pipeline.engine.runner import run_stage\n"
         "from owt_pipeline.engine.stage import Runtime\n"
         "from owt_pipeline.storage.folder import Storage\n"
-        "from owt_pipeline.fetch.stage import STAGE, Options\n"
+        "from owt_pipeline.stages.fetch.stage import STAGE, Options\n"
         "given = json.loads(sys.argv[2])\n"
         "given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}\n"
         "run_stage(STAGE, Options(sources=('commoncrawl',), cc_delay=0.0, cc_connections=2, **given), "

@@ -12,18 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from owt_pipeline.errors import UserError
-from owt_pipeline.fetch import cc_join
-from owt_pipeline.fetch.cc_index import IndexReader, groups_of, plan_ranges, read_footer, root_of
-from owt_pipeline.fetch.cc_join import (
+from owt_pipeline.formats.urls import canonical_url, url_id
+from owt_pipeline.stages.fetch import cc_join
+from owt_pipeline.stages.fetch.cc_index import IndexReader, groups_of, plan_ranges, read_footer, root_of
+from owt_pipeline.stages.fetch.cc_join import (
     CAPTURES_KEPT,
     WANTED_WITH,
     captures_by_url,
     join,
     wanted_keys,
 )
-from owt_pipeline.fetch.cc_records import _Try, grouped
-from owt_pipeline.fetch.lookups import Capture
-from owt_pipeline.formats.urls import canonical_url, url_id
+from owt_pipeline.stages.fetch.cc_records import _Try, grouped
+from owt_pipeline.stages.fetch.lookups import Capture
 from tests.owt_pipeline.fetch.columnar import parquet, row, table
 
 

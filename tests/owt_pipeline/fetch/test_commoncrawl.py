@@ -21,11 +21,11 @@ from owt_pipeline.commands.estimate import LOOKUPS_OF_FOUND
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
-from owt_pipeline.fetch.commoncrawl import CdxClient, Collection, parse_collections
-from owt_pipeline.fetch.lookups import BadIndex, Capture, Found, parse_captures
-from owt_pipeline.fetch.sources import Crawl
-from owt_pipeline.fetch.stage import STAGE, Options
 from owt_pipeline.formats.warc import gzip_member, response_record, single_member
+from owt_pipeline.stages.fetch.commoncrawl import CdxClient, Collection, parse_collections
+from owt_pipeline.stages.fetch.lookups import BadIndex, Capture, Found, parse_captures
+from owt_pipeline.stages.fetch.sources import Crawl
+from owt_pipeline.stages.fetch.stage import STAGE, Options
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.archive_server import Answer, ArchiveServer, capture_row
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses, why_fetched

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from owt_pipeline.fetch.connections import MAX_HEAD_BYTES, ResponseReader
 from owt_pipeline.formats.messages import BadMessage, TooLarge, decode_body
+from owt_pipeline.stages.fetch.connections import MAX_HEAD_BYTES, ResponseReader
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n"
 

@@ -18,9 +18,9 @@ from owt_pipeline.commands.verify import verify
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
-from owt_pipeline.fetch.stage import STAGE, Options
 from owt_pipeline.formats.captures import Broken, Capture, captures
 from owt_pipeline.formats.warc import gzip_member, read_record, response_record, single_member
+from owt_pipeline.stages.fetch.stage import STAGE, Options
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.conftest import write_urls_to

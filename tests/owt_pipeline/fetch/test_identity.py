@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.fetch.stage import STAGE, Options
 from owt_pipeline.formats.urls import canonical_url
+from owt_pipeline.stages.fetch.stage import STAGE, Options
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, PAGE, BadServer, Request
 from tests.owt_pipeline.fetch.reading import reader, responses
 from tests.owt_pipeline.fetch.test_live import fetch, serve

@@ -17,15 +17,15 @@ from hypothesis import strategies as st
 
 from owt_pipeline.engine.stage import Runtime, StageRun
 from owt_pipeline.errors import UserError
-from owt_pipeline.fetch import journal as journal_module
-from owt_pipeline.fetch.answers import Answer, NoPage, Page
-from owt_pipeline.fetch.journal import Claim, Journal, SegmentWriter
-from owt_pipeline.fetch.shards import fetch_part
-from owt_pipeline.fetch.stage import STAGE, Options
 from owt_pipeline.formats.warc import response_record
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.plan import Plan
+from owt_pipeline.stages.fetch import journal as journal_module
+from owt_pipeline.stages.fetch.answers import Answer, NoPage, Page
+from owt_pipeline.stages.fetch.journal import Claim, Journal, SegmentWriter
+from owt_pipeline.stages.fetch.shards import fetch_part
+from owt_pipeline.stages.fetch.stage import STAGE, Options
 from owt_pipeline.storage.disk import Process, this_process
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, Reason

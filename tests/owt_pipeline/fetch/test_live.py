@@ -29,8 +29,8 @@ from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.engine.workers import WorkerError
 from owt_pipeline.errors import UserError
-from owt_pipeline.fetch.stage import STAGE, Options
 from owt_pipeline.formats.warc import Response
+from owt_pipeline.stages.fetch.stage import STAGE, Options
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, PAGE, BadServer, Request, Way
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses

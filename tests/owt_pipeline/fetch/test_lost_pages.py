@@ -12,7 +12,7 @@ import pytest
 from owt_pipeline.commands.datasets import discard
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
-from owt_pipeline.fetch.stage import STAGE, Options
+from owt_pipeline.stages.fetch.stage import STAGE, Options
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
 from tests.owt_pipeline.fetch.reading import responses
 from tests.owt_pipeline.fetch.test_live import fetch, serve

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.fetch.answers import Received
-from owt_pipeline.fetch.manners import Cookies, Gates, Slots
+from owt_pipeline.stages.fetch.answers import Received
+from owt_pipeline.stages.fetch.manners import Cookies, Gates, Slots
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
 from tests.owt_pipeline.fetch.reading import rejects, responses
 from tests.owt_pipeline.fetch.test_live import fetch, outcome, page, serve

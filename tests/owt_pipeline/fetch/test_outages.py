@@ -12,7 +12,7 @@ import pytest
 
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
-from owt_pipeline.fetch import live
+from owt_pipeline.stages.fetch import live
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
 from tests.owt_pipeline.fetch.reading import rejects
 from tests.owt_pipeline.fetch.test_live import fetch, page, serve

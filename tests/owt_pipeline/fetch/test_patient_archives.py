@@ -13,8 +13,8 @@ import pytest
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
-from owt_pipeline.fetch.stage import STAGE, Options
 from owt_pipeline.formats.warc import response_record
+from owt_pipeline.stages.fetch.stage import STAGE, Options
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.archive_server import Answer, ArchiveServer, Way, capture_row
 from tests.owt_pipeline.fetch.columnar import INDEX, publish, row, table

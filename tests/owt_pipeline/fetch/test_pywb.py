@@ -11,7 +11,7 @@ from fastwarc.warc import ArchiveIterator
 
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.fetch.stage import STAGE, Options
+from owt_pipeline.stages.fetch.stage import STAGE, Options
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.archive_server import Answer, ArchiveServer
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses

@@ -17,11 +17,11 @@ import pytest
 
 from owt_pipeline.engine import workers
 from owt_pipeline.engine.workers import WorkerError
-from owt_pipeline.fetch import recorder as recorder_module
-from owt_pipeline.fetch.answers import NoPage, Page, Received
-from owt_pipeline.fetch.journal import Journal
-from owt_pipeline.fetch.live import Fetched
-from owt_pipeline.fetch.recorder import Recorder, Recording, start_recording
+from owt_pipeline.stages.fetch import recorder as recorder_module
+from owt_pipeline.stages.fetch.answers import NoPage, Page, Received
+from owt_pipeline.stages.fetch.journal import Journal
+from owt_pipeline.stages.fetch.live import Fetched
+from owt_pipeline.stages.fetch.recorder import Recorder, Recording, start_recording
 from owt_pipeline.storage.folder import Storage
 from schemas import Reason
 from tests.conftest import REPOSITORY

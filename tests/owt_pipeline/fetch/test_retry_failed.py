@@ -14,8 +14,8 @@ import pytest
 
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
-from owt_pipeline.fetch.retried import Outcomes
 from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.stages.fetch.retried import Outcomes
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.archive_server import Answer, ArchiveServer
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request

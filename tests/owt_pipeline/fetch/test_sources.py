@@ -17,10 +17,10 @@ from owt_pipeline.engine.phases import finished_output
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
-from owt_pipeline.fetch.sources import rows_by_host
-from owt_pipeline.fetch.stage import STAGE, Options
 from owt_pipeline.formats.warc import response_record
 from owt_pipeline.ledger.dataset import read_manifest
+from owt_pipeline.stages.fetch.sources import rows_by_host
+from owt_pipeline.stages.fetch.stage import STAGE, Options
 from tests.owt_pipeline.fetch.archive_server import ArchiveServer, capture_row
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
 from tests.owt_pipeline.fetch.reading import reader, rejects, why_fetched

@@ -17,9 +17,9 @@ from owt_pipeline.engine import workers
 from owt_pipeline.engine.parts import Work
 from owt_pipeline.engine.phases import plan_stage, publish_stage
 from owt_pipeline.engine.stage import Runtime, StageRun
-from owt_pipeline.fetch import journal, recorder
-from owt_pipeline.fetch.stage import STAGE, Options
 from owt_pipeline.ledger.dataset import require_manifest
+from owt_pipeline.stages.fetch import journal, recorder
+from owt_pipeline.stages.fetch.stage import STAGE, Options
 from owt_pipeline.storage import disk
 from owt_pipeline.storage.folder import Storage
 from tests.conftest import REPOSITORY

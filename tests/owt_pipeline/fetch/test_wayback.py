@@ -26,13 +26,13 @@ from hypothesis import strategies as st
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
-from owt_pipeline.fetch import journal, wayback
-from owt_pipeline.fetch.journal import Claim
-from owt_pipeline.fetch.lookups import BadIndex, parse_captures
-from owt_pipeline.fetch.recorder import Recorder
-from owt_pipeline.fetch.stage import STAGE, Options
-from owt_pipeline.fetch.surt import surt_key
-from owt_pipeline.fetch.wayback import WaybackClient, original_headers
+from owt_pipeline.stages.fetch import journal, wayback
+from owt_pipeline.stages.fetch.journal import Claim
+from owt_pipeline.stages.fetch.lookups import BadIndex, parse_captures
+from owt_pipeline.stages.fetch.recorder import Recorder
+from owt_pipeline.stages.fetch.stage import STAGE, Options
+from owt_pipeline.stages.fetch.surt import surt_key
+from owt_pipeline.stages.fetch.wayback import WaybackClient, original_headers
 from owt_pipeline.storage.disk import this_process
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import Manifest

@@ -25,11 +25,11 @@ from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.urls import canonical_url, url_id
-from owt_pipeline.import_text import records, stage
-from owt_pipeline.import_text.records import MAX_RECORD_BYTES, open_decompressed, read_records
-from owt_pipeline.import_text.stage import STAGE, ImportOptions
 from owt_pipeline.ledger import exchange
 from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.stages.import_text import records, stage
+from owt_pipeline.stages.import_text.records import MAX_RECORD_BYTES, open_decompressed, read_records
+from owt_pipeline.stages.import_text.stage import STAGE, ImportOptions
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
 from schemas.manifest import Manifest

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from owt_pipeline.collect import stage as collect
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.ledger import exchange
 from owt_pipeline.ledger.exchange import Slice, SliceWriter, joined, read_index, read_slices
+from owt_pipeline.stages.collect import stage as collect
 from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.runs import differing
 

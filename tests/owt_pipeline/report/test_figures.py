@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
-from owt_pipeline.clean.filters import FILTERS
 from owt_pipeline.formats.encoding import tiktoken_encoding as tiktoken
-from owt_pipeline.report.comparisons import rank_correlation, site_of
-from owt_pipeline.report.figures import realised_mixture
+from owt_pipeline.stages.clean.filters import FILTERS
+from owt_pipeline.stages.report.comparisons import rank_correlation, site_of
+from owt_pipeline.stages.report.figures import realised_mixture
 
 
 def test_the_funnel_is_what_the_files_hold(stats: dict[str, Any], sql: Callable) -> None:

@@ -12,11 +12,11 @@ from jsonschema import validate
 
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.report.stage import STAGE as REPORT
-from owt_pipeline.report.stage import Options
+from owt_pipeline.stages.report.stage import STAGE as REPORT
+from owt_pipeline.stages.report.stage import Options
+from owt_pipeline.stages.tokenize.stage import STAGE as TOKENIZE
+from owt_pipeline.stages.tokenize.stage import TokenizeOptions
 from owt_pipeline.storage.folder import Storage
-from owt_pipeline.tokenize.stage import STAGE as TOKENIZE
-from owt_pipeline.tokenize.stage import TokenizeOptions
 from schemas.stats import stats_schema
 from tests.owt_pipeline.dedupe.corpora import make_month, prose
 

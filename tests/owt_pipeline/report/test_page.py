@@ -14,7 +14,7 @@ from typing import Any
 import PIL.Image
 import pytest
 
-from owt_pipeline.report.page import HINTS, largest_losses, size, stages
+from owt_pipeline.stages.report.page import HINTS, largest_losses, size, stages
 from schemas import Reason
 from tests.owt_pipeline.report.browser import Browser
 

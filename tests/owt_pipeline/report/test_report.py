@@ -23,12 +23,12 @@ from owt_pipeline.engine.phases import log_entry
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
-from owt_pipeline.report import measures, tables
-from owt_pipeline.report.comparisons import read_reference
-from owt_pipeline.report.figures import times
-from owt_pipeline.report.stage import STAGE, Options
-from owt_pipeline.report.tables import open_tables
 from owt_pipeline.stages import load
+from owt_pipeline.stages.report import measures, tables
+from owt_pipeline.stages.report.comparisons import read_reference
+from owt_pipeline.stages.report.figures import times
+from owt_pipeline.stages.report.stage import STAGE, Options
+from owt_pipeline.stages.report.tables import open_tables
 from owt_pipeline.storage.folder import Storage
 from schemas.reference import stats_reference
 from schemas.stats import Stats, stats_schema
@@ -101,7 +101,7 @@ def test_what_does_not_fit_into_memory_is_spilled_and_comes_to_the_same_rows(tmp
 def test_the_tables_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     code = (
         "import sys\nfrom owt_pipeline.storage.folder import Storage\n"
-        "from owt_pipeline.report.tables import open_tables\n"
+        "from owt_pipeline.stages.report.tables import open_tables\n"
         "with open_tables({}, Storage(sys.argv[1]), [], {}):\n"
         "    print('open', flush=True)\n"
         "    sys.stdin.read()\n"

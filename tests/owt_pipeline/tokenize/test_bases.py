@@ -13,8 +13,8 @@ from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.encoding import gpt2_tokenizer_json
 from owt_pipeline.ledger.bases import pin
+from owt_pipeline.stages.tokenize.stage import STAGE, TokenizeOptions
 from owt_pipeline.storage.folder import Storage
-from owt_pipeline.tokenize.stage import STAGE, TokenizeOptions
 from schemas.datasets import is_validation
 from tests.owt_pipeline.dedupe.corpora import make_month
 from tests.owt_pipeline.runs import manifest_of, snapshot

@@ -19,8 +19,8 @@ from owt_pipeline.errors import UserError
 from owt_pipeline.formats import encoding as encodings
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader, Outcome
+from owt_pipeline.stages.tokenize.stage import STAGE, TokenizeOptions
 from owt_pipeline.storage.folder import Storage
-from owt_pipeline.tokenize.stage import STAGE, TokenizeOptions
 from schemas import DATASETS
 from schemas.manifest import Manifest
 from tests.owt_pipeline.making import write_dataset

@@ -1,0 +1,93 @@
+"""clean: repair and filter each document."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
+from owt_pipeline.errors import UsageError
+from owt_pipeline.ledger.commit import ShardWriter
+from owt_pipeline.ledger.exchange import Slice
+from owt_pipeline.stages.clean.options import Options
+from owt_pipeline.storage.folder import expand_globs
+from schemas.settings import did_you_mean
+
+if TYPE_CHECKING:
+    from owt_pipeline.stages.clean.contamination import EvaluationSets
+
+
+def checked_sets(options: Options) -> EvaluationSets | None:
+    """The evaluation sets of the options; raises UsageError for invalid options, UserError for an unreadable file."""
+    from owt_pipeline.stages.clean.contamination import n_grams_of
+    from owt_pipeline.stages.clean.documents import ALL, known_languages
+
+    asked = set(options.languages) - {ALL, "en"}
+    if asked and (unknown := sorted(asked - set(known_languages()))):  # loads the model
+        raise UsageError(
+            f"languages: {unknown[0]!r} is not a known language{did_you_mean(unknown[0], known_languages())}"
+        )
+    changing = [name for name in ("mask_addresses", "uncurl_quotes") if getattr(options, name)]
+    changing += ["the filter c4"] if "c4" in options.filters else []
+    if options.unaltered and changing:
+        raise UsageError(f"unaltered keeps text as it is, but {changing[0]} changes it; turn one of them off")
+    if (sets := _evaluation_sets(options)) is not None:
+        n_grams_of(sets)  # report an unreadable file here, not in a worker
+    return sets
+
+
+def clean_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+    from owt_pipeline.stages.clean.documents import clean_batch
+
+    clean = partial(clean_batch, options=run.options, sets=_evaluation_sets(run.options))
+    run.map_batches(shard, writer, clean, rows=64)
+
+
+def _evaluation_sets(options: Options) -> EvaluationSets | None:
+    from owt_pipeline.stages.clean.contamination import evaluation_sets
+
+    if not options.decontaminate:
+        return None
+    return evaluation_sets(expand_globs(options.decontaminate, "decontaminate"), options.decontaminate_words)
+
+
+class Clean(Stage):
+    """Repair each document's text, title, author and site name; reject documents in other languages, of the wrong
+    length, or failing a filter.
+    """
+
+    name = "clean"
+    inputs = ("documents",)
+    output = "clean"
+    options = Options
+    version = 8
+    libraries = ("ftfy", "py3langid", "tiktoken")
+    steps = (Step(clean_shard, rows=rows_of_input, spread="batches"),)
+    shard_local = True
+    example = "owt clean --workdir run --languages en --min_tokens 128"
+
+    def sources(self, options: Options) -> list[dict[str, Any]]:
+        """Names and digests of the evaluation sets; a name's extension says how its file is read.
+
+        Checks the options too, so that a mistake is found before the stages that come first.
+        """
+        if (sets := checked_sets(options)) is None:
+            return []
+        files = zip(sets.uris, sets.digests, strict=True)
+        return [{"kind": "evaluation", "name": uri.rpartition("/")[2], "sha256": digest} for uri, digest in files]
+
+    def preload(self, options: Options) -> Sequence[str]:
+        return (
+            "owt_pipeline.stages.clean.documents:known_languages",
+            "owt_pipeline.formats.encoding:tiktoken_encoding",
+        )
+
+    def prepare(self, run: StageRun) -> None:
+        from owt_pipeline.stages.clean.documents import describe_signals
+
+        options: Options = run.options
+        run.properties["signals"] = describe_signals(options.filters, options.measured_share)
+
+
+STAGE = Clean()

@@ -1,0 +1,189 @@
+"""The rules that accept or reject a single submission. Scores are judged later, by URL."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib.resources import files
+from itertools import chain
+
+import numpy as np
+import xxhash
+
+from owt_pipeline.errors import UserError
+from owt_pipeline.formats.lines import LineReader
+from owt_pipeline.formats.urls import BadURL, canonicalize, host_of
+from owt_pipeline.storage.folder import open_source
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What is rejected; small, as it is sent to worker processes with each block.
+
+    Attributes:
+      over_18: keep submissions marked as over 18.
+      allow_subreddits: if any, submissions elsewhere are rejected; in lower case.
+      deny_subreddits: submissions there are rejected; in lower case.
+      deny_domains: domains that are rejected with their subdomains.
+      blocked_domain_files: (path, digest) of lists of such domains; a list with another digest is read again.
+      extensions: file extensions, in addition to the built-in ones.
+      built_in: whether the built-in lists of media hosts and extensions apply.
+    """
+
+    over_18: bool = False
+    allow_subreddits: frozenset[str] = frozenset()
+    deny_subreddits: frozenset[str] = frozenset()
+    deny_domains: tuple[str, ...] = ()
+    blocked_domain_files: tuple[tuple[str, str], ...] = ()
+    extensions: tuple[str, ...] = ()
+    built_in: bool = True
+
+    @property
+    def domains(self) -> DomainSet:
+        return blocked_domains(self.blocked_domain_files, self.built_in, self.deny_domains)
+
+    @property
+    def blocked_extensions(self) -> frozenset[str]:
+        return blocked_extensions(self.extensions, self.built_in)
+
+    def blocked_extension(self, canonical: str) -> str | None:
+        """The blocked extension of a canonical URL; None if it has none, or is a page in spite of it."""
+        extension = extension_of(canonical)
+        if extension not in self.blocked_extensions or is_page(canonical):
+            return None
+        return extension
+
+    def blocks_subreddit(self, subreddit: str | None) -> bool:
+        name = (subreddit or "").lower()
+        return name in self.deny_subreddits or bool(self.allow_subreddits and name not in self.allow_subreddits)
+
+
+class DomainSet:
+    """A set of domains, which include their subdomains, and of exact hosts, written as `=HOST`.
+
+    It takes 8 bytes per entry, so that each worker can hold lists of millions.
+    """
+
+    def __init__(self, entries: Iterable[str]):
+        hashes = np.fromiter((xxhash.xxh3_64_intdigest(entry.encode()) for entry in entries), np.uint64)
+        self._hashes = np.unique(hashes)
+
+    def __len__(self) -> int:
+        return len(self._hashes)
+
+    def match(self, host: str) -> str | None:
+        """The entry that matches `host`: the shortest domain, else the host itself as `=HOST`, else None.
+
+        A domain matches as a suffix of complete labels.
+        """
+        labels = host.split(".")
+        entries = [".".join(labels[start:]) for start in range(len(labels) - 1, -1, -1)] + [f"={host}"]
+        hashes = np.array([xxhash.xxh3_64_intdigest(entry.encode()) for entry in entries], np.uint64)
+        places = np.searchsorted(self._hashes, hashes)
+        for entry, value, place in zip(entries, hashes, places, strict=True):
+            if place < len(self._hashes) and self._hashes[place] == value:
+                return entry
+        return None
+
+
+@lru_cache(2)  # millions of lines, for each block; a process works on one run at a time
+def blocked_domains(lists: tuple[tuple[str, str], ...], built_in: bool, further: tuple[str, ...] = ()) -> DomainSet:
+    """The domains and hosts in files, one per line, in the built-in list, and `further` ones; `lists`: (path, digest).
+
+    A domain includes its subdomains (`example.com`, `*.example.com`, `||example.com^`); `=example.com` is only that
+    host, and so is a line of `/etc/hosts`. Blank lines and comments after `#` are skipped. Raises UserError for a file
+    that cannot be read.
+    """
+    entries = chain(
+        _built_in("media_domains.txt") if built_in else [],
+        (entry for domain in further for entry in _entry(domain.encode())),
+        (entry for path, _ in lists for entry in _entries(path)),
+    )
+    return DomainSet(entries)
+
+
+@lru_cache(2)
+def blocked_extensions(extensions: tuple[str, ...], built_in: bool) -> frozenset[str]:
+    """The extensions given, with or without a dot, and those of the built-in list; in lower case without a dot."""
+    own = _built_in("media_extensions.txt") if built_in else []
+    return frozenset([*own, *(extension.lower().lstrip(".") for extension in extensions)])
+
+
+def extension_of(canonical: str) -> str:
+    """The file extension of a canonical URL's path in lower case, without its dot; "" if it has none.
+
+    `File:Tree.jpg` has none: in wikis it is the page about the file. `jpg:large` is `jpg`, as of Twitter's images.
+    """
+    path = _path_of(canonical)
+    _, slash, segment = path.rpartition("/")
+    name, dot, extension = segment.rpartition(".")
+    return extension.partition(":")[0].lower() if slash and dot and ":" not in name else ""
+
+
+def is_page(canonical: str) -> bool:
+    """Whether a canonical URL is a page whatever its extension: its host serves no files under such paths."""
+    path = "/" + _path_of(canonical).partition("/")[2]
+    if _WIKI_PAGE(path):
+        return True
+    of_files = _paths_of_files(host_of(canonical))
+    return of_files is not None and of_files.match(path) is None
+
+
+_WIKI_PAGE = re.compile(r".*/(?:wiki|index\.php)/[^/]+").fullmatch  # MediaWiki's files are in other folders
+
+
+def _path_of(canonical: str) -> str:
+    """Host and path of a canonical URL."""
+    return canonical[8:].partition("#")[0].partition("?")[0]
+
+
+@lru_cache(1 << 14)
+def _paths_of_files(host: str) -> re.Pattern[str] | None:
+    """The paths under which a host serves files; None for a host that may serve them under all paths."""
+    hosts, labels = _file_hosts(), host.split(".")
+    for entry in [f"={host}", *(".".join(labels[start:]) for start in range(len(labels)))]:
+        if entry in hosts:
+            return hosts[entry]
+    return None
+
+
+@cache
+def _file_hosts() -> Mapping[str, re.Pattern[str]]:
+    """The paths of files on hosts whose pages have names of files; a pattern without a match if they serve no files."""
+    lines = [line.partition(" ") for line in _built_in("file_hosts.txt")]
+    return {host: re.compile(paths or "(?!)") for host, _, paths in lines}
+
+
+def _entries(path: str) -> Iterator[str]:
+    with open_source(path) as file:
+        reader = LineReader(file)
+        for block in reader:
+            for line in block.data.split(b"\n"):
+                yield from _entry(line)
+    if reader.broken is not None:  # a part of the list would accept what the user wants to reject
+        raise UserError(f"the blocklist {path} cannot be read: {reader.broken}; give a complete file")
+
+
+def _entry(line: bytes) -> Iterator[str]:
+    words = line.partition(b"#")[0].decode("utf-8", "replace").split()
+    if not words or words[0].startswith(("!", "[")):  # comments and sections of ad blockers' lists
+        return
+    exact = words[-1].startswith("=") or (len(words) > 1 and _is_address(words[0]))
+    domain = words[-1].removeprefix("=").removeprefix("||").removesuffix("^").removeprefix("*.").strip(".")
+    with suppress(BadURL):
+        yield "=" * exact + canonicalize(f"https://{domain}/")[1]
+
+
+def _is_address(text: str) -> bool:
+    with suppress(ValueError):
+        return bool(ipaddress.ip_address(text))
+    return False
+
+
+def _built_in(name: str) -> list[str]:
+    lines = files("owt_pipeline.stages.collect").joinpath(name).read_text("utf-8").split("\n")
+    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]

@@ -1,0 +1,343 @@
+"""Rows from submissions of dumps or the API, and from lines of URL lists, before they are merged by URL.
+
+A submission is judged by its own fields, then by its URL. In the dumps, fields come and go and change their type over
+the years.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from owt_pipeline.formats.lines import Block
+from owt_pipeline.formats.urls import canonicalize_column
+from owt_pipeline.stages.collect.rules import Rules
+from owt_pipeline.stages.collect.spread import home_bucket
+from schemas import Reason
+
+ROWS = pa.schema(
+    [
+        pa.field("bucket", pa.uint32(), nullable=False),  # hash of the host, modulo the number of shards
+        pa.field("url_id", pa.uint64(), nullable=False),
+        pa.field("url", pa.string()),  # canonical; as posted if it has no canonical form
+        pa.field("posted_url", pa.string()),
+        pa.field("host", pa.string()),
+        pa.field("reason", pa.string()),  # null while the submission is wanted
+        pa.field("note", pa.string()),  # more about the reason
+        pa.field("submission_id", pa.string()),
+        pa.field("subreddit", pa.string()),
+        pa.field("title", pa.string()),
+        pa.field("score", pa.int64()),
+        pa.field("created_utc", pa.int64()),
+        pa.field("num_comments", pa.int64()),
+        pa.field("source", pa.int32(), nullable=False),  # number of the file
+        pa.field("line", pa.int64(), nullable=False),  # its line there, or record of a WARC file
+    ]
+)
+
+
+SUBMISSIONS = pa.schema(
+    [field for field in ROWS if field.name not in ("bucket", "url_id", "posted_url", "host", "source")]
+)
+"""A submission before its URL, still as posted, is judged; `reason` is from its own fields."""
+
+_OF_WANTED = ("subreddit", "title", "created_utc", "num_comments")  # kept only of submissions without a reason
+_OF_ALL = tuple(name for name in SUBMISSIONS.names if name not in _OF_WANTED)
+
+_REDDIT = "https://www.reddit.com"
+
+
+class Submission(msgspec.Struct, gc=False):
+    """The fields of a submission that are read, of any type; other fields are not parsed."""
+
+    id: Any = None
+    url: Any = None
+    is_self: Any = None
+    over_18: Any = None
+    subreddit: Any = None
+    title: Any = None
+    score: Any = None
+    created_utc: Any = None
+    num_comments: Any = None
+
+
+class FullSubmission(Submission, gc=False):
+    """A submission with further fields, read if a field that they replace is missing."""
+
+    permalink: Any = None
+    domain: Any = None
+    ups: Any = None
+    downs: Any = None
+    link_id: Any = None  # of a comment
+    body: Any = None
+
+
+_Full = Callable[[], Sequence[FullSubmission]]
+_Texts = list[str | None]  # one per record
+
+
+def read_block(block: Block, rules: Rules) -> pa.Table:
+    """The submissions of a block, of schema SUBMISSIONS; blank lines are skipped.
+
+    A line that is no JSON object, has neither id nor URL, or has no score, gets the reason `bad_line`.
+    """
+    return pa.Table.from_batches([_read_piece(piece, rules) for piece in block.pieces()])
+
+
+def _read_piece(block: Block, rules: Rules) -> pa.RecordBatch:
+    records, lines, problems = decode_block(block, Submission)
+    full = cache(lambda: decode_block(block, FullSubmission)[0])
+    reasons: _Texts = [None] * len(records)
+    notes: _Texts = [None] * len(records)
+    for i in [i for i, s in enumerate(records) if s.is_self is not False or s.over_18 is not False]:
+        s = records[i]
+        if s.is_self is True or is_true(s.is_self) or (s.is_self is None and _looks_like_self_post(full()[i])):
+            reasons[i] = Reason.SELF_POST
+        elif is_true(s.over_18) and not rules.over_18:
+            reasons[i] = Reason.OVER_18
+    if rules.allow_subreddits or rules.deny_subreddits:
+        for i, name in enumerate(texts([s.subreddit for s in records]).to_pylist()):
+            if reasons[i] is None and rules.blocks_subreddit(name):
+                reasons[i], notes[i] = Reason.BLOCKED_SUBREDDIT, name
+    for i, problem in problems.items():
+        reasons[i], notes[i] = Reason.BAD_LINE, problem
+    columns = {
+        "line": pa.array(lines),
+        "url": _urls(records, full, reasons, notes),
+        "score": _scores(records, full, reasons, notes),
+        "reason": pa.array(reasons, pa.string()),
+        "note": pa.array(notes, pa.string()),
+        "submission_id": texts([s.id for s in records]),
+        "subreddit": texts([s.subreddit for s in records]),
+        "title": texts([s.title for s in records]),
+        "created_utc": integers([s.created_utc for s in records]),
+        "num_comments": integers([s.num_comments for s in records]),
+    }
+    return pa.RecordBatch.from_arrays([columns[name] for name in SUBMISSIONS.names], schema=SUBMISSIONS)
+
+
+def _looks_like_self_post(s: FullSubmission) -> bool:
+    """For dumps without `is_self`: the domain is `self.SUBREDDIT`, or the URL is the submission's own page."""
+    if isinstance(s.domain, str) and s.domain:
+        return s.domain.startswith("self.")
+    if not (isinstance(s.permalink, str) and len(s.permalink) > 1 and isinstance(s.url, str)):
+        return False
+    return "reddit.com/" in s.url and s.url.rstrip("/").endswith(s.permalink.rstrip("/"))
+
+
+def _urls(records: Sequence[Submission], full: _Full, reasons: _Texts, notes: _Texts) -> pa.StringArray:
+    """The URLs; a submission without one gets its own page as URL, and a reason."""
+    url = texts([s.url for s in records])
+    incomplete = pc.or_(pc.starts_with(url, "/"), pc.equal(url, "")).fill_null(True)
+    if not pc.any(incomplete).as_py():
+        return url
+    urls = url.to_pylist()
+    for i in np.flatnonzero(incomplete.to_numpy(zero_copy_only=False)).tolist():
+        if urls[i]:  # in newer dumps, URLs of crossposts and galleries are relative to Reddit
+            urls[i] = _REDDIT + urls[i]
+            continue
+        permalink = full()[i].permalink
+        urls[i] = _REDDIT + permalink if isinstance(permalink, str) and permalink else None
+        if reasons[i] is None:
+            reasons[i] = Reason.NO_URL
+            if records[i].id is None:
+                reasons[i], notes[i] = Reason.BAD_LINE, "neither id nor url: not a submission"
+            elif full()[i].link_id is not None and full()[i].body is not None:
+                reasons[i], notes[i] = Reason.BAD_LINE, "a comment, not a submission"
+    return pa.array(urls, pa.string())
+
+
+def _scores(records: Sequence[Submission], full: _Full, reasons: _Texts, notes: _Texts) -> pa.Array:
+    """The scores; a submission without one gets a reason."""
+    score = integers([s.score for s in records])
+    if not score.null_count:
+        return score
+    scores = score.to_pylist()
+    for i in np.flatnonzero(score.is_null().to_numpy(zero_copy_only=False)).tolist():
+        ups, downs = integer(full()[i].ups), integer(full()[i].downs)
+        if ups is not None:
+            scores[i] = ups - (downs or 0)
+        elif reasons[i] != Reason.BAD_LINE:
+            reasons[i], notes[i] = Reason.BAD_LINE, "no score"
+    return pa.array(scores, pa.int64())
+
+
+_UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+S = TypeVar("S", bound=Submission)
+
+
+def decode_block(block: Block, kind: type[S]) -> tuple[list[S], np.ndarray, dict[int, str]]:
+    """(submissions, line number of each, problems) of a block; blank lines are skipped.
+
+    A line that is no JSON object gives an empty submission, with a problem at its index.
+    """
+    lines = np.arange(block.first_line, block.first_line + block.num_lines)
+    try:
+        submissions = _decoder(kind).decode_lines(block.data)
+        if len(submissions) == block.num_lines and _is_one_a_line(block.data):
+            return submissions, lines, {}
+    except _UNDECODABLE:
+        pass
+    # Some line is malformed or blank, or has two objects: decode them one by one.
+    texts = bytes(block.data).split(b"\n")
+    kept = [i for i, text in enumerate(texts) if text and not text.isspace()]
+    submissions, problems = [], {}
+    for i, text in enumerate(texts[i] for i in kept):
+        submission = _decode_any(text, kind)
+        if isinstance(submission, str):
+            problems[i] = submission
+            submission = kind()
+        submissions.append(submission)
+    return submissions, lines[kept], problems
+
+
+def _is_one_a_line(data: Any) -> bool:
+    """Whether every line end is between two objects: if there are as many objects as lines, each line has one."""
+    text = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(text[:-1] == ord("\n"))
+    before = np.where(text[ends - 1] == ord("\r"), text[ends - 2], text[ends - 1])
+    return bool((before == ord("}")).all() and (text[ends + 1] == ord("{")).all() and (ends > 0).all())
+
+
+def integers(values: Sequence[Any]) -> pa.Array:
+    """Integers from numbers and strings; null for anything else, and beyond 64 bits."""
+    try:
+        return pa.array(values, pa.int64())
+    except (pa.ArrowException, OverflowError):
+        return pa.array([integer(value) for value in values], pa.int64())
+
+
+def integer(value: Any) -> int | None:
+    """As `integers`."""
+    if isinstance(value, str):
+        try:
+            value = int(value) if value.lstrip("-").isdigit() else float(value)
+        except ValueError:
+            return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return int(value) if -(2**63) <= value < 2**63 else None  # which infinities and NaN are not
+
+
+def texts(values: Sequence[Any]) -> pa.StringArray:
+    """Strings, and integers as strings; null for anything else."""
+    try:
+        return pa.array(values, pa.string())
+    except (pa.ArrowException, UnicodeError):
+        return pa.array([_text(value) for value in values], pa.string())
+
+
+def is_true(flag: Any) -> bool:
+    """Whether a flag is set, as a boolean, a number or a string."""
+    return flag is True or flag == 1 or (isinstance(flag, str) and flag.lower() in ("true", "1"))
+
+
+@cache
+def _decoder(kind: type[S]) -> msgspec.json.Decoder[S]:
+    return msgspec.json.Decoder(kind)
+
+
+def _decode_any(text: bytes, kind: type[S]) -> S | str:
+    """The submission in a line, decoded leniently if necessary, or why there is none."""
+    try:
+        return _decoder(kind).decode(text)
+    except _UNDECODABLE as problem:
+        try:  # the standard library accepts lone surrogates and NaN
+            fields = json.loads(text.decode("utf-8-sig", "replace"))
+        except (ValueError, RecursionError):
+            return f"not JSON: {problem}"
+    if not isinstance(fields, dict):
+        return "not a JSON object"
+    for name in fields.keys() & {"id", "url", "permalink", "domain", "subreddit", "title"}:
+        fields[name] = _text(fields[name])
+    return kind(**{name: fields.get(name) for name in kind.__struct_fields__})
+
+
+def _text(value: Any) -> str | None:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+class RowMaker:
+    """Judges submissions by their URL and makes rows of them; remembers hosts."""
+
+    def __init__(self, rules: Rules, num_buckets: int):
+        self._num_buckets = num_buckets
+        self._rules, self._domains = rules, rules.domains
+        endings = "|".join(map(re.escape, sorted(rules.blocked_extensions)))
+        self._perhaps_blocked = rf"\.(?i:{endings})(?::[^/?#]*)?(?:[?#]|$)"
+        self._about = lru_cache(1 << 18)(self._look_up)
+
+    def rows(self, submissions: pa.Table, source: int, source_name: str) -> pa.RecordBatch:
+        """Rows of schema ROWS from rows of schema SUBMISSIONS; a submission with a reason keeps it."""
+        known = {name: submissions[name].combine_chunks() for name in _OF_ALL}
+        urls, canonical, host, problems = canonicalize_column(known["url"])
+        buckets, blocked = self._of_hosts(host)
+        texts = pc.fill_null(canonical, "").cast(pa.binary()).to_numpy(zero_copy_only=False)
+        ids = np.fromiter(map(xxhash.xxh3_64_intdigest, texts), np.uint64, len(texts))
+        reason, note = known["reason"], known["note"]
+        if problems:
+            for i in problems:
+                place = urls[i].as_py() or f"{source_name}:{known['line'][i]}"
+                ids[i] = xxhash.xxh3_64_intdigest(place.encode())
+                buckets[i] = ids[i] % np.uint64(self._num_buckets)
+            why = pa.array([problems.get(i) for i in range(len(ids))], pa.string())
+            reason, note = _mark(reason, note, Reason.BAD_URL, why)
+        reason, note = _mark(reason, note, Reason.BLOCKED_DOMAIN, blocked)
+        reason, note = _mark(reason, note, Reason.BLOCKED_EXTENSION, self._extension(canonical, reason))
+        wanted = pc.is_null(reason)
+        columns = {
+            **known,
+            "bucket": pa.array(buckets),
+            "url_id": pa.array(ids),
+            "url": pc.coalesce(canonical, urls),
+            "posted_url": pc.if_else(wanted, urls, None),
+            "host": host,
+            "reason": reason,
+            "note": note,
+            "source": pa.repeat(pa.scalar(source, pa.int32()), len(ids)),
+        }
+        for name in _OF_WANTED:
+            columns[name] = pc.if_else(wanted, submissions[name], None).combine_chunks()
+        return pa.RecordBatch.from_arrays([columns[name] for name in ROWS.names], schema=ROWS)
+
+    def _of_hosts(self, hosts: pa.StringArray) -> tuple[np.ndarray, pa.StringArray]:
+        """(bucket, matching entry of a blocklist) of each host."""
+        encoded = pc.dictionary_encode(hosts, null_encoding="encode")
+        about = [self._about(host) for host in encoded.dictionary.to_pylist()]
+        buckets = np.array([bucket for bucket, _ in about], np.uint32)[encoded.indices.to_numpy()]
+        return buckets, pa.array([domain for _, domain in about], pa.string()).take(encoded.indices)
+
+    def _look_up(self, host: str | None) -> tuple[int, str | None]:
+        return (home_bucket(host, self._num_buckets), self._domains.match(host)) if host is not None else (0, None)
+
+    def _extension(self, canonical: pa.StringArray, reason: pa.StringArray) -> pa.StringArray:
+        """The blocked extensions of URLs without a reason; null for the others."""
+        places = np.flatnonzero(pc.and_(pc.is_null(reason), pc.is_valid(canonical)).to_numpy(zero_copy_only=False))
+        urls = canonical.take(pa.array(places))
+        perhaps = pc.match_substring_regex(urls, self._perhaps_blocked)
+        places = places[perhaps.to_numpy(zero_copy_only=False)]
+        found: list[str | None] = [None] * len(reason)
+        for i, url in zip(places.tolist(), urls.filter(perhaps).to_pylist(), strict=True):
+            if extension := self._rules.blocked_extension(url):
+                found[i] = f".{extension}"
+        return pa.array(found, pa.string())
+
+
+def _mark(
+    reason: pa.StringArray, note: pa.StringArray, new: Reason, why: pa.StringArray
+) -> tuple[pa.StringArray, pa.StringArray]:
+    """Set the reason `new`, with `why` as its note, where there is a `why` and no reason yet."""
+    where = pc.and_(pc.is_valid(why), pc.is_null(reason))
+    return pc.if_else(where, str(new), reason), pc.if_else(where, why, note)

@@ -1,0 +1,345 @@
+"""The model of main text: for each block of a page, the probability that it belongs to the page's main text.
+
+It has two passes of boosted trees. The first uses a block's text, neighbours and markup, and words: those in the names
+of the containers around it, in its own text if short, and in the heading above it. Each word has log-odds: how much
+more often than on average a block with this word belongs to the main text (counted by
+`benchmarks/extraction_model/fitting.py`). The second pass also uses the probabilities of the first around the block: in
+the same container, in blocks with the same markup, before and after.
+
+A separate forest distinguishes articles from forums, shops, lists and documentation by the mean of all these features
+over the text that the first pass finds likely.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import chain, repeat
+from pathlib import Path
+
+import numpy as np
+
+from owt_pipeline.stages.extract.features import Columns, PageView, Tree, matrix, shifts, windows
+from owt_pipeline.stages.extract.names import WORDS_OF_NAME, Remembered
+
+PATH = Path(__file__).with_name("model.npz")
+
+
+@dataclass(frozen=True)
+class Model:
+    """The forests of each pass, whose scores are averaged, those of pages, and the log-odds of words."""
+
+    first: tuple[Forest, ...]
+    second: tuple[Forest, ...]
+    pages: tuple[Forest, ...]
+    odds: Odds
+
+    def judge(self, page: PageView) -> tuple[np.ndarray, float]:
+        """(probability of each block, probability that the page is an article)."""
+        values = np.concatenate((page.static.T, lexical(page, self.odds).T))
+        p = probabilities(self.first, values.T)
+        values = np.concatenate((values, contextual(page, p).T))
+        article = probabilities(self.pages, in_likely_text(values.T, page.counts.words * p)[None])
+        return probabilities(self.second, values.T), float(article[0])
+
+
+@lru_cache(maxsize=1)
+def load() -> Model:
+    """The packaged model."""
+    return read(PATH)
+
+
+def digest() -> str:
+    """SHA-256 of the packaged model's file."""
+    return hashlib.sha256(PATH.read_bytes()).hexdigest()
+
+
+def read(path: Path) -> Model:
+    """The model in a file written by `benchmarks/extraction_model/fitting.py`."""
+    with np.load(path, allow_pickle=False) as arrays:
+        odds = Odds(_odds(arrays, "name"), _odds(arrays, "text"))
+        return Model(_forests(arrays, "first"), _forests(arrays, "second"), _forests(arrays, "pages"), odds)
+
+
+def _forests(arrays: Mapping[str, np.ndarray], name: str) -> tuple[Forest, ...]:
+    count = sum(key.startswith(name) and key.endswith("_base") for key in arrays)
+    parts = [[arrays[f"{name}_{i}_{part}"] for part in ("features", "cuts", "leaves", "base")] for i in range(count)]
+    return tuple(Forest(features, cuts, leaves, int(base)) for features, cuts, leaves, base in parts)
+
+
+def _odds(arrays: Mapping[str, np.ndarray], name: str) -> dict[str, float]:
+    words = arrays[f"{name}_words"].tobytes().decode().split("\n")
+    return dict(zip(words, (arrays[f"{name}_odds"] / 100).tolist(), strict=True))
+
+
+_NAMES_KNOWN = 50_000
+_NO_KNOWN_WORD = (0.0, 0.0, 0.0)
+
+
+def lexical(page: PageView, odds: Odds) -> np.ndarray:
+    """Features (n, 13) from the log-odds of words in the names of the containers around a block and in short texts."""
+    lows: list[float] = []
+    highs: list[float] = []
+    sums: list[float] = []
+    nearest: list[float] = []
+    means: list[float] = []
+    of_names = [odds.of_name[name] for name in page.names]
+    for name, around in zip(page.name_of, page.tree.parent.tolist(), strict=True):
+        low, high, mean = of_names[name]
+        means.append(mean)
+        if around < 0:
+            lows.append(low)
+            highs.append(high)
+            sums.append(mean)
+            nearest.append(mean)
+        else:
+            above = lows[around]
+            lows.append(low if low < above else above)
+            above = highs[around]
+            highs.append(high if high > above else above)
+            sums.append(sums[around] + mean)
+            nearest.append(mean or nearest[around])
+    home, first, second = page.tree.levels(3)
+    inherited = np.array((lows, highs, sums, nearest, means), dtype=np.float32)
+    of_texts = odds.of_texts(page.words)
+    of_headings = np.where(page.heading >= 0, of_texts[::2, page.heading], 0)
+    return np.concatenate(
+        (
+            inherited[:, home],
+            inherited[4:, first],
+            inherited[4:, second],
+            inherited[2:3, second],
+            of_texts,
+            of_headings,
+        )
+    ).T
+
+
+class Odds:
+    """Log-odds of the words in containers' names and in short texts.
+
+    Results are cached by name and by class, since pages have many containers of the same name.
+    """
+
+    def __init__(self, names: Mapping[str, float], texts: Mapping[str, float]):
+        self.names, self.texts = names, texts
+        self.of_name = Remembered(self._of_name, _NAMES_KNOWN)
+        """Lowest, highest and mean log-odds of the words in a container's name."""
+        self._of_class = Remembered(self._known_words, _NAMES_KNOWN)
+
+    def _of_name(self, name: str) -> tuple[float, float, float]:
+        tag, _, names = name.partition(" ")
+        by_word = {tag: self.names[tag]} if tag in self.names else {}
+        for full in names.split():
+            by_word.update(self._of_class[full])
+        values = by_word.values()
+        return (min(values), max(values), sum(values) / len(values)) if by_word else _NO_KNOWN_WORD
+
+    def _known_words(self, name: str) -> dict[str, float]:
+        """The log-odds of each known word of one class or id."""
+        odds = self.names
+        return {word: odds[word] for word in (name.lower(), *WORDS_OF_NAME[name]) if word in odds}
+
+    def of_texts(self, texts: Sequence[tuple[str, ...]]) -> np.ndarray:
+        """Lowest, highest and mean log-odds of the words of each text (3, texts); 0 for unknown words."""
+        counts = np.array(list(map(len, texts)))
+        found = np.zeros((3, len(texts)), dtype=np.float32)
+        some = np.flatnonzero(counts)
+        if len(some):
+            values = np.array(list(map(self.texts.get, chain.from_iterable(texts), repeat(0.0))))
+            lengths = counts[some]
+            starts = np.cumsum(lengths) - lengths
+            found[0, some] = np.minimum.reduceat(values, starts)
+            found[1, some] = np.maximum.reduceat(values, starts)
+            found[2, some] = np.bincount(np.repeat(np.arange(len(some)), lengths), values) / lengths
+        return found
+
+
+_LONG_WORD = re.compile(r"\w{4,}|[\u3040-\u9fff\uac00-\ud7af]{2}")
+_ASCII_LONG_WORD = re.compile(r"[a-z0-9_]{4,}")  # the same for ASCII text in lower case, in half the time
+_START = 300  # characters whose words are looked up
+
+
+def contextual(page: PageView, p: np.ndarray) -> np.ndarray:
+    """Features (n, features) of each block's surroundings from the probabilities `p` (n) of the first pass."""
+    weight, tree = page.counts.words, page.tree
+    mass = weight * p
+    columns: Columns = [p]
+    for signature in page.signatures:
+        columns.append((np.bincount(signature, mass) / np.maximum(np.bincount(signature, weight), 1))[signature])
+    weights, masses = tree.below(weight), tree.below(mass)
+    total = max(float(masses[0]), 1e-6)
+    shares = np.array((masses / np.maximum(weights, 1), masses / total))
+    columns += [shares.take(level, axis=1) for level in tree.levels(4)]
+    for around in windows(np.array((mass, weight)), (1, 2, 5, 10)):
+        columns.append(around[0] / np.maximum(around[1], 1))
+    columns += shifts(p[None], (1, -1, 2, -2))
+    columns += _of_runs(mass, p)
+    for share in (0.5, 0.8, 0.95):
+        target = int(np.flatnonzero(masses >= share * masses[0])[-1])
+        columns.append(_distance(tree, target)[tree.home])
+        columns.append(weights[target] / max(float(weights[0]), 1.0))
+    before = np.cumsum(mass)
+    columns += [before / total, (before - mass) / total]
+    columns += _of_page(weight, p)
+    in_comments = float(mass[page.in_comments].sum())
+    columns += [in_comments / total, float(masses[0]) - in_comments]
+    columns.append(_overlap(page, p))
+    return matrix(columns, len(p))
+
+
+def in_likely_text(values: np.ndarray, mass: np.ndarray) -> np.ndarray:
+    """The mean of each feature (rows, features), weighted by the words that are likely to be main text."""
+    sums: np.ndarray = np.cumsum(values.T * mass, axis=1)[:, -1]  # in order, so the same on every processor
+    return (sums / max(float(mass.sum()), 1e-6)).astype(np.float32)
+
+
+def expected_f1(weight: np.ndarray, p: np.ndarray) -> float:
+    """The expected F1 of the best cut, if blocks are kept in order of their probability `p`."""
+    order = np.argsort(-p, kind="stable")
+    kept = np.cumsum(weight[order])
+    found = np.cumsum((weight * p)[order])
+    return float(np.max(2 * found / (kept + found[-1] + 1e-9))) if len(p) else 0.0
+
+
+def _of_runs(mass: np.ndarray, p: np.ndarray) -> Columns:
+    """Features of runs of likely blocks: the block's own run, the heaviest one and the distance to it."""
+    likely = p > 0.5
+    starts = np.flatnonzero(np.diff(likely, prepend=~likely[:1]))
+    run = np.cumsum(np.bincount(starts, minlength=len(p))) - 1
+    weights = np.bincount(run, mass)
+    masses = np.where(likely[starts], weights, 0)
+    heaviest = int(np.argmax(masses))
+    begin = int(starts[heaviest])
+    finish = int(starts[heaviest + 1]) - 1 if heaviest + 1 < len(starts) else len(p) - 1
+    position = np.arange(len(p))
+    total = max(float(mass.sum()), 1e-6)
+    lengths = np.bincount(run)
+    first = int(np.argmax(likely)) if likely.any() else 0
+    last = len(p) - 1 - int(np.argmax(likely[::-1])) if likely.any() else len(p) - 1
+    return [
+        (weights / total)[run],
+        lengths[run] * np.where(likely, 1, -1),
+        masses[heaviest] / total,
+        np.maximum(position - finish, 0),
+        np.maximum(begin - position, 0),
+        position - first,
+        last - position,
+    ]
+
+
+def _of_page(weight: np.ndarray, p: np.ndarray) -> Columns:
+    mass = weight * p
+    total = max(float(mass.sum()), 1e-6)
+    return [
+        expected_f1(weight, p),
+        total / max(float(weight.sum()), 1.0),
+        float(p.max()),
+        total,
+        float((weight * p * (1 - p)).sum()) / total,
+    ]
+
+
+def _overlap(page: PageView, p: np.ndarray) -> np.ndarray:
+    """The share of the words at a block's start that occur in other blocks that surely are main text."""
+    sure = (p > 0.7).tolist()
+    in_some: set[str] = set()
+    in_two: set[str] = set()
+    starts = []
+    for text, likely in zip(page.lowered, sure, strict=True):
+        start = _long_words(text[:_START])
+        starts.append(start)
+        if likely:
+            words = set(start if len(text) <= _START else _long_words(text))
+            in_two |= in_some & words
+            in_some |= words
+    known, twice = in_some.__contains__, in_two.__contains__
+    # The words of sure blocks must occur in another one.
+    return np.array(
+        [
+            sum(map(twice if likely else known, start)) / len(start) if start else -1.0
+            for start, likely in zip(starts, sure, strict=True)
+        ]
+    )
+
+
+def _long_words(text: str) -> list[str]:
+    return (_ASCII_LONG_WORD if text.isascii() else _LONG_WORD).findall(text)
+
+
+def _distance(tree: Tree, target: int) -> np.ndarray:
+    """For each container, how many levels above `target` the innermost container of both is."""
+    steps = np.zeros(len(tree.parent) + 1, dtype=np.int64)
+    around = target
+    while around >= 0:
+        steps[around] += 1
+        steps[tree.end[around]] -= 1
+        around = int(tree.parent[around])
+    shared: np.ndarray = np.cumsum(steps[:-1])
+    return shared[target] - shared
+
+
+SCALE = 1 << 12
+"""Scores are log-odds times this as integers, so that their sums do not depend on the order of addition."""
+
+_ROWS = 2048  # rows evaluated together, so that a page of 100,000 blocks does not take a gigabyte
+_STEP = SCALE >> 6
+_ODDS = np.arange(-16 * SCALE, 16 * SCALE + 1, _STEP) / SCALE
+_PROBABILITIES = np.rint(4096 / (1 + np.exp(-_ODDS))) / 4096
+"""Probabilities of scores in steps of 1/64, rounded so that they are the same on every processor."""
+
+
+@dataclass(frozen=True)
+class Forest:
+    """Trees that each ask `depth` questions of a row; the leaf number is the sum of 2^i over questions i answered yes.
+
+    Attributes:
+      features, cuts (trees, depth): question i of a tree is whether that feature is above that value.
+      leaves (trees, 2^depth): the scores that a tree adds.
+      base: the score without trees.
+    """
+
+    features: np.ndarray
+    cuts: np.ndarray
+    leaves: np.ndarray
+    base: int
+
+    def scores(self, values: np.ndarray) -> np.ndarray:
+        """The log-odds, in units of 1/SCALE, of each column of `values` (features, rows)."""
+        features, cuts, numbers = self._questions
+        answers = np.greater(values.take(features, axis=0), cuts).view(np.uint8)
+        leaf = answers.take(numbers[-1], axis=0)
+        answer = np.empty_like(leaf)
+        for question in numbers[-2::-1]:
+            np.add(leaf, leaf, out=leaf)  # numpy does not vectorise shifts
+            answers.take(question, axis=0, out=answer, mode="clip")  # mode "raise" would copy
+            np.bitwise_or(leaf, answer, out=leaf)
+        index = leaf.astype(np.intp)
+        index += np.arange(0, self.leaves.size, self.leaves.shape[1])[:, None]
+        # 32 bits are twice as fast, and 500 trees of leaves below 2^20 cannot overflow.
+        found: np.ndarray = self.base + self.leaves.ravel().take(index).sum(axis=0, dtype=np.int32)
+        return found
+
+    @cached_property
+    def _questions(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Feature and cut of each distinct question, and the numbers of each tree's questions (depth, trees)."""
+        asked = np.stack((self.features.ravel().astype(np.float64), self.cuts.ravel()))
+        unique, numbers = np.unique(asked, axis=1, return_inverse=True)
+        numbers = np.ascontiguousarray(numbers.reshape(self.features.shape).T)
+        return unique[0].astype(np.intp), unique[1].astype(np.float32)[:, None], numbers
+
+
+def probabilities(forests: Sequence[Forest], values: np.ndarray) -> np.ndarray:
+    """For each row of `values` (rows, features), the probability of a positive label by the mean of the scores."""
+    return np.concatenate([_of_rows(forests, values[start : start + _ROWS]) for start in range(0, len(values), _ROWS)])
+
+
+def _of_rows(forests: Sequence[Forest], values: np.ndarray) -> np.ndarray:
+    columns = np.ascontiguousarray(values.T)
+    scores = sum(forest.scores(columns) for forest in forests) // len(forests)
+    steps = (scores + 16 * SCALE) // _STEP
+    found: np.ndarray = _PROBABILITIES.take(steps, mode="clip")
+    return found

@@ -1,0 +1,202 @@
+"""Extraction of pages in worker processes, each page under its own limits of CPU time and memory.
+
+The result of a page is a document, or the reason why there is none. A page may kill its worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+import resource
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+
+from owt_pipeline.engine.workers import TIMEOUT_SIGNAL, WorkerDied, shared_pool
+from owt_pipeline.formats.warc import read_record
+from owt_pipeline.ledger.dataset import Outcome, empty, rejects_batch, replace_columns
+from owt_pipeline.stages.extract import extractor as extractors
+from owt_pipeline.stages.extract.charset import decode
+from owt_pipeline.stages.extract.extractor import Extracted, Page
+from owt_pipeline.stages.extract.not_pages import what_instead
+from schemas import DATASETS, Reason
+
+if TYPE_CHECKING:
+    from owt_pipeline.stages.extract.options import Options
+
+T = TypeVar("T")
+
+_LEAST_SECONDS, _SECONDS_TO_CPU_SECONDS = 30.0, 15
+"""Wall-clock limit for a page that sleeps or ignores the signal and so never uses up its CPU time. A busy page reaches
+it only if fifteen other processes share its core throughout."""
+
+_NO_CHARACTER = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\ufffd]")  # controls and undecodable bytes
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A page without a document."""
+
+    reason: Reason
+    detail: str | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """A page's document and the charset of the page."""
+
+    document: Extracted
+    charset: str
+
+
+Result = Found | Rejected
+Extract = Callable[[Page], Extracted | Rejected | None]
+
+
+def extract_all(
+    pages: Iterable[T], options: Options, workers: int, work: Callable[[Extract, T], Result]
+) -> Iterator[tuple[T, Result]]:
+    """Pairs of (page, result), in order; `work(extract, page)` must be a module-level function.
+
+    Even a single worker is a separate process. A worker that dies of anything but a timeout may have been killed from
+    outside (by the kernel, because other processes used up the memory), so its page is tried a second time.
+    """
+    fn = partial(extract_one, options=options, work=work)
+    seconds = max(_LEAST_SECONDS, _SECONDS_TO_CPU_SECONDS * options.page_cpu_seconds)
+    for page, result in shared_pool(workers).map(fn, pages, seconds=seconds, tries=2):
+        yield page, _rejected(result, options) if isinstance(result, WorkerDied) else result
+
+
+def extract_row(extract: Extract, row: pa.RecordBatch) -> Result:
+    """The result for a row of `pages/`: the columns `final_url`, `fetched_at` and `record`, a WARC record's bytes."""
+    response = read_record(_one(row, "record"))
+    return extract_body(extract, _one(row, "final_url"), _one(row, "fetched_at"), response.body, response.charset)
+
+
+def extract_one(page: T, options: Options, work: Callable[[Extract, T], Result]) -> Result:
+    """The result for one page under its own limits; if it uses up its CPU time, the process is killed."""
+    extract = load_extractor(options)
+    try:
+        with _limits(options.page_cpu_seconds, options.page_memory_mb << 20):
+            return work(extract, page)
+    except Exception as error:
+        if isinstance(error, MemoryError) or "memory allocation failed" in str(error).lower():  # libxml2's wording
+            return Rejected(Reason.EXTRACT_MEMORY, f"more than {options.page_memory_mb:,} MiB of memory")
+        return Rejected(Reason.EXTRACT_CRASH, f"{type(error).__name__}: {error}"[:500])
+
+
+def load_extractor(options: Options) -> Extract:
+    """The extractor of the options, loaded once per process; raises UserError."""
+    extract = extractors.load(options)
+    return partial(_extract_no_wall, extract) if options.reject_walls else extract
+
+
+def _extract_no_wall(extract: extractors.Extract, page: Page) -> Extracted | Rejected | None:
+    instead = what_instead(page.html)
+    return extract(page) if instead is None else Rejected(*instead)
+
+
+def extract_body(extract: Extract, url: str, fetched_at: int, body: bytes | str, declared: str | None = None) -> Result:
+    """The document of a page.
+
+    Args:
+      extract: the extractor.
+      url: the URL that answered; "" for none.
+      fetched_at: time of the fetch, in seconds since 1970; no date on the page can be later.
+      body: bytes in some charset, or decoded text.
+      declared: the charset in the HTTP header, if any.
+    """
+    if isinstance(body, str):
+        html, charset = body, "utf-8"
+    elif body.startswith(b"%PDF-"):
+        return Rejected(Reason.NO_TEXT, "the body is a PDF, whatever its content type says")
+    else:
+        html, charset = decode(body, declared)
+    if len(_NO_CHARACTER.findall(html[:4096])) > 0.1 * len(html[:4096]):
+        return Rejected(Reason.NO_TEXT, "the body is binary data, whatever its content type says")
+    document = extract(Page(url, html, fetched_at))
+    if isinstance(document, Rejected):
+        return document
+    if document is None or not document.text.strip():
+        return Rejected(Reason.NO_TEXT, f"{len(html):,} characters of {charset} without a main text")
+    return Found(document, charset)
+
+
+def _rejected(death: WorkerDied, options: Options) -> Rejected:
+    if death.timed_out and not death.overdue:
+        return Rejected(Reason.EXTRACT_TIMEOUT, f"more than {options.page_cpu_seconds:g} s of CPU time")
+    return Rejected(Reason.EXTRACT_TIMEOUT if death.timed_out else Reason.EXTRACT_CRASH, str(death))
+
+
+@contextlib.contextmanager
+def _limits(cpu_seconds: float, memory_bytes: int) -> Iterator[None]:
+    """Let the block use `cpu_seconds` of CPU time and `memory_bytes` more than the process has now.
+
+    CPU time, not wall-clock time: results must not depend on how busy the machine is. At the limit, the kernel kills
+    the process by TIMEOUT_SIGNAL, since a Python handler would wait for C code to return, which may never happen. When
+    memory runs out, allocation fails with a MemoryError, or however C code reports it. Both limits are lifted at the
+    end. Memory is not limited where the system does not report a process' size (macOS).
+    """
+    signal.signal(TIMEOUT_SIGNAL, signal.SIG_DFL)  # an earlier page may have changed both
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {TIMEOUT_SIGNAL})
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    size = _address_space()
+    if size is not None:
+        allowed = size + memory_bytes
+        if hard != resource.RLIM_INFINITY:
+            allowed = min(allowed, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (allowed, hard))
+    signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        if size is not None:
+            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def _address_space() -> int | None:
+    """The size of this process' address space in bytes; None if unknown."""
+    try:
+        with open("/proc/self/statm", "rb") as statm:
+            return int(statm.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return None
+
+
+def documents(pages: Sequence[tuple[pa.RecordBatch, Result]]) -> Outcome:
+    """The documents and rejects of `pages`, pairs of a row of `pages/` and its result."""
+    found = [(row, result) for row, result in pages if isinstance(result, Found)]
+    rejected = [(row, result) for row, result in pages if isinstance(result, Rejected)]
+    schema = DATASETS["documents"].schema
+    kept = empty(schema)
+    if found:
+        # Copied into one chunk, since the rows are slices of batches with all their records.
+        (index,) = pa.Table.from_batches([row for row, _ in found]).combine_chunks().to_batches()
+        columns = {
+            field.name: [getattr(result.document, field.name) for _, result in found]
+            for field in dataclasses.fields(Extracted)
+        }
+        kept = replace_columns(index, schema, **columns)
+    return Outcome(
+        kept,
+        rejects_batch((_one(row, "url_id"), _one(row, "url"), r.reason, r.detail) for row, r in rejected),
+        Counter(name for _, result in found for name in _counters(result)),
+    )
+
+
+def _counters(found: Found) -> Iterator[str]:
+    yield f"charset_{found.charset}"
+    if found.document.blocks_left_out:
+        yield "pages_cut"
+
+
+def _one(row: pa.RecordBatch, column: str) -> Any:
+    return row[column][0].as_py()

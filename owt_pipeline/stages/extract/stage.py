@@ -1,0 +1,75 @@
+"""`extract`: each page's main text, title, author, date, language and licence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
+from owt_pipeline.errors import UserError
+from owt_pipeline.stages.extract.extractor import BUILT_IN, describe
+from owt_pipeline.stages.extract.model import digest
+from owt_pipeline.stages.extract.options import Options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from owt_pipeline.ledger.commit import ShardWriter
+    from owt_pipeline.ledger.dataset import DatasetReader
+    from owt_pipeline.ledger.exchange import Slice
+
+
+ROWS = 64  # pages in a batch of documents; workers receive pages one by one, which balances their load
+
+
+def extract_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+    from owt_pipeline.stages.extract.pages import documents, extract_all, extract_row
+
+    results = extract_all(_rows(run.inputs["pages"], shard), run.options, run.runtime.workers, extract_row)
+    while some := list(islice(results, ROWS)):
+        writer.add(len(some), documents(some))
+
+
+def _rows(reader: DatasetReader, shard: int) -> Iterator[pa.RecordBatch]:
+    from owt_pipeline.formats.warc import pages
+
+    for batch in pages(reader, shard, rows=ROWS):
+        for index in range(batch.num_rows):
+            yield batch.slice(index, 1)
+
+
+class Extract(Stage):
+    """Extract each page's main text and metadata, in worker processes with limits for each page."""
+
+    name = "extract"
+    inputs = ("pages",)
+    output = "documents"
+    options = Options
+    version = 14
+    libraries = ("lxml", "chardet", "trafilatura")
+    steps = (Step(extract_shard, rows=rows_of_input),)
+    shard_local = True
+    example = "owt extract --workdir run --favor precision"
+
+    def sources(self, options: Options) -> list[dict[str, Any]]:
+        """The digest of our model, or of the user's own code, since the output depends on it."""
+        if options.extractor == "blocks":
+            return [{"name": "the model of blocks", "sha256": digest()}]
+        return [] if options.extractor in BUILT_IN else [describe(options.extractor)]
+
+    def preload(self, options: Options) -> list[str]:
+        """Modules to preload, so that a worker killed by a page is quickly replaced."""
+        needed = ["owt_pipeline.stages.extract.pages"]
+        if library := BUILT_IN.get(options.extractor):
+            needed += ["owt_pipeline.stages.extract.built_in", library]
+        return needed + (["owt_pipeline.stages.extract.model:load"] if options.extractor == "blocks" else [])
+
+    def prepare(self, run: StageRun) -> None:
+        options: Options = run.options
+        run.properties["extractor"] = describe(options.extractor)
+        if options.extractor == "resiliparse" and options.text_format == "markdown":
+            raise UserError("text_format: resiliparse writes no Markdown; use the extractor blocks or trafilatura")
+
+
+STAGE = Extract()

@@ -1,0 +1,206 @@
+"""Resolves names, and decides which addresses may be connected to: public ones on allowed ports, and --resolve's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fnmatch
+import ipaddress
+import re
+import socket
+import time
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from aiohappyeyeballs import AddrInfoType
+
+from owt_pipeline.errors import UserError
+from owt_pipeline.stages.fetch.manners import Slots
+
+IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
+_RULE = re.compile(r"(?P<pattern>[^=\s]+)=(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<address>[^:\s]+))(?::(?P<port>\d{1,5}))?")
+
+_IPV4_AS_NUMBERS = re.compile(r"(?:0x[0-9a-f]*|[0-9]+)(?:\.(?:0x[0-9a-f]*|[0-9]+)){0,3}", re.IGNORECASE)
+
+_PRIVATE_DOMAINS = (
+    ".local", ".internal", ".localhost", ".localdomain", ".lan", ".home", ".home.arpa", ".corp", ".intranet",
+    ".private",
+)  # fmt: skip
+"""Names in local networks and clouds (RFC 6761, 6762, 8375; ICANN reserved .internal in 2024). Clouds serve their
+metadata at metadata.google.internal, instance-data.ec2.internal, or a name without a dot."""
+
+_THREADS = 512
+"""Lookups at once; each needs a thread, started on demand. A name whose servers are dead occupies a thread for as long
+as the system's resolver waits, about 20 seconds; with few threads, the links of ten years ago would occupy them all."""
+
+_KEEP_SECONDS = 600.0
+
+
+class BlockedAddress(OSError):
+    """An address that must not be connected to; the message names it and the reason."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Hosts whose name matches `pattern` are at `address`, on `port` (None: the URL's)."""
+
+    pattern: str
+    address: str
+    port: int | None
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """The addresses that may be connected to.
+
+    Attributes:
+      rules: from `--resolve`; they permit their address and port.
+      allowed_ports: ports that a URL may name; if empty, every port.
+      allow_private: whether addresses that are not public are allowed.
+    """
+
+    rules: tuple[Rule, ...] = ()
+    allowed_ports: tuple[int, ...] = (80, 443)
+    allow_private: bool = False
+
+    def rule(self, host: str) -> Rule | None:
+        """The first rule for a host."""
+        if not self.rules:
+            return None
+        return next((rule for rule in self.rules if fnmatch.fnmatchcase(host.lower(), rule.pattern)), None)
+
+    def check_port(self, host: str, port: int) -> None:
+        """Raise BlockedAddress for a port that is not allowed."""
+        if self.allowed_ports and port not in self.allowed_ports and self.rule(host) is None:
+            raise BlockedAddress(f"port {port} is not among --allowed_ports")
+
+    def check_name(self, host: str) -> None:
+        """Raise BlockedAddress for a host, not from a rule, whose name shows that it is not public.
+
+        Behind a proxy only the name can be checked: the proxy may be in a network where such names resolve.
+        """
+        if self.allow_private:
+            return
+        with contextlib.suppress(ValueError):
+            self.check_address(str(ipaddress.ip_address(host)))
+            return
+        if _IPV4_AS_NUMBERS.fullmatch(host):  # such as 2130706433, which resolvers read as 127.0.0.1
+            try:
+                packed = socket.inet_aton(host)
+            except OSError:
+                return
+            self.check_address(socket.inet_ntoa(packed))
+        elif "." not in host or host.endswith(_PRIVATE_DOMAINS):
+            raise BlockedAddress(f"the name {host} is not public")
+
+    def check_address(self, address: str) -> None:
+        """Raise BlockedAddress for an address, not from a rule, that is not public."""
+        if not self.allow_private and not is_public(ipaddress.ip_address(address.partition("%")[0])):
+            raise BlockedAddress(f"the address {address} is not public")
+
+
+def parse_rules(texts: tuple[str, ...]) -> tuple[Rule, ...]:
+    """The rules of `--resolve`; raises UserError for one that is not PATTERN=ADDRESS[:PORT]."""
+    rules = []
+    for text in texts:
+        match = _RULE.fullmatch(text)
+        try:
+            if match is None or int(match["port"] or 1) not in range(1, 65536):
+                raise ValueError
+            address = str(ipaddress.ip_address(match["v6"] or match["address"]))
+        except ValueError:
+            raise UserError(
+                f"--resolve: {text!r} is not PATTERN=ADDRESS[:PORT], such as *.test=127.0.0.1:8080 or a.test=[::1]:80"
+            ) from None
+        rules.append(Rule(match["pattern"].lower(), address, int(match["port"]) if match["port"] else None))
+    return tuple(rules)
+
+
+def is_public(ip: IPAddress) -> bool:
+    """Whether an address is public; an IPv6 address that wraps an IPv4 address is judged by that."""
+    if isinstance(ip, ipaddress.IPv6Address):
+        wrapped = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
+        if ip in _NAT64:
+            wrapped = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+        if wrapped is not None:
+            return is_public(wrapped)
+        if ip not in _GLOBAL_UNICAST:  # `ipaddress` calls site-local and deprecated forms global
+            return False
+    return ip.is_global and not ip.is_multicast
+
+
+class CheckingResolver:
+    """The system's resolver, after the rules of `addresses`; it remembers names for some minutes.
+
+    The client connects to the addresses that `resolve` returns and does not resolve the name again, so changing the
+    address between check and connection (DNS rebinding) is of no use.
+    """
+
+    def __init__(self, addresses: Addresses, remembered: int = 10_000):
+        self._addresses, self._remembered = addresses, remembered
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="dns")
+        self._free_threads = Slots(_THREADS)
+        self._lookups: OrderedDict[tuple[str, int], tuple[float, asyncio.Future[list[AddrInfoType]]]] = OrderedDict()
+
+    async def resolve(self, host: str, port: int, seconds: float) -> list[AddrInfoType]:
+        """The addresses of `host`; raises BlockedAddress if none is allowed, and OSError if it has none or no answer
+        comes within `seconds` (not counting the wait for other lookups)."""
+        begun, lookup = self._lookups.get((host, port), (0.0, None))
+        if lookup is None or time.monotonic() - begun > _KEEP_SECONDS or (lookup.done() and _failed(lookup)):
+            lookup = asyncio.ensure_future(self._resolve(host, port, seconds))
+            self._lookups[host, port] = time.monotonic(), lookup
+            if len(self._lookups) > self._remembered:
+                self._lookups.popitem(last=False)
+        return lookup.result() if lookup.done() else await asyncio.shield(lookup)  # others may wait for it, too
+
+    async def _resolve(self, host: str, port: int, seconds: float) -> list[AddrInfoType]:
+        rule = self._addresses.rule(host)
+        if rule is not None:
+            return [_info(rule.address, rule.port or port)]
+        allowed: list[AddrInfoType] = []
+        blocked = None
+        for info in await self.look_up(host, port, seconds):
+            try:
+                self._addresses.check_address(info[4][0])
+            except BlockedAddress as error:
+                blocked = error
+            else:
+                allowed.append(info)
+        if not allowed:
+            raise blocked or OSError(f"{host} has no address")
+        return allowed
+
+    async def look_up(self, host: str, port: int, seconds: float) -> list[AddrInfoType]:
+        """The addresses of `host`, unchecked; raises OSError."""
+        await self._free_threads.acquire()
+        lookup = asyncio.get_running_loop().run_in_executor(
+            self._threads, socket.getaddrinfo, host, port, 0, socket.SOCK_STREAM, 0, socket.AI_ADDRCONFIG
+        )
+        lookup.add_done_callback(self._end_lookup)
+        try:
+            found = await asyncio.wait_for(asyncio.shield(lookup), seconds)  # the thread cannot be stopped
+            return [_info(str(info[4][0]), port) for info in found]
+        except asyncio.TimeoutError:
+            raise socket.gaierror(socket.EAI_AGAIN, f"no answer about the name within {seconds:g} s") from None
+
+    def _end_lookup(self, lookup: asyncio.Future[Any]) -> None:
+        self._free_threads.release()
+        _failed(lookup)  # retrieves its exception, for which nobody may have waited
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _failed(lookup: asyncio.Future[Any]) -> bool:
+    return lookup.cancelled() or lookup.exception() is not None
+
+
+def _info(address: str, port: int) -> AddrInfoType:
+    if ":" in address:
+        return socket.AF_INET6, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (address, port, 0, 0)
+    return socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (address, port)

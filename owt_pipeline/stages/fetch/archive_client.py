@@ -1,0 +1,220 @@
+"""Patient requests to archives on the web: an archive that is busy or down for some minutes costs no page.
+
+A request that fails temporarily is retried, with growing waits. If it still fails while others succeed, its URL is
+rejected. If many fail in a row, the archive is down: the run stops, and continues when it is run again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import time
+from collections import defaultdict, deque
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from yarl import URL
+
+from owt_pipeline.errors import UserError
+from owt_pipeline.stages.fetch.answers import Answer, NoPage, Received
+from owt_pipeline.stages.fetch.client import Client, Limits
+from owt_pipeline.stages.fetch.connections import Stop
+from owt_pipeline.stages.fetch.manners import Failed, Gate, Gates, retry_after, tried_once
+from owt_pipeline.stages.fetch.recorder import Recorder
+from schemas import Reason
+
+if TYPE_CHECKING:
+    from owt_pipeline.stages.fetch.sources import Crawl
+    from owt_pipeline.stages.fetch.stage import Options
+
+LONGEST_PAUSE = 3600.0
+"""The longest Retry-After, in seconds, that is waited for; if an archive asks for more, the run ends."""
+
+BUSY = (403, 429, 503)
+"""Statuses with which Common Crawl answers too many requests."""
+
+_FIRST_TRIES = 3
+
+_PASSING = (Reason.DNS, Reason.CONNECT, Reason.PROXY, Reason.TIMEOUT, Reason.BAD_RESPONSE)
+_FIRST_WAIT = 1.0  # seconds; doubled at each retry, and spread by half of it
+
+
+class Refused(Failed):
+    """An answer that no retry can change, such as 404 for a file that the index names."""
+
+
+class Refusal(NoPage):
+    """Why a URL has no page, although the archive answered."""
+
+
+def outcome(failure: Failed) -> NoPage:
+    """The outcome of the URL whose request failed."""
+    return (Refusal if isinstance(failure, Refused) else NoPage)(failure.reason, failure.detail)
+
+
+class ArchiveClient:
+    """Makes requests to an archive; to be made and used in one event loop, by any number of tasks at once."""
+
+    of_page: ClassVar[tuple[Reason, ...]] = ()
+    """Reasons that concern the page, and not the archive."""
+
+    busy: ClassVar[Collection[int]] = (429, 503)
+    """Statuses after which a request is retried, in addition to 5xx."""
+
+    least_pause = 0.0
+    """Seconds without any request after a busy answer without Retry-After."""
+
+    def __init__(self, options: Options, crawl: Crawl, connections: int, delay: float, gate: Gate | None = None):
+        """A client for `connections` requests at once to the index, and as many to the data, with `delay` seconds
+        between two requests of all processes of the crawl: to each host, or through one `gate`."""
+        asking = replace(
+            options,
+            allowed_ports=(),
+            allow_private_hosts=True,  # the user names them
+            connections=2 * connections,
+            host_delay=delay,
+            address_delay=0.0,
+            address_connections=2 * connections,
+        )
+        self._options, self._limits, self._crawl, self._gate = options, Limits.of_page(options), crawl, gate
+        self._connections, self._delay = connections, delay
+        self._client = Client(asking, crawl.may_ask)
+        self._gates = Gates(delay, connections, self._client.remembered)
+        self._refused: defaultdict[str, float] = defaultdict(float)  # by host and folder, before the first that was not
+        self._waiting = ""
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    def status(self) -> str:
+        return f"{self._client.slots.taken:,} requests{self._waiting}"
+
+    async def get(
+        self,
+        what: str,
+        url: URL,
+        most: int = 0,
+        stop: Stop = lambda *_: False,
+        *,
+        headers: Mapping[str, str] | None = None,
+        cut: bool = False,
+    ) -> Received:
+        """The response, of at most `most` bytes (0: by the options); `stop`, `headers` and `cut` as in `Client.get`.
+
+        Raises Failed with the reason `archive_failed`, whose detail names `what` was requested; UserError if the
+        archive asks for a wait longer than LONGEST_PAUSE.
+        """
+        options, limits = self._options, self._limits
+        limits = replace(limits, wire_bytes=most, body_bytes=most) if most else limits
+        gate = self._gate or self._gates[url.raw_host or ""]
+        gate.delay = self.delay
+        problem = ""
+        retries = 0 if tried_once.get() else options.archive_retries
+        for attempt in range(retries + 1):
+            asked = pause = 0.0
+            async with gate:
+                try:
+                    response = await self._client.get(url, limits, stop, gate, cut=cut, headers=headers)
+                except Failed as failure:
+                    if failure.reason in self.of_page:
+                        raise
+                    if failure.reason not in _PASSING:
+                        raise self.refused(url, what, f"{failure.reason}, {failure.detail}") from failure
+                    problem = f"{failure.reason}, {failure.detail}"
+                else:
+                    if response.status not in self.busy and response.status < 500:
+                        self._waiting = ""
+                        return response
+                    problem = f"status {response.status} {response.beginning()}".strip()
+                    if response.status in self.busy:
+                        asked = retry_after(response) or 0.0
+                        pause = asked or max(self.least_pause, min(_FIRST_WAIT, options.archive_retry_wait))
+            if asked > LONGEST_PAUSE:
+                raise UserError(
+                    f"{what}: the archive asks for a wait of {asked:,.0f} s ({problem}): run the same command again "
+                    "after that, with a longer delay between requests; it continues where it stopped"
+                )
+            if attempt < retries:
+                wait = min(_FIRST_WAIT * 2**attempt, options.archive_retry_wait) * random.uniform(0.5, 1.5)
+                gate.pause(pause)
+                self._waiting = f", waiting after {attempt + 1} failures of one: {problem[:80]}"
+                await asyncio.sleep(max(wait, pause))
+        raise archive_failed(what, problem)
+
+    async def get_part(self, what: str, url: URL, most: int, span: str) -> Received:
+        """The response with the bytes `span` of a file; raises Failed as `get` does, and for any status but 206."""
+        headers = {"Range": f"bytes={span}", "Accept-Encoding": "identity"}
+        # The complete file, sent by a server that does not know ranges, is not read.
+        response = await self.get(what, url, most, lambda status, _: status != 206, headers=headers)
+        if response.status != 206:
+            raise self.refused(url, what, f"status {response.status} where a part (206) was asked for")
+        self.accepted(url)
+        return response
+
+    def accepted(self, url: URL) -> None:
+        """Note that the server answers as an archive does."""
+        self._refused[_place(url)] = -math.inf
+
+    def refused(self, url: URL, what: str, problem: str) -> Refused:
+        """The failure for an answer that no retry can change; raises UserError if there were no other answers."""
+        self._refused[_place(url)] += 1
+        if self._refused[_place(url)] >= self._options.host_failures:
+            raise UserError(
+                f"none of {self._options.host_failures} answers came from an archive; the last one, {what}: {problem}. "
+                "Check the address and run the same command again: it continues where it stopped"
+            )
+        return Refused(Reason.ARCHIVE_FAILED, f"{what}: {problem}")
+
+    @property
+    def delay(self) -> float:
+        """Seconds between two requests of this process."""
+        return self._delay * self._crawl.workers()
+
+
+def _place(url: URL) -> str:
+    """Host and first folder of a URL, by which index and data differ."""
+    return f"{url.raw_authority}/{url.raw_path.split('/')[1]}"
+
+
+def first_tries(options: Options) -> Options:
+    """Options for a run's first requests, with few retries: a misspelt host should not take minutes to be reported."""
+    return replace(options, archive_retries=min(options.archive_retries, _FIRST_TRIES))
+
+
+def archive_failed(what: str, problem: str) -> Failed:
+    return Failed(Reason.ARCHIVE_FAILED, f"{what}: {problem}")
+
+
+class HeldBack:
+    """Failures of requests, held back until it is known whether the archive is down.
+
+    If it is, the URLs get no outcome: the next run requests them again. A failure becomes its URL's outcome once a
+    later request succeeds, or when no request is left. URLs that failed before and are retried at the end say nothing
+    about the archive, so all of their failures are outcomes.
+    """
+
+    def __init__(self, recorder: Recorder, most: int):
+        """Outcomes go to `recorder`; after `most` failures in a row, the archive is down."""
+        self._recorder, self._most = recorder, math.inf if recorder.is_last else most
+        self._held: deque[tuple[float, int, NoPage]] = deque()  # when, and whose
+
+    async def take(self, url_id: int, answer: Answer, begun: float) -> None:
+        """Take the answer to a request that began at `begun`; raises UserError after too many failures in a row."""
+        if isinstance(answer, NoPage) and answer.reason == Reason.ARCHIVE_FAILED and not isinstance(answer, Refusal):
+            self._held.append((time.monotonic(), url_id, answer))
+            if len(self._held) >= self._most:
+                raise UserError(
+                    f"{self._most} requests in a row to the archive failed after all retries; the last one: "
+                    f"{answer.detail}. Run the same command again later: it continues where it stopped"
+                )
+            return
+        await self.settle(begun)
+        await self._recorder.take(url_id, answer)
+
+    async def settle(self, begun: float = math.inf) -> None:
+        """Record the failures before `begun`, when a request that succeeded began; at the end, all of them."""
+        while self._held and self._held[0][0] < begun:
+            _, url_id, answer = self._held.popleft()
+            await self._recorder.take(url_id, answer)

@@ -1,0 +1,263 @@
+"""Common Crawl in bulk: ranges of its files, and a source that reads the records which the join with its index found.
+
+The files are on a web server, in a bucket or on a disk. Over HTTP, each archive host has its own rate, and requests are
+retried after 403, 429 and 503, with which Common Crawl answers too many requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import pyarrow as pa
+from yarl import URL
+
+from owt_pipeline.errors import UserError
+from owt_pipeline.stages.fetch.answers import Answer, NoPage, Page
+from owt_pipeline.stages.fetch.archive_client import (
+    BUSY,
+    ArchiveClient,
+    HeldBack,
+    Refused,
+    archive_failed,
+    first_tries,
+    outcome,
+)
+from owt_pipeline.stages.fetch.archives import Redirect, redirect_of_record
+from owt_pipeline.stages.fetch.cc_index import Reads, expected_reads, is_http, list_files, read_footer, root_of
+from owt_pipeline.stages.fetch.lookups import Capture, below
+from owt_pipeline.stages.fetch.manners import Failed, Slots, for_each
+from owt_pipeline.stages.fetch.recorder import Recorder
+from owt_pipeline.stages.fetch.sources import Crawl, Source, shared_loop
+from owt_pipeline.storage.folder import Storage
+from schemas import Reason
+
+if TYPE_CHECKING:
+    from owt_pipeline.stages.fetch.stage import Options
+
+_TOGETHER_BYTES = 8 << 20  # of one request
+_GAP_BYTES = 64 << 10  # the largest gap between two records that is read along: it costs less than another request
+
+_FOOTERS_SAMPLED = 8
+
+_CONTENT_RANGE = re.compile(r"bytes \d+-\d+/(\d+)")
+
+
+_PLACE = [("crawl", pa.string()), ("file", pa.string()), ("offset", pa.int64()), ("length", pa.int64())]
+CAPTURE = pa.struct([*_PLACE, ("canonical", pa.string()), ("redirects", pa.list_(pa.binary()))])
+"""A record to read: its place, its canonical URL, and the records of the redirects that led to this URL."""
+
+
+class Unreadable(UserError):
+    """A request that failed while others succeeded."""
+
+
+class _Try(NamedTuple):
+    """A record to read for the URL of a row."""
+
+    capture: Capture
+    row: int
+    canonical: str
+    redirects: tuple[bytes, ...] = ()
+
+    @classmethod
+    def of(cls, row: int, found: Mapping[str, Any]) -> _Try:
+        """From a capture as CAPTURE has it."""
+        capture = Capture(*(found[name] for name, _ in _PLACE))
+        return cls(capture, row, found["canonical"], tuple(found["redirects"] or ()))
+
+
+class BulkClient(ArchiveClient):
+    """Reads ranges of Common Crawl's files, and the records of captures that are known."""
+
+    busy = BUSY
+    columns: ClassVar = ("url_id", "url")
+
+    def __init__(self, options: Options, crawl: Crawl):
+        super().__init__(options, crawl, options.cc_connections, options.cc_delay)
+        self._data = options.cc_data or root_of(options.cc_index)
+        self._slots = Slots(options.cc_connections)  # for reads from buckets and disks
+
+    def status(self) -> str:
+        return f"{self._slots.taken:,} requests" if self._slots.taken else super().status()
+
+    async def read(self, uri: str, start: int, length: int) -> bytes:
+        """`length` bytes of a file from `start` on; raises Failed with the reason `archive_failed`."""
+        where = f"{length:,} bytes at {start} of {uri}"
+        if not is_http(uri):
+            found = await self._in_thread(where, lambda folder, name: folder.read_range(name, start, length), uri)
+        else:
+            response = await self.get_part(where, URL(uri), length, f"{start}-{start + length - 1}")
+            found = response.body
+        if len(found) != length:
+            raise Refused(Reason.ARCHIVE_FAILED, f"{where}: only {len(found):,} bytes came")
+        return found
+
+    async def read_pieces(self, uri: str, pieces: Sequence[tuple[int, int]]) -> list[bytes]:
+        """The bytes of each (start, length) of a file, all requested at once; raises Failed as `read` does."""
+        return list(await asyncio.gather(*(self.read(uri, start, length) for start, length in pieces)))
+
+    async def read_end(self, uri: str, length: int) -> tuple[bytes, int]:
+        """The last bytes of a file, at most `length`, and the file's size; raises Failed as `read` does."""
+        where = f"the end of {uri}"
+        if is_http(uri):
+            response = await self.get_part(where, URL(uri), length, f"-{length}")
+            size = _CONTENT_RANGE.fullmatch(response.header("content-range") or "")
+            return response.body, int(size[1]) if size else len(response.body)
+
+        def end(folder: Storage, name: str) -> tuple[bytes, int]:
+            size = folder.size(name)
+            start = max(size - length, 0)
+            return folder.read_range(name, start, size - start), size
+
+        return await self._in_thread(where, end, uri)
+
+    async def read_all(self, uri: str, most: int) -> bytes:
+        """A complete file over HTTP, of at most `most` bytes; raises Failed as `read` does."""
+        response = await self.get(uri, URL(uri), most, headers={"Accept-Encoding": "identity"})
+        if response.status != 200:
+            raise self.refused(URL(uri), uri, f"status {response.status}")
+        return response.body
+
+    async def ask(self, urls: pa.Table, recorder: Recorder, resumed: bool) -> None:
+        """Read the records of `urls` (columns url_id, url and `captures`, a list of CAPTURE, the best first).
+
+        If a capture is no page or cannot be read, the next one is read. Raises UserError if the archive fails for
+        `host_failures` URLs in a row.
+        """
+        url_ids, lists = urls["url_id"].to_pylist(), urls["captures"].to_pylist()
+        captures = [iter([_Try.of(row, capture) for capture in found]) for row, found in enumerate(lists)]
+        first: dict[int, Answer] = {}  # by row: why its best capture is no page
+        tries = [next(found) for found in captures]
+        most = self._limits.wire_bytes
+        held = HeldBack(recorder, self._options.host_failures)
+
+        async def take(row: int, answer: Answer, begun: float = 0.0) -> None:
+            if not isinstance(answer, Page):
+                answer = first.setdefault(row, answer)
+                if (other := next(captures[row], None)) is not None:
+                    again.append(other)
+                    return
+            await held.take(url_ids[row], answer, begun)
+
+        async def read(request: list[_Try]) -> None:
+            begun = time.monotonic()
+            try:
+                answers = await self._answers(request)
+            except Failed as failure:
+                if len(request) > 1:  # one of them may be to blame
+                    for each in request:
+                        await read([each])
+                    return
+                answers = [outcome(failure)]
+            for each, answer in zip(request, answers, strict=True):
+                await take(each.row, answer, begun)
+
+        while tries:
+            again: list[_Try] = []
+            for each in tries:
+                if each.capture.length > most:
+                    await take(each.row, NoPage(Reason.TOO_LARGE, f"{each.capture}, more than {most:,}"))
+            requests = grouped([each for each in tries if each.capture.length <= most])
+            await for_each(read, requests, self._connections)
+            tries = again
+        await held.settle()
+
+    async def _answers(self, request: Sequence[_Try]) -> list[Answer]:
+        """The answers of records that lie close together, read by one request; raises Failed as `read` does."""
+        start = request[0].capture.offset
+        end = max(each.capture.offset + each.capture.length for each in request)
+        uri = below(self._data, request[0].capture.file)
+        begun = time.monotonic()
+        content = await self.read(uri, start, end - start)
+        about = (self._limits.body_bytes, int((time.monotonic() - begun) * 1000))
+
+        def answer(each: _Try) -> Answer:
+            at = each.capture.offset - start
+            answer = each.capture.page(content[at : at + each.capture.length], each.canonical, *about)
+            return replace(answer, redirects=each.redirects) if isinstance(answer, Page) else answer
+
+        return await asyncio.to_thread(lambda: list(map(answer, request)))
+
+    async def read_redirects(self, captures: Sequence[Mapping[str, Any]]) -> list[Redirect | NoPage]:
+        """The redirects in the records of captures (as CAPTURE has them)."""
+
+        found: dict[int, Redirect | NoPage] = {}
+
+        async def read(each: _Try) -> None:
+            capture, most = each.capture, self._limits.body_bytes
+            try:
+                data = await self.read(below(self._data, capture.file), capture.offset, capture.length)
+            except Failed as failure:
+                found[each.row] = outcome(failure)
+            else:
+                found[each.row] = redirect_of_record(data, most, each.canonical, where=str(capture))
+
+        await for_each(read, (_Try.of(*each) for each in enumerate(captures)), self._connections)
+        return [found[row] for row in range(len(captures))]
+
+    async def _in_thread(self, where: str, read: Any, uri: str) -> Any:
+        folder, _, name = uri.rpartition("/")
+        async with self._slots:
+            try:
+                return await asyncio.to_thread(lambda: read(Storage(folder), name))
+            except (OSError, UserError) as error:
+                raise archive_failed(where, str(error)) from error
+
+
+@contextlib.contextmanager
+def reading(options: Options, on_cluster: bool) -> Iterator[Callable[..., Any]]:
+    """A function that calls methods of a client in the event loop that the parts of this process share:
+    `call(BulkClient.read_end, uri, 8)`. It raises Unreadable if a request fails, UserError if the archive is down."""
+    with shared_loop({"commoncrawl": Source(BulkClient, options)}, on_cluster) as loop:
+
+        def call(method: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any) -> Any:
+            try:
+                return loop.run(method(loop.crawl.clients["commoncrawl"], *arguments))
+            except Failed as failure:
+                problem = f"{failure.detail}; check it and --cc_crawls, or run again later"
+                raise Unreadable(f"--cc_index: {problem}") from failure
+
+        yield call
+
+
+def index_files(options: Options) -> list[tuple[str, str]]:
+    """(crawl, URI) of the files of the index; raises UserError."""
+    with reading(first_tries(options), on_cluster=False) as archive:
+        read_all = partial(archive, BulkClient.read_all)
+        return list_files(options.cc_index, options.cc_crawls, options.cc_subsets, read_all)
+
+
+def index_reads(options: Options, urls: float) -> Reads:
+    """What looking up so many URLs reads of the index, estimated from some of its footers; raises UserError."""
+    files = [uri for _, uri in index_files(options)]
+    sample = files[:: -(-len(files) // _FOOTERS_SAMPLED)]
+    with reading(first_tries(options), on_cluster=False) as archive:
+        read_end = partial(archive, BulkClient.read_end)
+        return expected_reads([(uri, read_footer(uri, read_end)[0]) for uri in sample], len(files), urls)
+
+
+def grouped(tries: Sequence[_Try]) -> list[list[_Try]]:
+    """Records by request, in the order of files and offsets: neighbours in one file are read together."""
+    found: list[list[_Try]] = []
+    end = 0
+    for each in sorted(tries, key=lambda each: (each.capture.file, each.capture.offset, each.row)):
+        capture = each.capture
+        together = (
+            found
+            and found[-1][0].capture.file == capture.file
+            and capture.offset - end <= _GAP_BYTES
+            and capture.offset + capture.length - found[-1][0].capture.offset <= _TOGETHER_BYTES
+        )
+        if not together:
+            found.append([])
+            end = 0
+        found[-1].append(each)
+        end = max(end, capture.offset + capture.length)
+    return found

@@ -1,0 +1,271 @@
+"""Pages over HTTP: redirects, robots.txt, retries, and a turn at the host before every request."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from yarl import URL
+
+from owt_pipeline.formats.messages import REDIRECTS, BadMessage, Headers, TooLarge, charset_of, decode_body, header
+from owt_pipeline.formats.urls import requested
+from owt_pipeline.formats.warc import Response, http_record, request_record
+from owt_pipeline.stages.fetch.answers import LIVE, Answer, NoPage, Page, Received, judge, refuse_head
+from owt_pipeline.stages.fetch.client import Client, Limits
+from owt_pipeline.stages.fetch.manners import (
+    ROBOTS_BYTES,
+    Cookies,
+    Failed,
+    Gate,
+    Gates,
+    RobotsCache,
+    retry_after,
+    robots_token,
+    tried_once,
+)
+from owt_pipeline.stages.fetch.outages import Outages
+from schemas import Reason
+from schemas.reasons import http_reason
+
+if TYPE_CHECKING:
+    from owt_pipeline.stages.fetch.stage import Options
+
+_BUSY = (429, 503)
+_NO_ROBOTS = (429, *range(500, 600))
+"""Statuses of a robots.txt that forbid a complete host, so the request is retried."""
+
+_MOST_BUSY = 5
+_FIRST_REST, _LONGEST_REST = 60.0, 3600.0
+"""After so many 429 or 503 in a row, a host is closed for so many seconds, after one more for twice as long, and so on.
+Its URLs are temporary failures meanwhile."""
+
+_FIRST_BACKOFF = 1.0  # seconds; doubled at each retry, and spread by half of it
+
+
+class Fetched(NamedTuple):
+    """A final response, the redirects that led to it, its beginning (seconds since 1970) and duration.
+
+    Bodies are as sent; a response with more than `max_body_bytes` after decoding is no page.
+    """
+
+    received: Received
+    redirects: tuple[Received, ...]
+    date: int
+    ms: int
+    max_body_bytes: int
+    keep_requests: bool = False
+
+    def answer(self) -> Answer:
+        """The page, or why there is none. This takes longer than the request, so it is done in another process."""
+        received, content_type = self.received, self.received.header("content-type")
+        try:
+            body = b""  # whatever was received of a response that is no page
+            if not has_no_page(received.status, received.headers):
+                body = decode_body(received.headers, received.body, self.max_body_bytes, strictly=True)
+        except (BadMessage, TooLarge) as error:
+            reason = Reason.TOO_LARGE if isinstance(error, TooLarge) else Reason.BAD_RESPONSE
+            return NoPage(reason, f"redirected to {received.url}: {error}" if self.redirects else str(error))
+        response = Response(
+            received.url, self.date, received.status, received.headers, content_type, charset_of(content_type), body
+        )
+        answer = judge(
+            response, LIVE, self.ms, lambda digest: self._record(received, digest if body is received.body else None)
+        )
+        if isinstance(answer, Page):
+            if not (self.redirects or self.keep_requests):
+                return answer
+            before = [
+                record for redirect in self.redirects for record in (*self._request(redirect), self._record(redirect))
+            ]
+            return replace(answer, redirects=(*before, *self._request(received)))
+        if (asked := received.header("retry-after")) and received.status in _BUSY:
+            return NoPage(answer.reason, f"{answer.detail}, Retry-After: {asked[:40]}")
+        return answer
+
+    def _record(self, received: Received, digest: str | None = None) -> bytes:
+        about = {"address": received.address, "truncated": "length" if received.truncated else ""}
+        return http_record(
+            received.url, self.date, received.head, received.body, digest, origin=self._origin(received), **about
+        )
+
+    def _request(self, received: Received) -> list[bytes]:
+        """The record of the request for a response, if these are kept."""
+        if not self.keep_requests:
+            return []
+        response = received.head + received.body
+        return [request_record(received.url, self.date, received.request, response, self._origin(received))]
+
+    def _origin(self, received: Received) -> str:
+        return self.redirects[0].url if self.redirects and received is not self.redirects[0] else ""
+
+
+class Fetcher:
+    """Fetches pages; to be made and used in one event loop, by any number of tasks at once.
+
+    Attributes:
+      gates: the hosts' gates.
+      client: makes the requests.
+    """
+
+    def __init__(self, options: Options, may_ask: Callable[[], bool] = lambda: True):
+        """A fetcher that makes no request while `may_ask` returns False."""
+        self.options, self._limits = options, Limits.of_page(options)
+        self.client = Client(options, may_ask)
+        self.gates = Gates(options.host_delay, options.host_connections, self.client.remembered)
+        self._agent = robots_token(options.user_agent)
+        self._robots = RobotsCache(self._get_robots, self.client.remembered)
+        self.outages = Outages(options.outage_wait, self._answers, self.forgive)
+
+    async def close(self) -> None:
+        await self.outages.close()
+        await self.client.close()
+
+    @property
+    def requests(self) -> int:
+        """How many requests are under way."""
+        return self.client.slots.taken
+
+    async def fetch(self, posted_url: str, spread: int = 1) -> Fetched | NoPage:
+        """The final response for a URL as it was posted, or why there is none.
+
+        `spread` is the number of processes that fetch the host's URLs; the host's delay is multiplied by it.
+        """
+        try:
+            url = requested_url(posted_url)
+        except ValueError as error:
+            return NoPage(Reason.BAD_URL, f"{error}")
+        try:
+            return await self._follow(url, spread)
+        except Failed as failure:
+            return NoPage(failure.reason, failure.detail)
+
+    def forgive(self) -> None:
+        """Allow one more request to hosts that were given up, and for each robots.txt that could not be read."""
+        self.gates.forgive(self.options.host_failures)
+        self._robots.forget_bans()
+
+    async def _answers(self, url: str) -> bool:
+        """Whether the host of a URL gives any answer."""
+        robots = URL(url, encoded=True).origin().with_path("/robots.txt")
+        gate = self.gates[robots.raw_host or ""]
+        try:
+            async with gate:
+                await self.client.get(robots, self._limits, lambda *_: True, gate, encoded=True, cut=True)
+        except Failed as failure:
+            return failure.is_answer
+        return True
+
+    async def _follow(self, url: URL, spread: int) -> Fetched | NoPage:
+        started = int(time.time())
+        redirects: list[Received] = []
+        seen: list[tuple[URL, str | None]] = []
+        limits, ms, cookies, options = self._limits, 0, Cookies(), self.options
+        while True:
+            cookie = cookies.header(url)
+            seen.append((url, cookie))
+            try:
+                response = await self._get_page(url, limits, spread, {"Cookie": cookie} if cookie else None)
+            except Failed as failure:
+                if not redirects:
+                    raise
+                reason = Reason.BAD_REDIRECT if failure.reason == Reason.BAD_URL else failure.reason
+                return NoPage(reason, f"redirected to {url}: {failure.detail}")
+            ms += response.ms
+            if response.status not in REDIRECTS:
+                most = limits.body_bytes
+                return Fetched(response, tuple(redirects), started, ms, most, options.keep_requests)
+            limits = replace(limits, total=max(self._limits.total - ms / 1000, 0.001))
+            redirects.append(response)
+            cookies.take(response)
+            url = redirect_target(response)
+            if (url, cookies.header(url)) in seen:
+                return NoPage(Reason.REDIRECT_LOOP, f"back to {url} after {len(redirects)} redirects")
+            if len(redirects) > options.max_redirects:
+                return NoPage(Reason.REDIRECT_LOOP, f"more than {options.max_redirects} redirects")
+
+    async def _get_page(self, url: URL, limits: Limits, spread: int, headers: Mapping[str, str] | None) -> Received:
+        robots = await self._robots.of(url)
+        robots.check(url, self._agent)
+        gate = self.gates[url.raw_host or ""]
+        gate.delay = max(self.options.host_delay, robots.crawl_delay(self._agent)) * spread
+        get = partial(self.client.get, url, limits, has_no_page, gate, encoded=True, headers=headers)
+        return await self._get(get, url, gate, _BUSY, is_page=True)
+
+    async def _get_robots(self, url: URL) -> Received:
+        limits = replace(self._limits, wire_bytes=ROBOTS_BYTES, body_bytes=ROBOTS_BYTES)
+        gate = self.gates[url.raw_host or ""]
+        get = partial(self.client.get, url, limits, lambda status, _: status != 200, gate, cut=True)
+        return await self._get(get, url, gate, _NO_ROBOTS)
+
+    async def _get(
+        self, get: Callable[[], Awaitable[Received]], url: URL, gate: Gate, busy: Collection[int], is_page: bool = False
+    ) -> Received:
+        """The result of `get`, called at the turns of `gate`; it is retried after the statuses `busy` and transient
+        failures. Raises Failed. A host whose pages are busy too often in a row is closed."""
+        retries = 0 if tried_once.get() else self.options.retries
+        for attempt in range(retries + 1):
+            last = attempt == retries
+            async with gate:
+                gate.check_open()
+                if gate.failures >= self.options.host_failures and gate.failure is not None:
+                    reason, detail = gate.failure.reason, gate.failure.detail
+                    raise Failed(reason, f"given up after {gate.failures} failures of the host in a row: {detail}")
+                try:
+                    response = await get()
+                except Failed as failure:
+                    gate.note(failure)
+                    self.outages.network_works |= failure.network_works
+                    if failure.is_answer:
+                        self.outages.answered(str(url))
+                    if last or not failure.transient:
+                        raise
+                    response = None
+                else:
+                    gate.note(None)
+                    self.outages.answered(str(url))
+            if response is not None:
+                gate.busy = gate.busy + 1 if response.status in _BUSY else 0
+                if is_page and gate.busy >= _MOST_BUSY:
+                    rest = min(_FIRST_REST * 2 ** (gate.busy - _MOST_BUSY), _LONGEST_REST)
+                    detail = f"not asked: the host answered {gate.busy} times in a row with {response.status}"
+                    gate.close(rest, Failed(http_reason(response.status), detail))
+                    return response
+                if last or response.status not in busy:
+                    return response
+            backoff = _FIRST_BACKOFF * 2 ** max(attempt, gate.busy - 1) * random.uniform(0.5, 1.5)
+            if response is not None:
+                backoff = max(backoff, retry_after(response) or 0.0)
+            if backoff > self.options.max_retry_wait:
+                if response is None:
+                    backoff = self.options.max_retry_wait
+                else:
+                    detail = f"not asked: the host answered {response.status} and asked for {backoff:,.0f} s"
+                    gate.close(backoff, Failed(http_reason(response.status), detail), asked_to=True)
+                    return response
+            gate.pause(backoff)
+        raise AssertionError("the last attempt returns or raises")
+
+
+def requested_url(posted: str) -> URL:
+    """The URL to request for one as posted; raises ValueError."""
+    return URL(requested(posted), encoded=True)
+
+
+def redirect_target(response: Received) -> URL:
+    """The target of a redirect; raises Failed if it cannot be requested."""
+    location = response.header("location")
+    if not location:
+        raise Failed(Reason.BAD_REDIRECT, f"status {response.status} without a Location")
+    try:
+        return requested_url(str(response.location()))
+    except ValueError:
+        raise Failed(Reason.BAD_REDIRECT, f"status {response.status} to {location[:200]}") from None
+
+
+def has_no_page(status: int, headers: Headers) -> bool:
+    """Whether the head shows that the response is no page, so that the body need not be read."""
+    return status in REDIRECTS or refuse_head(status, header(headers, "content-type")) is not None

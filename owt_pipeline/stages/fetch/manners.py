@@ -1,0 +1,363 @@
+"""Manners: a delay between requests to a host and to an address, a limit on requests at once, and robots.txt."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import email.utils
+import http.cookiejar
+import io
+import re
+import time
+import urllib.request
+import urllib.response
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Iterable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from email.message import Message
+from typing import TypeAlias, TypeVar
+
+from protego import Protego
+from yarl import URL
+
+from owt_pipeline.stages.fetch.answers import Received
+from owt_pipeline.stages.fetch.connections import Origin, origin_of
+from schemas import Reason
+
+T = TypeVar("T")
+
+ROBOTS_BYTES = 500 << 10
+"""How much of a robots.txt is parsed; RFC 9309 (2.5) asks for at least this much."""
+_ROBOTS_REDIRECTS = 5  # RFC 9309, 2.3.1.2
+_ROBOTS_SECONDS = 24 * 3600.0  # RFC 9309, 2.4
+
+_COMPATIBLE = re.compile(r"Mozilla/.*?\bcompatible;\s*([A-Za-z0-9_.-]+)", re.IGNORECASE).match
+
+MAX_CRAWL_DELAY = 60.0
+"""The longest Crawl-delay that is obeyed, in seconds."""
+
+tried_once: ContextVar[bool] = ContextVar("tried_once", default=False)
+"""Whether failed requests are not retried: at the end of a shard, when URLs that failed before are requested again."""
+
+Get: TypeAlias = Callable[[URL], Awaitable[Received]]
+"""Gets a robots.txt, politely and with retries; raises Failed."""
+
+
+class Failed(Exception):
+    """A request without a usable response.
+
+    Attributes:
+      reason: why.
+      detail: the same for a person.
+      connected: whether there was a connection.
+      transient: whether a retry may soon succeed.
+      network_works: whether it shows that the network works, so that the failure is the host's.
+    """
+
+    def __init__(
+        self,
+        reason: Reason,
+        detail: str,
+        *,
+        connected: bool = False,
+        transient: bool = False,
+        network_works: bool = False,
+    ):
+        super().__init__(f"{reason}: {detail}")
+        self.reason, self.detail, self.connected, self.transient = reason, detail, connected, transient
+        self.network_works = network_works
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether the host answered, which shows that the network works."""
+        return self.connected and self.reason in (Reason.TOO_LARGE, Reason.BAD_RESPONSE)
+
+    @property
+    def is_of_host(self) -> bool:
+        """Whether it means that the host does not answer, whatever the URL."""
+        return self.reason in (Reason.CONNECT, Reason.TIMEOUT, Reason.TLS, Reason.DNS)
+
+
+class Slots:
+    """A semaphore in the order of arrival, with a count of the slots taken; fast when thousands wait.
+
+    async with slots: ...
+    """
+
+    def __init__(self, count: int):
+        self.count, self.taken = count, 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def acquire(self) -> None:
+        if self.taken < self.count and not self._waiting:
+            self.taken += 1
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn  # `release` passes a slot on
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.release()
+            raise
+
+    def release(self) -> None:
+        while self._waiting and self.taken <= self.count:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self.taken -= 1
+
+    __aenter__ = acquire
+
+    async def __aexit__(self, *_: object) -> None:
+        self.release()
+
+
+async def for_each(call: Callable[[T], Awaitable[None]], items: Iterable[T], together: int) -> None:
+    """Await `call(item)` for each of the items, `together` of them at once; if one fails, the others are cancelled."""
+    left = iter(items)
+
+    async def work() -> None:
+        for item in left:
+            await call(item)
+
+    tasks = [asyncio.ensure_future(work()) for _ in range(together)]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class Gate:
+    """The turns at one host, or at one address.
+
+        async with gate:
+            gate.begin()
+            ...  # one request
+
+    Attributes:
+      delay: seconds between the starts of two requests.
+      next_turn: when the next request may start, in `time.monotonic` seconds.
+      failures: how often in a row the host did not answer; `failure` is the last of these failures.
+      busy: how often in a row the host answered that it is busy.
+    """
+
+    def __init__(self, delay: float, connections: int):
+        self.delay = delay
+        self.next_turn = 0.0
+        self.failures = 0
+        self.failure: Failed | None = None
+        self.busy = 0
+        self.connections = Slots(connections)
+        self._closed: tuple[float, Failed] | None = None
+        self._asked_to_close = False
+
+    async def __aenter__(self) -> None:
+        """Wait for a turn, and hold one of the connections while the block runs."""
+        await self.connections.acquire()
+        try:
+            # In a loop, since `pause` may postpone the turn meanwhile.
+            while (wait := self.next_turn - time.monotonic()) > 0:
+                await asyncio.sleep(wait)
+        except BaseException:
+            self.connections.release()
+            raise
+
+    def begin(self) -> None:
+        """Take the turn: the request is sent now, perhaps later than the gate opened, as it may wait elsewhere."""
+        self.next_turn = time.monotonic() + self.delay
+
+    async def __aexit__(self, *_: object) -> None:
+        self.connections.release()
+
+    def note(self, failure: Failed | None) -> None:
+        """Note the failure of a request, or None for any answer."""
+        self.failure = failure if failure is not None and failure.is_of_host else None
+        self.failures = self.failures + 1 if self.failure is not None else 0
+
+    def pause(self, seconds: float) -> None:
+        """Postpone the next request by so many seconds."""
+        self.next_turn = max(self.next_turn, time.monotonic() + seconds)
+
+    def close(self, seconds: float, failure: Failed, *, asked_to: bool = False) -> None:
+        """Fail all requests with `failure` for so many seconds, which is too long to wait; if the host asked for it,
+        also after `reopen`."""
+        self._closed, self._asked_to_close = (time.monotonic() + seconds, failure), asked_to
+
+    def reopen(self) -> None:
+        """Open a closed gate, unless the host asked for the pause."""
+        if not self._asked_to_close:
+            self._closed = None
+
+    def check_open(self) -> None:
+        """Raise Failed if the gate is closed."""
+        if self._closed is not None and time.monotonic() < self._closed[0]:
+            raise self._closed[1]
+
+
+class Gates:
+    """The gates of all hosts, or addresses, in a process; gates that have been unused for the longest are dropped.
+
+    Attributes:
+      workers: returns how many processes share the limits, so that each takes its part.
+    """
+
+    def __init__(self, delay: float, connections: int, remembered: int):
+        self._delay, self._connections, self._remembered = delay, connections, remembered
+        self._gates: OrderedDict[str, Gate] = OrderedDict()
+        self.workers: Callable[[], int] = lambda: 1
+
+    def __getitem__(self, name: str) -> Gate:
+        gate = self._gates.get(name)
+        if gate is None:
+            self._forget()
+            gate = self._gates[name] = Gate(self._delay, self._connections)
+        self._gates.move_to_end(name)
+        if (workers := self.workers()) > 1:
+            gate.delay = self._delay * workers
+            gate.connections.count = max(self._connections // workers, 1)
+        return gate
+
+    def forgive(self, failures: int) -> None:
+        """Allow one more request to hosts that are closed or were given up after so many failures."""
+        for gate in self._gates.values():
+            gate.failures = min(gate.failures, failures - 1)
+            gate.reopen()
+
+    def _forget(self) -> None:
+        while len(self._gates) >= self._remembered:
+            name, gate = next(iter(self._gates.items()))
+            if gate.connections.taken or gate.next_turn > time.monotonic():
+                return
+            del self._gates[name]
+
+
+def robots_token(user_agent: str) -> str:
+    """The name of a User-Agent in robots.txt: its product, or if it looks like a browser's, the compatible product:
+    `mybot` for `Mozilla/5.0 (compatible; mybot/1.0; +mailto:me@example.org)`."""
+    named = _COMPATIBLE(user_agent)
+    return named[1] if named else user_agent.partition("/")[0].strip()
+
+
+def retry_after(response: Received) -> float | None:
+    """Seconds to wait by the Retry-After header, a number or a date; None without a valid one."""
+    value = (response.header("retry-after") or "").strip()
+    if value.isdecimal() and len(value) < 10:
+        return float(value)
+    try:
+        return max(email.utils.parsedate_to_datetime(value).timestamp() - time.time(), 0.0)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+class Cookies:
+    """The cookies of one chain of redirects, by the rules of browsers; they are not kept beyond it."""
+
+    def __init__(self) -> None:
+        self._jar: http.cookiejar.CookieJar | None = None
+
+    def take(self, response: Received) -> None:
+        """Keep the cookies that a response sets."""
+        values = [value for name, value in response.headers if name.lower() == "set-cookie"]
+        if values:
+            headers = Message()
+            for value in values:
+                headers["Set-Cookie"] = value
+            self._jar = self._jar or http.cookiejar.CookieJar()
+            reply = urllib.response.addinfourl(io.BytesIO(), headers, response.url)
+            self._jar.extract_cookies(reply, urllib.request.Request(response.url))  # type: ignore[arg-type]
+
+    def header(self, url: URL) -> str | None:
+        """The Cookie header for a request."""
+        if self._jar is None:
+            return None
+        request = urllib.request.Request(str(url))
+        self._jar.add_cookie_header(request)
+        return request.get_header("Cookie")
+
+
+@dataclass(frozen=True)
+class Robots:
+    """A host's robots.txt: its `rules` (None: everything is allowed), or why nothing may be fetched (`ban`).
+
+    `read` is when it was read, in `time.monotonic` seconds.
+    """
+
+    rules: Protego | None = None
+    ban: Failed | None = None
+    read: float = 0.0
+
+    def check(self, url: URL, agent: str) -> None:
+        """Raise Failed if `url` must not be fetched."""
+        if self.ban is not None:
+            raise Failed(self.ban.reason, self.ban.detail)
+        if self.rules is not None and not self.rules.can_fetch(str(url), agent):
+            raise Failed(Reason.ROBOTS, f"forbidden to {agent} by {url.origin()}/robots.txt")
+
+    def crawl_delay(self, agent: str) -> float:
+        """The Crawl-delay in seconds, at most MAX_CRAWL_DELAY."""
+        delay = self.rules.crawl_delay(agent) if self.rules is not None else None
+        return min(max(float(delay or 0), 0.0), MAX_CRAWL_DELAY)
+
+
+class RobotsCache:
+    """The robots.txt of origins, kept for a day; the one that has been unused for the longest is dropped first."""
+
+    def __init__(self, get: Get, remembered: int):
+        self._get, self._remembered = get, remembered
+        self._tasks: OrderedDict[Origin, asyncio.Task[Robots]] = OrderedDict()
+        self._believed_since = 0.0  # bans from before this time are not valid
+
+    def forget_bans(self) -> None:
+        """Request each robots.txt again that could not be read."""
+        self._believed_since = time.monotonic()
+
+    async def of(self, url: URL) -> Robots:
+        """The robots.txt for `url`."""
+        origin = origin_of(url)
+        task = self._tasks.get(origin)
+        if task is not None and task.done():
+            found = task.result()
+            is_forgotten = found.ban is not None and found.read < self._believed_since
+            if is_forgotten or time.monotonic() - found.read > _ROBOTS_SECONDS:
+                task = None
+        if task is None:
+            task = self._tasks[origin] = asyncio.ensure_future(read_robots(url.origin(), self._get))
+            if len(self._tasks) > self._remembered:
+                self._tasks.popitem(last=False)
+        self._tasks.move_to_end(origin)
+        return task.result() if task.done() else await asyncio.shield(task)
+
+
+async def read_robots(origin: URL, get: Get) -> Robots:
+    """The robots.txt of `origin` by RFC 9309: everything is allowed without one (4xx), nothing if the server fails.
+
+    If the host cannot be reached at all, or answers 429, that is the reason of the ban, so that its pages do not count
+    as forbidden.
+    """
+    url, read = origin.with_path("/robots.txt"), time.monotonic()
+    for _ in range(_ROBOTS_REDIRECTS + 1):
+        try:
+            response = await get(url)
+        except Failed as failure:
+            is_silent = failure.connected and failure.reason == Reason.TIMEOUT
+            reason = Reason.ROBOTS_UNREACHABLE if is_silent else failure.reason
+            return Robots(ban=Failed(reason, f"robots.txt: {failure.detail}"), read=read)
+        if 300 <= response.status < 400 and response.header("location"):
+            with contextlib.suppress(ValueError):
+                url = response.location()
+                if url.scheme in ("http", "https") and url.raw_host:
+                    continue
+            break
+        if response.status >= 500 or response.status == 429:
+            reason = Reason.HTTP_429 if response.status == 429 else Reason.ROBOTS_UNREACHABLE
+            return Robots(ban=Failed(reason, f"robots.txt: status {response.status}"), read=read)
+        if not 200 <= response.status < 300:
+            break
+        return Robots(Protego.parse(response.body.decode("utf-8", "replace").removeprefix("\ufeff")), read=read)
+    return Robots(read=read)

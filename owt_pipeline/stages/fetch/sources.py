@@ -1,0 +1,311 @@
+"""Sources of pages on the network: the event loop in which all shards of a process make requests, and the live web.
+
+A process makes one `Client` of each `Source`, which all of its shards use, so that turns and limits hold for all of
+them together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from owt_pipeline import progress
+from owt_pipeline.stages.fetch.answers import NoPage, Page
+from owt_pipeline.stages.fetch.journal import Claim, Journal
+from owt_pipeline.stages.fetch.live import Fetcher
+from owt_pipeline.stages.fetch.manners import Slots, for_each, tried_once
+from owt_pipeline.stages.fetch.recorder import Recorder, Recording, start_recording
+from owt_pipeline.storage.disk import this_process
+from owt_pipeline.storage.folder import Storage
+
+if TYPE_CHECKING:
+    from owt_pipeline.stages.fetch.stage import Options
+
+R = TypeVar("R")
+
+_JUDGE_SECONDS = 0.1  # after a host's end: by then, the next one has begun
+
+
+class Client(Protocol):
+    """Makes requests to a source; used in one event loop, by several shards at once."""
+
+    columns: ClassVar[Sequence[str]]
+    """The columns of urls/ that it needs; `url_id` is the first."""
+
+    async def ask(self, urls: pa.Table, recorder: Recorder, resumed: bool) -> None:
+        """Request each URL of `urls` (with the source's columns) and give each answer to `recorder`.
+
+        `resumed` says whether another attempt may have sent requests to the same hosts a moment ago.
+        """
+
+    async def close(self) -> None: ...
+
+    def status(self) -> str:
+        """What is happening, for the progress display."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source of pages on the network. Picklable.
+
+    Attributes:
+      client: the class of its Client, called with the options, the crawl and `about`.
+      options: those of the stage.
+      about: further arguments, such as the collections of an index.
+    """
+
+    client: type[Any]
+    options: Options
+    about: tuple[Any, ...] = ()
+
+
+class Crawl:
+    """What the shards of a process share; to be made and used in one event loop.
+
+    Attributes:
+      on_cluster: whether other processes make requests at the same time.
+      clients: one client per source, by name.
+      claims: the claims of the shards at work.
+    """
+
+    def __init__(self, sources: Mapping[str, Source], on_cluster: bool):
+        self.on_cluster = on_cluster
+        self.claims: set[Claim] = set()
+        self.clients: dict[str, Client] = {
+            name: source.client(source.options, self, *source.about) for name, source in sources.items()
+        }
+        self._recording: asyncio.Future[Recording] | None = None
+
+    async def close(self) -> None:
+        for client in self.clients.values():
+            await client.close()
+        if self._recording is not None:
+            await (await self._recording).close()
+
+    async def recording(self) -> Recording:
+        """The process that makes records, started when the first shard needs it."""
+        if self._recording is None:
+            self._recording = asyncio.ensure_future(start_recording())
+        return await asyncio.shield(self._recording)
+
+    def may_ask(self) -> bool:
+        """Whether requests may be made: not just after this process was stopped for a long time."""
+        return all(claim.is_valid for claim in self.claims)
+
+    def workers(self) -> int:
+        """How many processes make requests, so that each takes its part of a rate."""
+        return max((claim.claims for claim in self.claims), default=1) if self.on_cluster else 1
+
+
+class LiveClient:
+    """Fetches pages from the live web.
+
+    Attributes:
+      fetcher: fetches one page.
+      open_hosts: a slot for each host whose URLs are being fetched, by any shard: as many as keep all connections busy
+        while hosts wait for their turns.
+    """
+
+    columns: ClassVar = ("url_id", "posted_url", "host", "host_shards")
+
+    def __init__(self, options: Options, crawl: Crawl):
+        self.fetcher = Fetcher(options, crawl.may_ask)
+        self.fetcher.client.address_gates.workers = crawl.workers
+        self.open_hosts = Slots(2 * self.fetcher.client.slots.count)
+        self._crawl = crawl
+
+    async def close(self) -> None:
+        await self.fetcher.close()
+
+    def status(self) -> str:
+        paused = "; no host answers, paused" * self.fetcher.outages.is_paused
+        return f"{self.open_hosts.taken:,} hosts open, {self.fetcher.requests:,} requests{paused}"
+
+    async def ask(self, urls: pa.Table, recorder: Recorder, resumed: bool) -> None:
+        """Fetch each URL of `urls` (columns url_id, posted_url, host, host_shards), answers to `recorder`.
+
+        Only some hosts are open at a time, those with the most URLs first, since they take longest; a host's URLs are
+        fetched in the order of the rows. With all hosts open, a large crawl would return to each so late that its
+        robots.txt, address and connection would no longer be kept.
+        """
+        fetcher, outages, spread = self.fetcher, self.fetcher.outages, self._crawl.on_cluster
+        if recorder.is_last:
+            fetcher.forgive()
+            outages.forget_failures()
+        url_ids, host_shards = (urls[name].to_numpy() for name in ("url_id", "host_shards"))
+        posted = urls["posted_url"].combine_chunks()
+        hosts = rows_by_host(urls["host"])
+        del urls  # the hosts' names are not needed any more
+        pa.default_memory_pool().release_unused()  # 80 MB for a million URLs, for the time of the crawl
+        if resumed:  # another attempt may have sent requests to these hosts a moment ago
+            await asyncio.sleep(fetcher.options.host_delay * (int(host_shards.max()) if spread else 1))
+
+        async def fetch(rows: Iterator[int]) -> None:
+            outages.tasks += 1
+            try:
+                await asyncio.sleep(0)  # until all that begin now are counted
+                for row in rows:
+                    url = posted[row].as_py()
+                    while True:
+                        fetched = await fetcher.fetch(url, int(host_shards[row]) if spread else 1)
+                        if not isinstance(fetched, NoPage) or await outages.is_final(url, fetched):
+                            break
+                    await recorder.take(int(url_ids[row]), fetched)
+            finally:
+                outages.tasks -= 1
+                asyncio.get_running_loop().call_later(_JUDGE_SECONDS, outages.judge)
+
+        async def fetch_host(rows: np.ndarray) -> None:
+            async with self.open_hosts:
+                connections = min(len(rows), fetcher.options.host_connections)
+                await for_each(fetch, [iter(rows.tolist())] * connections, connections)
+
+        await for_each(fetch_host, hosts, self.open_hosts.count)
+
+
+def rows_by_host(hosts: pa.ChunkedArray) -> Iterator[np.ndarray]:
+    """The rows of each host, in order; hosts with the most rows first. The iterator does not hold `hosts`."""
+    encoded = hosts.dictionary_encode().unify_dictionaries()
+    codes = np.concatenate([chunk.indices.to_numpy() for chunk in encoded.chunks])
+    counts = np.bincount(codes)
+    rows = np.argsort(codes, kind="stable").astype(np.int32)  # by host
+    ends = np.cumsum(counts)
+    order = np.argsort(-counts, kind="stable").tolist()
+    return (rows[ends[host] - counts[host] : ends[host]] for host in order)
+
+
+async def ask_under_claim(
+    crawl: Crawl,
+    name: str,
+    claims: Storage,
+    claim_name: str,
+    journal: Journal,
+    missing: Callable[[], pa.Table],
+    answered: Callable[[int, int], None],
+    have_answered: Sequence[str],
+) -> None:
+    """Request the URLs that are `missing` in `journal` from the source `name` until none is, under the shard's claim.
+
+    The claim is the file `claim_name` in `claims`. `answered` is called with the numbers of further answers and of
+    pages among them. `have_answered` are URLs whose live hosts have answered before.
+    """
+    recording = await crawl.recording()
+    client = crawl.clients[name]
+    while (await asyncio.to_thread(missing)).num_rows:
+        async with Claim(claims, claim_name, [this_process(), recording.process.result()]) as claim:
+            await asyncio.to_thread(journal.load)
+            urls = [await asyncio.to_thread(missing)]  # a list, so that `pop` leaves no reference here
+            if urls[0].num_rows:
+                is_last = bool(np.isin(urls[0]["url_id"].to_numpy(), journal.postponed).all())
+                tried_once.set(is_last)
+                if isinstance(client, LiveClient):
+                    earlier = await asyncio.to_thread(list, journal.answers(journal.pages[:3].tolist()))
+                    pages = [page.final_url for page in earlier if isinstance(page, Page)]
+                    client.fetcher.outages.trust([*have_answered, *pages])
+                crawl.claims.add(claim)
+                resumed = claim.was_taken_over or len(journal) > 0
+                progress.doing(client.status)
+                try:
+                    async with Recorder(recording, journal.folder, claim.attempt, answered, is_last) as recorder:
+                        await _while_claimed(claim, client.ask(urls.pop(), recorder, resumed))
+                finally:
+                    crawl.claims.discard(claim)
+        await asyncio.to_thread(journal.load)
+
+
+async def _while_claimed(claim: Claim, asking: Coroutine[Any, Any, None]) -> None:
+    """Await `asking`, but no longer than the claim is held."""
+    task = asyncio.ensure_future(asking)
+    try:
+        while not (task.done() or claim.lost.done()):
+            await asyncio.wait({task, claim.lost}, timeout=1, return_when=asyncio.FIRST_COMPLETED)
+            progress.advance(0)  # shows that the run is alive while no answer arrives
+        if task.done():
+            await task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+class CrawlLoop:
+    """An event loop in a thread of its own, with what all shards of this process share."""
+
+    def __init__(self, sources: Mapping[str, Source], on_cluster: bool):
+        self.users = 0
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="fetch", daemon=True)
+        self._thread.start()
+
+        async def make() -> Crawl:
+            return Crawl(sources, on_cluster)
+
+        self.crawl = self.run(make())
+        gc.freeze()  # a crawl causes many collections; they need not go through all that was imported
+
+    def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
+        """The coroutine's result; if it is cancelled, this still waits until it has ended."""
+
+        async def task() -> R:
+            this = asyncio.current_task()
+            assert this is not None
+            self._tasks.add(this)
+            try:
+                return await coroutine
+            finally:
+                self._tasks.discard(this)
+
+        return asyncio.run_coroutine_threadsafe(task(), self._loop).result()
+
+    def cancel(self) -> None:
+        """Cancel all that runs."""
+
+        def cancel() -> None:
+            while self._tasks:  # once each: a second cancellation would interrupt the release of its claim
+                self._tasks.pop().cancel()
+
+        self._loop.call_soon_threadsafe(cancel)
+
+    def close(self) -> None:
+        self.run(self.crawl.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        gc.unfreeze()
+
+
+_loops: dict[Any, CrawlLoop] = {}  # one per process, whose shards share the limits on connections
+_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def shared_loop(sources: Mapping[str, Source], on_cluster: bool) -> Iterator[CrawlLoop]:
+    """This process' loop for these sources, kept as long as some shard uses it.
+
+    If a shard fails, those of the other threads are cancelled: their work is no longer needed.
+    """
+    key = tuple(sources.items()), on_cluster
+    with _lock:
+        if key not in _loops:
+            _loops[key] = CrawlLoop(sources, on_cluster)
+        loop = _loops[key]
+        loop.users += 1
+    try:
+        yield loop
+    except BaseException:
+        loop.cancel()
+        raise
+    finally:
+        with _lock:
+            loop.users -= 1
+            if not loop.users:
+                del _loops[key]
+                loop.close()

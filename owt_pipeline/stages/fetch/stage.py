@@ -1,0 +1,289 @@
+"""`owt fetch`: the page of every URL, live or from archives, as WARC files with an index, or why there is none."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from owt_pipeline.engine.stage import SHARDS, Stage, StageRun, Step, rows_of_input, what_was_sent
+from owt_pipeline.errors import UsageError
+from owt_pipeline.ledger.bases import RETRIED
+from owt_pipeline.ledger.commit import record_name
+from owt_pipeline.storage.folder import Storage, describe_source, expand_globs
+from schemas import option
+from schemas.settings import shaping_options
+
+_PROXY = re.compile(r"https?://([^@/]+@)?[^@/]+:\d+/?")
+USER_AGENT_EXAMPLE = "'my-crawl/1.0 (+mailto:me@example.org)'"
+
+SHARDS_TOGETHER = 8
+"""Shards fetched at once in one process, so that one shard's last slow hosts do not delay the next shard."""
+
+_READ_AT_ONCE = 4
+"""Parts that read the index at once; each holds columns of a row group, 100 MB of Common Crawl's."""
+
+_READ_BY = {
+    "allow": ("live",),
+    "allowed": ("live",),
+    "archive": ("archive", "commoncrawl", "wayback"),
+    "cc": ("commoncrawl",),
+    "cdx": ("commoncrawl",),
+    "wayback": ("wayback",),
+}
+"""By the first word of an option's name, the sources whose pages it shapes; an option of another name shapes those of
+all."""
+
+
+_how = partial(option, shapes_bytes=False)
+"""An option that does not shape the output's bytes."""
+
+
+@dataclass(frozen=True)
+class Options:
+    pages_from: tuple[str, ...] = _how(
+        (), "take pages from WARC or ARC files: paths, folders or globs, local or gs:// or s3://", metavar="GLOB",
+    )  # fmt: skip  # the files' content shapes bytes, and `sources` describes it
+    allow_damaged: bool = _how(
+        False,
+        "read damaged files of --pages_from as far as possible, and record in the manifest what is lost, instead of "
+        "stopping",
+    )
+    sources: tuple[str, ...] = option(
+        (),
+        "where to look for a page; the first source that has it wins; default: archive with --pages_from, else live",
+        choices=("live", "archive", "commoncrawl", "wayback"),
+    )
+    archive_choice: str = option(
+        "nearest", "which of an archive's captures to take: the nearest to the submission, the earliest or the latest",
+        choices=("nearest", "earliest", "latest"),
+    )  # fmt: skip
+    user_agent: str = _how(
+        "",
+        "User-Agent with contact details, needed for all sources but archive: 'name/1.0 "
+        "(+https://example.org/contact)'; robots.txt knows it by this name",
+    )
+    host_delay: float = _how(1.0, "seconds between two requests to a host", minimum=0)
+    host_connections: int = _how(1, "connections to a host at once", minimum=1)
+    address_delay: float = _how(
+        0.1, "seconds between two requests to an IP address, which may have thousands of hosts; on a cluster, "
+        "multiplied by the number of shards fetched at once", minimum=0,
+    )  # fmt: skip
+    address_connections: int = _how(8, "requests to an IP address at once", minimum=1)
+    connections: int = _how(1000, "connections at once, over all hosts", minimum=1)
+    connect_timeout: float = _how(15.0, "seconds to resolve a host, and again to connect to it", minimum=0.01)
+    silence_timeout: float = _how(30.0, "seconds without a byte, before the first or later", minimum=0.01)
+    page_timeout: float = _how(90.0, "seconds for a page with its redirects, without waiting for turns", minimum=0.01)
+    retries: int = _how(3, "how often a request is retried after 429, 503 or a failed connection", minimum=0)
+    max_retry_wait: float = _how(
+        120.0, "longest wait before a retry, in seconds; a host that asks for more is not asked again",
+        minimum=0,
+    )  # fmt: skip
+    outage_wait: float = _how(
+        900.0, "seconds to wait in all, in growing steps, while no host answers at all; then the run stops, and "
+        "continues when it is run again. 0: do not wait, and take the failures as outcomes", minimum=0,
+    )  # fmt: skip
+    host_failures: int = _how(20, "failed connections and timeouts in a row after which a host is given up", minimum=1)
+    max_page_bytes: int = option(10_000_000, "a page with a larger decoded body is rejected", minimum=1)
+    max_wire_bytes: int = option(10_000_000, "a page with a larger body as sent is rejected", minimum=1)
+    max_redirects: int = option(10, "redirects followed for one URL", minimum=0)
+    allowed_ports: tuple[int, ...] = option(
+        (80, 443, 8000, 8080, 8443), "ports that a URL may name; if empty, every port", minimum=1, maximum=65535
+    )
+    allow_private_hosts: bool = option(False, "fetch from addresses that are not public, such as an intranet's")
+    verify_tls: bool = option(True, "reject hosts without a valid certificate (off: --no_verify_tls)")
+    proxy: str = _how(
+        "", "proxy for all requests but those to hosts in NO_PROXY, http[s]://[USER:PASSWORD@]HOST:PORT; default: "
+        "HTTPS_PROXY and HTTP_PROXY", metavar="URL",
+    )  # fmt: skip
+    keep_requests: bool = _how(False, "write the requests, too, into the WARC file")
+    cc_index: str = option(
+        "", "look all URLs up together in Common Crawl's columnar index: a folder, s3:// or https://, such as "
+        "s3://commoncrawl/cc-index/table/cc-main/warc", metavar="URI",
+    )  # fmt: skip
+    cc_crawls: tuple[str, ...] = option(
+        (), "crawls of --cc_index to search, such as CC-MAIN-2013-20 CC-MAIN-2013-48", metavar="CRAWL"
+    )
+    cc_diagnostics: bool = option(
+        False, "also read the subset crawldiagnostics of --cc_index, which is as large again: redirects are followed, "
+        "revisits count, and `owt why` shows the status that the crawl received",
+    )  # fmt: skip
+    cc_data: str = option(
+        "", "the root of the WARC files that --cc_index names: a folder, s3:// or https://; default: the parent of its "
+        "folder cc-index/", metavar="URI",
+    )  # fmt: skip
+    cc_connections: int = _how(4, "requests at once to each host of --cc_index and --cc_data", minimum=1)
+    cc_delay: float = _how(
+        0.1, "seconds between two requests to a host of --cc_index and --cc_data; on a cluster, multiplied by the "
+        "number of shards fetched at once", minimum=0,
+    )  # fmt: skip
+    cdx_index: str = option(
+        "https://index.commoncrawl.org/collinfo.json",
+        "without --cc_index, where `commoncrawl` looks each URL up: a list of collections (....json), or one index, "
+        "such as pywb's .../cdx",
+        metavar="URL",
+    )
+    cdx_data: str = option("https://data.commoncrawl.org/", "the root of the files that the index names", metavar="URL")
+    cdx_collections: int = option(
+        4, "most collections to ask for a URL, those nearest to its submission first",
+        minimum=1,
+    )  # fmt: skip
+    cdx_connections: int = _how(1, "requests at once to the index, and to the data", minimum=1)
+    cdx_delay: float = _how(
+        1.0, "seconds between two requests to the index, or to the data; on a cluster, multiplied by the number of "
+        "shards fetched at once", minimum=0,
+    )  # fmt: skip
+    wayback_cdx: str = option(
+        "https://web.archive.org/cdx/search/cdx",
+        "where `wayback` looks a URL up: the Wayback Machine's index, or a pywb's (.../COLLECTION/cdx)",
+        metavar="URL",
+    )  # fmt: skip
+    wayback_pages: str = option(
+        "https://web.archive.org/web", "the root of the captures: the Wayback Machine, or a pywb's collection",
+        metavar="URL",
+    )  # fmt: skip
+    wayback_connections: int = _how(2, "requests to `wayback` at once", minimum=1)
+    wayback_delay: float = _how(
+        2.5, "seconds between two requests to `wayback`, of all workers together; the Internet Archive allows 24 "
+        "lookups a minute", minimum=0,
+    )  # fmt: skip
+    archive_retries: int = _how(
+        10, "how often a request to an archive on the web is retried after a failed connection, a timeout, 429 or 5xx; "
+        "then, if other requests succeed, the next capture is tried", minimum=0,
+    )  # fmt: skip
+    archive_retry_wait: float = _how(
+        60.0, "longest wait before such a retry, in seconds; the first one is a second, each further one twice as long",
+        minimum=0,
+    )  # fmt: skip
+    retry_failed: bool = _how(
+        False, "once all URLs have an outcome: retry those that failed temporarily (dns, connect, proxy, timeout, "
+        "http_429, http_503, http_5xx, robots_unreachable, archive_failed); all others keep their outcome",
+    )  # fmt: skip
+    refetch: bool = _how(False, "fetch pages of this run again that were lost or damaged, as they are now")
+    resolve: tuple[str, ...] = _how(
+        (),
+        "connect to an address instead of resolving: *.demo.test=127.0.0.1:8123; it may be private",
+        metavar="PATTERN=ADDRESS[:PORT]",
+    )
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The sources to ask, in order."""
+        return tuple(dict.fromkeys(self.sources)) or (("archive",) if self.pages_from else ("live",))
+
+    @property
+    def in_bulk(self) -> bool:
+        """Whether Common Crawl is searched by its columnar index."""
+        return "commoncrawl" in self.order and bool(self.cc_index)
+
+    @property
+    def cc_subsets(self) -> tuple[str, ...]:
+        """The subsets of a crawl that are searched."""
+        return ("warc", "crawldiagnostics") if self.cc_diagnostics else ("warc",)
+
+
+def _later(place: str) -> Callable[..., Any]:
+    """The function `module:name` of this folder, imported when it is called: a finished stage needs none of these
+    imports."""
+    module, _, name = place.partition(":")
+
+    def call(*arguments: Any) -> Any:
+        return getattr(importlib.import_module(f"owt_pipeline.stages.fetch.{module}"), name)(*arguments)
+
+    return call
+
+
+def _together(run: StageRun) -> int:
+    """Shards at once in one process, which wait for the network; with archive files alone, the pool makes shards."""
+    return 1 if run.options.order == ("archive",) else SHARDS_TOGETHER
+
+
+def _archive_files(run: StageRun) -> range:
+    return range(len(run.properties.get("archives", ())))
+
+
+def _index_files(run: StageRun) -> range:
+    return range(len(run.properties.get("cc_files", ())))
+
+
+def _shards_to_ask(run: StageRun) -> list[int]:
+    """Shards that are not finished, if their URLs are looked up in bulk."""
+    if not _index_files(run):
+        return []
+    finished = set(run.records(SHARDS).names())
+    return [shard for shard in range(run.num_shards) if record_name(shard) not in finished]
+
+
+class Fetch(Stage):
+    """Fetch the page of each URL of urls/, over HTTP, from WARC files, or from Common Crawl or the Wayback
+    Machine. Writes pages/: a WARC file and its index per shard, and a reject row with a reason for each URL
+    without a page.
+    """
+
+    name = "fetch"
+    inputs = ("urls",)
+    lists = (RETRIED,)
+    output = "pages"
+    options = Options
+    version = 4
+    libraries = ("fastwarc", "isal")
+    steps = (
+        Step(_later("archives:index_archive"), "index", keys=_archive_files, spread="shards"),
+        Step(_later("cc_join:read_footers"), "footers", keys=_index_files, spread="shards", together=_READ_AT_ONCE),
+        Step(_later("cc_join:divide"), "ranges", keys=lambda run: _index_files(run)[:1]),
+        Step(_later("shards:ask_first"), "ask", _shards_to_ask, rows_of_input, spread="shards", together=_together),
+        Step(_later("cc_join:match"), "match", keys=what_was_sent, spread="shards", together=_READ_AT_ONCE),
+        Step(_later("shards:fetch_part"), rows=rows_of_input, spread="shards", together=_together),
+    )
+    shard_local = True
+    example = "owt fetch --workdir run --pages_from 'archives/*.warc.gz'"
+
+    def shaping(self, options: Options, workdir: Storage) -> dict[str, Any]:
+        """With the sources that are asked, and without the options of others: pages of the web are not fetched again
+        because of them."""
+        given = shaping_options(options)
+        given.update(sources=list(options.order), allowed_ports=sorted(set(options.allowed_ports)))
+        asked = set(options.order)
+        return {name: given[name] for name in given if asked.intersection(_READ_BY.get(name.split("_")[0], asked))}
+
+    def sources(self, options: Options) -> list[dict[str, Any]]:
+        """The archive files; raises UserError for impossible options, before an earlier run's pages are deleted."""
+        if "archive" in options.order and not options.pages_from:
+            raise UsageError("--sources archive: give the WARC files with --pages_from")
+        if bool(options.cc_index) != bool(options.cc_crawls):
+            raise UsageError(
+                "--cc_index and --cc_crawls go together: give the columnar index, and its crawls to search"
+            )
+        if options.cc_index and "commoncrawl" not in options.order:
+            raise UsageError("--cc_index: --sources does not name commoncrawl")
+        if options.in_bulk and not options.cc_data:
+            from owt_pipeline.stages.fetch.cc_index import root_of
+
+            root_of(options.cc_index)
+        agent = options.user_agent
+        if options.order != ("archive",) and not ("@" in agent or "://" in agent):
+            found = f"{agent!r} has no contact address" if agent else "missing"
+            raise UsageError(f"--user_agent: {found}; give a name and a contact address, as in {USER_AGENT_EXAMPLE}")
+        if agent and not (agent.isascii() and agent.isprintable() and agent.partition("/")[0].strip()):
+            raise UsageError(f"--user_agent: {agent!r} is not plain text such as {USER_AGENT_EXAMPLE}")
+        if options.proxy and not _PROXY.fullmatch(options.proxy):
+            raise UsageError(f"--proxy: {options.proxy!r} is not http://HOST:PORT or https://HOST:PORT")
+        if options.resolve:  # only then: the import is slow, and the stage may be finished
+            from owt_pipeline.stages.fetch.addresses import parse_rules
+
+            parse_rules(options.resolve)
+        return [describe_source(file) for file in expand_globs(options.pages_from, "--pages_from")]
+
+    def irreplaceable(self, options: Options) -> bool:
+        return options.order != ("archive",) and not options.refetch
+
+    again = staticmethod(_later("retried:mark_failed"))
+    listed = staticmethod(_later("retried:rounds_of_shards"))
+    prepare = staticmethod(_later("shards:prepare"))
+    finish = staticmethod(_later("shards:finish"))
+
+
+STAGE = Fetch()

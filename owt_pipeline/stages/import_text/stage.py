@@ -1,0 +1,291 @@
+"""import: the user's own text as documents/, in place of collect, fetch and extract."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from owt_pipeline import progress
+from owt_pipeline.engine.stage import Stage, StageRun, Step
+from owt_pipeline.errors import UserError
+from owt_pipeline.formats.urls import BadURL, canonical_url, url_id
+from owt_pipeline.ledger.commit import ShardWriter
+from owt_pipeline.ledger.dataset import Outcome, read_manifest
+from owt_pipeline.ledger.exchange import Slice, read_slices
+from owt_pipeline.stages.import_text.records import Record, format_of, read_records
+from owt_pipeline.storage.folder import Storage, describe_source, expand_globs, folder_of, open_source
+from schemas import DATASETS, REJECTS, Reason, option
+from schemas.manifest import ShardRecord
+from schemas.settings import shaping_options
+
+logger = logging.getLogger("owt")
+
+_GROUPS_NAME = "groups.json"
+_GROUP_BYTES, _GROUP_FILES = 64 << 20, 1000
+_BATCH_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    files: tuple[str, ...] = option(
+        (),
+        "JSON Lines, Parquet or plain text files, optionally compressed (.gz, .zst, .xz, .bz2): paths, folders, globs",
+        metavar="FILE",
+        shapes_bytes=False,  # the fingerprint includes the files' content instead of their paths
+    )
+    format: str = option(
+        "auto", "format of the files; auto uses the extension", choices=("auto", "jsonl", "parquet", "text")
+    )
+    text_field: str = option("text", "field or column with the text; a.b is field b of field a")
+    url_field: str = option("url", "field with the URL; the id is its hash, or the text's hash without a URL")
+    title_field: str = option("title", "field with the title")
+    author_field: str = option("author", "field with the author")
+    date_field: str = option("date", "field with the date of publication (YYYY-MM-DD...)")
+    language_field: str = option("language", "field with the language (ISO 639-1)")
+    split_text: str = option(
+        "file",
+        "how a plain text file is split: one document per file, per block between blank lines, or per WikiText article",
+        choices=("file", "blank_lines", "wikitext"),
+    )
+    num_shards: int = option(8, "shards of this and all later datasets", minimum=1, maximum=100_000)
+
+
+class SourceFile(msgspec.Struct, frozen=True, array_like=True):
+    """A file to import: its path, its name in messages, its format and its length in bytes."""
+
+    path: str
+    name: str
+    kind: str
+    bytes: int
+
+
+def _groups(run: StageRun) -> list[list[SourceFile]]:
+    return msgspec.json.decode(run.work.read(_GROUPS_NAME), type=list[list[SourceFile]])
+
+
+def place_group(run: StageRun, group: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+    """Step 1: send the records of a group of files to their shards."""
+
+    def send(rows: list[dict[str, Any]]) -> None:
+        batch = pa.RecordBatch.from_pylist(rows, PLACED)
+        writer.send(batch["url_id"].to_numpy() % np.uint64(run.num_shards), batch)
+        progress.advance(len(rows))
+
+    rows: list[dict[str, Any]] = []
+    size = 0
+    for record, names in _records(_groups(run)[group], run.options):
+        rows.append(place(record, names))
+        size += len(rows[-1]["text"])
+        if size >= _BATCH_BYTES or len(rows) == 1024:
+            send(rows)
+            rows, size = [], 0
+    if rows:
+        send(rows)
+
+
+def _records(files: Sequence[SourceFile], options: ImportOptions) -> Iterator[tuple[Record, Mapping[str, str]]]:
+    """Each record with the names of its fields."""
+    given = {field: getattr(options, f"{field}_field") for field in FIELDS}
+    columns = {name for field in given.values() if field for name in (field, field.partition(".")[0])}
+    for file in files:
+        names = {**dict.fromkeys(FIELDS, ""), "text": "text"} if file.kind == "text" else given
+        for record in read_records(file.path, file.name, file.kind, columns=columns, split_text=options.split_text):
+            yield record, names
+
+
+def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
+    """Step 2: write one shard in the order of the files, keeping the first document of each id."""
+    first = first_of_each_id(read_slices(run.work, slices, ["url_id", "reason"]))
+    start = 0
+    for table in read_slices(run.work, slices):
+        for batch in table.to_batches(max_chunksize=256):
+            writer.add(batch.num_rows, outcome(batch, first[start : start + batch.num_rows]))
+            start += batch.num_rows
+
+
+def _named(options: ImportOptions) -> list[tuple[str, str]]:
+    """(path, name) of each file; names are relative to the files' common folder, so they are distinct."""
+    if not options.files:
+        raise UserError("import: no files given: `owt import FILE... --workdir DIR`")
+    paths = sorted(expand_globs(options.files, "import"))
+    places = ["/" + path if "://" in path else os.path.abspath(path) for path in paths]
+    folder = os.path.commonpath([os.path.dirname(place) for place in places])
+    return [(path, os.path.relpath(place, folder)) for path, place in zip(paths, places, strict=True)]
+
+
+class Import(Stage):
+    """Import your own text as documents/, in place of collect, fetch and extract. A document's id is the
+    hash of its canonical URL, or of its text if it has no URL; the first document with an id is kept.
+    """
+
+    name = "import"
+    inputs = ()
+    output = "documents"
+    options = ImportOptions
+    version = 4
+    steps = (
+        Step(place_group, "records", keys=lambda run: range(len(_groups(run))), spread="shards"),
+        Step(merge_shard, spread="shards"),
+    )
+    positional = "files"
+    example = "owt import posts/*.jsonl.zst --workdir runs/mine --text_field body --url_field link"
+
+    def shaping(self, options: ImportOptions, workdir: Storage) -> dict[str, Any]:
+        """Raises UserError in a run that collected its documents, which the imported ones would replace."""
+        if read_manifest(workdir, "urls") is not None:
+            raise UserError(f"{workdir} has collected URLs already: import into another --workdir")
+        return shaping_options(options)
+
+    def sources(self, options: ImportOptions) -> list[dict[str, Any]]:
+        """The identity of each file; uncompressed formats have no checksum, so their complete content is hashed."""
+        described = []
+        for path, name in _named(options):
+            entry = describe_source(path)
+            if not path.endswith((".gz", ".zst", ".xz", ".bz2", ".parquet")):
+                folder, file = folder_of(path)
+                entry = {"bytes": entry["bytes"], "sha256": folder.sha256(file)}
+            described.append({**entry, "name": name})
+        return described
+
+    def num_shards(self, options: ImportOptions) -> int:
+        return options.num_shards
+
+    def prepare(self, run: StageRun) -> None:
+        """Group the files; each group is one part, the unit of work and of resuming."""
+        groups: list[list[SourceFile]] = []
+        size = 0
+        for path, name in _named(run.options):
+            kind = format_of(path) if run.options.format == "auto" else run.options.format
+            with open_source(path) as source:
+                file = SourceFile(path, name, kind, source.size())
+            if not groups or size + file.bytes > _GROUP_BYTES or len(groups[-1]) == _GROUP_FILES:
+                groups.append([])
+                size = 0
+            groups[-1].append(file)
+            size += file.bytes
+        run.work.write(_GROUPS_NAME, msgspec.json.encode(groups))
+
+    def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> None:
+        if not any(record.counts.left for record in records):
+            logger.warning(
+                "import: no documents imported; see ledger/documents/rejects/ for why (is --text_field right?)"
+            )
+
+
+STAGE = Import()
+
+
+_DOCUMENTS = DATASETS["documents"].schema
+
+# A row sent from step 1 to step 2: a document, or a reject with its reason and detail.
+PLACED = pa.schema(
+    [
+        *_DOCUMENTS,
+        pa.field("reason", pa.string()),
+        pa.field("detail", pa.string(), nullable=False),
+    ]
+)
+
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+_ABSENT = object()
+
+
+FIELDS = ("text", "url", "title", "author", "date", "language")
+"""What is read from a record; the option FIELD_field names the record's field for it, "" for none."""
+
+
+def place(record: Record, names: Mapping[str, str]) -> dict[str, Any]:
+    """The record as a row of `PLACED`, by field.
+
+    The id is the hash of the canonical URL, of the text without a URL, or of the record's place in the files without
+    either. A URL that is not http or https counts as no URL.
+    """
+    row: dict[str, Any] = dict.fromkeys(PLACED.names)
+    row |= {"text": "", "subreddits": [], "detail": record.where}
+    fields = record.fields
+    if fields is None:
+        return _rejected(row, Reason.BAD_RECORD, record.problem)
+    url = _string(fields, names["url"])
+    if url:
+        try:
+            row["url"] = canonical_url(url)
+        except BadURL:
+            row["url"] = None
+    text = field_value(fields, names["text"], _ABSENT)
+    if text is _ABSENT:
+        return _rejected(row, Reason.BAD_RECORD, f"no field '{names['text']}'; it has {_some(fields)}")
+    if text is not None and not isinstance(text, str):
+        return _rejected(row, Reason.BAD_RECORD, f"'{names['text']}' is {type(text).__name__}, not text")
+    if text is None or not text.strip():
+        return _rejected(row, Reason.EMPTY_TEXT, None)
+    row["url_id"] = url_id(row["url"]) if row["url"] else xxhash.xxh3_64_intdigest(text.encode())
+    row["text"] = text
+    row["title"], row["author"] = _string(fields, names["title"]), _string(fields, names["author"])
+    row["date"] = _date(fields, names["date"])
+    row["language"] = _string(fields, names["language"])
+    return row
+
+
+def first_of_each_id(rows: Iterable[pa.Table]) -> np.ndarray:
+    """bool (n,): whether each row is the first document with its id; the tables need `url_id` and `reason` only."""
+    columns = [(table["url_id"].to_numpy(), table["reason"].is_null().to_numpy()) for table in rows]
+    ids = np.concatenate([np.zeros(0, np.uint64), *(ids for ids, _ in columns)])
+    good = np.flatnonzero(np.concatenate([np.zeros(0, bool), *(good for _, good in columns)]))
+    first = np.zeros(len(ids), bool)
+    first[good[np.unique(ids[good], return_index=True)[1]]] = True
+    return first
+
+
+def outcome(rows: pa.RecordBatch, first: np.ndarray) -> Outcome:
+    """The documents and rejects among rows of schema `PLACED`; `first` is the result of `first_of_each_id`."""
+    others = rows.filter(pa.array(~first))
+    reason = pc.fill_null(others["reason"], str(Reason.REPEATED_ID))  # the rest are repeated ids
+    rejects = [others["url_id"], others["url"], reason, others["detail"]]
+    kept = rows.filter(pa.array(first)).select(_DOCUMENTS.names).cast(_DOCUMENTS)
+    return Outcome(kept, pa.RecordBatch.from_arrays(rejects, schema=REJECTS))
+
+
+def field_value(fields: Mapping[str, Any], name: str, absent: Any = None) -> Any:
+    """The value of field `name`, or `absent`; `a.b` is field b of field a."""
+    if name in fields:
+        return fields[name]
+    head, dot, rest = name.partition(".")
+    inner = fields.get(head)
+    return field_value(inner, rest, absent) if dot and isinstance(inner, Mapping) else absent
+
+
+def _rejected(row: dict[str, Any], reason: Reason, problem: str | None) -> dict[str, Any]:
+    row["url_id"] = url_id(row["url"]) if row["url"] else xxhash.xxh3_64_intdigest(row["detail"].encode())
+    row["reason"] = str(reason)
+    if problem:
+        row["detail"] += f": {problem}"
+    return row
+
+
+def _string(fields: Mapping[str, Any], name: str) -> str | None:
+    value = field_value(fields, name) if name else None
+    return value if isinstance(value, str) and value else None
+
+
+def _date(fields: Mapping[str, Any], name: str) -> str | None:
+    value = field_value(fields, name) if name else None
+    if isinstance(value, datetime.date):  # a datetime too
+        return value.isoformat()[:10]
+    found = _DATE.match(value) if isinstance(value, str) else None
+    return found[0] if found else None
+
+
+def _some(fields: Mapping[str, Any]) -> str:
+    names = list(fields)
+    return ", ".join(names[:8]) + (", …" if len(names) > 8 else "") or "none"

@@ -1,0 +1,169 @@
+"""The datasets' narrow columns as tables of a DuckDB database, and the queries in `queries/` over them.
+
+The database is a temporary file on the local disk, next to which DuckDB spills what exceeds its memory limit. Every
+query has a total order and sums only integers, so its rows do not depend on the number of shards, threads and bytes of
+memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from owt_pipeline import progress
+from owt_pipeline.errors import UserError
+from owt_pipeline.ledger.dataset import DatasetReader, arrow_batches, reading
+from owt_pipeline.stages.report.measures import MEASURES
+from owt_pipeline.storage.folder import Storage
+from schemas import DATASETS, REJECTS
+from schemas.manifest import ShardFile
+
+if TYPE_CHECKING:
+    import duckdb
+
+MEMORY = "768MB"
+"""DuckDB's memory limit, beyond which it spills; Python, Arrow and Beam take another 300 MB."""
+
+_MOST_THREADS = 4
+
+_COLUMNS = {
+    "urls": "url_id host subreddits created_utc score".split(),
+    "pages": "url status source fetched_at days_after_submission fetch_ms body_bytes created_utc score".split(),
+    "documents": "language".split(),
+    "clean": "url_id language".split(),
+    "duplicates": "url_id kept_url_id rule similarity shared_bands cluster_size".split(),
+    "corpus": "url_id url subreddits created_utc score language n_words".split(),
+    "tokens": "n_tokens".split(),
+}
+"""The columns that are read of each dataset; its table has `host` in place of `url`."""
+
+_QUERIES = files("owt_pipeline.stages.report") / "queries"
+_ROWS = 1 << 16
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Tables:
+    """An open database. Its tables are the datasets (missing ones are empty), all `rejects`, and `MEASURES`."""
+
+    connection: duckdb.DuckDBPyConnection
+    parameters: Mapping[str, Any]
+
+    def rows(self, query: str, **parameters: Any) -> list[Row]:
+        """The rows of `queries/QUERY.sql` as dicts; `parameters` override those of the run."""
+        sql = _sql(query)
+        known = {**self.parameters, **parameters}
+        found = self.connection.execute(sql, {name: value for name, value in known.items() if f"${name}" in sql})
+        names = [column[0] for column in found.description]
+        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+
+    def fill(self, table: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], select: str = "*") -> None:
+        """Create a table of `select` from batches; raises UserError if one of their files is damaged."""
+        import duckdb
+
+        damaged: list[UserError] = []
+
+        def read() -> Iterator[pa.RecordBatch]:
+            try:
+                yield from batches
+            except UserError as error:  # DuckDB would wrap it
+                damaged.append(error)
+                raise
+
+        self.connection.register("batches", pa.RecordBatchReader.from_batches(schema, read()))
+        try:
+            self.connection.execute(f"create table {table} as select {select} from batches")
+        except duckdb.Error:
+            if damaged:
+                raise damaged[0] from None
+            raise
+        self.connection.unregister("batches")
+
+
+@contextmanager
+def open_tables(
+    readers: Mapping[str, DatasetReader],
+    work: Storage,
+    measured: Iterable[ShardFile],
+    parameters: Mapping[str, Any],
+    *,
+    threads: int = 1,
+    memory: str = MEMORY,
+) -> Iterator[Tables]:
+    """The tables of a run, until the block ends.
+
+    `measured` are the files that `measures.measure` wrote to `work`, for all shards; the database is in its spool.
+    """
+    import duckdb  # slow to import
+
+    with (
+        work.spool() as file,
+        # named like the spool file, so that it is removed like one if its process is killed
+        tempfile.TemporaryDirectory(dir=_folder_for_duckdb(file.path), prefix=os.path.basename(file.path)) as folder,
+    ):
+        config: dict[str, Any] = {
+            "temp_directory": folder,
+            "memory_limit": memory,
+            "preserve_insertion_order": False,
+            "threads": min(threads, _MOST_THREADS),
+        }
+        with duckdb.connect(os.path.join(folder, "tables.duckdb"), config=config) as connection:
+            connection.execute(_sql("macros"))
+            tables = Tables(connection, parameters)
+            shard, dataset = pa.field("shard", pa.uint32()), pa.field("dataset", pa.string())
+            for name, columns in _COLUMNS.items():
+                schema = pa.schema([*(DATASETS[name].schema.field(column) for column in columns), shard])
+                select = "* exclude (url), host_of(url) as host" if "url" in columns else "*"
+                tables.fill(name, schema, _rows(readers[name], columns) if name in readers else (), select)
+            schema = pa.schema([*(REJECTS.field(name) for name in ("url_id", "url", "reason")), shard, dataset])
+            host = "case when dataset in ('pages', 'corpus') then host_of(url) end as host"
+            tables.fill("rejects", schema, _rejects(readers), f"* exclude (url), {host}")
+            measured = list(measured)
+            for name, schema in MEASURES.items():
+                tables.fill(name, schema, _measured(work, [file for file in measured if file.kind == name]))
+            connection.execute(_sql("views"))
+            yield tables
+
+
+def _folder_for_duckdb(path: str) -> str | None:
+    """The folder of `path`, or None, for the system's, if DuckDB would take it for another."""
+    folder = os.path.dirname(path)
+    return None if "?" in folder or "\\" in folder else folder
+
+
+def _rows(reader: DatasetReader, columns: list[str], kind: str = "data") -> Iterator[pa.RecordBatch]:
+    for shard in range(reader.num_shards):
+        for batch in reader.batches(shard, kind=kind, columns=columns, rows=_ROWS):
+            yield batch.append_column("shard", pa.repeat(pa.scalar(shard, pa.uint32()), batch.num_rows))
+            progress.advance(batch.num_rows)
+
+
+def _rejects(readers: Mapping[str, DatasetReader]) -> Iterator[pa.RecordBatch]:
+    for name, reader in readers.items():
+        for batch in _rows(reader, ["url_id", "url", "reason"], "rejects"):
+            yield batch.append_column("dataset", pa.repeat(name, batch.num_rows))
+
+
+def _measured(work: Storage, wanted: Iterable[ShardFile]) -> Iterator[pa.RecordBatch]:
+    for file in wanted:
+        with reading(work.path(file.path)), work.open(file.path) as source:
+            yield from arrow_batches(source, None, _ROWS)
+
+
+def digest_of_queries() -> str:
+    """SHA-256 of all queries, which may be changed: then the report is made again."""
+    names = sorted(entry.name.removesuffix(".sql") for entry in _QUERIES.iterdir())
+    return hashlib.sha256("\n".join(f"{name}\n{_sql(name)}" for name in names).encode()).hexdigest()
+
+
+def _sql(name: str) -> str:
+    return (_QUERIES / f"{name}.sql").read_text(encoding="utf-8")
