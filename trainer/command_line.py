@@ -52,11 +52,17 @@ def read_text(path: str, what: str) -> str:
     """The text of a file that the user named as `what`; raises SettingsError naming both."""
     check_local(path, what, "file")
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return Path(path).read_bytes().decode("utf-8")  # not read_text, which changes the ends of lines
     except UnicodeDecodeError as error:
         raise SettingsError(f"{what}: {path} is not UTF-8 at byte {error.start}; convert it first (iconv)") from error
     except OSError as error:
         raise SettingsError(f"{what}: {path} cannot be read: {error.strerror}") from error
+
+
+def read_lines(path: str, what: str) -> list[str]:
+    """The lines of a file as of `read_text`; only a line feed, with or without a carriage return, ends one."""
+    lines = re.split("\r?\n", read_text(path, what))
+    return lines if lines[-1] else lines[:-1]
 
 
 def note(message: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -92,15 +92,19 @@ def write_texts(model: GPT, tokenizer: Path, eot: int, *, count: int, max_tokens
     return texts
 
 
-def stream_text(tokenizer: Tokenizer, ids: Iterator[int]) -> Iterator[str]:
-    """The text of `ids` in pieces that end at a character: its bytes may be in several tokens."""
-    written: list[int] = []
-    shown = ""
+def stream_text(tokenizer: Tokenizer, ids: Iterator[int], prompt: Sequence[int] = ()) -> Iterator[str]:
+    """The text of `ids`, which continue those of `prompt`, in pieces that end at a character.
+
+    All are decoded together: a character's bytes may be in several tokens, and decoders of some tokenizers (Metaspace)
+    remove a space at the start of what they are given.
+    """
+    written = list(prompt)
+    shown = len(tokenizer.decode(written))
     for token in ids:
         written.append(token)
         text = tokenizer.decode(written)
         if text.endswith("\ufffd"):
             continue
-        yield text[len(shown) :]
-        shown = text
-    yield tokenizer.decode(written)[len(shown) :]
+        yield text[shown:]
+        shown = len(text)
+    yield tokenizer.decode(written)[shown:]

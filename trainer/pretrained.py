@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 
 from trainer.checkpoint import CheckpointError, Verifier, load_model, resolve
 from trainer.command_line import check_local, note
@@ -86,11 +86,8 @@ def load_pretrained(
         verifier.check(folder)
     if huggingface:
         model = load_huggingface(folder)
-        eot = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("eos_token_id")
-        if not isinstance(eot, int):
-            eot = model.config.vocab_size - 1  # as in GPT-2
-        blocks = DocumentBlocks(eot)
-        return Pretrained(folder, model.to(device).eval(), folder / "tokenizer.json", eot, None, blocks)
+        eot = end_of_text(folder, model.config.vocab_size)
+        return Pretrained(folder, model.to(device).eval(), folder / "tokenizer.json", eot, None, DocumentBlocks(eot))
     model, record = load_model(folder, device)
     eot, settings = record.tokenizer["eot"], record.settings
     blocks = DocumentBlocks(eot, settings.get("document_mask", False), settings.get("reset_positions", False))
@@ -110,7 +107,8 @@ def _tokens_of(path: Path) -> tuple[dict[str, int], list[list[Any]]]:
 class Tokenizer:
     """Text to ids and back, by a `tokenizer.json` in the format of Hugging Face's tokenizers.
 
-    Text that looks like a special token is encoded as ordinary text, and a lone surrogate as U+FFFD.
+    A text always has the same ids: dropout, truncation and padding, which the file may ask for, are off. Text that
+    looks like a special token is encoded as ordinary text, and a lone surrogate as U+FFFD.
 
     Raises:
       ValueError: the package tokenizers is not installed or cannot read the file.
@@ -130,18 +128,34 @@ class Tokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
+        if hasattr(self._tokenizer.model, "dropout"):
+            self._tokenizer.model.dropout = None
+        model = json.loads(path.read_text(encoding="utf-8"))["model"]
+        unknown = model.get("unk_token")
+        self._unknown = model.get("unk_id") if unknown is None else self._tokenizer.token_to_id(unknown)
 
     def encode(self, text: str) -> list[int]:
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
-    def decode(self, ids: list[int]) -> str:
+    def decode(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=True)
+
+    def count_bytes(self, ids: Sequence[int]) -> int:
+        """UTF-8 bytes of the text that `ids` decode to; the unknown token has none."""
+        return len(self.decode([token for token in ids if token != self._unknown]).encode("utf-8"))
+
+    def save(self, path: Path) -> None:
+        """Write it as a tokenizer.json without dropout, truncation and padding."""
+        self._tokenizer.save(str(path))
+
+    def token(self, number: int) -> str:
+        """The token with this id; "<|endoftext|>" if there is none."""
+        return self._tokenizer.id_to_token(number) or "<|endoftext|>"
 
 
 _TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
 _FIXED = {  # settings of GPT-2 that this model does not vary
-    "model_type": "gpt2",
     "activation_function": "gelu_new",
     "layer_norm_epsilon": 1e-5,
     "scale_attn_weights": True,
@@ -152,11 +166,86 @@ _FIXED = {  # settings of GPT-2 that this model does not vary
 }
 
 
-def to_huggingface(model: GPT) -> dict[str, torch.Tensor]:
-    """The weights with GPT2LMHeadModel's names and layout: those of Conv1D transposed, without padding.
+def is_huggingface(folder: Path) -> bool:
+    """Whether `folder` looks like one of transformers' models."""
+    return (folder / "config.json").is_file()
+
+
+def load_huggingface(folder: Path) -> GPT:
+    """The GPT-2 in a local folder of transformers'.
 
     Raises:
-      ValueError: the model has a part that GPT2LMHeadModel lacks, such as shared layers.
+      ValueError: transformers is not installed, or the folder has no GPT-2, or one of a kind this model does not have.
+    """
+    kind = _entries(folder / "config.json").get("model_type", "gpt2")
+    if kind != "gpt2":
+        raise ValueError(f"{folder / 'config.json'}: model_type is {kind!r}, this model has 'gpt2'")
+    transformers = _transformers()
+    try:
+        theirs, report = transformers.GPT2LMHeadModel.from_pretrained(
+            folder, dtype=torch.float32, local_files_only=True, output_loading_info=True
+        )
+    except Exception as error:  # of transformers, safetensors or pickle
+        problem = (str(error).strip() or repr(error)).partition("\n")[0]
+        raise ValueError(f"{folder} is no model that transformers loads: {problem}") from error
+    config = theirs.config
+    for key, wanted in {**_FIXED, "n_inner": config.n_inner and 4 * config.n_embd}.items():
+        if (found := getattr(config, key)) != wanted:
+            raise ValueError(f"{folder / 'config.json'}: {key} is {found!r}, this model has {wanted!r}")
+    masks = {name for name in report["unexpected_keys"] if name.endswith((".attn.bias", ".attn.masked_bias"))}
+    for problem, names in (("missing", report["missing_keys"]), ("unexpected", report["unexpected_keys"] - masks)):
+        if names:
+            raise ValueError(f"{folder} is no GPT-2: the tensor {min(names)} is {problem}")
+    if not torch.equal(theirs.lm_head.weight, theirs.transformer.wte.weight):
+        raise ValueError(
+            f"{folder} has an output layer of its own (lm_head), although its config.json ties it to the embedding; "
+            "this model has no such layer"
+        )
+    shape = ModelConfig(config.vocab_size, config.n_positions, config.n_layer, config.n_head, config.n_embd)
+    state = {}
+    for name, tensor in theirs.transformer.state_dict().items():
+        if name == "wte.weight":
+            tensor = torch.nn.functional.pad(tensor, (0, 0, 0, shape.padded_vocab_size - shape.vocab_size))
+        state[name] = tensor.t().contiguous() if name.endswith(_TRANSPOSED) else tensor
+    model = GPT(shape)
+    model.load_state_dict(state)
+    return model
+
+
+def end_of_text(folder: Path, vocab_size: int) -> int:
+    """The id of end-of-text in a folder of transformers'.
+
+    It is what config.json or generation_config.json name as `eos_token_id`: of several ids, the one that the tokenizer
+    ends texts with, or the first. If they name none, it is the tokenizer's.
+
+    Raises:
+      ValueError: none of them names one, or it is outside the vocabulary.
+    """
+    named: list[int] = []
+    for name in ("config.json", "generation_config.json"):
+        found = _entries(folder / name).get("eos_token_id")
+        named = named or [token for token in (found if isinstance(found, list) else [found]) if type(token) is int]
+    if (folder / "tokenizer.json").is_file():
+        text = _entries(folder / "tokenizer_config.json").get("eos_token") or "<|endoftext|>"
+        tokens = _tokens_of(folder / "tokenizer.json")[0]
+        known = tokens.get(text["content"] if isinstance(text, dict) else text)
+        if known is not None and (not named or known in named):
+            named = [known]
+    if not named:
+        raise ValueError(
+            f"{folder}: neither config.json nor generation_config.json has an eos_token_id, and there is no "
+            "tokenizer.json with <|endoftext|>: write the id of end-of-text into config.json"
+        )
+    if not 0 <= named[0] < vocab_size:
+        raise ValueError(f"{folder}: end-of-text is {named[0]}, outside the vocabulary of {vocab_size}")
+    return named[0]
+
+
+def save_huggingface(model: GPT, folder: Path, tokenizer: Path, eot: int) -> None:
+    """Write a folder that `AutoModelForCausalLM` and `AutoTokenizer` load.
+
+    Raises:
+      ValueError: transformers is not installed, or the model has a part that GPT2LMHeadModel lacks.
     """
     config = model.config
     if not config.is_gpt2:
@@ -164,104 +253,59 @@ def to_huggingface(model: GPT) -> dict[str, torch.Tensor]:
             "a model with a factorised embedding, shared layers or pieces of the speedrun preset is no GPT-2 that "
             "transformers knows"
         )
-    state = {}
-    for name, tensor in model.state_dict().items():
-        if name == "wte.weight":
-            tensor = tensor[: config.vocab_size]
-        elif name.endswith(_TRANSPOSED):
-            tensor = tensor.t()
-        state[f"transformer.{name}"] = tensor.detach().contiguous().cpu()
-    return state
-
-
-def from_huggingface(state: dict[str, torch.Tensor], config: ModelConfig) -> dict[str, torch.Tensor]:
-    """Weights of GPT2LMHeadModel or GPT2Model as this package's state dict."""
-    ours = {}
-    for name, tensor in state.items():
-        name = name.removeprefix("transformer.")
-        if name == "lm_head.weight" or name.endswith((".attn.bias", ".attn.masked_bias")):
-            continue  # the tied output, and the causal mask that old versions stored
-        if name == "wte.weight":
-            tensor = torch.nn.functional.pad(tensor, (0, 0, 0, config.padded_vocab_size - config.vocab_size))
-        elif name.endswith(_TRANSPOSED):
-            tensor = tensor.t()
-        ours[name] = tensor.contiguous()
-    return ours
-
-
-def is_huggingface(folder: Path) -> bool:
-    """Whether `folder` looks like one of transformers' models."""
-    return (folder / "config.json").is_file()
-
-
-def load_huggingface(folder: Path) -> GPT:
-    """The GPT-2 in a local folder of transformers' (config.json, model.safetensors or pytorch_model.bin).
-
-    Raises:
-      ValueError: it is no GPT-2, or of a kind this model does not have.
-    """
-    entries = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    for key, wanted in _FIXED.items():
-        found = entries.get(key, wanted)
-        if found != wanted:
-            raise ValueError(f"{folder / 'config.json'}: {key} is {found!r}, this model has {wanted!r}")
-    if entries.get("n_inner") not in (None, 4 * entries["n_embd"]):
-        raise ValueError(f"{folder / 'config.json'}: n_inner is {entries['n_inner']}, this model has 4 × n_embd")
-    config = ModelConfig(
-        vocab_size=entries["vocab_size"],
-        context=entries["n_positions"],
-        n_layer=entries["n_layer"],
-        n_head=entries["n_head"],
-        width=entries["n_embd"],
+    transformers = _transformers()
+    shape = transformers.GPT2Config(
+        vocab_size=config.vocab_size,
+        n_positions=config.context,
+        n_layer=config.n_layer,
+        n_head=config.n_head,
+        n_embd=config.width,
+        attn_pdrop=config.dropout,
+        resid_pdrop=config.dropout,
+        embd_pdrop=0.0,
+        bos_token_id=eot,
+        eos_token_id=eot,
     )
-    if (folder / "model.safetensors").is_file():
-        state = load_file(folder / "model.safetensors")
-    elif (folder / "pytorch_model.bin").is_file():
-        state = torch.load(folder / "pytorch_model.bin", map_location="cpu", weights_only=True)
-    else:
-        raise ValueError(f"{folder} has neither model.safetensors nor pytorch_model.bin")
-    model = GPT(config)
-    model.load_state_dict(from_huggingface(state, config))
-    return model
-
-
-def save_huggingface(model: GPT, folder: Path, tokenizer: Path, eot: int) -> None:
-    """Write a folder that `GPT2LMHeadModel.from_pretrained` and `AutoTokenizer` load."""
-    folder.mkdir(parents=True, exist_ok=True)
-    config = model.config
-    save_file(to_huggingface(model), folder / "model.safetensors", metadata={"format": "pt"})
-    entries = {
-        "architectures": ["GPT2LMHeadModel"],
-        **_FIXED,
-        "vocab_size": config.vocab_size,
-        "n_positions": config.context,
-        "n_ctx": config.context,
-        "n_layer": config.n_layer,
-        "n_head": config.n_head,
-        "n_embd": config.width,
-        "attn_pdrop": config.dropout,
-        "resid_pdrop": config.dropout,
-        "embd_pdrop": 0.0,
-        "initializer_range": 0.02,
-        "bos_token_id": eot,
-        "eos_token_id": eot,
-    }
-    _write_json(folder / "config.json", entries)
-    shutil.copymode(folder / "config.json", folder / "model.safetensors")  # else only its owner can read it
-    _write_json(folder / "generation_config.json", {"bos_token_id": eot, "eos_token_id": eot})
-    shutil.copyfile(tokenizer, folder / "tokenizer.json")
-    text = next((token for token, number in _tokens_of(tokenizer)[0].items() if number == eot), "<|endoftext|>")
-    _write_json(
-        folder / "tokenizer_config.json",
-        {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "model_max_length": config.context,
-            "bos_token": text,
-            "eos_token": text,
-            "unk_token": text,
-        },
+    with torch.device("meta"):
+        theirs = transformers.GPT2LMHeadModel(shape)
+    state = {name: tensor.detach().float().cpu() for name, tensor in model.state_dict().items()}
+    state["wte.weight"] = state["wte.weight"][: config.vocab_size]
+    theirs.transformer.load_state_dict(
+        {name: (own.t() if name.endswith(_TRANSPOSED) else own).contiguous() for name, own in state.items()},
+        assign=True,
     )
+    theirs.tie_weights()
+    theirs.save_pretrained(folder)
+    loaded = Tokenizer(tokenizer)
+    text = loaded.token(eot)
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(tokenizer), bos_token=text, eos_token=text, unk_token=text, model_max_length=config.context
+    ).save_pretrained(folder)
+    loaded.save(folder / "tokenizer.json")  # transformers would make an ordinary token that ends texts a special one
+    for path in folder.iterdir():
+        shutil.copymode(folder / "config.json", path)  # else only its owner can read the weights
 
 
-def _write_json(path: Path, entries: dict[str, Any]) -> None:
-    path.write_text(json.dumps(entries, indent=2) + "\n", encoding="utf-8")
+def _entries(path: Path) -> dict[str, Any]:
+    """The entries of a JSON file; none if there is no file."""
+    if not path.is_file():
+        return {}
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is no JSON: {error}") from error
+    if not isinstance(entries, dict):
+        raise ValueError(f"{path} is no JSON object")
+    return entries
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError:
+        raise ValueError(
+            "folders of Hugging Face need the package transformers, which is not installed: pip install transformers"
+        ) from None
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    return transformers

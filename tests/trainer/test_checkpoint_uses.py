@@ -18,7 +18,7 @@ from torch._dynamo.utils import counters
 from trainer import checkpoint
 from trainer.checkpoint import CheckpointError
 from trainer.config import TrainConfig
-from trainer.generation import generate, stream_text
+from trainer.generation import generate
 from trainer.model import GPT, ModelConfig
 from trainer.pretrained import Pretrained, Tokenizer, load_huggingface, load_pretrained
 from trainer.shards import TokenizerInfo, open_dataset
@@ -105,41 +105,6 @@ def test_a_sample_ends_before_end_of_text_and_a_seed_repeats_it(model: GPT) -> N
     assert list(generate(model, [7], 10, temperature=0, stop=first[3])) == first[: first.index(first[3])]
     draws = [list(generate(model, [7], 10, generator=torch.Generator().manual_seed(seed))) for seed in (1, 1, 2)]
     assert draws[0] == draws[1] != draws[2]
-
-
-@given(st.text())
-def test_streamed_pieces_are_the_complete_text_and_no_character_is_broken(tokenizer_file: Path, text: str) -> None:
-    tokenizer = Tokenizer(tokenizer_file)
-    pieces = list(stream_text(tokenizer, iter(tokenizer.encode(text))))
-    assert "".join(pieces) == text
-    if "\ufffd" not in text:
-        assert not any("\ufffd" in piece for piece in pieces)
-
-
-def test_text_that_looks_like_a_special_token_stays_text(tokenizer_file: Path) -> None:
-    tokenizer = Tokenizer(tokenizer_file)
-    ids = tokenizer.encode("a<|endoftext|>b")
-    assert len(ids) > 3
-    assert tokenizer.decode(ids) == "a<|endoftext|>b"
-
-
-def test_a_tokenizer_that_truncates_and_pads_gives_the_ids_of_the_text_alone(
-    tokenizer_file: Path, tmp_path: Path
-) -> None:
-    entries = json.loads(tokenizer_file.read_text())
-    entries["truncation"] = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}
-    entries["padding"] = {
-        "strategy": {"Fixed": 8}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0,
-        "pad_token": "!",
-    }  # fmt: skip
-    (tmp_path / "tokenizer.json").write_text(json.dumps(entries))
-    for text in ("def main(): return 1", "a"):
-        assert Tokenizer(tmp_path / "tokenizer.json").encode(text) == Tokenizer(tokenizer_file).encode(text)
-
-
-def test_a_lone_surrogate_is_encoded_as_the_replacement_character(tokenizer_file: Path) -> None:
-    tokenizer = Tokenizer(tokenizer_file)
-    assert tokenizer.encode("a\ud800b\ud83d\ude00") == tokenizer.encode("a\ufffdb\U0001f600")
 
 
 def test_the_sample_command_writes_text_after_each_prompt(
@@ -304,13 +269,6 @@ def test_a_hugging_face_folder_with_another_tokenizer_is_refused(
     assert f"{text_tokens} has the tokenizer test, which is not that of {folder}" in capsys.readouterr().err
 
 
-def test_an_ordinary_token_that_ends_texts_is_that_of_the_exported_tokenizer(run: Path, tmp_path: Path) -> None:
-    trained = load_pretrained(str(run))
-    export.save_huggingface(trained.model, tmp_path / "exported", trained.tokenizer, 7)
-    token = json.loads((tmp_path / "exported/tokenizer_config.json").read_text())["eos_token"]
-    assert json.loads(trained.tokenizer.read_text())["model"]["vocab"][token] == 7
-
-
 def test_a_unigram_tokenizer_is_compared_by_its_tokens_and_scores(run: Path, text_tokens: Path) -> None:
     trained, tokenizer = load_pretrained(str(run)), open_dataset(text_tokens).tokenizer
     entries = json.loads(trained.tokenizer.read_text())
@@ -328,12 +286,6 @@ def _check(trained: Pretrained, tokenizer: TokenizerInfo, entries: dict[str, Any
     """Check shards whose tokenizer is written with other spaces than the model's."""
     tokenizer.path.write_text(json.dumps(entries, indent=1))
     trained.check_tokenizer(dataclasses.replace(tokenizer, sha256="0" * 64), "shards")
-
-
-def test_a_model_that_transformers_has_no_class_for_is_not_exported(tmp_path: Path) -> None:
-    model = GPT(ModelConfig(vocab_size=50, context=8, n_layer=2, n_head=2, width=16, shared_layers=True))
-    with pytest.raises(ValueError, match="no GPT-2 that transformers knows"):
-        export.save_huggingface(model, tmp_path, tmp_path / "tokenizer.json", 49)
 
 
 @pytest.fixture

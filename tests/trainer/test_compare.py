@@ -266,17 +266,6 @@ def test_the_items_of_each_evaluation_add_up_to_what_evaluate_reports(
     assert 1 <= len(some.amounts) < len(every.amounts) == 10
 
 
-def test_bytes_that_the_tokenizer_loses_count(tmp_path: Path, tokenizer_file: Path) -> None:
-    entries = json.loads(tokenizer_file.read_text())
-    entries["normalizer"] = {"type": "Strip", "strip_left": True, "strip_right": True}
-    (tmp_path / "tokenizer.json").write_text(json.dumps(entries))
-    (tmp_path / "text").write_text("  a text with spaces around it  \n")
-    model = GPT(ModelConfig(vocab_size=400, context=32, n_layer=1, n_head=2, width=32)).eval()
-    trained = Pretrained(tmp_path, model, tmp_path / "tokenizer.json", 399, 1, DocumentBlocks(399))
-    (score,) = Evaluation("text", "text", str(tmp_path / "text"), "", 0).scores(trained, ALONE, 2).values()
-    assert score.weights == [33]
-
-
 def _models(draw: np.random.Generator, effect: float, of_seeds: float, seeds: int, texts: int) -> list[list[Score]]:
     """Scores of both corpora, whose true difference is `effect`, with chance by seeds and by texts."""
     sizes = draw.integers(200, 4000, texts).astype(float)

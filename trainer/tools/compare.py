@@ -412,7 +412,7 @@ def _records(path: Path) -> list[dict[str, Any]]:
     """The steps recorded so far, without a last line that is still being written."""
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.endswith("}")]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

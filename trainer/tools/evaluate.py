@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from schemas import SettingsError, option
-from trainer.command_line import CommandParser, read_text, run_command
+from trainer.command_line import CommandParser, note, read_text, run_command
 from trainer.data import open_corpora
 from trainer.distributed import Ranks, autocast_of
 from trainer.model import GPT
@@ -34,14 +34,18 @@ def score_text(
       stride: as of `score_documents`.
 
     Returns:
-      tokens, words, loss (nats per token), perplexity (per token), word_perplexity, bits_per_byte (of UTF-8).
+      tokens, words, bytes, loss (nats per token), perplexity (per token), word_perplexity, bits_per_byte (of UTF-8).
+      Bytes that the tokenizer cannot write are not predicted, so they do not count.
 
     Raises:
-      ValueError: the text has no token, or the stride is longer than the context.
+      ValueError: there is no text that the tokenizer can write, or the stride is longer than the context.
     """
     ids = tokenizer.encode(text)
-    if not ids:
-        raise ValueError("the text is empty: it has no perplexity")
+    written = written_bytes(tokenizer, ids, text)
+    if not ids or not written:
+        raise ValueError("the text is empty, or the tokenizer cannot write any of it: it has no perplexity")
+    if (lost := _length(text) - written) > 0:
+        note(f"the tokenizer loses {lost:,} of the text's {_length(text):,} bytes: bits_per_byte is of those it keeps")
     nats = float(score_documents(model, [ids], eot, stride=stride, micro_batch=micro_batch))
     words = words or len(text.split())
     return {
@@ -50,8 +54,18 @@ def score_text(
         "loss": nats / len(ids),
         "perplexity": _exp(nats / len(ids)),
         "word_perplexity": _exp(nats / max(1, words)),
-        "bits_per_byte": nats / math.log(2) / len(text.encode("utf-8", "surrogatepass")),
+        "bytes": written,
+        "bits_per_byte": nats / math.log(2) / written,
     }
+
+
+def written_bytes(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> int:
+    """The UTF-8 bytes of `text` that its `ids` have: a tokenizer may drop or replace what is not in its vocabulary."""
+    return min(_length(text), tokenizer.count_bytes(ids))
+
+
+def _length(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
 
 
 def score_documents(

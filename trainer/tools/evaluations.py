@@ -13,7 +13,7 @@ from trainer.command_line import read_text
 from trainer.data import open_corpora
 from trainer.distributed import Ranks
 from trainer.pretrained import Pretrained, Tokenizer
-from trainer.tools.evaluate import hellaswag, json_lines, lambada, score_documents
+from trainer.tools.evaluate import hellaswag, json_lines, lambada, score_documents, written_bytes
 
 BITS, ACCURACY = "bits per byte", "accuracy"
 _TASKS = {"lambada": lambada, "hellaswag": hellaswag}
@@ -83,11 +83,16 @@ class Evaluation:
             texts = read_documents(self.source)
             documents = [tokenizer.encode(text) for text in texts]
         every = -(-sum(map(len, documents)) // self.most_tokens) if self.most_tokens else 1
-        chosen = [number for number in range(0, len(documents), max(1, every)) if documents[number]]
-        # A tokenizer may lose bytes: what it decodes to counts only where the text itself is not known.
-        found = [texts[number] if texts else tokenizer.decode(documents[number]) for number in chosen]
-        sizes = [float(len(text.encode("utf-8", "surrogatepass"))) for text in found]
-        return [documents[number] for number in chosen], sizes
+        chosen, sizes = [], []
+        for number in range(0, len(documents), max(1, every)):
+            ids = documents[number]
+            size = written_bytes(tokenizer, ids, texts[number]) if texts else tokenizer.count_bytes(ids)
+            if size:
+                chosen.append(ids)
+                sizes.append(float(size))
+        if not chosen:
+            raise ValueError(f"{self.source}: the models' tokenizer can write none of its texts")
+        return chosen, sizes
 
 
 def read_documents(path: str) -> list[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from schemas import option
-from trainer.command_line import CommandParser, read_text, run_command
+from trainer.command_line import CommandParser, read_lines, run_command
 from trainer.distributed import device_of, in_bfloat16
 from trainer.generation import generate, stream_text
 from trainer.pretrained import Tokenizer, load_pretrained
@@ -46,16 +46,17 @@ def sample(folder: str, options: SampleOptions) -> Iterator[str]:
     tokenizer = Tokenizer(trained.tokenizer)
     prompts = list(options.prompt)
     if options.prompts:
-        prompts += read_text(options.prompts, "prompts").splitlines()
+        prompts += read_lines(options.prompts, "prompts")
     generator = torch.Generator().manual_seed(options.seed)
     first = True
     for prompt in prompts or [""]:
         for _ in range(options.num_samples):
             yield prompt if first else f"\n---\n{prompt}"
             first = False
+            known = tokenizer.encode(prompt)
             ids = generate(
                 trained.model,
-                [trained.eot, *tokenizer.encode(prompt)],  # as in training, where every document follows one
+                [trained.eot, *known],  # as in training, where every document follows one
                 options.max_tokens,
                 temperature=options.temperature,
                 top_k=options.top_k,
@@ -63,7 +64,7 @@ def sample(folder: str, options: SampleOptions) -> Iterator[str]:
                 stop=trained.eot,
                 generator=generator,
             )
-            yield from stream_text(tokenizer, ids)
+            yield from stream_text(tokenizer, ids, known)
     yield "\n"
 
 

@@ -1,0 +1,213 @@
+"""GPT-2 folders of Hugging Face's transformers, read and written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from trainer.model import GPT, ModelConfig
+from trainer.pretrained import end_of_text, load_huggingface, load_pretrained, save_huggingface
+
+transformers = pytest.importorskip("transformers", reason="the extra hf: pip install transformers")
+SHAPE = {"vocab_size": 512, "n_positions": 32, "n_layer": 2, "n_head": 2, "n_embd": 32}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, tokenizer_file: Path) -> Path:
+    """A model with the test's tokenizer of 400 tokens, whose vocabulary is padded to 512."""
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(**SHAPE, bos_token_id=399, eos_token_id=399)
+    transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / "theirs")
+    (tmp_path / "theirs" / "tokenizer.json").write_bytes(tokenizer_file.read_bytes())
+    return tmp_path / "theirs"
+
+
+def change(path: Path, **entries: Any) -> None:
+    """Set entries of a JSON file; ... removes one."""
+    known = json.loads(path.read_text()) | entries
+    path.write_text(json.dumps({key: value for key, value in known.items() if value is not ...}))
+
+
+def logits(folder: Path, ids: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return transformers.GPT2LMHeadModel.from_pretrained(folder).eval()(ids).logits
+
+
+IDS = torch.arange(32)[None] * 7 % 400
+
+
+@pytest.mark.parametrize("layout", ["as saved", "GPT2Model", "with the tied lm_head", "pickle", "shards", "bfloat16"])
+def test_the_logits_are_those_of_transformers(folder: Path, layout: str) -> None:
+    weights = folder / "model.safetensors"
+    state = load_file(weights)
+    if layout == "GPT2Model":
+        masks = {"h.0.attn.bias": torch.ones(1, 1, 32, 32), "h.0.attn.masked_bias": torch.tensor(-1e4)}
+        bare = {name.removeprefix("transformer."): tensor for name, tensor in state.items()}
+        save_file(bare | masks, weights, {"format": "pt"})
+    elif layout == "with the tied lm_head":
+        save_file(state | {"lm_head.weight": state["transformer.wte.weight"].clone()}, weights, {"format": "pt"})
+    elif layout == "pickle":
+        weights.unlink()
+        torch.save(state, folder / "pytorch_model.bin")
+    elif layout == "shards":
+        transformers.GPT2LMHeadModel.from_pretrained(folder).save_pretrained(folder, max_shard_size="20KB")
+        weights.unlink(missing_ok=True)
+        assert len(list(folder.glob("model-*.safetensors"))) > 1
+    elif layout == "bfloat16":
+        transformers.GPT2LMHeadModel.from_pretrained(folder, dtype=torch.bfloat16).save_pretrained(folder)
+    ours = load_huggingface(folder).eval()
+    assert ours.wte.weight.dtype == torch.float32
+    theirs = transformers.GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(ours(IDS), theirs(IDS).logits, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("prefix", ["transformer.", ""])
+@pytest.mark.parametrize("change_of_head", [lambda w: torch.zeros_like(w), lambda w: w + 1e-3, lambda w: w.flip(0)])
+@pytest.mark.parametrize("pickled", [False, True])
+def test_an_output_layer_that_is_not_the_embedding_is_refused(
+    folder: Path, prefix: str, change_of_head: Any, pickled: bool
+) -> None:
+    state = {name.replace("transformer.", prefix): own for name, own in load_file(folder / "model.safetensors").items()}
+    state["lm_head.weight"] = change_of_head(state[f"{prefix}wte.weight"])
+    if pickled:
+        (folder / "model.safetensors").unlink()
+        torch.save(state, folder / "pytorch_model.bin")
+    else:
+        save_file(state, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match="has an output layer of its own"):
+        load_huggingface(folder)
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"tie_word_embeddings": False}, "tie_word_embeddings is False, this model has True"),
+        ({"activation_function": "relu"}, "activation_function is 'relu', this model has 'gelu_new'"),
+        ({"n_inner": 64}, "n_inner is 64, this model has 128|no model that transformers loads"),
+        ({"layer_norm_epsilon": 1e-6}, "layer_norm_epsilon is 1e-06"),
+        ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True"),
+        ({"model_type": "llama"}, "model_type is 'llama', this model has 'gpt2'"),
+        ({"n_embd": 64}, "no model that transformers loads"),
+        ({"n_layer": 3}, "is no GPT-2: the tensor transformer.h.2.* is missing"),
+    ],
+)
+def test_a_model_of_another_kind_is_refused_in_one_line(folder: Path, entries: dict[str, Any], message: str) -> None:
+    change(folder / "config.json", **entries)
+    with pytest.raises(ValueError, match=message) as raised:
+        load_huggingface(folder)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no weights", b"version https://git-lfs.github.com/spec/v1\n"])
+def test_weights_that_cannot_be_read_are_refused_in_one_line(folder: Path, content: bytes | None) -> None:
+    (folder / "model.safetensors").unlink()
+    if content is not None:
+        (folder / "model.safetensors").write_bytes(content)
+    with pytest.raises(ValueError, match="is no model that transformers loads") as raised:
+        load_huggingface(folder)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "generation", "tokenizer", "wanted"),
+    [
+        (7, 399, True, 7),
+        ([7], 399, True, 7),
+        ([7, 399], None, True, 399),  # the tokenizer's end-of-text
+        ([7, 11], None, True, 7),
+        ([399, 7], None, False, 399),
+        (None, 7, True, 7),
+        (None, [7, 399], True, 399),
+        (..., ..., True, 399),
+        (None, None, True, 399),
+        ([], None, True, 399),
+    ],
+)
+def test_end_of_text_is_what_the_folder_names(
+    folder: Path, config: Any, generation: Any, tokenizer: bool, wanted: int
+) -> None:
+    change(folder / "config.json", eos_token_id=config)
+    change(folder / "generation_config.json", eos_token_id=generation)
+    if not tokenizer:
+        (folder / "tokenizer.json").unlink()
+    assert load_pretrained(str(folder)).eot == wanted
+
+
+def test_the_tokenizers_own_name_of_end_of_text_counts(folder: Path) -> None:
+    change(folder / "config.json", eos_token_id=...)
+    (folder / "generation_config.json").unlink()
+    number = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]["e"]
+    for name in ("e", {"content": "e", "lstrip": False}):
+        (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": name}))
+        assert end_of_text(folder, 512) == number
+
+
+@pytest.mark.parametrize(
+    ("eos", "message"),
+    [
+        (None, "write the id of end-of-text into config.json"),
+        ([], "write the id of end-of-text into config.json"),
+        ("<|endoftext|>", "write the id of end-of-text into config.json"),
+        (512, "end-of-text is 512, outside the vocabulary of 512"),
+        ([50256, 7], "end-of-text is 50256, outside"),
+    ],
+)
+def test_a_folder_without_an_end_of_text_is_refused(folder: Path, eos: Any, message: str) -> None:
+    (folder / "generation_config.json").unlink()
+    (folder / "tokenizer.json").unlink()
+    change(folder / "config.json", eos_token_id=eos)
+    with pytest.raises(ValueError, match=message):
+        end_of_text(folder, 512)
+
+
+@pytest.mark.parametrize("vocab_size", [400, 401, 512])
+def test_a_written_folder_is_read_back_to_the_same_bits(tmp_path: Path, tokenizer_file: Path, vocab_size: int) -> None:
+    torch.manual_seed(0)
+    model = GPT(ModelConfig(vocab_size=vocab_size, context=32, n_layer=2, n_head=2, width=32, dropout=0.1)).eval()
+    save_huggingface(model, tmp_path / "out", tokenizer_file, 399)
+    back = load_huggingface(tmp_path / "out")
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(back.state_dict()[name], tensor), name
+    assert load_pretrained(str(tmp_path / "out")).eot == 399
+    with torch.no_grad():
+        torch.testing.assert_close(model(IDS), logits(tmp_path / "out", IDS), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "state", [{"truncation": {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}}, {}]
+)
+def test_the_tokenizer_of_a_written_folder_has_no_state(
+    tmp_path: Path, tokenizer_file: Path, state: dict[str, Any]
+) -> None:
+    entries = json.loads(tokenizer_file.read_text())
+    entries["model"]["dropout"] = None if state else 0.5
+    (tmp_path / "tokenizer.json").write_text(json.dumps(entries | state))
+    model = GPT(ModelConfig(vocab_size=400, context=32, n_layer=1, n_head=2, width=32))
+    save_huggingface(model, tmp_path / "out", tmp_path / "tokenizer.json", 399)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert tokenizer.eos_token_id == 399
+    text = "import the tokenizer of this test " * 4
+    assert {tuple(tokenizer(text).input_ids) for _ in range(5)} == {
+        tuple(transformers.PreTrainedTokenizerFast(tokenizer_file=str(tokenizer_file))(text).input_ids)
+    }
+
+
+def test_an_ordinary_token_that_ends_texts_is_that_of_the_written_tokenizer(
+    tmp_path: Path, tokenizer_file: Path
+) -> None:
+    model = GPT(ModelConfig(vocab_size=400, context=32, n_layer=1, n_head=2, width=32))
+    save_huggingface(model, tmp_path / "out", tokenizer_file, 7)
+    token = json.loads((tmp_path / "out/tokenizer_config.json").read_text())["eos_token"]
+    assert json.loads(tokenizer_file.read_text())["model"]["vocab"][token] == 7
+
+
+def test_a_model_that_transformers_has_no_class_for_is_not_written(tmp_path: Path) -> None:
+    model = GPT(ModelConfig(vocab_size=50, context=8, n_layer=2, n_head=2, width=16, shared_layers=True))
+    with pytest.raises(ValueError, match="no GPT-2 that transformers knows"):
+        save_huggingface(model, tmp_path, tmp_path / "tokenizer.json", 49)
