@@ -76,7 +76,7 @@ def main() -> int:
     data = [flag for name in arguments.corpora for flag in ("--data", str(folder / name / "tokens"))]
     compare = [sys.executable, "-m", "trainer.tools.compare", *data, "--out", str(folder / "comparison")]
     compare += ["--tokens", str(arguments.tokens), "--seeds", str(arguments.seeds), *MODEL, *TRAINING]
-    compare += ["--no_eval_val", "--eval_tokens", "0", "--eval_text", *map(str, texts), "--points", "1"]
+    compare += ["--no_eval_val", "--eval_tokens", "0", "--eval_text", *map(str, texts)]
     compare += ["--dtype", "bfloat16" if bfloat16_here() else "float32"]
     return subprocess.run(compare, cwd=REPOSITORY).returncode
 

@@ -10,7 +10,7 @@ import statistics
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -197,21 +197,16 @@ class Metrics:
       tracker: TensorBoard's writer, or None.
       settings: of the run, for its page.
       max_steps: of the run.
-      data: (step, what the run reads from then on).
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        step: int,
-        tracker: Any,
-        settings: dict[str, Any],
-        max_steps: int,
-        data: Sequence[tuple[int, str]] = (),
-    ) -> None:
+    def __init__(self, folder: Path, step: int, tracker: Any, settings: dict[str, Any], max_steps: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         path, samples = folder / "metrics.jsonl", folder / "samples.jsonl"
-        self._page = Page(folder, settings, max_steps, data, _kept_until(path, step), _kept_until(samples, step))
+        self._page = Page(folder / "training.html", f"Training of {folder.resolve().name}", max_steps, settings)
+        for record in _kept_until(path, step):
+            self._page.add(record)
+        for entry in _kept_until(samples, step):
+            self._page.add_samples(entry["step"], entry["texts"])
         self._file, self._samples = path.open("a", encoding="utf-8"), samples.open("a", encoding="utf-8")
         self._tracker = tracker
 

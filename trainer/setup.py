@@ -217,8 +217,7 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
     metrics = None
     if ranks.main and not config.preflight:
         tracker = open_tracker(config.tracker, Path(config.out), step, say)
-        data = [(phase.step, str(phase)) for phase in corpora.history]
-        metrics = Metrics(Path(config.out), step, tracker, dataclasses.asdict(config), config.last_step, data)
+        metrics = Metrics(Path(config.out), step, tracker, dataclasses.asdict(config), config.last_step)
     if config.warmup_steps > config.max_steps:
         say(f"warmup_steps {config.warmup_steps} exceed the run's {config.max_steps} steps: the rate peaks at its end")
     watch = LossWatch(

@@ -185,17 +185,14 @@ def test_the_evaluate_command_gives_the_validation_loss_of_training(
 
 
 def test_two_ranks_evaluate_to_the_same_figures_as_one(
-    run: Path, text_tokens: Path, tmp_path: Path, trainer: Any, capsys: pytest.CaptureFixture[str]
+    run: Path, text_tokens: Path, trainer: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "lambada_test.jsonl").write_text("".join(f'{{"text": "def main {k} return"}}\n' for k in range(5)))
     arguments = (run, "--data", text_tokens, "--device", "cpu", "--windows", "7")
-    arguments += ("--lambada", tmp_path / "lambada_test.jsonl")
     capsys.readouterr()
     assert evaluate.main([*map(str, arguments)]) == 0
     ranks = trainer.run(*arguments, ranks=2, module="trainer.tools.evaluate")
     results = [json.loads(printed) for printed in (capsys.readouterr().out, ranks.stdout)]
-    for key in ("val_loss", "lambada_perplexity", "lambada_acc"):
-        assert results[0][key] == pytest.approx(results[1][key], rel=1e-6)
+    assert results[0]["val_loss"] == pytest.approx(results[1]["val_loss"], rel=1e-6)
 
 
 def test_transformers_loads_an_exported_model_and_generates_the_same_text(

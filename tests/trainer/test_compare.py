@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import random
@@ -16,26 +15,20 @@ import pytest
 import torch
 
 from schemas import SettingsError
-from trainer.config import TrainConfig
 from trainer.data import DocumentBlocks
-from trainer.distributed import Ranks
 from trainer.model import GPT, ModelConfig
 from trainer.pretrained import Pretrained, Tokenizer
 from trainer.tools import compare
-from trainer.tools.differences import as_text, difference, difference_table
-from trainer.tools.evaluate import hellaswag, lambada, score_documents, score_text, text_windows
-from trainer.tools.evaluations import ACCURACY, BITS, Evaluation, Score
-from trainer.train import train
+from trainer.tools.differences import Score, as_text, difference, difference_table
+from trainer.tools.evaluate import score_documents, score_text, text_windows
+from trainer.tools.job import Evaluation, read_documents
 
 from .conftest import REPOSITORY, TrainerProcess, WriteTokens
 from .test_page import Checked
 
 SMALL = [
-    "--preset", "tiny", "--width", "32", "--context", "32", "--batch_tokens", "512", "--device", "cpu", "--points", "2",
+    "--preset", "tiny", "--width", "32", "--context", "32", "--batch_tokens", "512", "--device", "cpu",
 ]  # fmt: skip
-
-
-ALONE = Ranks(0, 1, torch.device("cpu"))
 
 
 @pytest.fixture(scope="module")
@@ -94,11 +87,11 @@ def test_a_corpus_with_shuffled_characters_scores_worse(
     assert list(found[held_out]["plain"]) == ["1337", "1338", "1339"]
     text = (out / "comparison.html").read_text()
     assert "plain is better" in text
-    assert text.count("<figure>") == 4  # each evaluation, and the training loss
-    assert "curves" in Checked(text).text.lower()
+    assert text.count("<figure>") == 1
+    assert "Training loss" in Checked(text).text
     runs = sorted((out / "runs").glob("*/seed-*"))
     assert [len(list((run / "checkpoints").glob("step-*"))) for run in runs] == [1] * 6
-    assert [len(list((run / "scores").glob("step-*"))) for run in runs] == [2] * 6
+    assert [len(json.loads((run / "scores.json").read_text())) for run in runs] == [3] * 6
     first = [json.loads((run / "metrics.jsonl").read_text().splitlines()[0]) for run in runs]
     assert len({record["lr"] for record in first}) == 1
     # A second call makes nothing again, and a further seed only its own runs.
@@ -135,11 +128,11 @@ def test_a_killed_comparison_continues_to_the_same_scores(
     tmp_path: Path, corpora: dict[str, Path], trainer: TrainerProcess
 ) -> None:
     wanted, killed = tmp_path / "wanted", tmp_path / "killed"
-    flags = ["--seeds", "1", "--max_steps", "60", "--points", "3"]
+    flags = ["--seeds", "1", "--max_steps", "60", "--save_every", "20"]
     assert trainer.run(*command(corpora, wanted, *flags), module="trainer.tools.compare").returncode == 0
     own = trainer.command(*command(corpora, killed, *flags), module="trainer.tools.compare")
-    # In the middle of a training, and while the second run is being judged.
-    for ready in ("runs/plain/seed-1337/checkpoints/step-00000020", "runs/mixed/seed-1337/scores/step-00000020.json"):
+    # In the middle of a training, and when the second run is about to be scored.
+    for ready in ("runs/plain/seed-1337/checkpoints/step-00000020", "runs/mixed/seed-1337/checkpoints/step-00000060"):
         process = subprocess.Popen(own, env=trainer.environment(), stdout=subprocess.DEVNULL, start_new_session=True)
         _wait_for(killed / ready)
         process.kill()
@@ -150,24 +143,18 @@ def test_a_killed_comparison_continues_to_the_same_scores(
     assert (killed / "comparison.md").read_text() == (wanted / "comparison.md").read_text()
 
 
-def test_checkpoints_of_stops_are_not_scored(tmp_path: Path, corpora: dict[str, Path]) -> None:
-    config = TrainConfig(
-        data=(), out="", preset="tiny", width=32, context=32, batch_tokens=512, max_steps=6, device="cpu",
-        tracker="none",
-    )  # fmt: skip
-    options = compare.CompareOptions(
-        (str(corpora["plain"]), str(corpora["mixed"])), str(tmp_path / "out"), seeds=1, points=2, eval_val=False,
-        eval_text=(str(corpora["eval"]),),
-    )  # fmt: skip
-    comparison = compare.Comparison(options, config, print)
-    comparison.prepare()
-    job = comparison.jobs[0]
-    train(dataclasses.replace(job.config, save_every=1))  # as if it was stopped after every step
-    compare.work(job)
-    assert job.finished
-    assert sorted(path.name for path in (job.folder / "scores").iterdir()) == [
-        "step-00000003.json", "step-00000006.json",
-    ]  # fmt: skip
+def test_the_job_of_a_killed_comparison_ends(tmp_path: Path, corpora: dict[str, Path], trainer: TrainerProcess) -> None:
+    own = trainer.command(
+        *command(corpora, tmp_path / "out", "--seeds", "1", "--max_steps", "100000"), module="trainer.tools.compare"
+    )
+    process = subprocess.Popen(own, env=trainer.environment(), stdout=subprocess.DEVNULL)
+    run = tmp_path / "out/runs/plain/seed-1337"
+    _wait_for(run / "metrics.jsonl")
+    process.kill()
+    process.wait()
+    _wait_for(run / "checkpoints")  # the job saves and ends: its lock is free
+    done = trainer.run("--data", corpora["plain"], "--out", run, *SMALL, "--max_steps", 1)
+    assert "nothing to do" in done.stdout
 
 
 def test_a_stopped_comparison_ends_its_run_and_says_how_to_continue(
@@ -206,7 +193,6 @@ def test_settings_that_cannot_be_compared_give_a_one_line_error(
         ([*data, "--data", str(tmp_path / "none")], "no token shards in"),
         ([*data, "--data", str(corpora["mixed"]), "--fsdp"], "unknown argument --fsdp"),
         ([*data, "--data", str(corpora["mixed"]), "--eval_text", "none.txt"], "eval_text: none.txt cannot be read"),
-        ([*data, "--data", str(corpora["mixed"]), "--hellaswag", str(corpora["eval"])], "line 1 has no activity_label"),
     ):
         assert compare.main([*arguments, "--out", str(tmp_path / "out"), *SMALL]) in (1, 2)
         assert message in capsys.readouterr().err
@@ -220,7 +206,7 @@ def test_help_shows_its_own_flags_and_examples(capsys: pytest.CaptureFixture[str
     assert text.startswith("usage: python -m trainer.tools.compare [CONFIG.toml] [FLAGS]\n")
     assert "--eval_text FILE" in text
     assert "--optimizer" in text
-    assert "--keep_last" not in text
+    assert "--val_data" not in text
     assert "examples:" in text
 
 
@@ -238,32 +224,45 @@ def test_each_document_is_scored_independently() -> None:
             assert nats == pytest.approx(wanted, rel=1e-4)
 
 
-def test_the_items_of_each_evaluation_add_up_to_what_evaluate_reports(
-    tmp_path: Path, tokenizer_file: Path, corpora: dict[str, Path]
-) -> None:
+def test_a_score_is_what_evaluate_reports(tmp_path: Path, tokenizer_file: Path, corpora: dict[str, Path]) -> None:
     torch.manual_seed(0)
     model = GPT(ModelConfig(vocab_size=400, context=32, n_layer=1, n_head=2, width=32)).eval()
     trained = Pretrained(tmp_path, model, tokenizer_file, 399, 1, DocumentBlocks(399))
-    alone, tokenizer = ALONE, Tokenizer(tokenizer_file)
-    lambada_file, hellaswag_file = tmp_path / "lambada.jsonl", tmp_path / "hellaswag.jsonl"
-    lambada_file.write_text("".join(json.dumps({"text": f"def one {word}"}) + "\n" for word in ("two", "path", "self")))
-    entry = {"activity_label": "Writing", "ctx_a": "A line.", "ctx_b": "it", "endings": ["ends.", "is a function", "x"]}
-    hellaswag_file.write_text("".join(json.dumps(entry | {"label": k % 3}) + "\n" for k in range(4)))
-    found = {}
-    for kind, file in (("lambada", lambada_file), ("hellaswag", hellaswag_file)):
-        found |= Evaluation(kind, kind, str(file), "", 0).scores(trained, alone, 2)
-    wanted = lambada(model, tokenizer, lambada_file, alone, 2) | hellaswag(model, tokenizer, hellaswag_file, alone, 2)
-    assert set(found) == {"lambada_acc", "hellaswag_acc", "hellaswag_acc_norm"}
-    assert {name: score.value for name, score in found.items()} == {name: wanted[name].mean().item() for name in found}
     plain = tmp_path / "plain.txt"
-    plain.write_text("def lambada(text):\n    return text – 1\n" * 5)
-    (score,) = Evaluation("plain", "text", str(plain), "", 0).scores(trained, alone, 2).values()
-    reported = score_text(model, tokenizer, plain.read_text(), 399)
+    plain.write_text("def main(text):\n    return text – 1\n" * 5)
+    score = Evaluation("plain", str(plain), False, "", 0).score(trained, 2)
+    reported = score_text(model, Tokenizer(tokenizer_file), plain.read_text(), 399)
     assert score.value == pytest.approx(reported["bits_per_byte"])
     assert score.weights == [len(plain.read_bytes())]
-    (some,) = Evaluation("val", "val", str(corpora["plain"]), "", 300).scores(trained, alone, 2).values()
-    (every,) = Evaluation("val", "val", str(corpora["plain"]), "", 0).scores(trained, alone, 2).values()
+    some = Evaluation("val", str(corpora["plain"]), True, "", 300).score(trained, 2)
+    every = Evaluation("val", str(corpora["plain"]), True, "", 0).score(trained, 2)
     assert 1 <= len(some.amounts) < len(every.amounts) == 10
+
+
+@pytest.mark.parametrize("between", ["\n", "\r\n"])
+def test_only_a_line_feed_ends_a_text_of_json_lines(between: str, tmp_path: Path) -> None:
+    texts = ["one\u2028two", "three\u2029four", "five\x85six", "seven\x0ceight", "nine\rten\n"]
+    lines = [json.dumps({"text": text}, ensure_ascii=False) for text in texts]
+    (tmp_path / "set.jsonl").write_bytes(between.join(lines).encode() + b"\n")
+    assert read_documents(str(tmp_path / "set.jsonl")) == texts
+    (tmp_path / "set.txt").write_bytes("".join(texts).encode())
+    assert read_documents(str(tmp_path / "set.txt")) == ["".join(texts)]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "line 1 is no JSON object"),
+        ("7", "line 1 has no text; expected an object with text"),
+        ('["text"]', "line 1 has no text"),
+        ('{"text": "two words"}\n{"text": 5}', "line 2 has no text"),
+        (" \n", "is empty"),
+    ],
+)
+def test_a_set_of_texts_in_another_format_is_refused(content: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "set.jsonl").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        read_documents(str(tmp_path / "set.jsonl"))
 
 
 def _models(draw: np.random.Generator, effect: float, of_seeds: float, seeds: int, texts: int) -> list[list[Score]]:
@@ -274,7 +273,7 @@ def _models(draw: np.random.Generator, effect: float, of_seeds: float, seeds: in
     for _ in range(seeds):
         for own, rate in zip(made, (common, common + gains), strict=True):
             bits = sizes * (rate + draw.normal(0, of_seeds) + draw.normal(0, 0.01, texts))
-            own.append(Score(BITS, bits.tolist(), sizes.tolist()))
+            own.append(Score(bits.tolist(), sizes.tolist()))
     return made
 
 
@@ -292,9 +291,6 @@ def test_a_difference_larger_than_both_kinds_of_chance_is_found_with_the_right_s
     draw = np.random.default_rng(0)
     assert difference(*_models(draw, 0.05, 0.003, 3, 200)).verdict == "worse"
     assert difference(*_models(draw, -0.05, 0.003, 3, 200)).verdict == "better"
-    right = [Score(ACCURACY, draw.integers(0, 2, 500).tolist(), [1.0] * 500) for _ in range(3)]
-    wrong = [Score(ACCURACY, [0] * 500, [1.0] * 500) for _ in range(3)]
-    assert difference(wrong, right).verdict == "better"
 
 
 def test_one_seed_gives_no_verdict() -> None:

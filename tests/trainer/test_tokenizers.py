@@ -16,12 +16,11 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from trainer.command_line import read_lines
 from trainer.data import DocumentBlocks
-from trainer.distributed import Ranks
 from trainer.generation import stream_text
 from trainer.model import GPT, ModelConfig
 from trainer.pretrained import Pretrained, Tokenizer
 from trainer.tools.evaluate import score_text
-from trainer.tools.evaluations import Evaluation
+from trainer.tools.job import Evaluation
 
 WORDS = ["the", "quiet", "harbour", "slept", "until", "noon"]
 
@@ -180,8 +179,7 @@ def test_bits_per_byte_count_the_bytes_that_the_tokenizer_writes(
     assert report["bytes"] == written
     assert (f"loses {lost} of the text's {len(text.encode())} bytes" in capsys.readouterr().err) == (lost > 0)
     trained = Pretrained(tmp_path, model, tmp_path / "tokenizer.json", 39, 1, DocumentBlocks(39))
-    evaluation = Evaluation("text", "text", str(tmp_path / "text"), "", 0)
-    (score,) = evaluation.scores(trained, Ranks(0, 1, torch.device("cpu")), 2).values()
+    score = Evaluation("text", str(tmp_path / "text"), False, "", 0).score(trained, 2)
     assert score.weights == [written]
     assert score.value == pytest.approx(report["bits_per_byte"])
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainer.tools.evaluations import BITS, Score
-
 # Student's t of a two-sided interval of 95%, for 1, 2, … 30 degrees of freedom.
 _T = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
@@ -23,18 +21,34 @@ _T = (
 
 
 @dataclass(frozen=True)
+class Score:
+    """What one model scored in one evaluation, text by text: always the same texts in the same order.
+
+    Attributes:
+      amounts: bits of each text.
+      weights: bytes of each text.
+    """
+
+    amounts: Sequence[float]
+    weights: Sequence[float]
+
+    @property
+    def value(self) -> float:
+        """Bits per byte; lower is better."""
+        return math.fsum(self.amounts) / math.fsum(self.weights)
+
+
+@dataclass(frozen=True)
 class Difference:
     """The second corpus's score minus the first's, over paired seeds.
 
     Attributes:
-      unit: of the evaluation.
       mean: over the seeds.
       of_seeds: the mean's standard error by seeds, their deviation / √seeds; NaN for a single seed.
       of_texts: its standard error by texts; NaN for a single text.
       interval: half the width of its 95% confidence interval, from both errors; NaN for a single seed.
     """
 
-    unit: str
     mean: float
     of_seeds: float
     of_texts: float
@@ -49,7 +63,7 @@ class Difference:
             return "unknown: one seed"
         if abs(self.mean) <= self.interval:
             return "within the noise"
-        return "better" if (self.mean < 0) == (self.unit == BITS) else "worse"
+        return "better" if self.mean < 0 else "worse"
 
 
 def difference(first: Sequence[Score], second: Sequence[Score]) -> Difference:
@@ -69,7 +83,7 @@ def difference(first: Sequence[Score], second: Sequence[Score]) -> Difference:
     rest, n = amounts[1] - amounts[0] - mean * weights, len(weights)
     of_texts = math.sqrt(n / (n - 1) * float(rest @ rest)) / float(weights.sum()) if n > 1 else math.nan
     interval = math.hypot(_t(seeds - 1) * of_seeds, _t(n - 1) * of_texts if n > 1 else 0.0)
-    return Difference(first[0].unit, mean, of_seeds, of_texts, interval)
+    return Difference(mean, of_seeds, of_texts, interval)
 
 
 def _t(freedom: int) -> float:
@@ -94,12 +108,11 @@ Table = list[list[str]]
 
 def value_table(scores: Scores, names: Sequence[str]) -> Table:
     """A header row, then one row per evaluation: mean ± standard deviation of each corpus."""
-    rows = [["evaluation", "unit", *names, "seeds"]]
+    rows = [["evaluation", *names, "seeds"]]
     for evaluation, by_name in scores.items():
         own = [list(by_name.get(name, {}).values()) for name in names]
-        unit = next(score.unit for found in own for score in found)
         counts = sorted({len(found) for found in own})
-        rows.append([evaluation, unit, *map(mean_and_deviation, own), "-".join(map(str, counts))])
+        rows.append([evaluation, *map(mean_and_deviation, own), "-".join(map(str, counts))])
     return rows
 
 
