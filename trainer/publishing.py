@@ -2,136 +2,123 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
+
+import pyarrow.fs
 
 from schemas import SettingsError
-from trainer.remote import missing_credentials, open_bucket
+from trainer.remote import open_bucket
 
-HUB = "hf://"
-_TRIES, _PAUSE = 3, 5.0  # of one push, and seconds between them
-
-Content = Path | bytes
-"""A file, or its content."""
-
-
-class Destination(Protocol):
-    """Where files are sent; `send` adds or replaces {path: content} and raises any error of its client."""
-
-    def send(self, files: dict[str, Content], message: str) -> None: ...
-
-
-def open_destination(uri: str) -> Destination:
-    """`hf://OWNER/NAME`, `s3://BUCKET/PATH` or `gs://BUCKET/PATH`.
-
-    Raises SettingsError for any other URI, and for a bucket without credentials.
-    """
-    if uri.startswith(HUB):
-        return _Hub(uri.removeprefix(HUB))
-    if uri.partition("://")[0] in ("s3", "gs"):
-        if missing := missing_credentials(uri):
-            raise SettingsError(f"publish: {uri}: no credentials found: {missing}")
-        return _Bucket(uri)
-    raise SettingsError(f"publish: {uri} is neither hf://OWNER/NAME nor s3://BUCKET/PATH nor gs://BUCKET/PATH")
-
-
-class _Hub:
-    """A model repository at the Hugging Face Hub: a push is one commit. The token is huggingface_hub's own."""
-
-    def __init__(self, name: str) -> None:
-        try:
-            from huggingface_hub import HfApi
-        except ImportError:
-            raise SettingsError(
-                "publish to hf:// needs huggingface_hub, which is not installed: pip install huggingface_hub"
-            ) from None
-        if name.count("/") != 1 or not all(name.split("/")):
-            raise SettingsError(f"publish: {HUB}{name} is not {HUB}OWNER/NAME")
-        self._api, self._name, self._created = HfApi(), name, False
-
-    def send(self, files: dict[str, Content], message: str) -> None:
-        from huggingface_hub import CommitOperationAdd
-
-        if not self._created:
-            self._api.create_repo(self._name, exist_ok=True)
-            self._created = True
-        operations = [CommitOperationAdd(name, content) for name, content in files.items()]
-        self._api.create_commit(self._name, operations, commit_message=message)
-
-
-class _Bucket:
-    """A folder in a bucket. The page is sent last, so that it never shows what is not there yet."""
-
-    def __init__(self, uri: str) -> None:
-        self._fs, self._root = open_bucket(uri.rstrip("/"))
-
-    def send(self, files: dict[str, Content], message: str) -> None:
-        for name, content in files.items():
-            opened = content.open("rb") if isinstance(content, Path) else io.BytesIO(content)
-            with opened as source, self._fs.open_output_stream(f"{self._root}/{name}") as sink:
-                while piece := source.read(8 << 20):
-                    sink.write(piece)
+_FIGURES = ("metrics.jsonl", "samples.jsonl", "training.html")
+_MINUTES = 10  # between commits of the figures at the Hub, apart from those with a checkpoint
 
 
 class Publisher:
-    """Sends the run's folder in the background; a failure is reported, and the next checkpoint is sent as usual.
+    """Sends a run's figures and each of its checkpoints in the background. A failure is reported; training continues.
 
     Args:
-      destination: where it is sent.
+      uri: as of `open_place`.
       run: the run's folder.
       say: prints a message.
+
+    Raises:
+      SettingsError: as `open_place`, or there is no token of the Hub.
     """
 
-    def __init__(self, destination: Destination, run: Path, say: Callable[[str], None]) -> None:
-        self._destination, self._run, self._say = destination, run, say
+    def __init__(self, uri: str, run: Path, say: Callable[[str], None]) -> None:
+        self._run, self._say = run, say
+        self._bucket, self._root = open_place(uri)
+        self._scheduler: Any = None  # of the Hub, from the first push on: it makes the repository
+        if not self._bucket:
+            import huggingface_hub
+
+            if not huggingface_hub.get_token():
+                raise SettingsError(f"publish: {uri}: there is no token of the Hub; run `hf auth login`")
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="publish")
-        self._lock = threading.Lock()
-        self._waiting: Path | None = None
 
     def push(self, checkpoint: Path) -> None:
-        """Send this checkpoint and the run's page; of checkpoints that wait for an earlier push, the newest is sent."""
-        with self._lock:
-            self._waiting = checkpoint
-        self._thread.submit(self._push_newest)
+        """Send this checkpoint and the run's figures."""
+        self._thread.submit(self._push, checkpoint)
 
     def close(self) -> None:
-        """Wait until the pushes are done, then send the page as it is now."""
+        """Wait until all is sent, and send the figures as they are now."""
         self._thread.submit(self._push, None)
         self._thread.shutdown()
-
-    def _push_newest(self) -> None:
-        with self._lock:
-            checkpoint, self._waiting = self._waiting, None
-        if checkpoint:
-            self._push(checkpoint)
+        if self._scheduler:
+            self._scheduler.stop()
 
     def _push(self, checkpoint: Path | None) -> None:
+        if checkpoint and not checkpoint.exists():
+            return  # pruned since: a newer one follows
         what = checkpoint.name if checkpoint else "the page"
-        for number in range(_TRIES):
-            if checkpoint and not checkpoint.exists():
-                return  # pruned since: a newer one follows
-            try:
-                self._destination.send(self._files(checkpoint), f"{self._run.resolve().name}: {what}")
-                self._say(f"published {what}")
-                return
-            except Exception as error:  # of the package, its HTTP client or the file system
-                problem: Any = error
-            if number + 1 < _TRIES:
-                time.sleep(_PAUSE)
-        self._say(f"{what} could not be published ({problem}); training continues, the next checkpoint is sent as well")
+        try:
+            self._send([f"checkpoints/{what}"] if checkpoint else [])
+            self._say(f"published {what}")
+        except Exception as error:  # of the package, its HTTP client or the file system
+            self._say(f"{what} could not be published ({first_line(error)}); training continues")
 
-    def _files(self, checkpoint: Path | None) -> dict[str, Content]:
-        files: dict[str, Content] = {}
-        if checkpoint:
-            paths = sorted(path for path in checkpoint.rglob("*") if path.is_file())
-            files = {f"checkpoints/{path.relative_to(checkpoint.parent).as_posix()}": path for path in paths}
-        for name in ("metrics.jsonl", "samples.jsonl", "training.html"):
-            with contextlib.suppress(FileNotFoundError):
-                files[name] = (self._run / name).read_bytes()  # the run keeps writing them
-        return files
+    def _send(self, names: list[str]) -> None:
+        if self._bucket:
+            for name in [*names, *(name for name in _FIGURES if (self._run / name).exists())]:
+                pyarrow.fs.copy_files(
+                    str(self._run / name), f"{self._root}/{name}", destination_filesystem=self._bucket
+                )
+            return
+        import huggingface_hub
+
+        self._scheduler = self._scheduler or huggingface_hub.CommitScheduler(
+            repo_id=self._root,
+            folder_path=self._run,
+            every=_MINUTES,
+            allow_patterns=[*_FIGURES, "checkpoints/step-*"],  # a checkpoint has this name once it is complete
+        )
+        self._scheduler.trigger().result()  # sends all that has changed
+
+
+def send_folder(uri: str, folder: Path, message: str) -> None:
+    """Add or replace the files of `folder` at the Hub, as one commit, or in a bucket.
+
+    Raises:
+      SettingsError: as `open_place`.
+      ValueError: they could not be sent.
+    """
+    bucket, root = open_place(uri)
+    try:
+        if bucket:
+            pyarrow.fs.copy_files(str(folder), root, destination_filesystem=bucket)
+            return
+        import huggingface_hub
+
+        huggingface_hub.create_repo(root, exist_ok=True)
+        huggingface_hub.upload_folder(repo_id=root, folder_path=folder, commit_message=message)
+    except Exception as error:  # of the package, its HTTP client or the file system
+        raise ValueError(f"{uri}: {first_line(error)}; the same command sends it again") from error
+
+
+def open_place(uri: str) -> tuple[pyarrow.fs.FileSystem | None, str]:
+    """(File system, path) of `s3://BUCKET/PATH` or `gs://BUCKET/PATH`; (None, OWNER/NAME) of `hf://OWNER/NAME`.
+
+    Raises:
+      SettingsError: it is none of these, the Hub's client is missing, or the bucket cannot be read.
+    """
+    scheme, _, path = uri.partition("://")
+    try:
+        if scheme in ("s3", "gs"):
+            filesystem, root = open_bucket(uri.rstrip("/"))
+            filesystem.get_file_info(root)
+            return filesystem, root
+        if scheme == "hf" and path.count("/") == 1 and all(path.split("/")):
+            import huggingface_hub  # noqa: F401
+
+            return None, path
+    except (ImportError, ValueError, OSError) as error:
+        raise SettingsError(f"publish: {uri}: {first_line(error)}") from error
+    raise SettingsError(f"publish: {uri} is not hf://OWNER/NAME, s3://BUCKET/PATH or gs://BUCKET/PATH")
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's message."""
+    return (str(error).strip() or repr(error)).partition("\n")[0]

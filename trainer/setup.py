@@ -27,7 +27,7 @@ from trainer.metrics import LossWatch, Metrics, StepLog, open_tracker
 from trainer.model import GPT, use_fastest_attention
 from trainer.optimizers import make_optimizers
 from trainer.preflight import Passes, micro_batch_that_fits, optimizer_bytes, report
-from trainer.publishing import Publisher, open_destination
+from trainer.publishing import Publisher
 from trainer.resume import RunCheckpoints
 from trainer.validation import validation_loss, validation_windows, windows_of_text
 
@@ -151,7 +151,7 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
         ending.enter_context(sole_writer(Path(config.out), say))
     publisher = None
     if ranks.main and config.publish and not config.preflight:
-        publisher = Publisher(open_destination(config.publish), Path(config.out), say)
+        publisher = Publisher(config.publish, Path(config.out), say)
         ending.callback(publisher.close)
     checkpoints = RunCheckpoints(config, corpora, shape, ranks, say, publisher.push if publisher else lambda path: None)
     ending.callback(checkpoints.wait)

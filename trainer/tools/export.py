@@ -17,7 +17,7 @@ from schemas import SettingsError, option
 from trainer.checkpoint import RECORD, Signer
 from trainer.command_line import CommandParser, run_command
 from trainer.pretrained import Pretrained, load_pretrained, save_huggingface
-from trainer.publishing import Content, open_destination
+from trainer.publishing import open_place, send_folder
 
 
 @dataclass(frozen=True)
@@ -66,22 +66,15 @@ def publish(source: str, uri: str, options: ExportOptions) -> None:
     Raises:
       ValueError: as `export`, or it could not be sent.
     """
-    destination = open_destination(uri)
+    open_place(uri)
     with tempfile.TemporaryDirectory() as folder:
-        exported = Path(folder)
         export(source, folder, options, uri)
-        sent: dict[str, Content] = {
-            path.relative_to(exported).as_posix(): path for path in sorted(exported.rglob("*")) if path.is_file()
-        }
-        for name, path in sent.items():
-            print(f"{name}: {Path(str(path)).stat().st_size:,} bytes")
+        for path in sorted(Path(folder).iterdir()):
+            print(f"{path.name}: {path.stat().st_size:,} bytes")
         if not options.yes:
             print(f"Nothing was sent: --yes sends it to {uri}")
             return
-        try:
-            destination.send(sent, "Export of a checkpoint")
-        except Exception as error:  # of the package, its HTTP client or the file system
-            raise ValueError(f"{uri}: {str(error).splitlines()[0]}; the same command continues") from error
+        send_folder(uri, Path(folder), "Export of a checkpoint")
     print(f"published: {uri}")
 
 
