@@ -21,17 +21,14 @@ COMMANDS = {
     "discard": ("commands.datasets:discard", "remove the files of finished stages; later stages stay finished"),
     "ls": ("commands.datasets", "list the stages of a run: state, rows, bytes, time"),
     "why": ("commands.why", "show what happened to a URL at every stage, or to a domain's URLs"),
-    "inspect": ("commands.inspect", "print schema, counts and rows of a dataset or a file"),
-    "sample-documents": ("commands.inspect:sample", "print random documents, kept or rejected, to read"),
+    "sample-documents": ("commands.sample_documents", "print random documents, kept or rejected, to read"),
     "forget": ("commands.forget", "remove documents from the corpus and the tokens"),
-    "flatten": ("commands.flatten", "make one run from a chain of runs (owt run --base)"),
     "publish": ("commands.publish", "publish the corpus, or its URLs, as a dataset on the Hugging Face Hub"),
     "page": ("commands.page", "print the main text of a page: a file, a URL, or standard input"),
     "near-duplicates": (
         "commands.near_duplicates",
         "find which records of your files repeat which, each case verified",
     ),
-    "completion": ("commands.setup:completion", "print a completion script for bash, zsh or fish"),
 }
 """Each command: where `command_of` finds it, and what it is for."""
 

@@ -375,5 +375,5 @@ class ExitCode(IntEnum):
     )
     RUNNING = 4, "a job on a cluster is at work on the run; the same command, run later, shows how it ended"
     INTERRUPTED = 130, "interrupted (Ctrl-C); the same command continues where it stopped"
-    NO_READER = 141, "the output has no reader any more, as in `owt inspect ... | head`"
+    NO_READER = 141, "the output has no reader any more, as in `owt ls ... | head`"
     TERMINATED = 143, "terminated (SIGTERM); the same command continues where it stopped"

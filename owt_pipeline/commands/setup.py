@@ -1,4 +1,4 @@
-"""`owt init` and `owt completion`: a commented CONFIG.toml to start from, and a script for your shell."""
+"""`owt init`: a commented CONFIG.toml to start from."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import argparse
 import importlib.resources
 import os
 import re
-from typing import Any
 
-from owt_pipeline.cli import COMMANDS, STAGES, command_of
 from owt_pipeline.command_line import Command, CommandParser
-from owt_pipeline.commands.run import build_parser, stage_parser
 from owt_pipeline.errors import UsageError, UserError
 from owt_pipeline.stages import ORDER, load
 from schemas.settings import describe, did_you_mean
@@ -89,54 +86,5 @@ def _write(arguments: argparse.Namespace) -> int:
     return 0
 
 
-SHELLS = ("bash", "zsh", "fish")
-
 # Which flags take a file or a folder, by the names that their help gives the value.
-_FOLDERS = ("DIR",)
-_FILES = ("CONFIG.toml", "DATASET", "FILE", "GLOB", "TOKENIZER", "URLS.txt")
-
-
-def _completion_flags(parser: CommandParser) -> None:
-    """Print a script that lets your shell complete owt's commands, flags and files.
-
-    examples:
-      bash:  owt completion bash > ~/.local/share/bash-completion/completions/owt
-      zsh:   owt completion zsh > ~/.zfunc/_owt     (with fpath+=~/.zfunc before compinit in ~/.zshrc)
-      fish:  owt completion fish > ~/.config/fish/completions/owt.fish
-    """
-    parser.add_argument("shell", choices=SHELLS, help="bash, zsh or fish")
-
-
-def full_parser() -> argparse.ArgumentParser:
-    """All commands as one parser; `owt` itself loads only one, to start quickly."""
-    parser = argparse.ArgumentParser(prog="owt", description="from Reddit submissions to token shards for training")
-    parser.add_argument("--version", action="store_true", help="print the version")
-    commands = parser.add_subparsers(dest="command")
-    for name, (_, text) in COMMANDS.items():
-        _add(commands, name, text, build_parser() if name == "run" else command_of(name).parser())
-    for name, text in STAGES.items():
-        _add(commands, name, text, stage_parser(load(name)))
-    return parser
-
-
-def _add(commands: Any, name: str, text: str, parser: argparse.ArgumentParser) -> None:
-    import shtab
-
-    added = commands.add_parser(name, help=text, parents=[parser], add_help=False, conflict_handler="resolve")
-    for action in added._actions:
-        if action.metavar in _FOLDERS:
-            action.complete = shtab.DIRECTORY
-        elif action.metavar in _FILES:
-            action.complete = shtab.FILE
-
-
-def _print(arguments: argparse.Namespace) -> int:
-    import shtab
-
-    print(shtab.complete(full_parser(), shell=arguments.shell))
-    return 0
-
-
 main = Command("owt init", _init_flags, _write)
-
-completion_main = Command("owt completion", _completion_flags, _print)

@@ -61,12 +61,6 @@ def remedy(workdir: Storage, manifest: Manifest) -> str:
     """What makes lost files of a dataset again: `owt run`, but for what it leaves out or could not make."""
     if manifest.stage == "import":
         return "`owt import` of the same files"
-    if any(source.get("kind") == "run" for source in manifest.sources):
-        return "`owt flatten` of the same runs"
-    with contextlib.suppress(UserError):  # of a damaged manifest
-        urls = read_manifest(workdir, "urls")
-        if urls is not None and any(source.get("kind") == "run" for source in urls.sources):
-            return f"`owt {manifest.stage}` with the same settings"
     return "`owt run` with the same settings"
 
 

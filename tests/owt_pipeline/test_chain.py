@@ -13,10 +13,6 @@ import pytest
 import zstandard
 
 from owt_pipeline.cli import main
-from owt_pipeline.formats.urls import canonicalize, url_id
-from owt_pipeline.ledger.bases import pin
-from owt_pipeline.storage.folder import Storage
-from tests.owt_pipeline.making import publish_rows
 from tests.owt_pipeline.runs import manifest_of, snapshot
 
 MONTHS = ("2024-01", "2024-02", "2024-03")
@@ -160,55 +156,6 @@ def test_a_takedown_in_a_base_reaches_its_dependents_by_export_and_tokenize_alon
     assert manifest_of(copy / "2024-03", "corpus").counts.rejected["forgotten"] > 0
 
 
-def test_a_flattened_chain_has_the_urls_of_one_run_and_a_rule_for_each_document_that_differs(
-    runs: Path, small_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    flat = tmp_path / "flat"
-    owt("flatten", runs / "2024-03", "--workdir", flat, "--workers", 2)
-    said = capsys.readouterr().out
-    assert "tokens/: " in said
-    owt("verify", "--workdir", flat, "--quiet")
-    assert {row["url_id"] for row in rows(flat, "urls")} == {row["url_id"] for row in rows(small_run, "urls")}
-    for dataset in ("pages", "documents", "clean"):
-        assert [row["url_id"] for row in rows(flat, dataset)] == [row["url_id"] for row in rows(small_run, dataset)]
-    one = {row["url_id"]: row for row in rows(small_run, "corpus")}
-    ours = {row["url_id"]: row for row in rows(flat, "corpus")}
-    decided = {row["url_id"]: row["kept_url_id"] for row in (*rows(flat, "duplicates"), *rows(small_run, "duplicates"))}
-    assert ours.keys() != one.keys()
-    assert ours.keys() ^ one.keys() <= decided.keys()
-    month = {row["url_id"]: name for name in reversed(MONTHS) for row in rows(runs / name, "clean")}
-    for gone in one.keys() - ours.keys():
-        assert month[decided[gone]] <= month[gone]
-    for same in ours.keys() & one.keys():
-        assert ours[same]["text"] == one[same]["text"]
-    owt("flatten", runs / "2024-03", "--workdir", flat, "--workers", 1)
-    assert capsys.readouterr().err.count("(finished)") == 7
-    owt("flatten", runs / "2024-01", "--workdir", tmp_path / "x", code=2)
-    assert "2024-01 builds on no other run (owt run --base): there is nothing to flatten" in capsys.readouterr().err
-    owt("flatten", runs / "2024-03", "--workdir", small_run, code=2)
-    assert "holds a run already: give a new folder" in capsys.readouterr().err
-    owt("flatten", runs / "2024-03", "--workdir", runs / "2024-01", code=2)
-    assert "is a run of the chain: give a new folder" in capsys.readouterr().err
-
-
-def test_without_duplicates_across_months_a_flattened_corpus_is_that_of_one_run_byte_by_byte(
-    small_config: Path, small_run: Path, tmp_path: Path
-) -> None:
-    copies = {row["url_id"]: row["kept_url_id"] for row in rows(small_run, "duplicates")}
-    months: tuple[list[bytes], list[bytes]] = ([], [])
-    for line in lines_of(small_config):
-        try:
-            document = url_id(canonicalize(json.loads(line)["url"])[0])
-        except ValueError:
-            document = 0
-        months[copies.get(document, document) % 2].append(line)
-    run_months(small_config, tmp_path, months)
-    owt("flatten", tmp_path / "2024-02", "--workdir", tmp_path / "flat", "--workers", 1, "--quiet")
-    assert len(rows(tmp_path / "2024-01", "corpus")) > 10
-    for dataset in ("clean", "corpus", "tokens"):
-        assert snapshot(tmp_path / "flat" / dataset) == snapshot(small_run / dataset)
-
-
 def test_a_base_is_made_anew_only_where_that_is_asked_for(
     small_config: Path, runs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -276,34 +223,3 @@ def test_a_month_added_twice_says_so_and_suggests_no_training(
     assert "nothing is new" in out
     assert "trainer.train" not in out
     assert "--num_shards is 2, but" in error
-
-
-def test_a_retried_url_is_in_a_flattened_chain_once_and_a_lost_file_is_flattened_again(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    def month(name: str, ids: Sequence[int], failed: Sequence[int], bases: Sequence[str] = (), **options: bool) -> str:
-        run = Storage(str(tmp_path / name))
-        pin(run, bases)
-        found = [{"url_id": number, "url": f"https://h.org/{number}", "text": f"{number} " * 9} for number in ids]
-        rejects = [{"url_id": number, "reason": "timeout"} for number in failed]
-        kept = [row for row in found if row["url_id"] not in failed]
-        before = publish_rows(run, "urls", found, options=options)
-        for dataset, some in (("pages", rejects), ("documents", ()), ("clean", ()), ("duplicates", ()), ("corpus", ())):
-            inputs = {before.dataset: before.digest} if dataset != "corpus" else {}
-            rows = kept if dataset != "duplicates" else []
-            before = publish_rows(run, dataset, rows, some, inputs=inputs)
-        return run.uri
-
-    first = month("1", [1, 2, 3], [2, 3])
-    second = month("2", [2, 4], [], [first], retry_bases=True)
-    owt("flatten", second, "--workdir", tmp_path / "flat", "--workers", 1, "--quiet")
-    assert [row["url_id"] for row in rows(tmp_path / "flat", "urls")] == [1, 2, 3, 4]
-    assert [row["url_id"] for row in rows(tmp_path / "flat", "corpus")] == [1, 2, 4]
-    assert [row["url_id"] for row in rows(tmp_path / "flat", "ledger/pages/rejects")] == [3]
-    owt("verify", "--workdir", tmp_path / "flat", "--quiet")
-    (lost,) = (tmp_path / "flat/documents").glob("part-*")
-    lost.unlink()
-    owt("verify", "--workdir", tmp_path / "flat", "--quiet", code=1)
-    assert "`owt flatten` of the same runs makes them again" in capfd.readouterr().out
-    owt("flatten", second, "--workdir", tmp_path / "flat", "--workers", 1, "--quiet")
-    owt("verify", "--workdir", tmp_path / "flat", "--quiet")

@@ -1,11 +1,10 @@
-"""The command line: help, exit codes, completion."""
+"""The command line: help, exit codes."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import time
@@ -13,25 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from owt_pipeline.cli import COMMANDS, STAGES, main
-from owt_pipeline.commands.run import check_folder
-from owt_pipeline.commands.setup import SHELLS, full_parser
+from owt_pipeline.cli import COMMANDS, STAGES, command_of, main
+from owt_pipeline.commands.run import build_parser, check_folder, stage_parser
 from owt_pipeline.formats.warc import response_record
+from owt_pipeline.stages import load
 from owt_pipeline.storage.folder import Storage
 from schemas.settings import ExitCode
 from tests.owt_pipeline.runs import ask_owt, copy_of, manifest_of, owt, run_owt, shard_file, write_sources
 
 EVERY = [*COMMANDS, *STAGES]
-
-
-@pytest.fixture(scope="module")
-def scripts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("completion")
-    found = {}
-    for shell in SHELLS:
-        found[shell] = folder / f"owt.{shell}"
-        found[shell].write_text(ask_owt("completion", shell))
-    return found
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -44,8 +33,11 @@ def test_every_help_has_a_usage_an_example_and_says_what_each_flag_is(
     text = capsys.readouterr().out
     assert text.startswith(f"usage: owt {name}")
     assert re.search(rf"examples?:\n.*owt {name} ", text, re.DOTALL)
-    (parser,) = full_parser()._subparsers._group_actions  # type: ignore[union-attr]
-    for action in parser.choices[name]._actions:  # type: ignore[union-attr, index, call-overload]
+    if name in STAGES:
+        parser = stage_parser(load(name))
+    else:
+        parser = build_parser() if name == "run" else command_of(name).parser()
+    for action in parser._actions:
         assert action.help, f"{name}: {action.dest} has no help"
 
 
@@ -74,7 +66,6 @@ def test_exit_codes_are_as_documented(small_run: Path, tmp_path: Path) -> None:
         ("verfy", "unknown command 'verfy'; did you mean 'verify'?"),
         ("sample --workdir w", "unknown command 'sample'; did you mean 'sample-documents'?"),
         ("why", "the following arguments are required: url, --workdir; see owt why --help"),
-        ("completion tcsh", "argument shell: invalid choice: 'tcsh'"),
         ("run", "--workdir is required"),
         ("run --workdir w --min_token 3", "unknown flag --min_token; did you mean --min_tokens?"),
         ("run --workdir w --min_tokens few", "--min_tokens: 'few' is not a whole number"),
@@ -92,7 +83,6 @@ def test_exit_codes_are_as_documented(small_run: Path, tmp_path: Path) -> None:
         ("forget a.txt --workdir w --workers 0", "--workers: '0' is not a whole number of at least 1"),
         ("run --workdir w --collect.max_host_share=-2", "--collect.max_host_share: -2.0 is not a number"),
         ("clean a.toml --config b.toml --workdir w", "unexpected 'a.toml': the CONFIG.toml is b.toml"),
-        ("inspect w/urls --rows -1", "--rows: '-1' is not a whole number of at least 0"),
         ("run --workdir w --until fetsh", "argument --until: invalid choice: 'fetsh'"),
         ("import a.txt --workdir w --min_tokens 3", "unknown flag --min_tokens; see --help"),
         ("sample-documents --workdir w --n 0", "--n: '0' is not a whole number of at least 1"),
@@ -198,39 +188,6 @@ def test_an_interrupted_run_says_how_to_continue(small_config: Path, tmp_path: P
     assert "owt: error: interrupted; run the same command again to continue" in said
 
 
-def completed_by_bash(script: Path, *words: str) -> list[str]:
-    array = " ".join(f"'{word}'" for word in ("owt", *words))
-    complete = f"COMP_WORDS=({array}); COMP_CWORD={len(words)}; _shtab_owt"
-    lines = f'source {script}; {complete}; printf "%s\\n" "${{COMPREPLY[@]}}"'
-    done = subprocess.run(["bash", "-c", lines], capture_output=True, text=True, timeout=60, check=True)
-    return done.stdout.split()
-
-
-def test_bash_completes_commands_and_flags(scripts: dict[str, Path]) -> None:
-    assert completed_by_bash(scripts["bash"], "wh") == ["why"]
-    assert set(completed_by_bash(scripts["bash"], "")) >= set(EVERY)
-    assert "--min_similarity" in completed_by_bash(scripts["bash"], "export", "--min")
-    assert "--dry_run" in completed_by_bash(scripts["bash"], "run", "--dry")
-
-
-def test_fish_completes_commands_and_flags(scripts: dict[str, Path]) -> None:
-    if shutil.which("fish") is None:
-        pytest.skip("fish is not installed")
-    for line, expected in (("owt wh", "why"), ("owt run --dry", "--dry_run"), ("owt completion z", "zsh")):
-        lines = f"source {scripts['fish']}; complete -C '{line}'"
-        done = subprocess.run(["fish", "-c", lines], capture_output=True, text=True, timeout=60, check=True)
-        assert expected in done.stdout.split()
-
-
-def test_zsh_reads_its_script(scripts: dict[str, Path]) -> None:
-    if shutil.which("zsh") is None:
-        pytest.skip("zsh is not installed")
-    subprocess.run(["zsh", "-n", scripts["zsh"]], check=True, timeout=60)
-    text = scripts["zsh"].read_text()
-    assert text.startswith("#compdef owt")
-    assert "--min_similarity" in text
-
-
 def test_values_of_beams_flags_are_not_files() -> None:
     from owt_pipeline.commands.run import build_parser
 
@@ -317,7 +274,6 @@ def test_ls_shows_the_stages_of_a_run_on_one_screen(small_run: Path, tmp_path: P
         "why https://example.org/ --workdir DIR",
         "sample-documents --workdir DIR",
         "forget /dev/null --workdir DIR",
-        "flatten DIR --workdir OUT",
         "publish hf://a/b --workdir DIR",
         "train-tokenizer --workdir DIR --vocab_size 300",
         "run --chain --workdir DIR",
@@ -343,7 +299,7 @@ def test_every_command_that_takes_a_run_is_tested_without_one() -> None:
     """One that is added later is added to the test above."""
     (marks,) = test_a_missing_run_is_one_message_and_one_code_in_every_command_and_makes_no_folder.pytestmark  # type: ignore[attr-defined]
     tested = {words.split()[0] for words in marks.args[1]}
-    without = {"demo", "init", "inspect", "page", "near-duplicates", "completion", "import"}
+    without = {"demo", "init", "page", "near-duplicates", "import"}
     assert tested == set(EVERY) - without
 
 

@@ -321,14 +321,6 @@ class Collect(Stage):
                 expected = expected.without(urls.ids(shard))
         return expected
 
-    def fits(self, options: Options, base: Base) -> None:
-        """Warn of a base with another number of shards: the runs can be a chain, and not be flattened."""
-        if (shards := accepted_by(base).num_shards) != options.num_shards:
-            logger.warning(
-                "collect: --num_shards is %d, but %s has %d: owt flatten needs the same in all runs of a chain",
-                options.num_shards, base.workdir, shards,
-            )  # fmt: skip
-
     def num_shards(self, options: Options) -> int:
         return options.num_shards
 

@@ -1,0 +1,182 @@
+"""`owt sample-documents`: random documents of the corpus, or of those rejected for a reason, to read."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from owt_pipeline.command_line import Command, CommandParser, at_least
+from owt_pipeline.commands.history import find_id, readers_of, say
+from owt_pipeline.errors import NotFound, UsageError, UserError
+from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.storage.folder import Storage
+from owt_pipeline.storage.lease import mention_running
+from schemas import DATASETS, Reason
+from schemas.settings import did_you_mean
+
+
+def _flags(parser: CommandParser) -> None:
+    """Print random documents of the corpus, or of those rejected for a reason, to read.
+    The same seed gives the same documents.
+
+    examples:
+      owt sample-documents --workdir runs/2013 --n 3
+      owt sample-documents --workdir runs/2013 --reason too_short --seed 7 | less
+      owt sample-documents --workdir runs/2013 --domain example.org --json | jq -r .url
+    """
+    parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run")
+    parser.add_argument("--n", type=at_least(1), default=5, metavar="N", help="documents (default: 5)")
+    parser.add_argument(
+        "--seed", type=at_least(0), default=0, metavar="N", help="other seeds give other documents (default: 0)"
+    )
+    parser.add_argument(
+        "--domain", default="", metavar="D", help="only documents of this domain and the hosts below it"
+    )
+    parser.add_argument("--reason", default="", metavar="R", help="documents rejected for this reason (docs/data.md)")
+    parser.add_argument(
+        "--characters",
+        type=at_least(0),
+        default=800,
+        metavar="N",
+        help="characters of each text (default: 800); 0 for all of it",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON Lines: one document per line, with all its text"
+    )
+
+
+def _print(arguments: argparse.Namespace) -> int:
+    mention_running(Storage(arguments.workdir))
+    readers = readers_of(Storage(arguments.workdir), discarded=True)
+    for row in sample(readers, arguments.n, arguments.seed, domain=arguments.domain, reason=arguments.reason):
+        if arguments.json:
+            print(json.dumps(row, ensure_ascii=False))
+        else:
+            _print_document(row, arguments.characters)
+    return 0
+
+
+def _print_document(row: dict[str, Any], characters: int) -> None:
+    say(f"── {row.get('title') or row['url'] or row['url_id']}")
+    for key in ("url", "url_id", "reason", "detail", "language", "date", "n_words", "score"):
+        if row.get(key) is not None:
+            say(f"   {key}: {row[key]}")
+    text = row.get("text") or ""
+    shown = text[:characters] if characters else text
+    for paragraph in shown.splitlines():
+        for line in textwrap.wrap(paragraph, 100) or [""]:
+            say(line)
+    if len(shown) < len(text):
+        print(f"… {len(text) - len(shown):,} more characters")
+    print()
+
+
+_WITH_TEXT = ("corpus", "clean", "documents")
+_TEXT_BEFORE = {"clean": "documents", "export": "clean", "tokenize": "corpus"}  # by the stage that rejects
+_DRAWN_FROM = pa.schema(
+    [("url_id", pa.uint64()), ("url", pa.string()), ("reason", pa.string()), ("shard", pa.uint32())]
+)
+
+
+def sample(
+    readers: Mapping[str, DatasetReader], n: int, seed: int, *, domain: str = "", reason: str = ""
+) -> list[dict[str, Any]]:
+    """`n` documents at random: of the corpus (or of the last stage before it), or of those rejected for `reason`.
+
+    Args:
+      readers: the run's datasets.
+      n: how many, or all where there are fewer.
+      seed: other seeds give other documents.
+      domain: only documents of this domain and the hosts below it.
+      reason: a reject reason. Its rows have `detail`, and the text if a stage made one.
+
+    Raises UsageError for an unknown reason, NotFound if there is no such document.
+    """
+    reader, kind = _where(readers, reason)
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        columns = ["url_id", "url", *(["reason"] if reason else [])]
+        for shard in range(reader.num_shards):
+            for batch in reader.batches(shard, kind=kind, columns=columns, rows=1 << 16):
+                reasons = batch["reason"] if reason else pa.repeat("", batch.num_rows)
+                shards = pa.repeat(pa.scalar(shard, pa.uint32()), batch.num_rows)
+                yield pa.record_batch([batch["url_id"], batch["url"], reasons, shards], _DRAWN_FROM)
+
+    found = _queried(
+        "select url_id, shard from rows where reason = $reason and regexp_matches(coalesce(url, ''), $site) "
+        "order by md5(url_id || ' ' || $seed), url_id limit $n",
+        _DRAWN_FROM,
+        rows(),
+        reason=reason,
+        site=rf"^https://([^/:]*\.)?{re.escape(domain.lower())}[:/]" if domain else "",
+        seed=str(seed),
+        n=n,
+    )
+    if not found:
+        named = " ".join(filter(None, [f"of {domain}" if domain else "", f"rejected as {reason}" if reason else ""]))
+        raise NotFound(f"{reader.workdir}/{reader.name} holds no document {named}".rstrip())
+    return [_document(readers, reader, row["url_id"], row["shard"], kind, reason) for row in found]
+
+
+def _queried(
+    query: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch], **values: object
+) -> list[dict[str, Any]]:
+    """The result of a query on `rows`, a table of those batches."""
+    import duckdb
+
+    damaged: list[UserError] = []
+
+    def read() -> Iterator[pa.RecordBatch]:
+        try:
+            yield from batches
+        except UserError as error:  # DuckDB would wrap it
+            damaged.append(error)
+            raise
+
+    with duckdb.connect(config={"enable_external_access": False}) as connection:
+        connection.register("rows", pa.RecordBatchReader.from_batches(schema, read()))
+        try:
+            rows: list[dict[str, Any]] = connection.sql(query, params=values).to_arrow_table().to_pylist()
+        except duckdb.Error:
+            if damaged:
+                raise damaged[0] from None
+            raise
+    return rows
+
+
+def _where(readers: Mapping[str, DatasetReader], reason: str) -> tuple[DatasetReader, str]:
+    if not reason:
+        for name in _WITH_TEXT:
+            if name in readers and not readers[name].discarded:
+                return readers[name], "data"
+        raise NotFound("the run has no documents yet: run `owt run` until extract or further")
+    try:
+        stage = Reason.of(reason).stage
+    except ValueError:
+        raise UsageError(f"--reason: unknown reason '{reason}'{did_you_mean(reason, map(str, Reason))}") from None
+    for name, reader in readers.items():
+        if stage in (DATASETS[name].stage, reader.manifest.stage):
+            return reader, "rejects"
+    raise NotFound(f"the stage {stage}, which rejects as {reason}, has not run")
+
+
+def _document(
+    readers: Mapping[str, DatasetReader], reader: DatasetReader, identifier: int, shard: int, kind: str, reason: str
+) -> dict[str, Any]:
+    found = [row for row in find_id(reader, identifier, [shard]) if row.file.kind == kind]
+    row = next(f for f in found if not reason or f.row["reason"] == reason).row
+    if kind == "data":
+        return row
+    before = _TEXT_BEFORE.get(reader.manifest.stage, "")
+    if before in readers and (with_text := find_id(readers[before], identifier, [shard])):
+        return {**row, "title": with_text[0].row["title"], "text": with_text[0].row["text"]}
+    return row
+
+
+main = Command("owt sample-documents", _flags, _print)
