@@ -71,6 +71,11 @@ def note(message: str) -> None:
         print(message, file=sys.stderr, flush=True)
 
 
+def first_line(error: Exception) -> str:
+    """The first line of the message of another package's error."""
+    return (str(error).strip() or repr(error)).partition("\n")[0]
+
+
 def check_local(path: str, what: str, kind: str = "folder") -> None:
     """Raise SettingsError if the user gave a URI as `what`, which has to be a local `kind`."""
     if "://" in path:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from trainer.checkpoint import CheckpointError, Verifier, load_model, resolve
-from trainer.command_line import check_local, note
+from trainer.command_line import check_local, first_line, note
 from trainer.data import DocumentBlocks
 from trainer.model import GPT, ModelConfig
 from trainer.remote import sha256_of
@@ -44,7 +44,9 @@ class Pretrained:
         if not self.tokenizer.is_file():  # a Hugging Face folder with weights only: compare the size
             same = self.model.config.vocab_size == other.vocab_size
         else:
-            same = sha256_of(self.tokenizer) == other.sha256 or _tokens_of(self.tokenizer) == _tokens_of(other.path)
+            same = sha256_of(self.tokenizer) == other.sha256 or (
+                Tokenizer(self.tokenizer).definition == Tokenizer(other.path).definition
+            )
         if not same:
             raise CheckpointError(
                 f"{where} has the tokenizer {other.name}, which is not that of {self.folder}: tokenize again with "
@@ -94,21 +96,15 @@ def load_pretrained(
     return Pretrained(folder, model, folder / "tokenizer.json", eot, record.step, blocks)
 
 
-def _tokens_of(path: Path) -> tuple[dict[str, int], list[list[Any]]]:
-    """(ids by token, merges) of a tokenizer.json, which versions of the package tokenizers write differently."""
-    entries = json.loads(path.read_text(encoding="utf-8"))
-    vocabulary, merges = entries["model"]["vocab"], entries["model"].get("merges", [])
-    if isinstance(vocabulary, list):  # of Unigram: tokens and their scores
-        vocabulary, merges = {token: number for number, (token, _) in enumerate(vocabulary)}, vocabulary
-    vocabulary = {**vocabulary, **{token["content"]: token["id"] for token in entries["added_tokens"]}}
-    return vocabulary, [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
-
-
 class Tokenizer:
     """Text to ids and back, by a `tokenizer.json` in the format of Hugging Face's tokenizers.
 
     A text always has the same ids: dropout, truncation and padding, which the file may ask for, are off. Text that
     looks like a special token is encoded as ordinary text, and a lone surrogate as U+FFFD.
+
+    Attributes:
+      loaded: the package's own tokenizer.
+      definition: its model, and its added tokens with their ids; equal ones give equal ids.
 
     Raises:
       ValueError: the package tokenizers is not installed or cannot read the file.
@@ -116,46 +112,40 @@ class Tokenizer:
 
     def __init__(self, path: Path) -> None:
         try:
-            from tokenizers import Tokenizer as Loaded
+            import tokenizers
         except ImportError:
             raise ValueError(
                 "text needs the package tokenizers, which is not installed: pip install tokenizers"
             ) from None
         try:
-            self._tokenizer: Any = Loaded.from_file(str(path))
+            self.loaded: Any = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:
             raise ValueError(f"{path} is not a tokenizer that the package tokenizers reads: {error}") from error
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        self._tokenizer.encode_special_tokens = True
-        if hasattr(self._tokenizer.model, "dropout"):
-            self._tokenizer.model.dropout = None
-        model = json.loads(path.read_text(encoding="utf-8"))["model"]
-        unknown = model.get("unk_token")
-        self._unknown = model.get("unk_id") if unknown is None else self._tokenizer.token_to_id(unknown)
+        self.loaded.no_truncation()
+        self.loaded.no_padding()
+        self.loaded.encode_special_tokens = True
+        if hasattr(self.loaded.model, "dropout"):
+            self.loaded.model.dropout = None
+        entries = json.loads(self.loaded.to_str())
+        self.definition = entries["model"], {token["content"]: token["id"] for token in entries["added_tokens"]}
+        name = entries["model"].get("unk_token")
+        self._unknown = entries["model"].get("unk_id") if name is None else self.loaded.token_to_id(name)
 
     def encode(self, text: str) -> list[int]:
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return self._tokenizer.encode(text, add_special_tokens=False).ids
+        return self.loaded.encode(text, add_special_tokens=False).ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        return self._tokenizer.decode(ids, skip_special_tokens=True)
+        return self.loaded.decode(ids, skip_special_tokens=True)
 
     def count_bytes(self, ids: Sequence[int]) -> int:
         """UTF-8 bytes of the text that `ids` decode to; the unknown token has none."""
         return len(self.decode([token for token in ids if token != self._unknown]).encode("utf-8"))
 
-    def save(self, path: Path) -> None:
-        """Write it as a tokenizer.json without dropout, truncation and padding."""
-        self._tokenizer.save(str(path))
-
-    def token(self, number: int) -> str:
-        """The token with this id; "<|endoftext|>" if there is none."""
-        return self._tokenizer.id_to_token(number) or "<|endoftext|>"
-
 
 _TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
 _FIXED = {  # settings of GPT-2 that this model does not vary
+    "model_type": "gpt2",
     "activation_function": "gelu_new",
     "layer_norm_epsilon": 1e-5,
     "scale_attn_weights": True,
@@ -177,21 +167,19 @@ def load_huggingface(folder: Path) -> GPT:
     Raises:
       ValueError: transformers is not installed, or the folder has no GPT-2, or one of a kind this model does not have.
     """
-    kind = _entries(folder / "config.json").get("model_type", "gpt2")
-    if kind != "gpt2":
-        raise ValueError(f"{folder / 'config.json'}: model_type is {kind!r}, this model has 'gpt2'")
-    transformers = _transformers()
+    entries, transformers = _entries(folder / "config.json"), _transformers()
+    for key, wanted in _FIXED.items():
+        if (found := entries.get(key, wanted)) != wanted:
+            raise ValueError(f"{folder / 'config.json'}: {key} is {found!r}, this model has {wanted!r}")
     try:
         theirs, report = transformers.GPT2LMHeadModel.from_pretrained(
             folder, dtype=torch.float32, local_files_only=True, output_loading_info=True
         )
     except Exception as error:  # of transformers, safetensors or pickle
-        problem = (str(error).strip() or repr(error)).partition("\n")[0]
-        raise ValueError(f"{folder} is no model that transformers loads: {problem}") from error
+        raise ValueError(f"{folder} is no model that transformers loads: {first_line(error)}") from error
     config = theirs.config
-    for key, wanted in {**_FIXED, "n_inner": config.n_inner and 4 * config.n_embd}.items():
-        if (found := getattr(config, key)) != wanted:
-            raise ValueError(f"{folder / 'config.json'}: {key} is {found!r}, this model has {wanted!r}")
+    if config.n_inner not in (None, 4 * config.n_embd):
+        raise ValueError(f"{folder / 'config.json'}: n_inner is {config.n_inner}, this model has 4 × n_embd")
     masks = {name for name in report["unexpected_keys"] if name.endswith((".attn.bias", ".attn.masked_bias"))}
     for problem, names in (("missing", report["missing_keys"]), ("unexpected", report["unexpected_keys"] - masks)):
         if names:
@@ -201,15 +189,16 @@ def load_huggingface(folder: Path) -> GPT:
             f"{folder} has an output layer of its own (lm_head), although its config.json ties it to the embedding; "
             "this model has no such layer"
         )
-    shape = ModelConfig(config.vocab_size, config.n_positions, config.n_layer, config.n_head, config.n_embd)
-    state = {}
-    for name, tensor in theirs.transformer.state_dict().items():
-        if name == "wte.weight":
-            tensor = torch.nn.functional.pad(tensor, (0, 0, 0, shape.padded_vocab_size - shape.vocab_size))
-        state[name] = tensor.t().contiguous() if name.endswith(_TRANSPOSED) else tensor
-    model = GPT(shape)
-    model.load_state_dict(state)
+    model = GPT(ModelConfig(config.vocab_size, config.n_positions, config.n_layer, config.n_head, config.n_embd))
+    state = _transposed(theirs.transformer.state_dict())
+    padding = model.config.padded_vocab_size - config.vocab_size
+    model.load_state_dict(state | {"wte.weight": torch.nn.functional.pad(state["wte.weight"], (0, 0, 0, padding))})
     return model
+
+
+def _transposed(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Between our layout and theirs, whose blocks have Conv1D in place of linear layers."""
+    return {name: (own.t() if name.endswith(_TRANSPOSED) else own).contiguous() for name, own in state.items()}
 
 
 def end_of_text(folder: Path, vocab_size: int) -> int:
@@ -227,8 +216,8 @@ def end_of_text(folder: Path, vocab_size: int) -> int:
         named = named or [token for token in (found if isinstance(found, list) else [found]) if type(token) is int]
     if (folder / "tokenizer.json").is_file():
         text = _entries(folder / "tokenizer_config.json").get("eos_token") or "<|endoftext|>"
-        tokens = _tokens_of(folder / "tokenizer.json")[0]
-        known = tokens.get(text["content"] if isinstance(text, dict) else text)
+        tokenizer = Tokenizer(folder / "tokenizer.json").loaded
+        known = tokenizer.token_to_id(text["content"] if isinstance(text, dict) else text)
         if known is not None and (not named or known in named):
             named = [known]
     if not named:
@@ -247,56 +236,40 @@ def save_huggingface(model: GPT, folder: Path, tokenizer: Path, eot: int) -> Non
     Raises:
       ValueError: transformers is not installed, or the model has a part that GPT2LMHeadModel lacks.
     """
-    config = model.config
+    config, transformers = model.config, _transformers()
     if not config.is_gpt2:
         raise ValueError(
             "a model with a factorised embedding, shared layers or pieces of the speedrun preset is no GPT-2 that "
             "transformers knows"
         )
-    transformers = _transformers()
     shape = transformers.GPT2Config(
-        vocab_size=config.vocab_size,
-        n_positions=config.context,
-        n_layer=config.n_layer,
-        n_head=config.n_head,
-        n_embd=config.width,
-        attn_pdrop=config.dropout,
-        resid_pdrop=config.dropout,
-        embd_pdrop=0.0,
-        bos_token_id=eot,
-        eos_token_id=eot,
-    )
+        vocab_size=config.vocab_size, n_positions=config.context, n_embd=config.width, n_layer=config.n_layer,
+        n_head=config.n_head, attn_pdrop=config.dropout, resid_pdrop=config.dropout, embd_pdrop=0.0,
+        bos_token_id=eot, eos_token_id=eot,
+    )  # fmt: skip
     with torch.device("meta"):
         theirs = transformers.GPT2LMHeadModel(shape)
     state = {name: tensor.detach().float().cpu() for name, tensor in model.state_dict().items()}
     state["wte.weight"] = state["wte.weight"][: config.vocab_size]
-    theirs.transformer.load_state_dict(
-        {name: (own.t() if name.endswith(_TRANSPOSED) else own).contiguous() for name, own in state.items()},
-        assign=True,
-    )
+    theirs.transformer.load_state_dict(_transposed(state), assign=True)
     theirs.tie_weights()
     theirs.save_pretrained(folder)
-    loaded = Tokenizer(tokenizer)
-    text = loaded.token(eot)
+    loaded = Tokenizer(tokenizer).loaded
+    text = loaded.id_to_token(eot) or "<|endoftext|>"
     transformers.PreTrainedTokenizerFast(
         tokenizer_file=str(tokenizer), bos_token=text, eos_token=text, unk_token=text, model_max_length=config.context
     ).save_pretrained(folder)
-    loaded.save(folder / "tokenizer.json")  # transformers would make an ordinary token that ends texts a special one
+    loaded.save(str(folder / "tokenizer.json"))  # theirs makes an ordinary token that ends texts a special one
     for path in folder.iterdir():
         shutil.copymode(folder / "config.json", path)  # else only its owner can read the weights
 
 
 def _entries(path: Path) -> dict[str, Any]:
     """The entries of a JSON file; none if there is no file."""
-    if not path.is_file():
-        return {}
     try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is no JSON: {error}") from error
-    if not isinstance(entries, dict):
-        raise ValueError(f"{path} is no JSON object")
-    return entries
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path} is no JSON object: {error}") from error
 
 
 def _transformers() -> Any:

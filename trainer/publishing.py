@@ -7,10 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pyarrow.fs
 
 from schemas import SettingsError
-from trainer.remote import open_bucket
+from trainer.command_line import first_line
+from trainer.remote import missing_credentials, open_bucket
 
 _FIGURES = ("metrics.jsonl", "samples.jsonl", "training.html")
 _MINUTES = 10  # between commits of the figures at the Hub, apart from those with a checkpoint
@@ -102,23 +104,18 @@ def open_place(uri: str) -> tuple[pyarrow.fs.FileSystem | None, str]:
     """(File system, path) of `s3://BUCKET/PATH` or `gs://BUCKET/PATH`; (None, OWNER/NAME) of `hf://OWNER/NAME`.
 
     Raises:
-      SettingsError: it is none of these, the Hub's client is missing, or the bucket cannot be read.
+      SettingsError: it is none of these, the Hub's client is missing, or there are no credentials for the bucket.
     """
     scheme, _, path = uri.partition("://")
     try:
         if scheme in ("s3", "gs"):
-            filesystem, root = open_bucket(uri.rstrip("/"))
-            filesystem.get_file_info(root)
-            return filesystem, root
+            if missing := missing_credentials(uri):
+                raise SettingsError(f"publish: {uri}: no credentials found: {missing}")
+            return open_bucket(uri.rstrip("/"))
         if scheme == "hf" and path.count("/") == 1 and all(path.split("/")):
             import huggingface_hub  # noqa: F401
 
             return None, path
-    except (ImportError, ValueError, OSError) as error:
+    except (ImportError, pyarrow.ArrowInvalid, OSError) as error:
         raise SettingsError(f"publish: {uri}: {first_line(error)}") from error
     raise SettingsError(f"publish: {uri} is not hf://OWNER/NAME, s3://BUCKET/PATH or gs://BUCKET/PATH")
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error's message."""
-    return (str(error).strip() or repr(error)).partition("\n")[0]

@@ -18,10 +18,10 @@ from schemas import SettingsError
 from trainer.data import DocumentBlocks
 from trainer.model import GPT, ModelConfig
 from trainer.pretrained import Pretrained, Tokenizer
-from trainer.tools import compare
+from trainer.tools import compare, job
 from trainer.tools.differences import Score, as_text, difference, difference_table
 from trainer.tools.evaluate import score_documents, score_text, text_windows
-from trainer.tools.job import Evaluation, read_documents
+from trainer.tools.job import read_documents
 
 from .conftest import REPOSITORY, TrainerProcess, WriteTokens
 from .test_page import Checked
@@ -230,13 +230,13 @@ def test_a_score_is_what_evaluate_reports(tmp_path: Path, tokenizer_file: Path, 
     trained = Pretrained(tmp_path, model, tokenizer_file, 399, 1, DocumentBlocks(399))
     plain = tmp_path / "plain.txt"
     plain.write_text("def main(text):\n    return text – 1\n" * 5)
-    score = Evaluation("plain", str(plain), False, "", 0).score(trained, 2)
+    score = job.score(trained, str(plain), 0, 2)
     reported = score_text(model, Tokenizer(tokenizer_file), plain.read_text(), 399)
     assert score.value == pytest.approx(reported["bits_per_byte"])
-    assert score.weights == [len(plain.read_bytes())]
-    some = Evaluation("val", str(corpora["plain"]), True, "", 300).score(trained, 2)
-    every = Evaluation("val", str(corpora["plain"]), True, "", 0).score(trained, 2)
-    assert 1 <= len(some.amounts) < len(every.amounts) == 10
+    assert score.bytes == [len(plain.read_bytes())]
+    some = job.score(trained, str(corpora["plain"]), 300, 2)
+    every = job.score(trained, str(corpora["plain"]), 0, 2)
+    assert 1 <= len(some.bits) < len(every.bits) == 10
 
 
 @pytest.mark.parametrize("between", ["\n", "\r\n"])
@@ -252,10 +252,10 @@ def test_only_a_line_feed_ends_a_text_of_json_lines(between: str, tmp_path: Path
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "line 1 is no JSON object"),
-        ("7", "line 1 has no text; expected an object with text"),
-        ('["text"]', "line 1 has no text"),
-        ('{"text": "two words"}\n{"text": 5}', "line 2 has no text"),
+        ("{", "line 1 is no JSON object with a text"),
+        ("7", "line 1 is no JSON object with a text"),
+        ('["text"]', "line 1 is no JSON object with a text"),
+        ('{"text": "two words"}\n{"text": 5}', "line 2 is no JSON object with a text"),
         (" \n", "is empty"),
     ],
 )
@@ -282,24 +282,24 @@ def test_at_most_one_in_twenty_comparisons_of_equal_corpora_exceeds_the_noise(se
     draw = np.random.default_rng(seeds)
     for of_seeds in (0.0005, 0.02):
         named = sum(
-            difference(*_models(draw, 0.0, of_seeds, seeds, 60)).verdict in ("better", "worse") for _ in range(400)
+            difference(*_models(draw, 0.0, of_seeds, seeds, 60)).verdict("a", "b").endswith("better")
+            for _ in range(400)
         )
         assert named <= 400 * 0.05 + 3 * math.sqrt(400 * 0.05 * 0.95)
 
 
 def test_a_difference_larger_than_both_kinds_of_chance_is_found_with_the_right_sign() -> None:
     draw = np.random.default_rng(0)
-    assert difference(*_models(draw, 0.05, 0.003, 3, 200)).verdict == "worse"
-    assert difference(*_models(draw, -0.05, 0.003, 3, 200)).verdict == "better"
+    assert difference(*_models(draw, 0.05, 0.003, 3, 200)).verdict("a", "b") == "a is better"
+    assert difference(*_models(draw, -0.05, 0.003, 3, 200)).verdict("a", "b") == "b is better"
 
 
 def test_one_seed_gives_no_verdict() -> None:
     made = _models(np.random.default_rng(0), 0.5, 0.003, 1, 50)
-    found = difference(*made)
-    assert found.verdict == "unknown: one seed"
-    table = difference_table({"text": {"a": {1: made[0][0]}, "b": {1: made[1][0]}}}, ["a", "b"])
-    assert table[1][0:2] == ["text", "b − a"]
+    table = difference_table({"text": {"a": {1: made[0][0]}, "nan": {1: made[1][0]}}}, ["a", "nan"])
+    assert table[1][0:2] == ["text", "nan − a"]
     assert table[1][3:5] == ["unknown", "unknown"]
+    assert table[1][6] == "unknown: one seed"
     assert as_text(table).count("\n") == 2
 
 

@@ -26,11 +26,11 @@ from tests.trainer.conftest import TOKENIZER, add_bases
 from trainer.config import TrainConfig
 from trainer.data import Corpora, open_corpora, url_ids_by_sample
 from trainer.manifest import ShardError, TokenFile
-from trainer.publishing import open_destination
+from trainer.publishing import open_place
 from trainer.remote import Cache, Folder, missing_credentials, open_bucket
 from trainer.samplers import Packed
 from trainer.shards import Documents, open_dataset
-from trainer.tools import compare
+from trainer.tools import compare, job
 from trainer.train import main
 
 SHARDS = 5
@@ -210,7 +210,7 @@ def test_without_credentials_a_run_ends_at_once_and_says_what_to_set(
     (line,) = capsys.readouterr().err.splitlines()
     assert f"{uri}: no credentials found: {what}" in line
     with pytest.raises(SettingsError, match=f"publish: {uri}: no credentials found: {what[:9]}"):
-        open_destination(uri)
+        open_place(uri)
 
 
 def test_a_metadata_server_that_never_answers_gives_no_credentials(
@@ -274,9 +274,9 @@ def test_a_comparison_of_corpora_in_a_bucket_uses_its_cache_alone(
         tracker="none", cache=str(tmp_path / "cache"),
     )  # fmt: skip
     data = (uploaded, upload(tokens.parent, f"{uploaded.removesuffix('/tokens')}/copy"))
-    comparison = compare.Comparison(compare.CompareOptions(data, str(tmp_path / "out"), points=1), config, print)
+    comparison = compare.Comparison(compare.CompareOptions(data, str(tmp_path / "out")), config, print)
     comparison.prepare()
-    compare.work(comparison.jobs[0])
+    job.work(comparison.jobs[0])
     assert comparison.jobs[0].finished
     assert not (tmp_path / "default").exists()
 

@@ -13,7 +13,7 @@ from schemas import SettingsError
 from trainer import checkpoint
 from trainer.checkpoint import SIGNATURE, SignatureError, Signer, Verifier
 from trainer.config import TrainConfig
-from trainer.tools import compare, evaluate, export, sample
+from trainer.tools import evaluate, export, job, sample
 from trainer.train import train
 
 pytest.importorskip("model_signing", reason="an extra: pip install model-signing pyOpenSSL")
@@ -157,5 +157,5 @@ def test_an_interrupted_run_of_compare_continues_from_its_own_checkpoint(
     train(config(text_tokens, tmp_path / "signed", sign_key=private))
     own = config(text_tokens, tmp_path / "run", init_from=str(tmp_path / "signed"), verify_key=public)
     train(dataclasses.replace(own, max_steps=1))
-    compare.work(compare.Job("corpus", own, ()))
+    job.work(job.Job("corpus", "", own, {}, 0))
     assert (tmp_path / "run/checkpoints/step-00000002").exists()

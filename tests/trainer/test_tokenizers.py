@@ -19,8 +19,8 @@ from trainer.data import DocumentBlocks
 from trainer.generation import stream_text
 from trainer.model import GPT, ModelConfig
 from trainer.pretrained import Pretrained, Tokenizer
+from trainer.tools import job
 from trainer.tools.evaluate import score_text
-from trainer.tools.job import Evaluation
 
 WORDS = ["the", "quiet", "harbour", "slept", "until", "noon"]
 
@@ -179,8 +179,8 @@ def test_bits_per_byte_count_the_bytes_that_the_tokenizer_writes(
     assert report["bytes"] == written
     assert (f"loses {lost} of the text's {len(text.encode())} bytes" in capsys.readouterr().err) == (lost > 0)
     trained = Pretrained(tmp_path, model, tmp_path / "tokenizer.json", 39, 1, DocumentBlocks(39))
-    score = Evaluation("text", str(tmp_path / "text"), False, "", 0).score(trained, 2)
-    assert score.weights == [written]
+    score = job.score(trained, str(tmp_path / "text"), 0, 2)
+    assert score.bytes == [written]
     assert score.value == pytest.approx(report["bits_per_byte"])
 
 

@@ -18,11 +18,10 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -30,7 +29,7 @@ from schemas import SettingsError, option
 from schemas.settings import ExitCode, add_flags, flags_given, from_table
 from trainer.command_line import CommandParser, run_reporting
 from trainer.config import TrainConfig, changes, parse_with_file
-from trainer.data import check_length, open_corpora
+from trainer.data import Corpora, check_length, open_corpora
 from trainer.distributed import StopSignals, device_of
 from trainer.page import Page, replace_text
 from trainer.pretrained import Tokenizer
@@ -38,7 +37,7 @@ from trainer.remote import sha256_of
 from trainer.setup import sole_writer
 from trainer.shards import check_same_tokenizer
 from trainer.tools.differences import Scores, as_text, difference_table, value_table
-from trainer.tools.job import Evaluation, Job, read_documents, read_json
+from trainer.tools.job import Job, read_documents, read_json
 
 _OWN = {  # settings of trainer.train that are set here
     "data", "out", "verify_shards", "preflight", "extend_steps", "fsdp", "val_every", "val_data",
@@ -81,58 +80,61 @@ excludes zero. Of twenty comparisons of equal corpora, about one does so by chan
 
 
 class Comparison:
-    """The runs of a comparison and their results so far.
+    """The jobs of a comparison and their results so far.
 
     Raises:
       SettingsError, ShardError, OSError: what cannot be compared, and what to do.
     """
 
     def __init__(self, options: CompareOptions, config: TrainConfig, say: Callable[[str], None]) -> None:
-        self.options, self._say = options, say
-        self.out = Path(options.out)
         if config.device == "xla":
             raise SettingsError("device: compare trains on CUDA or on a CPU")
         if len(options.data) < 2:
             raise SettingsError("data: name at least two corpora, --data A/tokens --data B/tokens")
-        self.names = _names(options.data)
-        self.corpora = [open_corpora(entry.split(","), cache=config.cache) for entry in options.data]
-        first = self.corpora[0]
-        for other in self.corpora[1:]:
-            check_same_tokenizer(first.datasets[0], other.datasets[0])
-        shape = config.model_config(first.tokenizer.vocab_size)
-        self._step_tokens = config.windows_per_batch(shape.context) * shape.context
-        if options.tokens:
-            config = dataclasses.replace(config, max_steps=-(-options.tokens // self._step_tokens))
-        if not config.resolved(0).max_steps:
+        self.names, self.out, self._say = _names(options.data), Path(options.out), say
+        opened = [open_corpora(entry.split(","), cache=config.cache) for entry in options.data]
+        shape = config.model_config(opened[0].tokenizer.vocab_size)
+        tokens = config.windows_per_batch(shape.context) * shape.context  # of a step
+        steps = -(-options.tokens // tokens) or config.resolved(0).max_steps
+        if not steps:
             raise SettingsError("the length of the training is not set: give --tokens or --max_steps")
-        for entry, own in zip(options.data, self.corpora, strict=True):
+        self.config = dataclasses.replace(config, max_steps=steps, val_every=0)
+        self._corpora = [["corpus", "training tokens", "passes over it", "shards"]]
+        for name, entry, own in zip(self.names, options.data, opened, strict=True):
+            check_same_tokenizer(opened[0].datasets[0], own.datasets[0])
             check_length(sum(own.tokens), shape.context, f"{entry}, split train")
-        self.config = dataclasses.replace(config, max_steps=config.resolved(0).max_steps, val_every=0)
-        self.evaluations = self._find_evaluations()
-        self.jobs = [
-            Job(name, own.digest, dataclasses.replace(self.config, data=tuple(entry.split(",")), seed=seed,
-                out=str(self.out / "runs" / name / f"seed-{seed}")), self.evaluations)
-            for seed in range(config.seed, config.seed + options.seeds)
-            for name, entry, own in zip(self.names, options.data, self.corpora, strict=True)
-        ]  # fmt: skip
+            epochs = self.config.last_step * tokens / sum(own.tokens)
+            many = " (many: its text repeats)" * (epochs > _MANY_EPOCHS)
+            self._corpora.append([name, f"{sum(own.tokens):,}", f"{epochs:.2f}{many}", entry])
+        self._what = (
+            f"{options.seeds} models on each corpus, {self.config.last_step:,} steps of {tokens:,} tokens. Scores are "
+            "bits per byte: lower is better. Errors are standard errors of paired differences; a corpus is called "
+            "better if the 95% interval excludes zero."
+        )
+        evaluations = dict(self._evaluations(options, opened))
+        if not evaluations:
+            raise SettingsError("nothing to score the models on, without a val split: give --eval_text FILE")
+        self.jobs = []
+        for seed in range(config.seed, config.seed + options.seeds):
+            for name, entry, own in zip(self.names, options.data, opened, strict=True):
+                folder = str(self.out / "runs" / name / f"seed-{seed}")
+                settings = dataclasses.replace(self.config, data=tuple(entry.split(",")), seed=seed, out=folder)
+                self.jobs.append(Job(name, own.digest, settings, evaluations, options.eval_tokens))
 
-    def _find_evaluations(self) -> tuple[Evaluation, ...]:
-        options, found = self.options, []
-        for name, entry, own in zip(self.names, options.data, self.corpora, strict=True):
+    def _evaluations(self, options: CompareOptions, opened: list[Corpora]) -> Iterator[tuple[str, str]]:
+        """(name, digest and most tokens; source) of each set of texts."""
+        Tokenizer(opened[0].tokenizer.path)
+        for name, entry, own in zip(self.names, options.data, opened, strict=True):
             if options.eval_val and any(len(dataset.documents("val")) for dataset in own.datasets):
-                found.append(Evaluation(f"val of {name}", entry, True, own.digest, options.eval_tokens))
+                yield f"val of {name} {own.digest[:12]} {options.eval_tokens}", entry
             elif options.eval_val:
                 self._say(f"{name} has no document in its val split, so no model is scored on it")
-        Tokenizer(self.corpora[0].tokenizer.path)
         for path in options.eval_text:
             read_documents(path)  # now, so that an error is found before the first model is trained
-            found.append(Evaluation(path, path, False, sha256_of(Path(path)), options.eval_tokens))
-        if not found:
-            raise SettingsError("nothing to score the models on, without a val split: give --eval_text FILE")
-        return tuple(found)
+            yield f"{path} {sha256_of(Path(path))[:12]} {options.eval_tokens}", path
 
     def prepare(self) -> None:
-        """Create each run's folder, or check that an existing one has these settings and corpora."""
+        """Create each job's folder, or check that an existing one has these settings and corpora."""
         for job in self.jobs:
             if known := read_json(job.folder / "job.json"):
                 wrong = [change for kind in changes(known["config"], job.config) for change in kind]
@@ -145,11 +147,8 @@ class Comparison:
 
     def run(self, stop: StopSignals) -> int:
         """Do the jobs that are not finished, one at a time on each GPU or on the CPU; returns how many failed."""
-        waiting, total = [job for job in self.jobs if not job.finished], len(self.jobs)
-        if len(waiting) < total:
-            self._say(f"{total - len(waiting)} of {total} runs are finished")
-        self.report()
-        devices, failed = self._devices(), 0
+        waiting, devices, failed = [job for job in self.jobs if not job.finished], _devices(self.config.device), 0
+        self._say(f"{len(self.jobs) - len(waiting)} of {len(self.jobs)} runs are finished")
         running: dict[subprocess.Popen[bytes], tuple[Job, str]] = {}
         while (waiting and not stop.received) or running:
             while waiting and devices and not stop.received:
@@ -167,72 +166,45 @@ class Comparison:
             for process in [process for process in running if process.poll() is not None]:
                 job, device = running.pop(process)
                 devices.append(device)
+                said = (job.folder / "output.txt").read_text(encoding="utf-8", errors="replace").rstrip()
+                self._say(f"{job}: {said.rpartition(chr(10))[2]}")
                 if not job.finished and not stop.received:
                     failed += 1
                     self._say(f"{job} failed with exit code {process.returncode}; see {job.folder / 'output.txt'}")
                 self.report()
-                self._say(
-                    f"{job}: {_last_line(job)}; {sum(not own.finished for own in self.jobs)} of {total} runs left"
-                )
             if stop.received:
                 for process in running:
                     process.terminate()
         return failed
 
-    def _devices(self) -> list[str]:
-        """What CUDA_VISIBLE_DEVICES is in each process at a time."""
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        if device_of(self.config.device).type != "cuda":
-            return [visible or ""]
-        return visible.split(",") if visible else [str(number) for number in range(torch.cuda.device_count())]
-
-    def scores(self) -> Scores:
-        """The scores so far."""
-        found: Scores = defaultdict(lambda: defaultdict(dict))
-        for job in self.jobs:
-            known = job.scores()
-            for evaluation in self.evaluations:
-                if evaluation.key in known:
-                    found[evaluation.name][job.name][job.config.seed] = known[evaluation.key]
-        return found
-
     def report(self) -> str:
         """Write the page and the tables, and return the tables."""
-        scores, steps = self.scores(), self.config.last_step
-        tables = {
-            "Differences": difference_table(scores, self.names),
-            "Scores": value_table(scores, self.names),
-            "Corpora": self._corpora_table(),
-        }
-        what = (
-            f"{len(self.jobs)} models, {self.options.seeds} on each corpus, {steps:,} steps of {self._step_tokens:,} "
-            "tokens. Scores are bits per byte: lower is better. Errors are standard errors of paired differences; a "
-            "corpus is called better if the 95% interval excludes zero."
+        scores: Scores = defaultdict(lambda: defaultdict(dict))
+        page = Page(
+            self.out / "comparison.html",
+            "Comparison of corpora",
+            self.config.last_step,
+            dataclasses.asdict(self.config),
         )
-        left = sum(not job.finished for job in self.jobs)
-        page = Page(self.out / "comparison.html", "Comparison of corpora", steps, dataclasses.asdict(self.config))
-        page.notes, page.tables = [f"{left} of {len(self.jobs)} runs are not finished.", what], tables
         for job in self.jobs:
-            for record in _records(job.folder / "metrics.jsonl"):
-                page.point("Training loss, mean over the seeds", job.name, record["step"], record["loss"])
+            known = job.scores()
+            for key in (key for key in job.evaluations if key in known):
+                scores[key.rsplit(" ", 2)[0]][job.name][job.config.seed] = known[key]
+            for step, loss in _losses(job.folder / "metrics.jsonl"):
+                page.point("Training loss, mean over the seeds", job.name, step, loss)
+        differences, values = difference_table(scores, self.names), value_table(scores, self.names)
+        left = sum(not job.finished for job in self.jobs)
+        page.notes = [f"{left} of {len(self.jobs)} runs are not finished.", self._what]
+        page.tables = {"Differences": differences, "Scores": values, "Corpora": self._corpora}
         page.write(finished=not left)
-        text = "\n\n".join(map(as_text, tables.values()))
-        replace_text(self.out / "comparison.md", f"{what}\n\n{text}\n")
-        values = {
-            evaluation: {name: {str(seed): score.value for seed, score in own.items()} for name, own in by_name.items()}
-            for evaluation, by_name in scores.items()
+        text = "\n\n".join(map(as_text, page.tables.values()))
+        replace_text(self.out / "comparison.md", f"{self._what}\n\n{text}\n")
+        plain = {
+            texts: {name: {seed: score.value for seed, score in own.items()} for name, own in by_name.items()}
+            for texts, by_name in scores.items()
         }
-        replace_text(self.out / "scores.json", json.dumps(values, indent=1) + "\n")
+        replace_text(self.out / "scores.json", json.dumps(plain, indent=1) + "\n")
         return text
-
-    def _corpora_table(self) -> list[list[str]]:
-        rows = [["corpus", "training tokens", "passes over it", "shards"]]
-        for name, entry, own in zip(self.names, self.options.data, self.corpora, strict=True):
-            tokens = sum(own.tokens)
-            epochs = self.config.last_step * self._step_tokens / tokens
-            many = " (many: its text repeats)" if epochs > _MANY_EPOCHS else ""
-            rows.append([name, f"{tokens:,}", f"{epochs:.2f}{many}", entry])
-        return rows
 
 
 def _names(data: Sequence[str]) -> list[str]:
@@ -252,16 +224,20 @@ def _name(entry: str) -> str:
     return folder.parent.name + folder.name.removeprefix("tokens") if folder.name.startswith("tokens") else folder.name
 
 
-def _last_line(job: Job) -> str:
-    """The last line that its process printed."""
-    return (job.folder / "output.txt").read_text(encoding="utf-8", errors="replace").rstrip().rpartition("\n")[2]
+def _devices(device: str) -> list[str]:
+    """What CUDA_VISIBLE_DEVICES is in each of the processes at a time."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if device_of(device).type != "cuda":
+        return [visible or ""]
+    return visible.split(",") if visible else [str(number) for number in range(torch.cuda.device_count())]
 
 
-def _records(path: Path) -> list[dict[str, Any]]:
-    """The steps recorded so far, without a last line that is still being written."""
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.endswith("}")]
+def _losses(path: Path) -> Iterator[tuple[int, float]]:
+    """(step, training loss) so far, without a last line that is still being written."""
+    for line in path.read_text(encoding="utf-8").split("\n") if path.exists() else ():
+        if line.endswith("}"):
+            record = json.loads(line)
+            yield record["step"], record["loss"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -6,6 +6,7 @@ for one model or the other. Both are estimated from paired differences, in which
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -22,20 +23,15 @@ _T = (
 
 @dataclass(frozen=True)
 class Score:
-    """What one model scored in one evaluation, text by text: always the same texts in the same order.
+    """What one model scored on texts, always the same ones in the same order: bits and bytes of each."""
 
-    Attributes:
-      amounts: bits of each text.
-      weights: bytes of each text.
-    """
-
-    amounts: Sequence[float]
-    weights: Sequence[float]
+    bits: Sequence[float]
+    bytes: Sequence[float]
 
     @property
     def value(self) -> float:
         """Bits per byte; lower is better."""
-        return math.fsum(self.amounts) / math.fsum(self.weights)
+        return math.fsum(self.bits) / math.fsum(self.bytes)
 
 
 @dataclass(frozen=True)
@@ -54,20 +50,19 @@ class Difference:
     of_texts: float
     interval: float
 
-    @property
-    def verdict(self) -> str:
-        """`better` or `worse` (the second corpus) if the interval excludes zero, or why neither."""
+    def verdict(self, first: str, second: str) -> str:
+        """Which corpus is better if the interval excludes zero, or why neither."""
         if not self.mean and not self.of_seeds:
-            return "none"
+            return "no difference"
         if math.isnan(self.interval):
             return "unknown: one seed"
         if abs(self.mean) <= self.interval:
             return "within the noise"
-        return "better" if self.mean < 0 else "worse"
+        return f"{second if self.mean < 0 else first} is better"
 
 
 def difference(first: Sequence[Score], second: Sequence[Score]) -> Difference:
-    """The difference of two corpora in one evaluation; entry s of both has seed s.
+    """The difference of two corpora on some texts; entry s of both has seed s.
 
     The error by texts is that of a ratio of sums (Cochran, 1977, section 6.4), from differences averaged over the
     seeds. It is computed over complete texts, since the tokens of one are not independent (Miller, 2024). The interval
@@ -78,10 +73,10 @@ def difference(first: Sequence[Score], second: Sequence[Score]) -> Difference:
     by_seed = [b.value - a.value for a, b in zip(first, second, strict=True)]
     mean, seeds = statistics.fmean(by_seed), len(by_seed)
     of_seeds = statistics.stdev(by_seed) / math.sqrt(seeds) if seeds > 1 else math.nan
-    weights = np.asarray(first[0].weights, dtype=np.float64)
-    amounts = [np.mean([score.amounts for score in own], axis=0, dtype=np.float64) for own in (first, second)]
-    rest, n = amounts[1] - amounts[0] - mean * weights, len(weights)
-    of_texts = math.sqrt(n / (n - 1) * float(rest @ rest)) / float(weights.sum()) if n > 1 else math.nan
+    sizes = np.asarray(first[0].bytes, dtype=np.float64)
+    bits = [np.mean([score.bits for score in own], axis=0, dtype=np.float64) for own in (first, second)]
+    rest, n = bits[1] - bits[0] - mean * sizes, len(sizes)
+    of_texts = math.sqrt(n / (n - 1) * float(rest @ rest)) / float(sizes.sum()) if n > 1 else math.nan
     interval = math.hypot(_t(seeds - 1) * of_seeds, _t(n - 1) * of_texts if n > 1 else 0.0)
     return Difference(mean, of_seeds, of_texts, interval)
 
@@ -92,52 +87,36 @@ def _t(freedom: int) -> float:
     return _T[freedom - 1] if freedom <= len(_T) else 1.96 + 2.5 / freedom  # within 0.002
 
 
-def mean_and_deviation(scores: Sequence[Score]) -> str:
-    """Mean ± standard deviation over the seeds."""
-    values = [score.value for score in scores]
-    if not values:
-        return ""
-    return f"{statistics.fmean(values):.4f}" + (f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else "")
-
-
 Scores = dict[str, dict[str, dict[int, Score]]]
-"""By evaluation, corpus and seed."""
+"""By texts, corpus and seed."""
 
 Table = list[list[str]]
+"""Its first row has the columns' names."""
 
 
 def value_table(scores: Scores, names: Sequence[str]) -> Table:
-    """A header row, then one row per evaluation: mean ± standard deviation of each corpus."""
-    rows = [["evaluation", *names, "seeds"]]
-    for evaluation, by_name in scores.items():
-        own = [list(by_name.get(name, {}).values()) for name in names]
-        counts = sorted({len(found) for found in own})
-        rows.append([evaluation, *map(mean_and_deviation, own), "-".join(map(str, counts))])
+    """For each set of texts: mean ± standard deviation over the seeds of each corpus."""
+    rows = [["texts", *names]]
+    for texts, by_name in scores.items():
+        rows.append([texts])
+        for values in ([score.value for score in by_name.get(name, {}).values()] for name in names):
+            deviation = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
+            rows[-1].append(f"{statistics.fmean(values):.4f}{deviation}" if values else "")
     return rows
 
 
 def difference_table(scores: Scores, names: Sequence[str]) -> Table:
-    """A header row, then one row per evaluation and pair of corpora, over the seeds that both have."""
-    rows = [["evaluation", "difference", "mean", "95% interval", "error by seeds", "error by texts", "result"]]
-    for evaluation, by_name in scores.items():
-        for number, first in enumerate(names):
-            for second in names[number + 1 :]:
-                a, b = by_name.get(first, {}), by_name.get(second, {})
-                if seeds := sorted(a.keys() & b.keys()):
-                    found = difference([a[seed] for seed in seeds], [b[seed] for seed in seeds])
-                    rows.append([evaluation, f"{second} − {first}", *_cells(found, first, second)])
+    """For each set of texts and pair of corpora: their difference over the seeds that both have."""
+    rows = [["texts", "difference", "mean", "95% interval", "error by seeds", "error by texts", "result"]]
+    for (texts, by_name), (first, second) in itertools.product(scores.items(), itertools.combinations(names, 2)):
+        a, b = by_name.get(first, {}), by_name.get(second, {})
+        if seeds := sorted(a.keys() & b.keys()):
+            found = difference([a[seed] for seed in seeds], [b[seed] for seed in seeds])
+            interval = f"{found.mean - found.interval:+.4f} to {found.mean + found.interval:+.4f}"
+            numbers = [f"{found.mean:+.4f}", interval, f"{found.of_seeds:.4f}", f"{found.of_texts:.4f}"]
+            cells = ("unknown" if "nan" in number else number for number in numbers)
+            rows.append([texts, f"{second} − {first}", *cells, found.verdict(first, second)])
     return rows
-
-
-def _cells(found: Difference, first: str, second: str) -> list[str]:
-    def shown(value: float, form: str = ".4f") -> str:
-        return "unknown" if math.isnan(value) else format(value, form)
-
-    verdict = {"better": f"{second} is better", "worse": f"{first} is better", "none": "no difference"}
-    low, high = found.mean - found.interval, found.mean + found.interval
-    interval = "unknown" if math.isnan(found.interval) else f"{low:+.4f} to {high:+.4f}"
-    result = verdict.get(found.verdict, found.verdict)
-    return [shown(found.mean, "+.4f"), interval, shown(found.of_seeds), shown(found.of_texts), result]
 
 
 def as_text(table: Table) -> str:

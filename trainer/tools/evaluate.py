@@ -33,37 +33,25 @@ def score_text(
 
     Returns:
       tokens, words, bytes, loss (nats per token), perplexity (per token), word_perplexity, bits_per_byte (of UTF-8).
-      Bytes that the tokenizer cannot write are not predicted, so they do not count.
 
     Raises:
       ValueError: there is no text that the tokenizer can write, or the stride is longer than the context.
     """
-    ids = tokenizer.encode(text)
-    written = written_bytes(tokenizer, ids, text)
-    if not ids or not written:
+    ids, words = tokenizer.encode(text), words or len(text.split())
+    length, size = len(text.encode("utf-8", "surrogatepass")), written_bytes(tokenizer, ids, text)
+    if not size:
         raise ValueError("the text is empty, or the tokenizer cannot write any of it: it has no perplexity")
-    if (lost := _length(text) - written) > 0:
-        note(f"the tokenizer loses {lost:,} of the text's {_length(text):,} bytes: bits_per_byte is of those it keeps")
+    if size < length:
+        note(f"the tokenizer loses {length - size:,} of the text's {length:,} bytes: bits_per_byte is of the others")
     nats = float(score_documents(model, [ids], eot, stride=stride, micro_batch=micro_batch))
-    words = words or len(text.split())
-    return {
-        "tokens": len(ids),
-        "words": words,
-        "loss": nats / len(ids),
-        "perplexity": _exp(nats / len(ids)),
-        "word_perplexity": _exp(nats / max(1, words)),
-        "bytes": written,
-        "bits_per_byte": nats / math.log(2) / written,
-    }
+    perplexities = {"perplexity": _exp(nats / len(ids)), "word_perplexity": _exp(nats / max(1, words))}
+    counts = {"tokens": len(ids), "words": words, "bytes": size}
+    return counts | {"loss": nats / len(ids), "bits_per_byte": nats / math.log(2) / size} | perplexities
 
 
 def written_bytes(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> int:
     """The UTF-8 bytes of `text` that its `ids` have: a tokenizer may drop or replace what is not in its vocabulary."""
-    return min(_length(text), tokenizer.count_bytes(ids))
-
-
-def _length(text: str) -> int:
-    return len(text.encode("utf-8", "surrogatepass"))
+    return min(len(text.encode("utf-8", "surrogatepass")), tokenizer.count_bytes(ids))
 
 
 @torch.no_grad()
@@ -110,27 +98,20 @@ def text_windows(stream: list[int], context: int, stride: int) -> Iterator[tuple
         yield stream[max(0, done + stride - context) : end], stream[done + 1 : end + 1]
 
 
-_RULES = [
-    (re.compile(pattern), replacement)
-    for pattern, replacement in (
-        (r" @([-,.])@ ", r"\1"),  # inside numbers and compounds
-        (r" ([:;.!?,])( |$)", r"\1\2"),
-        (r" '(s|t|d|m|ll|re|ve)\b", r"'\1"),
-        (r"s ' ", r"s' "),
-        (r"([(\[{]) ([^()\[\]{}]*?) ([)\]}])", r"\1\2\3"),
-        (r'" ([^"\n]*?) "', r'"\1"'),
-        (r"' ([^'\n]*?) '", r"'\1'"),
-        (r"= = = =", "===="),
-        (r"= = =", "==="),
-        (r"= =", "=="),
-        (r" " + chr(176) + " ", chr(176)),
-        (r" N ", " 1 "),
-        (r" \n", "\n"),
-        (r"\n ", "\n"),
-    )
-]
-
-
+_RULES = (  # of Megatron-LM's detokenizer
+    (r" @([-,.])@ ", r"\1"),  # inside numbers and compounds
+    (r" ([:;.!?,])( |$)", r"\1\2"),
+    (r" '(s|t|d|m|ll|re|ve)\b", r"'\1"),
+    (r"s ' ", r"s' "),
+    (r"([(\[{]) ([^()\[\]{}]*?) ([)\]}])", r"\1\2\3"),
+    (r'" ([^"\n]*?) "', r'"\1"'),
+    (r"' ([^'\n]*?) '", r"'\1'"),
+    (r"=( =)+", lambda found: found[0].replace(" ", "")),
+    (" \xb0 ", "\xb0"),
+    (r" N ", " 1 "),
+    (r" \n", "\n"),
+    (r"\n ", "\n"),
+)
 _WIKITEXT = {241_211: ("test", 4_358), 213_886: ("validation", 3_760)}  # words: (set, lines)
 
 
@@ -155,9 +136,9 @@ def published_words(text: str, path: str) -> tuple[int, str]:
 
 
 def detokenize(text: str) -> str:
-    """`wiki.test.tokens` or `.raw` as running text, by the rules of Megatron-LM's detokenizer."""
+    """`wiki.test.tokens` or `.raw` as running text."""
     for pattern, replacement in _RULES:
-        text = pattern.sub(replacement, text)
+        text = re.sub(pattern, replacement, text)
     return text
 
 
@@ -202,17 +183,14 @@ def evaluate(folder: str, options: EvaluateOptions) -> dict[str, Any]:
             result["val_windows"] = len(windows)
             result["val_loss"] = validation_loss(model, windows, ranks, micro_batch=micro_batch, blocks=trained.blocks)
         if options.text:
-            raw = read_text(options.text, "text")
-            words = len(raw.split())
+            text, tokenizer = read_text(options.text, "text"), Tokenizer(trained.tokenizer)
+            words = len(text.split())
             result |= {"text": options.text, "stride": options.stride or model.config.context}
             if options.wikitext:
-                words, known = published_words(raw, options.text)
+                words, known = published_words(text, options.text)
                 result["wikitext"] = f"the published {known} set" if known else "not a published set"
-            text = detokenize(raw) if options.detokenize else raw
-            tokenizer = Tokenizer(trained.tokenizer)
-            result |= score_text(
-                model, tokenizer, text, trained.eot, words=words, stride=options.stride, micro_batch=micro_batch
-            )
+            how = {"words": words, "stride": options.stride, "micro_batch": micro_batch}
+            result |= score_text(model, tokenizer, detokenize(text) if options.detokenize else text, trained.eot, **how)
         return result if ranks.main else {}
 
 

@@ -31,51 +31,44 @@ class ExportOptions:
     yes: bool = option(False, "send to hf:// or a bucket; without it, print what would be sent")
 
 
-def export(source: str, folder: str, options: ExportOptions, uri: str = "") -> None:
-    """Write the model in `source` to `folder`: weights as safetensors, configuration, tokenizer.
+def export(source: str, place: str, options: ExportOptions) -> None:
+    """Write the model in `source` to a folder: weights as safetensors, configuration, tokenizer.
 
-    With `uri`, to which the folder will be sent, a model card is written too.
+    Or send the folder, with a card, to `hf://OWNER/NAME` or a bucket; without `options.yes`, only list its files.
 
     Raises:
-      SettingsError: `folder` is a file, or contains the model or a run, which would be overwritten.
-      ValueError: there is no such model, it is not signed as required, or transformers has no class for it.
+      SettingsError: the folder is a file, or contains the model or a run, which would be overwritten.
+      ValueError: there is no such model, it is not signed as required, transformers has no class for it, or it could
+        not be sent.
     """
-    check_target(Path(folder), source)
-    signer = Signer(options.sign_key) if options.sign_key else None
-    trained = load_pretrained(source, verify_key=options.verify_key, step=options.step, newest=True)
-    save_huggingface(trained.model, Path(folder), trained.tokenizer, trained.eot)
-    if uri:
-        (Path(folder) / "README.md").write_text(card(trained, uri, options.license), encoding="utf-8")
-    if signer:
-        signer.sign(Path(folder))
+    if "://" not in place:
+        _export(source, Path(place), options)
+        print(f"{place}: transformers.AutoModelForCausalLM.from_pretrained loads it")
+        return
+    open_place(place)
+    with tempfile.TemporaryDirectory() as folder:
+        _export(source, Path(folder), options, place)
+        for path in sorted(Path(folder).iterdir()):
+            print(f"{path.name}: {path.stat().st_size:,} bytes")
+        if options.yes:
+            send_folder(place, Path(folder), "Export of a checkpoint")
+    print(f"published: {place}" if options.yes else f"Nothing was sent: --yes sends it to {place}")
 
 
-def check_target(folder: Path, source: str) -> None:
-    """Raise SettingsError if writing to `folder` would overwrite the model itself, a run or a checkpoint."""
+def _export(source: str, folder: Path, options: ExportOptions, uri: str = "") -> None:
     if folder.exists() and not folder.is_dir():
         raise SettingsError(f"{folder} is a file; give a folder instead")
     if folder.exists() and Path(source).exists() and folder.samefile(source):
         raise SettingsError(f"{folder} is the model itself; give another folder to export it to")
     if (folder / "checkpoints").exists() or (folder / RECORD).exists():
         raise SettingsError(f"{folder} is a run or a checkpoint; give another folder")
-
-
-def publish(source: str, uri: str, options: ExportOptions) -> None:
-    """Send the exported folder, with a card, to `hf://OWNER/NAME` or a bucket; without `options.yes`, only list it.
-
-    Raises:
-      ValueError: as `export`, or it could not be sent.
-    """
-    open_place(uri)
-    with tempfile.TemporaryDirectory() as folder:
-        export(source, folder, options, uri)
-        for path in sorted(Path(folder).iterdir()):
-            print(f"{path.name}: {path.stat().st_size:,} bytes")
-        if not options.yes:
-            print(f"Nothing was sent: --yes sends it to {uri}")
-            return
-        send_folder(uri, Path(folder), "Export of a checkpoint")
-    print(f"published: {uri}")
+    signer = Signer(options.sign_key) if options.sign_key else None
+    trained = load_pretrained(source, verify_key=options.verify_key, step=options.step, newest=True)
+    save_huggingface(trained.model, folder, trained.tokenizer, trained.eot)
+    if uri:
+        (folder / "README.md").write_text(card(trained, uri, options.license), encoding="utf-8")
+    if signer:
+        signer.sign(folder)
 
 
 def card(trained: Pretrained, uri: str, license: str) -> str:
@@ -108,11 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", metavar="FOLDER", help="where the model goes: a folder, hf://…, s3://… or gs://…")
 
     def work(given: argparse.Namespace, options: ExportOptions) -> None:
-        if "://" in given.folder:
-            publish(given.checkpoint, given.folder, options)
-            return
         export(given.checkpoint, given.folder, options)
-        print(f"{given.folder}: transformers.AutoModelForCausalLM.from_pretrained loads it")
 
     return run_command(parser, ExportOptions, work, arguments)
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
@@ -50,46 +49,38 @@ def export_tokens(folder: str, out: Path, layout: str) -> list[Path]:
 
 
 def _write_bin(parts: list[Documents], eot: int, stem: Path) -> list[Path]:
-    path = stem.with_suffix(".bin")
-    dtype = np.dtype(max((documents.dtype for documents in parts), key=lambda dtype: dtype.itemsize))
-    with path.open("wb") as file:
-        for documents in parts:
-            _write_ids(file, documents, eot, dtype)
-    return [path]
+    dtype = max((documents.dtype for documents in parts), key=lambda dtype: dtype.itemsize)
+    return [_write_ids(parts, eot, stem.with_suffix(".bin"), dtype)]
 
 
 def _write_megatron(parts: list[Documents], eot: int, stem: Path) -> list[Path]:
     dtype = np.dtype(np.uint16 if all(documents.dtype == np.uint16 for documents in parts) else np.int32)
-    data, index = stem.with_suffix(".bin"), stem.with_suffix(".idx")
-    with data.open("wb") as file:
-        for documents in parts:
-            _write_ids(file, documents, eot, dtype)
     lengths = np.concatenate([documents.lengths for documents in parts]) + 1
-    with index.open("wb") as file:
+    with stem.with_suffix(".idx").open("wb") as file:
         file.write(_MEGATRON_MAGIC)
         file.write(struct.pack("<QB", _MEGATRON_VERSION, _MEGATRON_DTYPES[dtype.name]))
         file.write(struct.pack("<QQ", len(lengths), len(lengths) + 1))  # sequences, bounds of documents
         file.write(lengths.astype("<i4").tobytes())
         file.write(((np.cumsum(lengths) - lengths) * dtype.itemsize).astype("<i8").tobytes())  # offsets in bytes
         file.write(np.arange(len(lengths) + 1).astype("<i8").tobytes())  # a document is one sequence
-    return [data, index]
+    return [_write_ids(parts, eot, stem.with_suffix(".bin"), dtype), stem.with_suffix(".idx")]
 
 
-_LAYOUTS: dict[str, Callable[[list[Documents], int, Path], list[Path]]] = {
-    "bin": _write_bin,
-    "megatron": _write_megatron,
-}
+_LAYOUTS = {"bin": _write_bin, "megatron": _write_megatron}
 
 
-def _write_ids(file: BinaryIO, documents: Documents, eot: int, dtype: np.dtype) -> None:
-    """Every document's ids, each followed by an end-of-text."""
-    for first in range(0, len(documents), _DOCUMENTS):
-        some = np.arange(first, min(first + _DOCUMENTS, len(documents)))
-        lengths = documents.lengths[some]
-        ends = np.cumsum(lengths + 1)
-        ids = np.full(int(ends[-1]), eot, documents.dtype)
-        documents.copy_into(ids, some, ends - lengths - 1, np.zeros_like(lengths), lengths)
-        file.write(ids.astype(dtype.newbyteorder("<")).tobytes())
+def _write_ids(parts: list[Documents], eot: int, path: Path, dtype: np.dtype) -> Path:
+    """Write every document's ids, each followed by an end-of-text."""
+    with path.open("wb") as file:
+        for documents in parts:
+            for first in range(0, len(documents), _DOCUMENTS):
+                some = np.arange(first, min(first + _DOCUMENTS, len(documents)))
+                lengths = documents.lengths[some]
+                ends = np.cumsum(lengths + 1)
+                ids = np.full(int(ends[-1]), eot, documents.dtype)
+                documents.copy_into(ids, some, ends - lengths - 1, np.zeros_like(lengths), lengths)
+                file.write(ids.astype(dtype.newbyteorder("<")).tobytes())
+    return path
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,6 +1,6 @@
 """A job of trainer.tools.compare: train one model and score it on texts.
 
-`python -m trainer.tools.job FOLDER` does the job in FOLDER/job.json, and continues it where it was interrupted.
+`python -m trainer.tools.job FOLDER` does the job in FOLDER/job.json, or continues it.
 """
 
 from __future__ import annotations
@@ -34,85 +34,22 @@ from trainer.train import train
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """Texts that models are scored on.
-
-    Attributes:
-      name: in tables.
-      source: corpora as in `--data`, for their val split, or a file as of `read_documents`.
-      val: whether it is a val split.
-      digest: of the content.
-      most_tokens: about how many tokens are used, in complete texts; 0 for all.
-    """
-
-    name: str
-    source: str
-    val: bool
-    digest: str
-    most_tokens: int
-
-    @property
-    def key(self) -> str:
-        """The key under which a score is stored."""
-        return f"{self.name} {self.digest[:12]} {self.most_tokens}"
-
-    def score(self, trained: Pretrained, micro_batch: int, cache: str | None = None) -> Score:
-        """The model's bits per byte of each text; of more texts than needed, of evenly spaced ones."""
-        tokenizer, texts = Tokenizer(trained.tokenizer), [] if self.val else read_documents(self.source)
-        documents = [tokenizer.encode(text) for text in texts]
-        if self.val:
-            splits = [
-                dataset.documents("val") for dataset in open_corpora(self.source.split(","), cache=cache).datasets
-            ]
-            documents = [own[number].tolist() for own in splits for number in range(len(own))]
-        every = -(-sum(map(len, documents)) // self.most_tokens) if self.most_tokens else 1
-        chosen, sizes = [], []
-        for number in range(0, len(documents), max(1, every)):
-            ids = documents[number]
-            size = tokenizer.count_bytes(ids) if self.val else written_bytes(tokenizer, ids, texts[number])
-            if size:
-                chosen.append(ids)
-                sizes.append(float(size))
-        if not chosen:
-            raise ValueError(f"{self.source}: the models' tokenizer can write none of its texts")
-        nats = score_documents(trained.model, chosen, trained.eot, micro_batch=micro_batch)
-        return Score((nats / math.log(2)).tolist(), sizes)
-
-
-def read_documents(path: str) -> list[str]:
-    """The texts of a JSON Lines file, or a plain text as the only one; raises SettingsError, ValueError."""
-    text = read_text(path, "eval_text")
-    if not text.strip():
-        raise SettingsError(f"eval_text: {path} is empty")
-    if Path(path).suffix not in (".jsonl", ".ndjson"):
-        return [text]
-    texts = []
-    for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):  # JSON may have what splitlines splits at
-        try:
-            entry = json.loads(line)
-        except ValueError as error:
-            raise ValueError(f"{path}, line {number} is no JSON object: {error}") from error
-        if not isinstance(entry, dict) or not isinstance(entry.get("text"), str):
-            raise ValueError(f"{path}, line {number} has no text; expected an object with text")
-        texts.append(entry["text"])
-    return texts
-
-
-@dataclass(frozen=True)
 class Job:
     """A model to train and to score.
 
     Attributes:
       name: of its corpus.
       data: digest of the corpus.
-      config: settings of its training; `config.out` is its folder.
-      evaluations: what it is scored on.
+      config: settings of its training; `config.out` is the job's folder.
+      evaluations: sources of texts (as of `score`) by the key under which their score is stored.
+      most_tokens: of each source; 0 for all.
     """
 
     name: str
     data: str
     config: TrainConfig
-    evaluations: tuple[Evaluation, ...]
+    evaluations: dict[str, str]
+    most_tokens: int
 
     def __str__(self) -> str:
         return f"{self.name}, seed {self.config.seed}"
@@ -131,8 +68,7 @@ class Job:
         settings: dict[str, Any] = {
             key: tuple(own) if isinstance(own, list) else own for key, own in entries["config"].items()
         }
-        evaluations = tuple(Evaluation(**entry) for entry in entries["evaluations"])
-        return cls(entries["name"], entries["data"], TrainConfig(**settings), evaluations)
+        return cls(**{**entries, "config": TrainConfig(**settings)})
 
     def scores(self) -> dict[str, Score]:
         """The scores so far, by the evaluation's key."""
@@ -140,12 +76,51 @@ class Job:
 
     @property
     def finished(self) -> bool:
-        return {evaluation.key for evaluation in self.evaluations} <= self.scores().keys()
+        return self.evaluations.keys() <= self.scores().keys()
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """The entries of a file; none if there is no file."""
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def score(trained: Pretrained, source: str, most_tokens: int, micro_batch: int, cache: str | None = None) -> Score:
+    """The model's bits per byte of each text in `source`: a file as of `read_documents`, or corpora's val split.
+
+    Of more than about `most_tokens`, evenly spaced texts are scored; 0 for all.
+    """
+    tokenizer, documents, sizes = Tokenizer(trained.tokenizer), [], []
+    if Path(source).is_file():
+        for text in read_documents(source):
+            documents.append(tokenizer.encode(text))
+            sizes.append(written_bytes(tokenizer, documents[-1], text))
+    else:
+        for dataset in open_corpora(source.split(","), cache=cache).datasets:
+            split = dataset.documents("val")
+            documents += [split[number].tolist() for number in range(len(split))]
+        sizes = list(map(tokenizer.count_bytes, documents))
+    every = max(1, -(-sum(map(len, documents)) // most_tokens)) if most_tokens else 1
+    chosen = [number for number in range(0, len(documents), every) if sizes[number]]
+    if not chosen:
+        raise ValueError(f"{source}: the models' tokenizer can write none of its texts")
+    nats = score_documents(trained.model, [documents[k] for k in chosen], trained.eot, micro_batch=micro_batch)
+    return Score((nats / math.log(2)).tolist(), [float(sizes[k]) for k in chosen])
+
+
+def read_documents(path: str) -> list[str]:
+    """The texts of a JSON Lines file, or a plain text as the only one; raises SettingsError, ValueError."""
+    text = read_text(path, "eval_text")
+    if not text.strip():
+        raise SettingsError(f"eval_text: {path} is empty")
+    if Path(path).suffix not in (".jsonl", ".ndjson"):
+        return [text]
+    texts = []
+    for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):  # JSON may have what splitlines splits at
+        try:
+            texts.append(json.loads(line)["text"] + "")  # a TypeError for anything but a text
+        except (ValueError, TypeError, KeyError):
+            raise ValueError(f'{path}, line {number} is no JSON object with a text: {{"text": "…"}}') from None
+    return texts
 
 
 def work(job: Job) -> None:
@@ -159,10 +134,10 @@ def work(job: Job) -> None:
         return  # stopped by a signal
     known = job.scores()
     with autocast_of(config.dtype, device):
-        for evaluation in job.evaluations:
-            if evaluation.key not in known:
-                known[evaluation.key] = score = evaluation.score(trained, config.micro_batch or 8, config.cache)
-                print(f"{evaluation.name}: {score.value:.4f} bits per byte", flush=True)
+        for key, source in job.evaluations.items():
+            if key not in known:
+                known[key] = score(trained, source, job.most_tokens, config.micro_batch or 8, config.cache)
+                print(f"{key}: {known[key].value:.4f} bits per byte", flush=True)
     replace_text(job.folder / "scores.json", json.dumps({key: dataclasses.asdict(own) for key, own in known.items()}))
 
 
