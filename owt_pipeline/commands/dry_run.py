@@ -227,7 +227,7 @@ def _step(
                 again = Step(stage.name, "runs", f"--retry_failed: {failed:,} URLs are asked for again", rows=failed)
                 return again, replace(_of_manifest(manifest), manifest=None)
             return Step(stage.name, FINISHED), _of_manifest(manifest)
-        check_replaceable(stage, options, plan, output, runtime.workdir)
+        check_replaceable(stage, options, plan, output)
         plan = with_shards(plan, stage, options, readers, runtime.workdir)
         verdict, why, share = _verdict(stage, plan, output, runtime.workdir)
     sampled: Sample | None = stage.sample(options, runtime.workdir, bases)

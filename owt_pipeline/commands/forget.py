@@ -22,7 +22,7 @@ from owt_pipeline.errors import UserError
 from owt_pipeline.formats.takedowns import Takedown, Takedowns, read_takedowns, write_takedowns
 from owt_pipeline.formats.urls import BadURL, canonicalize, url_id
 from owt_pipeline.ledger.bases import begin_revision, dependents_of
-from owt_pipeline.ledger.dataset import DatasetReader, is_discarded, read_manifest
+from owt_pipeline.ledger.dataset import DatasetReader, read_manifest
 from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lease import hold
 
@@ -41,9 +41,7 @@ def _flags(parser: CommandParser) -> None:
     owt run again. The command lists the runs that build on this one: run owt run again for each,
     so that it uses the new revision.
 
-    pages/, documents/ and clean/ still have the text, since the corpus is made from them. Discard them once
-    the corpus is final (owt discard fetch extract clean), or build the next corpus without the URLs (collect
-    --deny_domains).
+    pages/, documents/ and clean/ still have the text, since the corpus is made from them.
 
     example:
       owt forget takedown.txt --workdir runs/2013 --reason 'request of 2026-11-20'
@@ -86,8 +84,6 @@ def _forget(arguments: argparse.Namespace) -> int:
             "%d other documents have the same text and stay: %s; name them too if they are to go",
             len(resolved.stay), _some(resolved.stay),
         )  # fmt: skip
-    if is_discarded(workdir, "duplicates"):
-        logger.warning("duplicates/ was discarded, so copies of what is removed are not known and stay")
     say = (lambda _: None) if arguments.quiet else print
     copies = f"; {resolved.copies:,} duplicates of them stay out with them" if resolved.copies else ""
     say(f"{resolved.in_corpus:,} documents {'would leave' if arguments.dry_run else 'leave'} the corpus{copies}")
@@ -97,11 +93,7 @@ def _forget(arguments: argparse.Namespace) -> int:
     for result in run_stages(recorded_stages(REMADE, workdir), Runtime(workdir, workers), check_later=False):
         finished = "" if result.seconds is not None else " (finished)"
         say(f"{result.stage.output}/: {result.manifest.counts.left:,} documents{finished}")
-    holding = [
-        f"{name}/"
-        for name in _WITH_TEXT
-        if read_manifest(workdir, name) is not None and not is_discarded(workdir, name)
-    ]
+    holding = [f"{name}/" for name in _WITH_TEXT if read_manifest(workdir, name) is not None]
     if holding:
         say(f"{', '.join(holding)} still hold what was collected: see owt forget --help")
     if dependents := dependents_of(workdir):

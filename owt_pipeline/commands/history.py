@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,15 +17,11 @@ import pyarrow.parquet as pq
 from owt_pipeline.errors import NotFound
 from owt_pipeline.formats.urls import BadURL, canonicalize, unescaped, url_id
 from owt_pipeline.ledger.bases import open_chain, resolve_uri
-from owt_pipeline.ledger.dataset import DatasetReader, is_discarded, read_manifest, reading, require_run
+from owt_pipeline.ledger.dataset import DatasetReader, read_manifest, reading, require_run
 from owt_pipeline.stages.collect.spread import home_bucket
-from owt_pipeline.stages.report.side_by_side import side_by_side
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, Reason
 from schemas.manifest import ShardFile
-
-_COMPARED_WORDS = 5000
-
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
@@ -61,21 +56,17 @@ def asked_for(text: str) -> Asked:
     return Asked(text, url_id(unescaped(text)))  # as collect names a URL that it rejects for having no canonical form
 
 
-def readers_of(workdir: Storage, discarded: bool = False) -> dict[str, DatasetReader]:
-    """A reader for each finished dataset, in the order of the stages; also for those `discarded`, if asked for.
+def readers_of(workdir: Storage) -> dict[str, DatasetReader]:
+    """A reader for each finished dataset, in the order of the stages.
 
     Raises NotFound if the folder is not a run, or has no finished dataset.
     """
     require_run(workdir)
     found = {name: read_manifest(workdir, name) for name in DATASETS}
-    readers = {
-        name: DatasetReader(workdir, manifest, is_discarded(workdir, name))
-        for name, manifest in found.items()
-        if manifest
-    }
+    readers = {name: DatasetReader(workdir, manifest) for name, manifest in found.items() if manifest}
     if not readers:
         raise NotFound(f"no stage of {workdir} has finished yet; owt ls --workdir {workdir} shows how far it is")
-    return {name: reader for name, reader in readers.items() if discarded or not reader.discarded}
+    return readers
 
 
 def history(readers: Mapping[str, DatasetReader], asked: Asked) -> dict[str, Any] | None:
@@ -113,37 +104,10 @@ def in_bases(workdir: Storage, text: str) -> list[dict[str, Any]]:
     """
     found = []
     for base in reversed(open_chain(workdir)):
-        was = history(readers_of(base.workdir, discarded=True), asked_for(text))
+        was = history(readers_of(base.workdir), asked_for(text))
         if was is not None:
             found.append({"run": base.workdir.uri, **was})
     return found
-
-
-def nearest(readers: Mapping[str, DatasetReader], asked: Asked, most: int = 5) -> dict[str, Any]:
-    """What is nearest to a URL that does not appear: URLs of its host, and URLs that redirected to it.
-
-    The result has `asked`, `url` (the canonical form that was looked for), `url_id`, `host`, `verdict` (`unknown`),
-    `urls_of_host` (how many are known), `nearest` (some of them) and `redirected_from`.
-    """
-    about = {"asked": asked.text, "url": asked.url, "url_id": asked.url_id, "host": asked.host, "verdict": "unknown"}
-    of_host: list[str] = []
-    redirected: list[str] = []
-    first = next(iter(readers.values()))
-    if asked.host and "url" in first.schema(first.files("data")[0]).names:
-        begins = f"https://{asked.host}"
-        for shard in _shards(asked, first):
-            for batch in first.batches(shard, columns=["url"], rows=1 << 16):
-                found = batch["url"].filter(pc.starts_with(batch["url"], begins)).to_pylist()
-                of_host += [url for url in found if url and url[len(begins)] in ":/"]
-            if of_host and first.manifest.stage == "collect":
-                break
-    if (url := asked.url) and "pages" in readers:
-        spellings = pa.array([url, url + "/", url.rstrip("/")])
-        for batch in readers["pages"].batches(columns=["url", "final_url"], rows=1 << 16):
-            bare = pc.replace_substring_regex(batch["final_url"], "^https?://(www\\.)?", "https://")
-            redirected += batch["url"].filter(pc.is_in(bare, spellings)).to_pylist()
-    near = difflib.get_close_matches(asked.url or "", of_host[:5000], n=most, cutoff=0)
-    return {**about, "urls_of_host": len(of_host), "nearest": near, "redirected_from": redirected[:most]}
 
 
 def _shards(asked: Asked, reader: DatasetReader) -> list[int]:
@@ -172,7 +136,7 @@ def _entries(
             what = {"reason": str(reason), "meaning": reason.description, "detail": row["detail"]}
             yield {"stage": stage, "verdict": "rejected", "url": row["url"], **what, **where}
         elif stage == "dedupe":
-            yield {"stage": stage, "verdict": "duplicate", **_decision(readers, row, file.shard), **where}
+            yield {"stage": stage, "verdict": "duplicate", **_decision(readers, row), **where}
         elif stage == "tokenize":
             split = file.path.split("/")[1]
             yield {"stage": stage, "verdict": "kept", "split": split, "n_tokens": row["n_tokens"], **where}
@@ -204,18 +168,12 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
     return shown
 
 
-def _decision(readers: Mapping[str, DatasetReader], row: dict[str, Any], shard: int) -> dict[str, Any]:
-    """A dedupe decision with the kept document and where the two texts differ."""
+def _decision(readers: Mapping[str, DatasetReader], row: dict[str, Any]) -> dict[str, Any]:
+    """A dedupe decision with the kept document's URL."""
     shown = {key: value for key, value in row.items() if key != "url_id"}
-    clean = readers.get("clean")
     keeper, kept_shard = keeper_of(readers, row["kept_shard"])
-    if clean is None or keeper is None:
-        return shown
-    removed = find_id(clean, row["url_id"], [shard])
-    kept = find_id(keeper, row["kept_url_id"], [kept_shard])
-    if removed and kept:
+    if keeper is not None and (kept := find_id(keeper, row["kept_url_id"], [kept_shard])):
         shown["kept_url"] = kept[0].row["url"]
-        shown["differences"] = side_by_side(removed[0].row["text"], kept[0].row["text"], _COMPARED_WORDS)
     return shown
 
 
@@ -233,7 +191,7 @@ def keeper_of(readers: Mapping[str, DatasetReader], shard: int) -> tuple[Dataset
         if shard < shards:
             other = Storage(place)
             manifest = read_manifest(other, "clean")
-            return (DatasetReader(other, manifest, is_discarded(other, "clean")) if manifest else None), shard
+            return (DatasetReader(other, manifest) if manifest else None), shard
         shard -= shards
     return None, shard
 

@@ -53,7 +53,7 @@ def _flags(parser: CommandParser) -> None:
 
 def _print(arguments: argparse.Namespace) -> int:
     mention_running(Storage(arguments.workdir))
-    readers = readers_of(Storage(arguments.workdir), discarded=True)
+    readers = readers_of(Storage(arguments.workdir))
     for row in sample(readers, arguments.n, arguments.seed, domain=arguments.domain, reason=arguments.reason):
         if arguments.json:
             print(json.dumps(row, ensure_ascii=False))
@@ -153,7 +153,7 @@ def _queried(
 def _where(readers: Mapping[str, DatasetReader], reason: str) -> tuple[DatasetReader, str]:
     if not reason:
         for name in _WITH_TEXT:
-            if name in readers and not readers[name].discarded:
+            if name in readers:
                 return readers[name], "data"
         raise NotFound("the run has no documents yet: run `owt run` until extract or further")
     try:

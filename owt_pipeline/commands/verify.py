@@ -10,20 +10,19 @@ from __future__ import annotations
 import argparse
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
 from owt_pipeline import progress
 from owt_pipeline.command_line import Command, CommandParser, add_output_flags, configure_output
-from owt_pipeline.commands.history import keeper_of
 from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.bases import BASES, FORGOTTEN, has_new_takedowns, open_chain, out_of_date
 from owt_pipeline.ledger.commit import Listing
-from owt_pipeline.ledger.dataset import DatasetReader, is_discarded, read_manifest, remedy, require_run
+from owt_pipeline.ledger.dataset import DatasetReader, read_manifest, remedy, require_run
 from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lease import hold, mention_running
 from schemas import DATASETS, REJECTS
@@ -60,12 +59,10 @@ class Finding:
     remedy: str = ""
 
 
-def verify(workdir: Storage, *, repair: bool = False, deep: bool = False) -> Iterator[Finding]:
+def verify(workdir: Storage, *, repair: bool = False) -> Iterator[Finding]:
     """Check the bases of a run, then each of its datasets, in order.
 
-    With `repair`, damaged files are marked for the next run; with `deep`, the datasets of the bases are checked too,
-    and that the documents of other runs that duplicates repeat exist.
-    Raises NotFound if the folder is not a run.
+    With `repair`, damaged files are marked for the next run. Raises NotFound if the folder is not a run.
     """
     require_run(workdir)
     if workdir.exists(BASES):
@@ -77,16 +74,13 @@ def verify(workdir: Storage, *, repair: bool = False, deep: bool = False) -> Ite
                 f"{name}/ was made from bases other than they are now: run it again" for name in out_of_date(workdir)
             ]
             yield finding
-            for base in chain if deep else ():
-                for found in _verify(base.workdir, repair=False, deep=False):
-                    yield replace(found, name=f"{base.name}: {found.name}", damaged=[])
         except UserError as error:
             finding.problems.append(str(error))
             yield finding
-    yield from _verify(workdir, repair=repair, deep=deep)
+    yield from _verify(workdir, repair=repair)
 
 
-def _verify(workdir: Storage, *, repair: bool, deep: bool) -> Iterator[Finding]:
+def _verify(workdir: Storage, *, repair: bool) -> Iterator[Finding]:
     found = [name for name in (*DATASETS, "report") if workdir.exists(ledger_of(name)) or workdir.exists(name)]
     manifests: dict[str, Manifest] = {}
     for name in found:
@@ -95,9 +89,6 @@ def _verify(workdir: Storage, *, repair: bool, deep: bool) -> Iterator[Finding]:
             if (manifest := read_manifest(workdir, name)) is not None:
                 manifests[name] = manifest
                 _examine(workdir, manifest, manifests, finding)
-                if deep and name == "duplicates" and "clean" in manifests and not finding.problems:
-                    readers = {name: DatasetReader(workdir, manifests[name]) for name in manifests}
-                    finding.problems += _keeper_problems(readers)
             elif workdir.exists(ledger_of(name)):
                 finding.problems.append(
                     f"{workdir.path(f'{ledger_of(name)}/{MANIFEST_NAME}')} is missing: the stage was interrupted, or "
@@ -125,9 +116,6 @@ def _examine(workdir: Storage, manifest: Manifest, manifests: dict[str, Manifest
         finding.problems.append(f"{FORGOTTEN} has changed since this was made: run export again")
     reader = DatasetReader(workdir, manifest)
     files = reader.table_of_files.files
-    if is_discarded(workdir, manifest.dataset):
-        finding.notes.append("discarded on purpose; later datasets cannot be checked against it")
-        return
     _look_for_strangers(workdir, manifest.dataset, {file.path for file in files}, finding)
     finding.remedy = remedy(workdir, manifest)
     with progress.step(f"verify {manifest.dataset}", shards=len(files), rows=manifest.total_bytes, unit="bytes"):
@@ -138,7 +126,7 @@ def _examine(workdir: Storage, manifest: Manifest, manifests: dict[str, Manifest
     upstream = _UPSTREAM.get(manifest.dataset)
     if manifest.stage in ("collect", "import"):
         finding.problems += _unique_problems(reader)
-    elif upstream in manifests and not is_discarded(workdir, upstream):
+    elif upstream in manifests:
         check = _decision_problems if manifest.dataset == "duplicates" else _id_problems
         finding.problems += check(DatasetReader(workdir, manifests[upstream]), reader)
 
@@ -276,20 +264,6 @@ def _decision_problems(source: DatasetReader, reader: DatasetReader) -> Iterator
             yield f"shard {shard}: {len(both)} documents to be kept are removed themselves, such as {both[0]}"
 
 
-def _keeper_problems(readers: Mapping[str, DatasetReader]) -> Iterator[str]:
-    """Each document to be kept that is of another run (a base, or a corpus compared with) is there."""
-    for shard, kept in sorted(_kept_by_shard(readers["duplicates"]).items()):
-        if shard < readers["clean"].num_shards:
-            continue
-        keeper, there = keeper_of(readers, shard)
-        if keeper is None:
-            yield f"documents to be kept are in shard {shard}, which is of no run that is there"
-        elif not keeper.discarded:
-            lost = np.setdiff1d(kept, keeper.ids(there))
-            if len(lost):
-                yield f"{len(lost)} documents to be kept are not in {keeper.workdir}/clean, such as {lost[0]}"
-
-
 def _kept_by_shard(decisions: DatasetReader) -> dict[int, np.ndarray]:
     """Ids of the documents in favour of which others were removed, each once, ascending, by their `kept_shard`."""
     found: dict[int, list[np.ndarray]] = {}
@@ -306,18 +280,12 @@ def _flags(parser: CommandParser) -> None:
     examples:
       owt verify --workdir runs/2013
       owt verify --workdir runs/2013 --repair && owt run config.toml --workdir runs/2013
-      owt verify --workdir runs/2024-03 --deep
     """
     parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run")
     parser.add_argument(
         "--repair",
         action="store_true",
         help="mark damaged files, so that the command that made them makes them again",
-    )
-    parser.add_argument(
-        "--deep",
-        action="store_true",
-        help="also check the runs that this one builds on, and the documents there that duplicates repeat",
     )
     add_output_flags(parser)
 
@@ -327,10 +295,10 @@ def _print(arguments: argparse.Namespace) -> int:
     workdir = Storage(arguments.workdir)
     if not arguments.repair:
         mention_running(workdir)
-        return _report(verify(workdir, deep=arguments.deep), "are damaged or missing: --repair marks them")
+        return _report(verify(workdir), "are damaged or missing: --repair marks them")
     require_run(workdir)
     with hold(workdir):  # marks are written that a run would not expect
-        return _report(verify(workdir, repair=True, deep=arguments.deep), "are marked")
+        return _report(verify(workdir, repair=True), "are marked")
 
 
 def _report(findings: Iterator[Finding], damaged: str) -> int:

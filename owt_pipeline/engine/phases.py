@@ -23,7 +23,7 @@ from owt_pipeline.engine.workers import keep_pandas_out
 from owt_pipeline.errors import LedgerError, Superseded, UserError, explain_os_error
 from owt_pipeline.ledger.bases import open_chain
 from owt_pipeline.ledger.commit import publish, record_name, version_of_manifest, work_of
-from owt_pipeline.ledger.dataset import DatasetReader, is_discarded, read_manifest, remedy, require_manifest
+from owt_pipeline.ledger.dataset import DatasetReader, read_manifest, require_manifest
 from owt_pipeline.ledger.plan import (
     INTERRUPTED,
     SKEW,
@@ -88,9 +88,7 @@ def _plan_stage(stage: Stage, options: Any, runtime: Runtime, replaces: str | No
     if isinstance(found, Manifest):
         return found
     plan, inputs, output = found
-    check_replaceable(stage, options, plan, output, workdir)
-    for name in stage.inputs:
-        _check_at_hand(stage, inputs[name], plan, output)
+    check_replaceable(stage, options, plan, output)
     plan = with_shards(plan, stage, options, inputs, workdir)
     finished = finished_parts(workdir, stage.output, plan, output, stage.lists)
     kept, why = finished.kept, finished.why
@@ -139,7 +137,7 @@ def _look(
     inputs = {name: DatasetReader(workdir, require_manifest(workdir, name)) for name in stage.inputs}
     for name in stage.optional_inputs:
         if (manifest := read_manifest(workdir, name)) is not None:
-            inputs[name] = DatasetReader(workdir, manifest, is_discarded(workdir, name))
+            inputs[name] = DatasetReader(workdir, manifest)
     output = look_at(workdir, stage.output)
     plan = make_plan(stage, options, inputs, workdir)
     if output.manifest is None or not output.is_finished(plan):
@@ -181,8 +179,7 @@ def _open_run(stage: Stage, options: Any, runtime: Runtime, name: str) -> StageR
         manifest = require_manifest(runtime.workdir, dataset)
         if manifest.digest != digest:
             raise UserError(f"{runtime.workdir}/{dataset} has changed while {stage.name} reads it: run again")
-        discarded = dataset in stage.optional_inputs and is_discarded(runtime.workdir, dataset)
-        inputs[dataset] = DatasetReader(runtime.workdir, manifest, discarded)
+        inputs[dataset] = DatasetReader(runtime.workdir, manifest)
     bases = open_chain(runtime.workdir) if stage.bases else ()
     about = msgspec.structs.asdict(prepared)
     return StageRun(stage, options, runtime, inputs, plan, work, bases=bases, attempt=attempt, **about)
@@ -295,23 +292,7 @@ def _skew_of(run: StageRun) -> dict[str, Any]:
     return {SKEW: {"run": dict(run.runtime.versions or run.plan.versions), "workers": others}} if others else {}
 
 
-def _check_at_hand(stage: Stage, reader: DatasetReader, plan: Plan, output: Output) -> None:
-    """Raise UserError if a required input was discarded and is needed."""
-    if not is_discarded(reader.workdir, reader.name):
-        return
-    if output.manifest is not None and not output.problems:
-        before = Plan.of_manifest(output.manifest, [])
-        plan = msgspec.structs.replace(plan, num_shards=before.num_shards)
-        if stage.does_without(reader.name, reader.workdir, before, plan):
-            return
-    raise UserError(
-        f"{stage.name} has to run and reads {reader.name}/, which was discarded: `owt discard "
-        f"{reader.manifest.stage} --undo --workdir {reader.workdir}`, then {remedy(reader.workdir, reader.manifest)} "
-        "makes it again"
-    )
-
-
-def check_replaceable(stage: Stage, options: Any, plan: Plan, output: Output, workdir: Storage) -> None:
+def check_replaceable(stage: Stage, options: Any, plan: Plan, output: Output) -> None:
     """Raise UserError if part of the output is lost and the web may no longer have it."""
     if not stage.irreplaceable(options):
         return
@@ -325,7 +306,7 @@ def check_replaceable(stage: Stage, options: Any, plan: Plan, output: Output, wo
         return
     raise UserError(
         f"{lost} missing or damaged ({first}), and came from the web: restore the files from a backup, or fetch them "
-        f"again as they are now with --refetch, or go on without them (`owt discard {stage.name} --workdir {workdir}`)"
+        "again as they are now with --refetch"
     )
 
 

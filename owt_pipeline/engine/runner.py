@@ -92,7 +92,7 @@ def without_imported(
     output = look_at(workdir, "documents", remember)
     if manifest is None and (workdir.exists(ledger_of("urls")) or not output.is_lost):
         return stages
-    if manifest is None or (output.problems and not output.discarded):
+    if manifest is None or output.problems:
         first = next((f"{name} {problem}" for name, problem in output.problems.items()), "its manifest")
         raise UserError(f"{workdir}: imported text is damaged ({first}): `owt import` of the same files makes it again")
     logger.info("%s has imported text: collect, fetch and extract are left out", workdir)

@@ -219,11 +219,6 @@ class Stage:
     def fits(self, options: Any, base: Base) -> None:
         """Raise UserError if this stage, with these options, cannot build on `base`."""
 
-    def does_without(self, dataset: str, workdir: Storage, before: Plan, now: Plan) -> bool:
-        """Whether a discarded input is not needed, because the finished output, of the plan `before`, has all of it
-        that the plan `now` takes."""
-        return False
-
     def num_shards(self, options: Any) -> int | None:
         """Number of shards of the output; None for that of the first input."""
         return None

@@ -89,7 +89,7 @@ class Base:
     pinned: Pinned
 
     def reader(self, dataset: str) -> DatasetReader:
-        """Raises UserError if the base has no such dataset, or has discarded it."""
+        """Raises UserError if the base has no such dataset."""
         return DatasetReader.open(self.workdir, dataset)
 
     def sha256(self, dataset: str) -> str:

@@ -21,12 +21,6 @@ from schemas import DATASETS, REJECTS, Reason
 from schemas.datasets import LEDGER
 from schemas.manifest import MANIFEST_NAME, FileTable, Manifest, ManifestError, ShardFile, ledger_of
 
-DISCARDED = "discarded"
-"""Name of a file in a dataset's ledger: the dataset's files were removed on purpose. It holds the manifest's
-fingerprint, so that it does not count for what is made in their place."""
-CONTENT = ("data", "warc", "sketches")
-"""The kinds of files that `owt discard` removes."""
-
 
 def read_manifest(workdir: Storage, dataset: str) -> Manifest | None:
     """The manifest of a dataset, or None if there is none; raises UserError for a damaged one."""
@@ -64,44 +58,19 @@ def remedy(workdir: Storage, manifest: Manifest) -> str:
     return "`owt run` with the same settings"
 
 
-def is_discarded(workdir: Storage, dataset: str) -> bool:
-    """Whether the dataset's files were removed on purpose (`owt discard`); raises UserError for a damaged manifest."""
-    mark = workdir.read_version(f"{ledger_of(dataset)}/{DISCARDED}")
-    manifest = read_manifest(workdir, dataset) if mark is not None else None
-    return mark is not None and manifest is not None and mark[0].decode() == manifest.fingerprint
-
-
-def mark_discarded(workdir: Storage, dataset: str, discarded: bool) -> None:
-    """Mark a dataset as discarded (its files were removed on purpose), or remove the mark."""
-    name = f"{ledger_of(dataset)}/{DISCARDED}"
-    if discarded:
-        workdir.write(name, require_manifest(workdir, dataset).fingerprint.encode())
-    else:
-        workdir.delete(name)
-
-
 _Rows = TypeVar("_Rows", pa.RecordBatch, pa.Table)
 
 
 class DatasetReader:
-    """Reads a dataset by its manifest. Picklable; the list of files is read when it is first needed.
+    """Reads a dataset by its manifest. Picklable; the list of files is read when it is first needed."""
 
-    A `discarded` dataset has its manifest and rejects only.
-    """
-
-    def __init__(self, workdir: Storage, manifest: Manifest, discarded: bool = False):
-        self.workdir, self.manifest, self.discarded = workdir, manifest, discarded
+    def __init__(self, workdir: Storage, manifest: Manifest):
+        self.workdir, self.manifest = workdir, manifest
 
     @classmethod
     def open(cls, workdir: Storage, dataset: str) -> DatasetReader:
-        """Raises UserError if the dataset is not finished, or was discarded."""
-        manifest = require_manifest(workdir, dataset)
-        if is_discarded(workdir, dataset):
-            raise UserError(
-                f"{workdir}/{dataset} was discarded: `owt discard {manifest.stage} --undo --workdir {workdir}`, then "
-                f"{remedy(workdir, manifest)} makes it again"
-            )
-        return cls(workdir, manifest)
+        """Raises NotFound if the dataset is not finished."""
+        return cls(workdir, require_manifest(workdir, dataset))
 
     @property
     def name(self) -> str:
@@ -129,7 +98,7 @@ class DatasetReader:
 
     def files(self, kind: str, shard: int | None = None) -> list[ShardFile]:
         """The files of one kind (and shard), ordered by path."""
-        return [] if self.discarded and kind in CONTENT else self.table_of_files.of_kind(kind, shard)
+        return self.table_of_files.of_kind(kind, shard)
 
     def batches(
         self, shard: int | None = None, *, kind: str = "data", columns: list[str] | None = None, rows: int = 256

@@ -26,10 +26,10 @@ import msgspec
 import schemas
 from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.commit import Listing, find_record, record_name, work_of
-from owt_pipeline.ledger.dataset import DISCARDED, DatasetReader, is_discarded, read_manifest
+from owt_pipeline.ledger.dataset import DatasetReader, read_manifest
 from owt_pipeline.storage.folder import Storage, at_once
 from schemas.datasets import SCHEMA_VERSION
-from schemas.manifest import MANIFEST_NAME, FileTable, Manifest, ManifestError, ShardRecord, ledger_of, seal, unseal
+from schemas.manifest import MANIFEST_NAME, FileTable, Manifest, ManifestError, ShardRecord, seal, unseal
 
 logger = logging.getLogger("owt")
 
@@ -102,14 +102,12 @@ class Output:
       table: its list of files; empty without a manifest.
       problems: what is wrong with its damaged files, by path.
       listing: the listing of its folders.
-      discarded: whether its files were removed on purpose.
     """
 
     manifest: Manifest | None
     table: FileTable
     problems: Mapping[str, str]
     listing: Listing
-    discarded: bool
 
     @property
     def is_lost(self) -> bool:
@@ -124,14 +122,13 @@ class Output:
         return self.manifest is not None and self.manifest.fingerprint == plan.fingerprint
 
     def is_finished(self, plan: Plan) -> bool:
-        """Whether every file of the output is what `plan` would make, or was until the output was discarded."""
-        return self.is_of(plan) and (self.discarded or not self.problems)
+        """Whether every file of the output is what `plan` would make."""
+        return self.is_of(plan) and not self.problems
 
     def tidy(self) -> None:
         """Remove files that the finished dataset's manifest does not name."""
         if self.manifest is not None:
-            mark = [f"{ledger_of(self.manifest.dataset)}/{DISCARDED}"] if self.discarded else []
-            self.listing.tidy(self.manifest, self.table, *mark)
+            self.listing.tidy(self.manifest, self.table)
 
 
 def look_at(workdir: Storage, dataset: str, remember: bool = True) -> Output:
@@ -142,8 +139,7 @@ def look_at(workdir: Storage, dataset: str, remember: bool = True) -> Output:
     manifest = usable_manifest(workdir, dataset)
     listing = Listing(workdir, dataset, remember)
     table = DatasetReader(workdir, manifest).table_of_files if manifest is not None else FileTable([])
-    discarded = manifest is not None and is_discarded(workdir, dataset)
-    return Output(manifest, table, listing.problems(table.files), listing, discarded)
+    return Output(manifest, table, listing.problems(table.files), listing)
 
 
 @dataclass(frozen=True)

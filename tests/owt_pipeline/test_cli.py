@@ -153,8 +153,8 @@ def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path, capsys: pyte
 
 
 def test_a_closed_pipe_is_not_an_error(small_run: Path) -> None:
-    for what in ("corpus", "urls"):  # more than a pipe holds, and less
-        command = owt("inspect", small_run / what, "--rows", 1000 if what == "corpus" else 1)
+    for n in (1000, 1):  # more than a pipe holds, and less
+        command = owt("sample-documents", "--workdir", small_run, "--n", n, "--characters", 0)
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             process.stdout.close()
@@ -270,7 +270,6 @@ def test_ls_shows_the_stages_of_a_run_on_one_screen(small_run: Path, tmp_path: P
         "ls DIR --chain",
         "verify --workdir DIR",
         "verify --workdir DIR --repair",
-        "discard fetch --workdir DIR",
         "why https://example.org/ --workdir DIR",
         "sample-documents --workdir DIR",
         "forget /dev/null --workdir DIR",
@@ -355,14 +354,13 @@ def test_a_file_that_no_stage_wrote_is_named_by_ls_verify_and_the_run(
     assert not orphan.exists()
 
 
-def test_ls_shows_what_is_interrupted_and_what_is_discarded(small_run: Path, tmp_path: Path) -> None:
+def test_ls_shows_what_is_interrupted(small_run: Path, tmp_path: Path) -> None:
     run = copy_of(small_run, tmp_path / "run")
-    run_owt("discard", "fetch", "--workdir", run)
     (run / "ledger/tokens/manifest.json").unlink()
     (run / "ledger/tokens/.work/f00/shards").mkdir(parents=True)
     (run / "ledger/tokens/.work/f00/shards/part-00000.json").write_text("{}")
     states = {row["stage"]: row["state"] for row in json.loads(ask_owt("ls", run, "--json"))}
-    assert (states["fetch"], states["tokenize"], states["clean"]) == ("discarded", "interrupted", "finished")
+    assert (states["tokenize"], states["clean"]) == ("interrupted", "finished")
 
 
 def test_a_run_ends_by_naming_what_it_made_and_what_to_do_next(small_config: Path, small_run: Path) -> None:

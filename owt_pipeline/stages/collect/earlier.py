@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from owt_pipeline.formats.urls import host_of
 from owt_pipeline.ledger.bases import Base
-from owt_pipeline.ledger.dataset import DatasetReader, is_discarded
+from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.stages.collect.spread import Spread, home_bucket
 from schemas import DATASETS, Reason
 from schemas.manifest import Manifest
@@ -65,7 +65,7 @@ class BaseReader:
     def known(self, shard: int) -> Iterator[tuple[bool, pa.RecordBatch]]:
         """(whether they are collected again, rows) of one of the base's shards: of schema AGAIN, else of KNOWN.
 
-        Raises UserError if the base's URLs were discarded or are damaged.
+        Raises UserError if the base's URLs are damaged.
         """
         accepted = self.base.reader(accepted_by(self.base).dataset)
         ids = accepted.ids(shard)
@@ -97,7 +97,7 @@ class BaseReader:
         for name in ("pages", "documents", "clean"):
             manifest = self.base.manifests.get(name)
             if manifest is not None and manifest.stage != "import":
-                reader = DatasetReader(self.base.workdir, manifest)  # a discarded dataset still has its rejects
+                reader = DatasetReader(self.base.workdir, manifest)
                 for reason, theirs in _by_value(reader, shard, "rejects", "reason"):
                     mark(theirs, f"rejected by {manifest.stage}: {reason}")
         for rule, theirs in _by_value(self.base.reader("duplicates"), shard, "data", "rule"):
@@ -115,7 +115,7 @@ class BaseReader:
 
     def _asked_last(self, shard: int) -> float:
         """About when the base fetched a shard's URLs from the live web; 0 if unknown."""
-        if "pages" not in self.base.manifests or is_discarded(self.base.workdir, "pages"):
+        if "pages" not in self.base.manifests:
             return 0.0
         last = 0.0
         for batch in self.base.reader("pages").batches(shard, columns=["source", "fetched_at"], rows=_ROWS):

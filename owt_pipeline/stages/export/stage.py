@@ -14,9 +14,8 @@ from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
 from owt_pipeline.formats.takedowns import Takedowns, takedowns_of_chain
 from owt_pipeline.ledger.bases import FORGOTTEN, folders_of_chain
 from owt_pipeline.ledger.commit import ShardWriter
-from owt_pipeline.ledger.dataset import DatasetReader, Outcome, is_discarded, read_manifest, rejects_batch
+from owt_pipeline.ledger.dataset import DatasetReader, Outcome, read_manifest, rejects_batch
 from owt_pipeline.ledger.exchange import Slice
-from owt_pipeline.ledger.plan import Plan
 from owt_pipeline.stages.export.card import LANGUAGE, card
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, REJECTS, Reason, option
@@ -31,22 +30,16 @@ class ExportOptions:
 
 
 def export(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    """Write one shard of the corpus, from clean/ or, if that was discarded, from the corpus itself (`does_without`).
-
-    The shard's decisions and rejects are held in memory; the rejects are ordered by url_id.
-    """
+    """Write one shard of the corpus. The shard's decisions and rejects are held in memory; the rejects are ordered by
+    url_id."""
     takedowns = takedowns_of_chain(run.workdir, [base.workdir for base in run.bases])
     chosen = chosen_decisions(run.inputs["duplicates"].table(shard), run.options)
-    before = corpus_in_place_of_clean(run.workdir)
     rejects: list[pa.RecordBatch] = []
-    for batch in (before or run.inputs["clean"]).batches(shard, rows=1024):
+    for batch in run.inputs["clean"].batches(shard, rows=1024):
         documents, forgotten = forget(batch, takedowns)
         kept, repeated = apply_decisions(documents, chosen)
         rejects += [forgotten, repeated]
         writer.add(batch.num_rows, Outcome(kept, stats=_sizes(kept)))
-    for batch in before.batches(shard, kind="rejects", rows=1024) if before else ():
-        rejects += forget(batch, takedowns)
-        writer.enter(batch.num_rows)
     for batch in pa.Table.from_batches(rejects, REJECTS).sort_by("url_id").combine_chunks().to_batches():
         writer.reject(batch)
 
@@ -71,18 +64,6 @@ class Export(Stage):
 
     def listed(self, workdir: Storage, inputs: Mapping[str, DatasetReader]) -> Callable[[int], list[tuple[int, str]]]:
         return forgotten_in_shards(workdir, inputs)
-
-    def does_without(self, dataset: str, workdir: Storage, before: Plan, now: Plan) -> bool:
-        """clean/, if only takedowns were added: corpus/ and its rejects have every document."""
-        corpus = corpus_in_place_of_clean(workdir)
-        if corpus is None or dataset != "clean" or before.apart_from(self.lists) != now.apart_from(self.lists):
-            return False
-        takedowns = takedowns_of_chain(workdir, folders_of_chain(workdir))
-        for batch in corpus.batches(kind="rejects", rows=1 << 14):
-            gone = batch.filter(pc.equal(batch["reason"], str(Reason.FORGOTTEN)))
-            if forget(gone, takedowns)[0].num_rows:
-                return False
-        return True
 
     def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> None:
         before = {name: read_manifest(run.workdir, name) for name in DATASETS if name not in ("corpus", "tokens")}
@@ -146,24 +127,16 @@ def apply_decisions(documents: pa.RecordBatch, decisions: pa.Table) -> tuple[pa.
     return documents.filter(pc.invert(gone)), rejects_batch(rejects)
 
 
-def corpus_in_place_of_clean(workdir: Storage) -> DatasetReader | None:
-    """The finished corpus if clean/ was discarded; with its rejects, it has every document of clean/."""
-    manifest = read_manifest(workdir, "corpus") if is_discarded(workdir, "clean") else None
-    return DatasetReader(workdir, manifest) if manifest is not None else None
-
-
 def forgotten_in_shards(
     workdir: Storage, inputs: Mapping[str, DatasetReader]
 ) -> Callable[[int], list[tuple[int, str]]]:
     """A function from a shard to the (url_id, detail) of its clean documents that export would forget."""
     takedowns = takedowns_of_chain(workdir, folders_of_chain(workdir))
-    corpus = corpus_in_place_of_clean(workdir)
-    sources = [(corpus, "data"), (corpus, "rejects")] if corpus else [(inputs["clean"], "data")]
 
     def named(shard: int) -> list[tuple[int, str]]:
-        found = []
-        for reader, kind in sources if takedowns.ids or takedowns.domains else ():
-            for batch in reader.batches(shard, kind=kind, columns=["url_id", "url"], rows=1 << 16):
+        found: list[tuple[int, str]] = []
+        if takedowns.ids or takedowns.domains:
+            for batch in inputs["clean"].batches(shard, columns=["url_id", "url"], rows=1 << 16):
                 ids = batch["url_id"].to_numpy()
                 found += [(int(ids[row]), detail) for row, detail in takedowns.of(ids, batch["url"])]
         return sorted(found)

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from isal import isal_zlib
 
-from owt_pipeline.errors import Superseded, UserError
+from owt_pipeline.errors import Superseded
 from owt_pipeline.ledger.bases import RETRIED, begin_revision
-from owt_pipeline.ledger.dataset import DatasetReader, is_discarded, read_manifest
+from owt_pipeline.ledger.dataset import DatasetReader, read_manifest
 from owt_pipeline.ledger.plan import Plan
 from owt_pipeline.stages.fetch.answers import INDEXED, Answer, NoPage, Page
 from owt_pipeline.storage.folder import Storage
@@ -40,11 +40,6 @@ def mark_failed(options: Options, workdir: Storage, manifest: Manifest) -> bool:
     are any. The process must hold the lease."""
     if not options.retry_failed:
         return False
-    if is_discarded(workdir, manifest.dataset):
-        raise UserError(
-            f"--retry_failed: {workdir}/{manifest.dataset} was discarded, and its pages are needed for the new one: "
-            f"after `owt discard fetch --undo --workdir {workdir}` the next run fetches all of them"
-        )
     counts = {
         record.shard: sum(count for reason, count in record.counts.rejected.items() if Reason.of(reason) in TEMPORARY)
         for record in DatasetReader(workdir, manifest).table_of_files.records

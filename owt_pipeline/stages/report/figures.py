@@ -36,13 +36,12 @@ def figures(
 
     Args:
       tables: the run's tables.
-      readers: readers of the existing datasets, by name; of discarded ones there are the counts and the rejects.
+      readers: readers of the existing datasets, by name.
       sample_urls: number of rejects to show for each reason.
       reference: sites to compare with.
       takedowns: documents whose text is not shown.
     """
     manifests = {name: reader.manifest for name, reader in readers.items()}
-    with_rows = {name: reader.manifest for name, reader in readers.items() if not reader.discarded}
     rejects = shown.rejected(tables, readers)
     lengths = {row.pop("name"): row for row in tables.rows("distributions")}
     return {
@@ -55,20 +54,20 @@ def figures(
             "tokens": lengths["tokens"]["sum"],
         },
         "domains": {
-            **ranked("domain", tables, with_rows),
+            **ranked("domain", tables, manifests),
             "search": [list(row.values()) for row in tables.rows("search")],
         },
-        "subreddits": ranked("subreddit", tables, with_rows),
-        "years": through("years", tables, with_rows),
-        "languages": through("languages", tables, with_rows),
-        "scores": through("scores", tables, with_rows),
+        "subreddits": ranked("subreddit", tables, manifests),
+        "years": through("years", tables, manifests),
+        "languages": through("languages", tables, manifests),
+        "scores": through("scores", tables, manifests),
         "lengths": {name: lengths[name] for name in ("characters", "bytes", "words", "tokens")},
         "tokens": tokens(manifests, tables),
-        "duplicates": duplicates(tables, readers) if "duplicates" in with_rows else None,
-        "fetch": fetching(tables, with_rows, lengths),
+        "duplicates": duplicates(tables, readers) if "duplicates" in manifests else None,
+        "fetch": fetching(tables, manifests, lengths),
         "filters": filters(tables, readers, rejects, takedowns),
         "sampler": sampler(tables),
-        "likeness": likeness(lengths, tables, with_rows, reference),
+        "likeness": likeness(lengths, tables, manifests, reference),
         "documents": shown.documents(tables, readers),
         "training": None,
         "settings": {name: {key: getattr(manifest, key) for key in _IDENTITY} for name, manifest in manifests.items()},

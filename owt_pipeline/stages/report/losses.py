@@ -131,7 +131,7 @@ def duplicates(tables: Tables, readers: Mapping[str, DatasetReader]) -> dict[str
                 "kept": document(row["kept_url_id"]),
                 "segments": side_by_side(texts[row["url_id"]], texts[row["kept_url_id"]])
                 if {row["url_id"], row["kept_url_id"]} <= texts.keys()
-                else [],  # one is in another corpus, or was discarded
+                else [],  # one is in another corpus
             }
             for row in removals
         ],

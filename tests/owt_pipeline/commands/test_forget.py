@@ -146,23 +146,6 @@ def test_the_bytes_are_those_of_a_run_that_had_the_list_from_the_start(
     assert differing(forgotten, run) == []
 
 
-def test_a_takedown_after_the_texts_were_discarded_gives_the_same_bytes(
-    small_run: Path, request_file: Path, forgotten: Path, tmp_path: Path
-) -> None:
-    run = copy_of(small_run, tmp_path / "run")
-    ask_owt("discard", "fetch", "extract", "clean", "--workdir", run)
-    said = ask_owt("forget", request_file, "--workdir", run, "--workers", 1, "--reason", "notice 17")
-    assert "export: the source files have changed: forgotten.jsonl; 1 of 3 shards run again" in said
-    (tmp_path / "host.txt").write_text(host_of(table(small_run, "corpus")[0]["url"]))
-    asked = [ask_owt("forget", tmp_path / "host.txt", "--workdir", at, "--dry_run") for at in (run, forgotten)]
-    assert asked[0] == asked[1].replace(str(forgotten), str(run))
-    kept = ("corpus", "tokens", "ledger/corpus", "ledger/tokens", "forgotten.jsonl")
-    assert [name for name in differing(forgotten, run) if name.startswith(kept)] == []
-    assert "no problems found" in ask_owt("verify", "--workdir", run)
-    (run / "forgotten.jsonl").unlink()
-    assert "reads clean/, which was discarded" in ask_owt("export", "--workdir", run, code=1)  # to bring them back
-
-
 def test_the_report_that_is_made_again_has_what_it_was_asked_for(
     small_run: Path, request_file: Path, tmp_path: Path
 ) -> None:

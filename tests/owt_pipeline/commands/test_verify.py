@@ -21,7 +21,6 @@ from owt_pipeline.ledger.exchange import Slice
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, Reason
 from schemas.manifest import FileTable
-from tests.owt_pipeline.dedupe.corpora import make_month
 from tests.owt_pipeline.making import write_dataset
 from tests.owt_pipeline.runs import manifest_of, shard_file, table_of
 
@@ -78,8 +77,8 @@ def run(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def problems(folder: Path, *, deep: bool = False) -> str:
-    return "\n".join(line for finding in verify(Storage(str(folder)), deep=deep) for line in finding.problems)
+def problems(folder: Path) -> str:
+    return "\n".join(line for finding in verify(Storage(str(folder))) for line in finding.problems)
 
 
 def test_an_undamaged_run_verifies(run: Path) -> None:
@@ -147,20 +146,6 @@ def test_an_id_that_left_twice_is_found(run: Path) -> None:
     rows = rows.set_column(0, rows.schema.field("url_id"), pa.array(ids, pa.uint64()))
     rewrite(run, shard_file(run, "pages", 1), rows)
     assert "1 ids left or were rejected more than once, such as 101" in problems(run)
-
-
-def test_deep_finds_a_document_to_be_kept_that_is_not_in_its_base(tmp_path: Path) -> None:
-    texts = [f"text {i} of the first month about this and that" for i in range(4)]
-    make_month(tmp_path / "0", 0, texts)
-    run = tmp_path / "1"
-    make_month(run, 1, texts, [tmp_path / "0"], num_shards=1)
-    assert problems(run, deep=True) == ""
-    path = shard_file(run, "duplicates", 0)
-    rows = pq.read_table(path)
-    ids = [999, *rows["kept_url_id"].to_pylist()[1:]]
-    place = rows.schema.get_field_index("kept_url_id")
-    rewrite(run, path, rows.set_column(place, rows.schema.field(place), pa.array(ids, pa.uint64())))
-    assert f"1 documents to be kept are not in {tmp_path / '0'}/clean, such as 999" in problems(run, deep=True)
 
 
 def test_a_file_of_another_schema_is_found(run: Path) -> None:

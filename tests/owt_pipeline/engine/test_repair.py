@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,6 @@ import pytest
 
 from owt_pipeline.commands import run as owt_run
 from owt_pipeline.commands import verify
-from owt_pipeline.commands.datasets import discard_main, rows_of
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
 from owt_pipeline.ledger.commit import ShardWriter
@@ -157,44 +155,6 @@ def test_a_flipped_byte_in_the_users_own_list_is_one_clear_error(
     (run / "forgotten.jsonl").write_text('{"url_id": 7, "detail": "asked"}\n{"url_id": se\n')
     assert rerun(small_config, run) == 1
     assert "forgotten.jsonl:2:" in capsys.readouterr().err
-
-
-# Files removed on purpose
-
-
-def test_discarded_files_stay_away_and_later_datasets_stay_finished(
-    small_run: Path, small_config: Path, run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    log = (run / "run-log.jsonl").stat().st_size
-    assert discard_main(["fetch", "extract", "--workdir", str(run)]) == 0
-    assert not list(run.glob("warc/*")) + list(run.glob("pages/*")) + list(run.glob("documents/*"))
-    assert rerun(small_config, run) == 0
-    assert stages_since(run, log) == []
-    capsys.readouterr()
-    assert verify.main(["--workdir", str(run), "--quiet"]) == 0
-    said = capsys.readouterr().out
-    assert said.count("discarded on purpose") == 2
-    assert rerun(small_config, run, "--min_tokens", "65") == 1
-    assert "clean has to run and reads documents/, which was discarded: `owt discard extract" in capsys.readouterr().err
-    assert discard_main(["fetch", "extract", "--undo", "--workdir", str(run)]) == 0
-    assert rerun(small_config, run) == 0
-    assert differing(run, small_run) == []
-
-
-def test_a_dataset_made_again_after_it_was_discarded_is_not_discarded(small_config: Path, run: Path) -> None:
-    assert discard_main(["extract", "--workdir", str(run)]) == 0
-    mark = run / "ledger/documents/discarded"
-    left = mark.read_bytes()
-    assert rerun(small_config, run, "--favor", "precision", "--until", "extract") == 0
-    mark.write_bytes(left)  # as a run leaves it that is killed between the manifest and the tidying
-    assert {row.state for row in rows_of(Storage(str(run)))} == {"finished"}
-
-
-def test_discarding_what_is_not_there_changes_nothing(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shutil.rmtree(run / "ledger/tokens")
-    assert discard_main(["clean", "tokenize", "--workdir", str(run)]) == 3
-    assert "tokens is missing or not finished" in capsys.readouterr().err
-    assert list(run.glob("clean/part-*"))
 
 
 # An interrupted stage

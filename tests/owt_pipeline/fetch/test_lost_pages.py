@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from owt_pipeline.commands.datasets import discard
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
 from owt_pipeline.stages.fetch.stage import STAGE, Options
@@ -70,14 +69,6 @@ def test_a_lost_manifest_of_fetched_pages_is_an_error_and_not_a_new_crawl(
         fetch(web.runtime, web.server)
     assert web.asked == before
     assert len(responses(web.runtime, fetch(web.runtime, web.server, refetch=True))) == len(HOSTS)
-
-
-def test_discarded_pages_are_not_fetched_again(web: Web) -> None:
-    before = Counter(web.asked)
-    assert discard(web.runtime.workdir, "pages") > 0
-    assert not list(web.folder.glob("warc/*"))
-    fetch(web.runtime, web.server)
-    assert web.asked == before
 
 
 def test_pages_from_archives_can_be_made_again_and_others_cannot() -> None:

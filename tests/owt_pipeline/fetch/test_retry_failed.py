@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.stages.fetch.retried import Outcomes
 from schemas.manifest import Manifest
@@ -163,19 +162,6 @@ def test_a_killed_retry_continues_also_without_the_flag(
     after = records(runtime, second)
     assert len(before) == 9
     assert before == {url_id: after[url_id] for url_id in before}
-
-
-def test_pages_that_were_discarded_cannot_be_retried(
-    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
-) -> None:
-    from owt_pipeline.cli import main
-
-    web = Web(serve)
-    runtime = write_urls(web.urls, num_shards=1)
-    fetch(runtime, web.server, retries=0, silence_timeout=0.5)
-    assert main(["discard", "fetch", "--workdir", runtime.workdir.uri]) == 0
-    with pytest.raises(UserError, match="was discarded, and its pages are needed"):
-        fetch(runtime, web.server, retry_failed=True)
 
 
 def test_a_failed_archive_is_the_reason_and_is_retried(

@@ -1,4 +1,4 @@
-"""`owt ls` and `owt discard`: list the datasets of a run, and remove their files."""
+"""`owt ls`: list the datasets of a run."""
 
 from __future__ import annotations
 
@@ -14,20 +14,11 @@ from owt_pipeline.command_line import Command, CommandParser, aligned
 from owt_pipeline.commands.estimate import duration, size
 from owt_pipeline.engine.phases import read_log
 from owt_pipeline.errors import UserError
-from owt_pipeline.ledger.bases import dependents_of, folders_of_chain, out_of_date
+from owt_pipeline.ledger.bases import folders_of_chain, out_of_date
 from owt_pipeline.ledger.commit import Listing
-from owt_pipeline.ledger.dataset import (
-    CONTENT,
-    DatasetReader,
-    is_discarded,
-    mark_discarded,
-    read_manifest,
-    remedy,
-    require_manifest,
-    require_run,
-)
+from owt_pipeline.ledger.dataset import DatasetReader, read_manifest, require_run
 from owt_pipeline.storage.folder import Storage
-from owt_pipeline.storage.lease import hold, running
+from owt_pipeline.storage.lease import running
 from schemas import DATASETS
 
 
@@ -38,7 +29,7 @@ class Row:
     Attributes:
       stage: its name; `import` where text was imported.
       dataset: the folder that it writes.
-      state: `finished`, `interrupted`, `running`, `discarded` or `-` for one that has not started.
+      state: `finished`, `interrupted`, `running` or `-` for one that has not started.
       rows: rows that left it, None before it is finished.
       rejected: rows that it rejected.
       bytes: of all its files.
@@ -79,7 +70,7 @@ def rows_of(workdir: Storage) -> Iterator[Row]:
         yield Row(
             stage,
             name,
-            state if work else "discarded" if is_discarded(workdir, name) else "finished",
+            state if work else "finished",
             manifest.counts.left if name in DATASETS else None,
             sum(manifest.counts.rejected.values()),
             manifest.total_bytes,
@@ -109,7 +100,7 @@ def months_of(workdir: Storage) -> list[dict[str, Any]]:
     months = []
     for run in [*folders_of_chain(workdir), workdir]:
         found = {row.dataset: row for row in rows_of(run)}
-        states = {row.state for row in found.values()} - {"discarded"}
+        states = {row.state for row in found.values()}
         unfinished = [name for name in ("running", "interrupted") if name in states]
         made = "finished" if found["corpus"].state != "-" else "no corpus/ yet"
         state: str = "missing" if states == {"-"} else unfinished[0] if unfinished else made
@@ -136,7 +127,7 @@ def chain_table(months: Sequence[dict[str, Any]]) -> str:
     return "\n".join(aligned(cells, left=(0, 5)))
 
 
-def _ls_flags(parser: CommandParser) -> None:
+def _flags(parser: CommandParser) -> None:
     """List the stages of a run: what each has written, how much, and when it finished.
 
     examples:
@@ -179,59 +170,4 @@ def _local(moment: str) -> str:
     return datetime.datetime.fromisoformat(moment).astimezone().strftime("%Y-%m-%d %H:%M") if moment else ""
 
 
-_DATASET_OF = {dataset.stage: name for name, dataset in DATASETS.items()} | {"import": "documents"}
-
-
-def discard(workdir: Storage, dataset: str) -> int:
-    """Remove a finished dataset's rows, and its WARC files; returns the bytes removed.
-
-    Its manifest and rejects stay, so that what was made from it remains finished and every id is accounted for. The
-    dataset is marked first: if the command is killed, run it again and it continues.
-    """
-    reader = DatasetReader(workdir, require_manifest(workdir, dataset))
-    mark_discarded(workdir, dataset, True)
-    removed = 0
-    for file in (file for kind in CONTENT for file in reader.files(kind)):
-        if workdir.exists(file.path):
-            workdir.delete(file.path)
-            removed += file.bytes
-    return removed
-
-
-def _discard_flags(parser: CommandParser) -> None:
-    """Remove the files of finished stages, such as pages after a takedown, or to free disk space.
-    Stages made from them stay finished. A stage that has to run again and needs them says so.
-
-    examples:
-      owt discard fetch extract --workdir runs/2013
-      owt discard extract --undo --workdir runs/2013    # the next run makes it again
-    """
-    parser.add_argument("stages", nargs="+", choices=tuple(_DATASET_OF), metavar="STAGE", help=", ".join(_DATASET_OF))
-    parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run")
-    parser.add_argument("--undo", action="store_true", help="let the next run make the files again")
-
-
-def _discard(arguments: argparse.Namespace) -> int:
-    workdir = Storage(arguments.workdir)
-    require_run(workdir)
-    datasets = [_DATASET_OF[stage] for stage in arguments.stages]
-    if (dependents := dependents_of(workdir)) and not arguments.undo:
-        names = ", ".join(map(str, dependents))
-        print(f"{names} build on {workdir}: a stage there that needs these files again will fail", file=sys.stderr)
-    with hold(workdir):
-        for dataset in datasets:
-            require_manifest(workdir, dataset)  # all of them, before anything is removed
-        for dataset in datasets:
-            if not arguments.undo:
-                print(f"{dataset}/: {discard(workdir, dataset):,} bytes removed")
-            elif is_discarded(workdir, dataset):
-                mark_discarded(workdir, dataset, False)
-                print(f"{dataset}/: {remedy(workdir, require_manifest(workdir, dataset))} makes it again")
-            else:
-                print(f"{dataset}/ was not discarded")
-    return 0
-
-
-main = Command("owt ls", _ls_flags, _list)
-
-discard_main = Command("owt discard", _discard_flags, _discard)
+main = Command("owt ls", _flags, _list)
