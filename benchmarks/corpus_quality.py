@@ -134,7 +134,7 @@ def make_datatrove(folder: Path, workdir: Path) -> None:
                     out.write(json.dumps({"url": row["metadata"]["url"], "text": row["text"]}) + "\n")
         part.rename(texts)
     owt("import", texts, "--workdir", workdir)
-    owt("clean", "--workdir", workdir, "--unaltered", "--min_tokens", "0", "--languages", "all")
+    owt("clean", "--workdir", workdir, "--no_fix_text", "--min_tokens", "0", "--languages", "all")
     for stage in ("dedupe", "export", "tokenize"):
         owt(stage, "--workdir", workdir, *(tokenizing(folder)[2:] if stage == "tokenize" else []))
 

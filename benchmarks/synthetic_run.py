@@ -116,6 +116,8 @@ def _rows(schema: pa.Schema, shard: _Shard, chosen: np.ndarray, texts: pa.Array)
         "host": pc.struct_field(pc.extract_regex(url, r"^https://(?P<host>[^/]*)"), "host"),
         "text": text,
         "n_words": pc.add(pc.count_substring(text, " "), 1),
+        "n_chars": pc.utf8_length(text),
+        "n_bytes": pc.binary_length(text),
         "language": pa.repeat("en", rows),
         "score": rng.pareto(0.8, rows).astype(np.int32) + 3,
         "created_utc": rng.integers(*_YEARS, rows),

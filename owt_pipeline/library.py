@@ -148,7 +148,7 @@ class Cleaned:
       masked: number of addresses replaced (`mask_addresses`).
       language: the detected one, as an ISO 639-1 code if it has one; "" if the text was rejected before detection.
       language_score: confidence in the language, from 0 to 1.
-      signals: measurements by name: `words`, `language_score`, and `FILTER.SIGNAL` for each filter.
+      signals: what each filter measures, `signals[FILTER][SIGNAL]`; empty if the text was rejected before.
       reason: why the stage would reject it (`too_short`, `wrong_language`, ...); None if it would keep it.
       detail: the limit that it breaks, in words.
     """
@@ -158,7 +158,7 @@ class Cleaned:
     masked: int
     language: str
     language_score: float
-    signals: Mapping[str, float]
+    signals: Mapping[str, Mapping[str, float]]
     reason: Reason | None
     detail: str
 
@@ -169,7 +169,7 @@ def clean(text: str, **options: Any) -> Cleaned:
     Args:
       text: the text.
       **options: those of the stage, by its names (`owt clean --help`): `min_tokens=128`, `languages=("en",)`,
-        `filters=("gopher_quality", "c4", ...)`, `measured_share`, ...
+        `filters=("gopher_quality", "c4", ...)`, `gopher_quality={"max_word_length": 12}`, ...
 
     Raises TypeError for anything but a str, ValueError for unknown options. For many texts, use a `Cleaner`.
     """

@@ -80,7 +80,7 @@ class CleanText(beam.PTransform):
         "n_words": int,
         "language": str,
         "language_score": float,
-        "signals": Mapping[str, float],
+        "signals": Mapping[str, Mapping[str, float]],
     }
 
     def __init__(self, text_field: str = "text", **options: Any):

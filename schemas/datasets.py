@@ -78,10 +78,37 @@ _DOCUMENT = [
     *_POSTED,
 ]
 
+_SIGNALS = {
+    "gopher_repetition": [
+        *(f"duplicate_{what}" for what in ("paragraphs", "paragraph_chars", "lines", "line_chars")),
+        *(f"top_{n}_gram_chars" for n in (2, 3, 4)),
+        *(f"duplicate_{n}_gram_chars" for n in (5, 6, 7, 8, 9, 10)),
+    ],
+    "gopher_quality": [
+        *("words", "word_length", "hash_signs", "ellipses"),
+        *("bullet_lines", "ellipsis_lines", "alphabetic_words", "stop_words"),
+    ],
+    "c4": ["lorem_ipsum", "curly_brackets", "sentences"],
+    "fineweb": ["punctuated_lines", "short_lines", "repeated_line_chars", "new_lines"],
+}
+
+
+def _struct(names: list[str]) -> pa.StructType:
+    return pa.struct([pa.field(name, pa.float64()) for name in names])
+
+
 _CLEAN = [
     *_DOCUMENT,
     _field("language_score", pa.float32(), "confidence of the detected language, 0 to 1"),
     _field("n_words", pa.uint32(), "words of the text, split at white space"),
+    _field("n_chars", pa.uint32(), "characters of the text"),
+    _field("n_bytes", pa.uint32(), "bytes of the text in UTF-8"),
+    _field(
+        "signals",
+        pa.struct([pa.field(name, _struct(signals)) for name, signals in _SIGNALS.items()]),
+        "what each filter measures: max_X and min_X of [clean.FILTER] limit signals.FILTER.X",
+        nullable=True,
+    ),
 ]
 
 REJECTS = pa.schema(

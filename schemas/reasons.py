@@ -80,8 +80,6 @@ class Reason(str, Enum):
     # clean
     WRONG_LANGUAGE = "wrong_language", "clean", "the detected language is not one of those to keep"
     TOO_SHORT = "too_short", "clean", "fewer tokens than the minimum"
-    TOO_LONG = "too_long", "clean", "more tokens than the maximum"
-    BOILERPLATE = "boilerplate", "clean", "not the article: a cookie wall, a login, a check for robots, a missing page"
     GOPHER_QUALITY = "gopher_quality", "clean", "breaks one of Gopher's rules for quality"
     GOPHER_REPETITION = "gopher_repetition", "clean", "breaks one of Gopher's rules against repetition"
     C4 = "c4", "clean", "breaks one of C4's rules"

@@ -50,7 +50,8 @@ def option(
     """A field of an options dataclass.
 
     Args:
-      default: the value where none is given; without it the option is required.
+      default: the value where none is given; without it the option is required. A frozen dataclass of options
+        makes the option a table of its own.
       help: one line for `--help` and the reference.
       choices: the strings allowed (for each item, in a tuple).
       minimum: the smallest number allowed, included.
@@ -91,7 +92,12 @@ def from_table(cls: type[T], table: Mapping[str, Any], where: str, flags: Mappin
         if key not in fields:
             raise SettingsError(f"{where}: unknown key '{key}'{did_you_mean(key, fields)}")
     kinds = _types_of(cls)  # type: ignore[arg-type]
-    values = {key: _checked(fields[key], kinds[key], value, f"{where}: {key}") for key, value in table.items()}
+    values = {
+        key: _inner(kinds[key], value, where, key)
+        if dataclasses.is_dataclass(kinds[key])
+        else _checked(fields[key], kinds[key], value, f"{where}: {key}")
+        for key, value in table.items()
+    }
     for flag, value in (flags or {}).items():
         key = flag.rpartition(".")[2]
         values[key] = _checked(fields[key], kinds[key], value, f"--{flag}")
@@ -99,6 +105,16 @@ def from_table(cls: type[T], table: Mapping[str, Any], where: str, flags: Mappin
         if name not in values and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
             raise SettingsError(f"{where}: {name} is required: {f.metadata.get('help', '')}")
     return cls(**values)
+
+
+def _inner(cls: Any, value: Any, where: str, key: str) -> Any:
+    """The table `key` of the table `where`."""
+    if isinstance(value, cls):
+        return value
+    place = f"{where[:-1]}.{key}]" if where.endswith("]") else f"{where}.{key}"
+    if not isinstance(value, Mapping):
+        raise SettingsError(f"{place}: {value!r} is not a table, such as {{{next(iter(_types_of(cls)))} = 1}}")
+    return from_table(cls, value, place)
 
 
 def add_flags(
@@ -166,11 +182,20 @@ def _short_spellings(names: Iterable[str]) -> list[str]:
     return [name for name in names if "." not in name or f"--{name.rpartition('.')[2]}" not in names]
 
 
+def tables_of(cls: type) -> dict[str, type]:
+    """The fields of `cls` that are tables of their own."""
+    return {
+        name: kind for name, kind in _types_of(cls).items() if isinstance(kind, type) and dataclasses.is_dataclass(kind)
+    }
+
+
 def describe(cls: type) -> list[tuple[str, str, str, str]]:
-    """(name, type, default, help) of each field of `cls`, for the reference and `owt init`."""
+    """(name, type, default, help) of each field of `cls` but those of `tables_of`, for the reference and `owt init`."""
     kinds = _types_of(cls)
     rows = []
     for f in dataclasses.fields(cls):
+        if dataclasses.is_dataclass(kinds[f.name]):
+            continue
         default = "required" if f.default is dataclasses.MISSING else to_toml(f.default)
         rows.append((f.name, _expected(f, kinds[f.name]), default, f.metadata.get("help", "")))
     return rows
@@ -182,6 +207,8 @@ def to_toml(value: Any) -> str:
         return '""'
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name} = {to_toml(item)}" for name, item in value.items()) + "}"
     if isinstance(value, (tuple, list)):
         return "[" + ", ".join(to_toml(item) for item in value) + "]"
     if isinstance(value, str):
@@ -352,6 +379,8 @@ def _shown(value: Any) -> str:
 
 
 def _as_json(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return shaping_options(value)
     return list(value) if isinstance(value, tuple) else value
 
 

@@ -350,24 +350,9 @@ class Dropped(Figures):
     documents: Annotated[list[DroppedDocument], _is("documents as extracted")]
 
 
-class Signal(Figures):
-    signal: Annotated[str, _is("FILTER.SIGNAL, words or language_score")]
-    filter: Annotated[str | None, _is("filter that the signal belongs to")]
-    on: Annotated[bool, _is("whether this filter is on")]
-    measured_share: Annotated[float, _is("share of documents measured: all if the filter is on, else a sample")]
-    minimum: Annotated[float | None, _is("lower limit, included; null for none")]
-    maximum: Annotated[float | None, _is("upper limit, included; null for none")]
-    edges: Annotated[list[float], _is("edges between the bins")]
-    kept: Annotated[list[int], _is("documents kept, by bin")]
-    dropped: Annotated[list[int], _is("documents that clean rejects for any reason, by bin")]
-    outside: Annotated[int, _is("documents kept though beyond a limit, which the filter would remove")]
-    outside_share: Annotated[Share, _is("outside / documents kept and measured")]
-
-
 class Filters(Figures):
     lost: Annotated[list[Lost], _is("lost documents, by reason")]
     dropped: Annotated[list[Dropped], _is("random documents that clean dropped, by filter")]
-    signals: Annotated[list[Signal], _is("histograms of signals; bin k is from edges[k - 1] to under edges[k]")]
 
 
 class LengthNextTo(Figures):

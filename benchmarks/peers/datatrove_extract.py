@@ -1,4 +1,4 @@
-"""datatrove's reader and extractor over a WARC file: the texts that `filters.py` judges too.
+"""datatrove's reader and extractor over a WARC file: the texts that `clean.py` judges too.
 
     .venv-peers/bin/python benchmarks/peers/datatrove_extract.py PAGES.warc.gz
 

@@ -1,4 +1,4 @@
-"""Decisions of the published filters: the peers of `filters.py`.
+"""Decisions of the published filters: the peers of `clean.py`.
 
     .venv-peers/bin/python benchmarks/peers/published_filters.py TEXTS.json
 

@@ -10,7 +10,7 @@ import re
 from owt_pipeline.command_line import Command, CommandParser
 from owt_pipeline.errors import UsageError, UserError
 from owt_pipeline.stages import ORDER, load
-from schemas.settings import describe, did_you_mean
+from schemas.settings import describe, did_you_mean, tables_of
 
 _LINE = re.compile(r"^(\w+) = (.*?)\s+# (.*)$")
 
@@ -34,9 +34,12 @@ def commented_config(preset: str | None = None) -> str:
         "# processes for CPU-bound work; by default, this machine's cores",
         "# workers = 8",
     ]
+    tables = {name: load(name).options for name in ORDER}
     for name in ORDER:
+        tables |= {f"{name}.{inner}": cls for inner, cls in tables_of(tables[name]).items()}
+    for name in sorted(tables, key=lambda name: ORDER.index(name.partition(".")[0])):
         lines += ["", f"[{name}]"]
-        for option, kind, default, help_text in describe(load(name).options):
+        for option, kind, default, help_text in describe(tables[name]):
             lines.append(f"# {help_text} ({kind})")
             if option in values.get(name, {}):
                 value, source = values[name][option]

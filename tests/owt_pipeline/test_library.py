@@ -163,12 +163,12 @@ def test_clean_says_what_the_stage_says() -> None:
         "Das ist ein deutscher Text, der lang genug ist. " * 30,
         "same words " * 300,
     ]
-    options = {"filters": ("gopher_repetition",), "measured_share": 1.0}
+    options = {"filters": ("gopher_repetition",)}
     cleaner = owt.Cleaner(**options)
     results = [cleaner(text) for text in texts]
     assert [r.reason for r in results] == [None, "too_short", "wrong_language", "gopher_repetition"]
     assert results[3].detail
-    assert results[0].signals["gopher_quality.stop_words"] >= 2
+    assert results[0].signals["gopher_quality"]["stop_words"] >= 2
     empty = DATASETS["documents"].schema.empty_table().to_pandas().reindex(range(len(texts)))
     empty["text"], empty["url_id"] = texts, range(len(texts))
     empty["subreddits"] = [[] for _ in texts]

@@ -86,7 +86,6 @@ def test_the_report_says_what_duckdb_counts(run: Path, testdata: Path) -> None:
         figures.test_removals_show_both_texts_and_where_they_differ,
         figures.test_pages_by_domain_and_by_age_are_those_of_the_rows,
         figures.test_what_the_filters_took_is_what_the_texts_hold,
-        figures.test_signals_are_histograms_of_the_texts,
     ):
         check(stats, sql)
     lines = map(str.split, (testdata / "lists/webtext-top-domains.txt").read_text().splitlines())

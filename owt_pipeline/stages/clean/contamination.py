@@ -30,8 +30,11 @@ _WORD = re.compile(r"\w+")
 _JSON = re.compile(r"\.(jsonl|ndjson|json)(\.\w+)?$", re.IGNORECASE)
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
+N = 13
+"""Words in an n-gram."""
 
-def shared_n_gram(text: str, n_grams: np.ndarray, n: int) -> str | None:
+
+def shared_n_gram(text: str, n_grams: np.ndarray, n: int = N) -> str | None:
     """The words of the first n-gram of `text` that is in `n_grams`; None if there is none."""
     words = _words(text)
     keys = _keys(words, n)
@@ -52,17 +55,15 @@ class EvaluationSets:
     Attributes:
       uris: the files.
       digests: the SHA-256 of each.
-      n: words in an n-gram.
     """
 
     uris: tuple[str, ...]
     digests: tuple[str, ...]
-    n: int
 
 
-def evaluation_sets(uris: Sequence[str], n: int) -> EvaluationSets:
+def evaluation_sets(uris: Sequence[str]) -> EvaluationSets:
     """The sets in the files `uris`; raises UserError or OSError for an unreadable file."""
-    return EvaluationSets(tuple(uris), tuple(hashlib.sha256(_read(uri)).hexdigest() for uri in uris), n)
+    return EvaluationSets(tuple(uris), tuple(hashlib.sha256(_read(uri)).hexdigest() for uri in uris))
 
 
 @functools.lru_cache(maxsize=1)  # a process reads the evaluation sets once
@@ -72,7 +73,7 @@ def n_grams_of(sets: EvaluationSets) -> np.ndarray:
     A file is JSON, JSON Lines or Parquet, in which every string is a text, or plain text (UTF-8), in which every line
     is one. It may be compressed with gzip, bzip2, xz or zstd. Raises UserError for an unreadable file.
     """
-    keys = [_keys(_words(text), sets.n) for uri in sets.uris for text in texts_of(uri)]
+    keys = [_keys(_words(text)) for uri in sets.uris for text in texts_of(uri)]
     return np.unique(np.concatenate(keys)) if keys else np.empty(0, np.uint64)
 
 
@@ -137,7 +138,7 @@ def _words(text: str) -> list[str]:
     return _WORD.findall(unicodedata.normalize("NFC", text).lower())
 
 
-def _keys(words: Iterable[str], n: int) -> np.ndarray:
+def _keys(words: Iterable[str], n: int = N) -> np.ndarray:
     """A 64-bit hash of each n-gram of `words`, in order."""
     hashes = np.fromiter((_hash(word) for word in words), np.uint64)
     if len(hashes) < n:

@@ -1,49 +1,109 @@
-"""Filters by published rules: pure functions that measure a text and name the limit it breaks."""
+"""Filters by published rules: pure functions that measure a text. Thresholds are settings (`options.py`).
+
+Every document is measured by every filter, whether it is on or not: the signals are a column of `clean/`.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import string
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from importlib import resources
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from owt_pipeline.stages.clean.judgement import Filter, Judgement, Limit, TextView, by_limits
-from schemas import Reason
-
-REPETITION_LIMITS = {  # shares of paragraphs and lines that repeat an earlier one, and of characters
-    "duplicate_paragraphs": Limit(maximum=0.3),
-    "duplicate_paragraph_chars": Limit(maximum=0.2),
-    "duplicate_lines": Limit(maximum=0.3),
-    "duplicate_line_chars": Limit(maximum=0.2),
-    **{f"top_{n}_gram_chars": Limit(maximum=most) for n, most in {2: 0.20, 3: 0.18, 4: 0.16}.items()},
-    **{
-        f"duplicate_{n}_gram_chars": Limit(maximum=most)
-        for n, most in {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}.items()
-    },
-}
+Signals = Mapping[str, float]
+"""A filter's measures of a text, by name."""
 
 
-def gopher_repetition(view: TextView) -> Judgement:
-    """Rejects text that repeats itself.
+def first_broken(signals: Signals, limits: Any) -> str | None:
+    """What was found and what is allowed, for the first threshold that a text breaks; None if it passes.
 
-    Gopher's repetition rules: Rae et al., "Scaling Language Models", 2021 (arXiv 2112.11446), table A1. Characters are
-    counted as in datatrove: with spaces for the most frequent n-gram; without spaces for repeated n-grams, where each
-    repetition after the first counts, without overlap.
+    `limits` is a dataclass of `options.py`: its field `max_X` or `min_X` limits the signal X; the limit itself passes.
+    """
+    for field in dataclasses.fields(limits):
+        side, _, name = field.name.partition("_")
+        value, limit = signals[name], getattr(limits, field.name)
+        if value > limit if side == "max" else value < limit:
+            shown = f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
+            return f"{name} is {shown}, {'more' if side == 'max' else 'less'} than {limit:,g}"
+    return None
+
+
+# Words approximately as split by spaCy's English tokenizer, which datatrove and so FineWeb used. Punctuation marks are
+# words of their own, except where spaCy keeps them in a word: `/etc`, `--help`, `GLP-1`, `03/04`, `U.S.`
+_WITHIN = r"[.@&$\\+*~^|‑(\[{]|[/:=,–—](?=\d)|(?<=[^\W\d_])-(?=\d)|(?<=\d)[-–—](?=[^\W\d_])"
+_PART = r"[^\W_]+(?:_+[^\W_]+)*"  # an underscore at either end is a word of its own
+_TOKEN = rf"{_PART}(?:(?:{_WITHIN}){_PART})*(?:://\S*[\w/]|(?<=\.[A-Za-z])\.)?"
+_NUMBER_BEFORE_UNIT = r"\d+(?:[.,]\d+)*(?=(?:[kcmn]?m|[km]?g|lb|oz|[kKMGT][bB]?)\b)"
+_WORD = re.compile(
+    rf"{_NUMBER_BEFORE_UNIT}|{_TOKEN}|(?<=\w)['’]\w+|(?<![\w/.\\@~|-])(?!\.\.)[-/.\\@~|]+{_TOKEN}|\.\.+|--+|[^\w\s]|_"
+)
+_LETTER_OR_DIGIT = re.compile(r"[^\W_]")
+_PARAGRAPH = re.compile(r"\n{2,}")
+_LINE = re.compile(r"\n+")
+
+
+class TextView:
+    """A text with its words, lines and paragraphs.
+
+    Attributes:
+      text: the text.
+      words: its words; punctuation marks are words of their own.
+      distinct_words: count of each word, in the order of first occurrence.
+      spaced_words: count of each word separated by white space that contains a letter or a digit, with punctuation.
+      n_words: the total of `spaced_words`.
+      lines: its non-empty lines.
+      paragraphs: its blocks of text separated by empty lines.
+    """
+
+    def __init__(self, text: str):
+        self.text = text
+
+    @cached_property
+    def words(self) -> list[str]:
+        return _WORD.findall(self.text)
+
+    @cached_property
+    def distinct_words(self) -> Counter[str]:
+        return Counter(self.words)
+
+    @cached_property
+    def spaced_words(self) -> Counter[str]:
+        return Counter({word: n for word, n in Counter(self.text.split()).items() if _LETTER_OR_DIGIT.search(word)})
+
+    @cached_property
+    def n_words(self) -> int:
+        return self.spaced_words.total()
+
+    @cached_property
+    def lines(self) -> list[str]:
+        return _LINE.split(self.text)
+
+    @cached_property
+    def paragraphs(self) -> list[str]:
+        return _PARAGRAPH.split(self.text.strip())
+
+
+def gopher_repetition(view: TextView) -> Signals:
+    """How much a text repeats itself, by Gopher's rules.
+
+    Characters are counted as in datatrove: with spaces for the most frequent n-gram; without spaces for repeated
+    n-grams, where each repetition after the first counts, without overlap.
     """
     size = max(1, len(view.text))
     paragraphs, paragraph_chars = repeated(view.paragraphs)
     lines, line_chars = repeated(view.lines)
-    signals = {
+    return {
         "duplicate_paragraphs": paragraphs / len(view.paragraphs),
         "duplicate_paragraph_chars": paragraph_chars / size,
         "duplicate_lines": lines / len(view.lines),
         "duplicate_line_chars": line_chars / size,
         **{name: chars / size for name, chars in _n_gram_chars(view).items()},
     }
-    return by_limits(signals, REPETITION_LIMITS)
 
 
 def repeated(items: Sequence[str]) -> tuple[int, int]:
@@ -67,7 +127,7 @@ def _n_gram_chars(view: TextView) -> dict[str, int]:
     An n-gram is represented by the number of its (n-1)-gram and that of its last word. Each step keeps only the places
     of n-grams that occur more than once, since longer repeated n-grams start at these; soon few remain.
     """
-    found = {name: 0 for name in REPETITION_LIMITS if "gram" in name}
+    found = {f"{'top' if n < 5 else 'duplicate'}_{n}_gram_chars": 0 for n in range(2, 11)}
     words = view.words
     numbers = dict(zip(view.distinct_words, range(len(view.distinct_words)), strict=True))
     ids = np.fromiter(map(numbers.__getitem__, words), np.int64, len(words))
@@ -112,33 +172,22 @@ def _repeated_chars(places: list[int], groups: list[int], n: int, ends: np.ndarr
 STOP_WORDS = frozenset("the be to of and that have with".split())
 _PUNCTUATION = string.punctuation + "“”„‘’‚«»…–—"
 
-QUALITY_LIMITS = {
-    "words": Limit(50, 100_000),
-    "mean_word_length": Limit(3, 10),  # characters
-    "hash_signs": Limit(maximum=0.1),  # per word
-    "ellipses": Limit(maximum=0.1),  # per word
-    "bullet_lines": Limit(maximum=0.9),  # share of lines that start with a bullet
-    "ellipsis_lines": Limit(maximum=0.3),  # share of lines that end with an ellipsis
-    "alphabetic_words": Limit(minimum=0.8),  # share of words that contain a letter
-    "stop_words": Limit(minimum=2),  # distinct
-}
 
+def gopher_quality(view: TextView) -> Signals:
+    """Whether a text looks like prose, by Gopher's rules.
 
-def gopher_quality(view: TextView) -> Judgement:
-    """Rejects text that does not look like prose.
-
-    Gopher's quality rules: Rae et al., 2021, appendix A.1.1. The paper does not define a word. Here words are separated
-    by white space and contain a letter or a digit; Dolma and NeMo Curator split at white space, too. datatrove counts
-    spaCy's tokens, each punctuation mark being one, so that good articles with footnotes, prices or code have too few
-    words with a letter (counts: `docs/benchmarks/figures.md`). Other open points follow datatrove: an ellipsis may
-    be three points, a bullet may be a hyphen, and stop words are in lower case.
+    The paper does not define a word. Here words are separated by white space and contain a letter or a digit; Dolma and
+    NeMo Curator split at white space, too. datatrove counts spaCy's tokens, each punctuation mark being one, so that
+    good articles with footnotes, prices or code have too few words with a letter (counts:
+    `docs/benchmarks/figures.md`). Other open points follow datatrove: an ellipsis may be three points, a bullet may be
+    a hyphen, and stop words are in lower case.
     """
     text, words = view.text, view.spaced_words
     lines = text.splitlines()
     n_words, n_lines = max(1, view.n_words), max(1, len(lines))
-    signals = {
+    return {
         "words": view.n_words,
-        "mean_word_length": sum(len(word) * count for word, count in words.items()) / n_words,
+        "word_length": sum(len(word) * count for word, count in words.items()) / n_words,
         "hash_signs": text.count("#") / n_words,
         "ellipses": (text.count("...") + text.count("…")) / n_words,
         "bullet_lines": sum(line.lstrip().startswith(("•", "-")) for line in lines) / n_lines,
@@ -146,14 +195,8 @@ def gopher_quality(view: TextView) -> Judgement:
         "alphabetic_words": sum(count for word, count in words.items() if any(map(str.isalpha, word))) / n_words,
         "stop_words": len(STOP_WORDS.intersection(word.strip(_PUNCTUATION) for word in words)),
     }
-    return by_limits(signals, QUALITY_LIMITS)
 
 
-C4_LIMITS = {
-    "lorem_ipsum": Limit(maximum=0),  # lines
-    "curly_brackets": Limit(maximum=0),  # lines
-    "sentences": Limit(minimum=3),
-}
 MIN_LINE_WORDS = 5
 MAX_WORD_CHARS = 1000
 _CITATION = re.compile(r"\[\d*]|\[edit]|\[citation needed]")
@@ -171,8 +214,8 @@ _ABBREVIATIONS = frozenset(
 _LONGEST_ABBREVIATION = 8  # characters, including a preceding quote or bracket
 
 
-def c4(view: TextView) -> Judgement:
-    """Keeps only lines that end like sentences; rejects the text if they do not make a page of natural language.
+def c4_lines(view: TextView) -> tuple[Signals, str]:
+    """Whether the lines that end like sentences make a page of natural language, and these lines.
 
     C4's rules: Raffel et al., JMLR 2020, section 2.2, as implemented by the code that made C4: `clean_page` in
     TensorFlow Datasets' `c4_utils.py`. Where the paper differs (5 sentences per page, 3 words per line), we follow the
@@ -190,12 +233,14 @@ def c4(view: TextView) -> Judgement:
         curly_brackets += "{" in line
         if not any(phrase in lowered for phrase in _POLICY):
             lines.append(line)
-    signals = {
-        "lorem_ipsum": lorem_ipsum,
-        "curly_brackets": curly_brackets,
-        "sentences": sum(map(_count_sentences, lines)),
-    }
-    return replace(by_limits(signals, C4_LIMITS), kept="\n".join(lines).strip())
+    sentences = sum(map(_count_sentences, lines))
+    signals = {"lorem_ipsum": lorem_ipsum, "curly_brackets": curly_brackets, "sentences": sentences}
+    return signals, "\n".join(lines).strip()
+
+
+def c4(view: TextView) -> Signals:
+    """The signals of `c4_lines`."""
+    return c4_lines(view)[0]
 
 
 def _without_citations(line: str) -> str:
@@ -222,12 +267,6 @@ def _ends_sentence(line: str, found: re.Match[str]) -> bool:
     return word not in _ABBREVIATIONS and not (len(word) == 1 and word.isalpha())
 
 
-FINEWEB_LIMITS = {
-    "punctuated_lines": Limit(minimum=0.12),  # share of lines that end a sentence
-    "short_lines": Limit(maximum=0.67),  # share of lines of SHORT_LINE characters or fewer
-    "repeated_line_chars": Limit(maximum=0.01),  # share of characters, new lines left out
-    "new_lines": Limit(maximum=0.3),  # per word
-}
 SHORT_LINE = 30
 
 # Sentence-ending marks of all scripts: Unicode's property Sentence_Terminal within the basic plane.
@@ -240,72 +279,26 @@ _TERMINAL = re.compile(
 )
 
 
-def fineweb(view: TextView) -> Judgement:
-    """Rejects text whose lines look like a list, not like prose.
+def fineweb(view: TextView) -> Signals:
+    """Whether a text's lines look like prose, not like a list, by FineWeb's own rules.
 
-    FineWeb's own rules: Penedo et al., "The FineWeb Datasets", NeurIPS 2024 (arXiv 2406.17557), section 3.6. New lines
-    per word are counted as in datatrove, which made FineWeb.
+    New lines per word are counted as in datatrove, which made FineWeb.
     """
     lines = [line for line in view.lines if line and not line.isspace()]
     n_lines, new_lines = max(1, len(lines)), view.text.count("\n")
-    signals = {
+    return {
         "punctuated_lines": sum(_TERMINAL.match(line[-1]) is not None for line in lines) / n_lines,
         "short_lines": sum(len(line) <= SHORT_LINE for line in lines) / n_lines,
         "repeated_line_chars": repeated(lines)[1] / max(1, len(view.text) - new_lines),
         "new_lines": new_lines / max(1, len(view.words)),
     }
-    return by_limits(signals, FINEWEB_LIMITS)
 
 
-# Pages sent in place of the article: short texts with a sentence that only such pages have, or that begin by saying
-# that the page is missing. The phrases come from the systems that write these pages (Cloudflare, Akamai, PerimeterX,
-# WordPress, consent banners, paywalls).
-
-MAX_WORDS = 400
-"""Longer texts pass: they are articles that quote such a sentence."""
-
-_BEGINNING = 200  # characters in which a missing page says so
-_MAX_SHARE = 0.25  # least share of lines with such a phrase, unless it is at the beginning
-
-
-def _phrases() -> Iterator[tuple[str, re.Pattern[str]]]:
-    """(kind of page, pattern of its phrases) for each paragraph of `boilerplate.txt`."""
-    text = (resources.files("owt_pipeline.stages.clean") / "boilerplate.txt").read_text(encoding="utf-8")
-    for paragraph in text.split("\n\n"):
-        kind, *patterns = paragraph.splitlines()
-        yield kind, re.compile("|".join(patterns), re.IGNORECASE | re.MULTILINE)
-
-
-(_, _MISSING), *_SAYS = _phrases()  # the first kind matches at the beginning of a text, the others anywhere
-
-
-def boilerplate(view: TextView) -> Judgement:
-    """Rejects pages sent in place of an article, and names their kind."""
-    return Judgement({}, _in_place_of_an_article(view))
-
-
-def _in_place_of_an_article(view: TextView) -> str | None:
-    if view.text.count(" ") > 2 * MAX_WORDS or view.n_words > MAX_WORDS:
-        return None
-    view = TextView(view.text.replace("’", "'"))
-    text = view.text
-    beginning = text[:_BEGINNING]
-    if match := _MISSING.search(beginning):
-        return f"a missing page: {match[0]!r}"
-    for what, pattern in _SAYS:
-        if match := pattern.search(text):
-            lines = [line for line in view.lines if line.strip()]
-            saying = sum(pattern.search(line) is not None for line in lines)
-            if pattern.search(beginning) or saying > _MAX_SHARE * len(lines):
-                return f"{what}: {match[0]!r}"
-    return None
-
-
-FILTERS: dict[str, Filter] = {
-    "boilerplate": Filter(boilerplate, {}, Reason.BOILERPLATE),
-    "gopher_repetition": Filter(gopher_repetition, REPETITION_LIMITS, Reason.GOPHER_REPETITION),
-    "gopher_quality": Filter(gopher_quality, QUALITY_LIMITS, Reason.GOPHER_QUALITY),
-    "c4": Filter(c4, C4_LIMITS, Reason.C4),
-    "fineweb": Filter(fineweb, FINEWEB_LIMITS, Reason.FINEWEB),
+FILTERS: dict[str, Callable[[TextView], Signals]] = {
+    "gopher_repetition": gopher_repetition,
+    "gopher_quality": gopher_quality,
+    "c4": c4,
+    "fineweb": fineweb,
 }
-"""Filters by their names for `--filters`, in the order in which they are applied, which is FineWeb's."""
+"""Filters by their names for `--filters`, in the order in which they are applied, which is FineWeb's. A filter's name
+is also its reject reason, its table of thresholds (`[clean.NAME]`) and the field of its signals."""

@@ -28,10 +28,8 @@ def checked_sets(options: Options) -> EvaluationSets | None:
         raise UsageError(
             f"languages: {unknown[0]!r} is not a known language{did_you_mean(unknown[0], known_languages())}"
         )
-    changing = [name for name in ("mask_addresses", "uncurl_quotes") if getattr(options, name)]
-    changing += ["the filter c4"] if "c4" in options.filters else []
-    if options.unaltered and changing:
-        raise UsageError(f"unaltered keeps text as it is, but {changing[0]} changes it; turn one of them off")
+    if options.uncurl_quotes and not options.fix_text:
+        raise UsageError("uncurl_quotes changes text, but no_fix_text keeps it as it is; turn one of them off")
     if (sets := _evaluation_sets(options)) is not None:
         n_grams_of(sets)  # report an unreadable file here, not in a worker
     return sets
@@ -49,19 +47,19 @@ def _evaluation_sets(options: Options) -> EvaluationSets | None:
 
     if not options.decontaminate:
         return None
-    return evaluation_sets(expand_globs(options.decontaminate, "decontaminate"), options.decontaminate_words)
+    return evaluation_sets(expand_globs(options.decontaminate, "decontaminate"))
 
 
 class Clean(Stage):
-    """Repair each document's text, title, author and site name; reject documents in other languages, of the wrong
-    length, or failing a filter.
+    """Repair each document's text, title, author and site name; reject documents that are too short, in another
+    language, or fail a filter. Every document's signals are a column, so that you can choose thresholds afterwards.
     """
 
     name = "clean"
     inputs = ("documents",)
     output = "clean"
     options = Options
-    version = 8
+    version = 9
     libraries = ("ftfy", "py3langid", "tiktoken")
     steps = (Step(clean_shard, rows=rows_of_input, spread="batches"),)
     shard_local = True
@@ -82,12 +80,6 @@ class Clean(Stage):
             "owt_pipeline.stages.clean.documents:known_languages",
             "owt_pipeline.formats.encoding:tiktoken_encoding",
         )
-
-    def prepare(self, run: StageRun) -> None:
-        from owt_pipeline.stages.clean.documents import describe_signals
-
-        options: Options = run.options
-        run.properties["signals"] = describe_signals(options.filters, options.measured_share)
 
 
 STAGE = Clean()

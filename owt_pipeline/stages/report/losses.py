@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from itertools import pairwise
-from math import inf
 from typing import Any
 
 from owt_pipeline.formats.takedowns import Takedowns
@@ -62,31 +60,7 @@ def filters(
     return {
         "lost": [lost[stage, reason] for _, stage, reason in reasons if (stage, reason) in lost],
         "dropped": [row for row in dropped if row["documents"]],
-        "signals": _signals(readers["clean"].manifest) if "clean" in readers else [],
     }
-
-
-def _signals(clean: Manifest) -> list[dict[str, Any]]:
-    """The histograms of clean's signals, from its stats, whose names `owt_pipeline.stages.clean.documents` defines."""
-    rows = []
-    signals = dict(clean.properties.get("signals", {}))
-    if (least := clean.options.get("min_language_score")) and "language_score" in signals:
-        signals["language_score"] = {**signals["language_score"], "minimum": least}
-    for name, about in signals.items():
-        edges = [-inf, *about["edges"], inf]
-        kept, dropped = (
-            [clean.stats.get(f"signals.{name}.{outcome}.{k}", 0) for k in range(len(edges) - 1)]
-            for outcome in ("kept", "dropped")
-        )
-        if any(kept) or any(dropped):
-            # Each limit is an edge, or no value is between it and the next edge.
-            lower = -inf if about["minimum"] is None else about["minimum"]
-            upper = inf if about["maximum"] is None else about["maximum"]
-            bins = zip(kept, pairwise(edges), strict=True)
-            outside = sum(count for count, (low, high) in bins if high <= lower or low >= upper)
-            figures = {"outside": outside, "outside_share": share(outside, sum(kept)) or 0}
-            rows.append({"signal": name, **about, "kept": kept, "dropped": dropped, **figures})
-    return rows
 
 
 def duplicates(tables: Tables, readers: Mapping[str, DatasetReader]) -> dict[str, Any]:

@@ -140,7 +140,6 @@ def charts(stats: Stats) -> dict[str, Chart]:
         "scores": _scores(stats["scores"]),
         **{name: _histogram(stats["lengths"][name], name, "documents") for name in ("tokens", "words", "characters")},
         "occurrences": _occurrences(stats["tokens"]),
-        **{f"signal-{k}": _signal(row) for k, row in enumerate(stats["filters"]["signals"])},
         "sampler": _sampler(stats["sampler"]),
         "training": _training(stats["training"]),
     }
@@ -290,22 +289,6 @@ def _similarities(duplicates: Stats) -> Chart | None:
     )
     chart["series"].append({"name": "probability of being compared", "values": chances, "right": True})
     return chart
-
-
-def _signal(row: Stats) -> Chart:
-    """Histogram of a signal over documents kept and dropped, with its limits."""
-    edges = row["edges"]
-    used = [k for k in range(len(edges) + 1) if row["kept"][k] or row["dropped"][k]]
-    limits = {
-        f"{said} {row[key]:g}": _place(edges, row[key], key == "maximum")
-        for key, said in (("minimum", "at least"), ("maximum", "at most"))
-        if row[key] is not None
-    }
-    low, high = min([used[0], *limits.values()]), max([used[-1] + 1, *limits.values()])
-    labels = [_between(edges, k) for k in range(low, high)]
-    series = {outcome: row[outcome][low:high] for outcome in ("kept", "dropped") if any(row[outcome])}
-    marks = [{"at": at - low - 0.5, "name": name} for name, at in limits.items()]
-    return _chart(labels, series, "", "documents", stacked=True, marks=marks, small=True)
 
 
 def _place(edges: Sequence[float], limit: float, is_maximum: bool) -> int:

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 from collections import Counter
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
 from owt_pipeline.formats import encoding
-from owt_pipeline.stages.clean.documents import Document, clean_batch, clean_document, detect, length_problem
+from owt_pipeline.stages.clean.documents import Document, clean_batch, clean_document, detect, too_short
+from owt_pipeline.stages.clean.filters import FILTERS
 from owt_pipeline.stages.clean.options import Options
 from owt_pipeline.stages.clean.repair import mask, tidy
 from schemas import DATASETS, Reason
 
 SENTENCE = "The river ran past the old mill, and nobody in the village could say how long it had done so. "
 ENGLISH = SENTENCE * 10
-PY3LANGID = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
 FRENCH = "La rivière coulait devant le vieux moulin, et personne au village ne savait depuis combien de temps. " * 10
 
 
@@ -53,7 +54,6 @@ def test_a_kept_document_has_its_language_and_words() -> None:
 def test_reject_details_name_what_was_found() -> None:
     assert rejected("Too short to keep.") == (Reason.TOO_SHORT, "5 tokens, fewer than 128")
     assert rejected(" \n ", min_tokens=0) == (Reason.TOO_SHORT, "no text")
-    assert rejected(ENGLISH, max_tokens=150) == (Reason.TOO_LONG, "220 tokens, more than 150")
     assert rejected(FRENCH)[0] == Reason.WRONG_LANGUAGE
     assert rejected(FRENCH)[1].startswith("fr, confidence ")
     assert rejected(ENGLISH, filters=("gopher_repetition",))[0] == Reason.GOPHER_REPETITION
@@ -74,14 +74,11 @@ def test_lines_dropped_by_c4_are_missing_from_kept_text() -> None:
 @given(
     st.lists(st.one_of(st.text(max_size=6), st.sampled_from(["word", "naïve", "1234", "\n"])), max_size=40),
     st.integers(0, 60),
-    st.integers(0, 60),
 )
-def test_token_limits_are_exact(parts: list[str], minimum: int, maximum: int) -> None:
+def test_the_limit_on_tokens_is_exact(parts: list[str], minimum: int) -> None:
     text = " ".join(parts)
     (tokens,) = encoding.load("gpt2").count([text])
-    problem = length_problem(text, len(text.split()), minimum, maximum)
-    too_long = Reason.TOO_LONG if maximum and tokens > maximum else None
-    assert (problem and problem[0]) == (Reason.TOO_SHORT if tokens < minimum or not text else too_long)
+    assert (too_short(text, len(text.split()), minimum) is not None) == (tokens < minimum or not text)
 
 
 @given(st.text(alphabet=st.sampled_from("ab \t\n\r\f\xa0\u2003\u200b\xad\ufeff"), max_size=60))
@@ -90,12 +87,6 @@ def test_tidy_keeps_every_letter_and_is_idempotent(text: str) -> None:
     assert tidy(tidied) == tidied
     assert [char for char in tidied if char in "ab"] == [char for char in text if char in "ab"]
     assert "\n\n\n" not in tidied
-
-
-@given(st.text(max_size=700) | st.lists(st.sampled_from([SENTENCE, FRENCH, "日本語の文。", "\ud800"])).map("".join))
-def test_language_scores_equal_py3langid(text: str) -> None:
-    language, score = PY3LANGID.classify(text[:3000])
-    assert detect(text[:3000]) == (language, round(float(score), 3))
 
 
 def test_other_languages_are_detected_and_no_english_is_lost(testdata: Path) -> None:
@@ -162,7 +153,36 @@ def test_titles_and_names_are_repaired_and_masked_like_texts() -> None:
 
     assert cleaned() == ("Café & bar", "Jane, jane@x.org", None)
     assert cleaned(mask_addresses=True) == ("Café & bar", "Jane, email@example.com", None)
-    assert cleaned(unaltered=True) == (row["title"], row["author"], None)
+    assert cleaned(fix_text=False) == (row["title"], row["author"], None)
+
+
+def test_signals_are_a_column_that_gives_the_filters_decisions() -> None:
+    texts = [
+        ENGLISH,
+        "\n".join(ENGLISH.split(". ")),
+        ENGLISH + "{" * 9,
+        "- The to be of river.\n" * 40,
+        "word the of " * 60,
+    ]
+    rows = [{"url_id": n, "url": None, "text": text, "subreddits": []} for n, text in enumerate(texts)]
+    batch = pa.RecordBatch.from_pylist(rows, DATASETS["documents"].schema)
+    measured = pa.table(clean_batch(batch, Options(languages=("all",))).kept)
+    assert len(measured) == len(texts)
+    assert measured["n_chars"].to_pylist() == [len(text) for text in measured["text"].to_pylist()]
+    decisions = set()
+    for name in FILTERS:
+        limits = [
+            (f.name, getattr(getattr(Options(), name), f.name)) for f in dataclasses.fields(getattr(Options(), name))
+        ]
+        broken = " or ".join(
+            f"signals.{name}.{limit[4:]} {'>' if limit.startswith('max') else '<'} {value}" for limit, value in limits
+        )
+        asked = duckdb.sql(f"select url_id from measured where not ({broken}) order by 1").fetchall()
+        kept = clean_batch(batch, Options(languages=("all",), filters=(name,))).kept
+        assert kept is not None
+        assert [url_id for (url_id,) in asked] == kept["url_id"].to_pylist()
+        decisions |= {(name, len(asked) < len(texts))}
+    assert (name, True) in decisions
 
 
 def test_rows_do_not_depend_on_batch_size() -> None:

@@ -42,7 +42,7 @@ def test_documents_that_hold_text_of_an_evaluation_set_are_rejected(tmp_path: Pa
     else:
         pack = {".gz": gzip.compress, ".xz": lzma.compress}.get(path.suffix, bytes)
         path.write_bytes(pack(data))
-    options, sets = Options(), evaluation_sets([str(path)], 13)
+    options, sets = Options(), evaluation_sets([str(path)])
     leaked = clean_document(ENGLISH + question.upper().replace(",", " -"), options, sets)
     assert leaked.reason == Reason.CONTAMINATED
     assert leaked.detail == "which of the four travellers first saw the lights of the harbour on"
@@ -53,23 +53,23 @@ def test_documents_that_hold_text_of_an_evaluation_set_are_rejected(tmp_path: Pa
 def test_unreadable_evaluation_set_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "set.jsonl").write_text('{"a": "b"}\nnot json\n')
     with pytest.raises(UserError, match=r"set\.jsonl, line 2: not a JSON value"):
-        n_grams_of(evaluation_sets([str(tmp_path / "set.jsonl")], 13))
+        n_grams_of(evaluation_sets([str(tmp_path / "set.jsonl")]))
     (tmp_path / "set.txt.gz").write_bytes(gzip.compress(random.Random(0).randbytes(1000))[:-9])
     with pytest.raises(UserError, match=r"set\.txt\.gz: damaged or incomplete, gz: the file ends"):
-        n_grams_of(evaluation_sets([str(tmp_path / "set.txt.gz")], 13))
+        n_grams_of(evaluation_sets([str(tmp_path / "set.txt.gz")]))
     (tmp_path / "set.zip").write_bytes(b"PK\x03\x04\xff")
     with pytest.raises(UserError, match=r"set\.zip: neither JSON, Parquet nor plain text in UTF-8 \(byte 4\)"):
-        n_grams_of(evaluation_sets([str(tmp_path / "set.zip")], 13))
+        n_grams_of(evaluation_sets([str(tmp_path / "set.zip")]))
     (tmp_path / "set.parquet").write_bytes(b"PAR1 no more")
     with pytest.raises(UserError, match=r"set\.parquet: damaged Parquet file"):
-        n_grams_of(evaluation_sets([str(tmp_path / "set.parquet")], 13))
+        n_grams_of(evaluation_sets([str(tmp_path / "set.parquet")]))
 
 
 def test_composed_and_decomposed_letters_are_the_same(tmp_path: Path) -> None:
     question = "Où le garçon a-t-il caché la clé de la forêt après l'été passé à côté du château ?"
     (tmp_path / "set.txt").write_text(unicodedata.normalize("NFD", question))
-    sets = evaluation_sets([str(tmp_path / "set.txt")], 13)
-    assert shared_n_gram(unicodedata.normalize("NFC", question), n_grams_of(sets), 13) is not None
+    sets = evaluation_sets([str(tmp_path / "set.txt")])
+    assert shared_n_gram(unicodedata.normalize("NFC", question), n_grams_of(sets)) is not None
 
 
 def test_a_renamed_set_is_another_source(tmp_path: Path) -> None:

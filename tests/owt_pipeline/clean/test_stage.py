@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
-import math
 from functools import partial
 from pathlib import Path
 
@@ -15,13 +13,10 @@ from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UsageError, UserError
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader
-from owt_pipeline.stages.clean.documents import EDGES, LIMITS
-from owt_pipeline.stages.clean.filters import FILTERS
 from owt_pipeline.stages.clean.options import Options
 from owt_pipeline.stages.clean.stage import STAGE
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
-from schemas.manifest import Manifest
 from tests.owt_pipeline.making import write_dataset
 from tests.owt_pipeline.runs import snapshot
 
@@ -76,10 +71,10 @@ def test_changed_evaluation_set_runs_the_stage_again(workdir: Path) -> None:
 UNTIDY = "\ufb01rst “quoted” Ã© \u00a0 &amp; \t \n\n\n\n" + ENGLISH + " \n "
 
 
-def test_unaltered_text_is_byte_for_byte_the_same(tmp_path: Path) -> None:
+def test_text_that_is_not_to_be_fixed_is_byte_for_byte_the_same(tmp_path: Path) -> None:
     write = partial(write_documents, [UNTIDY, "short \n"])
     write_dataset(Storage(str(tmp_path)), "documents", write)
-    for options, wanted in ((Options(unaltered=True), True), (Options(), False)):
+    for options, wanted in ((Options(fix_text=False), True), (Options(), False)):
         manifest, _ = run_stage(STAGE, options, Runtime(Storage(str(tmp_path))))
         rows = DatasetReader(Storage(str(tmp_path)), manifest).table().to_pylist()
         assert [row["text"] == UNTIDY for row in rows] == [wanted]
@@ -87,12 +82,9 @@ def test_unaltered_text_is_byte_for_byte_the_same(tmp_path: Path) -> None:
         assert manifest.stats["changed_texts"] == (not wanted)
 
 
-@pytest.mark.parametrize(
-    ("also", "name"), [({"mask_addresses": True}, "mask_addresses"), ({"filters": ("c4",)}, "the filter c4")]
-)
-def test_unaltered_excludes_options_that_change_text(workdir: Path, also: dict, name: str) -> None:
-    with pytest.raises(UserError, match=f"unaltered keeps text as it is, but {name} changes it; turn one"):
-        run_stage(STAGE, Options(unaltered=True, **also), Runtime(Storage(str(workdir))))
+def test_quotes_are_not_uncurled_in_text_that_is_not_to_be_fixed(workdir: Path) -> None:
+    with pytest.raises(UserError, match="uncurl_quotes changes text, but no_fix_text keeps it as it is; turn one"):
+        run_stage(STAGE, Options(fix_text=False, uncurl_quotes=True), Runtime(Storage(str(workdir))))
 
 
 def test_an_unknown_language_is_one_clear_error(workdir: Path) -> None:
@@ -100,57 +92,3 @@ def test_an_unknown_language_is_one_clear_error(workdir: Path) -> None:
         STAGE.sources(Options(languages=("eng",)))  # before the stages that come first
     with pytest.raises(UserError, match="'eng' is not a known language; did you mean 'en'"):
         run_stage(STAGE, Options(languages=("eng",)), Runtime(Storage(str(workdir))))
-
-
-def histogram(manifest: Manifest, name: str, outcome: str) -> dict[int, int]:
-    prefix = f"signals.{name}.{outcome}."
-    return {int(key.removeprefix(prefix)): n for key, n in manifest.stats.items() if key.startswith(prefix)}
-
-
-def test_the_manifest_has_a_histogram_of_every_signal(workdir: Path) -> None:
-    options = Options(filters=("gopher_repetition",), measured_share=1.0)
-    manifest, _ = run_stage(STAGE, options, Runtime(Storage(str(workdir))))
-    assert str(manifest.counts) == "308 in = 0 out + 304 gopher_repetition + 2 too_short + 2 wrong_language"
-    signals = manifest.properties["signals"]
-    assert signals.keys() == EDGES.keys()
-    assert signals["gopher_repetition.top_2_gram_chars"]["maximum"] == 0.2
-    assert signals["gopher_repetition.top_2_gram_chars"]["on"] is True
-    assert signals["fineweb.punctuated_lines"]["minimum"] == 0.12
-    assert histogram(manifest, "words", "dropped") == {1: 2, 7: 2, 8: 304}  # of 200 words: bin 8 is 200 to 500
-    assert histogram(manifest, "fineweb.punctuated_lines", "dropped") == {
-        0: 302,
-        len(EDGES["fineweb.punctuated_lines"]): 2,
-    }
-    for name in signals:
-        assert sum(histogram(manifest, name, "dropped").values()) in (304, 306, 308)
-        assert not histogram(manifest, name, "kept")
-    assert manifest.stats["lost_tokens.too_short"] == 2
-
-
-def test_disabled_filters_measure_a_sample(workdir: Path) -> None:
-    manifest, _ = run_stage(STAGE, Options(), Runtime(Storage(str(workdir))))
-    name = "gopher_repetition.top_2_gram_chars"
-    assert manifest.properties["signals"][name] | {"edges": []} == {
-        "filter": "gopher_repetition",
-        "on": False,
-        "measured_share": 0.2,
-        "minimum": None,
-        "maximum": 0.2,
-        "edges": [],
-    }
-    assert 0.1 * 304 < sum(histogram(manifest, name, "kept").values()) < 0.3 * 304
-    assert sum(histogram(manifest, "words", "kept").values()) == 304
-    assert sum(histogram(manifest, "words", "dropped").values()) == 4
-
-
-def test_filters_option_lists_all_filters() -> None:
-    assert Options.__dataclass_fields__["filters"].metadata["choices"] == tuple(FILTERS)
-
-
-@pytest.mark.parametrize("name", LIMITS)
-def test_no_bin_has_values_on_both_sides_of_a_limit(name: str) -> None:
-    limit, edges = LIMITS[name], EDGES[name]
-    for inside, outside in ((limit.minimum, -math.inf), (limit.maximum, math.inf)):
-        step = math.copysign(1, outside) if limit.maximum == 0 else math.nextafter(inside, outside) - inside
-        if math.isfinite(inside):
-            assert bisect.bisect_right(edges, inside) != bisect.bisect_right(edges, inside + step)

@@ -55,7 +55,7 @@ def write_clean(workdir: Path, texts: Sequence[str], num_shards: int = 3, **colu
             values["text"] = [texts[i] for i in some]
             values["subreddits"] = [[]] * len(some)
             values["language_score"] = [1.0] * len(some)
-            values["n_words"] = [len(texts[i].split()) for i in some]
+            values["n_words"] = values["n_chars"] = values["n_bytes"] = [len(texts[i].split()) for i in some]
             for name, column in columns.items():
                 values[name] = [column[i] for i in some]
             writer.enter(len(some))

@@ -19,7 +19,7 @@ from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step, rows_of_in
 from owt_pipeline.engine.workers import WorkerDied, WorkerPool, map_batches
 from owt_pipeline.errors import LedgerError, UserError
 from owt_pipeline.ledger.commit import ShardWriter
-from owt_pipeline.ledger.dataset import DatasetReader, Outcome, read_manifest, rejects_batch
+from owt_pipeline.ledger.dataset import DatasetReader, Outcome, read_manifest, rejects_batch, replace_columns
 from owt_pipeline.ledger.exchange import Slice
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, Reason, option
@@ -54,10 +54,9 @@ def filter_batch(batch: pa.RecordBatch, divisor: int, lose: bool) -> Outcome:
     rejects = rejects_batch((i, None, Reason.TOO_SHORT, None) for i in dropped["url_id"].to_pylist())
     clean = DATASETS["clean"].schema
     kept = batch.filter(pc.invert(drop))
-    ones = [1.0] * kept.num_rows
-    new = {"language_score": pa.array(ones, pa.float32()), "n_words": pa.array([1] * kept.num_rows, pa.uint32())}
-    columns = [new[name] if name in new else kept[name] for name in clean.names]
-    kept = pa.RecordBatch.from_arrays(columns, schema=clean)
+    ones = [1] * kept.num_rows
+    counts = {"language_score": ones, "n_words": ones, "n_chars": ones, "n_bytes": ones}
+    kept = replace_columns(kept, clean, **counts, signals=[None] * kept.num_rows)
     return Outcome(kept.slice(1) if lose else kept, rejects, {"batches": 1})
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
 from owt_pipeline.formats.encoding import tiktoken_encoding as tiktoken
-from owt_pipeline.stages.clean.filters import FILTERS
 from owt_pipeline.stages.report.comparisons import rank_correlation, site_of
 from owt_pipeline.stages.report.figures import realised_mixture
 
@@ -51,17 +49,6 @@ def test_every_domain_can_be_searched(stats: dict[str, Any], sql: Callable) -> N
         f"(select {host} as h, count(*) as n from corpus group by 1) using (h) order by 2 desc, 3 desc, 1"
     )
     assert stats["domains"]["search"] == [list(row) for row in expected]
-
-
-def test_what_a_filter_that_is_off_would_remove_is_what_its_signals_say(stats: dict[str, Any], sql: Callable) -> None:
-    by_name = {row["signal"]: row for row in stats["filters"]["signals"]}
-    for name, rule in FILTERS.items():
-        for signal in rule.limits:
-            row = by_name[f"{name}.{signal}"]
-            assert (row["on"], row["outside_share"]) == (False, round(row["outside"] / sum(row["kept"]), 6))
-    curly = by_name["c4.curly_brackets"]
-    ((with_brackets,),) = sql("select count(*) from clean where text like '%{%'")
-    assert 0 < curly["outside"] == sum(curly["kept"][1:]) <= with_brackets  # of a sample of the documents
 
 
 @pytest.mark.parametrize("kind", ["domain", "subreddit"])
@@ -238,19 +225,6 @@ def test_what_the_filters_took_is_what_the_texts_hold(stats: dict[str, Any], sql
             assert row["bytes"] == sum(len(text.encode()) for text in dropped)
             assert row["tokens"] == sum(len(encoding.encode_ordinary(text)) for text in dropped)
             assert row["share"] == pytest.approx(row["tokens"] / everything, abs=1e-6)
-
-
-def test_signals_are_histograms_of_the_texts(stats: dict[str, Any], sql: Callable) -> None:
-    signals = {row["signal"]: row for row in stats["filters"]["signals"]}
-    dropped = "select url_id from clean_rejects"
-    for outcome, condition in (("kept", f"url_id not in ({dropped})"), ("dropped", f"url_id in ({dropped})")):
-        texts = [text for (text,) in sql(f"select text from documents where {condition}")]
-        words = [len(text.split()) for text in texts]
-        edges = signals["words"]["edges"]
-        bins = [sum(a <= n < b for n in words) for a, b in pairwise([0, *edges, 10**9])]
-        assert signals["words"][outcome] == bins
-    assert {row["filter"] for row in signals.values()} > {None, "fineweb"}
-    assert not any(row["on"] for row in signals.values())
 
 
 def test_the_mixture_is_that_of_the_lengths(stats: dict[str, Any], sql: Callable) -> None:
