@@ -1,11 +1,11 @@
-"""The stage clean on real text: decisions next to the published filters', languages, and rates.
+"""The stage clean on real text: decisions next to the published filters', and rates.
 
     .venv/bin/python benchmarks/clean.py [--peer .venv-peers/bin/python] [--data SHARED_DATA] [--documents 2000]
         [--peer_documents 250]
 
 There are five sets of texts: the main texts of WCXB's pages extracted and repaired by us, the same before repair, those
 of datatrove's extractor, all text of the same pages with menus and footers, and unchanged Reddit posts. The peers are
-datatrove's filters, the code that created C4 (`peers/published_filters.py`), ftfy and other detectors of languages.
+datatrove's filters, the code that created C4 (`peers/published_filters.py`), and ftfy.
 Without `--peer`, only our rejections and rates are printed. The peers are slow, so they judge `--peer_documents` texts
 of each set, evenly spaced; ours judge all. Rates are per second of CPU time on one core.
 
@@ -82,12 +82,6 @@ def main() -> int:
     print()
     first = next(iter(sets))
     good &= compare_rates(sets[first], theirs.get(first, {}), len(samples[first]))
-    if arguments.peer:
-        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-            json.dump(sets[first], file)
-            file.flush()
-            sentences = arguments.data / "text" / "sentences-by-language.jsonl.gz"
-            subprocess.run([arguments.peer, PEERS / "language_detectors.py", sentences, file.name], check=True)
     return int(not good)
 
 

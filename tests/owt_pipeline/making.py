@@ -91,4 +91,4 @@ def _batch(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBat
 def _empty(kind: pa.DataType) -> Any:
     if pa.types.is_list(kind):
         return []
-    return "" if pa.types.is_string(kind) else 0
+    return "" if pa.types.is_string(kind) else None if pa.types.is_struct(kind) else 0

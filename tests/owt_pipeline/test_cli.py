@@ -123,7 +123,7 @@ def test_a_run_and_a_stage_take_the_settings_alike(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("config.toml").write_text("[run]\nworkdir = 'w'\n[clean]\nmin_tokens = 'many'\n")
-    assert main([command, *given, "--max_tokens", "7"]) == 2
+    assert main([command, *given, "--min_language_score", "0.7"]) == 2
     assert "config.toml [clean]: min_tokens: 'many' is not" in capsys.readouterr().err
     Path("config.toml").write_text("[run]\nworkdir = 'w'\n[clean]\nmin_tokens = 5\n")
     assert main([command, *given, "--min_tokens", "-7"]) == 2

@@ -150,7 +150,7 @@ def detect(text: str) -> tuple[str, float]:
     """(language, confidence from 0 to 1) of `text`; the code is ISO 639-1, or 639-3 for languages without one.
 
     Uses py3langid (Lui and Baldwin, ACL 2012; Barbaresi). Of the detectors that come with a model, it passes the least
-    text in other languages, drops no English page, and is light: `benchmarks/clean.py` prints the table.
+    text in other languages, drops no English page, and is light (docs/benchmarks/tried.md).
 
     Confidence is rounded to three decimals, since further ones may differ between processors.
     """
