@@ -20,6 +20,9 @@ from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
+from warcio.archiveiterator import ArchiveIterator as WarcioIterator
+from warcio.exceptions import ArchiveLoadFailed
+from warcio.recordloader import ARCHeadersParser
 
 from owt_pipeline.formats.messages import REDIRECTS, BadMessage, header, split_response
 from owt_pipeline.formats.urls import redirected
@@ -38,6 +41,7 @@ _MAGICS = {b"\x1f\x8b": b"\x1f\x8b\x08", b"\x04\x22": b"\x04\x22\x4d\x18"}  # gz
 _PLAIN_MAGIC = b"WARC/"
 _ARC_MAGIC = b"filedesc:"
 _MAX_ARC_LINE = 1 << 16
+_ARC_HEADER = re.compile(rb"\w+:.* \d{14,} .*\d\s*$", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -83,48 +87,74 @@ class Broken:
 
 
 def captures(file: BinaryIO, size: int, copy: Callable[[bytes], int]) -> Iterator[Capture | Broken]:
-    """The responses in an archive of `size` bytes, in order, and the broken parts that were skipped.
+    """The responses in an archive of `size` bytes, in order, up to the first damage, which is the last result.
 
-    `copy` appends a record to the file next to the index and returns its offset there.
+    A complete record whose content is not an HTTP response is a `Broken`, too, and reading goes on after it. `copy`
+    appends a record to the file next to the index and returns its offset there.
     """
-    if _is_arc(file):
-        yield from _arc_captures(file, copy)
-        return
-    previous: _Found | None = None
-    for found in _records(file, size):
-        if previous is not None:
-            if previous.offset == found.offset:  # records of one member, at least by FastWARC's offsets
-                previous, found = replace(previous, inside=True), replace(found, inside=True)
-            if previous.least_end > found.offset:
-                yield Broken(previous.offset, "another record begins within it")
-                previous = found if found.record is not None else None
-                continue
-            yield from _capture(previous, found.offset, copy)
-        if found.record is None:
-            yield Broken(found.offset, found.problem)
-        previous = found if found.record is not None else None
-    if previous is not None:
-        yield from _capture(previous, size, copy)
+    is_arc = _beginning(file).startswith(_ARC_MAGIC)
+    yield from _arc_captures(file, copy) if is_arc else _warc_captures(file, size, copy)
 
 
 @dataclass(frozen=True)
 class _Found:
-    """A record at `offset`, with its content if it is an HTTP response; `record` is None if it is broken.
+    """A complete record at `offset`, with its content if it is an HTTP response.
 
-    `inside`: the record follows others in a gzip member, so it cannot be read on its own.
+    `inside`: the record shares a gzip member with others, so it cannot be read on its own.
     `least_end`: a lower bound of the offset of its end.
     """
 
     offset: int
-    record: WarcRecord | None = None
-    block: bytes | None = None
-    inside: bool = False
-    least_end: int = 0
-    problem: str = ""
+    record: WarcRecord
+    block: bytes | None
+    inside: bool
+    least_end: int
+
+
+def _warc_captures(file: BinaryIO, size: int, copy: Callable[[bytes], int]) -> Iterator[Capture | Broken]:
+    # A record is yielded once the next one, or the end of the file, shows where it ends.
+    magic = _MAGICS.get(_peek(file, 2), _PLAIN_MAGIC)
+    source: Any = _RecentBytes(file)
+    last: _Found | None = None
+    begun = member = 0  # offsets of the record, and of the gzip member, that is being read
+    problem = ""
+    try:
+        with panics_as_bad_records():
+            for record in ArchiveIterator(source, parse_http=False):
+                at, inside = record.stream_pos, not source.has(record.stream_pos, magic)
+                if last is not None:
+                    if last.offset == at:  # records of one member, at least by FastWARC's offsets
+                        last, inside = replace(last, inside=True), True
+                    elif last.least_end > at:
+                        last = None
+                        raise BadRecord("another record begins within it")
+                    yield from _capture(last, at, copy)
+                last, begun, member = None, at, member if inside else at
+                least_end = source.head_end(at) + record.content_length if magic == _PLAIN_MAGIC else 0
+                block = read_block(record) if _is_response(record) else None
+                last = _Found(at, record, block, inside, least_end)
+    except (OSError, BadRecord) as error:
+        problem = " ".join(str(error).split())[:200]
+    end: int | None
+    if magic == _MAGICS[b"\x1f\x8b"]:  # FastWARC reports no error for a cut record that it skips
+        end = _end_of_member(file, member)
+    elif magic == _PLAIN_MAGIC and last is not None:
+        file.seek(last.least_end)
+        is_followed = file.read(2) in (b"\r\n", b"\n", b"\n\n") or not problem
+        end = min(last.least_end + 4, size) if last.least_end <= size and is_followed else None
+    else:  # of LZ4, the checksum may be what is wrong
+        end = None if problem else size
+    if last is not None and (end is not None or last.inside):
+        yield from _capture(last, end or size, copy)
+        begun = end or size
+    if end is None:
+        problem = problem or "the file ends within it"
+    if problem:
+        yield Broken(begun, problem)
 
 
 def _capture(found: _Found, end: int, copy: Callable[[bytes], int]) -> Iterator[Capture | Broken]:
-    if found.record is not None and found.block is not None:
+    if found.block is not None:
         capture = _of_response(target_uri(found.record), capture_time(found.record), found.block)
         if capture is None:
             yield Broken(found.offset, "not an HTTP response")
@@ -134,18 +164,79 @@ def _capture(found: _Found, end: int, copy: Callable[[bytes], int]) -> Iterator[
             yield replace(capture, offset=found.offset, length=end - found.offset)
 
 
+class _Unzipped(gzip.GzipFile):
+    def read(self, size: int | None = -1) -> bytes:
+        try:
+            return super().read(size)
+        except EOFError as error:  # which warcio takes for the end of the file
+            raise BadRecord("the file ends within it") from error
+
+
+class _ArcIterator(WarcioIterator):
+    INC_RECORD = ""  # which it writes to stderr where a record has another length than its header says, and goes on
+
+
 def _arc_captures(file: BinaryIO, copy: Callable[[bytes], int]) -> Iterator[Capture | Broken]:
-    # Buffered, since pyarrow files have no readline.
-    source: Any = gzip.GzipFile(fileobj=file) if _peek(file, 2) == b"\x1f\x8b" else io.BufferedReader(file)  # type: ignore[type-var]
+    # Buffered, since pyarrow files have no readline; decompressed here, since warcio refuses several records in a
+    # gzip member.
+    source: Any = _Unzipped(fileobj=file) if _peek(file, 2) == b"\x1f\x8b" else io.BufferedReader(file)  # type: ignore[type-var]
+    last: tuple[str, int, bytes] | None = None
+    at, problem, records = 0, "", None
     try:
-        for record in _arc_records(source):
-            capture = _of_response(*record) if record else None
-            if record and capture:
-                yield _copied(capture, record_of_block(*record), copy)
-            else:
-                yield Broken(file.tell())
-    except (OSError, EOFError, zlib.error) as error:  # of gzip; the rest cannot be read
-        yield Broken(file.tell(), str(error))
+        names = _skip_version_block(source)
+        records = _ArcIterator(source, no_record_parse=True)
+        records.loader.arc_parser.headernames = names
+        for record in records:
+            if records.err_count:
+                break
+            yield from _arc_capture(at, last, copy)
+            last, at = None, file.tell()
+            length = record.rec_headers.get_header("length")
+            if record.rec_headers.get_header("uri").lower().startswith("http"):
+                if not length.isdigit() or int(length) > MAX_BODY_BYTES:
+                    raise BadRecord(f"a length of {length[:20]}")
+                block = record.raw_stream.read()
+                if len(block) < int(length):
+                    raise BadRecord(f"the file ends within it: {len(block):,} of {int(length):,} bytes")
+                last = (record.rec_headers.get_header("uri"), _arc_date(record), block)
+    except (OSError, EOFError, zlib.error, ArchiveLoadFailed, BadRecord) as error:
+        problem = " ".join(str(error).split())[:200]
+    if records is not None and records.err_count:
+        last, problem = None, "its length is wrong"
+    yield from _arc_capture(at, last, copy)
+    if problem:
+        yield Broken(at, problem)
+
+
+def _arc_capture(
+    at: int, found: tuple[str, int, bytes] | None, copy: Callable[[bytes], int]
+) -> Iterator[Capture | Broken]:
+    if found is not None:
+        capture = _of_response(*found)
+        yield _copied(capture, record_of_block(*found), copy) if capture else Broken(at, "not an HTTP response")
+
+
+def _skip_version_block(source: Any) -> list[str]:
+    """Read up to the first record; returns the fields of its header by warcio's names.
+
+    The block names them, in one of two versions. Its length is not used: in some archives it is wrong.
+    """
+    names = list(ARCHeadersParser.ARC_HEADERS)
+    while line := source.readline(_MAX_ARC_LINE):
+        if line.startswith(b"URL IP-address "):
+            fields = line.decode("latin-1").lower().split()
+            names = [{"url": "uri", "archive-length": "length"}.get(name, name) for name in fields]
+        elif _ARC_HEADER.match(line) and not line.startswith(_ARC_MAGIC):
+            source.seek(source.tell() - len(line))
+            break
+    return names
+
+
+def _arc_date(record: Any) -> int:
+    try:
+        return calendar.timegm(time.strptime(record.rec_headers.get_header("archive-date")[:14], "%Y%m%d%H%M%S"))
+    except ValueError:
+        raise BadRecord("a date that is none") from None
 
 
 def _of_response(url: str, date: int, block: bytes) -> Capture | None:
@@ -170,50 +261,21 @@ def _copied(capture: Capture, member: bytes, copy: Callable[[bytes], int]) -> Ca
     return replace(capture, offset=copy(member), length=len(member), copied=True)
 
 
-def _records(file: BinaryIO, size: int) -> Iterator[_Found]:
-    """All records; after a broken one, continues at the next place that looks like the start of a record."""
-    magic = _MAGICS.get(_peek(file, 2), _PLAIN_MAGIC)
-    at: int | None = 0
-    lost = False  # between a broken record and the next good one, further errors are not counted
-    while at is not None and at < size:
-        source: Any = _RecentBytes(file, at)
-        begun, complete, problem, least_end = at, True, "", 0
-        try:
-            with panics_as_bad_records():
-                for record in ArchiveIterator(source, parse_http=False):
-                    begun, complete = record.stream_pos, False
-                    inside = not source.has(begun, magic)
-                    least_end = source.head_end(begun) + record.content_length if magic == _PLAIN_MAGIC else 0
-                    block = read_block(record) if _is_response(record) else None
-                    yield _Found(begun, record, block, inside, least_end)
-                    complete, lost = True, False
-            is_member = magic == _MAGICS[b"\x1f\x8b"] and source.has(begun, magic)
-            if least_end > size or (is_member and not _is_complete(file, begun)):
-                yield _Found(begun, problem="the file ends within it")
-            return
-        except (OSError, BadRecord) as error:
-            at, problem = _find(file, magic, begun + 1), " ".join(str(error).split())[:200]
-        if not lost:
-            yield _Found(begun if not complete else size if at is None else at, problem=problem)
-        lost = True
-
-
-def _is_complete(file: BinaryIO, start: int) -> bool:
-    """Whether the gzip member at `start` is complete; FastWARC reports no error for records that it skips."""
+def _end_of_member(file: BinaryIO, start: int) -> int | None:
+    """The end of the gzip member at `start`; None if it is damaged or cut off."""
     file.seek(start)
     member = zlib.decompressobj(31)
     with contextlib.suppress(zlib.error):
         while not member.eof and (piece := file.read(1 << 16)):
             member.decompress(piece)
-    return member.eof
+    return file.tell() - len(member.unused_data) if member.eof else None
 
 
 class _RecentBytes:
-    """A file read from `start` on that keeps the last bytes it has read."""
+    """A file that keeps the last bytes that were read of it."""
 
-    def __init__(self, file: BinaryIO, start: int):
-        self._file, self._recent, self._recent_at = file, b"", start
-        file.seek(start)
+    def __init__(self, file: BinaryIO):
+        self._file, self._recent, self._recent_at = file, b"", 0
 
     def read(self, size: int = -1) -> bytes:
         data = self._file.read(size)
@@ -241,26 +303,6 @@ def _is_response(record: WarcRecord) -> bool:
     if record.content_length > MAX_BODY_BYTES:
         raise BadRecord(f"a record of {record.content_length:,} bytes")
     return target_uri(record)[:4].lower() == "http"
-
-
-def _find(file: BinaryIO, magic: bytes, start: int) -> int | None:
-    """The first offset of `magic` from `start` on; for plain WARC, only at the start of a line."""
-    pattern = re.compile(rb"(?<=\n)WARC/[01]\.\d+\r?\n" if magic == _PLAIN_MAGIC else re.escape(magic))
-    at = max(start - 1, 0)  # offset of the window, which includes the newline before the magic
-    file.seek(at)
-    window = b""
-    while piece := file.read(1 << 20):
-        window += piece
-        match = pattern.search(window, max(start - at, 0))
-        if match:
-            return at + match.start()
-        at += max(len(window) - 32, 0)
-        window = window[-32:]
-    return None
-
-
-def _is_arc(file: BinaryIO) -> bool:
-    return _beginning(file).startswith(_ARC_MAGIC)
 
 
 _FIRST_RECORDS = 10  # a WARC file of pages has a response among them
@@ -315,51 +357,3 @@ def _peek(file: BinaryIO, length: int) -> bytes:
     start = file.read(length)
     file.seek(0)
     return start
-
-
-def _arc_records(file: BinaryIO) -> Iterator[tuple[str, int, bytes] | None]:
-    """(URL, date, content as sent by the server) of the HTTP records of a decompressed ARC file; None for each broken
-    part.
-
-    A record is a line, `URL IP-address Archive-date Content-type Archive-length` (version 1; version 2 has more
-    fields), followed by that many bytes. URLs may contain spaces, so fields are counted from the end of the line. Lines
-    after a broken record are skipped up to the next header. A record of more than MAX_BODY_BYTES counts as broken.
-    """
-    in_order = True
-    while line := file.readline(_MAX_ARC_LINE):
-        if not line.strip():
-            continue
-        header = _arc_header(line)
-        if header is None:
-            if in_order:
-                yield None
-            in_order = False
-            continue
-        in_order = True
-        url, date, length = header
-        if length > MAX_BODY_BYTES:
-            while length and (piece := file.read(min(length, 1 << 20))):
-                length -= len(piece)
-            yield None
-            continue
-        content = file.read(length)
-        if len(content) < length:
-            yield None
-        elif url[:4].lower() == b"http":
-            yield url.decode("utf-8", "replace"), date, content
-
-
-def _arc_header(line: bytes) -> tuple[bytes, int, int] | None:
-    """(URL, date, length); None if the line is not the header of a record."""
-    fields = line.split(b" ")
-    for after_url in (4, 9):  # fields after the URL in versions 1 and 2
-        if len(fields) <= after_url:
-            break
-        date, length = fields[1 - after_url], fields[-1].strip()
-        if len(date) >= 14 and date.isdigit() and length.isdigit() and len(length) < 19:
-            try:
-                seconds = calendar.timegm(time.strptime(date[:14].decode(), "%Y%m%d%H%M%S"))
-            except ValueError:
-                return None
-            return b" ".join(fields[:-after_url]), seconds, int(length)
-    return None

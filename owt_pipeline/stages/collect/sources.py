@@ -235,7 +235,7 @@ def _read_urls(block: Block) -> pa.Table:
 class WarcUrlReader:
     """The target URI of each HTML response that is no redirect, in blocks with one URI per line.
 
-    A "line" is such a response. The attributes are those of `Reader`; broken records are skipped and counted.
+    A "line" is such a response. The attributes are those of `Reader`.
     """
 
     def __init__(self, file: Any, size: int):
@@ -243,12 +243,12 @@ class WarcUrlReader:
         self.bytes_decompressed = 0  # unknown
         self.overlong: list[int] = []
         self.ends_within_line = False
-        self._skipped = 0
+        self._broken = 0
         self._first = ""
 
     @property
     def broken(self) -> str | None:
-        return f"{self._skipped:,} broken records skipped, the first is {self._first}" if self._skipped else None
+        return f"{self._broken:,} broken records, the first is {self._first}" if self._broken else None
 
     def __iter__(self) -> Iterator[Block]:
         urls, first = self._urls(), 1
@@ -258,11 +258,11 @@ class WarcUrlReader:
 
     def _urls(self) -> Iterator[str]:
         if what := what_else(self._file, self.bytes_read):
-            self._skipped, self._first = 1, f"no WARC or ARC file but {what}"
+            self._broken, self._first = 1, f"no WARC or ARC file but {what}"
             return
         for capture in captures(self._file, self.bytes_read, copy=lambda record: 0):
             if isinstance(capture, Broken):
-                self._skipped += 1
+                self._broken += 1
                 self._first = self._first or str(capture)
             elif capture.status not in REDIRECTS and is_html(capture.content_type or ""):
                 yield " ".join(capture.url.split())
