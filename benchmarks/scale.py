@@ -1,13 +1,9 @@
 """What a run takes at scale.
 
-    python benchmarks/scale.py simulate [--run FOLDER] [--prices vcpu_hour=0.05]
     python benchmarks/scale.py shards [--shards 65535]
     python benchmarks/scale.py requests
     python benchmarks/scale.py sent [--dumps 40] [--shards 1000] [--gigabytes 2]
     python benchmarks/scale.py flink --dump RS.zst --pages PAGES.warc.gz
-
-`simulate`: 10, 50 and 200 workers for OpenWebText, 23 million URLs of which 8 million become documents, and for ten
-times that, from the rates that `owt run --dry_run` uses: those of a run's log (`--run`), or those that ship.
 
 `shards`: Plan and Publish of each stage, which one worker does alone, on a run of as many shards as there can be, each
 stage in a process of its own. The datasets are a small made-up run's, whose files every shard has again (hard links);
@@ -52,11 +48,9 @@ import msgspec
 import zstandard
 from synthetic_run import write_run
 
-from owt_pipeline.commands.estimate import FOREST_SECONDS, Work, forecast, rate_of, table
-from owt_pipeline.engine.phases import plan_stage, publish_stage, read_log
+from owt_pipeline.engine.phases import plan_stage, publish_stage
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import SHARDS, Runtime, StageRun
-from owt_pipeline.engine.submission import Machines, Prices
 from owt_pipeline.ledger.commit import publish, record_name
 from owt_pipeline.ledger.exchange import SLICE_BYTES, SliceWriter
 from owt_pipeline.stages import ORDER, load
@@ -71,51 +65,8 @@ from schemas.settings import from_table
 if TYPE_CHECKING:
     from tests.engines.engines import WorkerPool
 
-URLS, DOCUMENTS = 23_000_000, 8_000_000  # of OpenWebText: what was collected, what was left
 SUBMISSIONS = 450_000_000  # on Reddit until the end of 2017, in 151 monthly dumps
-DUMPS, LARGEST_DUMP = 151, 12_000_000  # submissions of the largest
-ROWS_PER_SHARD = 10_000
-
-
-def works(scale: float, run: str | None) -> list[Work]:
-    """What each stage has to do for `scale` times OpenWebText."""
-    log = read_log(Storage(run)) if run else []
-    fetched = 0.75  # of URLs that old
-    rows = {
-        "collect": SUBMISSIONS * scale,
-        "fetch": URLS * scale,
-        "extract": URLS * scale * fetched,
-        "clean": URLS * scale * fetched,
-        "dedupe": DOCUMENTS * scale / 0.8,  # near-duplicates are taken out of these
-        "export": DOCUMENTS * scale / 0.8,
-        "tokenize": DOCUMENTS * scale,
-        "report": DOCUMENTS * scale,
-    }
-    shards = min(round(URLS * scale / ROWS_PER_SHARD), 65_535)
-    found = []
-    for stage, entered in rows.items():
-        rate = rate_of(stage, log)
-        found.append(
-            Work(
-                stage,
-                shards,
-                entered / rate.rows_per_second,
-                steps=len(load(stage).steps),
-                alone=entered * FOREST_SECONDS if stage == "dedupe" else 0.0,
-                longest=LARGEST_DUMP / rate.rows_per_second if stage == "collect" else 0.0,  # in one of the steps
-            )
-        )
-    return found
-
-
-def simulate(arguments: argparse.Namespace) -> int:
-    prices = Prices.from_flags(arguments.prices)
-    for scale in (1, 10):
-        print(f"{URLS * scale:,} URLs, {DOCUMENTS * scale:,} documents")
-        for workers in arguments.workers:
-            machines = Machines(workers, arguments.machine_type)
-            print(table(forecast(works(scale, arguments.run), machines, prices), machines), end="\n\n")
-    return 0
+DUMPS = 151
 
 
 def shards(arguments: argparse.Namespace) -> int:
@@ -418,12 +369,6 @@ def cpu_seconds(root: int) -> float:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
-    command = commands.add_parser("simulate")
-    command.add_argument("--run", help="a run whose log has the rates (default: those that ship)")
-    command.add_argument("--workers", type=int, nargs="+", default=[10, 50, 200])
-    command.add_argument("--machine_type", default="n2-standard-4")
-    command.add_argument("--prices", nargs="+", default=[], metavar="NAME=DOLLARS")
-    command.set_defaults(run_command=simulate)
     command = commands.add_parser("shards")
     command.add_argument("--shards", type=int, default=65_535)
     command.add_argument("--stage", help=argparse.SUPPRESS)

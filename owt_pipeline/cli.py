@@ -23,7 +23,7 @@ COMMANDS = {
     "sample-documents": ("commands.sample_documents", "print random documents, kept or rejected, to read"),
     "forget": ("commands.forget", "remove documents from the corpus and the tokens"),
     "publish": ("commands.publish", "publish the corpus, or its URLs, as a dataset on the Hugging Face Hub"),
-    "page": ("commands.page", "print the main text of a page: a file, a URL, or standard input"),
+    "page": ("commands.page", "print the main text of a page: a file, or standard input"),
     "near-duplicates": (
         "commands.near_duplicates",
         "find which records of your files repeat which, each case verified",

@@ -1,15 +1,13 @@
 """What every owt command shares: the parser, logging, one line per error, and a clean end when it is interrupted.
 
 Answers go to stdout, everything else to stderr. On a terminal, progress is one live line; elsewhere, a line with the
-time every ten seconds; with --log_json, every line is a JSON object.
+time every ten seconds.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
 import inspect
-import json
 import logging
 import os
 import select
@@ -144,6 +142,26 @@ def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> list
     ]
 
 
+def duration(seconds: float) -> str:
+    """`seconds` for a person: `40 s`, `12 min`, `3.5 h`, `4.2 days`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 172_800:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86_400:.1f} days"
+
+
+def size(count: float) -> str:
+    """Bytes for a person, in powers of 1,000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if count >= 10 or unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
 def _output_is_closed() -> bool:
     """Whether standard output is a pipe whose other end is closed; if so, the remaining output is discarded."""
     poll = select.poll()
@@ -173,15 +191,12 @@ def add_output_flags(parser: argparse.ArgumentParser) -> None:
     loudness.add_argument(
         "--verbose", action="store_true", help="also log options, the time of each step and Beam's log"
     )
-    group.add_argument("--log_json", action="store_true", help="log JSON, one object per line, on stderr")
 
 
 def configure_output(arguments: argparse.Namespace) -> None:
     """Set up logging and progress as the flags of `add_output_flags` say."""
     handler = _Handler()
-    if arguments.log_json:
-        handler.setFormatter(_JsonFormatter())
-    elif not sys.stderr.isatty():
+    if not sys.stderr.isatty():
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     root = logging.getLogger()
     root.handlers[:] = [*(h for h in root.handlers if type(h) not in (logging.StreamHandler, _Handler)), handler]
@@ -189,15 +204,12 @@ def configure_output(arguments: argparse.Namespace) -> None:
     root.setLevel(logging.INFO if arguments.verbose else logging.ERROR)
     logger.setLevel(logging.WARNING if arguments.quiet else logging.DEBUG if arguments.verbose else logging.INFO)
     live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"  # NO_COLOR is left to the library that draws
-    progress.configure(quiet=arguments.quiet, live=live and not arguments.log_json)
+    progress.configure(quiet=arguments.quiet, live=live)
 
 
 def complain(message: str, code: int = ExitCode.ERROR) -> int:
-    """Print an error as a line, or as JSON with --log_json; returns the exit code."""
-    if any(isinstance(handler.formatter, _JsonFormatter) for handler in logging.getLogger().handlers):
-        logger.error(message)
-    else:
-        print(f"owt: error: {message}", file=sys.stderr)
+    """Print an error as a line; returns the exit code."""
+    print(f"owt: error: {message}", file=sys.stderr)
     return code
 
 
@@ -210,18 +222,3 @@ class _Handler(logging.StreamHandler):  # type: ignore[type-arg]
 
     @stream.setter
     def stream(self, stream: TextIO) -> None: ...
-
-
-class _JsonFormatter(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        moment = datetime.datetime.fromtimestamp(record.created, datetime.timezone.utc)
-        entry: dict[str, Any] = {
-            "time": moment.isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-            **getattr(record, "fields", {}),
-        }
-        if record.exc_info:
-            entry["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(entry, ensure_ascii=False, default=str)

@@ -11,7 +11,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
 
 logger = logging.getLogger("owt")
 
@@ -52,17 +51,6 @@ class _Display:
         doing = self.doing() if self.doing is not None else ""
         return f"{line}, {doing}" if doing else line
 
-    def fields(self) -> dict[str, Any]:
-        """The values of `line`, for --log_json."""
-        return {
-            "step": self.name,
-            "shards": self.shards,
-            "shards_done": self.shards_done,
-            "rows": self.rows,
-            "rows_done": self.rows_done,
-            "seconds": round(time.monotonic() - self.started, 3),
-        }
-
 
 class _LogDisplay(_Display):
     _next = LOG_INTERVAL_SECONDS
@@ -73,7 +61,7 @@ class _LogDisplay(_Display):
             self._next = seconds + LOG_INTERVAL_SECONDS
             left = (self.rows or 0) - self.rows_done
             line = self.line() + (f", {left / self.rate:,.0f} s left" if left > 0 and self.rate else "")
-            logger.info("%s", line, extra={"fields": self.fields()})
+            logger.info("%s", line)
 
 
 class _TerminalDisplay(_Display):
@@ -134,7 +122,7 @@ def step(name: str, *, shards: int, rows: int | None = None, unit: str = "rows")
     finally:
         display.close()
         _current = None
-    logger.debug("%s: done in %.1f s", name, time.monotonic() - display.started, extra={"fields": display.fields()})
+    logger.debug("%s: done in %.1f s", name, time.monotonic() - display.started)
 
 
 def advance(rows: int) -> None:

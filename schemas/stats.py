@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-STATS_VERSION = 5
+STATS_VERSION = 6
 """Raised whenever a key of stats.json changes its name or meaning."""
 
 
@@ -39,7 +39,7 @@ class Figures(Struct, forbid_unknown_fields=True):
 class Stats(Figures):
     """Every figure of a run's report."""
 
-    schema_version: Annotated[Literal[5], _is("The version of this schema.")]
+    schema_version: Annotated[Literal[6], _is("The version of this schema.")]
     funnel: Annotated[list[Stage], _is("What entered and left each stage, in order.")]
     totals: Annotated[Totals, _is("What entered the run, and what it made.")]
     domains: Annotated[Domains, _is("The most frequent domains.")]
@@ -460,8 +460,7 @@ class Time(Figures):
     started: Annotated[str, _is("ISO 8601, UTC")]
     seconds: Annotated[float, _is("seconds until its output was published")]
     host: Annotated[str | None, _is("the machine; on a cluster, the runner; null if unknown")]
-    workers: Annotated[str | None, _is("processes, or on Dataflow machines and their type; null on other clusters")]
-    dollars: Annotated[float | None, _is("on Dataflow, the highest price of its machines by list prices")]
+    workers: Annotated[str | None, _is("processes; null on a cluster")]
 
 
 class Month(Figures):

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from owt_pipeline.command_line import Command, CommandParser, aligned
-from owt_pipeline.commands.estimate import duration, size
+from owt_pipeline.command_line import Command, CommandParser, aligned, duration, size
 from owt_pipeline.engine.phases import read_log
 from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.bases import folders_of_chain, out_of_date

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import logging
 import os
 from collections import Counter
@@ -18,7 +17,6 @@ from owt_pipeline.engine import runner, submission
 from owt_pipeline.engine.phases import RUN_LOG, Result, read_log
 from owt_pipeline.engine.runner import check_beam_flags, check_dependents, without_imported
 from owt_pipeline.engine.stage import Runtime, Stage
-from owt_pipeline.engine.submission import Prices
 from owt_pipeline.errors import UsageError, UserError
 from owt_pipeline.ledger.bases import BASES, FORGOTTEN, end_revision, folders_of_chain, pin
 from owt_pipeline.ledger.dataset import require_run
@@ -90,21 +88,16 @@ def _run(argv: Sequence[str] | None) -> int:
     # Of all stages: a mistake in any is reported before the first runs.
     options = [_options(stage, arguments, path, tables, shared) for stage in stages]
     planned = list(zip(chosen, options, strict=False))
-    prices = Prices.from_flags(arguments.prices)
     bases = config.bases_of(tables, arguments.base)
     check_folder(runtime.workdir, arguments.adopt)
     if arguments.dry_run:
         from owt_pipeline.commands import dry_run
 
-        chain = pin(runtime.workdir, bases, planned, write=False)
-        found = dry_run.steps(planned, runtime, chain)
-        if arguments.log_json:
-            print(json.dumps([dataclasses.asdict(step) for step in found], indent=1))
-        else:
-            print(dry_run.table(found, runtime) + dry_run.on_cluster(found, runtime, prices))
+        pin(runtime.workdir, bases, planned, write=False)
+        print(dry_run.table(dry_run.verdicts(planned, runtime)))
         return 0
     results = run_stages(planned, runtime, arguments.take_over, bases, replace_base=arguments.replace_base)
-    if results and not arguments.quiet and not arguments.log_json:  # the log has said it all
+    if results and not arguments.quiet:
         print(funnel_table(results))
         print(_outputs(results, runtime.workdir))
     return _exit_code(results, bool(bases))
@@ -216,17 +209,7 @@ def _parser(
         action="store_true",
         help="after owt forget in a base: rerun export, tokenize and report in each run of the chain",
     )
-    parser.add_argument(
-        "--dry_run", action="store_true", help="print what would run, why, and for how long; run nothing"
-    )
-    parser.add_argument(
-        "--prices",
-        nargs="+",
-        default=[],
-        metavar="NAME=DOLLARS",
-        help="prices for --dry_run on Dataflow that differ from list prices: "
-        + ", ".join(field.name for field in dataclasses.fields(Prices)),
-    )
+    parser.add_argument("--dry_run", action="store_true", help="print what would run, and why; run nothing")
     config.add_run_flags(parser)
     unique = {name for name, stages_of in owners.items() if len(stages_of) == 1}
     for stage in stages:

@@ -322,7 +322,7 @@ def _drop_damaged(folder: Storage, records: Storage) -> None:
 
 
 def log_entry(manifest: Manifest, started: float, seconds: float, **where: Any) -> dict[str, Any]:
-    """The entry of the run's log for a published stage; `where` is `host` and either `workers` or `machines`."""
+    """The entry of the run's log for a published stage; `where` is `host` and `workers`."""
     return {
         "stage": manifest.stage,
         "fingerprint": manifest.fingerprint,
@@ -383,13 +383,7 @@ class Result:
 
     def log(self) -> None:
         taken = "finished" if self.seconds is None else f"{self.seconds:.1f} s"
-        fields = {
-            "stage": self.stage.name,
-            "ran": self.seconds is not None,
-            "seconds": round(self.seconds or 0.0, 3),
-            **msgspec.structs.asdict(self.manifest.counts),
-        }
-        logger.info("%s: %s (%s)", self.stage.name, self.manifest.counts, taken, extra={"fields": fields})
+        logger.info("%s: %s (%s)", self.stage.name, self.manifest.counts, taken)
 
 
 def note_published(stage: Stage, manifest: Manifest, taken: float) -> None:

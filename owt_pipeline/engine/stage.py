@@ -193,10 +193,6 @@ class Stage:
         """Options that are not in the manifest, for the run's log: commands that make the output again use them."""
         return {}
 
-    def sample(self, options: Any, workdir: Storage, bases: Sequence[Base]) -> Any:
-        """An estimate from a sample of the sources, for a dry run; None if the stage has no sources."""
-        return None
-
     def again(self, options: Any, workdir: Storage, manifest: Manifest) -> bool:
         """Whether the options ask for parts of a finished output to be made again. If so, notes in `lists` which ones.
 

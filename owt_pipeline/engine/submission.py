@@ -84,90 +84,9 @@ def is_dataflow(options: PipelineOptions) -> bool:
     return (_view(options, "StandardOptions").runner or "").rpartition(".")[2] == DATAFLOW
 
 
-@dataclasses.dataclass(frozen=True)
-class Prices:
-    """Prices in dollars: the list prices of Dataflow (batch) and Cloud Storage (standard, regional) in us-central1.
-
-    They change, and differ by region: https://cloud.google.com/dataflow/pricing, https://cloud.google.com/storage/pricing
-    """
-
-    vcpu_hour: float = 0.056
-    memory_gb_hour: float = 0.003557
-    disk_gb_hour: float = 0.000054
-    shuffle_gb: float = 0.011
-    thousand_writes: float = 0.005
-    thousand_reads: float = 0.0004
-    storage_gb_month: float = 0.02
-
-    @classmethod
-    def from_flags(cls, given: Sequence[str]) -> Prices:
-        """The prices, some of them replaced by NAME=DOLLARS arguments; raises UsageError."""
-        known = [field.name for field in dataclasses.fields(cls)]
-        found = {}
-        for item in given:
-            name, _, value = item.partition("=")
-            if name not in known:
-                raise UsageError(f"--prices {item}: unknown price '{name}'{did_you_mean(name, known)}")
-            try:
-                found[name] = float(value)
-            except ValueError:
-                raise UsageError(f"--prices {item}: {value!r} is not a number of dollars") from None
-        return cls(**found)
-
-
-@dataclasses.dataclass(frozen=True)
-class Machines:
-    """A pool of workers of one of Google's machine types, whose name gives its cores and memory.
-
-    `start_seconds` is the time until the first part begins: machines start and pull the image.
-    """
-
-    workers: int
-    type: str = "n1-standard-1"
-    disk_gb: float = 25
-    start_seconds: float = 180
-
-    @property
-    def vcpus(self) -> int:
-        """Cores of a worker; raises UsageError if the type's name does not give them."""
-        found = re.search(r"-(\d+)(-\d+)?$", self.type)
-        if not found:
-            raise UsageError(
-                f"--machine_type {self.type}: how many cores it has is not known; give one such as n2-standard-4"
-            )
-        return int(found[1])
-
-    @property
-    def memory_gb(self) -> float:
-        if custom := re.search(r"custom-\d+-(\d+)", self.type):
-            return int(custom[1]) / 1024
-        of_n1 = self.type.startswith("n1-")
-        each = {"highmem": 6.5 if of_n1 else 8, "highcpu": 0.9 if of_n1 else 1}
-        return self.vcpus * next((gb for name, gb in each.items() if name in self.type), 3.75 if of_n1 else 4.0)
-
-    def dollars(self, seconds: float, prices: Prices) -> float:
-        """Price of the machines alone for this time."""
-        each = self.vcpus * prices.vcpu_hour + self.memory_gb * prices.memory_gb_hour
-        return self.workers * seconds / 3600 * (each + self.disk_gb * prices.disk_gb_hour)
-
-
-def machines_of(options: PipelineOptions) -> Machines | None:
-    """The most workers that Dataflow's flags allow; None for another runner."""
-    if not is_dataflow(options):
-        return None
-    asked = _view(options, "WorkerOptions")
-    return Machines(
-        int(asked.max_num_workers or asked.num_workers or 1),
-        str(asked.machine_type or Machines.type),
-        float(asked.disk_size_gb or Machines.disk_gb),
-    )
-
-
 def place_of(options: PipelineOptions) -> dict[str, Any]:
-    """Where the stages run, for the run's log: the runner as `host`, and Dataflow's `machines`."""
-    machines = machines_of(options)
-    found: dict[str, Any] = {"host": str(_view(options, "StandardOptions").runner)}
-    return found | ({"machines": dataclasses.asdict(machines)} if machines else {})
+    """Where the stages run, for the run's log: the runner as `host`."""
+    return {"host": str(_view(options, "StandardOptions").runner)}
 
 
 def submits_later(options: PipelineOptions) -> bool:

@@ -18,7 +18,6 @@ from owt_pipeline.engine.stage import Stage, StageRun, Step, one_part, what_was_
 from owt_pipeline.engine.workers import map_batches
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats import lines
-from owt_pipeline.ledger.bases import Base
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.exchange import (
     SLICE_BYTES,
@@ -34,7 +33,6 @@ from owt_pipeline.stages.collect.merge import merge_submissions
 from owt_pipeline.stages.collect.options import Options
 from owt_pipeline.stages.collect.reddit import SubredditReader, days_asked_for
 from owt_pipeline.stages.collect.rules import Rules
-from owt_pipeline.stages.collect.sample import Sample, forecast, sample_source
 from owt_pipeline.stages.collect.sources import (
     Reader,
     Source,
@@ -46,7 +44,7 @@ from owt_pipeline.stages.collect.sources import (
 )
 from owt_pipeline.stages.collect.spread import HOSTS, HostCounter, Spread, plan_spread
 from owt_pipeline.stages.collect.submissions import ROWS
-from owt_pipeline.storage.folder import Storage, describe_source, expand_globs, open_source
+from owt_pipeline.storage.folder import describe_source, expand_globs, open_source
 from schemas import Reason
 from schemas.manifest import ShardRecord
 
@@ -298,28 +296,6 @@ class Collect(Stage):
         described = [{"kind": kind, **describe_source(uri)} for kind, uri, _ in _files(options)]
         lists = expand_globs(options.blocked_domains, "blocked_domains")
         return described + [{"kind": "blocklist", **describe_source(uri)} for uri in lists]
-
-    def sample(self, options: Options, workdir: Storage, bases: Sequence[Base], seconds: float = 2.0) -> Sample | None:
-        """A forecast from a sample of the files, without the URLs that `bases` accepted; None with Reddit's API."""
-        if options.subreddits:
-            return None
-        files = _files(options)
-        rules = _rules(options)
-        found: list[pa.RecordBatch] = []
-        submissions = 0.0
-        for number, (kind, uri, name) in enumerate(files):
-            source = Source(number, kind, uri, name)
-            with _opened(source, options) as reader:
-                size = describe_source(uri)["bytes"]
-                rows, total = sample_source(reader, source, size, rules, seconds / len(files))
-            found += [rows] if rows is not None else []
-            submissions += total
-        expected = forecast(found, submissions, options.min_score, options.score_policy)
-        for base in bases:
-            urls = base.reader(accepted_by(base).dataset)
-            for shard in range(urls.num_shards):
-                expected = expected.without(urls.ids(shard))
-        return expected
 
     def num_shards(self, options: Options) -> int:
         return options.num_shards

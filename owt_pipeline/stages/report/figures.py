@@ -11,8 +11,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from owt_pipeline.engine.submission import Machines, Prices
-from owt_pipeline.errors import UsageError
 from owt_pipeline.formats.takedowns import Takedowns
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.stages.report import shown
@@ -83,8 +81,7 @@ def times(log: Sequence[Mapping[str, Any]], manifests: Mapping[str, Manifest]) -
     found = []
     for manifest in manifests.values():
         if entry := last.get((manifest.stage, manifest.fingerprint)):
-            machines = entry.get("machines")
-            workers = f"{machines['workers']} {machines['type']}" if machines else entry.get("workers")
+            workers = entry.get("workers")
             found.append(
                 {
                     "stage": manifest.stage,
@@ -92,18 +89,9 @@ def times(log: Sequence[Mapping[str, Any]], manifests: Mapping[str, Manifest]) -
                     "seconds": round(entry["seconds"], 1),
                     "host": entry.get("host"),
                     "workers": None if workers is None else str(workers),
-                    "dollars": _dollars(machines, entry["seconds"]) if machines else None,
                 }
             )
     return found
-
-
-def _dollars(machines: Mapping[str, Any], seconds: float) -> float | None:
-    """The price of machines at list prices; None for a type whose name does not give its cores."""
-    try:
-        return round(Machines(**machines).dollars(seconds, Prices()), 2)
-    except UsageError:
-        return None
 
 
 _IDENTITY = ("stage", "stage_version", "fingerprint", "sources", "options", "versions")

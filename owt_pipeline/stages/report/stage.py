@@ -116,7 +116,7 @@ class Report(Stage):
     lists = (FORGOTTEN,)
     output = "report"
     options = Options
-    version = 10
+    version = 11
     libraries = ("duckdb", "jinja2", "lxml", "lxml_html_clean", "tld")
     steps = (
         Step(

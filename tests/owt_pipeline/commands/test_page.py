@@ -5,9 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -19,32 +16,6 @@ from tests.owt_pipeline.dedupe.corpora import corpus_with_copies
 
 PROSE = "This sentence is prose, and long enough to be taken for a part of an article about something. " * 6
 HTML = f"<html><head><title>A page</title></head><body><article><h1>A page</h1><p>{PROSE}</p></article></body></html>"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    class Pages(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = {"/robots.txt": b"User-agent: *\nDisallow: /private", "/page": HTML.encode()}.get(self.path)
-            self.send_response(200 if body else 404)
-            self.send_header("Content-Type", "text/plain" if self.path == "/robots.txt" else "text/html")
-            self.send_header("Content-Length", str(len(body or b"")))
-            self.end_headers()
-            self.wfile.write(body or b"")
-
-        def log_message(self, *_: object) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Pages) as running:
-        threading.Thread(target=running.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{running.server_port}"
-        running.shutdown()
-
-
-def fetched(capsys: pytest.CaptureFixture[str], url: str, *flags: str) -> tuple[int, str, str]:
-    port = url.rpartition(":")[2].partition("/")[0]
-    agent = ("--user_agent", "test/1.0 (+mailto:test@example.org)", "--allowed_ports", port)
-    code = page.main([url, *agent, *flags])
-    return code, *capsys.readouterr()
 
 
 def test_text_of_a_file_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,28 +33,12 @@ def test_standard_input_and_json(capsys: pytest.CaptureFixture[str], monkeypatch
     assert (found["title"], found["date"], found["charset"]) == ("A page", "2020-01-02", "utf-8")
 
 
-def test_url_is_fetched_with_the_manners_of_the_stage(server: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = fetched(capsys, f"{server}/page", "--allow_private_hosts")
-    assert (code, out.strip()) == (0, owt.extract(HTML).text)  # type: ignore[union-attr]
-    code, _, err = fetched(capsys, f"{server}/private/page", "--allow_private_hosts")
-    assert code == 3
-    assert "robots" in err
-    code, _, err = fetched(capsys, f"{server}/nowhere", "--allow_private_hosts")
-    assert code == 3
-    assert "http_404" in err
-    code, _, err = fetched(capsys, f"{server}/page")
-    assert code == 3
-    assert "blocked_address" in err
-
-
 def test_what_cannot_be_read_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert page.main([str(tmp_path / "nowhere.html")]) == 1
     assert "no such file" in capsys.readouterr().err
     (tmp_path / "empty.html").write_text("")
     assert page.main([str(tmp_path / "empty.html")]) == 3
     assert "no_text" in capsys.readouterr().err
-    assert page.main(["https://example.org/"]) != 0
-    assert "user_agent" in capsys.readouterr().err
 
 
 def test_pairs_of_files_are_written_and_summed_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import pty
 import re
@@ -90,22 +89,6 @@ def test_quiet_says_nothing_and_verbose_more(small_config: Path, tmp_path: Path)
     shown = run_owt("run", small_config, "--workdir", run, "--workers", 1, "--until", "fetch", "--verbose")
     assert "fetch: done in" in shown
     assert "not allowed with" in run_owt("run", small_config, "--quiet", "--verbose", code=2)
-
-
-def test_log_json_is_an_object_a_line_errors_too(small_config: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    command = owt("run", small_config, "--workdir", run, "--workers", 1, "--until", "fetch", "--log_json")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True)
-    assert done.stdout == ""
-    entries = [json.loads(line) for line in done.stderr.splitlines()]
-    stages = {entry["stage"]: entry for entry in entries if "stage" in entry}
-    assert list(stages) == ["collect", "fetch"]
-    assert stages["fetch"]["entered"] == stages["fetch"]["left"] + sum(stages["fetch"]["rejected"].values())
-    assert all(entry["level"] == "info" and entry["time"] for entry in entries)
-    broken = run_owt("clean", "--workdir", run, "--log_json", code=3)
-    (error,) = map(json.loads, broken.splitlines())
-    assert error["level"] == "error"
-    assert "run `owt extract" in error["message"]
 
 
 def test_no_color_leaves_a_live_line_without_colours() -> None:
