@@ -338,7 +338,7 @@ def texts_of_files(paths: Sequence[str], text_field: str) -> Iterator[pa.Array]:
     Raises ValueError for a record without the field, or whose field is no text; UserError for a file that cannot be
     read.
     """
-    from owt_pipeline.stages.import_text.records import format_of, read_records
+    from owt_pipeline.formats.records import format_of, read_records
     from owt_pipeline.stages.import_text.stage import field_value
     from owt_pipeline.storage.folder import expand_globs
 
@@ -346,7 +346,7 @@ def texts_of_files(paths: Sequence[str], text_field: str) -> Iterator[pa.Array]:
     waiting: list[str | None] = []
     size = 0
     for path in expand_globs(tuple(paths), "near_duplicates"):
-        for record in read_records(path, path, format_of(path), columns=columns, split_text="file"):
+        for record in read_records(path, path, format_of(path), columns=columns):
             if record.fields is None:
                 raise ValueError(f"{record.where}: {record.problem}")
             text = field_value(record.fields, text_field, ...)

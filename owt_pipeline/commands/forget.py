@@ -113,9 +113,9 @@ def _some(entries: Sequence[str]) -> str:
 def _lines(path: str) -> list[str]:
     try:
         if path == "-":
-            return sys.stdin.read().splitlines()
+            return sys.stdin.read().split("\n")
         with open(path, encoding="utf-8") as file:
-            return file.read().splitlines()
+            return file.read().split("\n")
     except OSError as error:
         raise UserError(
             f"cannot read {path}: {error.strerror}; it should hold one URL, id or domain per line"

@@ -6,6 +6,8 @@ import argparse
 import dataclasses
 import logging
 import os
+import re
+import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
@@ -70,7 +72,7 @@ def funnel_table(results: Sequence[Result]) -> str:
 def _run(argv: Sequence[str] | None) -> int:
     stages = [load(name) for name in ORDER]
     parser, shared = _parser(stages)
-    arguments, files, rest = parser.parse_with_files(argv)
+    arguments, files, rest = parser.parse_with_files(_of_all_stages(sys.argv[1:] if argv is None else argv, shared))
     path, files = _config_of(parser, arguments.config, files)
     _refuse(parser, files, path)
     for flag in rest:
@@ -172,6 +174,16 @@ def _refuse(parser: argparse.ArgumentParser, words: Sequence[str], path: str | N
         if path is not None or not os.path.exists(word):
             parser.error(f"unexpected {word!r}: it is neither a CONFIG.toml nor the value of a flag")
         parser.error(f"unexpected {word!r}: the name of a settings file ends in .toml")
+
+
+def _of_all_stages(argv: Sequence[str], shared: Mapping[str, Sequence[str]]) -> list[str]:
+    """The flags; --allow_damaged is one of each stage that has it, since a message may advise it."""
+    stages = shared.get("allow_damaged", ())
+    return [
+        word.replace("allow_damaged", f"{stage}.allow_damaged", 1) if stage else word
+        for word in argv
+        for stage in (stages if re.fullmatch("--(no[-_])?allow_damaged(=.*)?", word) else [""])
+    ]
 
 
 def _options(

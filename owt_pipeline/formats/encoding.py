@@ -72,6 +72,10 @@ class Encoding(ABC):
         """The number of tokens of each text, int64 (n,), as the stage `tokenize` writes them."""
         return np.fromiter((len(part) for part in self._encode(texts)), np.int64, len(texts))
 
+    def changes(self, texts: Sequence[str], ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+        """bool (n,): whether each text is not what its ids decode to, since the tokenizer cannot write all of it."""
+        return np.zeros(len(texts), bool)
+
     @abstractmethod
     def _encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The ids of each text, uint32."""
@@ -153,6 +157,8 @@ class _FromFile(Encoding):
             ) from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        if getattr(self._tokenizer.model, "dropout", None):  # of merges: for training a model on varied tokens
+            self._tokenizer.model.dropout = None
         self._tokenizer.encode_special_tokens = True
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         self.name = path if is_hub_name(path) else path.rpartition("/")[2]
@@ -175,6 +181,11 @@ class _FromFile(Encoding):
             encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         found = [np.array(encoding.ids, np.uint32) for encoding in encodings]
         return [self._without_eot(text) if self.eot in ids else ids for text, ids in zip(texts, found, strict=True)]
+
+    def changes(self, texts: Sequence[str], ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+        parts = [part.tolist() for part in np.split(ids, offsets[1:-1])] if texts else []
+        decoded = self._tokenizer.decode_batch(parts, skip_special_tokens=False)
+        return np.array([a != b for a, b in zip(texts, decoded, strict=True)], bool)
 
     def _without_eot(self, text: str) -> np.ndarray:
         """The ids of a text that has the name of the end-of-text token in it, which some tokenizers (Unigram, word

@@ -69,7 +69,9 @@ def read_takedowns(workdir: Storage) -> Takedowns:
         return Takedowns()
     ids: dict[int, Takedown] = {}
     domains: dict[str, str] = {}
-    for number, line in enumerate(workdir.read(FORGOTTEN).decode().splitlines(), start=1):
+    for number, line in enumerate(workdir.read(FORGOTTEN).decode().split("\n"), start=1):
+        if not line.strip():
+            continue
         try:
             entry = json.loads(line)
             if "domain" in entry:

@@ -273,15 +273,17 @@ def describe_source(uri: str) -> dict[str, Any]:
 
 
 def expand_globs(patterns: tuple[str, ...], what: str) -> list[str]:
-    """The files that match paths, folders and globs (local or in a bucket), each once.
+    """The files that match paths, folders with their subfolders, and globs (local or in a bucket), each once.
 
-    They are sorted by name, then by folder, so that a run's bytes do not depend on where its inputs are.
+    Names that begin with `_` or `.` are skipped unless a pattern has them, as by Spark and Arrow. The files are sorted
+    by name, then by folder, so that a run's bytes do not depend on where its inputs are.
 
     Raises UserError for the first pattern that matches no file.
     """
     found: set[str] = set()
     for pattern in patterns:
         matches = _local_matches(pattern) if "://" not in pattern else _bucket_matches(pattern)
+        matches = [path for path in matches if not _is_hidden(path, pattern)]
         for path in matches:
             check_utf8(path)
         if not matches:
@@ -290,9 +292,18 @@ def expand_globs(patterns: tuple[str, ...], what: str) -> list[str]:
     return sorted(found, key=lambda uri: (uri.rpartition("/")[2], uri))
 
 
+def _is_hidden(path: str, pattern: str) -> bool:
+    """Whether the part of `path` that `pattern` leaves open has a name that begins with `_` or `.`."""
+    given = pattern.split("/")
+    names = path.split("/")
+    same = next((i for i, (a, b) in enumerate(zip(names, given, strict=False)) if a != b), min(len(names), len(given)))
+    wanted = tuple(name[0] for name in given[same:] if name.startswith(("_", ".")))
+    return any(name.startswith(("_", ".")) and not name.startswith(wanted or "/") for name in names[same:])
+
+
 def _local_matches(pattern: str) -> list[str]:
     if os.path.isdir(pattern):
-        return [path for path in sorted(glob.glob(os.path.join(glob.escape(pattern), "*"))) if os.path.isfile(path)]
+        return [path for path in glob.glob(f"{glob.escape(pattern)}/**", recursive=True) if os.path.isfile(path)]
     if os.path.isfile(pattern):
         return [pattern]
     return [path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import codecs
 import functools
 import hashlib
-import io
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,13 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import orjson
-import pyarrow as pa
-import pyarrow.parquet as pq
 import xxhash
 
 from owt_pipeline.errors import UserError
-from owt_pipeline.formats.lines import Decompressor
+from owt_pipeline.formats.records import open_decompressed, parse_json, read_records
 from owt_pipeline.storage.folder import open_source
 
 _WORD = re.compile(r"\w+")
@@ -63,7 +59,12 @@ class EvaluationSets:
 
 def evaluation_sets(uris: Sequence[str]) -> EvaluationSets:
     """The sets in the files `uris`; raises UserError or OSError for an unreadable file."""
-    return EvaluationSets(tuple(uris), tuple(hashlib.sha256(_read(uri)).hexdigest() for uri in uris))
+    return EvaluationSets(tuple(uris), tuple(map(_sha256, uris)))
+
+
+def _sha256(uri: str) -> str:
+    with open_source(uri) as file:
+        return hashlib.sha256(file.read()).hexdigest()
 
 
 @functools.lru_cache(maxsize=1)  # a process reads the evaluation sets once
@@ -79,51 +80,32 @@ def n_grams_of(sets: EvaluationSets) -> np.ndarray:
 
 def texts_of(uri: str) -> Iterator[str]:
     """The texts in one file of an evaluation set."""
-    data = _read(uri)
-    if data.startswith(b"PAR1"):
-        yield from _strings_of_parquet(data, uri)
+    if _JSON.search(uri):
+        yield from _strings_of_json(uri)
         return
-    data = _decompressed(data, uri)
-    if _JSON.search(uri) is None:
-        try:
-            yield from data.decode("utf-8-sig").splitlines()
-        except UnicodeDecodeError as error:
-            raise UserError(
-                f"{uri}: neither JSON, Parquet nor plain text in UTF-8 (byte {error.start}); convert it"
-            ) from error
-        return
+    with open_source(uri) as file:
+        kind = "parquet" if file.read(4) == b"PAR1" else "text"
+    for record in read_records(uri, uri, kind, columns=None, split_text="lines"):
+        if record.fields is None:
+            raise UserError(f"{record.where}: {record.problem}")
+        yield from _strings(record.fields)
+
+
+def _strings_of_json(uri: str) -> Iterator[str]:
+    """The strings of a JSON value, or of JSON Lines of any values."""
+    with open_decompressed(uri) as file:
+        data = file.read().removeprefix(codecs.BOM_UTF8)
     try:
-        yield from _strings(orjson.loads(data.removeprefix(codecs.BOM_UTF8)))
+        yield from _strings(parse_json(data))
         return
-    except orjson.JSONDecodeError:
+    except ValueError:
         pass  # JSON Lines
-    for number, line in enumerate(data.removeprefix(codecs.BOM_UTF8).splitlines(), 1):
+    for number, line in enumerate(data.split(b"\n"), 1):
         if line.strip():
             try:
-                yield from _strings(orjson.loads(line))
-            except orjson.JSONDecodeError as error:
+                yield from _strings(parse_json(line))
+            except ValueError as error:
                 raise UserError(f"{uri}, line {number}: not a JSON value ({error})") from error
-
-
-def _read(uri: str) -> bytes:
-    with open_source(uri) as file:
-        return bytes(file.read())
-
-
-def _decompressed(data: bytes, uri: str) -> bytes:
-    source = Decompressor(io.BytesIO(data))
-    content = b"".join(source)
-    if source.broken is not None:
-        raise UserError(f"{uri}: damaged or incomplete, {source.broken}")
-    return content
-
-
-def _strings_of_parquet(data: bytes, uri: str) -> Iterator[str]:
-    try:
-        for batch in pq.ParquetFile(pa.BufferReader(data)).iter_batches():
-            yield from _strings(batch.to_pylist())
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{uri}: damaged Parquet file ({error})") from error
 
 
 def _strings(value: Any) -> Iterator[str]:

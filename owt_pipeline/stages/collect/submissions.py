@@ -6,7 +6,6 @@ the years.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
@@ -19,6 +18,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from owt_pipeline.formats.lines import Block
+from owt_pipeline.formats.records import parse_json
 from owt_pipeline.formats.urls import canonicalize_column
 from owt_pipeline.stages.collect.rules import Rules
 from owt_pipeline.stages.collect.spread import home_bucket
@@ -252,9 +252,9 @@ def _decode_any(text: bytes, kind: type[S]) -> S | str:
     try:
         return _decoder(kind).decode(text)
     except _UNDECODABLE as problem:
-        try:  # the standard library accepts lone surrogates and NaN
-            fields = json.loads(text.decode("utf-8-sig", "replace"))
-        except (ValueError, RecursionError):
+        try:
+            fields = parse_json(text.decode("utf-8-sig", "replace").encode())
+        except ValueError:
             return f"not JSON: {problem}"
     if not isinstance(fields, dict):
         return "not a JSON object"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -75,10 +76,12 @@ def chunked(texts: pa.Array) -> Iterator[pa.Array]:
 def fold(texts: pa.Array) -> Folded:
     """A string array without nulls in lower case, as `find_words` and `hash_texts` take it."""
     data, bounds = _text_bytes(texts)
-    padded = bytearray(len(data) + PADDING)
-    padded[: len(data)] = data.data
+    padded = bytearray(data.data) + bytes(PADDING)
+    if any(first in padded for first in _SELECTOR_BYTES):
+        data, bounds = _text_bytes(pc.replace_substring_regex(texts, _SELECTORS.pattern, ""))
+        padded = bytearray(data.data) + bytes(PADDING)
     letters = np.frombuffer(padded.translate(_LOWER_ASCII), np.uint8)
-    return Folded(letters, bounds, *_lower_beyond_ascii(letters))
+    return Folded(letters, bounds, *_lower_beyond_ascii(letters, bounds))
 
 
 def find_words(folded: Folded) -> Words:
@@ -106,7 +109,7 @@ def find_words(folded: Folded) -> Words:
 
 
 def hash_texts(texts: pa.Array, folded: Folded) -> list[bytes]:
-    """XXH3-128 of each normalised text; without words, of the text itself with a byte before it.
+    """XXH3-128 of each normalised text; without words, of the text without variation selectors, a byte before it.
 
     Args:
       texts: the texts.
@@ -114,9 +117,19 @@ def hash_texts(texts: pa.Array, folded: Folded) -> list[bytes]:
     """
     letters, starts, ends = _normalised(folded)
     return [
-        xxhash.xxh3_128_digest(letters[start:end].data if end > start else b"\x00" + texts[i].as_py().encode())
+        xxhash.xxh3_128_digest(letters[start:end].data if end > start else _wordless(texts[i].as_py()))
         for i, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True))
     ]
+
+
+def _wordless(text: str) -> bytes:
+    return b"\x00" + _SELECTORS.sub("", text).encode()
+
+
+# Variation selectors choose between the forms of a character (U+FE0F: the coloured one); the text is the same.
+_SELECTORS = re.compile("[\u180b-\u180d\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef]")
+
+_SELECTOR_BYTES = (b"\xef\xb8", b"\xf3\xa0", b"\xe1\xa0")  # what each begins with in UTF-8
 
 
 def _normalised(folded: Folded) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -157,7 +170,7 @@ def _text_bytes(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     return data[offsets[0] : offsets[-1]], offsets - offsets[0]
 
 
-def _lower_beyond_ascii(letters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _lower_beyond_ascii(letters: np.ndarray, bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Fold non-ASCII characters in place; return the first byte of each ideograph and the byte after it."""
     lead = np.flatnonzero(letters >= 0xC0)
     if not len(lead):
@@ -174,11 +187,28 @@ def _lower_beyond_ascii(letters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     kind = table.kind[code]
     for separator, length in ((lead[(kind == SEPARATOR) & (size >= 1 + k)], k) for k in range(4)):
         letters[separator + length] = _SPACE
+    marks = kind == MARK
+    if marks.any():
+        _separate_marks(letters, lead[marks], size[marks], bounds)
     small = table.lower[code]
     changed = np.flatnonzero(small != code)
     _write_utf8(letters, lead[changed], size[changed], small[changed])
     is_ideograph = kind == IDEOGRAPH
     return lead[is_ideograph], lead[is_ideograph] + size[is_ideograph]
+
+
+def _separate_marks(letters: np.ndarray, at: np.ndarray, size: np.ndarray, bounds: np.ndarray) -> None:
+    """Turn the marks at `at` into spaces, except those of a letter: after a symbol they are none of a word's.
+
+    Of marks in a row, what is before the first decides.
+    """
+    first = np.isin(at, bounds[:-1])
+    alone = first | (letters[at - 1] == _SPACE)  # byte -1 is padding
+    first[0] = True
+    first[1:] |= at[1:] != at[:-1] + size[:-1]
+    alone = alone[first][np.cumsum(first) - 1]
+    for length in range(4):
+        letters[at[alone & (size > length)] + length] = _SPACE
 
 
 def _write_utf8(letters: np.ndarray, at: np.ndarray, size: np.ndarray, code: np.ndarray) -> None:
@@ -192,7 +222,7 @@ def _write_utf8(letters: np.ndarray, at: np.ndarray, size: np.ndarray, code: np.
         letters[where] = mark | rest
 
 
-SEPARATOR, LETTER, IDEOGRAPH = 0, 1, 2
+SEPARATOR, LETTER, IDEOGRAPH, MARK = 0, 1, 2, 3
 
 # Scripts written without spaces: each character is a word, since a run of them is a complete sentence.
 _UNSPACED = (
@@ -213,7 +243,7 @@ class CharacterTable:
     """Lookup by code point.
 
     Attributes:
-      kind: uint8[0x110000], SEPARATOR, LETTER or IDEOGRAPH.
+      kind: uint8[0x110000], SEPARATOR, LETTER, IDEOGRAPH or MARK.
       lower: int64[0x110000], the lower-case code point.
     """
 
@@ -225,7 +255,7 @@ class CharacterTable:
 def character_table() -> CharacterTable:
     """The table, from Python's Unicode database.
 
-    Letters, marks and numbers are LETTER. So are code points that the database does not know: most additions to
+    Letters and numbers are LETTER. So are code points that the database does not know: most additions to
     Unicode are letters, and another Python version should not change decisions. A letter whose lower case has another
     length in UTF-8 (a dozen, such as U+212A) is left as it is, since words are folded in place.
     """
@@ -234,16 +264,17 @@ def character_table() -> CharacterTable:
     for code in range(0x80, 0x20000):
         character = chr(code)
         category = unicodedata.category(character)
-        if category[0] in "LMN" or category == "Cn":
+        if category[0] == "M":
+            kind[code] = MARK
+        elif category[0] in "LN" or category == "Cn":
             kind[code] = LETTER
             if category in ("Lu", "Lt"):
                 small = character.lower()
                 if len(small) == 1 and len(small.encode()) == len(character.encode()):
                     lower[code] = ord(small)
-    kind[0xE0100:0xE01F0] = LETTER  # variation selectors belong to the ideograph before them
     for first, last in _UNSPACED:
         block = kind[first : last + 1]
-        block[:] = np.where((block == LETTER) | (first >= 0x20000), IDEOGRAPH, SEPARATOR)
+        block[:] = np.where((block != SEPARATOR) | (first >= 0x20000), IDEOGRAPH, SEPARATOR)
     return CharacterTable(kind, lower)
 
 

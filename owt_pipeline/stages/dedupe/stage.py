@@ -121,7 +121,7 @@ class Dedupe(Stage):
     bases: tuple[str, ...] = ("clean", "duplicates")
     output = "duplicates"
     options = Options
-    version = 4
+    version = 5
     libraries = ("numpy", "xxhash")
     steps: tuple[Step, ...] = (
         Step(chain.sketch, SKETCH, keys=_parts, rows=_rows_of_parts, spread="shards"),

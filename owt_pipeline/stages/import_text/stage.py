@@ -19,11 +19,11 @@ import xxhash
 from owt_pipeline import progress
 from owt_pipeline.engine.stage import Stage, StageRun, Step
 from owt_pipeline.errors import UserError
+from owt_pipeline.formats.records import Record, format_of, known_format, read_records
 from owt_pipeline.formats.urls import BadURL, canonical_url, url_id
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import Outcome, read_manifest
 from owt_pipeline.ledger.exchange import Slice, read_slices
-from owt_pipeline.stages.import_text.records import Record, format_of, read_records
 from owt_pipeline.storage.folder import Storage, describe_source, expand_globs, folder_of, open_source
 from schemas import DATASETS, REJECTS, Reason, option
 from schemas.manifest import ShardRecord
@@ -114,14 +114,28 @@ def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: Shar
             start += batch.num_rows
 
 
-def _named(options: ImportOptions) -> list[tuple[str, str]]:
-    """(path, name) of each file; names are relative to the files' common folder, so they are distinct."""
+def _named(options: ImportOptions) -> tuple[list[tuple[str, str]], list[str]]:
+    """(path, name) of each file, and the paths left out; names are relative to the files' common folder, so they are
+    distinct.
+
+    Of a folder, files of unknown extensions are left out, and plain text next to JSON Lines or Parquet: in a clone of
+    a dataset repository, that is README.md.
+    """
     if not options.files:
         raise UserError("import: no files given: `owt import FILE... --workdir DIR`")
-    paths = sorted(expand_globs(options.files, "import"))
-    places = ["/" + path if "://" in path else os.path.abspath(path) for path in paths]
-    folder = os.path.commonpath([os.path.dirname(place) for place in places])
-    return [(path, os.path.relpath(place, folder)) for path, place in zip(paths, places, strict=True)]
+    paths, left_out = set[str](), set[str]()
+    for pattern in options.files:
+        found = set(expand_globs((pattern,), "import"))
+        is_folder = os.path.isdir(pattern) or ("://" in pattern and "*" not in pattern and found != {pattern})
+        if options.format == "auto" and is_folder:
+            kinds = {path: known_format(path) for path in found}
+            wanted = {"jsonl", "parquet"} & set(kinds.values()) or {"text"}
+            found = {path for path in found if kinds[path] in wanted} or found
+            left_out |= kinds.keys() - found
+        paths |= found
+    places = {path: "/" + path if "://" in path else os.path.abspath(path) for path in sorted(paths)}
+    folder = os.path.commonpath([os.path.dirname(place) for place in places.values()])
+    return [(path, os.path.relpath(place, folder)) for path, place in places.items()], sorted(left_out - paths)
 
 
 class Import(Stage):
@@ -133,7 +147,7 @@ class Import(Stage):
     inputs = ()
     output = "documents"
     options = ImportOptions
-    version = 4
+    version = 5
     steps = (
         Step(place_group, "records", keys=lambda run: range(len(_groups(run))), spread="shards"),
         Step(merge_shard, spread="shards"),
@@ -150,7 +164,7 @@ class Import(Stage):
     def sources(self, options: ImportOptions) -> list[dict[str, Any]]:
         """The identity of each file; uncompressed formats have no checksum, so their complete content is hashed."""
         described = []
-        for path, name in _named(options):
+        for path, name in _named(options)[0]:
             entry = describe_source(path)
             if not path.endswith((".gz", ".zst", ".xz", ".bz2", ".parquet")):
                 folder, file = folder_of(path)
@@ -165,7 +179,11 @@ class Import(Stage):
         """Group the files; each group is one part, the unit of work and of resuming."""
         groups: list[list[SourceFile]] = []
         size = 0
-        for path, name in _named(run.options):
+        named, left_out = _named(run.options)
+        if left_out:
+            some = ", ".join(left_out[:5]) + (", ..." if len(left_out) > 5 else "")
+            logger.warning("import: files of folders left out, name them to import them: %s", some)
+        for path, name in named:
             kind = format_of(path) if run.options.format == "auto" else run.options.format
             with open_source(path) as source:
                 file = SourceFile(path, name, kind, source.size())

@@ -40,6 +40,13 @@ class TokenizeOptions:
         minimum=0.0,
         maximum=1.0,
     )
+    max_changed_share: float = option(
+        0.05,
+        "stop if a larger share of the documents is not what its tokens decode to: the tokenizer cannot write all text",
+        minimum=0.0,
+        maximum=1.0,
+        shapes_bytes=False,
+    )
 
 
 def _reference(run: StageRun, base: Base) -> dict[str, Any]:
@@ -90,7 +97,7 @@ class Tokenize(Stage):
     bases = ("tokens",)
     output = "tokens"
     options = TokenizeOptions
-    version = 4
+    version = 5
     libraries = ("tiktoken", "tokenizers")
     steps = (Step(tokenize_shard, rows=rows_of_input, outputs=outputs, spread="batches"),)
     shard_local = True
@@ -140,10 +147,25 @@ class Tokenize(Stage):
             run.properties["bases"] = [_reference(run, base) for base in run.bases]
 
     def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> None:
+        _check_changed(run, records)
         held_out = sum(record.stats.get("documents_val", 0) for record in records)
         held_out += sum(base.manifests["tokens"].stats.get("documents_val", 0) for base in run.bases)
         if run.options.val_fraction and not held_out and run.inputs["corpus"].rows():
             logger.warning("tokenize: val/ is empty at --val_fraction %s; give a larger one", run.options.val_fraction)
+
+
+def _check_changed(run: StageRun, records: Sequence[ShardRecord]) -> None:
+    """Raise UserError if the tokenizer cannot write too many of the documents; warn of fewer."""
+    changed = sum(record.stats.get("documents_changed", 0) for record in records)
+    share = changed / max(sum(record.counts.entered for record in records), 1)
+    found = (
+        f"tokenize: {changed:,} documents ({share:.1%}) are not what their tokens decode to: {run.options.tokenizer} "
+        "cannot write all of their text, and losses per byte count bytes that no token has"
+    )
+    if share > run.options.max_changed_share:
+        raise UserError(f"{found}; use another --tokenizer, or allow it with --max_changed_share 1")
+    if changed:
+        logger.warning("%s", found)
 
 
 STAGE = Tokenize()
@@ -168,6 +190,7 @@ def tokenize_batch(batch: pa.RecordBatch, *, tokenizer: str, eot_token: str, val
     some, val = n_tokens > 0, is_validation(url_ids, val_fraction)
     kept = {"train": rows.filter(pa.array(some & ~val)), "val": rows.filter(pa.array(some & val))}
     stats = {f"documents_{split}": part.num_rows for split, part in kept.items()}
+    stats["documents_changed"] = int(np.count_nonzero(encoding.changes(batch["text"].to_pylist(), ids, offsets)))
     stats |= {f"tokens_{split}": int(pc.sum(part["n_tokens"]).as_py() or 0) for split, part in kept.items()}
     stats["text_bytes"] = int(pc.sum(pc.binary_length(batch["text"].filter(pa.array(some)))).as_py() or 0)
     empty = batch.filter(pa.array(~some))

@@ -15,7 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from owt_pipeline.commands.forget import parse_request
+from owt_pipeline.formats.takedowns import read_takedowns, write_takedowns
 from owt_pipeline.formats.urls import host_of, url_id
+from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.runs import ask_owt, copy_of, differing, manifest_of, owt, run_owt, shard_file
 
 
@@ -231,3 +234,11 @@ def test_killed_at_any_moment_it_continues_when_run_again(
                 os.killpg(process.pid, signal.SIGKILL)
     run_owt(*command[3:])
     assert differing(forgotten, run) == []
+
+
+@pytest.mark.parametrize("reason", ["a\u2028b", "a\u2029", "\x85 \x0c", "two\nlines\r\n"])
+def test_any_reason_is_one_line_of_the_list(tmp_path: Path, reason: str) -> None:
+    workdir = Storage(str(tmp_path))
+    request = parse_request(["https://h.org/a?b=\u2028", "example.org", "17"], "list", reason)
+    write_takedowns(workdir, request)
+    assert read_takedowns(workdir) == request

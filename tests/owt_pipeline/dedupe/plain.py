@@ -5,22 +5,31 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from owt_pipeline.stages.dedupe.shingles import IDEOGRAPH, SEPARATOR, character_table
+from owt_pipeline.stages.dedupe.shingles import IDEOGRAPH, LETTER, MARK, character_table
+
+
+def is_selector(code: int) -> bool:
+    return 0xFE00 <= code <= 0xFE0F or 0xE0100 <= code <= 0xE01EF or code in (0x180B, 0x180C, 0x180D, 0x180F)
 
 
 def words(text: str) -> list[str]:
-    """Runs of letters in lower case; an ideograph is a word of its own."""
+    """Runs of letters and their marks in lower case; an ideograph is a word of its own. Variation selectors are no
+    text."""
     found, word = [], ""
+    after_word = False  # whether a mark belongs to the character before it
     for character in text:
+        if is_selector(ord(character)):
+            continue
         if ord(character) < 0x80:
             is_letter, alone, lower = character.isalnum(), False, character.lower()
         else:
             kind = character_table().kind[ord(character)]
-            is_letter, alone = kind != SEPARATOR, kind == IDEOGRAPH
+            is_letter, alone = kind == LETTER or (kind == MARK and after_word), kind == IDEOGRAPH
             lower = chr(character_table().lower[ord(character)])
         if not is_letter or alone:
             found.append(word)
             word = ""
+        after_word = is_letter or alone
         if alone:
             found.append(lower)
         elif is_letter:

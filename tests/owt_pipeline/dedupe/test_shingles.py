@@ -107,3 +107,36 @@ def test_texts_without_words_are_the_same_only_if_they_are_equal() -> None:
     hashes = hashed("!!!", "???", "!!!", "")
     assert hashes[0] == hashes[2]
     assert len(set(hashes)) == 3
+
+
+COPIES = [
+    ("I \u2764\ufe0f this", "I \u2764 this"),
+    ("a\ufe0fb 1\ufe0f\u20e3 two", "ab 1\u20e3 two"),
+    ("\u845b\U000e0100\u57ce\u5e02", "\u845b\u57ce\u5e02"),
+    ("\u182e\u180b\u1823", "\u182e\u1823"),
+    ("\u2764\ufe0f", "\u2764"),
+    ("one #\ufe0f\u20e3 two", "one # two"),
+    ("one \u25cc\u0301\u0301 two", "one two"),
+    ("\u0301one", "one"),
+]
+OTHERS = [
+    ("\u2764\ufe0f \u2600\ufe0f \u2708\ufe0f", "\u260e\ufe0f \u2702\ufe0f \u2709\ufe0f"),
+    ("#\ufe0f\u20e3", "*\ufe0f\u20e3"),
+    ("\u2705\u20dd", "\u274c\u20dd"),
+    ("e\u0301", "e"),
+    ("1\u20e3", "1"),
+    ("\u0915\u094d\u0937", "\u0915\u0937"),
+]
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "same"), [(*pair, True) for pair in COPIES] + [(*pair, False) for pair in OTHERS]
+)
+def test_variation_selectors_are_no_text_and_marks_belong_to_letters(left: str, right: str, same: bool) -> None:
+    for before in ("", "letters "):
+        texts = pa.array([before + left, before + right, "\u0301", "end"])
+        first, second, *_ = hash_texts(texts, fold(texts))
+        assert (first == second) == (same or (bool(before) and not plain.words(left) and not plain.words(right)))
+    words = find_words(fold(texts))
+    found = [words.letters[a:b].tobytes().decode() for a, b in zip(words.starts, words.ends, strict=True)]
+    assert found == [word for text in texts.to_pylist() for word in plain.words(text)]

@@ -24,11 +24,12 @@ from owt_pipeline.commands.verify import verify
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
+from owt_pipeline.formats import records
+from owt_pipeline.formats.records import MAX_RECORD_BYTES, open_decompressed, read_records
 from owt_pipeline.formats.urls import canonical_url, url_id
 from owt_pipeline.ledger import exchange
 from owt_pipeline.ledger.dataset import DatasetReader
-from owt_pipeline.stages.import_text import records, stage
-from owt_pipeline.stages.import_text.records import MAX_RECORD_BYTES, open_decompressed, read_records
+from owt_pipeline.stages.import_text import stage
 from owt_pipeline.stages.import_text.stage import STAGE, ImportOptions
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
@@ -356,3 +357,37 @@ def test_importing_nothing_warns_about_the_field(tmp_path: Path, caplog: pytest.
     (tmp_path / "in.jsonl").write_bytes(json_lines({"body": "x"}))
     imported(tmp_path / "run", tmp_path / "in.jsonl")
     assert "is --text_field right?" in caplog.text
+
+
+FOLDERS = {
+    "spark": (["_SUCCESS", "_temporary/0/part.jsonl", ".part-0.jsonl.crc", "part-0.jsonl"], ["part-0.jsonl"], []),
+    "hub": (["README.md", "data/a.jsonl", "b/b.jsonl", ".gitattributes"], ["data/a.jsonl", "b/b.jsonl"], ["README.md"]),
+    "texts": (["README.md", "notes/a.txt", ".git/x.txt"], ["README.md", "notes/a.txt"], []),
+    "other": (["a.jsonl", "picture.png", "deep/er/b.jsonl"], ["a.jsonl", "deep/er/b.jsonl"], ["picture.png"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FOLDERS)
+def test_a_folder_is_read_with_its_subfolders_and_says_what_it_left_out(
+    tmp_path: Path, case: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    names, read, left_out = FOLDERS[case]
+    for name in names:
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_bytes(json_lines({"text": name}))
+    imported(tmp_path / "run", tmp_path / "in")
+    assert len(documents(tmp_path / "run")) == len(read)
+    assert all(any(name in row["text"] for row in documents(tmp_path / "run")) for name in read)
+    said = [message for message in caplog.messages if "left out" in message]
+    assert [all(name in message for name in left_out) for message in said] == ([True] if left_out else [])
+
+
+def test_hidden_files_are_read_if_they_are_named(tmp_path: Path) -> None:
+    (tmp_path / "_a.jsonl").write_bytes(json_lines({"text": "one"}))
+    (tmp_path / "b.jsonl").write_bytes(json_lines({"text": "two"}))
+    imported(tmp_path / "run", tmp_path / "_a.jsonl")
+    imported(tmp_path / "run2", tmp_path / "_*.jsonl")
+    imported(tmp_path / "run3", tmp_path / "*.jsonl")
+    assert [[row["text"] for row in documents(tmp_path / run)] for run in ("run", "run2", "run3")] == [
+        ["one"], ["one"], ["two"],
+    ]  # fmt: skip

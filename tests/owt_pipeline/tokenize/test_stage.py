@@ -199,3 +199,62 @@ def test_tiktokens_own_encoding_gives_the_same_ids_if_available() -> None:
     if pattern is None:
         pytest.skip(f"tiktoken {tiktoken.__version__} does not export its pattern")
     assert pattern == encodings._PATTERN
+
+
+def tokenizer_of(path: Path, model: object, *, letters: str, dropout: bool = False) -> str:
+    """A tokenizer of single letters that has none for others; `dropout`: its merges are dropped by chance."""
+    from tokenizers import AddedToken, decoders, models
+
+    vocabulary = {letter: i for i, letter in enumerate(sorted(set(letters)))}
+    if model is models.BPE:
+        merges = [(a, b) for a, b in ("ab", "cd") if a + b]
+        vocabulary |= {"ab": len(vocabulary), "cd": len(vocabulary) + 1}
+        tokenizer = Tokenizer(models.BPE(vocabulary, merges, dropout=0.5 if dropout else None))
+    else:
+        vocabulary |= {"<unk>": len(vocabulary)}
+        tokenizer = Tokenizer(models.Unigram([(token, -1.0) for token in vocabulary], vocabulary["<unk>"], False))
+    tokenizer.decoder = decoders.Fuse()  # type: ignore[assignment]
+    tokenizer.add_special_tokens([AddedToken("<|endoftext|>", special=True)])
+    if dropout:
+        tokenizer.enable_truncation(3)
+        tokenizer.enable_padding(length=50)
+    tokenizer.save(str(path))
+    return str(path)
+
+
+LOSSY = ["no token", "unknown token", "lower case"]
+
+
+@pytest.mark.parametrize("case", LOSSY)
+def test_documents_that_a_tokenizer_cannot_write_are_counted_and_stop_it(
+    tmp_path: Path, case: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    from tokenizers import models, normalizers
+
+    kind = models.Unigram if case == "unknown token" else models.BPE
+    name = tokenizer_of(tmp_path / "t.json", kind, letters="abcd ")
+    if case == "lower case":
+        tokenizer = Tokenizer.from_file(name)
+        tokenizer.normalizer = normalizers.Lowercase()  # type: ignore[assignment]
+        tokenizer.save(name)
+    bad = "abc ABC" if case == "lower case" else "abc \u0142d"
+    corpus.write_corpus(tmp_path / "run", ["abcd ab"] * 9 + [bad])
+    runtime = Runtime(Storage(str(tmp_path / "run")))
+    with pytest.raises(
+        UserError, match=r"1 documents \(10\.0%\) are not what their tokens decode to.*--max_changed_share"
+    ):
+        run_stage(STAGE, TokenizeOptions(name), runtime)
+    manifest, _ = run_stage(STAGE, TokenizeOptions(name, max_changed_share=0.1), runtime)
+    assert manifest.stats["documents_changed"] == 1
+    assert "1 documents (10.0%) are not what their tokens decode to" in caplog.text
+
+
+@pytest.mark.parametrize("texts", [["abcd" * 50] * 20, ["ab cd " * 9], ["a", "abab" * 100]])
+def test_dropout_truncation_and_padding_of_a_file_are_off(tmp_path: Path, texts: list[str]) -> None:
+    from tokenizers import models
+
+    plain = encodings.load(tokenizer_of(tmp_path / "a.json", models.BPE, letters="abcd "))
+    other = encodings.load(tokenizer_of(tmp_path / "b.json", models.BPE, letters="abcd ", dropout=True))
+    for _ in range(5):
+        for one, two in zip(plain.encode_batch(texts), other.encode_batch(texts), strict=True):
+            assert one.tolist() == two.tolist()

@@ -1,10 +1,17 @@
-"""The records of JSON Lines, Parquet and plain text files, one at a time."""
+"""The records of JSON Lines, Parquet and plain text files, one at a time: for import, evaluation sets and
+near-duplicates.
+
+A JSON text may have what the standard does not allow but programs write: half of a surrogate pair, which becomes a
+question mark, NaN and Infinity. Dates of Parquet become strings, since Python has none of nanoseconds or after the
+year 9999.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import itertools
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -28,8 +35,8 @@ _EXTENSIONS = {
     "txt": "text", "text": "text", "md": "text",
     "raw": "text", "tokens": "text",  # wiki.train.raw and wiki.train.tokens, as WikiText is published
 }  # fmt: skip
-SPLITS = ("file", "blank_lines", "wikitext")
-"""How a plain text file is split: not at all, at blank lines, or into the articles of WikiText."""
+SPLITS = ("file", "blank_lines", "wikitext", "lines")
+"""How a plain text file is split: not at all, at blank lines, into the articles of WikiText, or at every line end."""
 _COMPRESSED = ("gz", "zst", "xz", "bz2")
 _TITLE = re.compile(rb" = (?!=)[^\n]*(?<!=) = \r?\n?")  # an article's title; " = = Career = = " is a section's
 
@@ -49,33 +56,53 @@ class Record:
     problem: str | None = None
 
 
-def format_of(path: str) -> str:
-    """`jsonl`, `parquet` or `text`, by the file's extension; raises UserError for an unknown extension."""
+def known_format(path: str) -> str | None:
+    """`jsonl`, `parquet` or `text`, by the file's extension; None for an unknown one."""
     parts = path.rpartition("/")[2].lower().split(".")
     if parts[-1] in _COMPRESSED:
         parts.pop()
-    kind = _EXTENSIONS.get(parts[-1])
+    return _EXTENSIONS.get(parts[-1]) if parts else None
+
+
+def format_of(path: str) -> str:
+    """`known_format`; raises UserError for an unknown extension."""
+    kind = known_format(path)
     if kind is None:
         known = ", ".join(f".{name}" for name in _EXTENSIONS)
         raise UserError(f"{path}: unknown extension; use one of {known} (owt import: or --format)")
     return kind
 
 
-def read_records(path: str, name: str, kind: str, *, columns: Iterable[str], split_text: str) -> Iterator[Record]:
+def parse_json(data: bytes) -> Any:
+    """The value of a JSON text in UTF-8; raises ValueError if it is none."""
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        pass
+    try:
+        value = json.loads(data.decode())  # takes NaN, Infinity and half of a surrogate pair
+        return json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
+    except RecursionError as error:
+        raise ValueError("too many arrays or objects in each other") from error
+
+
+def read_records(
+    path: str, name: str, kind: str, *, columns: Iterable[str] | None, split_text: str = "file"
+) -> Iterator[Record]:
     """The records of one file, in order.
 
     Args:
       path: path or URI.
       name: what to call the file in `Record.where`.
       kind: `jsonl`, `parquet` or `text`. A record of `text` has the single field `text`.
-      columns: top-level columns to read from a Parquet file; missing ones are ignored.
+      columns: top-level columns to read from a Parquet file; missing ones are ignored. None for all.
       split_text: how a text file is split, one of SPLITS; files and articles are returned byte for byte.
 
     Raises:
       UserError: the file cannot be read, is damaged, or is not Parquet although `kind` says so.
     """
     if kind == "parquet":
-        yield from _parquet_records(path, name, set(columns))
+        yield from _parquet_records(path, name, None if columns is None else set(columns))
         return
     with open_decompressed(path) as file:
         if kind == "jsonl":
@@ -83,6 +110,9 @@ def read_records(path: str, name: str, kind: str, *, columns: Iterable[str], spl
         elif split_text == "file":
             content = file.read(MAX_RECORD_BYTES + 1)
             yield _text_record(content, f"{name}:1", len(content))
+        elif split_text == "lines":
+            for number, line in enumerate(_lines(file), start=1):
+                yield _text_record(line.rstrip(b"\r\n"), f"{name}:{number}", len(line))
         else:
             yield from _split_records(file, name, split_text == "wikitext")
 
@@ -94,8 +124,8 @@ def _json_records(file: BinaryIO, name: str) -> Iterator[Record]:
             yield Record(where, None, f"longer than {MAX_RECORD_BYTES} bytes")
         elif line := line.removeprefix(b"\xef\xbb\xbf").strip():
             try:
-                fields = orjson.loads(line)
-            except orjson.JSONDecodeError as error:
+                fields = parse_json(line)
+            except ValueError as error:
                 yield Record(where, None, f"not JSON: {error}")
             else:
                 if isinstance(fields, dict):
@@ -148,21 +178,61 @@ def _text_record(content: bytes, where: str, size: int) -> Record:
         return Record(where, None, f"not UTF-8 at byte {error.start}; convert it first (iconv)")
 
 
-def _parquet_records(path: str, name: str, columns: set[str]) -> Iterator[Record]:
+def _parquet_records(path: str, name: str, columns: set[str] | None) -> Iterator[Record]:
     with open_source(path) as source:
         try:
             file = pq.ParquetFile(source)
-            present = [column for column in file.schema_arrow.names if column in columns]
+            names = file.schema_arrow.names
+            present = [column for column in names if columns is None or column in columns]
             if not present:
-                found = ", ".join(file.schema_arrow.names)
-                raise UserError(f"{path} has none of the columns {', '.join(sorted(columns))}; it has {found}")
+                wanted = ", ".join(sorted(columns or ()))
+                raise UserError(f"{path} has none of the columns {wanted}; it has {', '.join(names)}")
             number = 0
             for batch in file.iter_batches(batch_size=64, columns=present):
-                for fields in batch.to_pylist():
+                for fields, problem in _rows_of(batch):
                     number += 1
-                    yield Record(f"{name}:{number}", fields)
+                    yield Record(f"{name}:{number}", fields, problem)
         except (pa.ArrowException, OSError) as error:
             raise UserError(f"{path} cannot be read as Parquet: {error}") from error
+
+
+def _rows_of(batch: pa.RecordBatch) -> Iterator[tuple[dict[str, Any] | None, str | None]]:
+    """Each row, or why Python cannot have it."""
+    batch = batch.cast(pa.schema([field.with_type(_plain(field.type)) for field in batch.schema]))
+    rows = [batch] if _is_valid(batch) else [batch.take(pa.array([row])) for row in range(batch.num_rows)]
+    for some in rows:
+        if len(rows) == 1 or _is_valid(some):
+            yield from ((fields, None) for fields in some.to_pylist())
+        else:
+            bad = [field.name for field, array in zip(some.schema, some, strict=True) if not _is_valid(array)]
+            yield None, f"not UTF-8 in column {', '.join(bad)}"
+
+
+def _is_valid(data: pa.RecordBatch | pa.Array) -> bool:
+    try:
+        data.validate(full=True)  # which decodes its strings
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """A type whose values Python can have, with a row's own values: dates as strings, dictionaries looked up."""
+    if pa.types.is_dictionary(kind):
+        return _plain(kind.value_type)
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_time(kind):
+        return pa.string()
+    if pa.types.is_duration(kind):
+        return pa.int64()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_plain(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(
+            kind.key_field.with_type(_plain(kind.key_type)), kind.item_field.with_type(_plain(kind.item_type))
+        )
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return pa.large_list(kind.value_field.with_type(_plain(kind.value_type)))
+    return kind
 
 
 @contextlib.contextmanager
@@ -173,6 +243,8 @@ def open_decompressed(path: str) -> Iterator[BinaryIO]:
     not continue without the end, as collect does for dumps.
     """
     with open_source(path) as source:
+        if not source.size() and path.lower().rpartition(".")[2] in _COMPRESSED:
+            raise UserError(f"{path} is compressed, but has no bytes; download or create it again")
         try:
             yield io.BufferedReader(_Decompressed(Decompressor(source)), 1 << 20)
         except (EOFError, OSError) as error:

@@ -1,0 +1,118 @@
+"""The one reader of JSON Lines, Parquet and text: what programs write, not only what the standards allow."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from owt_pipeline.errors import UserError
+from owt_pipeline.formats.lines import Block
+from owt_pipeline.formats.records import Record, parse_json, read_records
+from owt_pipeline.library import near_duplicates
+from owt_pipeline.stages.clean.contamination import texts_of
+from owt_pipeline.stages.collect.submissions import Submission, decode_block
+
+LENIENT = [
+    (rb'{"text": "cut \ud83d"}', {"text": "cut ?"}),
+    (rb'{"text": "\udc00 half", "other": {"\ud800": 1}}', {"text": "? half", "other": {"?": 1}}),
+    (rb'{"text": "pair \ud83d\ude00 and \ud83d", "x": [NaN]}', {"text": "pair \N{GRINNING FACE} and ?", "x": [...]}),
+    (b'{"text": "a", "score": NaN}', {"text": "a", "score": ...}),
+    (b'{"text": "a", "score": -Infinity}', {"text": "a", "score": ...}),
+    (b'{"text": "a", "score": 1e999}', {"text": "a", "score": ...}),
+]
+
+
+def written(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize(("line", "expected"), LENIENT)
+def test_surrogates_and_what_is_no_number_lose_no_document(tmp_path: Path, line: bytes, expected: dict) -> None:
+    value = parse_json(line)
+    assert value.keys() == expected.keys()
+    assert value["text"] == expected["text"]
+    path = written(tmp_path / "a.jsonl", line + b"\n" + b'{"text": "next"}\n')
+    (first, second) = read_records(str(path), "a", "jsonl", columns=())
+    assert first.fields is not None
+    assert first.fields["text"] == expected["text"]
+    assert second == Record("a:2", {"text": "next"})
+    assert next(iter(texts_of(str(path)))) == expected["text"]
+    assert near_duplicates(path).num_rows == 0
+    (submission,), _, problems = decode_block(Block(line.replace(b"text", b"title"), 1, 1), Submission)
+    assert (submission.title, problems) == (expected["text"], {})
+
+
+@pytest.mark.parametrize("line", [b"{'a': 1}", b'{"a": 1', b"[" * 100_000, b'{"a": nan}', b'{"a": "\xff"}'])
+def test_what_is_no_json_is_a_record_with_its_place(tmp_path: Path, line: bytes) -> None:
+    path = written(tmp_path / "a.jsonl", b'{"a": 2}\n' + line)
+    *_, last = read_records(str(path), "a", "jsonl", columns=())
+    assert (last.where, last.fields) == ("a:2", None)
+    assert last.problem
+
+
+STRINGS = pa.array([b"one", b"bad \xff\xfe", b"three"], pa.binary()).view(pa.string())  # one is not UTF-8
+GOOD = pa.array(["a", "b", "c"])
+ONE_EACH = pa.array([0, 1, 2, 3], pa.int32())
+INVALID = {
+    "text": {"text": STRINGS},
+    "large": {"text": STRINGS.view(pa.binary()).cast(pa.large_binary()).view(pa.large_string())},
+    "another column": {"text": GOOD, "title": STRINGS},
+    "in a struct": {"text": GOOD, "meta": pa.StructArray.from_arrays([STRINGS], ["url"])},
+    "in a list": {"text": GOOD, "tags": pa.ListArray.from_arrays(ONE_EACH, STRINGS)},
+    "in a dictionary": {"text": pa.DictionaryArray.from_arrays(ONE_EACH[:3], STRINGS)},
+}
+
+
+@pytest.mark.parametrize("where", INVALID)
+def test_a_row_of_parquet_that_is_not_utf8_is_left_out_with_its_place(tmp_path: Path, where: str) -> None:
+    columns = INVALID[where]
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    first, second, third = read_records(str(tmp_path / "a.parquet"), "a", "parquet", columns=None)
+    assert first.fields
+    assert third.fields
+    assert second == Record("a:2", None, f"not UTF-8 in column {list(columns)[-1]}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        (pa.timestamp("ns"), 1714557600123456789, "2024-05-01"),
+        (pa.timestamp("ns", "Europe/Berlin"), 1714598000123456789, "2024-05-01"),
+        (pa.timestamp("s"), 1 << 50, None),
+        (pa.timestamp("us"), -(1 << 62), None),
+        (pa.date32(), 4_000_000, None),
+        (pa.date32(), 19844, "2024-05-01"),
+        (pa.time64("ns"), 5, None),
+    ],
+)
+def test_a_date_is_one_of_any_unit_or_none(tmp_path: Path, kind: pa.DataType, value: int, expected: str | None) -> None:
+    from owt_pipeline.stages.import_text.stage import FIELDS, place
+
+    dates = pa.array([value], pa.int32() if kind == pa.date32() else pa.int64()).view(kind)
+    nested = pa.StructArray.from_arrays([dates], ["date"])
+    pq.write_table(pa.table({"text": ["a"], "date": dates, "in": nested}), tmp_path / "a.parquet")
+    (record,) = read_records(str(tmp_path / "a.parquet"), "a", "parquet", columns=None)
+    names = {field: field for field in FIELDS}
+    assert place(record, names)["date"] == expected
+    assert place(record, {**names, "date": "in.date"})["date"] == expected
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("inside", ["\u2028", "\u2029", "\x85", "\x0c", "\x0b", "\x1c"])
+def test_only_newlines_end_a_line_of_an_evaluation_set(tmp_path: Path, inside: str, end: str) -> None:
+    texts = [f"Which river{inside}flows here", "and the next"]
+    path = written(tmp_path / "set.txt", end.join(texts).encode())
+    assert list(texts_of(str(path))) == texts
+    path = written(tmp_path / "set.jsonl", end.join(json.dumps(t, ensure_ascii=False) for t in texts).encode())
+    assert list(texts_of(str(path))) == texts
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.txt.zst", "A.JSON.XZ", "a.jsonl.bz2"])
+def test_a_compressed_file_of_no_bytes_is_an_error(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserError, match="has no bytes"):
+        list(read_records(str(written(tmp_path / name, b"")), "a", "jsonl", columns=()))
