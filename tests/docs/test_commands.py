@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from owt_pipeline.demo.inputs import write_dump
-from owt_pipeline.demo.site import build_site
+from owt_pipeline.demo.command import write_inputs
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 FENCE = re.compile(r"(?:^`(?P<name>[\w.-]+)`:\n\n)?^```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -44,8 +43,7 @@ def test_every_command_of_a_page_works(page: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="the tutorial trains")
     bucket = tmp_path / "bucket"
     if "gs://BUCKET" in page.read_text():
-        (bucket / "dumps").mkdir(parents=True)
-        write_dump(build_site(), bucket / "dumps" / "RS_demo.zst")
+        write_inputs(bucket / "dumps")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     for kind, text in steps(page):
         if kind != "run":

@@ -14,9 +14,9 @@ from importlib import resources
 from string import Template
 from urllib.parse import quote
 
-from owt_pipeline.demo.texts import Article, articles, edited, mixed, mojibake, originals, typeset, zen
 from schemas import Reason
 from schemas.reasons import http_reason
+from tests.demo_web.texts import Article, articles, edited, mixed, mojibake, originals, typeset, zen
 
 DOMAIN = "demo.test"
 """Hosts are below it; `.test` is reserved (RFC 6761), so no name of the real web is meant by accident."""
@@ -62,7 +62,7 @@ class Host:
 
 
 def _hosts() -> Iterator[Host]:
-    for line in (resources.files("owt_pipeline.demo") / "hosts.txt").read_text(encoding="utf-8").splitlines():
+    for line in (resources.files("tests.demo_web") / "hosts.txt").read_text(encoding="utf-8").splitlines():
         name, template, how, title = line.split(maxsplit=3)
         yield Host(name, title, template, compress=how == "gzip", delay=_SLOW_SECONDS if how == "slow" else 0.0)
 
@@ -73,7 +73,7 @@ HOSTS = tuple(_hosts())
 
 @cache
 def _template(name: str) -> Template:
-    path = resources.files("owt_pipeline.demo") / "templates" / f"{name}.html"
+    path = resources.files("tests.demo_web") / "templates" / f"{name}.html"
     return Template(path.read_text(encoding="utf-8"))
 
 
@@ -151,20 +151,10 @@ class Site:
     Attributes:
       answers: what the server answers, by (host, path with query).
       expectations: what should happen to each URL that the dump links to.
-      archived: pages that are gone, as they were: (host, path with query) and answer.
-      later_answers: the pages that the next month adds.
-      later_expectations: what should happen to each URL that the next month's dump links to.
     """
 
     answers: dict[tuple[str, str], Answer]
     expectations: tuple[Expectation, ...]
-    archived: dict[tuple[str, str], Answer]
-    later_answers: dict[tuple[str, str], Answer]
-    later_expectations: tuple[Expectation, ...]
-
-    @property
-    def hosts(self) -> list[str]:
-        return sorted({host for host, _ in self.answers})
 
 
 def build_site(seed: int = 2019) -> Site:
@@ -181,11 +171,7 @@ def build_site(seed: int = 2019) -> Site:
     builder.add_redirects(placed)
     builder.add_failures(placed)
     builder.add_dead_links(placed)
-    answers, expectations = dict(builder.answers), tuple(builder.expectations.values())
-    repeated = builder.add_next_month(placed, base[N_ARTICLES + 3 : N_ARTICLES + 11])
-    added = {key: answer for key, answer in builder.answers.items() if key not in answers}
-    later = [*repeated, *(builder.expectations[key] for key in added)]
-    return Site(answers, expectations, builder.archived, added, tuple(later))
+    return Site(builder.answers, tuple(builder.expectations.values()))
 
 
 @dataclass(frozen=True)
@@ -204,7 +190,6 @@ class _Builder:
         self.rng = rng
         self.answers: dict[tuple[str, str], Answer] = {}
         self.expectations: dict[tuple[str, str], Expectation] = {}
-        self.archived: dict[tuple[str, str], Answer] = {}
 
     def add_articles(self, base: list[Article]) -> Iterator[_Placed]:
         """Deal the articles to the hosts in turn; each page yielded is used by one later step at most."""
@@ -307,19 +292,9 @@ class _Builder:
             self._failure(name, path, replace(plain, behaviour=behaviour), reason)
 
     def add_dead_links(self, placed: Iterator[_Placed]) -> None:
-        """Pages that were taken down since, which a web archive has."""
+        """Pages that were taken down since."""
         for page in _take(placed, 3):
-            self.archived[page.key] = self.answers[page.key]
             self.answers[page.key] = Answer(b"<html><body><h1>Not found</h1></body></html>", 404)
-
-    def add_next_month(self, placed: Iterator[_Placed], new: list[Article]) -> list[Expectation]:
-        """New articles, and edited copies of old ones; returns links to old pages, which are posted again."""
-        for article, host in zip(new, HOSTS[::3], strict=False):
-            self._page(host, article)
-        old = _take(placed, 6)
-        for k, page in enumerate(old[:3]):
-            self._page(_elsewhere(page.host, k), edited(page.article, self.rng, words_per_edit=200), reasons=_NEAR)
-        return [replace(self.expectations[page.key], reasons=(Reason.SEEN_BEFORE,)) for page in old[3:]]
 
     def _page(
         self,

@@ -56,7 +56,7 @@ def articles() -> list[Article]:
 
 def originals(language: str) -> list[Article]:
     """The articles written for the demo in `language`: a `# title` line starts one, a blank line a paragraph."""
-    text = (resources.files("owt_pipeline.demo") / "texts" / f"{language}.txt").read_text(encoding="utf-8")
+    text = (resources.files("tests.demo_web") / "texts" / f"{language}.txt").read_text(encoding="utf-8")
     made = []
     for block in re.split(r"^# ", text, flags=re.MULTILINE)[1:]:
         title, _, body = block.partition("\n")
@@ -82,7 +82,7 @@ def _sources() -> Iterator[tuple[str, list[str]]]:
     for name in sorted(topics):
         yield from _sections(topics[name])
     # Written in Python and rich in sentences; one that a Python lacks is left out.
-    for name in (resources.files("owt_pipeline.demo") / "modules.txt").read_text(encoding="utf-8").split():
+    for name in (resources.files("tests.demo_web") / "modules.txt").read_text(encoding="utf-8").split():
         yield f"Notes on {name.lstrip('_')}", [p for doc in _docstrings(name) for p in _paragraphs(doc)]
 
 

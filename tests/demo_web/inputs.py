@@ -1,9 +1,7 @@
-"""The demo's inputs: a month of submissions, in the layout of Reddit's dumps, the pages they link to as WARC, and a
-small Common Crawl of those that are gone."""
+"""The demo's inputs: a month of submissions, in the layout of Reddit's dumps, and the pages they link to as WARC."""
 
 from __future__ import annotations
 
-import gzip
 import json
 import random
 from collections.abc import Iterator
@@ -11,17 +9,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import zstandard
 
-from owt_pipeline.demo.site import DOMAIN, Answer, Behaviour, Expectation, Site
 from owt_pipeline.formats.warc import response_record
-from owt_pipeline.stages.fetch.surt import surt_key
 from schemas import Reason
+from tests.demo_web.site import Behaviour, Expectation, Site
 
 DUMP_NAME = "RS_demo.zst"
-LATER_DUMP_NAME = "RS_demo_2.zst"
 _START = 1546300800  # 2019-01-01
 _MONTH = 31 * 86400
 _WINDOW_LOG = 28  # the real dumps need `--long=31`; past 27 a reader must ask for it
@@ -30,7 +24,7 @@ _SUBREDDITS = "programming Python books history TrueReddit science todayilearned
 
 def dump_expectations() -> list[Expectation]:
     """What should happen to links that are in the dump and never fetched."""
-    lines = (resources.files("owt_pipeline.demo") / "never_fetched.txt").read_text(encoding="utf-8").splitlines()
+    lines = (resources.files("tests.demo_web") / "never_fetched.txt").read_text(encoding="utf-8").splitlines()
     turned_away = [Expectation(url, (Reason.of(name),)) for name, url in map(str.split, lines)]
     unwanted = [Expectation(f"http://courier.demo.test/unnoticed/{k}", (Reason.LOW_SCORE,)) for k in range(6)]
     adult = [Expectation(f"http://garden.demo.test/after-dark/{k}", (Reason.OVER_18,)) for k in range(3)]
@@ -52,13 +46,6 @@ def write_dump(site: Site, path: Path) -> int:
     The bytes are the same for the same site.
     """
     return _write(list(dump_lines(site)), path)
-
-
-def write_later_dump(site: Site, path: Path) -> int:
-    """Write the next month's dump to `path`; returns the number of lines."""
-    rng = random.Random(2020)
-    submissions = [record for link in site.later_expectations for record in _submissions(link, rng)]
-    return _write(list(_in_order(submissions, rng, _START + _MONTH, "later")), path)
 
 
 def _write(lines: list[bytes], path: Path) -> int:
@@ -171,49 +158,3 @@ def write_archive(site: Site, path: Path) -> int:
             headers = [("Content-Type", answer.content_type)] + [("Location", answer.location)] * bool(answer.location)
             file.write(response_record(url, _CAPTURED, f"HTTP/1.1 {answer.status} Answer", headers, answer.body))
     return len(pages)
-
-
-CRAWL = "CC-MAIN-2019-04"
-CRAWL_INDEX = f"http://commoncrawl.{DOMAIN}/cc-index/table/cc-main/warc"
-_CRAWLED = 1547596800  # 2019-01-16
-
-
-def common_crawl(site: Site) -> dict[tuple[str, str], Answer]:
-    """What the server of a Common Crawl answers that has the site's pages that are gone: by (host, path)."""
-    name, content, rows = f"crawl-data/{CRAWL}/segments/1/warc/{CRAWL}-00000.warc.gz", b"", []
-    for (host, path), answer in sorted(site.archived.items()):
-        url = f"http://{host}{path}"
-        headers = [("Content-Type", answer.content_type)]
-        record = response_record(url, _CRAWLED, "HTTP/1.1 200 OK", headers, answer.body)
-        rows.append(
-            {
-                "url_surtkey": (surt_key(url) or b"").decode(),
-                "url": url,
-                "fetch_time": _CRAWLED * 1000,
-                "fetch_status": 200,
-                "content_mime_detected": "text/html",
-                "content_truncated": None,
-                "warc_filename": name,
-                "warc_record_offset": len(content),
-                "warc_record_length": len(record),
-            }
-        )
-        content += record
-    index = f"cc-index/table/cc-main/warc/crawl={CRAWL}/subset=warc/part-00000.gz.parquet"
-    files = {
-        name: content,
-        index: _parquet(sorted(rows, key=lambda row: str(row["url_surtkey"]))),
-        f"crawl-data/{CRAWL}/cc-index-table.paths.gz": gzip.compress(f"{index}\n".encode(), mtime=0),
-    }
-    kind = "application/octet-stream"
-    return {(f"commoncrawl.{DOMAIN}", f"/{path}"): Answer(body, content_type=kind) for path, body in files.items()}
-
-
-def _parquet(rows: list[dict[str, Any]]) -> bytes:
-    """A file of Common Crawl's columnar index, with the columns that are read of it."""
-    kinds = {"fetch_time": pa.timestamp("ms", "UTC"), "fetch_status": pa.int16()}
-    names = {"warc_record_offset": pa.int32(), "warc_record_length": pa.int32(), **kinds}
-    schema = pa.schema([(name, names.get(name, pa.string())) for name in rows[0]])
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist(rows, schema), sink, compression="gzip")
-    return bytes(sink.getvalue())
