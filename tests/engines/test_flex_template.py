@@ -26,7 +26,7 @@ def template(service: Cloud) -> str:
 
 def test_a_template_writes_the_files_of_a_run_on_this_machine(service: Cloud, template: str, sent: Sent) -> None:
     workdir = f"{service.bucket}/template"
-    parameters = {"config": sent.config, "workdir": workdir, "min_tokens": "64", "sdk_container_image": IMAGE}
+    parameters = {"settings": sent.config, "run": workdir, "beam_flags": f"--sdk_container_image={IMAGE}"}
     launched = service.launch("from-a-template", template, parameters, numWorkers=2)
     assert "job" in launched, launched
     job = launched["job"]["id"]
@@ -44,11 +44,14 @@ def test_a_template_writes_the_files_of_a_run_on_this_machine(service: Cloud, te
 def test_a_users_mistake_fails_the_job_with_its_line(service: Cloud, template: str, sent: Sent) -> None:
     broken = Storage(f"{service.bucket}/broken")
     broken.write("RS_cut.zst", b"\x28\xb5\x2f\xfd no frame")
-    parameters = {
-        "workdir": f"{service.bucket}/template-mistake",
-        "dumps": f"{broken}/RS_cut.zst",  # what is in it is seen by a worker
-        "user_agent": "tests/1.0 (+mailto:me@example.org)",  # without which nothing is launched
-    }
+    settings = f"""\
+[collect]
+dumps = ["{broken}/RS_cut.zst"]  # what is in it is seen by a worker
+[fetch]
+user_agent = "tests/1.0 (+mailto:me@example.org)"  # without which nothing is launched
+"""
+    broken.write("settings.toml", settings.encode())
+    parameters = {"run": f"{service.bucket}/template-mistake", "settings": f"{broken}/settings.toml"}
     launched = service.launch("a-mistake", template, parameters)
     assert "job" in launched, launched
     job = launched["job"]["id"]
@@ -59,11 +62,11 @@ def test_a_users_mistake_fails_the_job_with_its_line(service: Cloud, template: s
 @pytest.mark.parametrize(
     ("parameters", "said"),
     [
-        ({}, "workdir: Missing required parameter"),
-        ({"workdir": "/tmp/run"}, "workdir: Value of parameter does not match"),
-        ({"workdir": "gs://bucket/run", "num_shards": "many"}, "num_shards: Value of parameter does not match"),
-        ({"workdir": "gs://bucket/run", "shards": "8"}, "shards: Unrecognized parameter"),
-        ({"workdir": "gs://bucket/run", "num_shards": "0"}, "owt: error: --num_shards: 0 is not a whole number"),
+        ({}, "run: Missing required parameter"),
+        ({"run": "/tmp/run"}, "run: Value of parameter does not match"),
+        ({"run": "gs://bucket/run", "settings": "c.toml"}, "settings: Value of parameter does not match"),
+        ({"run": "gs://bucket/run", "shards": "8"}, "shards: Unrecognized parameter"),
+        ({"run": "gs://bucket/run", "beam_flags": "--num_shards=0"}, "owt: error: --num_shards: 0 is not"),
     ],
 )
 def test_wrong_parameters_are_refused(service: Cloud, template: str, parameters: dict[str, str], said: str) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.engines.engines import Engine
@@ -12,5 +10,5 @@ from tests.owt_pipeline.test_transforms import mark, unequal_lengths
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(300)]
 
 
-def test_near_duplicates_are_marked_on_prism_as_the_function_finds_them(on_prism: Engine, tmp_path: Path) -> None:
-    mark([*on_prism.flags, "--environment_type=LOOPBACK"], tmp_path, unequal_lengths(seed=3, documents=80))
+def test_near_duplicates_are_marked_on_prism_as_the_function_finds_them(on_prism: Engine) -> None:
+    mark([*on_prism.flags, "--environment_type=LOOPBACK"], unequal_lengths(seed=3, documents=80))

@@ -83,7 +83,7 @@ def test_texts_are_repaired_judged_and_typed() -> None:
         assert_that(result["rejects"], rows_are(rejects, "id", "reason"), label="rejects")
 
 
-def mark(flags: Sequence[str], folder: Path, texts: Sequence[str | None], **options: Any) -> None:
+def mark(flags: Sequence[str], texts: Sequence[str | None], **options: Any) -> None:
     """Mark near-duplicates on a runner, and compare with the function."""
     found = {row["row"]: row for row in owt.near_duplicates(texts, workers=1).to_pylist()}
     clusters = [{i} | {gone for gone, row in found.items() if row["kept_row"] == i} for i in range(len(texts))]
@@ -105,7 +105,7 @@ def mark(flags: Sequence[str], folder: Path, texts: Sequence[str | None], **opti
 
     with beam.Pipeline(options=PipelineOptions(list(flags))) as pipeline:
         rows = pipeline | beam.Create([beam.Row(id=i, body=text) for i, text in enumerate(texts)])
-        result = rows | MarkNearDuplicates(text_field="body", temp_location=str(folder), num_shards=3, **options)
+        result = rows | MarkNearDuplicates(text_field="body", **options)
         assert_that(result["out"], check)
 
 
@@ -115,18 +115,18 @@ def unequal_lengths(seed: int, documents: int) -> list[str | None]:
     return [f"{text} {'x' * (i + 1)}" for i, text in enumerate(texts)]
 
 
-def test_near_duplicates_are_marked_as_the_function_finds_them(tmp_path: Path) -> None:
+def test_near_duplicates_are_marked_as_the_function_finds_them() -> None:
     texts = unequal_lengths(seed=3, documents=80)
     texts[11] = None
-    mark(["--runner=FnApiRunner"], tmp_path, texts)
-    mark(["--runner=FnApiRunner"], tmp_path, texts, workers=2)
+    mark(["--runner=FnApiRunner"], texts)
+    mark(["--runner=FnApiRunner"], texts, workers=2)
 
 
-def test_no_rows_and_rows_without_a_text(tmp_path: Path) -> None:
+def test_no_rows_and_rows_without_a_text() -> None:
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         nothing = pipeline | "Nothing" >> beam.Create([]) | "MarkNothing" >> MarkNearDuplicates()
         assert_that(nothing["out"], rows_are([]), label="nothing")
-        wrong = pipeline | beam.Create([{"text": 7}]) | MarkNearDuplicates(temp_location=str(tmp_path))
+        wrong = pipeline | beam.Create([{"text": 7}]) | MarkNearDuplicates()
         assert_that(wrong["rejects"], rows_are([{"text": 7, "reason": "empty_text"}], "text", "reason"), label="wrong")
 
 
@@ -137,8 +137,6 @@ def test_mistakes_are_found_while_the_pipeline_is_built() -> None:
         MarkNearDuplicates(treshold=0.9)
     with pytest.raises(ValueError, match="is not a known language"):
         CleanText(languages=["xx"])
-    with pytest.raises(ValueError, match="num_shards: 0 is not a whole number of at least 1"):
-        MarkNearDuplicates(num_shards=0)
     rows = beam.Pipeline() | beam.Create([{"text": "a"}]) | beam.WindowInto(FixedWindows(60))
     with pytest.raises(ValueError, match=r"give them in GlobalWindows\(\)"):
         rows | MarkNearDuplicates()
