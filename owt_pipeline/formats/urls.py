@@ -32,9 +32,6 @@ from importlib.resources import files
 from urllib.parse import unquote_to_bytes
 
 import idna
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import xxhash
 from yarl import URL
 
@@ -317,59 +314,3 @@ def _names_of_host(host: str) -> frozenset[str]:
         if len(labels) - start == 2 or (len(labels) - start == 3 and len(labels[-2]) <= 3):  # amazon.com, amazon.co.uk
             found |= of_domain.get(f"{labels[start]}.*", frozenset())
     return found
-
-
-# URLs with nothing to decode, encode, resolve or lower, no query, no fragment and no path segment that begins with a
-# dot: 85% of the links on Reddit.
-_BEGIN, _REST = (f"(?:[{SAFE.replace('/', '').replace(dot, '')}]|{KEPT_ESCAPE})" for dot in (".", "/"))
-_PREFIX = r"^https?://(?:www\.)?"
-_SIMPLE_HOST = r"(?:[a-z0-9-]+\.)+[a-z][a-z]+"
-_PATH = rf"(?:/(?:{_BEGIN}{_REST}*)?)"
-_SIMPLE_TEXT = f"{_PREFIX}{_SIMPLE_HOST}{_PATH}*$"
-
-
-def canonicalize_column(urls: pa.StringArray) -> tuple[pa.StringArray, pa.StringArray, pa.StringArray, dict[int, str]]:
-    """(unescaped URLs, canonical URLs, their hosts, problems) of a column of URLs; null counts as an empty URL.
-
-    For a BadURL, the canonical URL and the host are null, and `problems` has the reason by index.
-    """
-    short = pc.less_equal(pc.binary_length(urls), MAX_LENGTH - 2)  # as in `canonicalize`
-    simple = pc.fill_null(pc.and_(pc.match_substring_regex(urls, _SIMPLE_TEXT), short), False)
-    if not pc.all(simple).as_py():  # simple URLs have nothing to unescape
-        others = pc.ascii_trim(urls.filter(pc.invert(simple)), SPACE)
-        others = pc.replace_substring_regex(others, "&(?:amp;)+", "&")
-        urls = pc.replace_with_mask(urls, pc.invert(simple), others)
-    canonical, host, odd = _canonicalize_plain(pc.if_else(simple, urls, "https://example.com/"))
-    rest = pa.array(odd | ~_mask(simple))
-    problems: dict[int, str] = {}
-    parsed: list[tuple[str | None, str | None]] = []
-    for i, url in zip(np.flatnonzero(rest).tolist(), urls.filter(rest).to_pylist(), strict=True):
-        try:
-            parsed.append(canonicalize(url or ""))
-        except BadURL as problem:
-            problems[i] = str(problem)
-            parsed.append((None, None))
-    if parsed:
-        canonical, host = (
-            pc.replace_with_mask(column, rest, pa.array([pair[k] for pair in parsed], pa.string()))
-            for k, column in enumerate((canonical, host))
-        )
-    return urls, canonical, host, problems
-
-
-def _mask(values: pa.BooleanArray) -> np.ndarray:
-    return pc.fill_null(values, False).to_numpy(zero_copy_only=False)
-
-
-def _canonicalize_plain(urls: pa.StringArray) -> tuple[pa.StringArray, pa.StringArray, np.ndarray]:
-    """(canonical URLs, hosts, which of these are wrong) of URLs of the form SCHEME://HOST/REST."""
-    parts = pc.split_pattern(pc.ascii_rtrim(urls, "/"), "/", max_splits=3)
-    starts = parts.offsets.to_numpy()
-    rest = parts.values.take(pa.array(starts[:-1] + 3, mask=np.diff(starts) < 4))
-    hosts = pc.dictionary_encode(parts.values.take(pa.array(starts[:-1] + 2)))
-    known = pc.replace_substring_regex(hosts.dictionary, r"^www\.", "")
-    wrong = pc.or_(pc.starts_with(known, "www."), pc.invert(pc.match_substring(known, ".")))  # www.www.x.org, www.com
-    wrong = _mask(pc.or_(wrong, pc.greater(pc.binary_length(known), 63)))  # whose labels may be too long
-    host = known.take(hosts.indices)
-    canonical = pc.binary_join_element_wise("https:/", host, rest, "/", null_handling="replace")
-    return canonical, host, wrong[hosts.indices.to_numpy()]

@@ -28,42 +28,31 @@ class Options:
         (), "WARC files whose HTML responses are the URLs: files, folders or globs", **_FILES
     )
     subreddits: tuple[str, ...] = option(
-        (), "read submissions of these from Reddit's API (PRAW), by the settings praw_…", metavar="NAME"
+        (), "read the top submissions of these from Reddit's API (PRAW)", metavar="NAME"
     )
     praw_site: str | None = _api(
         None, "section of praw.ini with the credentials (default: DEFAULT)", shapes_bytes=False
     )
-    praw_listing: str = _api("top", "which submissions to read", choices=("new", "top", "hot", "search"))
-    praw_query: str | None = _api(None, 'the search query, with praw_listing = "search"')
-    praw_time: str = _api("all", "span of top and search", choices=("all", "year", "month", "week", "day", "hour"))
-    praw_limit: int | None = _api(None, "most submissions of a subreddit (default: as many as Reddit gives)", minimum=1)
-    praw_after: str | None = _api(None, "read submissions of the API from this day on: YYYY-MM-DD, UTC")
-    praw_before: str | None = _api(None, "read submissions of the API before this day: YYYY-MM-DD, UTC")
+    praw_limit: int | None = _api(
+        None, "read at most this many submissions of a subreddit (default: all that Reddit lists)", minimum=1
+    )
     allow_damaged: bool = option(
         False,
-        "read damaged files as far as possible, and record in the manifest what is lost, instead of stopping",
+        "read a damaged file up to its first damage, and record in the manifest what is lost, instead of stopping",
         shapes_bytes=False,  # if a file is damaged, there is no output without it
     )
     num_shards: int = option(8, "shards of this and every later dataset", minimum=1, maximum=65535)
-    min_score: int = option(3, "least score of a URL on Reddit (WebText's is 3)")
-    score_policy: str = option(
-        "max", "the score of a URL: its best submission's, or the sum of all", choices=("max", "sum")
-    )
+    min_score: int = option(3, "minimum score of a URL's best submission on Reddit (WebText's is 3)")
     over_18: bool = option(False, "keep submissions marked as over 18")
     allow_subreddits: tuple[str, ...] = option((), "keep only submissions from these subreddits", metavar="NAME")
     deny_subreddits: tuple[str, ...] = option((), "reject submissions from these subreddits", metavar="NAME")
     blocked_domains: tuple[str, ...] = option(
         (),
-        "lists of domains to reject with their subdomains, or hosts (=HOST), one per line: files or globs",
-        **_FILES,
-    )
-    deny_domains: tuple[str, ...] = option(
-        (),
-        "domains to reject with their subdomains, such as wikipedia.org, or hosts, such as =docs.python.org",
+        "domains to reject with their subdomains, such as wikipedia.org, hosts, such as =docs.python.org, or lists of "
+        "these, one per line: files or globs",
         metavar="DOMAIN",
+        shapes_bytes=False,  # the manifest's `sources` name the domains, and describe the lists
     )
-    blocked_extensions: tuple[str, ...] = option((), "further file extensions to reject, such as .cgi", metavar="EXT")
-    built_in_blocklists: bool = option(True, "reject known hosts of media and files, and the extensions of such files")
     max_host_share: float = option(
         1.0, "a host with more URLs than this part of a mean shard is divided over several", minimum=0.01
     )

@@ -13,11 +13,12 @@ from itertools import chain
 
 import numpy as np
 import xxhash
+from tld import is_tld
 
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.lines import LineReader
 from owt_pipeline.formats.urls import BadURL, canonicalize, host_of
-from owt_pipeline.storage.folder import open_source
+from owt_pipeline.storage.folder import expand_globs, open_source
 
 
 @dataclass(frozen=True)
@@ -28,34 +29,15 @@ class Rules:
       over_18: keep submissions marked as over 18.
       allow_subreddits: if any, submissions elsewhere are rejected; in lower case.
       deny_subreddits: submissions there are rejected; in lower case.
-      deny_domains: domains that are rejected with their subdomains.
-      blocked_domain_files: (path, digest) of lists of such domains; a list with another digest is read again.
-      extensions: file extensions, in addition to the built-in ones.
-      built_in: whether the built-in lists of media hosts and extensions apply.
+      domains: domains that are rejected with their subdomains, and hosts (`=HOST`), with the built-in hosts of media.
+      domain_files: (path, digest) of lists of these; a list with another digest is read again.
     """
 
     over_18: bool = False
     allow_subreddits: frozenset[str] = frozenset()
     deny_subreddits: frozenset[str] = frozenset()
-    deny_domains: tuple[str, ...] = ()
-    blocked_domain_files: tuple[tuple[str, str], ...] = ()
-    extensions: tuple[str, ...] = ()
-    built_in: bool = True
-
-    @property
-    def domains(self) -> DomainSet:
-        return blocked_domains(self.blocked_domain_files, self.built_in, self.deny_domains)
-
-    @property
-    def blocked_extensions(self) -> frozenset[str]:
-        return blocked_extensions(self.extensions, self.built_in)
-
-    def blocked_extension(self, canonical: str) -> str | None:
-        """The blocked extension of a canonical URL; None if it has none, or is a page in spite of it."""
-        extension = extension_of(canonical)
-        if extension not in self.blocked_extensions or is_page(canonical):
-            return None
-        return extension
+    domains: tuple[str, ...] = ()
+    domain_files: tuple[tuple[str, str], ...] = ()
 
     def blocks_subreddit(self, subreddit: str | None) -> bool:
         name = (subreddit or "").lower()
@@ -91,26 +73,45 @@ class DomainSet:
 
 
 @lru_cache(2)  # millions of lines, for each block; a process works on one run at a time
-def blocked_domains(lists: tuple[tuple[str, str], ...], built_in: bool, further: tuple[str, ...] = ()) -> DomainSet:
-    """The domains and hosts in files, one per line, in the built-in list, and `further` ones; `lists`: (path, digest).
+def blocked_domains(lists: tuple[tuple[str, str], ...] = (), domains: tuple[str, ...] = ()) -> DomainSet:
+    """The built-in hosts of media, those in `domains`, and those in files, one per line; `lists`: (path, digest).
 
     A domain includes its subdomains (`example.com`, `*.example.com`, `||example.com^`); `=example.com` is only that
     host, and so is a line of `/etc/hosts`. Blank lines and comments after `#` are skipped. Raises UserError for a file
     that cannot be read.
     """
     entries = chain(
-        _built_in("media_domains.txt") if built_in else [],
-        (entry for domain in further for entry in _entry(domain.encode())),
+        _built_in("media_domains.txt"),
+        (entry for domain in domains for entry in _entry(domain.encode())),
         (entry for path, _ in lists for entry in _entries(path)),
     )
     return DomainSet(entries)
 
 
-@lru_cache(2)
-def blocked_extensions(extensions: tuple[str, ...], built_in: bool) -> frozenset[str]:
-    """The extensions given, with or without a dot, and those of the built-in list; in lower case without a dot."""
-    own = _built_in("media_extensions.txt") if built_in else []
-    return frozenset([*own, *(extension.lower().lstrip(".") for extension in extensions)])
+def blocklists(blocked: Iterable[str]) -> tuple[list[str], list[str]]:
+    """(files, domains) of the option `blocked_domains`. Raises UserError for what is neither."""
+    files: list[str] = []
+    domains: list[str] = []
+    for each in blocked:
+        try:
+            files += expand_globs((each,), "blocked_domains")
+        except UserError:
+            if not each.startswith("=") and ("/" in each or not is_tld(each.rpartition(".")[2])):
+                raise
+            domains.append(each)
+    return files, domains
+
+
+@cache
+def blocked_extensions() -> frozenset[str]:
+    """The extensions of media and files, in lower case without a dot."""
+    return frozenset(_built_in("media_extensions.txt"))
+
+
+def blocked_extension(canonical: str) -> str | None:
+    """The blocked extension of a canonical URL; None if it has none, or is a page in spite of it."""
+    extension = extension_of(canonical)
+    return None if extension not in blocked_extensions() or is_page(canonical) else extension
 
 
 def extension_of(canonical: str) -> str:

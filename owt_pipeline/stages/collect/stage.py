@@ -31,8 +31,8 @@ from owt_pipeline.ledger.exchange import (
 from owt_pipeline.stages.collect.earlier import AGAIN, KNOWN, BaseReader, Earlier, accepted_by
 from owt_pipeline.stages.collect.merge import merge_submissions
 from owt_pipeline.stages.collect.options import Options
-from owt_pipeline.stages.collect.reddit import SubredditReader, days_asked_for
-from owt_pipeline.stages.collect.rules import Rules
+from owt_pipeline.stages.collect.reddit import SubredditReader
+from owt_pipeline.stages.collect.rules import Rules, blocklists
 from owt_pipeline.stages.collect.sources import (
     Reader,
     Source,
@@ -210,7 +210,6 @@ def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: Shar
         rows,
         [source.name for source in sources],
         min_score=run.options.min_score,
-        score_policy=run.options.score_policy,
         spread=spread,
         earlier=earlier,
     )
@@ -242,17 +241,13 @@ def _files(options: Options) -> list[tuple[str, str, str]]:
 
 
 def _rules(options: Options) -> Rules:
+    lists, domains = blocklists(options.blocked_domains)
     return Rules(
         over_18=options.over_18,
         allow_subreddits=frozenset(_subreddit(name) for name in options.allow_subreddits),
         deny_subreddits=frozenset(_subreddit(name) for name in options.deny_subreddits),
-        deny_domains=options.deny_domains,
-        blocked_domain_files=tuple(
-            (uri, describe_source(uri)["ends_sha256"])
-            for uri in expand_globs(options.blocked_domains, "blocked_domains")
-        ),
-        extensions=options.blocked_extensions,
-        built_in=options.built_in_blocklists,
+        domains=tuple(domains),
+        domain_files=tuple((uri, describe_source(uri)["ends_sha256"]) for uri in lists),
     )
 
 
@@ -270,7 +265,7 @@ class Collect(Stage):
     bases = ("urls", "pages", "documents", "clean", "duplicates")
     output = "urls"
     options = Options
-    version = 4
+    version = 5
     libraries = ("msgspec", "idna", "xxhash")
     steps = (
         Step(
@@ -292,10 +287,10 @@ class Collect(Stage):
                 "collect has nothing to read: give at least one of --dumps, --url_lists, --warcs and --subreddits "
                 "(or the same keys in the table [collect])"
             )
-        days_asked_for(options)  # raises before anything is deleted
         described = [{"kind": kind, **describe_source(uri)} for kind, uri, _ in _files(options)]
-        lists = expand_globs(options.blocked_domains, "blocked_domains")
-        return described + [{"kind": "blocklist", **describe_source(uri)} for uri in lists]
+        lists, domains = blocklists(options.blocked_domains)
+        described += [{"kind": "blocklist", **describe_source(uri)} for uri in lists]
+        return described + [{"kind": "blocklist", "name": domain} for domain in domains]
 
     def num_shards(self, options: Options) -> int:
         return options.num_shards

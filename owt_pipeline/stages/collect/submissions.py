@@ -6,10 +6,9 @@ the years.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
-from functools import cache, lru_cache
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -19,8 +18,8 @@ import xxhash
 
 from owt_pipeline.formats.lines import Block
 from owt_pipeline.formats.records import parse_json
-from owt_pipeline.formats.urls import canonicalize_column
-from owt_pipeline.stages.collect.rules import Rules
+from owt_pipeline.formats.urls import BadURL, canonicalize, unescaped, url_id
+from owt_pipeline.stages.collect.rules import Rules, blocked_domains, blocked_extension
 from owt_pipeline.stages.collect.spread import home_bucket
 from schemas import Reason
 
@@ -51,13 +50,17 @@ SUBMISSIONS = pa.schema(
 """A submission before its URL, still as posted, is judged; `reason` is from its own fields."""
 
 _OF_WANTED = ("subreddit", "title", "created_utc", "num_comments")  # kept only of submissions without a reason
-_OF_ALL = tuple(name for name in SUBMISSIONS.names if name not in _OF_WANTED)
+
+_OF_URL = ("bucket", "url_id", "url", "host", "reason", "note")
 
 _REDDIT = "https://www.reddit.com"
 
 
 class Submission(msgspec.Struct, gc=False):
-    """The fields of a submission that are read, of any type; other fields are not parsed."""
+    """The fields of a submission that are read, of any type; other fields are not parsed.
+
+    Those from `permalink` on are read where a field that they replace is missing.
+    """
 
     id: Any = None
     url: Any = None
@@ -68,11 +71,6 @@ class Submission(msgspec.Struct, gc=False):
     score: Any = None
     created_utc: Any = None
     num_comments: Any = None
-
-
-class FullSubmission(Submission, gc=False):
-    """A submission with further fields, read if a field that they replace is missing."""
-
     permalink: Any = None
     domain: Any = None
     ups: Any = None
@@ -81,7 +79,6 @@ class FullSubmission(Submission, gc=False):
     body: Any = None
 
 
-_Full = Callable[[], Sequence[FullSubmission]]
 _Texts = list[str | None]  # one per record
 
 
@@ -94,13 +91,12 @@ def read_block(block: Block, rules: Rules) -> pa.Table:
 
 
 def _read_piece(block: Block, rules: Rules) -> pa.RecordBatch:
-    records, lines, problems = decode_block(block, Submission)
-    full = cache(lambda: decode_block(block, FullSubmission)[0])
+    records, lines, problems = decode_block(block)
     reasons: _Texts = [None] * len(records)
     notes: _Texts = [None] * len(records)
     for i in [i for i, s in enumerate(records) if s.is_self is not False or s.over_18 is not False]:
         s = records[i]
-        if s.is_self is True or is_true(s.is_self) or (s.is_self is None and _looks_like_self_post(full()[i])):
+        if s.is_self is True or is_true(s.is_self) or (s.is_self is None and _looks_like_self_post(s)):
             reasons[i] = Reason.SELF_POST
         elif is_true(s.over_18) and not rules.over_18:
             reasons[i] = Reason.OVER_18
@@ -112,8 +108,8 @@ def _read_piece(block: Block, rules: Rules) -> pa.RecordBatch:
         reasons[i], notes[i] = Reason.BAD_LINE, problem
     columns = {
         "line": pa.array(lines),
-        "url": _urls(records, full, reasons, notes),
-        "score": _scores(records, full, reasons, notes),
+        "url": _urls(records, reasons, notes),
+        "score": _scores(records, reasons, notes),
         "reason": pa.array(reasons, pa.string()),
         "note": pa.array(notes, pa.string()),
         "submission_id": texts([s.id for s in records]),
@@ -125,7 +121,7 @@ def _read_piece(block: Block, rules: Rules) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([columns[name] for name in SUBMISSIONS.names], schema=SUBMISSIONS)
 
 
-def _looks_like_self_post(s: FullSubmission) -> bool:
+def _looks_like_self_post(s: Submission) -> bool:
     """For dumps without `is_self`: the domain is `self.SUBREDDIT`, or the URL is the submission's own page."""
     if isinstance(s.domain, str) and s.domain:
         return s.domain.startswith("self.")
@@ -134,7 +130,7 @@ def _looks_like_self_post(s: FullSubmission) -> bool:
     return "reddit.com/" in s.url and s.url.rstrip("/").endswith(s.permalink.rstrip("/"))
 
 
-def _urls(records: Sequence[Submission], full: _Full, reasons: _Texts, notes: _Texts) -> pa.StringArray:
+def _urls(records: Sequence[Submission], reasons: _Texts, notes: _Texts) -> pa.StringArray:
     """The URLs; a submission without one gets its own page as URL, and a reason."""
     url = texts([s.url for s in records])
     incomplete = pc.or_(pc.starts_with(url, "/"), pc.equal(url, "")).fill_null(True)
@@ -145,25 +141,25 @@ def _urls(records: Sequence[Submission], full: _Full, reasons: _Texts, notes: _T
         if urls[i]:  # in newer dumps, URLs of crossposts and galleries are relative to Reddit
             urls[i] = _REDDIT + urls[i]
             continue
-        permalink = full()[i].permalink
+        permalink = records[i].permalink
         urls[i] = _REDDIT + permalink if isinstance(permalink, str) and permalink else None
         if reasons[i] is None:
             reasons[i] = Reason.NO_URL
             if records[i].id is None:
                 reasons[i], notes[i] = Reason.BAD_LINE, "neither id nor url: not a submission"
-            elif full()[i].link_id is not None and full()[i].body is not None:
+            elif records[i].link_id is not None and records[i].body is not None:
                 reasons[i], notes[i] = Reason.BAD_LINE, "a comment, not a submission"
     return pa.array(urls, pa.string())
 
 
-def _scores(records: Sequence[Submission], full: _Full, reasons: _Texts, notes: _Texts) -> pa.Array:
+def _scores(records: Sequence[Submission], reasons: _Texts, notes: _Texts) -> pa.Array:
     """The scores; a submission without one gets a reason."""
     score = integers([s.score for s in records])
     if not score.null_count:
         return score
     scores = score.to_pylist()
     for i in np.flatnonzero(score.is_null().to_numpy(zero_copy_only=False)).tolist():
-        ups, downs = integer(full()[i].ups), integer(full()[i].downs)
+        ups, downs = integer(records[i].ups), integer(records[i].downs)
         if ups is not None:
             scores[i] = ups - (downs or 0)
         elif reasons[i] != Reason.BAD_LINE:
@@ -173,17 +169,17 @@ def _scores(records: Sequence[Submission], full: _Full, reasons: _Texts, notes: 
 
 _UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
-S = TypeVar("S", bound=Submission)
+_decoder = msgspec.json.Decoder(Submission)
 
 
-def decode_block(block: Block, kind: type[S]) -> tuple[list[S], np.ndarray, dict[int, str]]:
+def decode_block(block: Block) -> tuple[list[Submission], np.ndarray, dict[int, str]]:
     """(submissions, line number of each, problems) of a block; blank lines are skipped.
 
     A line that is no JSON object gives an empty submission, with a problem at its index.
     """
     lines = np.arange(block.first_line, block.first_line + block.num_lines)
     try:
-        submissions = _decoder(kind).decode_lines(block.data)
+        submissions = _decoder.decode_lines(block.data)
         if len(submissions) == block.num_lines and _is_one_a_line(block.data):
             return submissions, lines, {}
     except _UNDECODABLE:
@@ -193,10 +189,10 @@ def decode_block(block: Block, kind: type[S]) -> tuple[list[S], np.ndarray, dict
     kept = [i for i, text in enumerate(texts) if text and not text.isspace()]
     submissions, problems = [], {}
     for i, text in enumerate(texts[i] for i in kept):
-        submission = _decode_any(text, kind)
+        submission = _decode_any(text)
         if isinstance(submission, str):
             problems[i] = submission
-            submission = kind()
+            submission = Submission()
         submissions.append(submission)
     return submissions, lines[kept], problems
 
@@ -242,15 +238,10 @@ def is_true(flag: Any) -> bool:
     return flag is True or flag == 1 or (isinstance(flag, str) and flag.lower() in ("true", "1"))
 
 
-@cache
-def _decoder(kind: type[S]) -> msgspec.json.Decoder[S]:
-    return msgspec.json.Decoder(kind)
-
-
-def _decode_any(text: bytes, kind: type[S]) -> S | str:
+def _decode_any(text: bytes) -> Submission | str:
     """The submission in a line, decoded leniently if necessary, or why there is none."""
     try:
-        return _decoder(kind).decode(text)
+        return _decoder.decode(text)
     except _UNDECODABLE as problem:
         try:
             fields = parse_json(text.decode("utf-8-sig", "replace").encode())
@@ -260,7 +251,7 @@ def _decode_any(text: bytes, kind: type[S]) -> S | str:
         return "not a JSON object"
     for name in fields.keys() & {"id", "url", "permalink", "domain", "subreddit", "title"}:
         fields[name] = _text(fields[name])
-    return kind(**{name: fields.get(name) for name in kind.__struct_fields__})
+    return Submission(**{name: fields.get(name) for name in Submission.__struct_fields__})
 
 
 def _text(value: Any) -> str | None:
@@ -274,70 +265,52 @@ class RowMaker:
 
     def __init__(self, rules: Rules, num_buckets: int):
         self._num_buckets = num_buckets
-        self._rules, self._domains = rules, rules.domains
-        endings = "|".join(map(re.escape, sorted(rules.blocked_extensions)))
-        self._perhaps_blocked = rf"\.(?i:{endings})(?::[^/?#]*)?(?:[?#]|$)"
+        self._domains = blocked_domains(rules.domain_files, rules.domains)
         self._about = lru_cache(1 << 18)(self._look_up)
 
     def rows(self, submissions: pa.Table, source: int, source_name: str) -> pa.RecordBatch:
         """Rows of schema ROWS from rows of schema SUBMISSIONS; a submission with a reason keeps it."""
-        known = {name: submissions[name].combine_chunks() for name in _OF_ALL}
-        urls, canonical, host, problems = canonicalize_column(known["url"])
-        buckets, blocked = self._of_hosts(host)
-        texts = pc.fill_null(canonical, "").cast(pa.binary()).to_numpy(zero_copy_only=False)
-        ids = np.fromiter(map(xxhash.xxh3_64_intdigest, texts), np.uint64, len(texts))
-        reason, note = known["reason"], known["note"]
-        if problems:
-            for i in problems:
-                place = urls[i].as_py() or f"{source_name}:{known['line'][i]}"
-                ids[i] = xxhash.xxh3_64_intdigest(place.encode())
-                buckets[i] = ids[i] % np.uint64(self._num_buckets)
-            why = pa.array([problems.get(i) for i in range(len(ids))], pa.string())
-            reason, note = _mark(reason, note, Reason.BAD_URL, why)
-        reason, note = _mark(reason, note, Reason.BLOCKED_DOMAIN, blocked)
-        reason, note = _mark(reason, note, Reason.BLOCKED_EXTENSION, self._extension(canonical, reason))
-        wanted = pc.is_null(reason)
+        known = {name: submissions[name].combine_chunks() for name in SUBMISSIONS.names}
+        urls = [None if url is None else unescaped(url) for url in known["url"].to_pylist()]
+        judged = [
+            self._judged(url, f"{source_name}:{line}", reason)
+            for url, line, reason in zip(urls, known["line"].to_pylist(), known["reason"].to_pylist(), strict=True)
+        ]
+        of_url = [list(column) for column in zip(*judged, strict=True)] or [[] for _ in _OF_URL]
+        found = dict(zip(_OF_URL, of_url, strict=True))
+        reason = pa.array(found["reason"], pa.string())
+        wanted = pc.is_null(pc.coalesce(known["reason"], reason))
         columns = {
             **known,
-            "bucket": pa.array(buckets),
-            "url_id": pa.array(ids),
-            "url": pc.coalesce(canonical, urls),
-            "posted_url": pc.if_else(wanted, urls, None),
-            "host": host,
-            "reason": reason,
-            "note": note,
-            "source": pa.repeat(pa.scalar(source, pa.int32()), len(ids)),
+            **found,
+            "posted_url": pc.if_else(wanted, pa.array(urls, pa.string()), None),
+            "reason": pc.coalesce(known["reason"], reason),
+            "note": pc.if_else(pc.is_null(reason), known["note"], pa.array(found["note"], pa.string())),
+            "source": [source] * len(urls),
+            **{name: pc.if_else(wanted, known[name], None) for name in _OF_WANTED},
         }
-        for name in _OF_WANTED:
-            columns[name] = pc.if_else(wanted, submissions[name], None).combine_chunks()
-        return pa.RecordBatch.from_arrays([columns[name] for name in ROWS.names], schema=ROWS)
+        return pa.RecordBatch.from_arrays([pa.array(columns[field.name], field.type) for field in ROWS], schema=ROWS)
 
-    def _of_hosts(self, hosts: pa.StringArray) -> tuple[np.ndarray, pa.StringArray]:
-        """(bucket, matching entry of a blocklist) of each host."""
-        encoded = pc.dictionary_encode(hosts, null_encoding="encode")
-        about = [self._about(host) for host in encoded.dictionary.to_pylist()]
-        buckets = np.array([bucket for bucket, _ in about], np.uint32)[encoded.indices.to_numpy()]
-        return buckets, pa.array([domain for _, domain in about], pa.string()).take(encoded.indices)
+    def _judged(
+        self, url: str | None, place: str, reason: str | None
+    ) -> tuple[int, int, str | None, str | None, str | None, str | None]:
+        """The values of _OF_URL for an unescaped URL; the reason, with its note, only if there was none."""
+        note = None
+        try:
+            canonical, host = canonicalize(url or "")
+        except BadURL as problem:
+            identifier = xxhash.xxh3_64_intdigest((url or place).encode())
+            reason, note = (Reason.BAD_URL, str(problem)) if reason is None else (None, None)
+            return identifier % self._num_buckets, identifier, url, None, reason, note
+        bucket, domain = self._about(host)
+        if reason is not None:
+            reason = None
+        elif domain is not None:
+            reason, note = Reason.BLOCKED_DOMAIN, domain
+        elif extension := blocked_extension(canonical):
+            reason, note = Reason.BLOCKED_EXTENSION, f".{extension}"
+        return bucket, url_id(canonical), canonical, host, reason, note
 
-    def _look_up(self, host: str | None) -> tuple[int, str | None]:
-        return (home_bucket(host, self._num_buckets), self._domains.match(host)) if host is not None else (0, None)
-
-    def _extension(self, canonical: pa.StringArray, reason: pa.StringArray) -> pa.StringArray:
-        """The blocked extensions of URLs without a reason; null for the others."""
-        places = np.flatnonzero(pc.and_(pc.is_null(reason), pc.is_valid(canonical)).to_numpy(zero_copy_only=False))
-        urls = canonical.take(pa.array(places))
-        perhaps = pc.match_substring_regex(urls, self._perhaps_blocked)
-        places = places[perhaps.to_numpy(zero_copy_only=False)]
-        found: list[str | None] = [None] * len(reason)
-        for i, url in zip(places.tolist(), urls.filter(perhaps).to_pylist(), strict=True):
-            if extension := self._rules.blocked_extension(url):
-                found[i] = f".{extension}"
-        return pa.array(found, pa.string())
-
-
-def _mark(
-    reason: pa.StringArray, note: pa.StringArray, new: Reason, why: pa.StringArray
-) -> tuple[pa.StringArray, pa.StringArray]:
-    """Set the reason `new`, with `why` as its note, where there is a `why` and no reason yet."""
-    where = pc.and_(pc.is_valid(why), pc.is_null(reason))
-    return pc.if_else(where, str(new), reason), pc.if_else(where, why, note)
+    def _look_up(self, host: str) -> tuple[int, str | None]:
+        """(bucket, matching entry of a blocklist) of a host."""
+        return home_bucket(host, self._num_buckets), self._domains.match(host)

@@ -44,8 +44,6 @@ class RedditServer(ThreadingHTTPServer):
         records = self.by_subreddit.get(subreddit.lower())
         if records is None:
             return None
-        if sort == "search":
-            records = [r for r in records if query["q"][0].lower() in r["title"].lower()]
         key = "score" if sort == "top" else "created_utc"
         records = sorted(records, key=lambda r: -r[key])
         names = [r["name"] for r in records]

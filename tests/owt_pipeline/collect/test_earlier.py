@@ -54,15 +54,14 @@ def lines_of(path: Path) -> list[str]:
     return zstandard.ZstdDecompressor().stream_reader(path.read_bytes()).read().decode().splitlines()
 
 
-@pytest.mark.parametrize("policy", ["sum", "max"])
-def test_three_months_accept_the_urls_of_one_run_over_their_dumps(tmp_path: Path, testdata: Path, policy: str) -> None:
+def test_three_months_accept_the_urls_of_one_run_over_their_dumps(tmp_path: Path, testdata: Path) -> None:
     lines, chosen = lines_of(testdata / "reddit/RS_wcxb-dev.zst"), random.Random(7)
     months: list[list[str]] = [[], [], []]
     for line in lines:
         for number in chosen.sample(range(3), chosen.choice([1, 1, 1, 2])):  # some submissions are in two dumps
             months[number].append(line)
     dumps = [write_dump(tmp_path / f"RS_{n}.zst", some) for n, some in enumerate(months)]  # type: ignore[arg-type]
-    options = {"min_score": 150, "score_policy": policy}
+    options = {"min_score": 150}
     one = collect(tmp_path / "one", dumps=tuple(map(str, dumps)), num_shards=4, **options)
     runs: list[Collected] = []
     for number, dump in enumerate(dumps):

@@ -7,7 +7,6 @@ from collections import defaultdict
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,7 +25,7 @@ def submission(**fields: Any) -> dict[str, Any]:
 
 
 def merge(rows: list[dict[str, Any]], **options: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    options = {"min_score": 3, "score_policy": "max", "spread": Spread(1), **options}
+    options = {"min_score": 3, "spread": Spread(1), **options}
     urls, rejects = merge_submissions(pa.Table.from_pylist(rows, ROWS), NAMES, **options)
     assert urls.schema == URLS
     assert rejects.schema == REJECTS
@@ -51,17 +50,17 @@ def test_submissions_of_a_url_become_one_row_and_name_the_others() -> None:
     assert rejects == [{"url_id": 7, "url": "u7", "reason": "repeated_url", "detail": "submission b, RS_1.zst:4"}]
 
 
-def test_the_sum_counts_a_submission_in_two_dumps_once() -> None:
+def test_a_submission_in_two_dumps_counts_once() -> None:
     rows = [
         submission(url_id=7, url="u", submission_id="a", score=2, num_comments=3, created_utc=10, source=0),
         submission(url_id=7, url="u", submission_id="a", score=1, num_comments=3, created_utc=10, source=1),
     ]
-    assert merge(rows, score_policy="sum")[0] == []
-    assert [r["detail"] for r in merge(rows, score_policy="sum")[1]] == [
+    assert merge(rows)[0] == []
+    assert [r["detail"] for r in merge(rows)[1]] == [
         "score 2; submission a, RS_1.zst:1",
         "score 1; submission a, RS_2.zst:1",
     ]
-    urls, _ = merge([*rows, submission(url_id=7, url="u", submission_id="b", score=1)], score_policy="sum")
+    urls, _ = merge([*rows, submission(url_id=7, url="u", submission_id="b", score=3, created_utc=9)])
     assert [(u["score"], u["num_comments"], u["submission_ids"]) for u in urls] == [(3, 3, ["a", "b"])]
 
 
@@ -107,7 +106,7 @@ some = st.fixed_dictionaries(
 )
 
 
-def plainly_merged(rows: list[dict[str, Any]], min_score: int, policy: str) -> dict[int, dict[str, Any]]:
+def plainly_merged(rows: list[dict[str, Any]], min_score: int) -> dict[int, dict[str, Any]]:
     """The rules of the docstrings, without numpy."""
     by_url = defaultdict(list)
     for row in rows:
@@ -126,15 +125,9 @@ def plainly_merged(rows: list[dict[str, Any]], min_score: int, policy: str) -> d
         )
         for row in group:
             row["score_or_least"] = -LAST if row["score"] is None else row["score"]
-        once = [
-            row
-            for k, row in enumerate(group)
-            if k == 0 or row["submission_id"] is None or row["submission_id"] != group[k - 1]["submission_id"]
-        ]
-        scores = [row["score"] for row in (group if policy == "max" else once) if row["score"] is not None]
-        score = (
-            (max(scores) if policy == "max" else sum(scores)) if any(r["score"] is not None for r in group) else None
-        )
+        ids = [row["submission_id"] for row in group]
+        once = [row for k, row in enumerate(group) if ids[k] is None or ids[k] not in ids[:k]]
+        score = max((row["score"] for row in group if row["score"] is not None), default=None)
         if all(r["score"] is not None for r in group) and (score is None or score < min_score):
             continue
         comments = [row["num_comments"] for row in once if row["num_comments"] is not None]
@@ -150,17 +143,16 @@ def plainly_merged(rows: list[dict[str, Any]], min_score: int, policy: str) -> d
     return merged
 
 
-@pytest.mark.parametrize("policy", ["max", "sum"])
 @given(st.lists(some, max_size=14), st.randoms())
 def test_any_submissions_merge_as_the_rules_say_in_any_order(
-    policy: str, given_rows: list[dict[str, Any]], rng: random.Random
+    given_rows: list[dict[str, Any]], rng: random.Random
 ) -> None:
     rows = [submission(**row, url=f"u{row['url_id']}", line=k, posted_url=f"p{k}") for k, row in enumerate(given_rows)]
-    urls, rejects = merge(rows, score_policy=policy)
-    expected = plainly_merged([dict(row) for row in rows], 3, policy)
+    urls, rejects = merge(rows)
+    expected = plainly_merged([dict(row) for row in rows], 3)
     assert {u["url_id"]: {name: u[name] for name in expected[u["url_id"]]} for u in urls} == expected
     assert [u["url_id"] for u in urls] == sorted(expected)
     assert len(urls) + len(rejects) == len(rows)
     assert [r["url_id"] for r in rejects] == sorted(r["url_id"] for r in rejects)
     rng.shuffle(rows)
-    assert merge(rows, score_policy=policy) == (urls, rejects)
+    assert merge(rows) == (urls, rejects)

@@ -222,24 +222,22 @@ def test_policies_decide_and_the_manifest_counts_each_rules_rejects(tmp_path: Pa
             {**link, "id": "3", "url": "http://sub.evil.example/"},
             {**link, "id": "4", "url": "http://good.example/2", "over_18": True, "score": 9},
             {**link, "id": "5", "url": "http://good.example/3", "subreddit": "spam", "score": 9},
-            {**link, "id": "6", "url": "http://good.example/run.cgi", "score": 9},
+            {**link, "id": "6", "url": "http://cgi.org/run", "score": 9},
             {**link, "id": "7", "url": "http://imgur.com/", "score": 9},
         ],
     )
     plain = collect(tmp_path / "plain", dumps=(str(dump),))
     assert plain.manifest.counts.rejected == {"low_score": 3, "over_18": 1, "blocked_domain": 1}
     strict = collect(
-        tmp_path / "strict", dumps=(str(dump),), score_policy="sum", blocked_domains=(str(blocked),),
-        blocked_extensions=("cgi",), deny_subreddits=("r/Spam",), over_18=True, built_in_blocklists=False,
+        tmp_path / "strict", dumps=(str(dump),), min_score=2, blocked_domains=(str(blocked), "=cgi.org"),
+        deny_subreddits=("r/Spam",), over_18=True,
     )  # fmt: skip
-    assert strict.manifest.counts.rejected == {
-        "blocked_domain": 1, "blocked_extension": 1, "blocked_subreddit": 1, "repeated_url": 1,
-    }  # fmt: skip
+    assert strict.manifest.counts.rejected == {"blocked_domain": 3, "blocked_subreddit": 1, "repeated_url": 1}
     assert sorted((row["url"], row["score"]) for row in strict.urls) == [
-        ("https://good.example/", 4),
+        ("https://good.example/", 2),
         ("https://good.example/2", 9),
-        ("https://imgur.com/", 9),
     ]
+    assert {"kind": "blocklist", "name": "=cgi.org"} in strict.manifest.sources
 
 
 def test_a_large_host_is_divided_over_shards_and_the_others_are_not(tmp_path: Path) -> None:
@@ -259,7 +257,7 @@ def test_a_large_host_is_divided_over_shards_and_the_others_are_not(tmp_path: Pa
 
 
 def test_collecting_can_start_from_the_pages_of_a_warc_file(testdata: Path, tmp_path: Path) -> None:
-    run = collect(tmp_path, warcs=(str(testdata / "web" / "wcxb-dev.warc.gz"),), built_in_blocklists=False)
+    run = collect(tmp_path, warcs=(str(testdata / "web" / "wcxb-dev.warc.gz"),))
     assert run.manifest.counts.entered == 1308
     assert run.manifest.counts.left > 1200
     assert holds(run)

@@ -181,13 +181,11 @@ def test_json_of_lax_writers_is_read() -> None:
     assert found[2]["num_comments"] is found[4]["num_comments"] is None
 
 
-def test_policies_are_options() -> None:
+def test_rules_are_options() -> None:
     assert row(LINK, rules=Rules(over_18=True), over_18=True)["reason"] is None
     assert row(LINK, rules=Rules(deny_subreddits=frozenset({"books"})))["reason"] == "blocked_subreddit"
     assert row(LINK, rules=Rules(allow_subreddits=frozenset({"books"})))["reason"] is None
     assert row(LINK, rules=Rules(allow_subreddits=frozenset({"other"})))["reason"] == "blocked_subreddit"
-    assert row(LINK, rules=Rules(extensions=(".CGI",)), url="http://a.org/x.cgi")["note"] == ".cgi"
-    assert row(LINK, rules=Rules(built_in=False), url="http://imgur.com/x.jpg")["reason"] is None
 
 
 values = st.one_of(

@@ -41,7 +41,7 @@ def test_every_value_of_a_preset_is_used_and_says_where_it_comes_from(preset: st
 
 @pytest.mark.parametrize("preset", preset_names())
 def test_presets_drop_wikipedia_as_webtext_did(preset: str) -> None:
-    assert 'deny_domains = ["wikipedia.org"]  # ' in commented_config(preset)
+    assert 'blocked_domains = ["wikipedia.org"]  # ' in commented_config(preset)
 
 
 def test_every_option_of_every_stage_is_in_the_config_with_its_help() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -11,7 +10,6 @@ from owt_pipeline.formats.urls import (
     BadURL,
     canonical_url,
     canonicalize,
-    canonicalize_column,
     host_of,
     unescaped,
     url_id,
@@ -163,7 +161,6 @@ def test_urls_of_different_pages_stay_different() -> None:
 )
 def test_tracking_is_removed_and_content_is_kept(url: str, canonical: str) -> None:
     assert canonical_url(url) == canonical
-    assert canonicalize_column(pa.array([url]))[1].to_pylist() == [canonical]
 
 
 @pytest.mark.parametrize("url", BAD)
@@ -247,22 +244,3 @@ def test_canonical_url_loses_only_tracking_parameters(
     expected = f"https://{host}{path.rstrip('/') or '/'}{'?' + '&'.join(kept) if kept else ''}{route}"
     posted = f"http://www.{host}{path}?{'&'.join(f'{name}={value}' for name, value in query)}{fragment}"
     assert canonical_url(posted) == expected
-    assert canonicalize_column(pa.array([posted]))[1].to_pylist() == [expected]
-
-
-@given(st.lists(st.one_of(urls, st.none()), max_size=20))
-@example(
-    ["http://www.com/", "http://www.www.example.com", "http://" + "a" * 70 + ".com/", "http://a.com/b/./c", None],
-)
-def test_column_gives_the_same_canonical_urls_as_single_urls(given_urls: list[str | None]) -> None:
-    texts = [None if url is None else url.encode("utf-8", "replace").decode() for url in given_urls]
-    plain, canonical, host, problems = canonicalize_column(pa.array(texts, pa.string()))
-    assert plain.to_pylist() == [None if text is None else unescaped(text) for text in texts]
-    for i, text in enumerate(texts):
-        try:
-            expected: tuple[str | None, str | None] = canonicalize(text or "")
-            assert i not in problems
-        except BadURL as problem:
-            expected = (None, None)
-            assert problems[i] == str(problem)  # noqa: PT017
-        assert (canonical[i].as_py(), host[i].as_py()) == expected
