@@ -1,6 +1,6 @@
 """Batches for the training loop: a rank's slice of global batch `step`, on its device, fetched ahead.
 
-And what concerns the documents in a window: the mask that separates them, and their url_ids.
+And the mask that separates the documents of a window.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from schemas import SettingsError
 from trainer.manifest import ShardError
 from trainer.model import Mask
 from trainer.samplers import Packed, Sampler, Shifted, drawn, longbiased, mix
-from trainer.shards import Documents, TokenDataset, TokenizerInfo, check_same_tokenizer, columns, open_chain
+from trainer.shards import TokenDataset, TokenizerInfo, check_same_tokenizer, open_chain
 
 _MIX_KEY = 0x4D4958  # so that the places of the corpora differ from those of longbiased's two kinds
 
@@ -389,38 +389,3 @@ def block_mask(documents: torch.Tensor, window: int = 0) -> BlockMask:
 @functools.cache
 def _create_block_mask(device: str) -> Callable[..., BlockMask]:
     return torch.compile(create_block_mask, dynamic=False) if device == "cuda" else create_block_mask
-
-
-def url_ids_by_sample(
-    corpora: Corpora, sampler_of: Callable[[Corpora], Sampler], first: int, count: int
-) -> dict[int, list[int]]:
-    """The documents with tokens in each of the samples first … first+count−1, in the order of the sample.
-
-    They are read from the same samples of a corpus in which every token is the number of its document.
-    """
-    numbered, url_ids, before = [], [np.zeros(0, np.uint64)], 0
-    for dataset in corpora.datasets:
-        numbers = _Numbers(dataset.documents("train").lengths, before)
-        tokenizer = dataclasses.replace(dataset.tokenizer, eot=-1)
-        numbered.append(dataclasses.replace(dataset, tokenizer=tokenizer, opened={"train": numbers}))
-        for file in dataset.files.get("train", []):
-            _, batches = columns(dataset.folder, file, ["url_id"], dataset.tokenizer.vocab_size)
-            url_ids += [batch.column("url_id").to_numpy() for batch in batches]
-        before += len(numbers)
-    windows = sampler_of(dataclasses.replace(corpora, datasets=tuple(numbered))).windows(first, count)
-    known = np.concatenate(url_ids)
-    of_samples = (dict.fromkeys(row[row >= 0].tolist()) for row in windows)
-    return {first + k: [int(known[number]) for number in own] for k, own in enumerate(of_samples)}
-
-
-class _Numbers(Documents):
-    """Documents in which each token is the number of its document, counted from `before`."""
-
-    def __init__(self, lengths: np.ndarray, before: int) -> None:
-        self.lengths, self._before, self.dtype = lengths, before, np.dtype(np.int64)
-
-    def copy_into(
-        self, out: np.ndarray, documents: np.ndarray, at: np.ndarray, begin: np.ndarray, count: np.ndarray
-    ) -> None:
-        for document, start, length in zip(documents.tolist(), at.tolist(), count.tolist(), strict=True):
-            out[start : start + length] = self._before + document

@@ -134,29 +134,19 @@ class LossWatch:
       max_spike: in nats; 0 to ignore spikes.
       warmup_steps: first steps, in which no loss counts as a spike.
       run: the run's folder.
-      url_ids: returns the documents of each sample in a step's batch.
       saved: waits until the checkpoint being written is complete.
-      main: whether this rank writes `diverged.json`.
 
     Attributes:
       since: the first step of the current spike, or 0.
     """
 
-    def __init__(
-        self,
-        max_spike: float,
-        warmup_steps: int,
-        run: Path,
-        url_ids: Callable[[int], dict[int, list[int]]],
-        saved: Callable[[], None],
-        main: bool,
-    ) -> None:
-        self._max_spike, self._run, self._url_ids, self._saved, self._main = max_spike, run, url_ids, saved, main
+    def __init__(self, max_spike: float, warmup_steps: int, run: Path, saved: Callable[[], None]) -> None:
+        self._max_spike, self._run, self._saved = max_spike, run, saved
         self._warmup_steps, self.since = warmup_steps, 0
         self._usual: deque[float] = deque(maxlen=100)
 
     def check(self, step: int, loss: float, norm: float) -> None:
-        """Raises Diverged, naming the step, its samples and their documents, and the last good checkpoint."""
+        """Raises Diverged, naming the step and the last good checkpoint."""
         usual = statistics.median(self._usual) if len(self._usual) >= 20 else math.inf
         spike = self._max_spike and step > self._warmup_steps and loss > usual + self._max_spike
         if math.isfinite(loss) and math.isfinite(norm):
@@ -171,20 +161,11 @@ class LossWatch:
         self._saved()  # the last good checkpoint may still be in writing
         saved = checkpoint.checkpoints(self._run / "checkpoints")
         good = str(saved[-1]) if saved else "none"
-        samples = self._url_ids(step)
-        ids = list(dict.fromkeys(url_id for own in samples.values() for url_id in own))
-        found = {"step": step, "last_good": good, "url_ids_by_sample": samples}
-        path = self._run / "diverged.json"
-        if self._main:
-            path.write_text(json.dumps(found) + "\n", encoding="utf-8")
         raise Diverged(
-            f"step {step} (samples {min(samples)} to {max(samples)}, of {len(ids)} documents: url_id "
-            f"{', '.join(map(str, ids[:5]))}{', …' if len(ids) > 5 else ''}): "
-            f"loss {loss:.4g}{f', usually {usual:.4g}, for {_PATIENCE} steps' if spike else ''}, "
-            f"gradient norm {norm:.4g}; "
-            f"the last good checkpoint is {good}. Look at these documents ({path} names those of each sample; "
-            f"`owt why URL_ID --workdir …` shows what happened to one), try a lower learning_rate or a longer warm-up"
-            f"{', or raise max_spike' if spike else ''}"
+            f"step {step}: loss {loss:.4g}{f', usually {usual:.4g}, for {_PATIENCE} steps' if spike else ''}, "
+            f"gradient norm {norm:.4g}; the last good checkpoint is {good}. Look at the step's documents (python -m "
+            f"trainer.tools.documents {self._run} --step {step} names them; `owt why URL_ID` shows what happened to "
+            f"one), try a lower learning_rate or a longer warm-up{', or raise max_spike' if spike else ''}"
         )
 
 

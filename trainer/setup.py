@@ -19,7 +19,7 @@ from torch import nn
 
 from schemas import SettingsError
 from trainer.config import TrainConfig
-from trainer.data import Corpora, DocumentBlocks, Loader, open_corpora, url_ids_by_sample
+from trainer.data import Corpora, DocumentBlocks, Loader, open_corpora
 from trainer.distributed import Ranks, autocast_of, averaging, in_bfloat16, shard
 from trainer.generation import write_texts
 from trainer.head import best_chunk, check_float8
@@ -224,9 +224,7 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
         config.max_spike,
         config.warmup_of(config.max_steps),
         Path(config.out),
-        lambda step: url_ids_by_sample(corpora, sampler_of, (step - 1) * windows, windows),
         checkpoints.wait,
-        ranks.main,
     )
     log = StepLog(metrics, watch, ranks, tokens, model.flops_per_token * tokens, config.last_step, say)
     return Run(

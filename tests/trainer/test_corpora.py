@@ -6,7 +6,6 @@ import dataclasses
 import json
 import shutil
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import torch
 from schemas import SettingsError
 from tests.trainer.conftest import TOKENIZER, add_bases, write_token_dataset
 from trainer.config import TrainConfig
-from trainer.data import Corpora, Loader, Phase, open_corpora, url_ids_by_sample
+from trainer.data import Loader, Phase, open_corpora
 from trainer.manifest import Base, ShardError
 from trainer.optimizers import SCHEDULES
 from trainer.tools import evaluate
@@ -358,17 +357,3 @@ def test_a_run_continues_with_the_next_month(months: list[Path], tmp_path: Path,
 )
 def test_a_base_is_found_next_to_its_run(run: str, uri: str, expected: str) -> None:
     assert Base(uri, "").tokens(f"{run}/tokens") == f"{expected}/tokens"
-
-
-@pytest.mark.parametrize("sampler", ["packed", "longbiased"])
-def test_the_documents_of_each_sample_are_known(tmp_path: Path, write_tokens: WriteTokens, sampler: str) -> None:
-    # Each token of document d is d, or 100 + d in the second corpus: a window says which documents it is of.
-    first = [[d] * n for d, n in enumerate([50, 3, 80, 21, 0, 1, 40])]
-    second = [[100 + d] * n for d, n in enumerate([60, 2, 0, 45, 70])]
-    folders = [str(write_tokens(tmp_path / f"corpus{k}", own)) for k, own in enumerate([first, second])]
-    corpora = open_corpora([f"{folders[0]}=0.7", f"{folders[1]}=0.3"])
-    sampler_of = partial(Corpora.sampler, name=sampler, context=CONTEXT, seed=3, long_min_tokens=40)
-    windows = sampler_of(corpora).windows(990, 60).tolist()
-    expected = [list(dict.fromkeys(token % 100 for token in window if token != 399)) for window in windows]
-    assert url_ids_by_sample(corpora, sampler_of, 990, 60) == dict(enumerate(expected, 990))
-    assert {corpus_of(np.array([window])).item() >= 100 for window in windows} == {True, False}

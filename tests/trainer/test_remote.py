@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +23,7 @@ from tests.servers.gcs import gcs_bucket
 from tests.servers.s3 import s3_bucket
 from tests.trainer.conftest import TOKENIZER, add_bases
 from trainer.config import TrainConfig
-from trainer.data import Corpora, open_corpora, url_ids_by_sample
+from trainer.data import open_corpora
 from trainer.manifest import ShardError, TokenFile
 from trainer.publishing import open_place
 from trainer.remote import Cache, Folder, missing_credentials, open_bucket
@@ -109,13 +108,6 @@ def test_a_tokenizer_is_kept_by_a_cache_smaller_than_the_shards(uploaded: str, t
         os.utime(path, (0, 0))
     Packed(remote.documents("train"), 32, remote.tokenizer.eot, seed=4).windows(0, 40)
     assert remote.tokenizer.path.read_bytes() == (tokens.parent / TOKENIZER).read_bytes()
-
-
-def test_a_sample_names_the_same_documents_as_with_local_shards(uploaded: str, tokens: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    sampler_of = partial(Corpora.sampler, name="packed", context=32, seed=3)
-    ids = [url_ids_by_sample(open_corpora([str(at)], cache=cache), sampler_of, 5, 9) for at in (uploaded, tokens)]
-    assert ids[0] == ids[1]
 
 
 def test_ids_above_16_bits_are_read_after_an_empty_shard(

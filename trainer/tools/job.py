@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from schemas import SettingsError
+from schemas.settings import from_table
 from trainer.checkpoint import checkpoints
 from trainer.command_line import read_text, run_reporting
 from trainer.config import TrainConfig
@@ -65,10 +66,8 @@ class Job:
     @classmethod
     def load(cls, folder: Path) -> Job:
         entries = read_json(folder / "job.json")
-        settings: dict[str, Any] = {
-            key: tuple(own) if isinstance(own, list) else own for key, own in entries["config"].items()
-        }
-        return cls(**{**entries, "config": TrainConfig(**settings)})
+        settings = {key: own for key, own in entries["config"].items() if own is not None}
+        return cls(**{**entries, "config": from_table(TrainConfig, settings, str(folder / "job.json"))})
 
     def scores(self) -> dict[str, Score]:
         """The scores so far, by the evaluation's key."""

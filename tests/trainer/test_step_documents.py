@@ -1,0 +1,77 @@
+"""The documents of a step, by name: what is in each window, and where."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trainer.config import TrainConfig
+from trainer.data import open_corpora
+from trainer.tools import documents
+from trainer.train import train
+
+from .conftest import WriteTokens
+
+CONTEXT, EOT = 16, 399
+FIRST = [50, 3, 80, 21, 0, 1, 40]  # tokens of each document, whose url_id is its number
+SECOND = [60, 2, 0, 45, 70]
+
+
+def trained(out: Path, data: list[str], **settings: object) -> TrainConfig:
+    config = TrainConfig(
+        data=tuple(data), out=str(out), preset="tiny", width=16, context=CONTEXT, batch_tokens=8 * CONTEXT, max_steps=1,
+        val_every=0, device="cpu", seed=3, tracker="none", long_min_tokens=40, **settings,
+    )  # fmt: skip
+    train(config)
+    return config
+
+
+@pytest.mark.parametrize("sampler", ["packed", "longbiased"])
+@pytest.mark.parametrize("weights", [("", ""), ("=0.7", "=0.3"), ("=1", None)])
+@pytest.mark.parametrize("step", [1, 2, 125])
+def test_each_part_of_a_window_is_of_the_document_named(
+    tmp_path: Path, write_tokens: WriteTokens, sampler: str, weights: tuple[str, str | None], step: int
+) -> None:
+    # Each token of document d is d, or 100 + d in the second corpus: a window says which documents it is of.
+    lengths = {0: FIRST, 100: SECOND}
+    folders = [
+        f"{write_tokens(tmp_path / str(base), [[base + d] * n for d, n in enumerate(own)])}{weight}"
+        for (base, own), weight in zip(lengths.items(), weights, strict=True)
+        if weight is not None
+    ]
+    config = trained(tmp_path / "run", folders, sampler=sampler)
+    windows = open_corpora(config.data).sampler(sampler, CONTEXT, 3, long_min_tokens=40).windows(8 * (step - 1), 8)
+    found = list(documents.documents_of(config.out, step))
+    assert {part["sample"] for part in found} <= set(range(8 * (step - 1), 8 * step))
+    covered = 0
+    for part in found:
+        tokens = windows[part["sample"] - 8 * (step - 1)][part["begin"] : part["end"]].tolist()
+        assert {token % 100 for token in tokens} == {part["url_id"]}
+        assert EOT not in tokens
+        covered += len(tokens)
+    assert covered == (windows != EOT).sum()
+
+
+def test_the_command_prints_a_line_of_json_for_each(
+    tmp_path: Path, text_tokens: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = trained(tmp_path / "run", [str(text_tokens)])
+    capsys.readouterr()
+    assert documents.main([config.out, "--step", "1"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert lines == list(documents.documents_of(config.out, 1))
+    assert {line["sample"] for line in lines} == set(range(8))
+
+
+def test_shards_that_have_changed_since_are_refused(
+    tmp_path: Path, write_tokens: WriteTokens, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write_tokens(tmp_path / "data", [[1] * n for n in FIRST])
+    config = trained(tmp_path / "run", [str(data)])
+    write_tokens(tmp_path / "data", [[2] * n for n in FIRST])
+    assert documents.main([config.out, "--step", "1"]) == 1
+    assert f"was trained on other shards than {data} has now" in capsys.readouterr().err
+    assert documents.main([str(tmp_path), "--step", "1"]) == 1
+    assert "neither a checkpoint nor the folder of a run" in capsys.readouterr().err

@@ -1,0 +1,105 @@
+"""Name the documents of a training step, with the part of each window that they take.
+
+python -m trainer.tools.documents RUN --step 1000 prints one line of JSON for each: `{"sample": 4096, "url_id": 7,
+"begin": 0, "end": 130}`. `owt why URL_ID` shows where a document comes from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from schemas import option
+from schemas.settings import from_table
+from trainer.checkpoint import CheckpointError, read_record, resolve
+from trainer.command_line import CommandParser, run_command
+from trainer.config import TrainConfig
+from trainer.data import Phase, open_corpora
+from trainer.shards import Documents, columns
+
+
+@dataclass(frozen=True)
+class DocumentsOptions:
+    """Settings of `trainer.tools.documents`."""
+
+    step: int = option(help="the step, counted from 1 as in metrics.jsonl", minimum=1)
+
+
+class Numbers(Documents):
+    """Documents in which each token is the number of its document, counted from `before`."""
+
+    def __init__(self, lengths: np.ndarray, before: int) -> None:
+        self.lengths, self._before, self.dtype = lengths, before, np.dtype(np.int64)
+
+    def copy_into(
+        self, out: np.ndarray, documents: np.ndarray, at: np.ndarray, begin: np.ndarray, count: np.ndarray
+    ) -> None:
+        for document, start, length in zip(documents.tolist(), at.tolist(), count.tolist(), strict=True):
+            out[start : start + length] = self._before + document
+
+
+def documents_of(run: str, step: int) -> Iterator[dict[str, int]]:
+    """The documents in each sample of a step: tokens begin … end−1 of the sample's window are the document's.
+
+    They are read from the same samples of a corpus in which every token is the number of its document.
+
+    Raises:
+      CheckpointError: the run has no checkpoint, or its data has changed since.
+    """
+    path = resolve(run)
+    record = read_record(path)
+    config = from_table(TrainConfig, {key: own for key, own in record.settings.items() if own is not None}, str(path))
+    corpora = open_corpora(config.data, cache=config.cache)
+    if corpora.digest != record.data:
+        raise CheckpointError(f"{path} was trained on other shards than {', '.join(config.data)} has now")
+    numbered, url_ids, before = [], [np.zeros(0, np.uint64)], 0
+    for dataset in corpora.datasets:
+        numbers = Numbers(dataset.documents("train").lengths, before)
+        tokenizer = dataclasses.replace(dataset.tokenizer, eot=-1)
+        numbered.append(dataclasses.replace(dataset, tokenizer=tokenizer, opened={"train": numbers}))
+        for file in dataset.files.get("train", []):
+            _, batches = columns(dataset.folder, file, ["url_id"], dataset.tokenizer.vocab_size)
+            url_ids += [batch.column("url_id").to_numpy() for batch in batches]
+        before += len(numbers)
+    known, context = np.concatenate(url_ids), record.model_config.context
+    batch, history = config.windows_per_batch(context), [Phase.from_json(entry) for entry in record.history]
+    corpora = dataclasses.replace(corpora, datasets=tuple(numbered)).continuing(history, record.step, batch)
+    sampler, first = (
+        corpora.sampler(
+            config.sampler,
+            context,
+            config.seed,
+            long_min_tokens=config.long_min_tokens,
+            long_fraction=config.long_fraction,
+        ),
+        (step - 1) * batch,
+    )
+    for sample, row in enumerate(sampler.windows(first, batch), first):
+        begin = 0
+        for number, tokens in itertools.groupby(row.tolist()):
+            end = begin + len(list(tokens))
+            if number >= 0:  # not an end-of-text
+                yield {"sample": sample, "url_id": int(known[number]), "begin": begin, "end": end}
+            begin = end
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = CommandParser(prog="python -m trainer.tools.documents", description=__doc__)
+    parser.add_argument("run", metavar="RUN", help="a run's folder, or a checkpoint")
+
+    def work(given: argparse.Namespace, options: DocumentsOptions) -> None:
+        for found in documents_of(given.run, options.step):
+            print(json.dumps(found))
+
+    return run_command(parser, DocumentsOptions, work, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
