@@ -42,7 +42,7 @@ lint: $(VENV)/installed  ## lint, formatting, types, and blocks of more than 12 
 	$(BIN)/mypy
 	$(BIN)/pylint owt_pipeline trainer schemas dags
 
-environments: .venv-engines/installed .venv-airflow/installed .venv-docs/installed .venv-parts/installed .venv-peers/installed  ## all that can be installed while tests run
+environments: .venv-engines/installed .venv-airflow/installed .venv-docs/installed .venv-lm-eval/installed .venv-parts/installed .venv-peers/installed  ## all that can be installed while tests run
 
 docs: $(VENV)/installed .venv-docs/installed  ## the documentation as web pages, in build/docs/
 	$(BIN)/python -m schemas.reference > docs/data.md
@@ -68,7 +68,7 @@ extraction-model: $(VENV)/installed  ## fit the model of main text again: make e
 	$(BIN)/python -m benchmarks.extraction_model $(DATA)
 
 clean:  ## everything that can be made again
-	rm -rf $(VENV) .venv-airflow .venv-dependencies .venv-docs .venv-engines .venv-parts .venv-peers .venv-servers .venv-xla build demo-run
+	rm -rf $(VENV) .venv-airflow .venv-dependencies .venv-docs .venv-engines .venv-lm-eval .venv-parts .venv-peers .venv-servers .venv-xla build demo-run
 
 .venv-airflow/installed: dags/requirements.txt dags/constraints.txt
 	$(PYTHON) -m venv .venv-airflow
@@ -98,6 +98,10 @@ clean:  ## everything that can be made again
 		mvn --quiet --batch-mode --file tests/engines/$$engine.xml dependency:copy-dependencies \
 			-DincludeScope=runtime -DoutputDirectory="$(abspath .venv-engines)/$$engine-job-server" || exit 1; \
 	done
+	touch $@
+
+.venv-lm-eval/installed: tests/docs/lm-eval.txt  ## lm-evaluation-harness, without what .venv has: its chardet is older than ours
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --target .venv-lm-eval --no-deps --requirement $<
 	touch $@
 
 .venv-parts/installed: tests/docs/requirements.txt tests/docs/constraints.txt  ## what docs/how-to/parts.md mixes the library with

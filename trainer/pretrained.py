@@ -190,15 +190,26 @@ def load_huggingface(folder: Path) -> GPT:
             "this model has no such layer"
         )
     model = GPT(ModelConfig(config.vocab_size, config.n_positions, config.n_layer, config.n_head, config.n_embd))
-    state = _transposed(theirs.transformer.state_dict())
-    padding = model.config.padded_vocab_size - config.vocab_size
-    model.load_state_dict(state | {"wte.weight": torch.nn.functional.pad(state["wte.weight"], (0, 0, 0, padding))})
+    model.load_state_dict(from_huggingface(theirs.state_dict(), model.config))
     return model
 
 
-def _transposed(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Between our layout and theirs, whose blocks have Conv1D in place of linear layers."""
-    return {name: (own.t() if name.endswith(_TRANSPOSED) else own).contiguous() for name, own in state.items()}
+def from_huggingface(state: dict[str, torch.Tensor], config: ModelConfig) -> dict[str, torch.Tensor]:
+    """The weights of GPT2LMHeadModel, whose blocks have Conv1D in place of linear layers, as ours, with padding."""
+    ours = {name.removeprefix("transformer."): own for name, own in state.items() if name != "lm_head.weight"}
+    padding = config.padded_vocab_size - config.vocab_size
+    ours["wte.weight"] = torch.nn.functional.pad(ours["wte.weight"], (0, 0, 0, padding))
+    return {name: (own.t() if name.endswith(_TRANSPOSED) else own).contiguous() for name, own in ours.items()}
+
+
+def to_huggingface(model: GPT) -> dict[str, torch.Tensor]:
+    """The weights with the names and layout of GPT2LMHeadModel, in float32, without padding."""
+    state = {name: own.detach().float().cpu() for name, own in model.state_dict().items()}
+    state["wte.weight"] = state["wte.weight"][: model.config.vocab_size]
+    return {
+        f"transformer.{name}": (own.t() if name.endswith(_TRANSPOSED) else own).contiguous()
+        for name, own in state.items()
+    }
 
 
 def end_of_text(folder: Path, vocab_size: int) -> int:
@@ -249,9 +260,7 @@ def save_huggingface(model: GPT, folder: Path, tokenizer: Path, eot: int) -> Non
     )  # fmt: skip
     with torch.device("meta"):
         theirs = transformers.GPT2LMHeadModel(shape)
-    state = {name: tensor.detach().float().cpu() for name, tensor in model.state_dict().items()}
-    state["wte.weight"] = state["wte.weight"][: config.vocab_size]
-    theirs.transformer.load_state_dict(_transposed(state), assign=True)
+    theirs.load_state_dict(to_huggingface(model), strict=False, assign=True)  # all but the tied output
     theirs.tie_weights()
     theirs.save_pretrained(folder)
     loaded = Tokenizer(tokenizer).loaded
