@@ -63,6 +63,8 @@ def test_the_command_prints_a_line_of_json_for_each(
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert lines == list(documents.documents_of(config.out, 1))
     assert {line["sample"] for line in lines} == set(range(8))
+    assert documents.main([config.out, "--step", "0"]) == 2
+    assert "argument --step: 0 is below 1" in capsys.readouterr().err
 
 
 def test_shards_that_have_changed_since_are_refused(

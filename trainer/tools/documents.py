@@ -6,30 +6,20 @@ python -m trainer.tools.documents RUN --step 1000 prints one line of JSON for ea
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import itertools
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from schemas import option
 from schemas.settings import from_table
 from trainer.checkpoint import CheckpointError, read_record, resolve
-from trainer.command_line import CommandParser, run_command
+from trainer.command_line import CommandParser, run_reporting
 from trainer.config import TrainConfig
 from trainer.data import Phase, open_corpora
 from trainer.shards import Documents, columns
-
-
-@dataclass(frozen=True)
-class DocumentsOptions:
-    """Settings of `trainer.tools.documents`."""
-
-    step: int = option(help="the step, counted from 1 as in metrics.jsonl", minimum=1)
 
 
 class Numbers(Documents):
@@ -46,7 +36,7 @@ class Numbers(Documents):
 
 
 def documents_of(run: str, step: int) -> Iterator[dict[str, int]]:
-    """The documents in each sample of a step: tokens begin … end−1 of the sample's window are the document's.
+    """The documents in each sample of a step (from 1 on): tokens begin … end−1 of its window are the document's.
 
     They are read from the same samples of a corpus in which every token is the number of its document.
 
@@ -71,17 +61,9 @@ def documents_of(run: str, step: int) -> Iterator[dict[str, int]]:
     known, context = np.concatenate(url_ids), record.model_config.context
     batch, history = config.windows_per_batch(context), [Phase.from_json(entry) for entry in record.history]
     corpora = dataclasses.replace(corpora, datasets=tuple(numbered)).continuing(history, record.step, batch)
-    sampler, first = (
-        corpora.sampler(
-            config.sampler,
-            context,
-            config.seed,
-            long_min_tokens=config.long_min_tokens,
-            long_fraction=config.long_fraction,
-        ),
-        (step - 1) * batch,
-    )
-    for sample, row in enumerate(sampler.windows(first, batch), first):
+    long = {"long_min_tokens": config.long_min_tokens, "long_fraction": config.long_fraction}
+    sampler = corpora.sampler(config.sampler, context, config.seed, **long)  # type: ignore[arg-type]
+    for sample, row in enumerate(sampler.windows((step - 1) * batch, batch), (step - 1) * batch):
         begin = 0
         for number, tokens in itertools.groupby(row.tolist()):
             end = begin + len(list(tokens))
@@ -93,12 +75,16 @@ def documents_of(run: str, step: int) -> Iterator[dict[str, int]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = CommandParser(prog="python -m trainer.tools.documents", description=__doc__)
     parser.add_argument("run", metavar="RUN", help="a run's folder, or a checkpoint")
+    parser.add_argument("--step", metavar="N", type=int, required=True, help="counted from 1, as in metrics.jsonl")
 
-    def work(given: argparse.Namespace, options: DocumentsOptions) -> None:
-        for found in documents_of(given.run, options.step):
+    def work() -> None:
+        given = parser.parse_args(arguments)
+        if given.step < 1:
+            parser.error(f"argument --step: {given.step} is below 1")
+        for found in documents_of(given.run, given.step):
             print(json.dumps(found))
 
-    return run_command(parser, DocumentsOptions, work, arguments)
+    return run_reporting("trainer.tools.documents", work)
 
 
 if __name__ == "__main__":
