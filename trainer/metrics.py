@@ -281,11 +281,11 @@ def _kept_until(path: Path, step: int) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     kept, records = [], []
-    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+    for line in path.read_text(encoding="utf-8").split("\n")[:-1]:
         try:
             record = json.loads(line)
-            if record["step"] <= step and line.endswith("\n"):
-                kept.append(line)
+            if record["step"] <= step:
+                kept.append(f"{line}\n")
                 records.append(record)
         except ValueError:
             continue
