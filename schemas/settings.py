@@ -20,10 +20,7 @@ import types
 import typing
 from collections.abc import Container, Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import Annotated, Any, Literal, TypeVar, Union
-
-import msgspec
-from msgspec import Meta
+from typing import Any, TypeVar, Union
 
 T = TypeVar("T")
 
@@ -282,19 +279,24 @@ def _checked(f: dataclasses.Field[Any], kind: Any, value: Any, where: str) -> An
 
 
 def _checked_scalar(f: dataclasses.Field[Any], kind: Any, scalar: type, value: Any, where: str) -> Any:
-    choices, low, high = (f.metadata.get(name) for name in ("choices", "minimum", "maximum"))
-    allowed: Any = Literal[choices] if choices else scalar
-    if scalar in (int, float):
-        bounds = (-(1 << 63) if scalar is int else None, (1 << 63) - 1 if scalar is int else None)
-        allowed = Annotated[scalar, Meta(ge=bounds[0] if low is None else low, le=bounds[1] if high is None else high)]
-    try:
-        found = msgspec.convert(value, allowed)
-        if not isinstance(found, float) or math.isfinite(found):
-            return found
-    except (msgspec.ValidationError, OverflowError):
-        pass
-    near = _suggestion(str(value), choices) if choices else ""
-    raise SettingsError(f"{where}: {value!r} is not {_expected(f, kind)}{near}")
+    problem = f"{where}: {value!r} is not {_expected(f, kind)}"
+    fits = not isinstance(value, int) or -(1 << 63) <= value < 1 << 63
+    if scalar is float and isinstance(value, int) and not isinstance(value, bool) and fits:
+        value = float(value)
+    if type(value) is not scalar:
+        raise SettingsError(problem)
+    choices = f.metadata.get("choices")
+    if choices and value not in choices:
+        raise SettingsError(problem + _suggestion(str(value), choices))
+    if isinstance(value, float) and not math.isfinite(value):
+        raise SettingsError(f"{where}: {value} is not finite; expected {_expected(f, kind)}")
+    if isinstance(value, (int, float)):
+        low, high = f.metadata.get("minimum"), f.metadata.get("maximum")
+        if (low is not None and value < low) or (high is not None and value > high):
+            raise SettingsError(problem)
+    if not fits:
+        raise SettingsError(f"{where}: {value} does not fit into 64 bits")
+    return value
 
 
 def _add_flag(
