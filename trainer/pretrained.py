@@ -140,7 +140,10 @@ class Tokenizer:
 
     def count_bytes(self, ids: Sequence[int]) -> int:
         """UTF-8 bytes of the text that `ids` decode to; the unknown token has none."""
-        return len(self.decode([token for token in ids if token != self._unknown]).encode("utf-8"))
+        known = [token for token in ids if token != self._unknown]
+        if self.loaded.decoder is None:  # the package would write a space between any two tokens
+            return len("".join(map(self.loaded.id_to_token, known)).encode("utf-8"))
+        return len(self.decode(known).encode("utf-8"))
 
 
 _TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")

@@ -147,6 +147,13 @@ def letters(unknown: str | None) -> Loaded:
     return tokenizer
 
 
+def without_decoder() -> Loaded:
+    """Words of letters; the package joins its tokens with spaces."""
+    tokenizer = letters(None)
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Whitespace(), None
+    return tokenizer
+
+
 def stripped() -> Loaded:
     tokenizer = letters(None)
     tokenizer.normalizer = normalizers.Strip()
@@ -164,6 +171,9 @@ def stripped() -> Loaded:
         (stripped, "  the harbour \n", 11),
         (unigram, "the quiet порт slept", 15),
         (lambda: word_level([*WORDS, "?"], unk_token="?"), "noon", 4),
+        (without_decoder, "the harbour slept", 15),
+        (without_decoder, "the Harbour slépt", 13),
+        (without_decoder, "порт and harbour", 10),
     ],
 )
 def test_bits_per_byte_count_the_bytes_that_the_tokenizer_writes(
