@@ -7,9 +7,8 @@ import hashlib
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -32,9 +31,7 @@ LISTED = ("url_id", "url", "score", "created_utc", "subreddits", "language", "li
 
 SPLITS = ("train", "validation")
 
-_COMMIT_BYTES = 1 << 30
 _CLIENTS = ("huggingface_hub", "httpx", "httpx2", "requests")  # whose errors are the network's, by its version
-_OURS = re.compile(r"(corpus|urls)/(train|validation)/part-\d{5}-[0-9a-f]{8}\.parquet")
 
 
 def _flags(parser: CommandParser) -> None:
@@ -113,51 +110,33 @@ def _columns(config: str, schema: pa.Schema) -> list[str]:
 def _send(
     name: str, corpus: DatasetReader, uploads: Sequence[Upload], fraction: float, card: str, *, public: bool
 ) -> None:
-    """Send missing files, some shards per commit, then the card; delete files that the corpus no longer has."""
+    """Send the files and the card as one commit, which deletes what the corpus no longer has. The Hub asks for no bytes
+    that it has from an interrupted upload or an earlier commit."""
     try:
-        from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+        from huggingface_hub import HfApi
     except ImportError:
         raise UserError("huggingface_hub is not installed: pip install huggingface_hub") from None
 
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
-    wanted = {path for _, paths in uploads for path in paths.values()}
-    try:
-        api.create_repo(name, repo_type="dataset", exist_ok=True, private=not public)
-        present = set(api.list_repo_files(name, repo_type="dataset"))
-        sent = len(wanted & present)
-        for folder, batch in _batches(uploads, present):
-            for upload in batch:
-                _write(corpus, upload, fraction, folder)
-            paths = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.parquet"))
-            missing = [path for path in paths if path not in present]
-            operations: list[Any] = [CommitOperationAdd(path, folder / path) for path in missing]
-            sent += len(missing)
-            message = f"{sent:,} of {len(wanted):,} files"
-            api.create_commit(name, operations, commit_message=message, repo_type="dataset")
-            print(message, flush=True)
-        stale = sorted(path for path in present - wanted if _OURS.fullmatch(path))
-        operations = [CommitOperationAdd("README.md", card.encode()), *map(CommitOperationDelete, stale)]
-        api.create_commit(name, operations, commit_message="The card", repo_type="dataset")
-        if stale:
-            print(f"{len(stale):,} files are no longer in the corpus and were deleted; older revisions still have them")
-    except Exception as error:
-        if not isinstance(error, OSError) and type(error).__module__.partition(".")[0] not in _CLIENTS:
-            raise
-        refused = getattr(getattr(error, "response", None), "status_code", 0) in (401, 403)
-        hint = "; `hf auth login` asks for a token" if refused else ""
-        raise UserError(f"{HUB}{name}: {str(error).splitlines()[0]}{hint}; the same command continues") from error
-
-
-def _batches(uploads: Sequence[Upload], present: set[str]) -> Iterator[tuple[Path, list[Upload]]]:
-    """Shards of which a file is missing, in batches of about 1 GiB, each with an empty folder."""
-    batch: list[Upload] = []
-    missing = [upload for upload in uploads if not set(upload[1].values()) <= present]
-    for number, upload in enumerate(missing, start=1):
-        batch.append(upload)
-        if number == len(missing) or sum(source.bytes for source, _ in batch) >= _COMMIT_BYTES:
-            with tempfile.TemporaryDirectory(prefix="owt-publish-") as folder:
-                yield Path(folder), batch
-            batch = []
+    with tempfile.TemporaryDirectory(prefix="owt-publish-") as folder:
+        for upload in uploads:
+            _write(corpus, upload, fraction, Path(folder))
+        (Path(folder) / "README.md").write_text(card, encoding="utf-8")
+        try:
+            api.create_repo(name, repo_type="dataset", exist_ok=True, private=not public)
+            api.upload_folder(
+                repo_id=name,
+                folder_path=folder,
+                repo_type="dataset",
+                commit_message="The corpus",
+                delete_patterns=["corpus/*.parquet", "urls/*.parquet"],
+            )
+        except Exception as error:
+            if not isinstance(error, OSError) and type(error).__module__.partition(".")[0] not in _CLIENTS:
+                raise
+            refused = getattr(getattr(error, "response", None), "status_code", 0) in (401, 403)
+            hint = "; `hf auth login` asks for a token" if refused else ""
+            raise UserError(f"{HUB}{name}: {str(error).splitlines()[0]}{hint}; the same command continues") from error
 
 
 def _write(corpus: DatasetReader, upload: Upload, fraction: float, folder: Path) -> None:

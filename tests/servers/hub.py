@@ -23,6 +23,7 @@ class Hub:
       commits: (repository, summary) of each commit, in order.
       failing: answer so many further requests with 503.
       commits_left: how many commits are taken, then 500; None for all.
+      objects: what was uploaded, by SHA-256, whether or not it was committed.
     """
 
     url: str = ""
@@ -30,7 +31,7 @@ class Hub:
     commits: list[tuple[str, str]] = field(default_factory=list)
     failing: int = 0
     commits_left: int | None = None
-    _objects: dict[str, bytes] = field(default_factory=dict)
+    objects: dict[str, bytes] = field(default_factory=dict)
 
     def answer(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, object]:
         """(status, JSON) for a request; a file is LFS's if its name ends as `_large` says."""
@@ -51,13 +52,13 @@ class Hub:
             return 200, {"errors": [], "warnings": []}
         if path.startswith("/lfs/") and method == "PUT":
             assert hashlib.sha256(body).hexdigest() == path.removeprefix("/lfs/"), "the bytes are not the object's"
-            self._objects[path.removeprefix("/lfs/")] = body
+            self.objects[path.removeprefix("/lfs/")] = body
             return 200, {}
         if path.endswith(".git/info/lfs/objects/batch"):
             objects = []
             for wanted in json.loads(body)["objects"]:
                 upload = {"upload": {"href": f"{self.url}/lfs/{wanted['oid']}"}}
-                objects.append(wanted | ({} if wanted["oid"] in self._objects else {"actions": upload}))
+                objects.append(wanted | ({} if wanted["oid"] in self.objects else {"actions": upload}))
             return 200, {"transfer": "basic", "objects": objects}
         parts = path.split("/")
         if parts[1] != "api" or parts[2] not in ("models", "datasets") or "/".join(parts[3:5]) not in self.files:
@@ -89,7 +90,7 @@ class Hub:
             elif line["key"] == "deletedFile":
                 del self.files[name][value["path"]]
             elif line["key"] == "lfsFile":
-                content = self._objects[value["oid"]]
+                content = self.objects[value["oid"]]
                 assert len(content) == value["size"]
                 self.files[name][value["path"]] = content
         oid = hashlib.sha1(str(len(self.commits)).encode()).hexdigest()
