@@ -30,8 +30,8 @@ test-engines: $(VENV)/installed .venv-servers/installed .venv-dependencies/insta
 test-dags: $(VENV)/installed .venv-airflow/installed .venv-servers/installed .venv-dependencies/installed  ## the Airflow DAG, run by Airflow in an environment of its own
 	OWT_REQUIRE_AIRFLOW=1 OWT_REQUIRE_SERVERS=1 .venv-airflow/bin/python -m pytest tests/dags
 
-test-parts: $(VENV)/installed .venv-parts/installed  ## the examples of docs/how-to/parts.md: Spark (needs Java), Ray, a notebook
-	$(BIN)/python -m pytest tests/docs/test_parts.py
+test-parts: $(VENV)/installed .venv-lm-eval/installed .venv-parts/installed  ## the examples of docs/how-to/parts.md: Spark (needs Java), Ray, a notebook; lm_eval
+	$(BIN)/python -m pytest tests/docs/test_parts.py tests/docs/test_lm_eval.py
 
 test-xla: .venv-xla/installed  ## training through torch_xla, in an environment of its own (8 GB), on the CPU
 	PJRT_DEVICE=CPU .venv-xla/bin/python -m pytest tests/trainer/test_xla.py
