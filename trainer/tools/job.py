@@ -1,6 +1,6 @@
 """A job of trainer.tools.compare: train one model and score it on texts.
 
-`python -m trainer.tools.job FOLDER` does the job in FOLDER/job.json, or continues it.
+`python -m trainer.tools.job FOLDER` does the job in FOLDER/job.json, or continues it. It ends when its input is closed.
 """
 
 from __future__ import annotations
