@@ -46,8 +46,6 @@ environments: .venv-engines/installed .venv-airflow/installed .venv-docs/install
 
 docs: $(VENV)/installed .venv-docs/installed  ## the documentation as web pages, in build/docs/
 	$(BIN)/python -m schemas.reference > docs/data.md
-	$(BIN)/python -m schemas.reference stats > docs/stats.md
-	$(BIN)/python -m schemas.reference stats.schema > docs/stats.schema.json
 	$(BIN)/python docs/reference.py
 	.venv-docs/bin/python -m sphinx --fail-on-warning --quiet docs build/docs
 

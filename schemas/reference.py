@@ -1,18 +1,12 @@
 """Writes the reference pages from the schemas:
 
 python -m schemas.reference > docs/data.md
-python -m schemas.reference stats > docs/stats.md
-python -m schemas.reference stats.schema > docs/stats.schema.json
 """
 
 from __future__ import annotations
 
 import inspect
-import json
 import re
-import sys
-from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -20,7 +14,6 @@ import pyarrow as pa
 from schemas.datasets import DATASETS, REJECTS, SCHEMA_VERSION
 from schemas.manifest import FILES, Counts, FileList, Manifest, ShardFile, ShardRecord, Total
 from schemas.reasons import Reason
-from schemas.stats import STATS_VERSION, stats_schema
 
 
 def data_reference() -> str:
@@ -84,64 +77,5 @@ def _attributes(cls: type[msgspec.Struct]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def stats_reference() -> str:
-    """docs/stats.md: every key of report/stats.json with its type and meaning."""
-    schema = stats_schema()
-    parts = [_ABOUT_STATS]
-    for name, section in schema["$defs"]["Stats"]["properties"].items():
-        inner = _resolved(section, schema["$defs"])
-        more = _resolved(inner.get("items") or inner, schema["$defs"]).get("description")
-        text = section["description"] if more in (None, section["description"]) else f"{section['description']} {more}"
-        parts.append(f"## `{name}`\n\n{text}\n")
-        if rows := list(_keys(section, "", schema["$defs"])):
-            parts.append("| key | type | meaning |\n|---|---|---|\n" + "".join(rows))
-    return "\n".join(parts)
-
-
-_ABOUT_STATS = f"""\
-# stats.json
-
-Generated from `schemas/stats.py` by `python -m schemas.reference stats > docs/stats.md`; a test fails when it is
-stale. The same as JSON Schema: [stats.schema.json](stats.schema.json).
-
-All figures of `report/index.html`, schema version {STATS_VERSION}. The same run gives the same bytes: the file has no
-date, and all counts and percentiles are exact. Shares are between 0 and 1, with six digits; `null` is a share of zero
-rows, or an unknown value. Below, `a.b` is the key b of the object a, `a[]` each item of the list a, and `a.*` each
-value of an object whose keys are names. `schema_version` changes when a key's name or meaning changes.
-"""
-
-
-def _keys(schema: dict[str, Any], path: str, named: dict[str, Any]) -> Iterator[str]:
-    """The rows of the table for the keys of `schema`, parents first."""
-    schema = _resolved(schema, named)
-    for name, field in schema.get("properties", {}).items():
-        where = f"{path}.{name}" if path else name
-        kind = _kind(_resolved(field, named)) + (" or null" if {"type": "null"} in field.get("anyOf", ()) else "")
-        yield f"| `{where}` | {kind} | {field['description']} |\n"
-        yield from _keys(field, where, named)
-    if isinstance(values := schema.get("additionalProperties"), dict):
-        yield from _keys(values, f"{path}.*", named)
-    if isinstance(items := schema.get("items"), dict):
-        yield from _keys(items, f"{path}[]", named)
-
-
-def _resolved(schema: dict[str, Any], named: dict[str, Any]) -> dict[str, Any]:
-    """The schema that `schema` refers to; of alternatives, the one that is not null."""
-    if "anyOf" in schema:
-        (schema,) = (one for one in schema["anyOf"] if one != {"type": "null"})
-    found: dict[str, Any] = named[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
-    return found
-
-
-def _kind(schema: dict[str, Any]) -> str:
-    return {"array": "list"}.get(schema.get("type", "any"), schema.get("type", "any"))
-
-
-_PAGES = {
-    "data": data_reference,
-    "stats": stats_reference,
-    "stats.schema": lambda: json.dumps(stats_schema(), indent=1, ensure_ascii=False) + "\n",
-}
-
 if __name__ == "__main__":
-    print(_PAGES[sys.argv[1] if sys.argv[1:] else "data"](), end="")
+    print(data_reference(), end="")

@@ -231,7 +231,6 @@ def test_the_flags_of_run_have_one_entry_each() -> None:
     ("flags", "problem"),
     [
         (("--tokenizer", "nowhere.json"), "cannot read nowhere.json"),
-        (("--reference_domains", "nowhere.txt"), "cannot read nowhere.txt"),
         (("--sources", "live", "--user_agent", ""), "--user_agent: missing"),
     ],
 )

@@ -1,100 +1,58 @@
-"""All figures of the report, as in stats.json; `schemas.stats` describes each key."""
+"""All that stats.json has: the funnel, a figure for each query, and rows to read."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
+from collections.abc import Mapping
 from typing import Any
-
-import msgspec
-import numpy as np
 
 from owt_pipeline.formats.takedowns import Takedowns
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.stages.report import shown
-from owt_pipeline.stages.report.comparisons import Reference, likeness, share
-from owt_pipeline.stages.report.losses import duplicates, fetching, filters
-from owt_pipeline.stages.report.tables import Tables
-from schemas import DATASETS, Reason
+from owt_pipeline.stages.report.tables import Tables, figure_names, read_figure
+from schemas import Reason
 from schemas.manifest import Manifest
-from schemas.stats import STATS_VERSION, Mixture, Shown
+
+STATS_VERSION = 4
+"""Raised whenever a key of stats.json changes its name or meaning."""
+
+_IDENTITY = ("stage", "stage_version", "fingerprint", "sources", "options", "versions")
 
 
-def figures(
-    tables: Tables,
-    readers: Mapping[str, DatasetReader],
-    *,
-    sample_urls: int,
-    reference: Reference | None,
-    takedowns: Takedowns,
-) -> dict[str, Any]:
-    """All figures of one run as JSON values; the caller adds `training`, `times`, `comparison` and `months`.
+def figures(tables: Tables, readers: Mapping[str, DatasetReader], takedowns: Takedowns) -> dict[str, Any]:
+    """All figures of one run as JSON values.
 
     Args:
       tables: the run's tables.
       readers: readers of the existing datasets, by name.
-      sample_urls: number of rejects to show for each reason.
-      reference: sites to compare with.
       takedowns: documents whose text is not shown.
     """
     manifests = {name: reader.manifest for name, reader in readers.items()}
     rejects = shown.rejected(tables, readers)
-    lengths = {row.pop("name"): row for row in tables.rows("distributions")}
+    found = {}
+    for file in figure_names():
+        figure, name = read_figure(file), file.partition("_")[2]
+        about = {"heading": figure.heading, "sentence": figure.sentence, "chart": figure.chart}
+        found[name] = {**about, "rows": tables.rows(file)}
+    tokens = manifests["tokens"]
+    total = sum(tokens.stats.get(f"tokens_{split}", 0) for split in ("train", "val"))
     return {
         "schema_version": STATS_VERSION,
-        "funnel": funnel(manifests, rejects, sample_urls),
         "totals": {
             "entered": next(iter(manifests.values())).counts.entered,
-            "documents": lengths["bytes"]["count"],
-            "text_bytes": lengths["bytes"]["sum"],
-            "tokens": lengths["tokens"]["sum"],
+            "documents": tokens.counts.left,
+            "text_bytes": tokens.stats.get("text_bytes", 0),
+            "tokens": total,
+            "tokenizer": tokens.properties.get("tokenizer", {}).get("name"),
+            "bytes_per_token": share(tokens.stats.get("text_bytes", 0), total),
         },
-        "domains": {
-            **ranked("domain", tables, manifests),
-            "search": [list(row.values()) for row in tables.rows("search")],
-        },
-        "subreddits": ranked("subreddit", tables, manifests),
-        "years": through("years", tables, manifests),
-        "languages": through("languages", tables, manifests),
-        "scores": through("scores", tables, manifests),
-        "lengths": {name: lengths[name] for name in ("characters", "bytes", "words", "tokens")},
-        "tokens": tokens(manifests, tables),
-        "duplicates": duplicates(tables, readers) if "duplicates" in manifests else None,
-        "fetch": fetching(tables, manifests, lengths),
-        "filters": filters(tables, readers, rejects, takedowns),
-        "sampler": sampler(tables),
-        "likeness": likeness(lengths, tables, manifests, reference),
+        "funnel": funnel(manifests, rejects, tables.parameters["sample_urls"]),
+        "figures": found,
         "documents": shown.documents(tables, readers),
-        "training": None,
+        "dropped": dropped(tables, readers, rejects, takedowns),
+        "removals": shown.removals(tables, readers),
         "settings": {name: {key: getattr(manifest, key) for key in _IDENTITY} for name, manifest in manifests.items()},
-        "times": None,
-        "comparison": None,
-        "months": None,
     }
-
-
-def times(log: Sequence[Mapping[str, Any]], manifests: Mapping[str, Manifest]) -> list[dict[str, Any]]:
-    """When and where the stage of each dataset last ran, from the run's log."""
-    last = {(entry["stage"], entry["fingerprint"]): entry for entry in log if "stage" in entry}
-    found = []
-    for manifest in manifests.values():
-        if entry := last.get((manifest.stage, manifest.fingerprint)):
-            workers = entry.get("workers")
-            found.append(
-                {
-                    "stage": manifest.stage,
-                    "started": datetime.fromtimestamp(entry["started"], timezone.utc).isoformat(timespec="seconds"),
-                    "seconds": round(entry["seconds"], 1),
-                    "host": entry.get("host"),
-                    "workers": None if workers is None else str(workers),
-                }
-            )
-    return found
-
-
-_IDENTITY = ("stage", "stage_version", "fingerprint", "sources", "options", "versions")
 
 
 def funnel(manifests: Mapping[str, Manifest], rejects: shown.Rejects, sample_urls: int) -> list[dict[str, Any]]:
@@ -125,124 +83,40 @@ def funnel(manifests: Mapping[str, Manifest], rejects: shown.Rejects, sample_url
     ]
 
 
-def ranked(kind: str, tables: Tables, manifests: Mapping[str, Manifest]) -> dict[str, Any]:
-    """The most frequent domains or subreddits, by their documents in the corpus."""
-    (counted,) = (row for row in tables.rows("distinct") if row["kind"] == kind)
-    return {
-        "of": "corpus" if counted["corpus"] else "urls",
-        "distinct": {name: counted[name] for name in ("urls", "corpus") if name in manifests},
-        "top": tables.rows(f"{kind}s"),
-    }
-
-
-def through(query: str, tables: Tables, manifests: Mapping[str, Manifest]) -> list[dict[str, Any]]:
-    """The rows of a query that counts several datasets, without the columns of missing ones."""
-    return [
-        {key: value for key, value in row.items() if key not in DATASETS or key in manifests}
-        for row in tables.rows(query)
+def dropped(
+    tables: Tables, readers: Mapping[str, DatasetReader], rejects: shown.Rejects, takedowns: Takedowns
+) -> list[dict[str, Any]]:
+    """Documents that each filter of clean dropped, as extracted, without those of `takedowns`."""
+    if "clean" not in readers or "documents" not in readers:
+        return []
+    found = [
+        {
+            "reason": reason,
+            "meaning": Reason.of(reason).description,
+            "documents": shown.dropped(tables, rejects[name, reason], readers["documents"], takedowns),
+        }
+        for name, reason in rejects
+        if name == "clean"
     ]
+    return [row for row in found if row["documents"]]
 
 
-def tokens(manifests: Mapping[str, Manifest], tables: Tables) -> dict[str, Any]:
-    """The tokenizer, the splits, and how often token ids occur."""
-    manifest, occurrences = manifests["tokens"], tables.rows("occurrences")
-    stats, used = manifest.stats, sum(row["ids"] for row in occurrences)
-    total = stats.get("tokens_train", 0) + stats.get("tokens_val", 0)
-    tokenizer = manifest.properties.get("tokenizer", {})
+def generation(name: str, manifests: Mapping[str, Manifest]) -> dict[str, Any]:
+    """What a run, or a run that it builds on, added: a row of the table `generations`."""
+    urls, decisions, tokens = (manifests.get(dataset) for dataset in ("urls", "duplicates", "tokens"))
+    removed = sum(decisions.counts.rejected.values()) if decisions else 0
+    past = sum(decisions.stats.get(f"past_{rule}", 0) for rule in ("exact", "near")) if decisions else 0
     return {
-        "tokenizer": tokenizer.get("name"),
-        "vocabulary": tokenizer.get("vocab_size"),
-        "vocabulary_used": used,
-        "vocabulary_used_share": share(used, tokenizer.get("vocab_size") or 0),
-        "occurrences": [list(row.values()) for row in occurrences],
-        "splits": {
-            split: {"documents": stats.get(f"documents_{split}", 0), "tokens": stats.get(f"tokens_{split}", 0)}
-            for split in ("train", "val")
-        },
-        "bytes_per_token": share(stats.get("text_bytes", 0), total),
+        "run": name,
+        "urls": urls.counts.left if urls else None,
+        "seen_before": urls.counts.rejected.get("seen_before", 0) if urls else None,
+        "documents": manifests["corpus"].counts.left if "corpus" in manifests else None,
+        "tokens": sum(tokens.stats.get(f"tokens_{split}", 0) for split in ("train", "val")) if tokens else None,
+        "repeats_within": removed - past,
+        "repeats_of_earlier": past,
     }
 
 
-CONTEXT, LONG_MIN_TOKENS, LONG_FRACTION = 1024, 512, 0.7  # the trainer's defaults
-
-_MOST_DOCUMENTS = 1 << 20  # bounds the memory; more documents change the fourth digit
-
-
-def sampler(tables: Tables) -> dict[str, Any] | None:
-    """What `packed` and `longbiased` show, by the documents' lengths; None without documents."""
-    found = tables.rows("token_lengths")
-    if not found:
-        return None
-    up_to = np.cumsum([row["documents"] for row in found])
-    count = min(int(up_to[-1]), _MOST_DOCUMENTS)
-    ranks = (2 * np.arange(count) + 1) * int(up_to[-1]) // (2 * count)
-    lengths = np.array([row["length"] for row in found])[np.searchsorted(up_to, ranks, side="right")]
-    rows = realised_mixture(lengths, CONTEXT, long_min_tokens=LONG_MIN_TOKENS, long_fraction=LONG_FRACTION)
-    return {
-        "context": CONTEXT,
-        "long_min_tokens": LONG_MIN_TOKENS,
-        "long_fraction": LONG_FRACTION,
-        "rows": json.loads(msgspec.json.encode(rows), parse_float=lambda digits: round(float(digits), 6)),
-    }
-
-
-LENGTHS = (0, 64, 128, 256, 512, 1024, 2048, 4096, 16384)
-"""Lower bounds of the table's rows, in tokens."""
-
-
-def realised_mixture(
-    lengths: np.ndarray,
-    context: int = 1024,
-    *,
-    long_min_tokens: int = 512,
-    long_fraction: float = 0.7,
-    bounds: Sequence[int] = LENGTHS,
-) -> list[Mixture]:
-    """The table for one epoch of documents in a random order, as the trainer packs them.
-
-    Args:
-      lengths: tokens of each document (n,), without end-of-text.
-      context: tokens of a sample.
-      long_min_tokens, long_fraction: longbiased draws this share of its samples from documents this long.
-      bounds: lower bounds of the rows, ascending from 0.
-
-    Raises:
-      ValueError: there are no documents.
-    """
-    lengths = np.asarray(lengths, np.int64)
-    if not len(lengths):
-        raise ValueError("no document, so no mixture")
-    packed = _packed(lengths, context, bounds)
-    long = lengths[lengths >= long_min_tokens]
-    biased = long_fraction * _packed(long, context, bounds) + (1 - long_fraction) * packed if len(long) else None
-    documents = np.bincount(_rows(lengths, bounds), minlength=len(bounds)) / len(lengths)
-    return [
-        Mixture(
-            at_least=low,
-            below=bounds[row + 1] if row + 1 < len(bounds) else None,
-            documents=float(documents[row]),
-            packed=Shown(*map(float, packed[row])),
-            longbiased=Shown(*map(float, biased[row])) if biased is not None else None,
-        )
-        for row, low in enumerate(bounds)
-    ]
-
-
-def _packed(lengths: np.ndarray, context: int, bounds: Sequence[int]) -> np.ndarray:
-    """(share of samples, share of tokens) for each row: (rows, 2)."""
-    # RandomState, because its stream is the same in all versions of numpy.
-    ends = np.cumsum(lengths[np.random.RandomState(0).permutation(len(lengths))] + 1)
-    spans = np.diff(ends, prepend=0)
-    first, last = (ends - spans) // context, (ends - 1) // context  # samples with a part of each document
-    samples = int(last[-1]) + 1
-    rows = _rows(spans - 1, bounds)
-    shown = np.empty((len(bounds), 2))
-    for row in range(len(bounds)):
-        own = rows == row
-        opened = np.bincount(first[own], minlength=samples + 1) - np.bincount(last[own] + 1, minlength=samples + 1)
-        shown[row] = (np.cumsum(opened)[:samples] > 0).mean(), spans[own].sum() / ends[-1]
-    return shown
-
-
-def _rows(lengths: np.ndarray, bounds: Sequence[int]) -> np.ndarray:
-    return np.searchsorted(bounds, lengths, side="right") - 1
+def share(part: float, total: float) -> float | None:
+    """`part / total` with six digits; None if `total` is 0."""
+    return round(part / total, 6) if total else None

@@ -1,26 +1,19 @@
-"""Reads the few rows that the report shows, with URLs, texts and pages, from the shards that the queries name."""
+"""Reads the few rows that the report shows, with URLs and texts, from the shards that the queries name."""
 
 from __future__ import annotations
 
-import codecs
-from collections.abc import Iterable, Mapping, Sequence, Set
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
-import lxml.html
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from lxml_html_clean import Cleaner
 
 from owt_pipeline.formats.takedowns import Takedowns
-from owt_pipeline.formats.warc import Response, read_record
 from owt_pipeline.ledger.dataset import DatasetReader, reading
 from owt_pipeline.stages.report.tables import Row, Tables
 
 _EXCERPT_CHARACTERS = 3000
-_MOST_PAGES = 5
-_BODY_BYTES, _PAGE_CHARACTERS = 1 << 20, 30_000
 
 Rejects = dict[tuple[str, str], list[Row]]
 
@@ -52,26 +45,30 @@ def dropped(tables: Tables, rejects: Sequence[Row], reader: DatasetReader, taked
 
 
 def documents(tables: Tables, readers: Mapping[str, DatasetReader]) -> list[Row]:
-    """Random documents of the corpus; the first few with a short page include the page."""
+    """Random documents of the corpus."""
     chosen = tables.rows("sample")
     if not chosen:
         return []
     columns = ["url", "title", "score", "language", "n_words", "text"]
     found = {row["url_id"]: row for row in rows_at(readers["corpus"], chosen, columns)}
-    pages = _pages(readers["pages"], chosen) if "pages" in readers else {}
-    shown = [row["url_id"] for row in chosen if row["url_id"] in pages][:_MOST_PAGES]
+    return [_excerpt(found[row["url_id"]]) for row in chosen]
+
+
+def removals(tables: Tables, readers: Mapping[str, DatasetReader]) -> list[Row]:
+    """Random decisions of dedupe, with what was removed and what is kept; without what lies in another run."""
+    chosen = tables.rows("removals")
+    if not chosen or "clean" not in readers:
+        return []
+    places = [{"url_id": row[f"{side}_id"], "shard": row[f"{side}_shard"]} for row in chosen for side in _SIDES]
+    found = {row["url_id"]: row for row in rows_at(readers["clean"], places, ["url", "text"])}
     return [
-        _excerpt({**found[row["url_id"]], "page": pages[row["url_id"]] if row["url_id"] in shown else None})
+        {"rule": row["rule"], "similarity": row["similarity"]}
+        | {side: _excerpt(dict(found[row[f"{side}_id"]])) for side in _SIDES}
         for row in chosen
     ]
 
 
-def of_clean(tables: Tables, readers: Mapping[str, DatasetReader], column: str, ids: Set[int]) -> dict[int, Any]:
-    """One column of documents, by id, without those of other runs."""
-    if "clean" not in readers or not ids:
-        return {}
-    rows = rows_at(readers["clean"], tables.rows("shards", ids=sorted(ids)), [column])
-    return {row["url_id"]: row[column] for row in rows}
+_SIDES = ("removed", "kept")
 
 
 def rows_at(reader: DatasetReader, places: Iterable[Row], columns: Sequence[str], *, kind: str = "data") -> list[Row]:
@@ -99,41 +96,3 @@ def rows_at(reader: DatasetReader, places: Iterable[Row], columns: Sequence[str]
 def _excerpt(row: Row) -> Row:
     text = row.pop("text")
     return {**row, "characters": len(text), "text": text[:_EXCERPT_CHARACTERS]}
-
-
-def _pages(reader: DatasetReader, places: Sequence[Row]) -> dict[int, str]:
-    """The readable parts of the pages of documents, by id; a document's page is in the shard of the same number."""
-    pages = {}
-    shards = {place["url_id"]: place["shard"] for place in places}
-    for row in rows_at(reader, places, ["warc_offset", "warc_length"]):
-        (warc,) = reader.files("warc", shards[row["url_id"]])
-        with reader.workdir.open(warc.path) as file:
-            file.seek(row["warc_offset"])
-            if page := readable(read_record(file.read(row["warc_length"]))):
-                pages[row["url_id"]] = page
-    return pages
-
-
-def readable(response: Response) -> str | None:
-    """A short page without scripts, styles, images and links, so that it loads nothing; None for a long page."""
-    if len(response.body) > _BODY_BYTES:
-        return None
-    try:
-        encoding = codecs.lookup(response.charset or "").name
-    except LookupError:
-        encoding = None  # lxml uses the page's declaration
-    try:
-        tree = lxml.html.document_fromstring(response.body, parser=lxml.html.HTMLParser(encoding=encoding))
-        cleaned = lxml.html.tostring(_CLEANER.clean_html(tree), encoding="unicode")
-    except (lxml.etree.LxmlError, ValueError, AssertionError):
-        return None
-    return cleaned if len(cleaned) <= _PAGE_CHARACTERS else None
-
-
-_CLEANER = Cleaner(
-    style=True,
-    inline_style=True,
-    page_structure=False,
-    safe_attrs=frozenset({"title", "colspan", "rowspan", "dir", "lang"}),
-    kill_tags=("img", "picture", "svg", "math", "video", "audio", "canvas", "template", "noscript"),
-)

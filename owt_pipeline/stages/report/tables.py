@@ -8,6 +8,7 @@ memory.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,11 +21,9 @@ import pyarrow as pa
 
 from owt_pipeline import progress
 from owt_pipeline.errors import UserError
-from owt_pipeline.ledger.dataset import DatasetReader, arrow_batches, reading
-from owt_pipeline.stages.report.measures import MEASURES
+from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, REJECTS
-from schemas.manifest import ShardFile
 
 if TYPE_CHECKING:
     import duckdb
@@ -38,12 +37,20 @@ _COLUMNS = {
     "urls": "url_id host subreddits created_utc score".split(),
     "pages": "url status source fetched_at days_after_submission fetch_ms body_bytes created_utc score".split(),
     "documents": "language".split(),
-    "clean": "url_id language".split(),
+    "clean": "url_id url language signals".split(),
     "duplicates": "url_id kept_url_id rule similarity shared_bands cluster_size".split(),
-    "corpus": "url_id url subreddits created_utc score language n_words".split(),
+    "corpus": "url_id url subreddits created_utc score language n_words n_chars n_bytes".split(),
     "tokens": "n_tokens".split(),
 }
-"""The columns that are read of each dataset; its table has `host` in place of `url`."""
+"""The columns that are read of each dataset; its table has `host` in place of `url`, but for clean's."""
+
+_GENERATIONS = pa.schema(
+    [pa.field("run", pa.string())]
+    + [
+        pa.field(name, pa.int64())
+        for name in "urls seen_before documents tokens repeats_within repeats_of_earlier".split()
+    ]
+)
 
 _QUERIES = files("owt_pipeline.stages.report") / "queries"
 _ROWS = 1 << 16
@@ -53,7 +60,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Tables:
-    """An open database. Its tables are the datasets (missing ones are empty), all `rejects`, and `MEASURES`."""
+    """An open database. Its tables are the datasets (missing ones are empty), all `rejects`, and `generations`."""
 
     connection: duckdb.DuckDBPyConnection
     parameters: Mapping[str, Any]
@@ -93,7 +100,7 @@ class Tables:
 def open_tables(
     readers: Mapping[str, DatasetReader],
     work: Storage,
-    measured: Iterable[ShardFile],
+    generations: list[Row],
     parameters: Mapping[str, Any],
     *,
     threads: int = 1,
@@ -101,7 +108,7 @@ def open_tables(
 ) -> Iterator[Tables]:
     """The tables of a run, until the block ends.
 
-    `measured` are the files that `measures.measure` wrote to `work`, for all shards; the database is in its spool.
+    `generations` are rows of that table, the oldest first; the database is in the spool of `work`.
     """
     import duckdb  # slow to import
 
@@ -122,15 +129,17 @@ def open_tables(
             shard, dataset = pa.field("shard", pa.uint32()), pa.field("dataset", pa.string())
             for name, columns in _COLUMNS.items():
                 schema = pa.schema([*(DATASETS[name].schema.field(column) for column in columns), shard])
-                select = "* exclude (url), host_of(url) as host" if "url" in columns else "*"
+                select = "* exclude (url), host_of(url) as host" if "url" in columns and name != "clean" else "*"
                 tables.fill(name, schema, _rows(readers[name], columns) if name in readers else (), select)
             schema = pa.schema([*(REJECTS.field(name) for name in ("url_id", "url", "reason")), shard, dataset])
             host = "case when dataset in ('pages', 'corpus') then host_of(url) end as host"
             tables.fill("rejects", schema, _rejects(readers), f"* exclude (url), {host}")
-            measured = list(measured)
-            for name, schema in MEASURES.items():
-                tables.fill(name, schema, _measured(work, [file for file in measured if file.kind == name]))
+            tables.fill("generations", _GENERATIONS, [pa.RecordBatch.from_pylist(generations, _GENERATIONS)])
             connection.execute(_sql("views"))
+            kinds = DATASETS["clean"].schema.field("signals").type
+            signals = [f"{of.name}.{field.name}" for of in kinds for field in of.type]
+            rows = [f"select '{name}' as signal, signals.{name} as value from clean" for name in signals]
+            connection.execute("create view signals as " + " union all ".join(rows))
             yield tables
 
 
@@ -153,16 +162,42 @@ def _rejects(readers: Mapping[str, DatasetReader]) -> Iterator[pa.RecordBatch]:
             yield batch.append_column("dataset", pa.repeat(name, batch.num_rows))
 
 
-def _measured(work: Storage, wanted: Iterable[ShardFile]) -> Iterator[pa.RecordBatch]:
-    for file in wanted:
-        with reading(work.path(file.path)), work.open(file.path) as source:
-            yield from arrow_batches(source, None, _ROWS)
+@dataclass(frozen=True)
+class Figure:
+    """What the comments at the head of a query say.
+
+    Attributes:
+      heading: the first line.
+      sentence: the lines after it: what the figure counts.
+      chart: the last line, `table`, or `KIND LABEL: SERIES ...`; see `page.charts`.
+    """
+
+    heading: str
+    sentence: str
+    chart: str
+
+
+def figure_names() -> list[str]:
+    """The queries that are figures, in the order in which they are shown, which the numbers of their names give."""
+    return [name for name in _names() if _sql(name).startswith("--") and "\n-- chart: " in _sql(name)]
+
+
+def read_figure(name: str) -> Figure:
+    head = [line.removeprefix("--").strip() for line in itertools.takewhile(_is_comment, _sql(name).splitlines())]
+    return Figure(head[0], " ".join(head[1:-1]), head[-1].removeprefix("chart: "))
+
+
+def _is_comment(line: str) -> bool:
+    return line.startswith("--")
 
 
 def digest_of_queries() -> str:
     """SHA-256 of all queries, which may be changed: then the report is made again."""
-    names = sorted(entry.name.removesuffix(".sql") for entry in _QUERIES.iterdir())
-    return hashlib.sha256("\n".join(f"{name}\n{_sql(name)}" for name in names).encode()).hexdigest()
+    return hashlib.sha256("\n".join(f"{name}\n{_sql(name)}" for name in _names()).encode()).hexdigest()
+
+
+def _names() -> list[str]:
+    return sorted(entry.name.removesuffix(".sql") for entry in _QUERIES.iterdir())
 
 
 def _sql(name: str) -> str:

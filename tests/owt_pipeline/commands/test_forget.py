@@ -94,9 +94,9 @@ def test_it_does_not_matter_which_copy_of_a_text_is_named(small_run: Path, tmp_p
 
 
 def test_no_text_of_what_goes_is_left_in_corpus_tokens_or_report(forgotten: Path, gone: set[int]) -> None:
-    """Not even as one of the pairs of duplicates that the report sets side by side."""
+    """Not even as one of the pairs of duplicates that the report shows."""
     stats = json.loads((forgotten / "report/stats.json").read_text())
-    shown = [row[side]["url_id"] for row in stats["duplicates"]["removals"] for side in ("removed", "kept")]
+    shown = [row[side]["url_id"] for row in stats["removals"] for side in ("removed", "kept")]
     assert shown
     assert not (gone | named(forgotten)) & set(shown)
     texts = {row["url_id"]: row["text"] for row in table(forgotten, "clean")}
@@ -111,7 +111,7 @@ def test_the_report_shows_no_text_of_a_domain_that_clean_rejected(small_run: Pat
     run = copy_of(small_run, tmp_path / "run")
 
     def dropped() -> dict[str, str]:
-        rows = json.loads((run / "report/stats.json").read_bytes())["filters"]["dropped"]
+        rows = json.loads((run / "report/stats.json").read_bytes())["dropped"]
         return {row["url"]: row["text"] for reason in rows for row in reason["documents"]}
 
     before = dropped()
@@ -147,19 +147,6 @@ def test_the_bytes_are_those_of_a_run_that_had_the_list_from_the_start(
     run = copy_of(forgotten, tmp_path / "run", without=("corpus", "tokens", "report"))
     ask_owt("run", small_config, "--workdir", run, "--workers", 1)
     assert differing(forgotten, run) == []
-
-
-def test_the_report_that_is_made_again_has_what_it_was_asked_for(
-    small_run: Path, request_file: Path, tmp_path: Path
-) -> None:
-    run = copy_of(small_run, tmp_path / "run")
-    (tmp_path / "sites.txt").write_text("500 demo\n20\n70 python\n")
-    lists = ("--reference_domains", tmp_path / "sites.txt", "--compare", os.path.relpath(small_run))
-    ask_owt("report", "--workdir", run, *lists)
-    ask_owt("forget", request_file, "--workdir", run, "--workers", 1)
-    stats = json.loads((run / "report/stats.json").read_bytes())
-    assert stats["likeness"]["sites"]["reference"] == "sites.txt"
-    assert stats["comparison"]["other"] == small_run.name
 
 
 def test_a_later_run_restores_nothing_and_does_nothing(small_config: Path, forgotten: Path, tmp_path: Path) -> None:

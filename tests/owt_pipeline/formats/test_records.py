@@ -14,7 +14,7 @@ from owt_pipeline.formats.lines import Block
 from owt_pipeline.formats.records import Record, parse_json, read_records
 from owt_pipeline.library import near_duplicates
 from owt_pipeline.stages.clean.contamination import texts_of
-from owt_pipeline.stages.collect.submissions import Submission, decode_block
+from owt_pipeline.stages.collect.submissions import decode_block
 
 LENIENT = [
     (rb'{"text": "cut \ud83d"}', {"text": "cut ?"}),
@@ -43,7 +43,7 @@ def test_surrogates_and_what_is_no_number_lose_no_document(tmp_path: Path, line:
     assert second == Record("a:2", {"text": "next"})
     assert next(iter(texts_of(str(path)))) == expected["text"]
     assert near_duplicates(path).num_rows == 0
-    (submission,), _, problems = decode_block(Block(line.replace(b"text", b"title"), 1, 1), Submission)
+    (submission,), _, problems = decode_block(Block(line.replace(b"text", b"title"), 1, 1))
     assert (submission.title, problems) == (expected["text"], {})
 
 

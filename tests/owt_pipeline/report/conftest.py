@@ -29,13 +29,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def make(folder: Path) -> None:
-        reference = folder / "sites.txt"
-        reference.write_text("900 google\n500 demo\n300 example\n20\n70 python\n")
-        command = ["run", write_sources(folder), "--workdir", folder / "run", "--workers", 2]
-        run_owt(*command, "--reference_domains", reference)
+        run_owt("run", write_sources(folder), "--workdir", folder / "run", "--workers", 2)
 
-    made = made_once(tmp_path_factory, "small-with-sites", make)
-    return copy_of(made, tmp_path_factory.mktemp("sites") / "small") / "run"
+    made = made_once(tmp_path_factory, "small-with-report", make)
+    return copy_of(made, tmp_path_factory.mktemp("reported") / "small") / "run"
 
 
 @pytest.fixture(scope="session")

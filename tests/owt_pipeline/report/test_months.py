@@ -1,4 +1,4 @@
-"""The report of a run that builds on others: what each month added, repeated, gained and lost."""
+"""The report of a run that builds on others: what each month added and repeated."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jsonschema import validate
 
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
@@ -17,8 +16,8 @@ from owt_pipeline.stages.report.stage import Options
 from owt_pipeline.stages.tokenize.stage import STAGE as TOKENIZE
 from owt_pipeline.stages.tokenize.stage import TokenizeOptions
 from owt_pipeline.storage.folder import Storage
-from schemas.stats import stats_schema
 from tests.owt_pipeline.dedupe.corpora import make_month, prose
+from tests.owt_pipeline.report.test_figures import rows_of
 
 MONTHS = (
     ["a.org/1", "a.org/2", "b.org/1", "c.org/1", "d.org/1", "d.org/2"],
@@ -56,31 +55,12 @@ def stats_of(run: Path) -> dict[str, Any]:
     return json.loads((run / "report/stats.json").read_bytes())
 
 
-def test_months_are_compared(chain: Path) -> None:
-    """First without the report of the first month, which alone knows of its domains; then with it."""
-    first, second = report(chain / "1")["months"]
-    assert (first["run"], first["urls"], first["documents"], first["repeat_past"]) == ("0", None, 6, 0)
-    assert first["domains"] is first["gained"] is second["gained"] is second["lost"] is None
-    assert (second["documents"], second["examined"]) == (4, 6)
-    assert (second["repeat_month"], second["repeat_past"]) == (1, 1)
+def test_each_generation_says_what_it_added_and_repeated(chain: Path) -> None:
+    first, second = rows_of(report(chain / "1"), "generations")
+    assert (first["run"], first["urls"], first["documents"], first["repeats_of_earlier"]) == ("0", None, 6, 0)
+    assert (second["documents"], second["repeats_within"], second["repeats_of_earlier"]) == (4, 1, 1)
     assert first["tokens"] > second["tokens"] == stats_of(chain / "1")["totals"]["tokens"]
-    assert report(chain / "0")["months"] is None
-    stats = report(chain / "1")
-    validate(stats, stats_schema())
-    first, second = stats["months"]
-    assert (first["domains"], second["domains"]) == (4, len({"a.org", "b.org", "e.org"}))
-    assert second["gained"] == {"count": 1, "top": [["e.org", 2]]}
-    assert (first["report"], second["report"]) == ("../../0/report/index.html", None)
-    assert (chain / "1/report" / first["report"]).resolve() == (chain / "0/report/index.html").resolve()
-    assert '<a href="../../0/report/index.html">0</a>' in (chain / "1/report/index.html").read_text()
-    assert second["lost"] == {"count": 2, "top": [["d.org", 2], ["c.org", 1]]}
-
-
-def test_the_page_has_the_months_and_their_plots(chain: Path) -> None:
-    for number in range(2):
-        report(chain / str(number))
+    assert rows_of(report(chain / "0"), "generations") == []
     page = (chain / "1/report/index.html").read_text()
-    assert '<section id="months"' in page
     charts = json.loads(page.split('<script type="application/json" id="charts">')[1].split("</script>")[0])
-    assert [one["values"] for one in charts["months-documents"]["series"]] == [[6, 4], [0, 1], [0, 1]]
-    assert {"months-urls", "months-tokens"} <= charts.keys()
+    assert [one["values"] for one in charts["generations"]["series"]] == [[6, 4], [0, 1], [0, 1]]

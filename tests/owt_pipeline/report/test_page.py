@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import html
 import io
 import re
 import time
@@ -15,13 +14,13 @@ import PIL.Image
 import pytest
 
 from owt_pipeline.stages.report.page import HINTS, largest_losses, size, stages
+from owt_pipeline.stages.report.tables import figure_names
 from schemas import Reason
 from tests.owt_pipeline.report.browser import Browser
+from tests.owt_pipeline.report.test_figures import rows_of
 
-SECTIONS = (
-    "funnel", "likeness", "domains", "subreddits", "years", "languages", "scores", "lengths", "sampler", "fetch",
-    "filters", "duplicates", "documents", "dropped", "settings",
-)  # fmt: skip
+FIGURES = [name.partition("_")[2] for name in figure_names()]
+SECTIONS = ("funnel", *FIGURES, "documents", "dropped", "removals", "settings")
 
 
 class Page(HTMLParser):
@@ -47,8 +46,9 @@ class Page(HTMLParser):
 
 def test_the_page_has_every_section_and_needs_no_other_file(run: Path) -> None:
     page = Page((run / "report" / "index.html").read_text())
-    assert page.sections == list(SECTIONS)
-    assert {f"#{name}" for name in SECTIONS} <= set(page.references)
+    shown = [name for name in SECTIONS if name != "generations"]
+    assert page.sections == shown
+    assert {f"#{name}" for name in shown} <= set(page.references)
     assert {name.removeprefix("#") for name in page.references} <= set(page.ids)
     assert len(set(page.ids)) == len(page.ids)
 
@@ -101,8 +101,7 @@ def test_no_table_is_cut(run: Path, browser: Browser, width: int, dark: bool) ->
 def test_the_page_names_its_run_and_shows_twenty_rows_of_a_table(run: Path, browser: Browser) -> None:
     browser.open(run / "report" / "index.html", 390, 900)
     assert browser.evaluate("document.querySelector('h1').textContent") == f"Corpus report of {run.name}"
-    assert f"--workdir {run.name}" in browser.evaluate("document.querySelector('#command summary').textContent")
-    assert "[dedupe]" in browser.evaluate("document.querySelector('#command pre').textContent")
+    assert "[dedupe]" in browser.evaluate("document.querySelector('#settings pre').textContent")
     assert browser.evaluate("document.querySelectorAll('th:not([scope])').length") == 0
     few = browser.evaluate("""[...document.querySelectorAll('table[data-name] tbody')]
       .map(body => [...body.rows].filter(row => !row.hidden).length)""")
@@ -126,16 +125,16 @@ def unfold(browser: Browser) -> None:
 
 def test_a_phone_shows_the_first_sections_and_the_others_on_demand(run: Path, browser: Browser) -> None:
     browser.open(run / "report" / "index.html", 1280, 900)
-    assert browser.evaluate(OPEN) == list(SECTIONS)
+    assert browser.evaluate(OPEN) == [name for name in SECTIONS if name != "generations"]
     browser.open(run / "report" / "index.html", 390, 900)
     assert browser.evaluate(OPEN) == list(SECTIONS[:3])
     assert browser.evaluate(HEIGHT) < 7_000
-    browser.evaluate("document.querySelector('nav a[href=\"#lengths\"]').click()")
-    assert browser.evaluate(OPEN) == [*SECTIONS[:3], "lengths"]
+    browser.evaluate("document.querySelector('nav a[href=\"#histograms\"]').click()")
+    assert browser.evaluate(OPEN) == [*SECTIONS[:3], "histograms"]
     assert browser.comes_to(
-        "[...document.querySelectorAll('#lengths .plot')].every(plot => plot.querySelector('canvas'))"
+        "[...document.querySelectorAll('#histograms .plot')].every(plot => plot.querySelector('canvas'))"
     )
-    assert browser.evaluate("document.querySelector('#lengths canvas').width") > 200
+    assert browser.evaluate("document.querySelector('#histograms canvas').width") > 200
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -181,7 +180,7 @@ def test_pointing_at_a_column_shows_its_value(run: Path, browser: Browser, stats
     x, y = browser.evaluate(f"(b => [b.x + b.width / 2, b.y + b.height / 2])({box})")
     for shift in (5, 0):
         browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=x - shift, y=y)
-    label = f"collected: {stats['years'][0]['urls']:,}"
+    label = f"urls: {rows_of(stats, 'years')[0]['urls']:,}"
     assert browser.comes_to(f"JSON.stringify((drawn.years.tooltip.body || []).map(b => b.lines)).includes('{label}')")
 
 
@@ -236,22 +235,11 @@ def test_the_page_prints(run: Path, browser: Browser) -> None:
     assert browser.problems == []
 
 
-def test_any_domain_is_found_by_a_part_of_its_name(run: Path, browser: Browser, stats: dict[str, Any]) -> None:
-    browser.open(run / "report" / "index.html", 1280, 900)
-    name, documents, urls = stats["domains"]["search"][-1]
-    browser.evaluate("document.getElementById('search').focus()")
-    browser.call("Input.insertText", text=name[:-5].upper())
-    found = "[...document.querySelectorAll('#found tbody tr')]"
-    rows = browser.evaluate(f"{found}.map(row => [...row.cells].map(cell => cell.textContent))")
-    assert rows == [[name, str(documents), str(urls)]]
-
-
 def test_a_table_is_offered_as_csv(run: Path, browser: Browser, stats: dict[str, Any], tmp_path: Path) -> None:
     browser.open(run / "report" / "index.html", 1280, 900)
     browser.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     tables = browser.evaluate("document.querySelectorAll('table[data-name]').length")
-    charts = browser.evaluate("document.querySelectorAll('.plot:not(.small)').length")
-    assert browser.evaluate("document.querySelectorAll('button[title]').length") == tables + charts
+    assert browser.evaluate("document.querySelectorAll('button[title]').length") == tables
     browser.evaluate("document.querySelector('button[title=\"subreddits.csv\"]').click()")
     file = tmp_path / "subreddits.csv"
     deadline = time.monotonic() + 30
@@ -259,33 +247,8 @@ def test_a_table_is_offered_as_csv(run: Path, browser: Browser, stats: dict[str,
         time.sleep(0.05)
     rows = list(csv.DictReader(file.read_text("utf-8-sig").splitlines()))
     assert [(row["subreddit"], int(row["documents"]), float(row["share"])) for row in rows] == [
-        (row["subreddit"], row["documents"], row["share"]) for row in stats["subreddits"]["top"]
+        (row["subreddit"], row["documents"], row["share"]) for row in rows_of(stats, "subreddits")
     ]
-
-
-def test_a_document_is_shown_next_to_its_page(run: Path, browser: Browser, stats: dict[str, Any]) -> None:
-    shown = [row for row in stats["documents"] if row["page"]]
-    assert len(shown) == 5
-    browser.open(run / "report" / "index.html", 1280, 900)
-    browser.evaluate("document.querySelectorAll('#documents details').forEach(d => d.open = true)")
-    frames = browser.evaluate("[...document.querySelectorAll('iframe')].map(f => [f.sandbox.value, f.srcdoc])")
-    assert frames == [["", row["page"]] for row in shown]
-    for row in shown:
-        words = row["text"].split()
-        text = html.unescape(re.sub(r"<[^>]*>", " ", row["page"]))
-        assert sum(word in text for word in words) > 0.9 * len(words)
-
-
-def test_a_removal_opens_to_both_texts_with_their_differences(run: Path, browser: Browser) -> None:
-    sides = "[...document.querySelectorAll('#duplicates details .sides')][0]"
-    for width in (1280, 390):
-        browser.open(run / "report" / "index.html", width, 900)
-        browser.evaluate(f"{sides}.closest('details').open = true")
-        left, right = browser.evaluate(f"[...{sides}.children].map(e => e.getBoundingClientRect().left)")
-        assert left < right if width == 1280 else left == right
-        marked = browser.evaluate(f"[{sides}.querySelectorAll('del').length, {sides}.querySelectorAll('ins').length]")
-        assert marked[0] == marked[1] > 0
-        assert browser.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
 
 
 def test_sizes_have_a_unit_that_fits() -> None:

@@ -4,5 +4,5 @@ with ids as (
 )
 select dataset, reason, shard, url_id
 from ids
-qualify row_number() over (partition by dataset, reason order by spread(url_id), url_id) <= $sample_rejects
+qualify row_number() over (partition by dataset, reason order by spread(url_id), url_id) <= greatest($sample_urls, $sample_documents)
 order by dataset, reason, spread(url_id), url_id;

@@ -23,9 +23,19 @@ group by subreddit;
 
 -- What came of each URL that was asked for: a page, or a reason.
 create view outcomes as
-select host, created_utc, null as reason, body_bytes, case when source = 'live' then fetch_ms end as live_ms
+select host, created_utc, status, null as reason, body_bytes, case when source = 'live' then fetch_ms end as live_ms
 from pages
 union all
-select rejects.host, urls.created_utc, rejects.reason, null, null
+select rejects.host, urls.created_utc, null, rejects.reason, null, null
 from rejects left join urls using (url_id)
 where rejects.dataset = 'pages';
+
+-- The lengths of the corpus' documents in each unit.
+create view lengths (measure, value) as
+select 'characters', n_chars from corpus
+union all
+select 'bytes', n_bytes from corpus
+union all
+select 'words', n_words from corpus
+union all
+select 'tokens', n_tokens from tokens;

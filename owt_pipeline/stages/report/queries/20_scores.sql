@@ -1,4 +1,6 @@
--- Rows by score, in bins that start at these; the first one holds all below, too.
+-- Scores
+-- The share of the URLs of each score that are in the corpus.
+-- chart: shares score: survival
 with starts as (
     select unnest([null, 1, 2, 3, 4, 5, 7, 10, 15, 25, 50, 100, 250, 500, 1000, 2500, 5000]) as low
 ),
@@ -22,6 +24,12 @@ counted as (
     group by score
 )
 select
+    case
+        when low is null then '≤ ' || high
+        when high is null then '≥ ' || low
+        when low = high then low::varchar
+        else low || '–' || high
+    end as score,
     low,
     high,
     sum(urls) as urls,

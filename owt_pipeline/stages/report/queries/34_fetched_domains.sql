@@ -1,24 +1,27 @@
--- What came of the URLs, by full years from the month of the first submission to that of the last capture.
+-- Fetching by domain
+-- What came of the URLs of the 50 domains with the most URLs; the times are of pages fetched live.
+-- chart: table
 with counted as (
     select
-        greatest((select max(month_of(fetched_at)) from pages) - month_of(created_utc), 0) // 12 as years,
+        host as domain,
         reason,
         count(*) as n,
         sum(body_bytes) as bytes,
         sum(live_ms) as milliseconds,
         count(live_ms) as live
     from outcomes
-    where created_utc is not null and (select count(*) from pages) > 0
+    where domain is not null
     group by all
 )
 select
-    years,
+    domain,
     sum(n) as urls,
     coalesce(sum(n) filter (reason is null), 0) as pages,
-    coalesce(map_from_entries(list((reason, n) order by n desc, reason) filter (reason is not null)), map {}) as failures,
+    (list(reason order by n desc, reason) filter (reason is not null))[1] as most_often_otherwise,
     round(sum(milliseconds) / nullif(sum(live), 0), 1) as mean_milliseconds,
     round(sum(bytes) / nullif(pages, 0), 1) as mean_body_bytes,
     share(pages, urls) as share
 from counted
-group by years
-order by years;
+group by domain
+order by urls desc, domain
+limit 50;

@@ -1,3 +1,6 @@
+-- Years
+-- Rows by the year of the first submission: collected, fetched, in the corpus.
+-- chart: bars year: urls pages corpus
 select
     year(moment(created_utc)) as year,
     count(*) filter (dataset = 'urls') as urls,

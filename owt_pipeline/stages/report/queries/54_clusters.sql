@@ -1,4 +1,6 @@
--- Each document that goes names its cluster's size: a cluster of n has n - 1 of them.
+-- Clusters
+-- Clusters of duplicates by their number of documents.
+-- chart: bars size: clusters
 select cluster_size as size, count(*) // (cluster_size - 1) as clusters
 from duplicates
 where cluster_size > 1

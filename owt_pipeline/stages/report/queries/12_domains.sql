@@ -1,4 +1,7 @@
--- The most frequent subreddits of the corpus; of the URLs where no document has one.
+-- Domains
+-- The domains with the most documents in the corpus (of URLs where no document has one), and the share of the URLs
+-- that are in the corpus.
+-- chart: table
 with ranked as (
     select
         *,
@@ -6,15 +9,15 @@ with ranked as (
         sum(urls) over () as all_urls,
         case when all_documents > 0 then documents else urls end as rows,
         case when all_documents > 0 then all_documents else all_urls end as all_rows
-    from subreddits
+    from domains
 )
 select
-    subreddit,
+    domain,
     documents,
     share(rows, all_rows) as share,
     case when all_urls > 0 then urls end as urls,
     share(documents, urls) as survival
 from ranked
 where rows > 0
-order by rows desc, subreddit
-limit $top_subreddits;
+order by rows desc, domain
+limit $top_domains;

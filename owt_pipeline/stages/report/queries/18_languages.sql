@@ -1,3 +1,6 @@
+-- Languages
+-- Documents: the language that the page declares, or none. From clean on, the detected language.
+-- chart: bars language: documents clean corpus
 select
     coalesce(language, 'none') as language,
     count(*) filter (dataset = 'documents') as documents,
@@ -11,4 +14,4 @@ from (
     select 'corpus', language from corpus
 )
 group by all
-order by 1;
+order by corpus desc, clean desc, documents desc, language;

@@ -1,4 +1,6 @@
--- The most frequent domains of the corpus; of the URLs where no document has one.
+-- Subreddits
+-- The 100 subreddits with the most documents in the corpus, and the share of their URLs that are in the corpus.
+-- chart: table
 with ranked as (
     select
         *,
@@ -6,15 +8,15 @@ with ranked as (
         sum(urls) over () as all_urls,
         case when all_documents > 0 then documents else urls end as rows,
         case when all_documents > 0 then all_documents else all_urls end as all_rows
-    from domains
+    from subreddits
 )
 select
-    domain,
+    subreddit,
     documents,
     share(rows, all_rows) as share,
     case when all_urls > 0 then urls end as urls,
     share(documents, urls) as survival
 from ranked
 where rows > 0
-order by rows desc, domain
-limit $top_domains;
+order by rows desc, subreddit
+limit 100;

@@ -1,4 +1,6 @@
--- The domains that lost most documents in export; what was examined of one is what stays of it and what went.
+-- Removed by domain
+-- The domains that lost most documents as duplicates or to takedowns.
+-- chart: table
 with removed as (
     select host as domain, count(*) as removed from rejects where dataset = 'corpus' and host is not null group by host
 )

@@ -1,1 +1,0 @@
-select strftime(moment(max(fetched_at)), '%Y-%m') as month from pages;

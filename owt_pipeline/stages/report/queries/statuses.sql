@@ -1,1 +1,0 @@
-select status, count(*) as pages from pages group by status order by status;
