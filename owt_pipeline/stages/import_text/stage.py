@@ -203,21 +203,13 @@ class Import(Stage):
 
 STAGE = Import()
 
-
 _DOCUMENTS = DATASETS["documents"].schema
 
 # A row sent from step 1 to step 2: a document, or a reject with its reason and detail.
-PLACED = pa.schema(
-    [
-        *_DOCUMENTS,
-        pa.field("reason", pa.string()),
-        pa.field("detail", pa.string(), nullable=False),
-    ]
-)
+PLACED = pa.schema([*_DOCUMENTS, pa.field("reason", pa.string()), pa.field("detail", pa.string(), nullable=False)])
 
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _ABSENT = object()
-
 
 FIELDS = ("text", "url", "title", "author", "date", "language")
 """What is read from a record; the option FIELD_field names the record's field for it, "" for none."""
