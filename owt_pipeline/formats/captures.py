@@ -24,7 +24,7 @@ from warcio.archiveiterator import ArchiveIterator as WarcioIterator
 from warcio.exceptions import ArchiveLoadFailed
 from warcio.recordloader import ARCHeadersParser
 
-from owt_pipeline.formats.messages import REDIRECTS, BadMessage, header, split_response
+from owt_pipeline.formats.messages import REDIRECTS, BadMessage, content_type_of, header, split_response
 from owt_pipeline.formats.urls import redirected
 from owt_pipeline.formats.warc import (
     MAX_BODY_BYTES,
@@ -246,7 +246,7 @@ def _of_response(url: str, date: int, block: bytes) -> Capture | None:
     except BadMessage:
         return None
     location = absolute(url, header(headers, "location")) if status in REDIRECTS else None
-    return Capture(url, date, status, location, 0, 0, False, header(headers, "content-type"))
+    return Capture(url, date, status, location, 0, 0, False, content_type_of(headers))
 
 
 def absolute(url: str, location: str | None) -> str | None:

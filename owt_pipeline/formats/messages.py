@@ -23,11 +23,17 @@ _HTML_TYPES = ("text/html", "application/xhtml+xml", "application/vnd.wap.xhtml+
 MAX_HEAD_BYTES = 256 << 10
 """Longer than any real head; a record whose head does not end is not an HTTP response."""
 
+MAX_INFORMATIONAL = 20
+"""Most responses of status 1xx before the final one in a record."""
+
 MAX_ENCODINGS = 5
 """Most nested encodings of a body, as in curl: pages have one, and thousands are an attack on the decoder."""
 
 _STATUS_LINE = re.compile(rb"(?:HTTP/\d(?:\.\d)?|ICY)[ \t]+(\d{3})(?:[ \t]|$)")
 _CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]+")
+_TYPES = re.compile(r"""(?:[^,"]|"(?:[^"\\]|\\.)*"?)+""", re.DOTALL)
+_MEDIA_TYPE = re.compile(r"[\w!#$%&'*+.^`|~-]+/[\w!#$%&'*+.^`|~-]+", re.ASCII)
+_UNKNOWN_TYPES = ("*/*", "unknown/unknown", "application/unknown")
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?\s*([^\s\"';,]+)", re.IGNORECASE)
 
 
@@ -50,10 +56,28 @@ class TooLarge(_InPart):
 
 
 def split_response(block: bytes) -> tuple[int, Headers, bytes]:
-    """(status code, headers, body as sent) of an HTTP response; raises BadMessage without a status line."""
+    """(status code, headers, body as sent) of an HTTP response; raises BadMessage without a status line.
+
+    Responses of status 1xx that come before the final one are skipped.
+    """
     head, body = _split_head(block)
     _, status, headers = parse_head(head)
+    for _ in range(MAX_INFORMATIONAL):
+        if not (100 <= status < 200 and _STATUS_LINE.match(body[:80])):
+            break
+        head, body = _split_head(body)
+        _, status, headers = parse_head(head)
     return status, headers, body
+
+
+def payload_of(block: bytes) -> bytes:
+    """What follows the first head of a response, whatever its status: the payload of which a WARC record has a digest.
+
+    Raises BadMessage without a status line.
+    """
+    head, body = _split_head(block)
+    parse_head(head)
+    return body
 
 
 def parse_head(head: bytes) -> tuple[str, int, Headers]:
@@ -83,9 +107,38 @@ def header(headers: Iterable[tuple[str, str]], name: str) -> str | None:
 
 
 def charset_of(content_type: str | None) -> str | None:
-    """The charset that a Content-Type header declares, in lower case, otherwise as written."""
-    match = _CHARSET.search(content_type or "")
-    return match[1].lower() if match else None
+    """The charset that a Content-Type header declares, in lower case, otherwise as written.
+
+    In a list of types, it is that of the last type, or of the same type before it (Fetch standard, 3.4).
+    """
+    charset, media_type = None, None
+    for part in _TYPES.findall(content_type or ""):
+        found = _media_type(part)
+        match = _CHARSET.search(part)
+        if found != media_type and (found or not media_type):
+            charset, media_type = None, found
+        if match and found == media_type:
+            charset = match[1].lower()
+    return charset
+
+
+def content_type_of(headers: Iterable[tuple[str, str]]) -> str | None:
+    """The Content-Type header, several of them as a list; None if there is none."""
+    found = [value for name, value in headers if name.lower() == "content-type"]
+    return ", ".join(found) if found else None
+
+
+def media_type_of(content_type: str | None) -> str | None:
+    """The last of the media types in a Content-Type header, in lower case; None if it names none.
+
+    As in browsers, what is no type ("html", "text/html charset=utf-8") and types that say nothing ("*/*") do not count.
+    """
+    return next(filter(None, map(_media_type, reversed(_TYPES.findall(content_type or "")))), None)
+
+
+def _media_type(part: str) -> str | None:
+    found = part.partition(";")[0].strip().lower()
+    return found if _MEDIA_TYPE.fullmatch(found) and found not in _UNKNOWN_TYPES else None
 
 
 def decode_body(headers: Iterable[tuple[str, str]], body: bytes, limit: int, *, strictly: bool = False) -> bytes:
@@ -128,18 +181,31 @@ def _within(body: bytes, limit: int) -> bytes:
 
 
 def _gunzip(data: bytes, limit: int) -> bytes:
-    return _inflate(data, 31, limit)
+    """One or more members of gzip; junk or padding after them is ignored, and so are trailers, as in browsers."""
+    body, at = bytearray(), _end_of_gzip_head(data, 0)
+    while True:
+        at = _inflate(data, at, body, limit) + _GZIP_TRAILER_BYTES
+        if data[at : at + 2] != _GZIP_MAGIC:
+            return bytes(body)
+        at = _end_of_gzip_head(data, at, body)
 
 
 def _undeflate(data: bytes, limit: int) -> bytes:
-    """`deflate` is a zlib stream by the standard, but often a bare deflate stream in practice (RFC 9110, 8.4.1.2)."""
+    """`deflate` is a zlib stream by the standard, but often a bare deflate stream in practice (RFC 9110, 8.4.1.2).
+
+    Some servers send gzip under this name. A deflate stream cannot begin like gzip.
+    """
+    if data.startswith(_GZIP_MAGIC):
+        return _gunzip(data, limit)
     is_zlib = len(data) > 1 and data[0] & 0x0F == 8 and (data[0] << 8 | data[1]) % 31 == 0
-    return _inflate(data, 15 if is_zlib else -15, limit)
+    body = bytearray()
+    _inflate(data, 2 if is_zlib else 0, body, limit)
+    return bytes(body)
 
 
-def _inflate(data: bytes, wbits: int, limit: int) -> bytes:
-    """A stream, or one or more members of gzip; junk or padding after them is ignored, as in browsers."""
-    stream, body, at = isal_zlib.decompressobj(wbits), bytearray(), 0
+def _inflate(data: bytes, at: int, body: bytearray, limit: int) -> int:
+    """Append the deflate stream that begins at `at` to `body`; returns its end."""
+    stream = isal_zlib.decompressobj(-15)
     while at < len(data):
         piece = data[at : at + _PIECE_BYTES]
         body += stream.decompress(piece, limit + 1 - len(body))
@@ -147,10 +213,26 @@ def _inflate(data: bytes, wbits: int, limit: int) -> bytes:
         if len(body) > limit:
             break
         if stream.eof:
-            if wbits != 31 or data[at : at + 2] != b"\x1f\x8b":
-                return bytes(body)
-            stream = isal_zlib.decompressobj(wbits)
+            return at
     raise CutOff("the encoded body breaks off", _within(bytes(body), limit))
+
+
+def _end_of_gzip_head(data: bytes, at: int, before: bytes | bytearray = b"") -> int:
+    """Where the deflate stream of the gzip member at `at` begins (RFC 1952, 2.3)."""
+    start, at = at, at + 10
+    if not _GZIP_MAGIC.startswith(data[start : start + 2]) or data[start + 2 : start + 3] not in (b"", b"\x08"):
+        raise BadMessage("the encoded body is damaged: it does not begin like gzip")
+    flags = data[start + 3] if len(data) > start + 3 else 0
+    if flags & 4:
+        at += 2 + int.from_bytes(data[at : at + 2], "little")
+    for flag in (8, 16):  # name, comment
+        if flags & flag:
+            end = data.find(b"\0", at)
+            at = end + 1 if end >= 0 else len(data)
+    at += 2 if flags & 2 else 0
+    if at >= len(data):
+        raise CutOff("the encoded body breaks off", bytes(before))
+    return at
 
 
 def _unbrotli(data: bytes, limit: int) -> bytes:
@@ -190,6 +272,8 @@ _DECODERS = {
 }
 ACCEPT_ENCODING = "gzip, deflate, br, zstd"
 _NO_ENCODING = ("", "identity", "none")
+_GZIP_MAGIC = b"\x1f\x8b"
+_GZIP_TRAILER_BYTES = 8
 _PIECE_BYTES = 4096  # each member of gzip or zstd copies what follows it in its piece, and there may be a million
 _ZSTD_WINDOW = 8 << 20  # the largest that servers may use (RFC 9659)
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -233,13 +317,12 @@ def _dechunk(body: bytes) -> bytes:
 def _looks_encoded(body: bytes, encodings: str) -> bool:
     outermost = encodings.split(",")[-1].strip()
     if outermost in ("gzip", "x-gzip"):
-        return body.startswith(b"\x1f\x8b")
+        return body.startswith(_GZIP_MAGIC)
     if outermost == "zstd":
         return body.startswith(_ZSTD_MAGIC)
     return body.lstrip()[:1] != b"<"
 
 
 def is_html(content_type: str) -> bool:
-    """Whether a Content-Type header names HTML or is empty."""
-    media_type = content_type.partition(";")[0].strip().lower()
-    return media_type in _HTML_TYPES or not media_type
+    """Whether a Content-Type header names HTML, or no type: then the body decides."""
+    return (media_type_of(content_type) or _HTML_TYPES[0]) in _HTML_TYPES

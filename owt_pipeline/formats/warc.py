@@ -24,7 +24,17 @@ from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
 from isal import isal_zlib
 
 from owt_pipeline.errors import UserError
-from owt_pipeline.formats.messages import BadMessage, Headers, TooLarge, charset_of, decode_body, header, split_response
+from owt_pipeline.formats.messages import (
+    BadMessage,
+    Headers,
+    TooLarge,
+    charset_of,
+    content_type_of,
+    decode_body,
+    header,
+    payload_of,
+    split_response,
+)
 from owt_pipeline.ledger.dataset import DatasetReader
 from schemas import DATASETS
 
@@ -105,7 +115,7 @@ def read_record(data: bytes, max_body_bytes: int = MAX_BODY_BYTES) -> Response:
         raise BadRecord(f"a damaged WARC record: {error}") from error
     except BadMessage as error:
         raise BadRecord(str(error)) from error
-    content_type = header(headers, "content-type")
+    content_type = content_type_of(headers)
     return Response(
         target_uri(record), capture_time(record), status, headers, content_type, charset_of(content_type), body
     )
@@ -204,7 +214,7 @@ def warcinfo_record(date: int, fields: Mapping[str, str]) -> bytes:
 
 def record_of_block(url: str, date: int, block: bytes) -> bytes:
     """The bytes of an HTTP response as a WARC record in one gzip member; raises BadMessage for other bytes."""
-    digest = payload_digest(split_response(block)[2])
+    digest = payload_digest(payload_of(block))
     return gzip_member(_record_head("response", url, date, [block], digest, {}) + block + b"\r\n\r\n")
 
 

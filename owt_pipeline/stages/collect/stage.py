@@ -265,7 +265,7 @@ class Collect(Stage):
     bases = ("urls", "pages", "documents", "clean", "duplicates")
     output = "urls"
     options = Options
-    version = 5
+    version = 6
     libraries = ("msgspec", "idna", "xxhash")
     steps = (
         Step(

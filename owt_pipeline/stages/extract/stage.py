@@ -46,7 +46,7 @@ class Extract(Stage):
     inputs = ("pages",)
     output = "documents"
     options = Options
-    version = 14
+    version = 15
     libraries = ("lxml", "chardet", "trafilatura")
     steps = (Step(extract_shard, rows=rows_of_input),)
     shard_local = True

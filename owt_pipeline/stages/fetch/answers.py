@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from yarl import URL
 
-from owt_pipeline.formats.messages import Headers, header, is_html
+from owt_pipeline.formats.messages import Headers, header, is_html, media_type_of
 from owt_pipeline.formats.urls import redirected
 from owt_pipeline.formats.warc import Response, payload_digest
 from schemas import Reason
@@ -71,7 +71,8 @@ _BINARY = (
 _UNICODE_MARKS = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 
 _LOOKS_LIKE_HTML = re.compile(
-    rb"\s*<(?:!--|\?xml|!doctype\s+html|(?:html|head|body|title|meta|script|div|p|h1|table|a)\b)", re.IGNORECASE
+    rb"\s*<(?:!--|\?xml|!doctype\s+html|(?:html|head|body|title|meta|script|style|iframe|div|font|p|b|br|h1|table|a)\b)",
+    re.IGNORECASE,
 )
 
 
@@ -183,8 +184,9 @@ def refuse_body(content_type: str | None, body: bytes) -> NoPage | None:
     for magic, name in _BINARY:
         if start.startswith(magic):
             return NoPage(Reason.NOT_HTML, f"{name}, sent as {content_type}")
-    if content_type is None and not _LOOKS_LIKE_HTML.match(start):
-        return NoPage(Reason.NOT_HTML, "no Content-Type, and it does not begin like HTML")
+    if media_type_of(content_type) is None and not _LOOKS_LIKE_HTML.match(start):
+        sent = f"Content-Type: {content_type[:100]}" if content_type else "no Content-Type"
+        return NoPage(Reason.NOT_HTML, f"{sent}, and it does not begin like HTML")
     declares_utf16 = "utf-16" in (content_type or "").lower() or "utf-32" in (content_type or "").lower()
     if b"\x00\x00\x00" in start and not declares_utf16 and not body.startswith(_UNICODE_MARKS):
         return NoPage(Reason.NOT_HTML, f"binary, sent as {content_type}")

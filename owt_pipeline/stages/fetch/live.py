@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from yarl import URL
 
-from owt_pipeline.formats.messages import REDIRECTS, BadMessage, Headers, TooLarge, charset_of, decode_body, header
+from owt_pipeline.formats.messages import (
+    REDIRECTS,
+    BadMessage,
+    Headers,
+    TooLarge,
+    charset_of,
+    content_type_of,
+    decode_body,
+)
 from owt_pipeline.formats.urls import requested
 from owt_pipeline.formats.warc import Response, http_record, request_record
 from owt_pipeline.stages.fetch.answers import LIVE, Answer, NoPage, Page, Received, judge, refuse_head
@@ -61,7 +69,7 @@ class Fetched(NamedTuple):
 
     def answer(self) -> Answer:
         """The page, or why there is none. This takes longer than the request, so it is done in another process."""
-        received, content_type = self.received, self.received.header("content-type")
+        received, content_type = self.received, content_type_of(self.received.headers)
         try:
             body = b""  # whatever was received of a response that is no page
             if not has_no_page(received.status, received.headers):
@@ -268,4 +276,4 @@ def redirect_target(response: Received) -> URL:
 
 def has_no_page(status: int, headers: Headers) -> bool:
     """Whether the head shows that the response is no page, so that the body need not be read."""
-    return status in REDIRECTS or refuse_head(status, header(headers, "content-type")) is not None
+    return status in REDIRECTS or refuse_head(status, content_type_of(headers)) is not None

@@ -228,7 +228,7 @@ class Fetch(Stage):
     lists = (RETRIED,)
     output = "pages"
     options = Options
-    version = 4
+    version = 5
     libraries = ("fastwarc", "isal")
     steps = (
         Step(_later("archives:index_archive"), "index", keys=_archive_files, spread="shards"),

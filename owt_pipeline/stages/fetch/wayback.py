@@ -22,7 +22,15 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from yarl import URL
 
-from owt_pipeline.formats.messages import REDIRECTS, BadMessage, Headers, TooLarge, charset_of, decode_body, header
+from owt_pipeline.formats.messages import (
+    REDIRECTS,
+    BadMessage,
+    Headers,
+    TooLarge,
+    charset_of,
+    content_type_of,
+    decode_body,
+)
 from owt_pipeline.formats.urls import canonical_url, requested
 from owt_pipeline.formats.warc import Response, response_record
 from owt_pipeline.stages.fetch.answers import Answer, NoPage, Origin, Received, judge
@@ -163,7 +171,7 @@ class WaybackClient(LookupClient):
             encoded = [(name, value) for name, value in headers if name.lower() == "content-encoding"]
             body = decode_body(encoded, body, self._limits.body_bytes, strictly=True)
         headers = [(name, value) for name, value in headers if name.lower() not in _OF_TRANSFER]
-        content_type = header(headers, "content-type")
+        content_type = content_type_of(headers)
         date = _memento_date(replay) or capture.date
         response = Response(capture.url, date, 200, headers, content_type, charset_of(content_type), body)
         file = capture.file or replay.header("x-archive-src")

@@ -49,6 +49,16 @@ async def untyped_text(request: Request) -> None:
     await request.answer(b"just words", Content_Type="")
 
 
+@way("not_html")
+async def text_of_any_type(request: Request) -> None:
+    await request.answer(b"just words", Content_Type="*/*")
+
+
+@way("not_html")
+async def text_after_html(request: Request) -> None:
+    await request.answer(Content_Type="text/html, text/plain")
+
+
 @way("empty_body")
 async def empty_body(request: Request) -> None:
     await request.answer(b"")

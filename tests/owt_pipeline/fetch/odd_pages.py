@@ -72,6 +72,36 @@ async def two_content_types(request: Request) -> None:  # as in browsers, the la
 
 
 @way(None)
+async def list_of_content_types(request: Request) -> None:
+    await request.answer(Content_Type="text/plain, text/html; charset=utf-8")
+
+
+@way(None)
+async def no_type_after_one(request: Request) -> None:
+    await request.answer(Content_Type="text/html\r\nContent-Type: html")
+
+
+@way(None)
+async def half_a_type(request: Request) -> None:
+    await request.answer(Content_Type="html")
+
+
+@way(None)
+async def type_in_quotes(request: Request) -> None:
+    await request.answer(Content_Type='"text/html"')
+
+
+@way(None)
+async def type_without_semicolon(request: Request) -> None:
+    await request.answer(Content_Type="text/html charset=utf-8")
+
+
+@way(None)
+async def any_type(request: Request) -> None:
+    await request.answer(Content_Type="*/*")
+
+
+@way(None)
 async def early_hints(request: Request) -> None:
     await request.send(b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n")
     await request.answer()
@@ -112,6 +142,21 @@ async def junk_after_the_last_chunk(request: Request) -> None:
 @way(None)
 async def gzip_of_two_members(request: Request) -> None:
     await request.answer(gzip.compress(PAGE[:100]) + gzip.compress(PAGE[100:]), Content_Encoding="gzip")
+
+
+@way(None)
+async def gzip_without_trailer(request: Request) -> None:
+    await request.answer(gzip.compress(PAGE)[:-8], Content_Encoding="gzip")
+
+
+@way(None)
+async def gzip_with_a_wrong_trailer(request: Request) -> None:
+    await request.answer(gzip.compress(PAGE)[:-8] + bytes(8), Content_Encoding="gzip")
+
+
+@way(None)
+async def gzip_as_deflate(request: Request) -> None:
+    await request.answer(gzip.compress(PAGE), Content_Encoding="deflate")
 
 
 @way(None)

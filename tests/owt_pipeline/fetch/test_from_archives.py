@@ -19,7 +19,7 @@ from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.captures import Broken, Capture, captures
-from owt_pipeline.formats.warc import gzip_member, read_record, response_record, single_member
+from owt_pipeline.formats.warc import gzip_member, read_record, record_of_block, response_record, single_member
 from owt_pipeline.stages.fetch.stage import STAGE, Options
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import Manifest
@@ -324,6 +324,46 @@ def test_each_failure_in_an_archive_has_its_reason(tmp_path: Path, write_urls: C
         "absent": "not_archived",
     }
     assert manifest.properties["archives"][0]["broken"] == 1
+
+
+def test_whatever_an_archive_has_is_a_page_or_a_reject(tmp_path: Path, write_urls: Callable[..., Runtime]) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\n\r\n"
+    zipped = gzip.compress(page("zipped"))
+    encoded = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Encoding: %s\r\n\r\n"
+    pages = {
+        "list": head % b"text/plain, text/html" + page("a"),
+        "half": head % b"html" + page("a"),
+        "quoted": head % b'"text/html"' + page("a"),
+        "unseparated": head % b"text/html charset=utf-8" + page("a"),
+        "any": head % b"*/*" + page("a"),
+        "unknown": head % b"unknown/unknown" + page("a"),
+        "untrailed": encoded % b"gzip" + zipped[:-8],
+        "wrong": encoded % b"gzip" + zipped[:-8] + bytes(8),
+        "deflate": encoded % b"deflate" + zipped,
+        "continue": b"HTTP/1.1 100 Continue\r\n\r\n" + head % b"text/html" + page("a"),
+        "hints": b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" + head % b"text/html" + page("a"),
+    }
+    rejected = {
+        "words": (head % b"html" + b"just words", "not_html"),
+        "image": (head % b"*/*" + b"\x89PNG\r\n", "not_html"),
+        "text": (head % b"text/html, text/plain" + page("a"), "not_html"),
+        "gone": (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 404 Not Found\r\n\r\n", "http_404"),
+        "cut": (encoded % b"gzip" + zipped[:-12], "bad_response"),
+        "only": (b"HTTP/1.1 100 Continue\r\n\r\n", None),
+    }
+    blocks = {**pages, **{name: block for name, (block, _) in rejected.items()}}
+    file = tmp_path / "odd.warc.gz"
+    file.write_bytes(b"".join(record_of_block(f"http://a.example/{name}", 1, block) for name, block in blocks.items()))
+    with file.open("rb") as records:
+        assert all(record.verify_payload_digest() for record in ArchiveIterator(records))
+    runtime = write_urls([f"http://a.example/{name}" for name in blocks])
+    manifest = fetch(runtime, file)
+    found = {url.rpartition("/")[2]: response for url, response in responses(runtime, manifest).items()}
+    assert found.keys() == pages.keys()
+    assert all(response.body.startswith(b"<") for response in found.values())
+    reasons = {url.rpartition("/")[2]: reason for url, (reason, _) in rejects(runtime, manifest).items()}
+    assert reasons.keys() == rejected.keys()
+    assert all(reasons[name] == reason for name, (_, reason) in rejected.items() if reason)
 
 
 def test_the_pages_of_a_run_are_an_archive_for_the_next(tmp_path: Path) -> None:

@@ -190,7 +190,7 @@ def replies(archive: Wayback) -> Callable[[str, int], Answer | None]:
         "large": Answer(200, b"<p>" + b"x" * 9000, {"Content-Type": "text/html"}),
         "silent": Answer(200, zipped, {"x-archive-orig-content-encoding": "gzip", "Content-Type": "text/html"}),
         "gzip": Answer(200, zipped, {"Content-Encoding": "gzip", "Content-Type": "text/html"}),
-        "damaged": Answer(200, zipped[:-5], {"x-archive-orig-content-encoding": "gzip", "Content-Type": "text/html"}),
+        "damaged": Answer(200, zipped[:-12], {"x-archive-orig-content-encoding": "gzip", "Content-Type": "text/html"}),
     }
 
     def way(path: str, count: int) -> Answer | None:
