@@ -384,3 +384,15 @@ def test_a_run_without_a_document_ends_with_1_and_says_why_instead_of_what_is_ne
     assert re.search(r"pages   only 0 of \d+ URLs have a page \(not_archived \d+\)", output)
     assert "no document came out: fetch let none of" in output.strip().splitlines()[-1]
     assert "no document came out" in run_owt("fetch", "--workdir", tmp_path / "run", "--pages_from", other, code=1)
+
+
+@pytest.mark.parametrize("flag", ["--allow_damaged", "--collect.allow_damaged"])
+def test_the_flag_that_a_message_advises_is_taken_by_owt_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str
+) -> None:
+    good = {"id": "a", "url": "https://h.org/a", "score": 9, "created_utc": 1_500_000_000, "subreddit": "s"}
+    (tmp_path / "RS.ndjson").write_text("not a submission\n" * 3 + json.dumps(good))
+    command = ["run", "--workdir", tmp_path / "run", "--dumps", tmp_path / "RS.ndjson", "--until", "collect"]
+    assert main([str(word) for word in command]) == 1
+    assert "take what can be read with --allow_damaged" in capsys.readouterr().err
+    assert main([str(word) for word in [*command, flag]]) == 0
