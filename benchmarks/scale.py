@@ -222,7 +222,7 @@ def count_requests(arguments: argparse.Namespace) -> int:
 
 
 class CountingBucket(Disk):
-    """A bucket that is a folder, with the methods of the clients of Google Cloud Storage and S3."""
+    """A bucket that is a folder, with the methods of the client of object stores."""
 
     folder_of_all = ""
     counts: ClassVar[Counter[str]] = Counter()
@@ -256,7 +256,7 @@ def count_sent(arguments: argparse.Namespace) -> int:
 
     with tempfile.TemporaryDirectory(prefix="sent-") as folder:
         CountingBucket.folder_of_all = f"{folder}/bucket"
-        storage.GoogleBucket = CountingBucket  # type: ignore[misc,assignment]
+        storage.Bucket = CountingBucket  # type: ignore[misc,assignment]
         SliceWriter.close = note  # type: ignore[method-assign]
         rows = int(arguments.gigabytes * 1e9 / BYTES_SENT / arguments.dumps)
         for number in range(arguments.dumps):

@@ -78,7 +78,7 @@ def imported() -> dict[str, set[str]]:
                 if top in sys.stdlib_module_names or top in PACKAGES:
                     continue
                 if top == "google":  # a namespace that many share
-                    names = ["google-cloud-storage" if module.startswith("google.cloud.storage") else "apache-beam"]
+                    names = ["apache-beam"]
                 else:
                     names = providers.get(top, [top])
                 for name in names:

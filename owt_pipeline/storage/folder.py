@@ -26,7 +26,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 
 from owt_pipeline.errors import UserError
-from owt_pipeline.storage.buckets import REQUESTS_AT_ONCE, Bucket, Failure, GoogleBucket, ObstoreBucket
+from owt_pipeline.storage.buckets import REQUESTS_AT_ONCE, Bucket, Failure
 from owt_pipeline.storage.disk import Disk, HashingFile, check_utf8, remove_dead_spools, spool_file
 
 _SCHEMES = ("gs", "s3", "az")
@@ -37,7 +37,7 @@ _Answer = TypeVar("_Answer")
 
 class Entry(NamedTuple):
     """A file of a listing: its name relative to the listed folder, its size, and its version, which changes when the
-    file is replaced: an etag, a generation, or time, inode and size on a disk."""
+    file is replaced: an etag, or time, inode and size on a disk."""
 
     name: str
     bytes: int
@@ -346,7 +346,6 @@ class Remote:
         parts = urlsplit(uri)
         self.spool_folder = os.path.join(tempfile.gettempdir(), f"owt-{os.getuid()}")
         self._scheme, self._place, self._proven = parts.scheme, parts.netloc, proven
-        self._kind: type[Bucket] = GoogleBucket if parts.scheme == "gs" else ObstoreBucket
         self._prefix = f"{parts.path.strip('/')}/" if parts.path.strip("/") else ""
         if not parts.netloc.rpartition("@")[2]:
             raise UserError(f"{uri} names no bucket: write {parts.scheme}://BUCKET/FOLDER")
@@ -375,7 +374,7 @@ class Remote:
 
     def _client(self, seconds: float) -> Bucket:
         user, _, name = self._place.rpartition("@")
-        return self._kind(self._scheme, name, user == "anonymous", seconds)
+        return Bucket(self._scheme, name, user == "anonymous", seconds)
 
     def _prove(self, key: str) -> None:
         """Make one small request to the bucket; raises UserError if it fails or takes over seven seconds."""
@@ -385,7 +384,7 @@ class Remote:
         except Exception as error:
             late = isinstance(error, (TimeoutError, concurrent.futures.TimeoutError))  # one class from Python 3.11 on
             slow = Failure("network", f"no answer in {_FIRST_SECONDS:.0f} s") if late else None
-            if (failure := slow or self._kind.failure(error)) is None:
+            if (failure := slow or Bucket.failure(error)) is None:
                 raise
             if failure.kind == "missing":  # of the listing; a missing object is not a failure
                 failure = Failure("no bucket", failure.detail)

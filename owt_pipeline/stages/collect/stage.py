@@ -266,7 +266,7 @@ class Collect(Stage):
     output = "urls"
     options = Options
     version = 6
-    libraries = ("msgspec", "idna", "xxhash")
+    libraries = ("msgspec", "idna", "xxhash", "duckdb", "tld")
     steps = (
         Step(
             read_source,
