@@ -37,7 +37,8 @@ _Answer = TypeVar("_Answer")
 
 class Entry(NamedTuple):
     """A file of a listing: its name relative to the listed folder, its size, and its version, which changes when the
-    file is replaced: an etag, or time, inode and size on a disk."""
+    file is replaced: an etag (on Google, `read_version` has a
+    generation instead), or time, inode and size on a disk."""
 
     name: str
     bytes: int

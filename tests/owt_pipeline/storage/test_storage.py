@@ -169,7 +169,9 @@ class TestStorage:
     def test_a_swap_needs_the_version_that_is_there(self, folder: Storage) -> None:
         assert folder.create("lease", b"first")
         content, version = folder.read_version("lease")
-        assert (content, version) == (b"first", folder.list()[0].version)
+        assert content == b"first"
+        if not folder.uri.startswith("gs://"):  # whose listings have etags, while a swap needs a generation
+            assert version == folder.list()[0].version
         second = folder.swap("lease", b"second", version)
         assert second not in (None, version)
         assert folder.swap("lease", b"third", version) is None
