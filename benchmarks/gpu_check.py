@@ -327,7 +327,6 @@ PIECES: dict[str, Piece] = {
     "tests": Piece("tests marked gpu", tests, core=True),
     "all_gpus": Piece("124M on every GPU, DDP", scaling()),
     "all_gpus_muon": Piece("124M on every GPU, FSDP, Muon", scaling("--fsdp", "--optimizer", "muon")),
-    "autotune": Piece("124M, document mask, kernels timed", rate_of("124M", "--document_mask", "--autotune")),
     "longbiased": Piece("124M, longbiased", rate_of("124M", "--sampler", "longbiased")),
     "mask": Piece("124M, document mask and positions", rate_of("124M", "--document_mask", "--reset_positions")),
     "uncompiled": Piece("124M, not compiled", rate_of("124M", "--no_compile", steps=15)),
@@ -347,7 +346,6 @@ PIECES: dict[str, Piece] = {
         sharded("1.5B", "--save_every", 10, "--micro_batch", 8, "--checkpoint_activations", batch=65536),
     ),
     "speedrun": Piece("presets/speedrun.toml", rate_of("", launcher=SPEEDRUN)),
-    "fp8_head": Piece("presets/speedrun.toml, float8 head", rate_of("", "--fp8_head", launcher=SPEEDRUN)),
     "curve": Piece("three minutes of training", curve),
 }
 AIM, STRETCH = 490_000, 600_000  # tokens/s of 124M on an H200

@@ -44,7 +44,7 @@ RECORD = "checkpoint.json"
 WEIGHTS = "model.safetensors"
 TRAINING = "training"
 MODEL = "model."  # prefix of the weights' names in `training`
-FORMAT = 2
+FORMAT = 3
 _NAME = re.compile(r"step-(\d{8,})")
 
 

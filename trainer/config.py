@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -65,13 +64,6 @@ class TrainConfig:
     rope: bool = option(False, "rotary positions (queries and keys are rotated) in place of a position embedding")
     qk_norm: bool = option(False, "divide the queries and keys of each head by their RMS")
     activation: str = option("gelu", "of the MLP; relu2 is the squared ReLU", choices=("gelu", "relu2"))
-    separate_head: bool = option(False, "an output layer with its own weights, initially zero")
-    fp8_head: bool = option(False, "products of the output and its gradients in float8 (CUDA capability 8.9, or a CPU)")
-    value_embeddings: int = option(0, "embeddings added to the values of the first and last N layers", minimum=0)
-    window_start: int = option(
-        0, "tokens that attention reaches back at first, doubled until it is full; 0 for full", minimum=0
-    )
-    window_fraction: float = option(0.5, "share of the steps after which attention is full", minimum=0, maximum=1)
 
     sampler: str = option("packed", "how documents become windows", choices=("packed", "longbiased"))
     long_min_tokens: int = option(512, "longbiased: a long document has this many tokens", minimum=1)
@@ -109,7 +101,6 @@ class TrainConfig:
     weight_decay: float = option(0.1, "on matrices only", minimum=0)
     beta1: float = option(0.9, "AdamW's beta1", minimum=0, maximum=1)
     beta2: float = option(0.95, "AdamW's beta2", minimum=0, maximum=1)
-    momentum_warmup: int = option(0, "muon: steps over which its momentum rises from 0.85 to 0.95", minimum=0)
     clip: float = option(1.0, "largest norm of the gradient; 0 for none", minimum=0)
 
     device: str = option("auto", "auto is cuda if there is a GPU; xla is a TPU", choices=DEVICES, shapes_bytes=False)
@@ -117,9 +108,6 @@ class TrainConfig:
         "auto", "precision of autocast; auto is bfloat16 on cuda and xla", choices=("auto", "float32", "bfloat16")
     )
     compile: bool = option(False, "torch.compile the model", shapes_bytes=False)
-    autotune: bool = option(
-        False, "with compile, time several kernels for each product and for masked attention", shapes_bytes=False
-    )
     fsdp: bool = option(False, "shard weights and optimizer over the ranks (FSDP2)", shapes_bytes=False)
     loss_chunk: int | None = option(
         None,
@@ -174,10 +162,8 @@ class TrainConfig:
             raise SettingsError("torch's Adafactor does not work on weights sharded by fsdp; use adamw or muon")
         if self.document_mask and self.dropout:
             raise SettingsError("FlexAttention has no dropout: give document_mask or dropout, not both")
-        if self.fp8_head and self.loss_chunk:
-            raise SettingsError("fp8_head computes the logits of all tokens at once: give it or loss_chunk, not both")
         if self.device == "xla":
-            wrong = [name for name in ("fsdp", "compile", "preflight", "fp8_head") if getattr(self, name)]
+            wrong = [name for name in ("fsdp", "compile", "preflight") if getattr(self, name)]
             wrong += [f"optimizer {self.optimizer}"] * (self.optimizer != "adamw")
             wrong += ["micro_batch 0"] * (not self.micro_batch)
             if wrong:
@@ -224,19 +210,6 @@ class TrainConfig:
     def warmup_of(self, steps: int) -> int:
         """Warm-up steps of a schedule of `steps` steps."""
         return min(self.warmup_steps or max(1, steps // 100), steps)
-
-    def window_of(self, step: int) -> int:
-        """Positions that attention reaches at a step (0 for all): window_start, doubled at even intervals."""
-        context = self.context or PRESETS[self.preset].context
-        if not 0 < self.window_start < context:
-            return 0
-        doublings = math.ceil(math.log2(context / self.window_start))
-        done = doublings * step / max(1.0, self.window_fraction * self.max_steps)
-        return self.window_start << int(done) if done < doublings else 0
-
-    def momentum_of(self, step: int) -> float:
-        """Muon's momentum at a step."""
-        return 0.95 if step >= self.momentum_warmup else 0.85 + 0.10 * step / self.momentum_warmup
 
     def learning_rate_of(self, step: int) -> float:
         """The learning rate of step 0 … last_step−1, of a run that is `resolved`.

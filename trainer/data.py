@@ -332,17 +332,11 @@ class DocumentBlocks:
     mask: bool = False
     reset_positions: bool = False
 
-    def __call__(self, inputs: torch.Tensor, window: int = 0) -> dict[str, Any]:
-        """`mask` and `positions`, if they are enabled, for inputs (B, T).
-
-        Args:
-          window: how many positions each one sees, including itself; 0 for all before it.
-        """
+    def __call__(self, inputs: torch.Tensor) -> dict[str, Any]:
+        """`mask` and `positions`, if they are enabled, for inputs (B, T)."""
         arguments: dict[str, Any] = {}
-        narrow = window if window < inputs.shape[1] else 0
-        if self.mask or narrow:
-            documents = document_numbers(inputs, self.eot) if self.mask else torch.zeros_like(inputs)
-            arguments["mask"] = attention_mask(documents, narrow)
+        if self.mask:
+            arguments["mask"] = attention_mask(document_numbers(inputs, self.eot))
         if self.reset_positions:
             arguments["positions"] = positions_within(inputs, self.eot)
         return arguments
@@ -359,29 +353,26 @@ def positions_within(inputs: torch.Tensor, eot: int) -> torch.Tensor:
     return index - torch.where(inputs == eot, index, 0).cummax(1).values
 
 
-def attention_mask(documents: torch.Tensor, window: int = 0) -> Mask:
-    """Causal attention within documents, by their numbers (B, T), and within the last `window` positions if not 0.
+def attention_mask(documents: torch.Tensor) -> Mask:
+    """Causal attention within documents, by their numbers (B, T).
 
     On CUDA a block mask of FlexAttention (Dong et al., 2024), which skips blocks in which nothing is seen; elsewhere a
     boolean mask: a quarter of a megabyte for a window of 512, four times that for 1,024.
     """
     if documents.device.type == "cuda":
-        return block_mask(documents, window)
+        return block_mask(documents)
     length = documents.shape[1]
     causal = torch.ones(length, length, dtype=torch.bool, device=documents.device).tril()
-    if window:
-        causal = causal.triu(1 - window)
     return ((documents[:, :, None] == documents[:, None, :]) & causal)[:, None]
 
 
-def block_mask(documents: torch.Tensor, window: int = 0) -> BlockMask:
+def block_mask(documents: torch.Tensor) -> BlockMask:
     """The same as a block mask. It is made by compiled code on CUDA: uncompiled code would store every score."""
 
     def sees(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-        return (q >= k) & (q - k < reach) & (documents[b, q] == documents[b, k])
+        return (q >= k) & (documents[b, q] == documents[b, k])
 
     batch, length = documents.shape
-    reach = window or length
     create = _create_block_mask(documents.device.type)
     return create(sees, batch, None, length, length, device=str(documents.device))
 

@@ -1,4 +1,4 @@
-"""The output layer with less memory and time than torch's own: a loss by chunks, and products in float8.
+"""The loss by chunks, with less memory than torch's own and, on a CPU, less time.
 
 Shapes: N tokens, C channels, V vocabulary.
 """
@@ -10,8 +10,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-
-from schemas import SettingsError
 
 _ROWS = 8  # tokens per softmax: with GPT-2's vocabulary 1.6 MB in float32, which fits in a cache
 
@@ -96,59 +94,3 @@ def _to_gradient(logits: torch.Tensor, targets: torch.Tensor, share: torch.Tenso
             gradient = logs.exp_().scatter_add_(1, wanted, logs.new_full(wanted.shape, -1.0))
             part.copy_(gradient.mul_(weights[:, None]))
     return total
-
-
-def float8_linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """x·weightᵀ (…, V) for x (…, C) and weight (V, C): this product and those of both gradients in float8.
-
-    As modded-nanogpt's head (Jordan et al., 2024): values in e4m3, gradients in e5m2, sums in float32. Each tensor has
-    one scale, which maps its largest number to the format's largest; modded-nanogpt's scales are constants.
-    On a GPU the numbers of tokens, channels and the vocabulary must be multiples of 16.
-    """
-    return _Float8Linear.apply(x.flatten(0, -2), weight).unflatten(0, x.shape[:-1])
-
-
-def check_float8(device: torch.device, width: int, context: int) -> None:
-    """Raise SettingsError if a head of `width` channels, with windows of `context`, cannot be computed in float8."""
-    if width % 16 or context % 16:
-        raise SettingsError(f"fp8_head needs a width and a context that are multiples of 16, not {width} and {context}")
-    one, matrix = torch.ones((), device=device), torch.ones(16, 16, device=device).to(torch.float8_e4m3fn)
-    try:
-        torch._scaled_mm(matrix, matrix.T, one, one, out_dtype=torch.bfloat16)
-    except RuntimeError as error:
-        reason = str(error).partition("\n")[0]
-        raise SettingsError(
-            f"fp8_head needs a GPU of compute capability 8.9 or higher, or a CPU; {device} refuses it: {reason}"
-        ) from error
-
-
-class _Float8Linear(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        device = x.device.type
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
-        x8, x_scale = _to_float8(x, torch.float8_e4m3fn)
-        weight8, weight_scale = _to_float8(weight, torch.float8_e4m3fn)
-        ctx.save_for_backward(x8, x_scale, weight8, weight_scale)
-        ctx.dtypes = x.dtype, weight.dtype
-        return torch._scaled_mm(x8, weight8.T, x_scale, weight_scale, out_dtype=dtype, use_fast_accum=True)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        x8, x_scale, weight8, weight_scale = ctx.saved_tensors
-        grad8, scale = _to_float8(grads[0], torch.float8_e5m2)
-        grad_x = torch._scaled_mm(grad8, _by_columns(weight8), scale, weight_scale, out_dtype=ctx.dtypes[0])
-        rows = grad8.T.contiguous()
-        return grad_x, torch._scaled_mm(rows, _by_columns(x8), scale, x_scale, out_dtype=ctx.dtypes[1])
-
-
-def _by_columns(matrix: torch.Tensor) -> torch.Tensor:
-    """The same matrix with contiguous columns, which a GPU requires of a product's second factor."""
-    return matrix.T.contiguous().T
-
-
-def _to_float8(tensor: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """`tensor` divided by a scale, and that scale."""
-    tensor = tensor.float()
-    scale = (tensor.abs().amax() / torch.finfo(dtype).max).clamp_min(torch.finfo(torch.float32).tiny)
-    return (tensor / scale).to(dtype), scale

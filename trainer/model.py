@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.utils.checkpoint import checkpoint
 
-from trainer.head import float8_linear, fused_cross_entropy
+from trainer.head import fused_cross_entropy
 
 Mask = torch.Tensor | BlockMask
 """Which position sees which: (B, 1, T, T) of bool, or FlexAttention's blocks of it."""
@@ -39,9 +39,6 @@ class ModelConfig:
       rope: positions by rotating queries and keys (Su et al., 2021), and no position embedding.
       qk_norm: queries and keys of each head are divided by their RMS (Henry et al., 2020).
       activation: `gelu`, or `relu2` for the squared ReLU (So et al., 2021).
-      separate_head: the output layer has its own weights, initially zero.
-      value_embeddings: this many embeddings of the tokens are added to the values of the first layers and, again, of
-        the last (Zhou et al., 2024; Jordan's modded-nanogpt).
     """
 
     vocab_size: int = 50257
@@ -55,29 +52,18 @@ class ModelConfig:
     rope: bool = False
     qk_norm: bool = False
     activation: str = "gelu"
-    separate_head: bool = False
-    value_embeddings: int = 0
 
     def __post_init__(self) -> None:
         if self.width % self.n_head:
             raise ValueError(f"width {self.width} does not divide into {self.n_head} heads")
         if self.rope and self.width // self.n_head % 2:
             raise ValueError(f"rope turns pairs of channels: a head of {self.width // self.n_head} has an odd number")
-        if self.value_embeddings and (self.shared_layers or 2 * self.value_embeddings > self.n_layer):
-            raise ValueError(
-                f"{self.value_embeddings} value_embeddings need twice as many layers, of their own weights"
-            )
 
     @property
     def is_gpt2(self) -> bool:
         """Whether this is GPT-2 as published, without additional parts."""
         plain = ModelConfig(self.vocab_size, self.context, self.n_layer, self.n_head, self.width, self.dropout)
         return self == plain
-
-    def value_embedding_of(self, layer: int) -> int | None:
-        """The number of the value embedding of `layer`: the first layers have one each, and the last the same ones."""
-        number = layer if layer < self.value_embeddings else layer - (self.n_layer - self.value_embeddings)
-        return number if 0 <= number < self.value_embeddings else None
 
     @property
     def padded_vocab_size(self) -> int:
@@ -129,22 +115,14 @@ class GPT(nn.Module):
         if config.embedding_width:
             self.embedding_up = Linear(embedding, config.width)
             self.embedding_down = Linear(config.width, embedding)
-        self.h = nn.ModuleList(Block(config, layer) for layer in range(1 if config.shared_layers else config.n_layer))
+        self.h = nn.ModuleList(Block(config) for _ in range(1 if config.shared_layers else config.n_layer))
         self.ln_f = nn.LayerNorm(config.width)
-        if config.separate_head:
-            self.lm_head = nn.Linear(embedding, config.padded_vocab_size, bias=False)
-        if config.value_embeddings:
-            tables = (nn.Embedding(config.padded_vocab_size, config.width) for _ in range(config.value_embeddings))
-            self.value_embeddings = nn.ModuleList(tables)
         self.checkpoint_activations = False
         self.loss_chunk = 0  # about how many tokens' logits exist at a time; 0 for the plain loss
         self._cast_head: torch.Tensor | None = None
-        self.fp8_head = False  # in training, the output's products in float8; its loss is the plain one
         self.apply(self._init)
         with torch.no_grad():
             self.wte.weight[config.vocab_size :] = 0
-            if config.separate_head:
-                self.lm_head.weight.zero_()
 
     def _init(self, module: nn.Module) -> None:
         if isinstance(module, (nn.Linear, nn.Embedding)):
@@ -185,24 +163,23 @@ class GPT(nn.Module):
         for module in self.modules():
             if isinstance(module, Linear):
                 module.cast = None if dtype is None else module.weight.to(dtype)
-        # The fused loss sums its gradient in the type of the weight that it is given, and float8 computes a scale.
-        head = None if dtype is None or self.loss_chunk or self.fp8_head else dtype
-        self._cast_head = self._head_weight.to(head) if head else None
+        # The fused loss sums its gradient in the type of the weight that it is given.
+        self._cast_head = None if dtype is None or self.loss_chunk else self.wte.weight.to(dtype)
 
-    def compile_parts(self, mode: str | None = None) -> None:
+    def compile_parts(self) -> None:
         """Compile each block, and the output with its loss, separately (all blocks share one compilation).
 
         So DDP averages a block's gradients while the blocks before it are still computing, FSDP gathers a block's
         weights outside compiled code, and recomputed activations come from compiled blocks.
         """
         for block in self.h:
-            block.forward = torch.compile(block.forward, dynamic=False, mode=mode)  # type: ignore[method-assign]
-        self._output = torch.compile(self._output, dynamic=False, mode=mode)  # type: ignore[method-assign]
+            block.forward = torch.compile(block.forward, dynamic=False)  # type: ignore[method-assign]
+        self._output = torch.compile(self._output, dynamic=False)  # type: ignore[method-assign]
 
     def _output(self, x: torch.Tensor, targets: torch.Tensor | None, reduction: str) -> torch.Tensor:
         if targets is None:
             return self._logits(x)[..., : self.config.vocab_size]
-        if self.loss_chunk and reduction != "none" and not (self.fp8_head and self.training):
+        if self.loss_chunk and reduction != "none":
             x, wanted, vocab_size = self._narrow(x).flatten(0, 1), targets.flatten(), self.config.vocab_size
             return fused_cross_entropy(x, self._head, wanted, vocab_size, self.loss_chunk, reduction)
         loss = F.cross_entropy(
@@ -238,32 +215,22 @@ class GPT(nn.Module):
         for layer in range(self.config.n_layer):
             block = self.h[0 if self.config.shared_layers else layer]
             if self.checkpoint_activations and self.training:
-                x = checkpoint(block, x, None, mask, rotation, self._values(layer, ids), use_reentrant=False)
+                x = checkpoint(block, x, None, mask, rotation, use_reentrant=False)
             else:
                 cached = (cache.store[layer], past) if cache else None
-                x = block(x, cached, mask, rotation, self._values(layer, ids))
+                x = block(x, cached, mask, rotation)
         return x
 
     @property
-    def _head_weight(self) -> torch.Tensor:
-        return self.lm_head.weight if self.config.separate_head else self.wte.weight
-
-    @property
     def _head(self) -> torch.Tensor:
-        return self._head_weight if self._cast_head is None else self._cast_head
-
-    def _values(self, layer: int, ids: torch.Tensor) -> torch.Tensor | None:
-        """The embeddings that are added to the values of `layer`, if any."""
-        number = self.config.value_embedding_of(layer)
-        return None if number is None else self.value_embeddings[number](ids)
+        return self.wte.weight if self._cast_head is None else self._cast_head
 
     def _narrow(self, x: torch.Tensor) -> torch.Tensor:
         x = self.ln_f(x)
         return self.embedding_down(x) if self.config.embedding_width else x
 
     def _logits(self, x: torch.Tensor) -> torch.Tensor:
-        linear = float8_linear if self.fp8_head and self.training else F.linear
-        logits = linear(self._narrow(x), self._head)
+        logits = F.linear(self._narrow(x), self._head)
         # The vocabulary's padding gets no probability, so its gradient is zero: autograd need not see this.
         logits.detach()[..., self.config.vocab_size :].fill_(-math.inf)
         return logits
@@ -272,8 +239,7 @@ class GPT(nn.Module):
     def n_parameters(self) -> int:
         """Trained parameters, without the padding of the vocabulary."""
         config = self.config
-        channels = self.wte.embedding_dim * (1 + config.separate_head) + config.value_embeddings * config.width
-        padding = (config.padded_vocab_size - config.vocab_size) * channels
+        padding = (config.padded_vocab_size - config.vocab_size) * self.wte.embedding_dim
         return sum(p.numel() for p in self.parameters()) - padding
 
     @property
@@ -293,10 +259,10 @@ class GPT(nn.Module):
 class Block(nn.Module):
     """Pre-norm attention and MLP, each added to the residual stream."""
 
-    def __init__(self, config: ModelConfig, layer: int) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.ln_1 = nn.LayerNorm(config.width)
-        self.attn = Attention(config, layer)
+        self.attn = Attention(config)
         self.ln_2 = nn.LayerNorm(config.width)
         self.mlp = MLP(config)
 
@@ -306,24 +272,21 @@ class Block(nn.Module):
         cache: tuple[torch.Tensor, int] | None = None,
         mask: Mask | None = None,
         rotation: Rotation | None = None,
-        values: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        x = x + self.attn(self.ln_1(x), cache, mask, rotation, values)
+        x = x + self.attn(self.ln_1(x), cache, mask, rotation)
         return x + self.mlp(self.ln_2(x))
 
 
 class Attention(nn.Module):
     """Causal self-attention."""
 
-    def __init__(self, config: ModelConfig, layer: int) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.n_head, self.dropout, self.qk_norm = config.n_head, config.dropout, config.qk_norm
         self.c_attn = Linear(config.width, 3 * config.width)
         self.c_proj = Linear(config.width, config.width)
         self.c_proj.into_residual = True  # type: ignore[assignment]
         self.resid_dropout = nn.Dropout(config.dropout)
-        if config.value_embedding_of(layer) is not None:  # DDP waits for the gradient of every parameter
-            self.value_mix = nn.Parameter(torch.full((1,), 0.5))
 
     def forward(
         self,
@@ -331,15 +294,11 @@ class Attention(nn.Module):
         cache: tuple[torch.Tensor, int] | None,
         mask: Mask | None,
         rotation: Rotation | None,
-        values: torch.Tensor | None,
     ) -> torch.Tensor:
         q, k, v = (
             part.unflatten(2, (self.n_head, -1)).transpose(1, 2)  # (B, H, T, D)
             for part in self.c_attn(x).chunk(3, dim=2)
         )
-        if values is not None:
-            values = values.unflatten(2, (self.n_head, -1)).transpose(1, 2)
-            v = v + (self.value_mix * values).type_as(v)
         if self.qk_norm:
             q, k = F.rms_norm(q, q.shape[-1:]), F.rms_norm(k, k.shape[-1:])
         if rotation is not None:

@@ -22,7 +22,7 @@ from trainer.config import TrainConfig
 from trainer.data import Corpora, DocumentBlocks, Loader, open_corpora
 from trainer.distributed import Ranks, autocast_of, averaging, in_bfloat16, shard
 from trainer.generation import write_texts
-from trainer.head import best_chunk, check_float8
+from trainer.head import best_chunk
 from trainer.metrics import LossWatch, Metrics, StepLog, open_tracker
 from trainer.model import GPT, use_fastest_attention
 from trainer.optimizers import make_optimizers
@@ -126,8 +126,6 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
     verify = config.verify_shards and ranks.main
     corpora = open_corpora(config.data, verify=verify, cache=config.cache, cache_gb=config.cache_gb)
     shape = config.model_config(corpora.tokenizer.vocab_size)
-    if config.fp8_head:
-        check_float8(device, shape.embedding_width or shape.width, shape.context)
     windows = config.windows_per_batch(shape.context)
     config = config.resolved(-(-sum(corpora.tokens) // (windows * shape.context)))
     sampler_of = partial(
@@ -162,7 +160,7 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
     model = GPT(shape)
     checkpoints.load_weights(model)
     model.train()
-    model.checkpoint_activations, model.fp8_head = config.checkpoint_activations, config.fp8_head
+    model.checkpoint_activations = config.checkpoint_activations
     model.loss_chunk = best_chunk(device.type) if config.loss_chunk is None else config.loss_chunk
     autocast, bfloat16 = autocast_of(config.dtype, device), in_bfloat16(config.dtype, device)
     cast = torch.bfloat16 if bfloat16 and not config.fsdp and device.type != "xla" else None
@@ -171,11 +169,10 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
         model.to(device)
     ranks.share_weights(model)
     forward: nn.Module = model
-    mode = "max-autotune-no-cudagraphs" if config.autotune else None
     if config.compile and (ranks.distributed or config.checkpoint_activations):
-        model.compile_parts(mode)
+        model.compile_parts()
     elif config.compile:
-        forward = torch.compile(model, dynamic=False, mode=mode)  # type: ignore[assignment]
+        forward = torch.compile(model, dynamic=False)  # type: ignore[assignment]
     reserved, largest_slice = optimizer_bytes(model, config.optimizer), -(-windows // ranks.world_size)
     if config.fsdp:
         shard(model, model.h, ranks, bfloat16, once=largest_slice <= config.micro_batch)

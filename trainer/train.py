@@ -49,7 +49,7 @@ def _loop(run: Run, stop: StopSignals) -> float:
     step, batches = run.step, loader.batches(run.step)
 
     while step < config.last_step:
-        rate, momentum, window = config.learning_rate_of(step), config.momentum_of(step), config.window_of(step)
+        rate = config.learning_rate_of(step)
         loss = torch.zeros((), device=ranks.device)
         run.model.cast_weights(run.cast)
         for micro_step in range(loader.accumulation):
@@ -58,7 +58,7 @@ def _loop(run: Run, stop: StopSignals) -> float:
             share = loader.weight(micro_step) * ranks.world_size
             with reduced_when(run.net, micro_step == loader.accumulation - 1):
                 with run.autocast:
-                    part = run.net(inputs, targets, **run.blocks(inputs, window)) * share
+                    part = run.net(inputs, targets, **run.blocks(inputs)) * share
                 part.backward()
             loss += part.detach()
         run.model.cast_weights(None)
@@ -67,8 +67,6 @@ def _loop(run: Run, stop: StopSignals) -> float:
         for optimizer in run.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = rate
-                if "momentum" in group:
-                    group["momentum"] = momentum
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         ranks.sync()

@@ -14,11 +14,9 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from schemas import SettingsError
 from trainer.config import TrainConfig
 from trainer.data import DocumentBlocks, Loader, block_mask, document_numbers, open_corpora
 from trainer.distributed import Ranks
-from trainer.head import float8_linear
 from trainer.model import GPT, ModelConfig
 from trainer.optimizers import orthogonalize_shared
 from trainer.preflight import Passes, pass_bytes
@@ -126,25 +124,6 @@ def test_masked_loss_and_gradients_are_those_of_the_cpu(compiled: str) -> None:
         gradients.append(model.h[0].attn.c_attn.weight.grad.cpu())
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-2, atol=1e-4)
-
-
-@pytest.mark.parametrize("compiled", [False, True])
-def test_a_float8_head_is_that_of_the_cpu_or_refused(config: TrainConfig, compiled: bool) -> None:
-    config = dataclasses.replace(config, fp8_head=True, compile=compiled)
-    if torch.cuda.get_device_capability() < (8, 9):
-        with pytest.raises(SettingsError, match=r"fp8_head needs a GPU of compute capability 8\.9"):
-            train(config)
-        return
-    loss = train(config)
-    assert loss == pytest.approx(train(dataclasses.replace(config, device="cpu", out=f"{config.out}-cpu")), rel=2e-2)
-    x, weight = torch.randn(64, 64), torch.randn(256, 64)
-    found = []
-    for device in ("cpu", "cuda"):
-        leaves = [tensor.detach().to(device).requires_grad_() for tensor in (x, weight)]
-        y = float8_linear(*leaves)
-        found.append([tensor.cpu() for tensor in (y, *torch.autograd.grad(y, leaves, y.detach()))])
-    for here, there in zip(*found, strict=True):
-        assert (here - there).norm() < 0.01 * here.norm()
 
 
 def test_compiled_masks_are_those_of_plain_code_and_compiled_once() -> None:

@@ -17,11 +17,7 @@ PIECES: dict[str, dict[str, object]] = {
     "rope": {"rope": True},
     "qk_norm": {"qk_norm": True},
     "activation": {"activation": "relu2"},
-    "separate_head": {"separate_head": True},
-    "value_embeddings": {"value_embeddings": 1},  # which the layers in the middle have none of
-    "window": {},
     "document_mask": {},
-    "fp8_head": {},
     "muon": {},
 }
 STEPS, MICRO_BATCHES = 3, 2
@@ -31,7 +27,6 @@ def losses(piece: str, kind: str, ranks: Ranks) -> list[float]:
     """The mean loss over the batch of each step, by `kind` of two ranks, or by this one `alone`."""
     torch.manual_seed(0)
     model = GPT(dataclasses.replace(SHAPE, **PIECES[piece])).train()  # type: ignore[arg-type]
-    model.fp8_head = piece == "fp8_head"
     net = model
     if kind == "fsdp":
         shard(model, model.h, ranks, False)
@@ -39,7 +34,7 @@ def losses(piece: str, kind: str, ranks: Ranks) -> list[float]:
         net = averaging(model, ranks)  # type: ignore[assignment]
     name = "muon" if piece == "muon" else "adamw"
     optimizers = make_optimizers(name, model, lr=1e-2, weight_decay=0.1, betas=(0.9, 0.95))
-    blocks, window = DocumentBlocks(249, piece == "document_mask"), 8 if piece == "window" else 0
+    blocks = DocumentBlocks(249, piece == "document_mask")
     found = []
     for step in range(STEPS):
         ids = torch.randint(250, (MICRO_BATCHES, 4, 33), generator=torch.Generator().manual_seed(step))
@@ -48,7 +43,7 @@ def losses(piece: str, kind: str, ranks: Ranks) -> list[float]:
         for number, part in enumerate(own):
             with reduced_when(net, number == MICRO_BATCHES - 1):
                 inputs, targets = part[:, :-1], part[:, 1:]
-                loss = net(inputs, targets, **blocks(inputs, window)) / MICRO_BATCHES
+                loss = net(inputs, targets, **blocks(inputs)) / MICRO_BATCHES
                 loss.backward()
             total += loss.detach()
         clip_gradients(model, 1.0)
