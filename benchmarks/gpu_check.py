@@ -154,12 +154,7 @@ def rate_of(
 
 
 def on_ranks(ranks: int) -> tuple[str, ...]:
-    return ("-m", "trainer.torchrun", "--standalone", f"--nproc-per-node={ranks}", *TRAIN)
-
-
-def sharded(preset: str, *flags: object, batch: int) -> Callable[[Check], Result]:
-    """The same through torchrun, weights spread by FSDP2 over one GPU."""
-    return rate_of(preset, "--fsdp", *flags, steps=15, batch=batch, launcher=on_ranks(1))
+    return ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *TRAIN)
 
 
 def next_to_nanogpt(check: Check) -> Result:
@@ -189,7 +184,7 @@ def scaling(*flags: object) -> Callable[[Check], Result]:
         ranks = torch.cuda.device_count() if check.device == "cuda" else 2
         if ranks == 1:
             return {"note": "one GPU here: nothing to scale to"}
-        one = rates(check.train("one", "--preset", "124M", "--batch_tokens", 524288, *flags[1:], steps=20))
+        one = rates(check.train("one", "--preset", "124M", "--batch_tokens", 524288, *flags, steps=20))
         result = rate_of("124M", *flags, batch=524288, launcher=on_ranks(ranks))(check)
         return result | {"ranks": ranks, "efficiency": result["tokens_per_s"] / (ranks * one["tokens_per_s"])}
 
@@ -326,24 +321,22 @@ PIECES: dict[str, Piece] = {
     "resume": Piece("resume, 124M", resumed, core=True),
     "tests": Piece("tests marked gpu", tests, core=True),
     "all_gpus": Piece("124M on every GPU, DDP", scaling()),
-    "all_gpus_muon": Piece("124M on every GPU, FSDP, Muon", scaling("--fsdp", "--optimizer", "muon")),
+    "all_gpus_muon": Piece("124M on every GPU, Muon", scaling("--optimizer", "muon")),
     "longbiased": Piece("124M, longbiased", rate_of("124M", "--sampler", "longbiased")),
     "mask": Piece("124M, document mask and positions", rate_of("124M", "--document_mask", "--reset_positions")),
     "uncompiled": Piece("124M, not compiled", rate_of("124M", "--no_compile", steps=15)),
     "recomputed": Piece(
         "124M, mask, activations recomputed", rate_of("124M", "--document_mask", "--checkpoint_activations")
     ),
-    "micro_batch": Piece("124M, the micro-batch that fits", rate_of("124M", "--micro_batch", 0)),
     "loss_chunk": Piece("124M, logits of 8,192 tokens at a time", rate_of("124M", "--loss_chunk", 8192)),
     "muon": Piece("124M, Muon", rate_of("124M", "--optimizer", "muon")),
-    "fsdp_124M": Piece("124M, FSDP on one GPU", sharded("124M", batch=524288)),
     "prettybig": Piece(
-        "PrettyBig, FSDP on one GPU, checkpointed",
-        sharded("prettybig", "--save_every", 10, "--micro_batch", 8, batch=131072),
+        "PrettyBig, checkpointed",
+        rate_of("prettybig", "--save_every", 10, "--micro_batch", 8, steps=15, batch=131072),
     ),
     "1.5B": Piece(
-        "1.5B, FSDP on one GPU, checkpointed, activations recomputed",
-        sharded("1.5B", "--save_every", 10, "--micro_batch", 8, "--checkpoint_activations", batch=65536),
+        "1.5B, checkpointed, activations recomputed",
+        rate_of("1.5B", "--save_every", 10, "--micro_batch", 8, "--checkpoint_activations", steps=15, batch=65536),
     ),
     "speedrun": Piece("presets/speedrun.toml", rate_of("", launcher=SPEEDRUN)),
     "curve": Piece("three minutes of training", curve),

@@ -2,8 +2,8 @@
 
 OUT/checkpoints/step-00001000/
     checkpoint.json     written last: step, settings, shards, tokenizer, parent, versions, SHA-256 of each file
-    model.safetensors   the weights, where each rank held them all
-    training/           optimizers, each rank's random numbers (`trainer.resume`), and weights that FSDP shards
+    model.safetensors   the weights
+    training/           optimizers, and each rank's random numbers (`trainer.resume`)
     tokenizer.json      the shards' tokenizer
     model.sig           its signature by OpenSSF's model-signing, if it is signed
 
@@ -31,9 +31,7 @@ import numpy
 import pyarrow
 import safetensors
 import torch
-import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file, save_file
-from torch.distributed.checkpoint import FileSystemReader
 
 from schemas import SettingsError
 from trainer.data import Corpora
@@ -43,7 +41,6 @@ from trainer.remote import sha256_of
 RECORD = "checkpoint.json"
 WEIGHTS = "model.safetensors"
 TRAINING = "training"
-MODEL = "model."  # prefix of the weights' names in `training`
 FORMAT = 3
 _NAME = re.compile(r"step-(\d{8,})")
 
@@ -122,15 +119,11 @@ def begin(folder: Path, step: int) -> Path:
 def complete(
     part: Path, record: Record, weights: dict[str, torch.Tensor], tokenizer: Path, signer: Signer | None = None
 ) -> Path:
-    """Add weights, tokenizer and record to `part`, rename it when it is complete, and return the checkpoint's path.
-
-    Without `weights`, they are in its folder `training`.
-    """
+    """Add weights, tokenizer and record to `part`, rename it when it is complete, and return the checkpoint's path."""
     final = part.with_name(_name(record.step))
     shutil.copyfile(tokenizer, part / "tokenizer.json")
-    if weights:
-        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, part / WEIGHTS)
-        shutil.copymode(part / "tokenizer.json", part / WEIGHTS)  # else only its owner can read it
+    save_file({name: tensor.contiguous() for name, tensor in weights.items()}, part / WEIGHTS)
+    shutil.copymode(part / "tokenizer.json", part / WEIGHTS)  # else only its owner can read it
     paths = sorted(path for path in part.rglob("*") if path.is_file())
     files = {
         path.relative_to(part).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in paths
@@ -276,13 +269,8 @@ def resolve(
 
 
 def load_weights(model: GPT, folder: Path) -> None:
-    """Load the weights of a checkpoint into `model`, joined if FSDP's ranks wrote a part each."""
-    if (folder / WEIGHTS).exists():
-        model.load_state_dict(load_file(folder / WEIGHTS))
-        return
-    state = {MODEL + name: torch.empty_like(tensor) for name, tensor in model.state_dict().items()}
-    dcp.load(state, storage_reader=FileSystemReader(folder / TRAINING), no_dist=True)
-    model.load_state_dict({name.removeprefix(MODEL): tensor for name, tensor in state.items()})
+    """Load the weights of a checkpoint into `model`."""
+    model.load_state_dict(load_file(folder / WEIGHTS))
 
 
 def _name(step: int) -> str:

@@ -75,10 +75,7 @@ class TrainConfig:
     batch_tokens: int | None = option(
         None, "tokens of a global batch, for any number of ranks (default: 524288; tiny: 8192)", minimum=1
     )
-    micro_batch: int = option(
-        8, "most windows in one forward pass of a rank; 0 for as many as fit in memory", minimum=0, shapes_bytes=False
-    )
-    preflight: bool = option(False, "print the memory, work and time that the run needs, and stop", shapes_bytes=False)
+    micro_batch: int = option(8, "most windows in one forward pass of a rank", minimum=1, shapes_bytes=False)
     max_steps: int = option(
         0,
         "steps before extend_steps; 0 for 19,073 (10 billion tokens at 524,288 per batch), or one epoch with init_from",
@@ -108,7 +105,6 @@ class TrainConfig:
         "auto", "precision of autocast; auto is bfloat16 on cuda and xla", choices=("auto", "float32", "bfloat16")
     )
     compile: bool = option(False, "torch.compile the model", shapes_bytes=False)
-    fsdp: bool = option(False, "shard weights and optimizer over the ranks (FSDP2)", shapes_bytes=False)
     loss_chunk: int | None = option(
         None,
         "tokens whose logits exist at a time; 0 for all, with torch's own loss (default: 2048 on a CPU, 0 on a GPU)",
@@ -158,18 +154,13 @@ class TrainConfig:
     def __post_init__(self) -> None:
         if max(self.beta1, self.beta2) >= 1:
             raise SettingsError(f"beta1 {self.beta1} and beta2 {self.beta2} must be below 1")
-        if self.fsdp and self.optimizer == "adafactor":
-            raise SettingsError("torch's Adafactor does not work on weights sharded by fsdp; use adamw or muon")
         if self.document_mask and self.dropout:
             raise SettingsError("FlexAttention has no dropout: give document_mask or dropout, not both")
         if self.device == "xla":
-            wrong = [name for name in ("fsdp", "compile", "preflight") if getattr(self, name)]
+            wrong = ["compile"] * self.compile
             wrong += [f"optimizer {self.optimizer}"] * (self.optimizer != "adamw")
-            wrong += ["micro_batch 0"] * (not self.micro_batch)
             if wrong:
                 raise SettingsError(f"device xla does not support {', '.join(wrong)}: leave it out")
-        if self.fsdp and not self.micro_batch:
-            raise SettingsError("with fsdp, give the micro_batch: ranks cannot try one by one what fits")
 
     def model_config(self, vocab_size: int) -> ModelConfig:
         """The model's shape; raises SettingsError for one that cannot be."""

@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import FrameType, TracebackType
@@ -19,9 +19,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from schemas import SettingsError
@@ -44,7 +41,6 @@ class Ranks:
     device: torch.device
     saving: Any = None
     _control: Any = field(default=None, repr=False)
-    _meshes: list[DeviceMesh] = field(default_factory=list, repr=False)
 
     @classmethod
     def join(cls, device: str) -> Ranks:
@@ -108,10 +104,10 @@ class Ranks:
         return box[0]
 
     def share_weights(self, model: nn.Module) -> None:
-        """Copy rank 0's weights to every rank, unless DDP or FSDP does it."""
+        """Copy rank 0's weights to every rank, unless DDP does it."""
 
     def average_gradients(self, model: nn.Module) -> None:
-        """Average the gradients over the ranks, unless DDP or FSDP has done so in the backward pass."""
+        """Average the gradients over the ranks, unless DDP has done so in the backward pass."""
 
     def sync(self) -> None:
         """End a step on a device that records the work of a step and runs it as one program."""
@@ -119,11 +115,6 @@ class Ranks:
     def stack(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
         """Scalars of this rank's device as one tensor (N,)."""
         return torch.stack(list(values))
-
-    def mesh(self) -> DeviceMesh:
-        """The device mesh of all ranks, for FSDP, until `leave`."""
-        self._meshes.append(init_device_mesh(self.device.type, (self.world_size,)))
-        return self._meshes[-1]
 
     def leave(self) -> None:
         """Leave the group and end its threads, which requires that nothing refers to the group any more.
@@ -134,8 +125,6 @@ class Ranks:
         if self.distributed:
             dist.destroy_process_group()
             self.saving = self._control = None
-            for mesh in self._meshes:  # which DTensor's caches keep forever
-                getattr(mesh, "_pg_registry", {}).clear()
             gc.collect()  # modules and their hooks refer to each other
 
     def __enter__(self) -> Ranks:
@@ -232,21 +221,6 @@ def xla_package() -> Any:
     return torch_xla
 
 
-def shard(model: nn.Module, blocks: Iterable[nn.Module], ranks: Ranks, bfloat16: bool, once: bool = False) -> None:
-    """Shard each parameter over the ranks (FSDP2); those of a block are gathered while it computes.
-
-    The optimizer's state is sharded with them. On entry every rank holds the same complete model. With `bfloat16`,
-    weights are gathered and used in bfloat16, and gradients are summed in float32. Compile the blocks before, so that
-    gathering is not part of the compiled code. With `reduced_when`, weights that the first micro-batch gathers are kept
-    until the last: a step gathers and casts each weight once. `once` says that a step has a single micro-batch.
-    """
-    mesh = ranks.mesh()
-    policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if bfloat16 else MixedPrecisionPolicy()
-    for block in blocks:
-        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=once)
-    fully_shard(model, mesh=mesh, mp_policy=policy)
-
-
 def averaging(model: nn.Module, ranks: Ranks) -> nn.Module:
     """`model` wrapped by DDP: gradients are averaged over the ranks while those of earlier blocks are computed.
 
@@ -263,16 +237,7 @@ def reduced_when(net: nn.Module, last: bool) -> AbstractContextManager[Any]:
 
     The forward pass must be inside too, or DDP prepares an average each time.
     """
-    if isinstance(net, FSDPModule):
-        net.set_requires_gradient_sync(last)
-        net.set_reshard_after_backward(last)
     return nullcontext() if last or not isinstance(net, DistributedDataParallel) else net.no_sync()
-
-
-def clip_gradients(model: nn.Module, largest: float) -> torch.Tensor:
-    """Scale the gradients down to the norm `largest` (0 for no limit); returns their norm before."""
-    norm = nn.utils.clip_grad_norm_(model.parameters(), largest or float("inf"))
-    return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
 
 def autocast_of(dtype: str, device: torch.device) -> torch.autocast:

@@ -169,8 +169,8 @@ class GPT(nn.Module):
     def compile_parts(self) -> None:
         """Compile each block, and the output with its loss, separately (all blocks share one compilation).
 
-        So DDP averages a block's gradients while the blocks before it are still computing, FSDP gathers a block's
-        weights outside compiled code, and recomputed activations come from compiled blocks.
+        So DDP averages a block's gradients while the blocks before it are still computing, and recomputed activations
+        come from compiled blocks.
         """
         for block in self.h:
             block.forward = torch.compile(block.forward, dynamic=False)  # type: ignore[method-assign]

@@ -15,7 +15,6 @@ from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
-from torch.distributed.tensor import DTensor
 
 from schemas import SettingsError
 from trainer import checkpoint
@@ -143,11 +142,9 @@ class RunCheckpoints:
             if not keep_all:
                 checkpoint.prune(path, config.keep_last, config.keep_every)
 
-        state, weights = training_state(optimizers, ranks), {}
-        if config.fsdp:
-            state |= {checkpoint.MODEL + name: tensor for name, tensor in model.state_dict().items()}
-        else:  # XLA's tensors cannot be copied in the background
-            weights = {name: w.cpu() if w.device.type == "xla" else w for name, w in model.state_dict().items()}
+        state = training_state(optimizers, ranks)
+        # XLA's tensors cannot be copied in the background.
+        weights = {name: w.cpu() if w.device.type == "xla" else w for name, w in model.state_dict().items()}
         if ranks.main or ranks.saving:  # XLA's processes all hold the same state, which rank 0 writes
             self._saver.start(part / TRAINING, state, weights, finish if ranks.main else None)
         self._saved = step
@@ -195,7 +192,7 @@ class BackgroundSaver:
         Waits for what is being saved already, and raises what that raised.
 
         Args:
-          state: this rank's tensors; all ranks write those that are sharded over the ranks.
+          state: this rank's tensors.
           weights: copied on the ranks that pass a `finish`.
         """
         self.wait()
@@ -243,7 +240,7 @@ def training_state(optimizers: Optimizers, ranks: Ranks) -> dict[str, torch.Tens
 def load_training_state(folder: Path, optimizers: Optimizers, ranks: Ranks, world_size: int) -> None:
     """Set optimizers and random numbers to what `training_state` gave; every rank calls it.
 
-    The state of a sharded parameter is sharded in the same way. The optimizers keep their settings.
+    The optimizers keep their settings.
 
     Args:
       world_size: number of ranks that wrote it; if it has changed, the random numbers are not restored.
@@ -253,14 +250,7 @@ def load_training_state(folder: Path, optimizers: Optimizers, ranks: Ranks, worl
     for name, entry in reader.read_metadata().state_dict_metadata.items():
         assert isinstance(entry, TensorStorageMetadata)
         kind, number, *rest = name.split(".")
-        if kind == "model":
-            continue
-        if kind == "optimizers":
-            p = _parameters(optimizers[int(number)])[int(rest[0])]
-            if isinstance(p, DTensor) and p.shape == entry.size:
-                state[name] = torch.empty_like(p, dtype=entry.properties.dtype)
-                continue
-        elif int(number) != ranks.rank or world_size != ranks.world_size:
+        if kind == "rng" and (int(number) != ranks.rank or world_size != ranks.world_size):
             continue
         state[name] = torch.empty(entry.size, dtype=entry.properties.dtype)
     dcp.load(state, storage_reader=reader, process_group=ranks.saving, no_dist=ranks.saving is None)

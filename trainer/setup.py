@@ -20,13 +20,12 @@ from torch import nn
 from schemas import SettingsError
 from trainer.config import TrainConfig
 from trainer.data import Corpora, DocumentBlocks, Loader, open_corpora
-from trainer.distributed import Ranks, autocast_of, averaging, in_bfloat16, shard
+from trainer.distributed import Ranks, autocast_of, averaging, in_bfloat16
 from trainer.generation import write_texts
 from trainer.head import best_chunk
 from trainer.metrics import LossWatch, Metrics, StepLog, open_tracker
 from trainer.model import GPT, use_fastest_attention
 from trainer.optimizers import make_optimizers
-from trainer.preflight import Passes, micro_batch_that_fits, optimizer_bytes, report
 from trainer.publishing import Publisher
 from trainer.resume import RunCheckpoints
 from trainer.validation import validation_loss, validation_windows, windows_of_text
@@ -47,7 +46,7 @@ class Run:
       loader: batches of this rank.
       blocks: how the model treats the documents of a window.
       autocast: the precision of the forward pass.
-      cast: what the matrices are cast to once a step, unless FSDP does it.
+      cast: what the matrices are cast to once a step, or None.
       validation: the validation windows (N, T + 1), or None.
       checkpoints: reads and writes the run's state.
       tokenizer: file of the shards' tokenizer.
@@ -87,11 +86,10 @@ class Run:
     def samples(self) -> list[str]:
         """Two new documents that the model writes, on rank 0, from the same random numbers each time.
 
-        There are none if weights are sharded, on XLA (each length would be compiled), or without the package
-        tokenizers.
+        There are none on XLA (each length would be compiled), or without the package tokenizers.
         """
         config = self.config
-        if not self.ranks.main or not config.sample_tokens or config.fsdp or config.device == "xla":
+        if not self.ranks.main or not config.sample_tokens or config.device == "xla":
             return []
         return write_texts(self.model, self.tokenizer, self.blocks.eot, count=2, max_tokens=config.sample_tokens)
 
@@ -101,11 +99,6 @@ class Run:
             f"nothing to do: {self.checkpoints.path} is of step {self.step}, and max_steps is {self.config.last_step}; "
             "a higher --max_steps, or --extend_steps, continues it"
         )
-
-    def preflight(self) -> str:
-        """Memory, work and time that the run will take, as lines of text."""
-        passes = Passes(self.model, self.net, self.autocast, self.blocks, self.cast)
-        return report(passes, self.loader.micro_batch, self.config, self.loader.samples, self.ranks.world_size)
 
 
 def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
@@ -120,8 +113,6 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
         raise SettingsError(f"out: {config.out} is not a local folder; train in one, and give --publish {config.out}")
     if Path(config.out).exists() and not Path(config.out).is_dir():
         raise SettingsError(f"out: {config.out} is a file; give a folder instead")
-    if config.fsdp and not ranks.distributed:
-        raise SettingsError("fsdp needs the ranks of torchrun: torchrun --nproc-per-node=N -m trainer.train --fsdp …")
     torch.set_float32_matmul_precision("high")
     verify = config.verify_shards and ranks.main
     corpora = open_corpora(config.data, verify=verify, cache=config.cache, cache_gb=config.cache_gb)
@@ -145,10 +136,10 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
         if validation is None:
             say("no validation: data has no document in its val split")
 
-    if ranks.main and not config.preflight:
+    if ranks.main:
         ending.enter_context(sole_writer(Path(config.out), say))
     publisher = None
-    if ranks.main and config.publish and not config.preflight:
+    if ranks.main and config.publish:
         publisher = Publisher(config.publish, Path(config.out), say)
         ending.callback(publisher.close)
     checkpoints = RunCheckpoints(config, corpora, shape, ranks, say, publisher.push if publisher else lambda path: None)
@@ -163,26 +154,19 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
     model.checkpoint_activations = config.checkpoint_activations
     model.loss_chunk = best_chunk(device.type) if config.loss_chunk is None else config.loss_chunk
     autocast, bfloat16 = autocast_of(config.dtype, device), in_bfloat16(config.dtype, device)
-    cast = torch.bfloat16 if bfloat16 and not config.fsdp and device.type != "xla" else None
+    cast = torch.bfloat16 if bfloat16 and device.type != "xla" else None
     attention = use_fastest_attention(device)
-    if not config.fsdp:
-        model.to(device)
+    model.to(device)
     ranks.share_weights(model)
     forward: nn.Module = model
     if config.compile and (ranks.distributed or config.checkpoint_activations):
         model.compile_parts()
     elif config.compile:
         forward = torch.compile(model, dynamic=False)  # type: ignore[assignment]
-    reserved, largest_slice = optimizer_bytes(model, config.optimizer), -(-windows // ranks.world_size)
-    if config.fsdp:
-        shard(model, model.h, ranks, bfloat16, once=largest_slice <= config.micro_batch)
-    passes = Passes(model, forward, autocast, blocks, cast)
-    micro_batch = config.micro_batch or micro_batch_that_fits(passes, largest_slice, reserved)
-    micro_batch = min(ranks.gather(micro_batch))
     loader = Loader(
         sampler,
         windows,
-        micro_batch,
+        config.micro_batch,
         rank=ranks.rank,
         world_size=ranks.world_size,
         device=device,
@@ -196,10 +180,9 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
         betas=(config.beta1, config.beta2),
     )
     torch.manual_seed(config.seed + 1 + ranks.rank)  # dropout differs between ranks
-    if not config.preflight:
-        checkpoints.load_training(optimizers)
+    checkpoints.load_training(optimizers)
     net = forward
-    if ranks.distributed and not config.fsdp:
+    if ranks.distributed:
         net = averaging(model, ranks)
 
     tokens = windows * shape.context
@@ -207,12 +190,12 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
     say(
         f"{model.n_parameters:,} parameters, {model.flops_per_token * tokens / 1e12:.3g} TFLOP a step; "
         f"{tokens:,} tokens a step = {windows} windows of {shape.context}{over} "
-        f"{loader.accumulation} micro-batches of {micro_batch} at most; {config.last_step:,} steps; {device.type}, "
-        f"{'bfloat16' if bfloat16 else 'float32'}{f', {attention}' if attention else ''}"
+        f"{loader.accumulation} micro-batches of {loader.micro_batch} at most; {config.last_step:,} steps; "
+        f"{device.type}, {'bfloat16' if bfloat16 else 'float32'}{f', {attention}' if attention else ''}"
     )
     step = checkpoints.step
     metrics = None
-    if ranks.main and not config.preflight:
+    if ranks.main:
         tracker = open_tracker(config.tracker, Path(config.out), step, say)
         metrics = Metrics(Path(config.out), step, tracker, dataclasses.asdict(config), config.last_step)
     if config.warmup_steps > config.max_steps:

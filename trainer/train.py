@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 import torch
+from torch import nn
 
 from trainer.command_line import run_reporting
 from trainer.config import TrainConfig, parse
-from trainer.distributed import Ranks, StopSignals, clip_gradients, reduced_when
+from trainer.distributed import Ranks, StopSignals, reduced_when
 from trainer.metrics import Diverged
 from trainer.setup import Run, set_up
 
@@ -34,9 +35,6 @@ def train(config: TrainConfig) -> float:
 def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals) -> float:
     with ExitStack() as ending:
         run = set_up(config, ranks, ending)
-        if config.preflight:
-            run.say(run.preflight())
-            return math.nan
         if run.step >= run.config.last_step:
             run.say(run.nothing_to_do())
             run.log.close()
@@ -63,7 +61,7 @@ def _loop(run: Run, stop: StopSignals) -> float:
             loss += part.detach()
         run.model.cast_weights(None)
         ranks.average_gradients(run.model)
-        norm = clip_gradients(run.model, config.clip)
+        norm = nn.utils.clip_grad_norm_(run.model.parameters(), config.clip or math.inf)
         for optimizer in run.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = rate

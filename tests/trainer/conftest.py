@@ -186,7 +186,7 @@ class TrainerProcess:
         program: Path | None = None,
     ) -> list[str]:
         nodes = torchrun or ["--standalone"]
-        launcher = ["-m", "trainer.torchrun", f"--nproc-per-node={ranks}", *nodes] if ranks else []
+        launcher = ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}", *nodes] if ranks else []
         return [sys.executable, *launcher, *([str(program)] if program else ["-m", module]), *map(str, arguments)]
 
     def environment(self) -> dict[str, str]:

@@ -191,7 +191,7 @@ def test_settings_that_cannot_be_compared_give_a_one_line_error(
     for arguments, message in (
         ([*data], "name at least two corpora"),
         ([*data, "--data", str(tmp_path / "none")], "no token shards in"),
-        ([*data, "--data", str(corpora["mixed"]), "--fsdp"], "unknown argument --fsdp"),
+        ([*data, "--data", str(corpora["mixed"]), "--save_every_step"], "unknown argument --save_every_step"),
         ([*data, "--data", str(corpora["mixed"]), "--eval_text", "none.txt"], "eval_text: none.txt cannot be read"),
     ):
         assert compare.main([*arguments, "--out", str(tmp_path / "out"), *SMALL]) in (1, 2)

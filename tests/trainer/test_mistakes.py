@@ -167,10 +167,6 @@ def test_a_split_that_is_missing_or_too_short_says_so(
     assert main(flags(config, data=data, val_every=0, out=str(tmp_path / "unvalidated"))) == 0
 
 
-def test_fsdp_without_torchrun_says_how_to_start_it(config: TrainConfig, capsys: pytest.CaptureFixture[str]) -> None:
-    assert error_of(capsys, *flags(config), "--fsdp").startswith("fsdp needs the ranks of torchrun: torchrun --nproc")
-
-
 def test_an_out_that_is_a_file_is_refused(
     config: TrainConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,15 +1,11 @@
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 import torch
 import torch.nn.functional as F
 
-from trainer import optimizers as muon
 from trainer.model import GPT, ModelConfig
-from trainer.optimizers import OPTIMIZERS, Muon, learning_rate, make_optimizers
+from trainer.optimizers import OPTIMIZERS, learning_rate, make_optimizers
 
 MODEL = ModelConfig(vocab_size=100, context=8, n_layer=2, n_head=2, width=16)
 
@@ -63,64 +59,6 @@ def test_muon_has_the_blocks_matrices_and_not_the_embeddings() -> None:
     hidden, _ = make_optimizers("muon", model, lr=1e-3, weight_decay=0.1, betas=(0.9, 0.95))
     owned = {id(p) for group in hidden.param_groups for p in group["params"]}
     assert owned == {id(p) for name, p in model.named_parameters() if name.startswith("h.") and p.dim() == 2}
-
-
-def test_on_one_rank_muon_equals_torchs_with_queries_keys_and_values_split() -> None:
-    torch.manual_seed(0)
-    shapes = [(16, 16), (64, 16), (16, 64), (16, 16), (48, 16)]
-    ours = [torch.nn.Parameter(torch.randn(shape) * 0.02) for shape in shapes]
-    parts = [*ours[:4], *ours[4].detach().chunk(3)]
-    theirs = [torch.nn.Parameter(p.detach().clone()) for p in parts]
-    groups = [{"params": ours[:4]}, {"params": ours[4:], "split": 3}]
-    optimizers = (
-        Muon(groups, lr=1e-2, weight_decay=0.1),
-        torch.optim.Muon(theirs, lr=1e-2, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
-    )
-    for _ in range(6):
-        gradients = [torch.randn(shape) for shape in shapes]
-        for p, gradient in zip(ours, gradients, strict=True):
-            p.grad = gradient
-        for p, gradient in zip(theirs, [*gradients[:4], *gradients[4].chunk(3)], strict=True):
-            p.grad = gradient.clone()
-        for optimizer in optimizers:
-            optimizer.step()
-    for mine, other in zip([*ours[:4], *ours[4].chunk(3)], theirs, strict=True):
-        torch.testing.assert_close(mine, other, rtol=0, atol=2e-3)  # of updates of 1e-2 in bfloat16, over six steps
-
-
-def test_a_rank_makes_its_share_of_each_shape_orthogonal(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.manual_seed(0)
-    shapes = [(8, 8)] * 7 + [(8, 32), (32, 8), (24, 8), (24, 8)]
-    updates, splits = [torch.randn(shape).bfloat16() for shape in shapes], [1] * 9 + [3, 3]
-    alone = dict(muon.orthogonalize_shared(updates, splits))
-    assert sorted(alone) == list(range(11))
-    torch.testing.assert_close(alone[9], torch.cat([muon.orthogonalize(p[None])[0] for p in updates[9].chunk(3)]))
-    done: list[tuple[int, ...]] = []
-    parts: dict[int, list[torch.Tensor]] = {}
-    original = muon.orthogonalize
-
-    def counted(x: torch.Tensor) -> torch.Tensor:
-        done.append(tuple(x.shape))
-        return original(x)
-
-    def gathered(out: torch.Tensor, own: torch.Tensor, async_op: bool) -> Any:
-        assert async_op
-        parts.setdefault(rank, []).append(own)
-        return SimpleNamespace(wait=lambda: out.zero_())
-
-    monkeypatch.setattr(muon, "orthogonalize", counted)
-    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 4)
-    monkeypatch.setattr(torch.distributed, "get_rank", lambda: rank)
-    monkeypatch.setattr(torch.distributed, "all_gather_into_tensor", gathered)
-    for rank in range(4):
-        done.clear()
-        assert len(dict(muon.orthogonalize_shared(updates, splits))) == 11
-        counts = [shape[0] for shape in done if shape[0]]
-        assert counts == [[2, 1, 1, 3], [2, 3], [2], [1]][rank]  # of 7, of one, of one, of twice three
-    for bucket, numbers in enumerate([range(7), [7], [8], [9, 10]]):
-        everyones = torch.cat([parts[rank][bucket] for rank in range(4)])[: len(numbers)]
-        torch.testing.assert_close(everyones, torch.stack([alone[k] for k in numbers]))
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "wsd"])

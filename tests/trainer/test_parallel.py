@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,30 +30,8 @@ def found(trainer: Any) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["fsdp", "fsdp in bfloat16"])
-def test_fsdp_reduces_gradients_only_with_the_last_micro_batch(found: dict[str, Any], kind: str) -> None:
-    assert found[kind]["reduced"] == [0, 0, 9]  # of eight blocks, and of what is no block
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["fsdp", "fsdp in bfloat16"])
-def test_blocks_compiled_before_they_are_sharded_are_one_graph_without_breaks(found: dict[str, Any], kind: str) -> None:
-    assert (found[kind]["graphs"], found[kind]["breaks"]) == (2, 0)  # every block, and the output with its loss
-    assert found[kind]["norm"] == pytest.approx(found[kind]["uncompiled norm"], rel=1e-5)
-
-
-@pytest.mark.slow
 def test_two_ranks_have_the_gradient_of_one(found: dict[str, Any]) -> None:
-    assert found["fsdp"]["norm"] == pytest.approx(found["alone"], rel=1e-4)
     assert found["ddp"]["norm"] == pytest.approx(found["alone"], rel=1e-4)
-
-
-@pytest.mark.slow
-def test_fsdp_computes_in_bfloat16_and_adds_gradients_up_in_float32(found: dict[str, Any]) -> None:
-    half = found["fsdp in bfloat16"]
-    assert half["gradient"] == "torch.float32"
-    assert half["norm"] != found["fsdp"]["norm"]
-    assert half["norm"] == pytest.approx(found["alone"], rel=1e-2)
 
 
 @pytest.mark.slow
@@ -73,35 +50,22 @@ def pieces(trainer: Any) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 @pytest.mark.parametrize("piece", PIECES)
-def test_each_piece_of_the_speedrun_settings_trains_on_two_ranks_as_on_one(
-    pieces: dict[str, Any], piece: str, kind: str
-) -> None:
+def test_each_piece_of_the_speedrun_settings_trains_on_two_ranks_as_on_one(pieces: dict[str, Any], piece: str) -> None:
     near = 2e-3 if piece == "muon" else 1e-5  # products in bfloat16
-    assert pieces[piece][kind] == pytest.approx(pieces[piece]["alone"], rel=near)
+    assert pieces[piece]["ddp"] == pytest.approx(pieces[piece]["alone"], rel=near)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fsdp", [False, True])
-def test_the_speedrun_preset_trains_over_two_ranks(text_tokens: Path, tmp_path: Path, trainer: Any, fsdp: bool) -> None:
+def test_the_speedrun_preset_trains_over_two_ranks(text_tokens: Path, tmp_path: Path, trainer: Any) -> None:
     preset = REPOSITORY / "presets" / "speedrun.toml"
     arguments: tuple[object, ...] = (preset, "--data", text_tokens, *SMALL, *QUIET, "--n_layer", 5, "--max_steps", 8)
-    arguments += ("--no_compile", "--save_every", 4, "--dtype", "bfloat16", *(("--fsdp",) if fsdp else ()))
+    arguments += ("--no_compile", "--save_every", 4, "--dtype", "bfloat16")
     result = trainer.run(*arguments, "--out", tmp_path / "run", ranks=2)
     assert result.returncode == 0, result.stderr
     losses = [json.loads(line)["loss"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert len(losses) == 8
     assert losses[-1] < losses[0] - 0.1
-
-
-@pytest.mark.slow
-def test_preflight_with_fsdp_counts_no_weight_as_an_activation(text_tokens: Path, tmp_path: Path, trainer: Any) -> None:
-    arguments = ("--data", text_tokens, "--out", tmp_path / "run", *SMALL, *QUIET, "--preflight", "--dtype", "float32")
-    outputs = [trainer.run(*arguments, *fsdp, ranks=ranks) for fsdp, ranks in (((), 0), (("--fsdp",), 1))]
-    activations = [re.search(r"activations [\d.]+", output.stdout) for output in outputs]
-    assert all(activations), [output.stderr[-2000:] for output in outputs]
-    assert activations[0][0] == activations[1][0]  # type: ignore[index]
 
 
 @pytest.mark.parametrize("recomputed", [False, True])
@@ -125,12 +89,10 @@ def test_a_run_compiles_once_for_training_and_once_for_validation(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fsdp", [False, True])
-def test_muon_trains_on_two_ranks_as_on_one(text_tokens: Path, tmp_path: Path, trainer: Any, fsdp: bool) -> None:
+def test_muon_trains_on_two_ranks_as_on_one(text_tokens: Path, tmp_path: Path, trainer: Any) -> None:
     arguments = ("--data", text_tokens, *SMALL, *QUIET, "--max_steps", 10, "--optimizer", "muon")
     assert trainer.run(*arguments, "--out", tmp_path / "one").returncode == 0
-    two = (*arguments, *(("--fsdp",) if fsdp else ()), "--out", tmp_path / "two")
-    result = trainer.run(*two, ranks=2)
+    result = trainer.run(*arguments, "--out", tmp_path / "two", ranks=2)
     assert result.returncode == 0, result.stderr
     records = [
         [json.loads(line)["loss"] for line in (tmp_path / run / "metrics.jsonl").read_text().splitlines()]

@@ -8,7 +8,7 @@ import json
 import torch
 
 from trainer.data import DocumentBlocks
-from trainer.distributed import Ranks, averaging, clip_gradients, reduced_when, shard
+from trainer.distributed import Ranks, averaging, reduced_when
 from trainer.model import GPT, ModelConfig
 from trainer.optimizers import make_optimizers
 
@@ -28,9 +28,7 @@ def losses(piece: str, kind: str, ranks: Ranks) -> list[float]:
     torch.manual_seed(0)
     model = GPT(dataclasses.replace(SHAPE, **PIECES[piece])).train()  # type: ignore[arg-type]
     net = model
-    if kind == "fsdp":
-        shard(model, model.h, ranks, False)
-    elif kind == "ddp":
+    if kind == "ddp":
         net = averaging(model, ranks)  # type: ignore[assignment]
     name = "muon" if piece == "muon" else "adamw"
     optimizers = make_optimizers(name, model, lr=1e-2, weight_decay=0.1, betas=(0.9, 0.95))
@@ -46,7 +44,7 @@ def losses(piece: str, kind: str, ranks: Ranks) -> list[float]:
                 loss = net(inputs, targets, **blocks(inputs)) / MICRO_BATCHES
                 loss.backward()
             total += loss.detach()
-        clip_gradients(model, 1.0)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
@@ -57,7 +55,7 @@ def losses(piece: str, kind: str, ranks: Ranks) -> list[float]:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     with Ranks.join("cpu") as ranks:
-        results = {piece: {kind: losses(piece, kind, ranks) for kind in ("ddp", "fsdp")} for piece in PIECES}
+        results = {piece: {"ddp": losses(piece, "ddp", ranks)} for piece in PIECES}
     if ranks.main:
         alone = Ranks(0, 1, torch.device("cpu"))
         print(json.dumps({piece: {**own, "alone": losses(piece, "alone", alone)} for piece, own in results.items()}))

@@ -40,7 +40,7 @@ from trainer.tools.differences import Scores, as_text, difference_table, value_t
 from trainer.tools.job import Job, read_documents, read_json
 
 _OWN = {  # settings of trainer.train that are set here
-    "data", "out", "verify_shards", "preflight", "extend_steps", "fsdp", "val_every", "val_data",
+    "data", "out", "verify_shards", "extend_steps", "val_every", "val_data",
     "val_windows", "keep_every", "publish", "sample_tokens", "sign_key",
 }  # fmt: skip
 _MANY_EPOCHS = 4  # up to about four, repeated text is worth nearly as much as new text (Muennighoff et al., 2023)
