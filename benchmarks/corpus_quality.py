@@ -46,7 +46,7 @@ RUN_OF_WORDS, MOST_KNOWN = 13, 0.1
 # 4 layers of 256 over 257 ids: 3.3 million parameters.
 MODEL = "--preset tiny --n_layer 4 --n_head 4 --width 256 --context 256 --rope --qk_norm --activation relu2".split()
 # What learns most from few tokens, by train_pieces.py.
-TRAINING = "--optimizer muon --learning_rate 2e-3 --batch_tokens 2048 --max_spike 0 --device cpu".split()
+TRAINING = "--optimizer muon --learning_rate 2e-3 --batch_tokens 2048 --device cpu".split()
 
 
 def main() -> int:

@@ -77,7 +77,7 @@ class Check:
         own += ["--out", run, "--device", self.device, "--compile"]
         own += ["--tracker", "none", "--sample_tokens", 0]
         own += ["--val_every", 0, "--save_every", 0, "--micro_batch", 32 if self.memory > 70 else 8, "--log_every", 5]
-        own += ["--max_spike", 0, *flags, "--max_steps", min(steps, 12) if self.tiny else steps]
+        own += [*flags, "--max_steps", min(steps, 12) if self.tiny else steps]
         if self.tiny:
             own += ["--preset", "tiny", "--width", 32, "--context", 32, "--batch_tokens", 256, "--no_compile"]
         output = self.call(*launcher, *own)

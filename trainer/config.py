@@ -123,12 +123,6 @@ class TrainConfig:
     save_every: int = option(1000, "steps between checkpoints; 0 for only the last", minimum=0, shapes_bytes=False)
     keep_last: int = option(3, "newest checkpoints to keep", minimum=1, shapes_bytes=False)
     keep_every: int = option(0, "also keep the checkpoint of every N steps; 0 for none", minimum=0, shapes_bytes=False)
-    max_spike: float = option(
-        3.0,
-        "stop if the loss, after the warm-up, stays this far above its last 100's median for 20 steps; 0 for never",
-        minimum=0,
-        shapes_bytes=False,
-    )
     log_every: int = option(10, "steps between progress lines; every step is recorded", minimum=1, shapes_bytes=False)
     sign_key: str | None = option(
         None, "private key (PEM, elliptic curve) that signs each checkpoint", metavar="PEM", shapes_bytes=False

@@ -6,17 +6,14 @@ import json
 import math
 import re
 import resource
-import statistics
 import sys
 import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from trainer import checkpoint
 from trainer.distributed import Ranks
 from trainer.page import Page, replace_text
 
@@ -44,7 +41,7 @@ class StepLog:
 
     Args:
       metrics: where records go, on rank 0; None elsewhere.
-      watch: stops a run that diverges.
+      failed: the error, given what was found, for a loss or gradient that is not finite.
       tokens, flops: of one step, over all ranks.
       max_steps: of the run.
       say: prints a message.
@@ -53,14 +50,14 @@ class StepLog:
     def __init__(
         self,
         metrics: Metrics | None,
-        watch: LossWatch,
+        failed: Callable[[str], Diverged],
         ranks: Ranks,
         tokens: int,
         flops: float,
         max_steps: int,
         say: Callable[[str], None],
     ) -> None:
-        self._metrics, self._watch, self._ranks, self._say = metrics, watch, ranks, say
+        self._metrics, self._failed, self._ranks, self._say = metrics, failed, ranks, say
         self._tokens, self._flops, self._max_steps = tokens, flops, max_steps
         self._pending: list[tuple[dict[str, Any], torch.Tensor, torch.Tensor]] = []
         self._records: list[dict[str, Any]] = []
@@ -82,14 +79,10 @@ class StepLog:
             record |= {"loss": loss, "grad_norm": norm, "tokens_per_s": round(self._tokens / seconds, 1)}
             record |= {"mfu": used, "memory_gb": memory, "world_size": ranks.world_size}
             self._records.append(record)
-            self._watch.check(record["step"], loss, norm)
+            if not (math.isfinite(loss) and math.isfinite(norm)):
+                raise self._failed(f"step {record['step']}: loss {loss:.4g}, gradient norm {norm:.4g}")
         pending.clear()
         self.last_loss = self._records[-1]["loss"]
-
-    @property
-    def unusual(self) -> bool:
-        """Whether the last collected loss was part of a spike, which may yet turn out to be divergence."""
-        return self._watch.since > 0
 
     def note(self, **values: float) -> None:
         """Add to the record of the last step collected."""
@@ -119,54 +112,7 @@ class StepLog:
 
 
 class Diverged(RuntimeError):
-    """The loss or gradient is not finite, or the loss has risen far above its usual level and stayed there."""
-
-
-_PATIENCE = 20  # steps: many runs recover from shorter spikes
-
-
-class LossWatch:
-    """Stops a run whose loss or gradient is not finite, or whose loss stays `max_spike` above its usual median.
-
-    The median is that of the last 100 losses outside spikes. A spike stops the run once it has lasted 20 steps.
-
-    Args:
-      max_spike: in nats; 0 to ignore spikes.
-      warmup_steps: first steps, in which no loss counts as a spike.
-      run: the run's folder.
-      saved: waits until the checkpoint being written is complete.
-
-    Attributes:
-      since: the first step of the current spike, or 0.
-    """
-
-    def __init__(self, max_spike: float, warmup_steps: int, run: Path, saved: Callable[[], None]) -> None:
-        self._max_spike, self._run, self._saved = max_spike, run, saved
-        self._warmup_steps, self.since = warmup_steps, 0
-        self._usual: deque[float] = deque(maxlen=100)
-
-    def check(self, step: int, loss: float, norm: float) -> None:
-        """Raises Diverged, naming the step and the last good checkpoint."""
-        usual = statistics.median(self._usual) if len(self._usual) >= 20 else math.inf
-        spike = self._max_spike and step > self._warmup_steps and loss > usual + self._max_spike
-        if math.isfinite(loss) and math.isfinite(norm):
-            if not spike:
-                self.since = 0
-                self._usual.append(loss)
-                return
-            self.since = self.since or step
-            if step < self.since + _PATIENCE - 1:
-                return
-            step = self.since
-        self._saved()  # the last good checkpoint may still be in writing
-        saved = checkpoint.checkpoints(self._run / "checkpoints")
-        good = str(saved[-1]) if saved else "none"
-        raise Diverged(
-            f"step {step}: loss {loss:.4g}{f', usually {usual:.4g}, for {_PATIENCE} steps' if spike else ''}, "
-            f"gradient norm {norm:.4g}; the last good checkpoint is {good}. Look at the step's documents (python -m "
-            f"trainer.tools.documents {self._run} --step {step} names them; `owt why URL_ID` shows what happened to "
-            f"one), try a lower learning_rate or a longer warm-up{', or raise max_spike' if spike else ''}"
-        )
+    """The loss or gradient of a step is not finite."""
 
 
 class Metrics:

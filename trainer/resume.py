@@ -22,7 +22,7 @@ from trainer.checkpoint import TRAINING, CheckpointError, Signer, Verifier
 from trainer.config import TrainConfig, changes
 from trainer.data import Corpora, Phase
 from trainer.distributed import Ranks
-from trainer.metrics import has_saved
+from trainer.metrics import Diverged, has_saved
 from trainer.model import GPT, ModelConfig
 from trainer.pretrained import load_pretrained
 
@@ -122,11 +122,8 @@ class RunCheckpoints:
         load_training_state(self.path / TRAINING, optimizers, self._ranks, self._world_size)
         self._say(f"resumed from {self.path} at step {self.step}")
 
-    def save(self, step: int, model: GPT, optimizers: list[torch.optim.Optimizer], *, keep_all: bool = False) -> None:
-        """Save the state after `step` steps, in the background; every rank calls it.
-
-        Old checkpoints are deleted then, unless `keep_all`.
-        """
+    def save(self, step: int, model: GPT, optimizers: list[torch.optim.Optimizer]) -> None:
+        """Save the state after `step` steps, in the background, then delete old checkpoints; every rank calls it."""
         if step == self._saved:
             return
         config, ranks = self._config, self._ranks
@@ -139,8 +136,7 @@ class RunCheckpoints:
         def finish(weights: dict[str, torch.Tensor]) -> None:
             path = checkpoint.complete(part, record, weights, self._corpora.tokenizer.path, self._signer)
             self._after(path)
-            if not keep_all:
-                checkpoint.prune(path, config.keep_last, config.keep_every)
+            checkpoint.prune(path, config.keep_last, config.keep_every)
 
         state = training_state(optimizers, ranks)
         # XLA's tensors cannot be copied in the background.
@@ -152,6 +148,16 @@ class RunCheckpoints:
     def wait(self) -> None:
         """Wait until nothing is being written; raises what the writing raised."""
         self._saver.wait()
+
+    def diverged(self, found: str) -> Diverged:
+        """The error that ends a run that has diverged; it names the last good checkpoint."""
+        self.wait()  # that may still be in writing
+        saved = checkpoint.checkpoints(self._folder)
+        return Diverged(
+            f"{found}; the last good checkpoint is {saved[-1] if saved else 'none'}. Look at the step's documents "
+            f"(python -m trainer.tools.documents {self._folder.parent} --step N names them; `owt why URL_ID` shows "
+            "what happened to one), try a lower learning_rate or a longer warm-up"
+        )
 
 
 def load_initial(source: str, corpora: Corpora, model: GPT, verify_key: str | None = None) -> None:

@@ -23,7 +23,7 @@ from trainer.data import Corpora, DocumentBlocks, Loader, open_corpora
 from trainer.distributed import Ranks, autocast_of, averaging, in_bfloat16
 from trainer.generation import write_texts
 from trainer.head import best_chunk
-from trainer.metrics import LossWatch, Metrics, StepLog, open_tracker
+from trainer.metrics import Metrics, StepLog, open_tracker
 from trainer.model import GPT, use_fastest_attention
 from trainer.optimizers import make_optimizers
 from trainer.publishing import Publisher
@@ -200,13 +200,7 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
         metrics = Metrics(Path(config.out), step, tracker, dataclasses.asdict(config), config.last_step)
     if config.warmup_steps > config.max_steps:
         say(f"warmup_steps {config.warmup_steps} exceed the run's {config.max_steps} steps: the rate peaks at its end")
-    watch = LossWatch(
-        config.max_spike,
-        config.warmup_of(config.max_steps),
-        Path(config.out),
-        checkpoints.wait,
-    )
-    log = StepLog(metrics, watch, ranks, tokens, model.flops_per_token * tokens, config.last_step, say)
+    log = StepLog(metrics, checkpoints.diverged, ranks, tokens, model.flops_per_token * tokens, config.last_step, say)
     return Run(
         config, ranks, say, model, forward, net, optimizers, loader, blocks, autocast, cast, validation, checkpoints,
         corpora.tokenizer.path, log, step,

@@ -26,7 +26,7 @@ def train(config: TrainConfig) -> float:
 
     Raises:
       SettingsError, ShardError, CheckpointError: before the first step; each says what to do.
-      Diverged: the loss is not finite, or a lasting spike; nothing is saved after the last good checkpoint.
+      Diverged: a loss or gradient is not finite; nothing is saved after the last good checkpoint.
     """
     with StopSignals() as stop, Ranks.join(config.device) as ranks:
         return _train(config, ranks, stop)
@@ -77,13 +77,12 @@ def _loop(run: Run, stop: StopSignals) -> float:
         validating = run.validation is not None and (finished or step % config.val_every == 0)
         if not (saving or validating or step % config.log_every == 0):
             continue
-        log.collect()  # the only wait for the device
-        saving = finished or (saving and not log.unusual)
+        log.collect()  # the only wait for the device; raises Diverged before anything is saved
         if validating:
             log.note(val_loss=run.validate())
             log.note_samples(run.samples())
         if saving:
-            run.checkpoints.save(step, run.model, run.optimizers, keep_all=log.unusual)
+            run.checkpoints.save(step, run.model, run.optimizers)
             log.note(saved=True)  # once a part of the checkpoint exists: see RunCheckpoints
         log.write()
         if finished:

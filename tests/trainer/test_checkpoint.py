@@ -6,8 +6,6 @@ import dataclasses
 import itertools
 import json
 import math
-import random
-import re
 import shutil
 import threading
 from collections.abc import Callable
@@ -22,11 +20,9 @@ from trainer import checkpoint
 from trainer.checkpoint import CheckpointError
 from trainer.config import TrainConfig
 from trainer.distributed import Ranks
-from trainer.metrics import LossWatch
 from trainer.model import ModelConfig
 from trainer.resume import BackgroundSaver, load_training_state, training_state
 from trainer.shards import open_dataset
-from trainer.tools.documents import documents_of
 from trainer.train import Diverged, train
 
 WriteTokens = Callable[..., Path]
@@ -258,62 +254,6 @@ def test_a_loss_of_nan_stops_the_run_and_names_the_step_and_the_last_good_checkp
     ):
         train(dataclasses.replace(config, max_steps=50, schedule="constant", learning_rate=1e30, clip=0.0))
     assert steps(config) == [2, 4]
-
-
-def test_a_spike_stops_the_run_and_names_the_step_its_documents_and_the_last_good_checkpoint(
-    config: TrainConfig, tmp_path: Path, write_tokens: WriteTokens, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rng = random.Random(0)
-    odd = [rng.randrange(399) for _ in range(400)]
-    data = write_tokens(tmp_path / "planted", [[7, 8] * 200] * 13 + [odd] + [[7, 8] * 200] * 6)
-    config = dataclasses.replace(config, data=(str(data),), batch_tokens=32, max_steps=250, save_every=5, log_every=1)
-    config = dataclasses.replace(config, learning_rate=1e-3)
-    monkeypatch.setattr("trainer.metrics._PATIENCE", 1)
-    with pytest.raises(Diverged) as stopped:
-        train(config)
-    message = str(stopped.value)
-    found = re.match(r"step (\d+): loss ([\d.]+), usually ([\d.]+), for 1 steps, ", message)
-    assert found, message
-    step = int(found[1])
-    assert float(found[2]) > float(found[3]) + 3
-    assert f"python -m trainer.tools.documents {config.out} --step {step}" in message
-    named = list(documents_of(config.out, step))
-    assert {document["sample"] for document in named} == {step - 1}
-    assert 13 in {document["url_id"] for document in named}
-    assert f"step-{(step - 1) // 5 * 5:08d}." in message
-    assert steps(config)[-1] == (step - 1) // 5 * 5
-
-
-def watched(tmp_path: Path, losses: list[float], warmup_steps: int = 0) -> LossWatch:
-    watch = LossWatch(3.0, warmup_steps, tmp_path, lambda: None)
-    for step, loss in enumerate(losses, 1):
-        watch.check(step, loss, 1.0)
-    return watch
-
-
-def test_a_run_that_recovers_from_a_spike_is_not_stopped(tmp_path: Path) -> None:
-    fall = [11 - 0.3 * k for k in range(20)]
-    assert not watched(tmp_path, [*fall, 10.0, 9.0, 4.0, 3.3]).since
-    assert not watched(tmp_path, [3.0] * 20 + ([9.0] * 19 + [3.0]) * 3).since  # nor is what is usual raised by them
-    assert not watched(tmp_path, [3.0] * 20 + [9.0] * 100, warmup_steps=120).since
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_spike_that_lasts_stops_the_run_and_names_its_first_step(tmp_path: Path) -> None:
-    watch = watched(tmp_path, [3.0] * 30 + [9.0] * 19)
-    assert watch.since == 31
-    with pytest.raises(Diverged, match=r"step 31: loss 9, usually 3, for 20 steps, gradient norm 1; "):
-        watch.check(50, 9.0, 1.0)
-    with pytest.raises(Diverged, match=r"step 32: loss nan"):
-        watched(tmp_path, [3.0] * 30 + [9.0, math.nan])
-
-
-def test_during_a_spike_only_the_final_checkpoint_is_saved_and_none_is_deleted(
-    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(LossWatch, "check", lambda self, step, loss, norm: setattr(self, "since", 5 * (step > 4)))
-    train(dataclasses.replace(config, log_every=1, keep_last=1))
-    assert steps(config) == [4, 8]
 
 
 def test_a_warm_up_longer_than_the_run_is_reported(config: TrainConfig, capsys: pytest.CaptureFixture[str]) -> None:
