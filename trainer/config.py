@@ -104,7 +104,7 @@ class TrainConfig:
     dtype: str = option(
         "auto", "precision of autocast; auto is bfloat16 on cuda and xla", choices=("auto", "float32", "bfloat16")
     )
-    compile: bool = option(False, "torch.compile the model", shapes_bytes=False)
+    compile: bool | None = option(None, "torch.compile the model (default: on cuda)", shapes_bytes=False)
     loss_chunk: int | None = option(
         None,
         "tokens whose logits exist at a time; 0 for all, with torch's own loss (default: 2048 on a CPU, 0 on a GPU)",
@@ -151,7 +151,7 @@ class TrainConfig:
         if self.document_mask and self.dropout:
             raise SettingsError("FlexAttention has no dropout: give document_mask or dropout, not both")
         if self.device == "xla":
-            wrong = ["compile"] * self.compile
+            wrong = ["compile"] * bool(self.compile)
             wrong += [f"optimizer {self.optimizer}"] * (self.optimizer != "adamw")
             if wrong:
                 raise SettingsError(f"device xla does not support {', '.join(wrong)}: leave it out")

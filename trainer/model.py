@@ -323,17 +323,22 @@ class Attention(nn.Module):
         return self.resid_dropout(self.c_proj(y.transpose(1, 2).flatten(2)))
 
 
-def use_fastest_attention(device: torch.device) -> str:
+def use_fastest_attention(device: torch.device, dropout: float = 0.0) -> str:
     """Use FlashAttention 3 for attention without a mask, if it is installed and the GPU is a Hopper; its name, or "".
+
+    It has no dropout. For a package that cannot be loaded, the text says why.
 
     torch 2.11 and later take it from the package flash_attn_3 (its module flash_attn_interface; Shah et al., 2024).
     """
     activate = getattr(torch.nn.attention, "activate_flash_attention_impl", None)
-    if not activate or device.type != "cuda" or torch.cuda.get_device_capability(device)[0] != 9:
+    if not activate or device.type != "cuda" or dropout or torch.cuda.get_device_capability(device)[0] != 9:
         return ""
     if importlib.util.find_spec("flash_attn_interface") is None:
         return ""
-    activate("FA3")
+    try:
+        activate("FA3")
+    except (ImportError, OSError, RuntimeError) as error:  # as for a wheel made for another torch
+        return f"without FlashAttention 3 ({str(error).strip().partition(chr(10))[0]})"
     return "FlashAttention 3"
 
 

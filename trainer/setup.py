@@ -155,13 +155,14 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
     model.loss_chunk = best_chunk(device.type) if config.loss_chunk is None else config.loss_chunk
     autocast, bfloat16 = autocast_of(config.dtype, device), in_bfloat16(config.dtype, device)
     cast = torch.bfloat16 if bfloat16 and device.type != "xla" else None
-    attention = use_fastest_attention(device)
+    attention = use_fastest_attention(device, config.dropout)
+    compiled = device.type == "cuda" if config.compile is None else config.compile
     model.to(device)
     ranks.share_weights(model)
     forward: nn.Module = model
-    if config.compile and (ranks.distributed or config.checkpoint_activations):
+    if compiled and (ranks.distributed or config.checkpoint_activations):
         model.compile_parts()
-    elif config.compile:
+    elif compiled:
         forward = torch.compile(model, dynamic=False)  # type: ignore[assignment]
     loader = Loader(
         sampler,

@@ -21,12 +21,17 @@ class Interrupted(RuntimeError):
     """Another rank received a signal to stop and this one did not: the run is saved, but not finished."""
 
 
+class OutOfMemory(RuntimeError):
+    """The GPU's memory does not hold a micro-batch."""
+
+
 def train(config: TrainConfig) -> float:
     """Train until the last step or a signal; returns the last step's loss. Every rank calls it.
 
     Raises:
       SettingsError, ShardError, CheckpointError: before the first step; each says what to do.
       Diverged: a loss or gradient is not finite; nothing is saved after the last good checkpoint.
+      OutOfMemory: give a smaller micro_batch.
     """
     with StopSignals() as stop, Ranks.join(config.device) as ranks:
         return _train(config, ranks, stop)
@@ -39,7 +44,13 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals) -> float:
             run.say(run.nothing_to_do())
             run.log.close()
             return math.nan
-        return _loop(run, stop)
+        try:
+            return _loop(run, stop)
+        except torch.OutOfMemoryError as error:
+            raise OutOfMemory(
+                f"a forward pass of {run.loader.micro_batch} windows does not fit in the GPU's memory: give a smaller "
+                f"--micro_batch, or --checkpoint_activations ({str(error).partition('.')[0]})"
+            ) from error
 
 
 def _loop(run: Run, stop: StopSignals) -> float:
@@ -105,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def work() -> None:
         train(parse(arguments))
 
-    return run_reporting("trainer.train", work, Diverged, Interrupted)
+    return run_reporting("trainer.train", work, Diverged, Interrupted, OutOfMemory)
 
 
 if __name__ == "__main__":

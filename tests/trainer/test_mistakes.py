@@ -21,6 +21,7 @@ import torch
 from trainer import checkpoint
 from trainer.command_line import run_reporting
 from trainer.config import TrainConfig
+from trainer.model import use_fastest_attention
 from trainer.pretrained import load_huggingface
 from trainer.shards import open_dataset
 from trainer.tools import evaluate, export, export_tokens, sample
@@ -165,6 +166,32 @@ def test_a_split_that_is_missing_or_too_short_says_so(
     data = str(write_tokens(tmp_path / "shortval", [good], [[1] * 20]))
     assert error_of(capsys, *flags(config, data=data)).startswith(f"{data}, split val: 21 tokens")
     assert main(flags(config, data=data, val_every=0, out=str(tmp_path / "unvalidated"))) == 0
+
+
+def test_a_micro_batch_that_does_not_fit_in_the_gpus_memory_is_named(
+    config: TrainConfig, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object, **named: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB.")
+
+    monkeypatch.setattr("trainer.model.GPT.forward", full)
+    assert error_of(capsys, *flags(config, val_every=0)) == (
+        "a forward pass of 8 windows does not fit in the GPU's memory: give a smaller --micro_batch, or "
+        "--checkpoint_activations (CUDA out of memory)"
+    )
+
+
+def test_a_broken_flash_attention_is_left_out_and_the_reason_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(name: str) -> None:
+        raise ImportError(f"{name}: undefined symbol\nin the wheel")
+
+    monkeypatch.setattr(torch.nn.attention, "activate_flash_attention_impl", broken, raising=False)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    cuda = torch.device("cuda")
+    assert use_fastest_attention(cuda) == "without FlashAttention 3 (FA3: undefined symbol)"
+    assert use_fastest_attention(cuda, dropout=0.1) == ""
+    assert use_fastest_attention(torch.device("cpu")) == ""
 
 
 def test_an_out_that_is_a_file_is_refused(
