@@ -168,7 +168,7 @@ def write_urls(runtime: Runtime, urls: list[str], shards: int = 4) -> None:
             canonical, host = canonicalize(url)
             if url_id(canonical) % shards == shard:
                 rows.append({"url_id": url_id(canonical), "url": canonical, "posted_url": url, "host": host,
-                             "host_shards": 1, "score": 5, "created_utc": SPAN[0], "subreddits": ["news"],
+                             "score": 5, "created_utc": SPAN[0], "subreddits": ["news"],
                              "submission_ids": ["x"]})  # fmt: skip
         writer.enter(len(rows))
         writer.write(pa.RecordBatch.from_pylist(sorted(rows, key=lambda row: row["url_id"]), DATASETS["urls"].schema))

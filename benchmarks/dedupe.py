@@ -1,20 +1,20 @@
-"""The rate of the complete stage dedupe, from Parquet to decisions, compared with peers that do a part of it.
+"""Near-duplicates next to peers, in one run: what is found of planted copies, and CPU time a document.
 
     make bench-peers    # once: the peers' environment
-    .venv/bin/python benchmarks/dedupe.py [--documents 40000] [--repeats 1] [--no_peers] [--short 1000000]
+    .venv/bin/python benchmarks/dedupe.py [--peer .venv-peers/bin/python] [--bases 300] [--documents 20000]
+        [--peer_documents 500] [--short 1000000]
 
-Documents have 1,140 words of real posts; a fifth are copies or edited copies of others. Measured are:
+Planted: real posts and pages, each with ten copies: verbatim, with 1 to 40% of the words edited, truncated, joined with
+another, in a template that all share. Similarity is the exact Jaccard similarity of the sets of word 5-grams. Precision
+is the share of removed documents with a similarity of 0.8 or more to a kept one; recall is the share of pairs of 0.8 or
+more of which one document is removed.
 
-- the command `owt dedupe --workers 1` on one core, with the interpreter's start, in wall-clock and CPU seconds (which
-  depend less on other work on the machine);
-- growth: the same with a quarter of the documents, as CPU seconds per document above those of a run of 16 documents;
-- two workers on two cores, compared with two independent processes on half of the documents each, the ideal;
-- with --short, the memory for that many short documents;
-- peers on one core: datatrove's MinhashDedupSignature alone, datasketch's MinHashLSH, text-dedup's MinHash.
+Rates: documents of 1,140 words of real posts, of which a fifth are copies or edited copies of others; CPU seconds of
+the complete process above those for 16 documents, on one core. `owt.near_duplicates` runs all steps of the stage. With
+--short, also the memory of all processes for that many documents of 60 words, with two workers.
 
-Exits 1 if there are fewer than 4,000 documents/s per core (CPU), less than 40 times the rate of datatrove's signatures,
-more than 1.15 times linear growth, more than 4 GB, or less than 1.7 times the rate with two workers by the clock (or
-0.95 of the independent processes, if the machine is too busy for 1.7).
+Exits 1 unless precision is 1 and recall at least 0.999, CPU time a document grows by less than 1.3 times from a
+quarter of the documents to all, each peer takes more of it, and memory stays under 4 GB.
 """
 
 from __future__ import annotations
@@ -24,154 +24,177 @@ import contextlib
 import json
 import os
 import resource
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from dedupe_documents import WORDS, jsonl, long_documents, short_documents, write_clean
+import numpy as np
+import pyarrow as pa
+from dedupe_documents import Planted, jsonl, long_documents, planted, short_documents
+from scipy.sparse import csr_array
+
+from owt_pipeline.stages.dedupe.shingles import fold, shingle
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PEERS = REPOSITORY / "benchmarks" / "peers"
-PEER_PYTHON = REPOSITORY / ".venv-peers" / "bin" / "python"
-
-FEW = 16  # documents: what every run takes
-FLOOR, TIMES_DATATROVE, SPEEDUP, SHARE_OF_APART, GROWTH, MEMORY = 4000, 40, 1.7, 0.95, 1.15, 4 << 30
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Of one run of dedupe: seconds, and the peak memory of its largest process in bytes."""
-
-    wall: float
-    cpu: float
-    memory: int
+THRESHOLD, NGRAM, FEW, GROWTH, MEMORY = 0.8, 5, 16, 1.3, 4 << 30
+OURS = "owt.near_duplicates"
+COMMANDS = {
+    OURS: ("near_duplicates.py", "owt"),
+    "rensa": ("near_duplicates.py", "rensa"),
+    "datasketch": ("near_duplicates.py", "datasketch"),
+    "text-dedup": ("text_dedup_minhash.py",),
+    "datatrove": ("datatrove_dedupe.py",),
+}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--documents", type=int, default=40_000, metavar="N", help="(default: 40000)")
-    parser.add_argument("--peer_documents", type=int, default=400, metavar="N", help="for the peers (default: 400)")
-    parser.add_argument(
-        "--repeats", type=int, default=1, metavar="N", help="runs of each, in turns; the fastest counts"
-    )
-    parser.add_argument("--no_peers", action="store_true", help="measure ours alone")
-    parser.add_argument("--short", type=int, nargs="+", default=[], metavar="N", help="also N documents of 60 words")
+    parser.add_argument("--peer", metavar="PYTHON", help="the Python that has the peers")
+    parser.add_argument("--bases", type=int, default=300, metavar="N", help="documents to copy (default: 300)")
+    parser.add_argument("--documents", type=int, default=20_000, metavar="N", help="for the rate (default: 20000)")
+    parser.add_argument("--peer_documents", type=int, default=500, metavar="N", help="for the peers' (default: 500)")
+    parser.add_argument("--short", type=int, default=0, metavar="N", help="also N documents of 60 words")
     arguments = parser.parse_args()
     testdata = Path(os.environ.get("OWT_TESTDATA", REPOSITORY.parent / "shared" / "data"))
     if not testdata.is_dir():
         parser.error(f"no folder {testdata}: set OWT_TESTDATA to the folder of test data")
+    python = {name: arguments.peer for name in COMMANDS if arguments.peer} | {OURS: sys.executable}
     with tempfile.TemporaryDirectory(prefix="dedupe-") as folder:
-        rate, failures = measure_ours(Path(folder), testdata, arguments.documents, arguments.repeats)
-        if not arguments.no_peers:
-            failures += measure_peers(Path(folder), testdata, arguments.peer_documents, rate)
-        for count in arguments.short:
-            failures += measure_short(Path(folder), count)
+        file = Path(folder) / "documents.jsonl"
+        failures = find_planted(python, file, planted(testdata, arguments.bases))
+        failures += measure_rates(python, file, testdata, arguments.documents, arguments.peer_documents)
+        if arguments.short:
+            failures += measure_memory(file, arguments.short)
     for failure in failures:
         print(f"FAILED: {failure}")
     return 1 if failures else 0
 
 
-def measure_ours(folder: Path, testdata: Path, count: int, repeats: int) -> tuple[float, list[str]]:
-    """Measure the stage on one core, on two, and its growth; returns documents per CPU second, and failed limits."""
-    sizes = [FEW, count // 4, count]
-    for size in {*sizes}:
-        write_clean(folder / str(size), long_documents(testdata, size), size)
-    halves = [folder / f"half {k}" for k in (0, 1)]
-    for half in halves:
-        write_clean(half, long_documents(testdata, count // 2), count // 2)
-    # In turns, so that whatever else the machine does in a minute slows all of them.
-    rounds = [
-        (
-            {size: run_dedupe(folder / str(size), 1) for size in sizes},
-            {size: run_dedupe(folder / str(size), 2) for size in sizes[::2]},
-            seconds_together(halves),
-        )
-        for _ in range(repeats)
-    ]
-    one = {size: best([ones[size] for ones, _, _ in rounds]) for size in sizes}
-    two = {size: best([twos[size] for _, twos, _ in rounds]) for size in sizes[::2]}
-    apart = min(seconds for _, _, seconds in rounds)
-    print(f"\ndedupe, {WORDS} words a document, from Parquet to decisions")
-    titles = ("documents", "workers", "seconds", "CPU s", "docs/s", "docs/CPU s", "MB")
-    print(("{:>11}" * 7).format(*titles))
-    for size, workers, run in [*((size, 1, one[size]) for size in sizes), *((size, 2, two[size]) for size in two)]:
-        figures = (size, workers, run.wall, run.cpu, size / run.wall, size / run.cpu, run.memory / 2**20)
-        print("{:>11,}{:>11}{:>11.2f}{:>11.2f}{:>11,.0f}{:>11,.0f}{:>11,.0f}".format(*figures))
-    # Without what every run takes, however small: the start of the interpreter and of the workers.
-    each = [(one[size].cpu - one[FEW].cpu) / size for size in sizes[1:]]
-    growth = each[1] / max(each[0], 1e-9)
-    more = one[count].wall - one[sizes[0]].wall
-    speedup = more / (two[count].wall - two[sizes[0]].wall)
-    most = more / (apart - one[sizes[0]].wall)
-    rate = count / one[count].cpu
-    print(f"growth: {each[0] * 1e6:.0f} CPU us a document of {sizes[1]:,}, {each[1] * 1e6:.0f} of {count:,} "
-          f"({growth:.2f} times)")  # fmt: skip
-    print(f"two workers: {speedup:.2f} times one, from {sizes[0]:,} to {count:,} documents, and with the start "
-          f"{one[count].wall / two[count].wall:.2f} times; two processes that share nothing, half of the documents "
-          f"each: {most:.2f} and {one[count].wall / apart:.2f} times")  # fmt: skip
-    wanted = min(SPEEDUP, SHARE_OF_APART * most)
-    checks = {
-        f"under {FLOOR:,} documents/s a core": rate >= FLOOR,
-        f"growth is {growth:.2f}, over {GROWTH}": growth <= GROWTH,
-        f"two workers are {speedup:.2f} times one, under {wanted:.2f}": speedup >= wanted,
+def find_planted(python: dict[str, str], file: Path, documents: Sequence[Planted]) -> list[str]:
+    texts = [document.text for document in documents]
+    jsonl(file, texts)
+    pairs = similar_pairs(texts)
+    print(f"planted: {len(texts):,} documents of {np.mean([len(text.split()) for text in texts]):,.0f} words, "
+          f"{len(pairs):,} pairs of {THRESHOLD} or more")  # fmt: skip
+    print(f"{'':>22} {'removed':>8} {'precision':>10} {'recall':>8} {'CPU s':>8}")
+    failures = []
+    for name in python:
+        removed, seconds = run(python[name], name, file)
+        precision, recall = scored(removed, pairs)
+        print(f"{name:>22} {len(removed):>8,} {precision:>10.4f} {recall:>8.4f} {seconds:>8.1f}", flush=True)
+        if name == OURS:
+            print_kinds(documents, removed, pairs)
+            if precision < 1 or recall < 0.999:
+                failures.append(f"precision {precision:.4f}, recall {recall:.4f}")
+    return failures
+
+
+def similar_pairs(texts: Sequence[str]) -> dict[tuple[int, int], float]:
+    """The exact similarity of all pairs of texts that reach the threshold: (lesser, greater) -> similarity."""
+    sets = shingle(fold(pa.array(texts)), NGRAM).sets()
+    values = np.concatenate(sets)
+    _, column = np.unique(values, return_inverse=True)
+    sizes = np.array([len(one) for one in sets])
+    matrix = csr_array((np.ones(len(values), np.int32), column, np.concatenate([[0], np.cumsum(sizes)])))
+    common = (matrix @ matrix.T).tocoo()
+    upper = common.row < common.col
+    a, b, shared = common.row[upper], common.col[upper], common.data[upper]
+    similarity = shared / (sizes[a] + sizes[b] - shared)
+    found = zip(zip(a.tolist(), b.tolist(), strict=True), similarity.tolist(), strict=True)
+    return {pair: value for pair, value in found if value >= THRESHOLD}
+
+
+def scored(removed: set[int], pairs: dict[tuple[int, int], float]) -> tuple[float, float]:
+    """(precision, recall)."""
+    proven = {a if a in removed else b for a, b in pairs if (a in removed) != (b in removed)}
+    found = sum(a in removed or b in removed for a, b in pairs)
+    return len(proven) / max(len(removed), 1), found / max(len(pairs), 1)
+
+
+def print_kinds(documents: Sequence[Planted], removed: set[int], pairs: dict[tuple[int, int], float]) -> None:
+    """Print for each kind of copy how many reach the threshold with their original, and how many of these go."""
+    original = {document.source: i for i, document in enumerate(documents) if document.kind == "original"}
+    kinds: dict[str, list[bool]] = defaultdict(list)
+    for i, document in enumerate(documents):
+        j = original[document.source]
+        if (min(i, j), max(i, j)) in pairs:
+            kinds[document.kind].append(i in removed or j in removed)
+    found = ", ".join(f"{kind} {sum(goes)} of {len(goes)}" for kind, goes in sorted(kinds.items()))
+    print(f"{'':>22} found of {len(original)}: {found}")
+
+
+def measure_rates(python: dict[str, str], file: Path, testdata: Path, count: int, peers: int) -> list[str]:
+    """Print CPU time a document; returns failed limits."""
+    texts = list(long_documents(testdata, count))
+
+    def microseconds(name: str, size: int) -> float:
+        seconds = []
+        for some in (texts[:FEW], texts[:size]):
+            jsonl(file, some)
+            seconds.append(run(python[name], name, file)[1])
+        return 1e6 * (seconds[1] - seconds[0]) / (size - FEW)
+
+    quarter, all_of_them = microseconds(OURS, count // 4), microseconds(OURS, count)
+    growth = all_of_them / max(quarter, 1e-9)
+    print(f"\nCPU us a document: {OURS} {quarter:,.0f} of {count // 4:,}, {all_of_them:,.0f} of {count:,} "
+          f"({growth:.2f} times)", flush=True)  # fmt: skip
+    failures = [f"growth is {growth:.2f}, over {GROWTH}"] if growth > GROWTH else []
+    for name in python:
+        if name != OURS:
+            theirs = microseconds(name, peers)
+            print(f"{name:>22} {theirs:,.0f} of {peers:,}: {theirs / all_of_them:.1f} times ours", flush=True)
+            failures += [f"{name} takes {theirs:,.0f} us"] if theirs <= all_of_them else []
+    return failures
+
+
+def run(python: str, name: str, file: Path) -> tuple[set[int], float]:
+    """(numbers of the removed documents, CPU seconds of the complete process), on one core."""
+    script, *given = COMMANDS[name]
+    environment = {
+        **os.environ,
+        **dict.fromkeys(("OMP_NUM_THREADS", "RAYON_NUM_THREADS"), "1"),
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTHONPATH": str(REPOSITORY) if name == OURS else "",
     }
-    return rate, [problem for problem, holds in checks.items() if not holds]
-
-
-def measure_short(folder: Path, count: int) -> list[str]:
-    """Measure many short documents with two workers; returns failed limits."""
-    write_clean(folder / "short", short_documents(count), count, num_shards=8)
-    run = run_dedupe(folder / "short", 2)
-    shutil.rmtree(folder / "short")
-    print(f"\n{count:,} documents of 60 words, 2 workers: {run.wall:.0f} s, {run.cpu:.0f} CPU s, "
-          f"{run.memory / 2**30:.2f} GB of memory at most")  # fmt: skip
-    return [] if run.memory <= MEMORY else [f"{run.memory / 2**30:.2f} GB of memory, over {MEMORY / 2**30:.0f}"]
-
-
-def best(runs: list[Measured]) -> Measured:
-    """The shortest time of several runs, and the largest memory."""
-    return Measured(min(run.wall for run in runs), min(run.cpu for run in runs), max(run.memory for run in runs))
-
-
-def seconds_together(workdirs: list[Path]) -> float:
-    """Run the command on all folders at the same time, with one worker each."""
-    started = time.perf_counter()
-    processes = [start_dedupe(workdir, 1, len(workdirs)) for workdir in workdirs]
-    statuses = [process.wait() for process in processes]
-    if any(statuses):
-        raise SystemExit(f"dedupe failed with statuses {statuses}")
-    return time.perf_counter() - started
-
-
-def start_dedupe(workdir: Path, workers: int, cores: int) -> subprocess.Popen[bytes]:
-    for folder in ("duplicates", "ledger/duplicates"):
-        shutil.rmtree(workdir / folder, ignore_errors=True)
-    command = [sys.executable, "-m", "owt_pipeline", "dedupe", "--workdir", str(workdir), "--quiet"]
-    return subprocess.Popen(
-        [*command, "--workers", str(workers)], start_new_session=True, preexec_fn=partial(pin, cores)
+    before = children_cpu()
+    done = subprocess.run(
+        [python, str(PEERS / script), *given, str(file)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        preexec_fn=partial(pin, 1),
     )
+    if done.returncode:
+        raise SystemExit(f"{name} failed: {done.stderr[-2000:]}")
+    return {int(one) for one in json.loads(done.stdout)["removed"]}, children_cpu() - before
 
 
-def run_dedupe(workdir: Path, workers: int) -> Measured:
-    """Run the command from scratch, on as many cores as it has workers."""
-    started, spent = time.perf_counter(), children_cpu()
-    process = start_dedupe(workdir, workers, workers)
-    cpu: dict[str, float] = {}
-    memory = 0
+def measure_memory(file: Path, count: int) -> list[str]:
+    """Print the memory of all processes for many short documents; returns failed limits."""
+    jsonl(file, short_documents(count))
+    code = (
+        "import sys, pathlib, owt_pipeline as owt\n"
+        "print(len(owt.near_duplicates(pathlib.Path(sys.argv[1]), workers=2)))"
+    )
+    started, cpu, memory = time.perf_counter(), dict[str, float](), 0
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(file)], stdout=subprocess.PIPE, text=True, preexec_fn=partial(pin, 2)
+    )
     while process.poll() is None:
         memory = max(memory, look(process.pid, cpu))
-        time.sleep(0.05)
-    wall = time.perf_counter() - started
-    if process.returncode:
-        raise SystemExit(f"dedupe failed with status {process.returncode}")
-    if workers == 1:  # the system's own count, to the last moment
-        cpu = {"all": children_cpu() - spent}
-    return Measured(wall, sum(cpu.values()), memory)
+        time.sleep(0.1)
+    gone = process.communicate()[0].strip()
+    print(f"\n{count:,} documents of 60 words, 2 workers: {time.perf_counter() - started:.0f} s, "
+          f"{sum(cpu.values()):.0f} CPU s, {memory / 2**30:.2f} GB of memory at most; {gone} go, "
+          f"of {count // 10:,} planted")  # fmt: skip
+    failures = [f"{memory / 2**30:.2f} GB of memory"] if memory > MEMORY else []
+    return failures + ([f"exit code {process.returncode}"] if process.returncode else [])
 
 
 def children_cpu() -> float:
@@ -180,7 +203,7 @@ def children_cpu() -> float:
 
 
 def look(root: int, cpu: dict[str, float]) -> int:
-    """Memory in bytes of a process and its descendants; adds their CPU seconds so far to `cpu`."""
+    """Memory in bytes of a process and its descendants; notes their CPU seconds so far in `cpu`."""
     found: dict[int, tuple[int, float, int]] = {}
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
@@ -202,48 +225,6 @@ def look(root: int, cpu: dict[str, float]) -> int:
 def pin(cores: int) -> None:
     """Restrict this process and its children to that many cores."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
-
-
-def measure_peers(folder: Path, testdata: Path, count: int, ours: float) -> list[str]:
-    """Measure the peers on fewer documents, since they are slower; returns failed limits."""
-    rates: dict[str, float] = {}
-    texts = list(long_documents(testdata, count))
-    jsonl(folder / "documents.jsonl", texts)
-    print(f"\npeers, one core, {count:,} of the same documents")
-    print(f"{'':>44} {'docs/CPU s':>10} {'ours is':>12}")
-    for name, python, script, key in (
-        ("datatrove MinhashDedupSignature alone", PEER_PYTHON, "datatrove_dedupe.py", "seconds_signatures"),
-        ("datatrove, all steps", PEER_PYTHON, "datatrove_dedupe.py", "seconds"),
-        ("datasketch MinHashLSH, not verified", Path(sys.executable), "datasketch_lsh.py", "seconds"),
-        ("text-dedup MinHash, not verified", PEER_PYTHON, "text_dedup_minhash.py", "seconds"),
-    ):
-        found = ask_peer(python, PEERS / script, folder / "documents.jsonl")
-        if isinstance(found, str):
-            print(f"{name:>44} left out: {found}")
-            continue
-        rates[name] = count / found[key]
-        print(f"{name:>44} {rates[name]:>10,.0f} {ours / rates[name]:>6.0f} times")
-    datatrove = rates.get("datatrove MinhashDedupSignature alone")
-    if datatrove and ours < TIMES_DATATROVE * datatrove:
-        return [f"{ours / datatrove:.0f} times datatrove's signatures, under {TIMES_DATATROVE}"]
-    return []
-
-
-def ask_peer(python: Path, script: Path, documents: Path) -> dict | str:
-    """The output of the peer's script, or why it could not run."""
-    if not python.exists():
-        return f"no {python}: run `make bench-peers`"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    done = subprocess.run(
-        [str(python), str(script), str(documents)],
-        capture_output=True,
-        text=True,
-        env=environment,
-        preexec_fn=partial(pin, 1),
-    )
-    if done.returncode:
-        return done.stderr.strip().splitlines()[-1]
-    return json.loads(done.stdout)
 
 
 if __name__ == "__main__":

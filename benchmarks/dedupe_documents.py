@@ -6,7 +6,7 @@ import gzip
 import itertools
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,27 +63,6 @@ def long_documents(testdata: Path, count: int, seed: int = 0) -> Iterator[str]:
             document = [word for start in starts for word in words[start : start + _SEGMENT_WORDS]][:WORDS]
         recent = [*recent[-500:], document] if i % 2 else recent
         yield " ".join(document)
-
-
-def families(count: int, words: int, seed: int = 0) -> Iterator[tuple[str, int]]:
-    """Documents of `words` words from a realistic vocabulary, each with the number of its original.
-
-    Of ten documents, one is a copy of an earlier one, and two are edited copies.
-    """
-    rng, documents = np.random.default_rng(seed), _unlike_documents(words, seed)
-    originals: list[tuple[np.ndarray, int]] = []
-    for i in range(count):
-        kind = i % 10
-        if kind < 7 or not originals:
-            document, family = next(documents), i
-            originals = [*originals[-99:], (document, family)]
-        else:
-            document, family = originals[rng.integers(len(originals))]
-            if kind > 7:
-                document = document.copy()
-                some = rng.choice(words, max(1, round(rng.choice(EDITS) * words)), replace=False)
-                document[some] = [f"x{i}y{k}" for k in range(len(some))]
-        yield " ".join(document), family
 
 
 def short_documents(count: int, words: int = 60, seed: int = 0) -> Iterator[str]:
@@ -166,12 +145,14 @@ def _batch(ids: range, texts: list[str]) -> pa.RecordBatch:
         "subreddits": pa.array([[]] * len(ids), _CLEAN.field("subreddits").type),
         "language_score": pa.array([1.0] * len(ids), pa.float32()),
         "n_words": pa.array([text.count(" ") + 1 for text in texts], pa.uint32()),
+        "n_chars": pa.array(map(len, texts), pa.uint32()),
+        "n_bytes": pa.array([len(text.encode()) for text in texts], pa.uint32()),
     }
     missing = {name: pa.nulls(len(ids), _CLEAN.field(name).type) for name in _CLEAN.names if name not in columns}
     return pa.RecordBatch.from_arrays([{**columns, **missing}[name] for name in _CLEAN.names], schema=_CLEAN)
 
 
-def jsonl(path: Path, texts: list[str]) -> None:
+def jsonl(path: Path, texts: Iterable[str]) -> None:
     """Write the texts for a peer, the i-th with id i."""
     with path.open("w", encoding="utf-8") as file:
         for i, text in enumerate(texts):

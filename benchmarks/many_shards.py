@@ -45,7 +45,7 @@ def write(run: Path, shards: int) -> None:
         rows = [
             {
                 "url_id": i, "url": f"https://example.org/{i}", "posted_url": f"https://example.org/{i}",
-                "host": "example.org", "host_shards": 1, "subreddits": [], "submission_ids": [],
+                "host": "example.org", "subreddits": [], "submission_ids": [],
             }
             for i in ids
         ]  # fmt: skip

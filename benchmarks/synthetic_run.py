@@ -18,7 +18,7 @@ from owt_pipeline.formats.warc import response_record
 from owt_pipeline.ledger.commit import ShardWriter, publish, record_name, work_of
 from owt_pipeline.ledger.dataset import rejects_batch
 from owt_pipeline.stages.collect.spread import home_bucket
-from owt_pipeline.stages.dedupe.sketches import choose_banding
+from owt_pipeline.stages.dedupe.minhash import BANDS, ROWS, probability
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, Reason
 from schemas.manifest import Counts, ShardRecord
@@ -156,8 +156,7 @@ def _column(field: pa.Field, made: dict, rows: int) -> pa.Array:
 def _publish(workdir: Storage, name: str, stage: str, shards: int) -> None:
     written = _records(workdir, name)
     records = [ShardRecord.from_json(written.read(record_name(shard))) for shard in range(shards)]
-    banding = choose_banding(0.8, 128, 0.999, None, None)
-    lsh = {"threshold": 0.8, "num_perm": 128, "bands": banding.bands, "rows": banding.rows, "curve": banding.curve()}
+    lsh = {"threshold": 0.8, "bands": BANDS, "rows": ROWS, "curve": [(s / 20, probability(s / 20)) for s in range(21)]}
     tokenizer = {"name": "gpt2", "vocab_size": 50_257}
     publish(
         workdir,

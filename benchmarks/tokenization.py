@@ -32,7 +32,8 @@ from tokenizers import Tokenizer
 
 from owt_pipeline.formats import encoding as encodings
 from owt_pipeline.ledger.commit import ShardWriter
-from owt_pipeline.ledger.dataset import Outcome, require_manifest
+from owt_pipeline.ledger.dataset import Outcome
+from owt_pipeline.ledger.root import require_manifest
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
 

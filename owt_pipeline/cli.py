@@ -45,9 +45,8 @@ STAGES = {
 
 
 def command_of(name: str) -> Any:
-    """The Command of that name, or the function that is `owt run`: `main` of its module, or `NAME_main`."""
-    module, _, prefix = COMMANDS[name][0].partition(":")
-    return getattr(importlib.import_module(f"owt_pipeline.{module}"), f"{prefix}_main" if prefix else "main")
+    """The Command of that name, or the function that is `owt run`: `main` of its module."""
+    return importlib.import_module(f"owt_pipeline.{COMMANDS[name][0]}").main
 
 
 def main(argv: Sequence[str] | None = None) -> int:

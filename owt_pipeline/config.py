@@ -20,7 +20,7 @@ else:
     import tomli as tomllib
 
 TABLES = ("run", "collect", "fetch", "extract", "clean", "dedupe", "export", "tokenize", "report", "import", "beam")
-RUN_KEYS = ("workdir", "workers", "base")
+RUN_KEYS = ("workdir", "workers")
 
 
 def read_config(path: str | None) -> dict[str, dict[str, Any]]:
@@ -85,47 +85,15 @@ def workers_of(tables: Mapping[str, Any], given: int | None, default: int) -> in
     return workers
 
 
-def bases_of(tables: Mapping[str, Any], given: list[str] | None = None) -> list[str]:
-    """The runs to build on: as given on the command line, or in the table [run]; raises UsageError."""
-    bases = given or tables.get("run", {}).get("base", [])
-    bases = [bases] if isinstance(bases, str) else bases
-    if not isinstance(bases, list) or not all(isinstance(base, str) and base for base in bases):
-        raise UsageError(f"[run] base: {bases!r} is neither the folder of a run nor a list of such")
-    return bases
-
-
 def add_run_flags(parser: argparse.ArgumentParser) -> None:
     """The flags that every stage and `owt run` share."""
     group = parser.add_argument_group("running")
     group.add_argument("--config", metavar="CONFIG.toml", help="settings, the same as the word CONFIG.toml")
     group.add_argument("--workdir", metavar="DIR", help="folder of the run: a local path, gs://, s3:// or az://")
     group.add_argument(
-        "--base",
-        action="append",
-        metavar="DIR",
-        help="finished run to build on: its pages are not fetched, cleaned or tokenized again; repeatable",
+        "--add", action="store_true", help="add sources that the run does not have yet, as another generation"
     )
     group.add_argument(
         "--workers", type=at_least(1), metavar="N", help="processes for CPU-bound work (default: this machine's cores)"
-    )
-    group.add_argument(
-        "--allow_version_skew",
-        action="store_true",
-        help="let workers on a cluster have other versions of packages; the manifest names them",
-    )
-    group.add_argument(
-        "--take_over",
-        action="store_true",
-        help="take the folder from another run whose job on a cluster has ended",
-    )
-    group.add_argument(
-        "--adopt",
-        action="store_true",
-        help="begin a run in a folder that holds other files, which stay as they are",
-    )
-    group.add_argument(
-        "--replace_base",
-        action="store_true",
-        help="change settings although other runs build on this one; those must then be made again",
     )
     add_output_flags(parser)

@@ -31,8 +31,8 @@ class JobRuns(UserError):
     exit_code = ExitCode.RUNNING
 
 
-class Superseded(Exception):
-    """Since this attempt began, its output was published, or abandoned for another plan."""
+class WorkerError(RuntimeError):
+    """A function raised an error in a worker (the message holds the traceback), or the worker process died."""
 
 
 class LedgerError(Exception):

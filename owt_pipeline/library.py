@@ -220,8 +220,7 @@ def near_duplicates(
       workers: processes; this machine's cores by default.
       temporary_folder: where to store intermediate files: about as much as the compressed texts, and 400 bytes per
         text. Memory grows by a few bytes per text.
-      **options: those of the stage `dedupe`: `threshold=0.8`, `similarity="jaccard"`, `shingles="words"`, `ngram=5`,
-        `num_perm=128`, `bands`, `rows`, `false_negative_weight`, `max_comparisons`.
+      **options: those of the stage `dedupe`: `threshold=0.8`, `ngram=5`.
 
     Returns:
       A table with one row per removed text, in the order of the texts: `row` int64, its number, counted through all
@@ -251,8 +250,7 @@ def find_duplicates(
     from owt_pipeline.storage.folder import Storage
     from schemas.settings import from_table
 
-    asked = vars(from_table(Comparison, options, "near_duplicates"))
-    chosen = Options(**asked, max_cluster_share=1.0, max_host_share=1.0)  # no alarm: nothing is removed here
+    chosen = Options(**vars(from_table(Comparison, options, "near_duplicates")))
     with tempfile.TemporaryDirectory(prefix="owt-", dir=temporary_folder) as folder:
         workdir = Storage(folder)
         try:
@@ -381,16 +379,19 @@ def write_documents(workdir: Storage, shard: int, texts: Iterable[tuple[int, pa.
     """Write a shard of what `dedupe` reads, from (id of the first text, texts); what is no text is left out."""
     import numpy as np
     import pyarrow as pa
+    import pyarrow.compute as pc
 
-    from owt_pipeline.ledger.commit import ShardWriter
+    from owt_pipeline.ledger.commit import Place, ShardWriter
     from schemas import DATASETS
 
     schema = DATASETS["clean"].schema
-    with ShardWriter(workdir, workdir / ".records", shard, {"": schema}, dataset="clean") as writer:
+    with ShardWriter(workdir, Place(workdir / ".records", shard), {"": schema}, dataset="clean") as writer:
         for first, array in texts:
             rows = np.flatnonzero(array.is_valid().to_numpy(zero_copy_only=False))
             if len(rows):
-                known = {"url_id": pa.array((first + rows).astype(np.uint64)), "text": array.take(pa.array(rows))}
+                some = array.take(pa.array(rows))
+                known = {"url_id": pa.array((first + rows).astype(np.uint64)), "text": some}
+                known["n_chars"] = pc.cast(pc.utf8_length(some), pa.uint32())
                 columns = [known[f.name] if f.name in known else _blank(f, len(rows)) for f in schema]
                 writer.enter(len(rows))
                 writer.write(pa.RecordBatch.from_arrays(columns, schema=schema))
@@ -399,21 +400,25 @@ def write_documents(workdir: Storage, shard: int, texts: Iterable[tuple[int, pa.
 
 def publish_documents(workdir: Storage, records: Sequence[ShardRecord]) -> Manifest:
     """Publish the shards that `write_documents` wrote."""
-    from owt_pipeline.ledger.commit import publish
-    from schemas import DATASETS
-    from schemas.manifest import Counts
+    import msgspec
 
+    from owt_pipeline.ledger.commit import publish
+    from owt_pipeline.ledger.root import change_root
+    from schemas import DATASETS
+    from schemas.manifest import Counts, Generation
+
+    generations = [Generation("import", 0, len(records))]
+    _, version = change_root(workdir, lambda root: msgspec.structs.replace(root, generations=generations), "")
     return publish(
         workdir,
         records,
-        [],
+        version=version,
         dataset="clean",
         stage=DATASETS["clean"].stage,
         stage_version=0,
-        fingerprint="",
         num_shards=len(records),
         counts=sum((record.counts for record in records), Counts()),
-    )
+    )[0]
 
 
 def _blank(field: pa.Field, rows: int) -> pa.Array:

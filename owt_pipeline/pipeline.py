@@ -34,8 +34,9 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from owt_pipeline import config
 from owt_pipeline.engine import graph
-from owt_pipeline.engine.runner import check_dependents, without_imported
+from owt_pipeline.engine.runner import without_imported
 from owt_pipeline.engine.stage import Runtime, Stage
+from owt_pipeline.ledger.root import read_root
 from owt_pipeline.stages import ORDER, load
 from owt_pipeline.storage.folder import Storage
 
@@ -43,15 +44,12 @@ from owt_pipeline.storage.folder import Storage
 def build(pipeline: beam.Pipeline, run: Run) -> beam.PCollection[graph.Dataset]:
     """Add the run's stages to a pipeline, as one linear chain; returns the handle of the last dataset.
 
-    Nothing is written before the pipeline runs. Then the first transform takes the lease on the working directory, and
-    the last one releases it, unless the caller holds it (`Runtime.owner`).
-
-    Raises UserError where other runs build on this one, and its options or sources would change what they read.
+    Nothing is written before the pipeline runs. Then the first transform takes the lock of the run's folder, and the
+    last one sweeps the folder and releases it.
     """
     run = run.on(pipeline.runner)
-    check_dependents(run.stages, run.runtime.workdir)
-    stages = without_imported(run.stages, run.runtime.workdir, remember=False)
-    return graph.build(pipeline, stages, run.runtime, run.bases)
+    stages = without_imported(run.stages, run.runtime.workdir, read_root(run.runtime.workdir)[0])
+    return graph.build(pipeline, stages, run.runtime)
 
 
 @dataclass(frozen=True)
@@ -61,12 +59,10 @@ class Run:
     Attributes:
       stages: (stage, options) pairs, in order.
       runtime: where and how they run.
-      bases: folders of the finished runs that this one builds on.
     """
 
     stages: Sequence[tuple[Stage, Any]]
     runtime: Runtime
-    bases: tuple[str, ...] = ()
 
     @classmethod
     def from_toml(cls, path: str, *, workdir: str = "", workers: int | None = None, until: str = ORDER[-1]) -> Run:
@@ -80,15 +76,13 @@ class Run:
         chosen = [(load(name), options[name]) for name in ORDER[: ORDER.index(until) + 1]]
         where = config.workdir_of(tables, workdir)
         runtime = Runtime(Storage(where), config.workers_of(tables, workers, 1))
-        return cls(chosen, runtime, tuple(config.bases_of(tables)))
+        return cls(chosen, runtime)
 
     def on(self, runner: Any) -> Run:
-        """This run for a given runner: only the local runner uses this process's pool of workers. If the caller holds
-        no lease, the graph takes one."""
-        runtime = self.runtime
-        if not runtime.owner:
-            runtime = replace(runtime, owner=uuid4().hex, own_lease=True, unattended=True)
+        """This run for a given runner: only the local runner uses this process's pool of workers."""
+        runtime = replace(self.runtime, run=uuid4().hex, unattended=True)
+        runtime = replace(runtime, lock=not runtime.workdir.is_local)
         if not isinstance(runner, FnApiRunner) and not runtime.on_cluster:
             place = {"host": type(runner).__name__}
-            runtime = runtime.elsewhere([stage for stage, _ in self.stages], place)
+            runtime = replace(runtime.elsewhere([stage for stage, _ in self.stages], place), lock=True)
         return replace(self, runtime=runtime)

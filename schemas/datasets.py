@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Raised whenever a field's name, type or meaning changes; readers refuse a version they do not know."""
 
 LEDGER = "ledger"
@@ -145,7 +145,6 @@ DATASETS: dict[str, Dataset] = {
                 _field("url", pa.string(), "canonical URL"),
                 _field("posted_url", pa.string(), "the URL as first posted, which is the one fetched"),
                 _field("host", pa.string(), "host of the canonical URL; decides the shard"),
-                _field("host_shards", pa.uint16(), "number of shards with this host's URLs; multiplies its delay"),
                 _field("title", pa.string(), "title of the submission with the highest score", nullable=True),
                 *_POSTED,
                 _field("num_comments", pa.int32(), "comments over all submissions; null without one", nullable=True),

@@ -1,20 +1,21 @@
-"""Manifests and records: a dataset's files, what it was made from, and the counts that show that no row was lost.
+"""The ledger's documents: the root manifest of a run, the description of each dataset, and the records of shards.
 
-A dataset `NAME` is in two places of a working directory, so that any reader of Parquet or Arrow can open its folder:
+A dataset `NAME` is in two places of a run's folder, so that any reader of Parquet or Arrow can open the first:
 
     NAME/part-00007-3f2a9c1b.parquet            rows; the name ends in the first digits of the file's SHA-256
-    ledger/NAME/manifest.json                   this module's Manifest, written last: a few kB
-    ledger/NAME/files-91c0d2aa.parquet          one row per file
-    ledger/NAME/rejects/part-00007-….parquet    one row for each id that entered the stage and did not leave it
     warc/part-00007-….warc.gz                   the responses of pages/
+    ledger/manifest.json                        the run's Root: every dataset's Manifest, and what happened to the run
+    ledger/NAME/files-91c0d2aa.parquet          the dataset's list of files, one row per file
+    ledger/NAME/rejects/part-00007-….parquet    one row for each id that entered the stage and did not leave it
+    ledger/STAGE/records/00007-5e884898….json   the record of a shard that is made: what its key made
 
-Manifests and records end in a checksum, so that any changed byte is noticed. The trainer reads them with `json`.
+Documents end in a checksum, so that any changed byte is noticed. The trainer reads the root with `json`.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -23,7 +24,8 @@ import pyarrow.parquet as pq
 
 from schemas.datasets import LEDGER, SCHEMA_VERSION
 
-MANIFEST_NAME = "manifest.json"
+ROOT = f"{LEDGER}/manifest.json"
+"""Path of the root manifest in a run's folder."""
 
 
 class ManifestError(ValueError):
@@ -34,8 +36,8 @@ class ShardFile(msgspec.Struct, frozen=True):
     """One file of a dataset.
 
     Attributes:
-      path: path relative to the working directory, with `/`.
-      kind: `data`, `rejects`, `warc`, `sketches` or `asset`.
+      path: path relative to the run's folder, with `/`.
+      kind: `data`, `rejects`, `warc`, `figures` or `asset`.
       shard: the shard it belongs to; -1 for an asset of the complete dataset.
       rows: rows, or records of a WARC file; 0 for an asset.
       bytes: length of the file.
@@ -80,18 +82,19 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 class ShardRecord(msgspec.Struct, frozen=True):
-    """The files of one shard; `.work/FINGERPRINT/shards/part-00007.json` while the stage is at work.
+    """What a key made: the files of one shard, or of one part of an intermediate step.
 
-    It is created last and only if absent, and makes the shard finished: if two attempts at a shard differ, the files of
-    the first record count.
+    It is created last and only if absent, and finishes the shard: if two attempts at a shard differ, the files of the
+    first record count.
 
     Attributes:
       shard: number of the shard.
       counts: the shard's ledger.
       files: the shard's files.
       stats: the shard's further counts.
-      made_from: SHA-256 over the digests of its input files: while they are the same, the shard is kept; empty if the
-        stage does not work shard by shard.
+      key: hex SHA-256 of everything that the shard is made from; empty for a part of an intermediate step.
+      made_from: the same without what changes from outside after a shard was made, which are takedowns.
+      versions: versions of the libraries that shaped the bytes.
       schema_version: version of all schemas.
     """
 
@@ -99,7 +102,9 @@ class ShardRecord(msgspec.Struct, frozen=True):
     counts: Counts
     files: list[ShardFile]
     stats: dict[str, int] = {}
+    key: str = ""
     made_from: str = ""
+    versions: dict[str, str] = {}
     schema_version: int = SCHEMA_VERSION
 
     def to_json(self) -> bytes:
@@ -115,7 +120,7 @@ class FileList(msgspec.Struct, frozen=True):
     """The Parquet file that lists a dataset's files.
 
     Attributes:
-      path: path relative to the working directory.
+      path: path relative to the run's folder.
       bytes: length of the file.
       sha256: hex digest of the file.
       files: number of files that it lists.
@@ -142,31 +147,27 @@ class Total(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The description of a dataset; written last, so a dataset is finished when its manifest exists.
+    """The description of a finished dataset, in the root manifest.
 
     Attributes:
       dataset: name of the dataset.
       stage: stage that wrote it.
       stage_version: version of the stage's code.
-      fingerprint: SHA-256 over stage, version, options, inputs and sources, which determine the bytes.
       num_shards: number of shards.
       counts: the dataset's ledger.
       options: the options that shaped the bytes.
-      inputs: digest of each input dataset, by name.
-      sources: files from outside the working directory: name, bytes, digest.
+      inputs: digest of the files that were read of each input dataset, by name.
+      sources: files from outside the run's folder: name, bytes, digest.
       stats: further counts of the stage, summed over shards.
       properties: properties that readers need, such as the tokenizer.
       totals: number of files, rows and bytes, by kind of file.
       files: the list of all files.
       digest: SHA-256 over the paths and digests of all files, so equal for equal bytes.
-      versions: versions of the libraries that shaped the bytes.
-      schema_version: version of all schemas; readers refuse one they do not know.
     """
 
     dataset: str
     stage: str
     stage_version: int
-    fingerprint: str
     num_shards: int
     counts: Counts
     options: dict[str, Any] = {}
@@ -177,8 +178,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     totals: dict[str, Total] = {}
     files: FileList
     digest: str
-    versions: dict[str, str] = {}
-    schema_version: int = SCHEMA_VERSION
 
     @property
     def total_bytes(self) -> int:
@@ -188,15 +187,67 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     def total(self, kind: str) -> Total:
         return self.totals.get(kind, Total())
 
+
+class Generation(msgspec.Struct, frozen=True):
+    """What one `--add` brought: sources, and the shards that they fill in every dataset.
+
+    Attributes:
+      stage: the stage that reads the sources: `collect` or `import`.
+      first: the first of its shards.
+      shards: number of its shards.
+      sources: the files that it reads: kind, name, length, digest, and `uri`, where they were.
+    """
+
+    stage: str
+    first: int
+    shards: int
+    sources: list[dict[str, Any]] = []
+
+    @property
+    def range(self) -> range:
+        return range(self.first, self.first + self.shards)
+
+
+class Root(msgspec.Struct, frozen=True, kw_only=True):
+    """The root manifest: a dataset is finished when it is named here. Replaced by compare-and-swap alone.
+
+    Attributes:
+      sequence: number of times that it was replaced, so that no two versions have equal bytes.
+      run: id of the process or job that wrote it.
+      generations: what was added to the run, in order.
+      rounds: how often the failed URLs of a shard of `pages/` were retried, by shard.
+      takedowns: path of the list of documents to forget, named by its content; empty for none.
+      datasets: the finished datasets, by name.
+    """
+
+    sequence: int = 0
+    run: str = ""
+    generations: list[Generation] = []
+    rounds: dict[str, int] = {}
+    takedowns: str = ""
+    datasets: dict[str, Manifest] = {}
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def num_shards(self) -> int:
+        """Shards of every dataset but report."""
+        return sum(generation.shards for generation in self.generations)
+
+    def generation_of(self, shard: int) -> int:
+        """The number of a shard's generation."""
+        return next(number for number, each in enumerate(self.generations) if shard in each.range)
+
     def to_json(self) -> bytes:
-        """JSON, the same bytes for equal manifests; raises ManifestError if the ledger does not balance."""
-        if not self.counts.balanced:
-            raise ManifestError(f"{self.stage}: the ledger does not balance: {self.counts}")
-        return seal(self)
+        """JSON, the same bytes for equal roots; raises ManifestError if a ledger does not balance."""
+        for manifest in self.datasets.values():
+            if not manifest.counts.balanced:
+                raise ManifestError(f"{manifest.stage}: the ledger does not balance: {manifest.counts}")
+        ordered = dict(sorted(self.datasets.items()))
+        return seal(msgspec.structs.replace(self, datasets=ordered))
 
     @classmethod
-    def from_json(cls, data: bytes, where: str = MANIFEST_NAME) -> Manifest:
-        """The manifest in `data`; raises ManifestError, which names `where`, for a damaged or unknown one."""
+    def from_json(cls, data: bytes, where: str = ROOT) -> Root:
+        """The root in `data`; raises ManifestError, which names `where`, for a damaged or unknown one."""
         return unseal(data, cls, where)
 
 
@@ -229,7 +280,11 @@ class FileTable:
 
     @property
     def digest(self) -> str:
-        lines = "".join(f"{file.sha256}  {file.path}\n" for file in self.files)
+        return self.digest_of({file.kind for file in self.files})
+
+    def digest_of(self, kinds: Collection[str]) -> str:
+        """SHA-256 over the paths and digests of the files of some kinds."""
+        lines = "".join(f"{file.sha256}  {file.path}\n" for file in self.files if file.kind in kinds)
         return hashlib.sha256(lines.encode()).hexdigest()
 
     @property
@@ -244,7 +299,7 @@ class FileTable:
     def to_parquet(self) -> bytes:
         """The table as a Parquet file; the same bytes for the same files."""
         rows = [msgspec.structs.asdict(file) for file in self.files]
-        first = {record.files[0].path: record for record in self.records}
+        first = {record.files[0].path: record for record in self.records if record.files}
         for row in rows:
             record = first.get(row["path"])
             row["record"] = _encoder.encode(_without_files(record)).decode() if record else None
@@ -275,7 +330,7 @@ class FileTable:
 FILES = pa.schema(
     [
         pa.field("path", pa.string(), nullable=False, metadata={"description": "path in the working directory"}),
-        pa.field("kind", pa.string(), nullable=False, metadata={"description": "data, rejects, warc, sketches, asset"}),
+        pa.field("kind", pa.string(), nullable=False, metadata={"description": "data, rejects, warc, figures, asset"}),
         pa.field("shard", pa.int32(), nullable=False, metadata={"description": "the file's shard; -1 for an asset"}),
         pa.field("rows", pa.int64(), nullable=False, metadata={"description": "rows, or records of a WARC file"}),
         pa.field("bytes", pa.int64(), nullable=False, metadata={"description": "length of the file"}),

@@ -17,7 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from owt_pipeline import __version__
-from owt_pipeline.ledger import plan
+from owt_pipeline.ledger import versions
 from owt_pipeline.stages import ORDER, load
 from tests.conftest import REPOSITORY
 from tests.engines.environments import bare, wheel
@@ -104,14 +104,13 @@ def test_everything_imported_is_declared() -> None:
 def test_every_kind_of_file_that_shapes_bytes_is_in_the_digest_of_the_code() -> None:
     paths = [path for package in ("owt_pipeline", "schemas") for path in (REPOSITORY / package).rglob("*.*")]
     kinds = {path.suffix for path in paths if path.is_file() and "__pycache__" not in path.parts}
-    assert kinds - {".typed", ".yaml", ".zst", ".gz"} == set(plan._SHAPING)  # the demo's inputs are sources
+    assert kinds - {".typed", ".yaml", ".zst", ".gz"} == set(versions.SHAPING)  # the demo's inputs are sources
 
 
 SHAPES_NO_BYTES = {
     **dict.fromkeys(("numpy", "orjson", "xxhash"), "exact by definition: integers, JSON, XXH3"),
     **dict.fromkeys(("praw", "prawcore", "aiohappyeyeballs", "httptools", "protego", "yarl"), "of requests"),
     **dict.fromkeys(("msgspec", "apache-beam"), "of messages between processes"),
-    "numba": "of the same integers",
     "pyarrow": "named by every stage",
     "resiliparse": "named by the extractor's own version",
 }

@@ -24,7 +24,7 @@ from schemas import SettingsError
 from trainer.manifest import ShardError
 from trainer.model import Mask
 from trainer.samplers import Packed, Sampler, Shifted, drawn, longbiased, mix
-from trainer.shards import TokenDataset, TokenizerInfo, check_same_tokenizer, open_chain
+from trainer.shards import TokenDataset, TokenizerInfo, check_same_tokenizer, open_dataset
 
 _MIX_KEY = 0x4D4958  # so that the places of the corpora differ from those of longbiased's two kinds
 
@@ -155,7 +155,7 @@ def open_corpora(data: Sequence[str], **options: Any) -> Corpora:
 
     Raises:
       SettingsError: an entry is invalid, or only some have weights.
-      ShardError: as `open_chain`; the tokenizers differ; or a dataset is named twice.
+      ShardError: as `open_dataset`; the tokenizers differ; or a dataset is named twice.
     """
     if not data or not all(data):
         raise SettingsError("data: name a folder of token shards, WORKDIR/tokens")
@@ -163,7 +163,7 @@ def open_corpora(data: Sequence[str], **options: Any) -> Corpora:
     if len({weight is None for _, weight in entries}) > 1:
         folder = next(folder for folder, weight in entries if weight is None)
         raise SettingsError(f"data: {folder} has no weight, others have; write {folder}=WEIGHT, or give none a weight")
-    chains = [open_chain(folder, **options) for folder, _ in entries]
+    chains = [(open_dataset(folder, **options),) for folder, _ in entries]
     datasets = [dataset for chain in chains for dataset in chain]
     known: dict[str, TokenDataset] = {}
     for dataset in datasets:

@@ -1,7 +1,7 @@
 """What a run's ledger says of its token shards, read with json and pyarrow only.
 
-`RUN/tokens/` holds the shards, `RUN/ledger/tokens/` the manifest, the list of files and the tokenizer; to take the
-tokens elsewhere, copy both. `schemas.manifest` describes the formats.
+`RUN/tokens/` holds the shards, `RUN/ledger/manifest.json` describes them, and `RUN/ledger/tokens/` has the list of
+files and the tokenizer; to take the tokens elsewhere, copy `tokens/` and these. `schemas.manifest` has the formats.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import posixpath
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -45,64 +44,35 @@ class TokenFile:
 
 
 @dataclass(frozen=True)
-class Base:
-    """An earlier run that a run builds on, whose tokens it includes.
-
-    Attributes:
-      uri: the earlier run's folder: relative to the later one's, an absolute path, or a URI.
-      sha256: hex digest of its `manifest.json` of the tokens.
-    """
-
-    uri: str
-    sha256: str
-
-    def tokens(self, folder: str) -> str:
-        """The folder of its token shards, given the later run's token shards `folder`, a path or URI."""
-        run = folder.rstrip("/").rpartition("/")[0]
-        if "://" in self.uri or self.uri.startswith("/"):
-            found = self.uri.rstrip("/")
-        elif "://" in run:
-            scheme, _, path = run.partition("://")
-            found = f"{scheme}://{posixpath.normpath(f'{path}/{self.uri}')}"
-        else:
-            found = posixpath.normpath(f"{run or '.'}/{self.uri}")
-        return f"{found}/{TOKENS}"
-
-
-@dataclass(frozen=True)
 class TokenManifest:
     """What the trainer needs to know of a token dataset.
 
     Attributes:
-      sha256: hex digest of `manifest.json`.
       digest: SHA-256 over all files' paths and digests.
       tokenizer: the manifest's entry for the tokenizer.
       ids_checked: whether all ids are known to be within the vocabulary.
       files: the data files by split (`train`, `val`), ordered by path.
       assets: the other files, such as the tokenizer's.
-      bases: all earlier runs that its run builds on, the oldest first.
     """
 
-    sha256: str
     digest: str
     tokenizer: Any
     ids_checked: bool
     files: dict[str, list[TokenFile]]
     assets: list[TokenFile]
-    bases: tuple[Base, ...]
 
 
 def ledger_of(folder: str) -> str:
     """The folder of the ledger for the token shards in `folder`, a path or URI."""
-    parent, slash, name = folder.rstrip("/").rpartition("/")
-    return f"{parent}{slash}{LEDGER}/{name}"
+    parent, slash, _ = folder.rstrip("/").rpartition("/")
+    return f"{parent}{slash}{LEDGER}"
 
 
 def read_manifest(read: Callable[[str], bytes], where: str) -> TokenManifest:
     """The manifest in the ledger's folder `where`, whose files `read` reads.
 
-    Raises FileNotFoundError if there is no manifest, and ShardError for one that is damaged, of another version, or of
-    another dataset.
+    Raises FileNotFoundError if there is no manifest, and ShardError for one that is damaged, of another version, or
+    without tokens.
     """
     content = read(MANIFEST_NAME)
     name = f"{where}/{MANIFEST_NAME}"
@@ -111,17 +81,17 @@ def read_manifest(read: Callable[[str], bytes], where: str) -> TokenManifest:
         version = record["schema_version"]
         if version != SCHEMA_VERSION:
             raise ShardError(f"{name} has schema version {version}, this program reads {SCHEMA_VERSION}")
-        if record["dataset"] != "tokens":
-            raise ShardError(f"{name} describes the dataset '{record['dataset']}', not 'tokens'; --data names tokens/")
+        if TOKENS not in record["datasets"]:
+            raise ShardError(f"{name} has no finished tokens: run the tokenize stage first")
+        record = record["datasets"][TOKENS]
         listed = record["files"]
-        list_name = listed["path"].rpartition("/")[2]
+        list_name = listed["path"].partition("/")[2]
         table = read(list_name)
         if hashlib.sha256(table).hexdigest() != listed["sha256"]:
             raise ShardError(f"{where}/{list_name} was changed or damaged; copy it again")
         rows = pq.read_table(io.BytesIO(table), columns=["path", "kind", "rows", "bytes", "sha256"]).to_pylist()
         digest, tokenizer = record["digest"], record["properties"].get("tokenizer")
         ids_checked = record["properties"].get("ids_checked") is True
-        bases = tuple(Base(str(base["uri"]), str(base["sha256"])) for base in record["properties"].get("bases", ()))
     except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
         if isinstance(error, ShardError):
             raise
@@ -136,6 +106,5 @@ def read_manifest(read: Callable[[str], bytes], where: str) -> TokenManifest:
             file = TokenFile(below, row["rows"], row["bytes"], row["sha256"])
             files.setdefault(below.split("/")[0], []).append(file)
         elif row["kind"] == "asset":
-            assets.append(TokenFile(row["path"].rpartition("/")[2], 0, row["bytes"], row["sha256"]))
-    sha256 = hashlib.sha256(content).hexdigest()
-    return TokenManifest(sha256, digest, tokenizer, ids_checked, files, assets, bases)
+            assets.append(TokenFile(row["path"].partition("/")[2], 0, row["bytes"], row["sha256"]))
+    return TokenManifest(digest, tokenizer, ids_checked, files, assets)

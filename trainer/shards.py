@@ -6,14 +6,13 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from schemas import DATASETS
 from trainer import remote
-from trainer.manifest import MANIFEST_NAME, ShardError, TokenFile, TokenManifest, ledger_of, read_manifest
+from trainer.manifest import MANIFEST_NAME, TOKENS, ShardError, TokenFile, TokenManifest, ledger_of, read_manifest
 
 
 @dataclass(frozen=True)
@@ -69,32 +68,6 @@ class TokenDataset:
         return self.opened[split]
 
 
-def open_chain(folder: str | Path, **options: Any) -> tuple[TokenDataset, ...]:
-    """The token shards in `folder` and in each run that its run builds on, the oldest first.
-
-    Args:
-      folder, options: of `open_dataset`.
-
-    Raises:
-      ShardError: as `open_dataset`; or an earlier run has changed since, or has another tokenizer.
-    """
-    last = open_dataset(folder, **options)
-    chain = []
-    for base in last.manifest.bases:
-        where = base.tokens(str(last.folder))
-        try:
-            dataset = open_dataset(where, **options)
-        except ShardError as error:
-            raise ShardError(f"{last.folder} builds on {base.uri}, whose tokens cannot be read: {error}") from error
-        if dataset.manifest.sha256 != base.sha256:
-            raise ShardError(
-                f"{where} has changed since {last.folder} was made from it: its manifest is "
-                f"{dataset.manifest.sha256[:12]}…, was {base.sha256[:12]}…; run the later run again, which accepts it"
-            )
-        chain.append(dataset)
-    return (*chain, last)
-
-
 def check_same_tokenizer(dataset: TokenDataset, other: TokenDataset) -> None:
     """Raises ShardError naming both datasets unless they have the same tokenizer."""
     ours, theirs = dataset.tokenizer, other.tokenizer
@@ -113,7 +86,7 @@ def open_dataset(
     cache: str | Path | None = None,
     cache_gb: float = remote.DEFAULT_CACHE_GB,
 ) -> TokenDataset:
-    """The token shards in `folder` itself, without those of the runs that its run builds on.
+    """The token shards in `folder`.
 
     Every file's existence and length are checked, and with `verify` its SHA-256, so that a damaged dataset fails
     before training and not in the middle of it.
@@ -132,13 +105,15 @@ def open_dataset(
     place = remote.Folder(str(folder), kept)
     ledger = remote.Folder(ledger_of(str(place)), kept)
     try:
+        if str(place).rpartition("/")[2] != TOKENS:
+            raise FileNotFoundError
         manifest = read_manifest(ledger.read, str(ledger))
         sizes = place.sizes(file for files in manifest.files.values() for file in files)
     except FileNotFoundError:
         below = f"{place}/tokens"
         there = remote.Folder(ledger_of(below), kept).has(MANIFEST_NAME)
         hint = f"did you mean {below}?" if there else "run the tokenize stage first, or copy that folder too"
-        raise ShardError(f"no token shards in {place}: {ledger} has no {MANIFEST_NAME}; {hint}") from None
+        raise ShardError(f"no token shards in {place}, as {ledger}/{MANIFEST_NAME} does not name it; {hint}") from None
     except OSError as error:
         if not place.remote:
             raise
@@ -248,7 +223,7 @@ def _tokenizer_of(manifest: TokenManifest, where: str) -> tuple[TokenizerInfo, T
         raise ShardError(
             f"{where} names no tokenizer this program knows: found {entry!r}, expected {', '.join(wanted)}"
         )
-    name = entry["file"].rpartition("/")[2]
+    name = entry["file"].partition("/")[2]  # without `ledger/`
     asset = next((file for file in manifest.assets if file.path == name), None)
     if asset is None or asset.sha256 != entry["sha256"]:
         found = "not among its files" if asset is None else f"of SHA-256 {asset.sha256[:12]}…"

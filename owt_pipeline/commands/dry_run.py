@@ -1,4 +1,4 @@
-"""`owt run --dry_run`: what would run, and why, on how many rows where that is known. Nothing is written."""
+"""`owt run --dry_run`: what would run, and why. Nothing is written."""
 
 from __future__ import annotations
 
@@ -7,92 +7,60 @@ from dataclasses import dataclass
 from typing import Any
 
 from owt_pipeline.command_line import aligned
-from owt_pipeline.engine.phases import check_replaceable
-from owt_pipeline.engine.stage import Runtime, Stage, make_plan, with_shards
-from owt_pipeline.ledger.dataset import DatasetReader
-from owt_pipeline.ledger.plan import INTERRUPTED, Output, Plan, finished_parts, look_at, usable_manifest
-from owt_pipeline.storage.folder import Storage
-from schemas import Reason
-from schemas.manifest import Manifest
-from schemas.reasons import TEMPORARY
-
-FINISHED = "finished"
+from owt_pipeline.engine.generations import begin
+from owt_pipeline.engine.plan import StagePlan, look
+from owt_pipeline.engine.runner import without_imported
+from owt_pipeline.engine.stage import Runtime, Stage
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Step:
     """What would happen to one stage.
 
     Attributes:
       stage: its name.
-      what: `finished`, `runs`, `continues`, or `may run`: its input is made anew and may come out the same.
+      verdict: `finished`, `runs`, or `continues` after an interruption.
+      shards: how many of its shards would be made.
+      of: how many it has.
+      rows: rows that enter these shards; None if they are made from shards that are yet to be made.
       why: what differs, if it runs.
-      rows: rows that enter; None if the input is not made yet.
     """
 
     stage: str
-    what: str
+    verdict: str
+    shards: int
+    of: int
+    rows: int | None
     why: str = ""
+
+
+def steps(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Step]:
+    """What would happen to each stage, in order; raises UserError where `owt run` would, before it writes anything."""
+    root, _ = begin(stages, runtime, write=False)
+    stages = without_imported(stages, runtime.workdir, root)
+    plans = look(stages, runtime.workdir, root)
+    return [_step(plan, plans[:number]) for number, plan in enumerate(plans)]
+
+
+def _step(plan: StagePlan, before: Sequence[StagePlan]) -> Step:
+    if plan.finished:
+        return Step(plan.stage.name, "finished", 0, len(plan.keys), 0)
+    inputs = [other for other in before if other.stage.output in plan.stage.inputs]
+    why = plan.why or next((f"{other.stage.output}/ changes" for other in inputs if other.make), "")
     rows: int | None = None
+    if len(inputs) == 1 and plan.stage.reads == "shard":
+        known = [inputs[0].rows[shard] for shard in plan.make]
+        if all(row is not None and row.shard not in inputs[0].make for row in known):
+            rows = sum(file.rows for row in known if row for file in row.files if file.kind == "data")
+    verdict = "continues" if "continuing" in plan.why else "runs"
+    return Step(plan.stage.name, verdict, len(plan.make), len(plan.keys), rows, why)
 
 
-def verdicts(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Verdict]:
-    """What would happen to each stage, in order.
-
-    Raises UserError if a source cannot be read, or pages of the web are lost.
-    """
-    made: dict[str, Manifest | None] = {}  # the datasets that the stages read; None for one that is made anew
-    imported = usable_manifest(runtime.workdir, "documents")
-    if imported is not None and imported.stage == "import":
-        made["documents"] = imported
-        stages = [planned for planned in stages if planned[0].name not in ("collect", "fetch", "extract")]
-    found = []
-    for stage, options in stages:
-        verdict, made[stage.output] = _verdict(stage, options, runtime, made)
-        found.append(verdict)
-    return found
-
-
-def table(found: Sequence[Verdict]) -> str:
-    """The verdicts as a table."""
-    rows = [("stage", "", "rows in", "why")]
-    rows += [(each.stage, each.what, "" if each.rows is None else f"{each.rows:,}", each.why) for each in found]
-    lines = aligned(rows, left=(0, 1, 3))
-    return "\n".join([*lines, "nothing to do"] if all(each.what == FINISHED for each in found) else lines)
-
-
-def _verdict(
-    stage: Stage, options: Any, runtime: Runtime, made: dict[str, Manifest | None]
-) -> tuple[Verdict, Manifest | None]:
-    output = look_at(runtime.workdir, stage.output, remember=False)
-    reads = {name: made[name] for name in (*stage.inputs, *stage.optional_inputs) if name in made}
-    anew = [f"{name}/" for name, manifest in reads.items() if manifest is None]
-    if anew:
-        stage.sources(options)  # raises for a source that cannot be read
-        what = "may run" if output.manifest is not None else "runs"
-        return Verdict(stage.name, what, f"{', '.join(anew)} made anew"), None
-    readers = {name: DatasetReader(runtime.workdir, manifest) for name, manifest in reads.items() if manifest}
-    rows = readers[stage.inputs[0]].rows() if stage.inputs else None
-    plan = make_plan(stage, options, readers, runtime.workdir)
-    if output.manifest is not None and output.is_finished(plan):
-        if stage.name == "fetch" and options.retry_failed and (failed := _temporary_failures(output.manifest)):
-            return Verdict(stage.name, "runs", f"--retry_failed: {failed:,} URLs are asked for again", failed), None
-        return Verdict(stage.name, FINISHED), output.manifest
-    check_replaceable(stage, options, plan, output)
-    plan = with_shards(plan, stage, options, readers, runtime.workdir)
-    return Verdict(stage.name, *_why(stage, plan, output, runtime.workdir), rows), None
-
-
-def _why(stage: Stage, plan: Plan, output: Output, workdir: Storage) -> tuple[str, str]:
-    """(what would happen, why) to a stage whose inputs are finished."""
-    finished = finished_parts(workdir, stage.output, plan, output, stage.lists)
-    kept, why = finished.kept, finished.why
-    if not why:
-        return "runs", "not made yet"
-    if why == INTERRUPTED:
-        return "continues", f"{len(kept)} of {plan.num_shards} shards are finished"
-    return "runs", f"{why}; {plan.num_shards - len(kept)} of {plan.num_shards} shards" if kept else why
-
-
-def _temporary_failures(manifest: Manifest) -> int:
-    return sum(count for reason, count in manifest.counts.rejected.items() if Reason.of(reason) in TEMPORARY)
+def table(found: Sequence[Step]) -> str:
+    """The steps as text."""
+    cells = [("stage", "", "shards", "rows", "why")]
+    for step in found:
+        shards = f"{step.shards} of {step.of}" if step.shards else str(step.of)
+        rows = "?" if step.rows is None else f"{step.rows:,}" if step.rows else ""
+        cells.append((step.stage, step.verdict, shards, rows, step.why))
+    return "\n".join(aligned(cells, left=(0, 1, 4)))

@@ -7,24 +7,27 @@ import logging
 import os
 import re
 import sys
+import uuid
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
 from owt_pipeline.command_line import Command, CommandParser, add_output_flags, at_least, configure_output
-from owt_pipeline.commands.history import keeper_of, readers_of
-from owt_pipeline.commands.run import REMADE, recorded_stages, run_stages
+from owt_pipeline.commands.history import readers_of
+from owt_pipeline.commands.run import REMADE, recorded_stages
+from owt_pipeline.engine.runner import run_stages
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.takedowns import Takedown, Takedowns, read_takedowns, write_takedowns
 from owt_pipeline.formats.urls import BadURL, canonicalize, url_id
-from owt_pipeline.ledger.bases import begin_revision, dependents_of
-from owt_pipeline.ledger.dataset import DatasetReader, read_manifest
+from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.ledger.root import change_root, read_root
 from owt_pipeline.storage.folder import Storage
-from owt_pipeline.storage.lease import hold
+from owt_pipeline.storage.lock import hold
 
 logger = logging.getLogger("owt")
 
@@ -34,21 +37,21 @@ _WITH_TEXT = ("pages", "documents", "clean")
 
 
 def _flags(parser: CommandParser) -> None:
-    """Remove documents from corpus/ and tokens/ (a takedown). They are added to the run's list,
-    forgotten.jsonl, and stay out whichever stages run again. Only their shards are rewritten; the report is
+    """Remove documents from corpus/ and tokens/ (a takedown). They are added to the run's list
+    of takedowns, and stay out whichever stages run again. Only their shards are rewritten; the report is
     made again. Duplicates of a removed document are removed too, and so is the document that was kept in
     place of one named by its URL or id, since their text is the same. If the command is killed, run it or
-    owt run again. The command lists the runs that build on this one: run owt run again for each,
-    so that it uses the new revision.
+    owt run again.
 
-    pages/, documents/ and clean/ still have the text, since the corpus is made from them.
+    pages/, warc/, documents/ and clean/ still have the text, since the corpus is made from them. Delete them once
+    the corpus is final (rm -r RUN/warc RUN/pages RUN/documents RUN/clean): nothing needs them until something
+    is made from them.
 
     example:
       owt forget takedown.txt --workdir runs/2013 --reason 'request of 2026-11-20'
 
     takedown.txt has one URL, id or domain (example.org, with all hosts below it) per line; # begins a comment.
-    Entries that are not in the corpus are added too, and stay out. To bring a document back, remove its
-    line from forgotten.jsonl and run owt run again.
+    Entries that are not in the corpus are added too, and stay out.
     """
     parser.add_argument("urls", metavar="URLS.txt", help="URLs, ids and domains, one per line; - reads them from stdin")
     parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run")
@@ -66,15 +69,16 @@ def _forget(arguments: argparse.Namespace) -> int:
     configure_output(arguments)
     workdir, workers = Storage(arguments.workdir), arguments.workers
     readers = readers_of(workdir)
-    with hold(workdir):
-        before = read_takedowns(workdir)
+    run = uuid.uuid4().hex
+    with hold(workdir, run):
+        before = read_takedowns(workdir, read_root(workdir)[0])
         request = parse_request(_lines(arguments.urls), arguments.urls, arguments.reason)
         if not request.ids and not request.domains:
             raise UserError(f"{arguments.urls} names no URL, id or domain: nothing to forget")
         resolved = resolve(request, readers)
         if not arguments.dry_run and (after := before | resolved.takedowns) != before:
-            begin_revision(workdir, f"owt forget: {arguments.reason}")
-            write_takedowns(workdir, after)
+            path = write_takedowns(workdir, after)
+            change_root(workdir, lambda root: msgspec.structs.replace(root, takedowns=path), run)
     if resolved.unknown:
         logger.warning(
             "%d entries of the list name no document of %s: %s", len(resolved.unknown), workdir, _some(resolved.unknown)
@@ -90,19 +94,12 @@ def _forget(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         return 0
     # A missing tokenizer must not keep documents in corpus/.
-    for result in run_stages(recorded_stages(REMADE, workdir), Runtime(workdir, workers), check_later=False):
+    for result in run_stages(recorded_stages(REMADE, workdir), Runtime(workdir, workers)):
         finished = "" if result.seconds is not None else " (finished)"
         say(f"{result.stage.output}/: {result.manifest.counts.left:,} documents{finished}")
-    holding = [f"{name}/" for name in _WITH_TEXT if read_manifest(workdir, name) is not None]
+    holding = [f"{name}/" for name in _WITH_TEXT if name in readers and not readers[name].gone]
     if holding:
         say(f"{', '.join(holding)} still hold what was collected: see owt forget --help")
-    if dependents := dependents_of(workdir):
-        say(
-            f"{len(dependents)} runs build on this one: run `owt run` again for each, in this order; it runs export "
-            "and tokenize again"
-        )
-        for dependent in dependents:
-            say(f"  {dependent}")
     return 0
 
 
@@ -206,23 +203,20 @@ def _copies(readers: Mapping[str, DatasetReader], named: Mapping[int, str | None
     if "duplicates" not in readers or not named:
         return _Copies({}, [])
     decisions = readers["duplicates"]
-    kept, stay = {key: key for key in named}, dict[int, int]()
+    kept, stay = {key: key for key in named}, set[int]()
     for row in _decisions(decisions, "url_id", named):
         key = row["kept_url_id"]
         if key in named:
             continue
-        if row["kept_shard"] >= decisions.num_shards or row["url_id"] not in ids:
-            stay.setdefault(key, row["kept_shard"])
         if row["url_id"] in ids:
             kept[key] = min(row["url_id"], kept.get(key, row["url_id"]))
-    found = {key: of for key, of in kept.items() if key not in named and stay.get(key, 0) < decisions.num_shards}
+        else:
+            stay.add(key)
+    found = dict(kept)
     found |= {row["url_id"]: kept[row["kept_url_id"]] for row in _decisions(decisions, "kept_url_id", kept)}
-    staying = []
-    for key, shard in sorted(stay.items()):
-        keeper = decisions if shard < decisions.num_shards else keeper_of(readers, shard)[0]
-        if key not in found and (keeper is None or key not in read_takedowns(keeper.workdir).ids):
-            staying.append(f"{key} of {keeper.workdir if keeper else 'another run'}")
-    return _Copies({key: of for key, of in found.items() if key not in named}, staying)
+    return _Copies(
+        {key: of for key, of in found.items() if key not in named}, [str(key) for key in sorted(stay - found.keys())]
+    )
 
 
 def _decisions(decisions: DatasetReader, column: str, ids: Iterable[int]) -> Iterator[dict[str, Any]]:
@@ -234,7 +228,7 @@ def _decisions(decisions: DatasetReader, column: str, ids: Iterable[int]) -> Ite
 
 def _documents(readers: Mapping[str, DatasetReader], wanted: Takedowns) -> dict[int, str | None]:
     """The documents of clean/ that are on a list, with their URLs; corpus/ and its rejects have them too."""
-    if "clean" in readers:
+    if "clean" in readers and not readers["clean"].gone:
         return _held(readers, "clean", wanted)
     return _held(readers, "corpus", wanted) | _held(readers, "corpus", wanted, "rejects")
 

@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from owt_pipeline.errors import NotFound
-from owt_pipeline.formats.urls import BadURL, canonicalize, unescaped, url_id
-from owt_pipeline.ledger.bases import open_chain, resolve_uri
-from owt_pipeline.ledger.dataset import DatasetReader, read_manifest, reading, require_run
-from owt_pipeline.stages.collect.spread import home_bucket
+from owt_pipeline.formats.urls import BadURL, canonicalize, home_of, unescaped, url_id
+from owt_pipeline.ledger.commit import lost_files
+from owt_pipeline.ledger.dataset import DatasetReader, reading
+from owt_pipeline.ledger.root import require_run
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, Reason
 from schemas.manifest import ShardFile
@@ -57,16 +57,16 @@ def asked_for(text: str) -> Asked:
 
 
 def readers_of(workdir: Storage) -> dict[str, DatasetReader]:
-    """A reader for each finished dataset, in the order of the stages.
+    """A reader for each finished dataset, in the order of the stages; of those whose files are gone, for the rejects.
 
     Raises NotFound if the folder is not a run, or has no finished dataset.
     """
-    require_run(workdir)
-    found = {name: read_manifest(workdir, name) for name in DATASETS}
-    readers = {name: DatasetReader(workdir, manifest) for name, manifest in found.items() if manifest}
+    root = require_run(workdir)
+    readers = {name: DatasetReader(workdir, root.datasets[name]) for name in DATASETS if name in root.datasets}
     if not readers:
-        raise NotFound(f"no stage of {workdir} has finished yet; owt ls --workdir {workdir} shows how far it is")
-    return readers
+        raise NotFound(f"no stage of {workdir} has finished yet; owt ls {workdir} shows how far it is")
+    gone = {name: bool(lost_files(workdir, reader.files("data"))) for name, reader in readers.items()}
+    return {name: DatasetReader(workdir, reader.manifest, gone[name]) for name, reader in readers.items()}
 
 
 def history(readers: Mapping[str, DatasetReader], asked: Asked) -> dict[str, Any] | None:
@@ -97,28 +97,16 @@ def history(readers: Mapping[str, DatasetReader], asked: Asked) -> dict[str, Any
     return {**about, "verdict": verdict, "stages": entries}
 
 
-def in_bases(workdir: Storage, text: str) -> list[dict[str, Any]]:
-    """What happened to a URL, in any spelling, in the runs that this one builds on: the newest first.
-
-    Each has what `history` gives, and `run`, its folder. Raises UserError as `open_chain`.
-    """
-    found = []
-    for base in reversed(open_chain(workdir)):
-        was = history(readers_of(base.workdir), asked_for(text))
-        if was is not None:
-            found.append({"run": base.workdir.uri, **was})
-    return found
-
-
 def _shards(asked: Asked, reader: DatasetReader) -> list[int]:
-    """All shards, the URL's home shard first: it has a host's rows, unless the host is very large."""
-    if reader.manifest.stage == "import":
-        home = asked.url_id % reader.num_shards
-    elif asked.host is not None:
-        home = home_bucket(asked.host, reader.num_shards)
-    else:
-        home = 0
-    return [(home + step) % reader.num_shards for step in range(reader.num_shards)]
+    """All shards, those of the URL's host first: one of each generation."""
+    root = require_run(reader.workdir)
+    homes = []
+    for generation in root.generations:
+        bucket = asked.url_id % generation.shards
+        if generation.stage != "import":
+            bucket = home_of(asked.host) % generation.shards if asked.host is not None else 0
+        homes.append(generation.first + bucket)
+    return [*homes, *(shard for shard in range(reader.num_shards) if shard not in homes)]
 
 
 def _entries(
@@ -169,31 +157,12 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _decision(readers: Mapping[str, DatasetReader], row: dict[str, Any]) -> dict[str, Any]:
-    """A dedupe decision with the kept document's URL."""
+    """A dedupe decision, with the URL of the kept document."""
     shown = {key: value for key, value in row.items() if key != "url_id"}
-    keeper, kept_shard = keeper_of(readers, row["kept_shard"])
-    if keeper is not None and (kept := find_id(keeper, row["kept_url_id"], [kept_shard])):
+    kept = find_id(readers["clean"], row["kept_url_id"], [row["kept_shard"]]) if "clean" in readers else []
+    if kept:
         shown["kept_url"] = kept[0].row["url"]
     return shown
-
-
-def keeper_of(readers: Mapping[str, DatasetReader], shard: int) -> tuple[DatasetReader | None, int]:
-    """Where the documents of a `kept_shard` are, and which shard that is there: corpora compared with come last."""
-    decisions = readers["duplicates"]
-    if shard < decisions.num_shards:
-        return readers.get("clean"), shard
-    shard -= decisions.num_shards
-    compared = decisions.manifest.properties
-    others = [(resolve_uri(decisions.workdir, base["uri"]), base["shards"]) for base in compared.get("bases", [])]
-    against = zip(compared.get("against", []), compared.get("against_shards", []), strict=False)
-    others += [(resolve_uri(decisions.workdir, uri), shards) for uri, shards in against]
-    for place, shards in others:
-        if shard < shards:
-            other = Storage(place)
-            manifest = read_manifest(other, "clean")
-            return (DatasetReader(other, manifest) if manifest else None), shard
-        shard -= shards
-    return None, shard
 
 
 def cut(text: str, length: int = 160) -> str:

@@ -1,4 +1,4 @@
-"""`owt ls`: list the datasets of a run."""
+"""`owt ls`: the datasets of a run."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
-from owt_pipeline.command_line import Command, CommandParser, aligned, duration, size
-from owt_pipeline.engine.phases import read_log
-from owt_pipeline.errors import UserError
-from owt_pipeline.ledger.bases import folders_of_chain, out_of_date
-from owt_pipeline.ledger.commit import Listing
-from owt_pipeline.ledger.dataset import DatasetReader, read_manifest, require_run
+from owt_pipeline.command_line import Command, CommandParser, aligned
+from owt_pipeline.engine.publish import read_log
+from owt_pipeline.ledger.commit import lost_files
+from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.ledger.root import require_run
 from owt_pipeline.storage.folder import Storage
-from owt_pipeline.storage.lease import running
+from owt_pipeline.storage.lock import running
 from schemas import DATASETS
+from schemas.manifest import Root, ledger_of
 
 
 @dataclass(frozen=True)
@@ -26,57 +25,61 @@ class Row:
     """One stage of a run.
 
     Attributes:
-      stage: its name; `import` where text was imported.
-      dataset: the folder that it writes.
-      state: `finished`, `interrupted`, `running` or `-` for one that has not started.
-      rows: rows that left it, None before it is finished.
+      stage: its name; `import` if text was imported.
+      dataset: the dataset that it writes.
+      state: `finished`, `interrupted`, `running`, or `-` for one that has not started.
+      rows: rows that left it; None before it is finished, and for report.
       rejected: rows that it rejected.
-      bytes: of all its files.
-      shards: shards of the dataset; of unfinished work, the finished ones.
-      finished: the moment it was published, ISO 8601 in UTC; empty if the log has no entry.
-      seconds: duration of its last run.
-      foreign: files in its folders that no stage wrote.
+      bytes: bytes of the dataset's files.
+      shards: number of its shards, or of those that are finished so far.
+      gone: number of its files that are no longer there.
+      finished: when it was finished, in ISO 8601; empty if unknown.
+      seconds: seconds that it took.
     """
 
     stage: str
     dataset: str
     state: str
     rows: int | None = None
-    rejected: int = 0
+    rejected: int | None = None
     bytes: int = 0
     shards: int = 0
+    gone: int = 0
     finished: str = ""
     seconds: float | None = None
-    foreign: Sequence[str] = ()
 
 
-def rows_of(workdir: Storage) -> Iterator[Row]:
-    """One row per dataset, in the order of the stages; raises ManifestError for a damaged manifest."""
-    log = {(entry["stage"], entry["fingerprint"]): entry for entry in read_log(workdir) if "stage" in entry}
-    held = running(workdir) is not None
-    for name in (*DATASETS, "report"):
-        manifest = read_manifest(workdir, name)
-        stage = manifest.stage if manifest is not None else DATASETS[name].stage if name in DATASETS else name
-        listing = Listing(workdir, name, remember=False)
-        work = listing.unfinished_plans()
-        shards = sum("/.work/" in path and "/shards/" in path for path in listing.entries)
-        state = "running" if held else "interrupted"
+def rows_of(workdir: Storage, root: Root) -> Iterator[Row]:
+    """The stages of a run, in order."""
+    at_work = running(workdir) is not None
+    log = {(entry["stage"], entry.get("digest")): entry for entry in read_log(workdir) if "stage" in entry}
+    datasets = [(name, dataset.stage) for name, dataset in DATASETS.items()] + [("report", "report")]
+    if root.generations and root.generations[0].stage == "import":
+        datasets = [
+            ("documents", "import"),
+            *(each for each in datasets if each[0] not in ("urls", "pages", "documents")),
+        ]
+    for name, stage in datasets:
+        manifest = root.datasets.get(name)
+        begun = [entry.name for entry in (workdir / ledger_of(stage)).walk() if not entry.name.startswith("files-")]
+        records = sum("records/" in each and "/records/" not in each for each in begun)
         if manifest is None:
-            yield Row(stage, name, state if work else "-", shards=shards, foreign=listing.foreign(()))
+            state = ("running" if at_work else "interrupted") if begun else "-"
+            yield Row(stage, name, state, shards=records)
             continue
         files = DatasetReader(workdir, manifest).table_of_files.files
-        entry = log.get((stage, manifest.fingerprint), {})
+        entry = log.get((stage, manifest.digest), {})
         yield Row(
             stage,
             name,
-            state if work else "finished",
+            "finished",
             manifest.counts.left if name in DATASETS else None,
             sum(manifest.counts.rejected.values()),
             manifest.total_bytes,
             manifest.num_shards,
+            len(lost_files(workdir, files)),
             _moment(entry["started"] + entry["seconds"]) if entry else "",
             entry.get("seconds"),
-            listing.foreign({file.path for file in files}),
         )
 
 
@@ -86,78 +89,69 @@ def table(rows: Sequence[Row]) -> str:
     for row in rows:
         counts = ("", "") if row.rows is None else (f"{row.rows:,}", f"{row.rejected:,}")
         note = _local(row.finished)
-        if row.state in ("running", "interrupted") and row.shards and row.rows is None:
+        if row.state in ("running", "interrupted") and row.shards:
             note = f"{row.shards} shard(s) so far"
         elif row.seconds is not None and note:
             note += f", {duration(row.seconds)}"
+        if row.gone:
+            note += f"{', ' if note else ''}{row.gone} files are gone"
         cells.append((row.stage, f"{row.dataset}/", row.state, *counts, size(row.bytes) if row.bytes else "", note))
     return "\n".join(aligned(cells, left=(0, 1, 2, 6)))
 
 
-def months_of(workdir: Storage) -> list[dict[str, Any]]:
-    """The runs of a chain, the oldest first: each one's folder, state, URLs, documents, tokens and bytes."""
-    months = []
-    for run in [*folders_of_chain(workdir), workdir]:
-        found = {row.dataset: row for row in rows_of(run)}
-        states = {row.state for row in found.values()}
-        unfinished = [name for name in ("running", "interrupted") if name in states]
-        made = "finished" if found["corpus"].state != "-" else "no corpus/ yet"
-        state: str = "missing" if states == {"-"} else unfinished[0] if unfinished else made
-        if state == "finished":
-            try:
-                stale = out_of_date(run)
-            except UserError as error:
-                state = str(error)
-            else:
-                state = f"{', '.join(f'{name}/' for name in stale)} out of date" if stale else state
-        counts = {what: found[name].rows for what, name in (("urls", "urls"), ("documents", "corpus"))}
-        tokens = read_manifest(run, "tokens")
-        total = sum(tokens.stats.get(f"tokens_{split}", 0) for split in ("train", "val")) if tokens else None
-        size_of = sum(row.bytes for row in found.values())
-        months.append({"run": run.uri, "state": state, **counts, "tokens": total, "bytes": size_of})
-    return months
+def generations(root: Root) -> str:
+    """The run's generations as text; empty for a single one."""
+    if len(root.generations) < 2:
+        return ""
+    cells = [("generation", "shards", "sources")]
+    for number, each in enumerate(root.generations):
+        names = [str(source["name"]) for source in each.sources]
+        more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+        cells.append((str(number), f"{each.first}-{each.first + each.shards - 1}", ", ".join(names[:4]) + more))
+    return "\n\n" + "\n".join(aligned(cells, left=(0, 1, 2)))
 
 
-def chain_table(months: Sequence[dict[str, Any]]) -> str:
-    cells = [("run", "urls", "documents", "tokens", "bytes", "state")]
-    for month in months:
-        counts = ["–" if month[name] is None else f"{month[name]:,}" for name in ("urls", "documents", "tokens")]
-        cells.append((month["run"], *counts, size(month["bytes"]), month["state"]))
-    return "\n".join(aligned(cells, left=(0, 5)))
-
-
-def _flags(parser: CommandParser) -> None:
+def _ls_flags(parser: CommandParser) -> None:
     """List the stages of a run: what each has written, how much, and when it finished.
 
     examples:
       owt ls runs/2013
       owt ls gs://bucket/run --json | jq '.[].rows'
     """
-    parser.add_argument("workdir", metavar="DIR", help="folder of the run: a local path, gs://, s3:// or az://")
-    parser.add_argument("--chain", action="store_true", help="list the runs that this one builds on, one per line")
-    parser.add_argument("--json", action="store_true", help="print JSON: a list of objects, one per stage or run")
+    parser.add_argument("workdir", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://")
+    parser.add_argument("--json", action="store_true", help="print JSON: a list of objects, one per stage")
 
 
 def _list(arguments: argparse.Namespace) -> int:
     workdir = Storage(arguments.workdir)
-    require_run(workdir)
-    if arguments.chain:
-        months = months_of(workdir)
-        print(json.dumps(months, indent=1) if arguments.json else chain_table(months))
-        return 0
-    rows = list(rows_of(workdir))
+    root = require_run(workdir)
+    rows = list(rows_of(workdir, root))
     if arguments.json:
         json.dump([asdict(row) for row in rows], sys.stdout, indent=1)
         print()
         return 0
-    print(table(rows))
-    if foreign := [workdir.path(path) for row in rows for path in row.foreign]:
-        print(f"\nnot written by any stage: {', '.join(foreign)}")
-    if bases := folders_of_chain(workdir):
-        print(f"\nbuilds on {', '.join(map(str, bases))}")
-    if lease := running(workdir):
-        print(f"\nin use by {lease}")
+    print(table(rows) + generations(root))
+    if holder := running(workdir):
+        print(f"\nin use by {holder}")
     return 0
+
+
+def duration(seconds: float) -> str:
+    """`seconds` for a person: `40 s`, `12 min`, `3.5 h`, `4.2 days`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"
+
+
+def size(count: float) -> str:
+    """Bytes for a person, in powers of 1,000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if count >= 10 or unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
 
 
 def _moment(seconds: float) -> str:
@@ -169,4 +163,4 @@ def _local(moment: str) -> str:
     return datetime.datetime.fromisoformat(moment).astimezone().strftime("%Y-%m-%d %H:%M") if moment else ""
 
 
-main = Command("owt ls", _flags, _list)
+main = Command("owt ls", _ls_flags, _list)

@@ -14,12 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from owt_pipeline.command_line import Command, CommandParser
+from owt_pipeline.commands.run import lacks_takedowns
 from owt_pipeline.errors import UsageError, UserError
-from owt_pipeline.ledger.bases import has_new_takedowns, out_of_date
-from owt_pipeline.ledger.dataset import DatasetReader, read_manifest
+from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.ledger.root import require_run
 from owt_pipeline.stages.export.card import rendered
 from owt_pipeline.storage.folder import Storage
-from owt_pipeline.storage.lease import mention_running
+from owt_pipeline.storage.lock import mention_running
 from schemas import DATASETS
 from schemas.datasets import is_validation
 from schemas.manifest import Manifest, ShardFile
@@ -68,10 +69,10 @@ def _publish(arguments: argparse.Namespace) -> int:
     workdir = Storage(arguments.workdir)
     mention_running(workdir)
     corpus, tokens = DatasetReader.open(workdir, "corpus"), DatasetReader.open(workdir, "tokens")
-    if has_new_takedowns(workdir, corpus.manifest) or "corpus" in out_of_date(workdir):
+    if lacks_takedowns(workdir):
         raise UserError(
-            f"{workdir}/corpus was made before the list of takedowns changed, here or in a base: run `owt run` with "
-            "the same settings, then publish"
+            f"{workdir}/corpus was made before the list of takedowns changed: run `owt run` with the same settings, "
+            "then publish"
         )
     fraction = float(tokens.manifest.options["val_fraction"])
     configs = ("urls",) if arguments.urls_only else ("corpus", "urls")
@@ -157,8 +158,8 @@ def _write(corpus: DatasetReader, upload: Upload, fraction: float, folder: Path)
 
 def dataset_card(workdir: Storage, name: str, configs: Sequence[str], *, license: str, contact: str) -> str:
     """README.md of the dataset: what is in it, how it was made, what was rejected, how to have a page removed."""
-    found = ((dataset, read_manifest(workdir, dataset)) for dataset in DATASETS)
-    manifests: dict[str, Manifest] = {dataset: manifest for dataset, manifest in found if manifest is not None}
+    datasets = require_run(workdir).datasets
+    manifests: dict[str, Manifest] = {name: datasets[name] for name in DATASETS if name in datasets}
     schema = DATASETS["corpus"].schema
     return rendered(
         "published.md",

@@ -10,22 +10,18 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from owt_pipeline import config
 from owt_pipeline.command_line import CommandParser, aligned, configure_output, reporting_errors
-from owt_pipeline.engine import runner, submission
-from owt_pipeline.engine.phases import RUN_LOG, Result, read_log
-from owt_pipeline.engine.runner import check_beam_flags, check_dependents, without_imported
+from owt_pipeline.engine.plan import look
+from owt_pipeline.engine.publish import RUN_LOG
+from owt_pipeline.engine.runner import Result, check_beam_flags, run_stages
 from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.errors import UsageError, UserError
-from owt_pipeline.ledger.bases import BASES, FORGOTTEN, end_revision, folders_of_chain, pin
-from owt_pipeline.ledger.dataset import require_run
-from owt_pipeline.ledger.plan import recorded_plan
+from owt_pipeline.ledger.root import read_manifest, require_run
 from owt_pipeline.stages import ORDER, load
 from owt_pipeline.storage.folder import Storage
-from owt_pipeline.storage.lease import hold
 from schemas import SettingsError
 from schemas.datasets import LEDGER
 from schemas.settings import add_flags, flags_given, from_table
@@ -83,26 +79,21 @@ def _run(argv: Sequence[str] | None) -> int:
     check_flags(parser, rest)
     tables = config.read_config(path)
     runtime = runtime_of(arguments, rest, tables)
-    if arguments.chain:
-        require_run(runtime.workdir)
-        return _run_chain(runtime, arguments.take_over)
     chosen = stages[: ORDER.index(arguments.until) + 1]
     # Of all stages: a mistake in any is reported before the first runs.
     options = [_options(stage, arguments, path, tables, shared) for stage in stages]
     planned = list(zip(chosen, options, strict=False))
-    bases = config.bases_of(tables, arguments.base)
-    check_folder(runtime.workdir, arguments.adopt)
+    check_folder(runtime.workdir)
     if arguments.dry_run:
         from owt_pipeline.commands import dry_run
 
-        pin(runtime.workdir, bases, planned, write=False)
-        print(dry_run.table(dry_run.verdicts(planned, runtime)))
+        print(dry_run.table(dry_run.steps(planned, runtime)))
         return 0
-    results = run_stages(planned, runtime, arguments.take_over, bases, replace_base=arguments.replace_base)
-    if results and not arguments.quiet:
+    results = run_stages(planned, runtime)
+    if results and not arguments.quiet:  # the log has said it all
         print(funnel_table(results))
         print(_outputs(results, runtime.workdir))
-    return _exit_code(results, bool(bases))
+    return _exit_code(results, runtime.add)
 
 
 def _exit_code(results: Sequence[Result], may_collect_nothing: bool) -> int:
@@ -146,9 +137,7 @@ def _outputs(results: Sequence[Result], workdir: Storage) -> str:
             )
     seen = finished["collect"].counts.rejected.get("seen_before", 0) if "collect" in finished else 0
     if seen and not finished["collect"].counts.left:
-        lines.append(
-            f"nothing is new: the runs that this one builds on have all {seen:,} URLs; was a dump added twice?"
-        )
+        lines.append(f"nothing is new: earlier generations have all {seen:,} URLs")
         return "\n".join(lines)
     if _without_output(results) is not None:
         return "\n".join(lines)
@@ -216,11 +205,6 @@ def _parser(
         "config_word", nargs="?", metavar="CONFIG.toml", help="settings; `owt init` writes one to start from"
     )
     parser.add_argument("--until", choices=ORDER, default=ORDER[-1], metavar="STAGE", help="the last stage to run")
-    parser.add_argument(
-        "--chain",
-        action="store_true",
-        help="after owt forget in a base: rerun export, tokenize and report in each run of the chain",
-    )
     parser.add_argument("--dry_run", action="store_true", help="print what would run, and why; run nothing")
     config.add_run_flags(parser)
     unique = {name for name, stages_of in owners.items() if len(stages_of) == 1}
@@ -235,71 +219,25 @@ def stage_main(stage: Stage, argv: Sequence[str] | None = None) -> int:
     return reporting_errors(lambda: _run_stage(stage, argv))
 
 
-def run_stages(
-    stages: Sequence[tuple[Stage, Any]],
-    runtime: Runtime,
-    take_over: bool = False,
-    bases: Sequence[str] = (),
-    check_later: bool = True,
-    replace_base: bool = False,
-) -> list[Result]:
-    """Run stages with their options, in order, holding the lease on the working directory, which builds on `bases`.
-
-    With `check_later`, a file that a later stage cannot read is an error before the first stage runs. Without
-    `replace_base`, so is a change of options or sources in a base of another run (`check_dependents`).
-    """
-    if check_later and not replace_base:
-        check_dependents(stages, runtime.workdir)
-    if not runtime.workdir.exists(""):  # a path that is wrong leaves no folder behind
-        pin(runtime.workdir, bases, stages, write=False)
-        stages[0][0].sources(stages[0][1])
-    with hold(runtime.workdir, take_over, partial(submission.job_runs, runtime.beam_flags)) as lease:
-        stages = without_imported(stages, runtime.workdir)
-        pin(runtime.workdir, bases, stages)
-        runtime = dataclasses.replace(runtime, owner=lease.owner, ended=lease.ended)
-        results = runner.run_stages(stages, runtime, check_later=check_later)
-        end_revision(runtime.workdir)
-        return results
-
-
-def check_folder(workdir: Storage, adopt: bool = False) -> None:
-    """Raise UserError if a new run would begin in a folder with other files than lists and settings for a run."""
-    if adopt or workdir.exists(LEDGER):
+def check_folder(workdir: Storage) -> None:
+    """Raise UserError if a new run would begin in a folder with other files than settings."""
+    if workdir.exists(LEDGER):
         return
     for name, *_ in workdir.walk():
-        if name.startswith(".") or name in (BASES, FORGOTTEN, RUN_LOG) or ("/" not in name and name.endswith(".toml")):
-            continue
-        raise UserError(
-            f"--workdir {workdir} is no run and not empty: it holds {name}; give a new folder, or --adopt to begin a "
-            "run among these files"
-        )
-
-
-def _run_chain(runtime: Runtime, take_over: bool) -> int:
-    """Rerun what a takedown has put out of date in a run and those it builds on, each with its own settings."""
-    for folder in [*folders_of_chain(runtime.workdir), runtime.workdir]:
-        logger.info("%s", folder)
-        results = run_stages(
-            recorded_stages(REMADE, folder), dataclasses.replace(runtime, workdir=folder), take_over, (), False
-        )
-        print(f"{folder}\n{funnel_table(results)}\n")
-    return 0
+        if not (name.startswith(".") or name == RUN_LOG or ("/" not in name and name.endswith(".toml"))):
+            raise UserError(f"{workdir} is no run and not empty: it holds {name}; give a new folder")
 
 
 def recorded_options(stage: Stage, workdir: Storage) -> Any | None:
-    """The options with which a stage's output was made, or was being made; None if there is no output. What else
-    shapes it, and is no option, has a name that begins with `_`.
+    """The options with which a stage's finished output was made; None if there is no output.
 
     Raises UserError if they are not options of this version of the stage.
     """
-    plan = recorded_plan(workdir, stage.output)
-    if plan is None:
+    manifest = read_manifest(workdir, stage.output)
+    if manifest is None:
         return None
     try:
-        options = {name: value for name, value in plan.options.items() if not name.startswith("_")}
-        logged = [entry for entry in read_log(workdir) if entry.get("stage") == stage.name]
-        options |= logged[-1].get("options", {}) if logged else {}
-        return from_table(stage.options, options, f"the manifest of {workdir}/{stage.output}")
+        return from_table(stage.options, manifest.options, f"the manifest of {workdir}/{stage.output}")
     except SettingsError as error:
         raise UserError(f"{error}: it was made by another version; run `owt run` with your settings") from error
 
@@ -311,13 +249,19 @@ def recorded_stages(names: Sequence[str], workdir: Storage) -> list[tuple[Stage,
     return [(stage, options) for stage, options in recorded if options is not None]
 
 
+def lacks_takedowns(workdir: Storage) -> bool:
+    """Whether the corpus was made before the list of takedowns changed."""
+    plans = look(recorded_stages(("export",), workdir), workdir, require_run(workdir))
+    return not all(plan.finished for plan in plans)
+
+
 def runtime_of(arguments: argparse.Namespace, rest: list[str], tables: Mapping[str, Any]) -> Runtime:
     """How to run, from the flags, Beam's `rest`, and the tables `[run]` and `[beam]`; raises UsageError."""
     workdir = config.workdir_of(tables, arguments.workdir)
     beam = config.beam_flags(tables, rest)
     workers = config.workers_of(tables, arguments.workers, os.cpu_count() or 1)
     configure_output(arguments)
-    return Runtime(Storage(workdir), workers, beam, allow_version_skew=arguments.allow_version_skew)
+    return Runtime(Storage(workdir), workers, beam, add=arguments.add)
 
 
 def check_flags(parser: argparse.ArgumentParser, rest: Sequence[str]) -> None:
@@ -356,9 +300,8 @@ def _run_stage(stage: Stage, argv: Sequence[str] | None) -> int:
     tables = config.read_config(path)
     runtime = runtime_of(arguments, rest, tables)
     options = config.stage_options(stage, path, tables, given)
-    bases = config.bases_of(tables, arguments.base)
     if stage.inputs:
         require_run(runtime.workdir)
-    check_folder(runtime.workdir, arguments.adopt)
-    results = run_stages([(stage, options)], runtime, arguments.take_over, bases, replace_base=arguments.replace_base)
+    check_folder(runtime.workdir)
+    results = run_stages([(stage, options)], runtime)
     return _exit_code(results, may_collect_nothing=True)

@@ -16,7 +16,7 @@ from owt_pipeline.commands.history import find_id, readers_of, say
 from owt_pipeline.errors import NotFound, UsageError, UserError
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.storage.folder import Storage
-from owt_pipeline.storage.lease import mention_running
+from owt_pipeline.storage.lock import mention_running
 from schemas import DATASETS, Reason
 from schemas.settings import did_you_mean
 
@@ -153,7 +153,7 @@ def _queried(
 def _where(readers: Mapping[str, DatasetReader], reason: str) -> tuple[DatasetReader, str]:
     if not reason:
         for name in _WITH_TEXT:
-            if name in readers:
+            if name in readers and not readers[name].gone:
                 return readers[name], "data"
         raise NotFound("the run has no documents yet: run `owt run` until extract or further")
     try:

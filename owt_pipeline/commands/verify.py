@@ -1,6 +1,6 @@
-"""`owt verify`: check everything that a run's manifests say.
+"""`owt verify`: check everything that a run's ledger says.
 
-Checked are every file's length, SHA-256 and rows, every schema, every sum, that each output was made from the inputs
+Checked are every file's length, SHA-256 and rows, every schema, every sum, that each dataset was made from the inputs
 that are there now, and that each id which entered a stage left it exactly once. Memory is bounded by a shard and the
 lists of files.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,14 +20,17 @@ import pyarrow as pa
 
 from owt_pipeline import progress
 from owt_pipeline.command_line import Command, CommandParser, add_output_flags, configure_output
+from owt_pipeline.commands.run import lacks_takedowns
+from owt_pipeline.engine.stage import FINAL
 from owt_pipeline.errors import UserError
-from owt_pipeline.ledger.bases import BASES, FORGOTTEN, has_new_takedowns, open_chain, out_of_date
-from owt_pipeline.ledger.commit import Listing
-from owt_pipeline.ledger.dataset import DatasetReader, read_manifest, remedy, require_run
+from owt_pipeline.ledger.commit import lost_files
+from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.ledger.root import require_run
+from owt_pipeline.stages import load
 from owt_pipeline.storage.folder import Storage
-from owt_pipeline.storage.lease import hold, mention_running
+from owt_pipeline.storage.lock import hold, mention_running
 from schemas import DATASETS, REJECTS
-from schemas.manifest import MANIFEST_NAME, Manifest, ShardFile, ledger_of
+from schemas.manifest import Manifest, Root, ShardFile
 from schemas.settings import ExitCode
 
 _NO_IDS = np.zeros(0, np.uint64)
@@ -49,100 +53,70 @@ class Finding:
       problems: what does not hold, one line each.
       notes: what else a reader should know.
       damaged: files with other bytes than were written.
-      remedy: what makes them again.
     """
 
     name: str
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
-    remedy: str = ""
 
 
 def verify(workdir: Storage, *, repair: bool = False) -> Iterator[Finding]:
-    """Check the bases of a run, then each of its datasets, in order.
+    """Check each dataset of a run, in order; with `repair`, remove damaged files, so that the next run makes them
+    again.
 
-    With `repair`, damaged files are marked for the next run. Raises NotFound if the folder is not a run.
+    Raises NotFound if the folder is not a run.
     """
-    require_run(workdir)
-    if workdir.exists(BASES):
-        finding = Finding("bases")
-        try:
-            chain = open_chain(workdir)
-            finding.notes += [f"{base.name}: {base.workdir} is as it was pinned" for base in chain]
-            finding.problems += [
-                f"{name}/ was made from bases other than they are now: run it again" for name in out_of_date(workdir)
-            ]
-            yield finding
-        except UserError as error:
-            finding.problems.append(str(error))
-            yield finding
-    yield from _verify(workdir, repair=repair)
-
-
-def _verify(workdir: Storage, *, repair: bool) -> Iterator[Finding]:
-    found = [name for name in (*DATASETS, "report") if workdir.exists(ledger_of(name)) or workdir.exists(name)]
-    manifests: dict[str, Manifest] = {}
-    for name in found:
+    root = require_run(workdir)
+    for name in (*DATASETS, "report"):
+        if name not in root.datasets:
+            continue
         finding = Finding(name)
         try:
-            if (manifest := read_manifest(workdir, name)) is not None:
-                manifests[name] = manifest
-                _examine(workdir, manifest, manifests, finding)
-            elif workdir.exists(ledger_of(name)):
-                finding.problems.append(
-                    f"{workdir.path(f'{ledger_of(name)}/{MANIFEST_NAME}')} is missing: the stage was interrupted, or "
-                    "the file was lost; run the same command again"
-                )
-            else:
-                continue
+            _examine(workdir, root.datasets[name], root, finding)
         except UserError as error:
             finding.problems.append(str(error))
-        if repair and finding.damaged:
-            Listing(workdir, name).distrust(finding.damaged)
+            if not workdir.exists(root.datasets[name].files.path) or "list of files" in str(error):
+                finding.damaged.append(root.datasets[name].files.path)
+        if repair:
+            workdir.delete(*finding.damaged)
         yield finding
 
 
-def _examine(workdir: Storage, manifest: Manifest, manifests: dict[str, Manifest], finding: Finding) -> None:
+def _examine(workdir: Storage, manifest: Manifest, root: Root, finding: Finding) -> None:
     """Add to `finding`; raises UserError for a file that stops the examination."""
     if not manifest.counts.balanced:
         finding.problems.append(f"the ledger does not balance: {manifest.counts}")
     for dataset, digest in manifest.inputs.items():
-        if dataset not in manifests:
-            finding.problems.append(f"{dataset}/, from which this was made, is not finished or damaged")
-        elif manifests[dataset].digest != digest:
+        if dataset not in root.datasets:
+            finding.problems.append(f"{dataset}/, from which this was made, is not finished")
+            continue
+        table = DatasetReader(workdir, root.datasets[dataset]).table_of_files
+        if table.digest_of(load(manifest.stage).kinds) != digest:
             finding.problems.append(f"{dataset}/ has changed since this was made from it: run {manifest.stage} again")
-    if manifest.dataset == "corpus" and has_new_takedowns(workdir, manifest):
-        finding.problems.append(f"{FORGOTTEN} has changed since this was made: run export again")
     reader = DatasetReader(workdir, manifest)
     files = reader.table_of_files.files
-    _look_for_strangers(workdir, manifest.dataset, {file.path for file in files}, finding)
-    finding.remedy = remedy(workdir, manifest)
-    with progress.step(f"verify {manifest.dataset}", shards=len(files), rows=manifest.total_bytes, unit="bytes"):
-        _read_every_byte(workdir, files, finding)
-    if finding.damaged or any("missing" in problem for problem in finding.problems):
+    gone = {path for path, problem in lost_files(workdir, files).items() if problem == "is missing"}
+    if gone and manifest.dataset in FINAL:
+        finding.problems += [f"{workdir.path(path)} is missing" for path in sorted(gone)]
+    elif gone:
+        finding.notes.append(f"{len(gone)} of {len(files)} files are gone: made again if something needs them")
+    if manifest.dataset == "corpus" and root.takedowns and not gone and lacks_takedowns(workdir):
+        finding.problems.append("the takedowns have changed since this was made: run export again")
+    here = [file for file in files if file.path not in gone]
+    with progress.step(f"verify {manifest.dataset}", shards=len(here), rows=manifest.total_bytes, unit="bytes"):
+        _read_every_byte(workdir, here, finding)
+    if finding.damaged or gone:
         return  # what cannot be read cannot be counted
     finding.problems += _row_problems(reader)
     upstream = _UPSTREAM.get(manifest.dataset)
     if manifest.stage in ("collect", "import"):
         finding.problems += _unique_problems(reader)
-    elif upstream in manifests:
-        check = _decision_problems if manifest.dataset == "duplicates" else _id_problems
-        finding.problems += check(DatasetReader(workdir, manifests[upstream]), reader)
-
-
-def _look_for_strangers(workdir: Storage, dataset: str, known: set[str], finding: Finding) -> None:
-    """Find files that the manifest does not name: of unfinished work, or not ours."""
-    listing = Listing(workdir, dataset)
-    ledger = ledger_of(dataset)
-    strangers = [name for name in listing.entries if name not in known and not name.startswith(f"{ledger}/")]
-    if listing.unfinished_plans():
-        finding.notes.append(
-            f"its stage was interrupted while it made this dataset anew ({len(strangers)} of its files are there): run "
-            "it again with the same settings"
-        )
-    else:
-        finding.problems += [f"{workdir.path(path)} is not in the manifest" for path in strangers]
+    elif upstream in root.datasets:
+        source = DatasetReader(workdir, root.datasets[upstream])
+        if not lost_files(workdir, source.table_of_files.files):
+            check = _decision_problems if manifest.dataset == "duplicates" else _id_problems
+            finding.problems += check(source, reader)
 
 
 def _read_every_byte(workdir: Storage, files: Sequence[ShardFile], finding: Finding) -> None:
@@ -285,7 +259,7 @@ def _flags(parser: CommandParser) -> None:
     parser.add_argument(
         "--repair",
         action="store_true",
-        help="mark damaged files, so that the command that made them makes them again",
+        help="remove damaged files, so that the next run makes them again",
     )
     add_output_flags(parser)
 
@@ -295,15 +269,14 @@ def _print(arguments: argparse.Namespace) -> int:
     workdir = Storage(arguments.workdir)
     if not arguments.repair:
         mention_running(workdir)
-        return _report(verify(workdir), "are damaged or missing: --repair marks them")
+        return _report(verify(workdir), "are damaged: --repair removes them, and `owt run` makes them again")
     require_run(workdir)
-    with hold(workdir):  # marks are written that a run would not expect
-        return _report(verify(workdir, repair=True), "are marked")
+    with hold(workdir, uuid.uuid4().hex):
+        return _report(verify(workdir, repair=True), "were removed; `owt run` makes them again")
 
 
 def _report(findings: Iterator[Finding], damaged: str) -> int:
     failed = marked = 0
-    remedies: list[str] = []
     for finding in findings:
         verdict = "ok" if not finding.problems else f"{len(finding.problems)} problem(s)"
         print(f"{finding.name}: {verdict}", flush=True)
@@ -311,10 +284,9 @@ def _report(findings: Iterator[Finding], damaged: str) -> int:
             print(f"  {line}")
         failed += bool(finding.problems)
         marked += len(finding.damaged)
-        remedies += [finding.remedy] if finding.damaged and finding.remedy not in remedies else []
     print("no problems found" if not failed else f"problems in {failed} dataset(s)")
     if marked:
-        print(f"{marked} file(s) {damaged}; then {', then '.join(remedies)} makes them again")
+        print(f"{marked} file(s) {damaged}")
     return ExitCode.ERROR if failed else ExitCode.DONE
 
 

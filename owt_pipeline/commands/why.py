@@ -7,16 +7,15 @@ import json
 from typing import Any
 
 from owt_pipeline.command_line import Command, CommandParser
-from owt_pipeline.commands.history import asked_for, history, in_bases, readers_of, say
+from owt_pipeline.commands.history import asked_for, history, readers_of, say
 from owt_pipeline.errors import NotFound
 from owt_pipeline.storage.folder import Storage
-from owt_pipeline.storage.lease import mention_running
+from owt_pipeline.storage.lock import mention_running
 
 
 def _flags(parser: CommandParser) -> None:
     """Show what happened to a URL at every stage: who posted it, what the fetch answered, what was
     extracted, which document it repeats and how closely, or in which shard and row its tokens are.
-    A URL is followed into the runs that this one builds on.
 
     examples:
       owt why https://example.org/article --workdir runs/2013
@@ -30,17 +29,13 @@ def _flags(parser: CommandParser) -> None:
 
 
 def _why(arguments: argparse.Namespace) -> int:
-    workdir = Storage(arguments.workdir)
+    workdir, as_json = Storage(arguments.workdir), arguments.json
     mention_running(workdir)
-    asked = asked_for(arguments.url)
-    found = history(readers_of(workdir), asked)
-    if earlier := in_bases(workdir, arguments.url):
-        nowhere = {"asked": asked.text, "url": asked.url, "url_id": asked.url_id, "host": asked.host, "shard": None}
-        found = {**(found or {**nowhere, "verdict": "earlier", "stages": []}), "earlier": earlier}
+    found = history(readers_of(workdir), asked := asked_for(arguments.url))
     if found is None:
-        canonical = f", looked for as {asked.url}" if asked.url not in (None, asked.text) else ""
-        raise NotFound(f"{asked.text} (id {asked.url_id}{canonical}) does not appear in any stage of {workdir}")
-    if arguments.json:
+        looked_for = f", looked for as {asked.url}" if asked.url and asked.url != asked.text else ""
+        raise NotFound(f"{asked.text} (id {asked.url_id}{looked_for}) does not appear in any stage of {workdir}")
+    if as_json:
         print(json.dumps(found, indent=1, ensure_ascii=False))
     else:
         _print_history(found)
@@ -59,15 +54,9 @@ def _print_history(found: dict[str, Any]) -> None:
                 continue  # unchanged values are not shown again
             shown[key] = value
             say(f"  {key}: {', '.join(map(str, value)) if isinstance(value, list) else value}")
-    for was in found.get("earlier", []):
-        say("")
-        say(f"in {was['run']}, which this run builds on:")
-        _print_history(was)
 
 
 def _verdict(found: dict[str, Any]) -> str:
-    if not found["stages"]:
-        return "not in this run, but in an earlier one"
     last = found["stages"][-1]
     if found["verdict"] == "rejected":
         return f"rejected by {last['stage']}: {last.get('reason', 'a duplicate')}"

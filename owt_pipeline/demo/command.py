@@ -12,9 +12,13 @@ import time
 from importlib import resources
 from pathlib import Path
 
+import zstandard
+
 from owt_pipeline.command_line import Command, CommandParser, at_least
 from owt_pipeline.commands import run, verify
 from owt_pipeline.demo.server import serving
+from owt_pipeline.ledger.root import read_root
+from owt_pipeline.storage.folder import Storage
 from schemas.settings import to_toml
 
 INPUTS = ("RS_demo.zst", "demo.warc.gz")
@@ -88,13 +92,29 @@ def write_inputs(folder: Path) -> None:
 
 
 def run_stages(folder: Path, workers: int) -> int:
-    """Serve the demo's web and `owt run` a config.toml in `folder`; returns the exit code."""
-    write_inputs(folder / "inputs")
+    """Serve the demo's web and `owt run` two generations of its links in `folder`; returns the exit code."""
+    inputs = folder / ".inputs"
+    write_inputs(inputs)
+    lines = (
+        zstandard.ZstdDecompressor(max_window_size=2**31)
+        .stream_reader((inputs / INPUTS[0]).read_bytes())
+        .read()
+        .splitlines(True)
+    )
+    months = [str(inputs / f"RS_demo-{month}.jsonl") for month in (1, 2)]
+    at = len(lines) * 4 // 5
+    for path, some in zip(months, (lines[:at], lines[at:]), strict=True):
+        Path(path).write_bytes(b"".join(some))
     with serving() as address:
-        dumps = to_toml((str(folder / "inputs" / INPUTS[0]),))
-        (folder / "config.toml").write_text(SETTINGS.format(dumps=dumps, address=address), encoding="utf-8")
-        _say(f"owt run {folder / 'config.toml'} --workdir {folder}")
-        return run.main([str(folder / "config.toml"), "--workdir", str(folder), "--workers", str(workers), "--adopt"])
+        begun = len(read_root(Storage(str(folder)))[0].generations)
+        for number, more in ((1, []), (2, ["--add"]))[max(begun - 1, 0) :]:
+            settings = SETTINGS.format(dumps=to_toml(tuple(months[:number])), address=address)
+            (folder / "config.toml").write_text(settings, encoding="utf-8")
+            flags = [str(folder / "config.toml"), "--workdir", str(folder), *more]
+            _say(f"owt run {' '.join(flags)}")
+            if code := run.main([*flags, "--workers", str(workers)]):
+                return code
+    return 0
 
 
 def train(data: Path, out: Path) -> int:

@@ -22,8 +22,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import apache_beam as beam
@@ -33,13 +35,17 @@ from apache_beam.metrics import Metrics
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
+from owt_pipeline.engine.generations import begin
+from owt_pipeline.engine.outcome import Outcome, write_outcome
 from owt_pipeline.engine.parts import Done, Work, do_locally
-from owt_pipeline.engine.phases import Outcome, failures, plan_stage, publish_work, write_outcome
+from owt_pipeline.engine.plan import plan_stage
+from owt_pipeline.engine.publish import publish_plan
 from owt_pipeline.engine.stage import Runtime, Stage
-from owt_pipeline.errors import Superseded, UserError
-from owt_pipeline.ledger.bases import end_revision, pin
+from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.exchange import Slice
-from owt_pipeline.storage.lease import is_in_sight, keeping, release, take
+from owt_pipeline.ledger.root import read_root
+from owt_pipeline.ledger.sweep import sweep
+from owt_pipeline.storage.lock import is_in_sight, out_of_sight, release, take
 from schemas.manifest import Manifest
 
 logger = logging.getLogger("owt")
@@ -47,17 +53,23 @@ logger = logging.getLogger("owt")
 CONTROL = -1
 """Key of the messages that are not parts."""
 
+Stages: TypeAlias = Sequence[tuple[Stage, Any]]
+
 
 class Dataset(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """A handle of a finished dataset, passed from stage to stage: about 200 bytes.
 
-    `uri` is the URI of its folder, or of the working directory at the start of a run; `digest` covers its files.
+    `uri` is the URI of its folder, or of the run's folder at the start of a run; `version` is that of the root manifest
+    that this run wrote last; `digest` covers the dataset's files; `since` is when the run began, for a job that nobody
+    waits for, by the clock of the storage.
     """
 
     uri: str
+    version: str | None = None
     digest: str = ""
     shards: int = 0
     rows: int = 0
+    since: float = 0.0
 
 
 class Stopped(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -71,10 +83,10 @@ class Stopped(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Running(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """A stage at work: `StageRun.name`, and the version of the manifest that it will replace."""
+    """A stage at work: `StageRun.name`, and the handle of the dataset before it."""
 
-    work: str
-    replaces: str | None = None
+    plan: str
+    before: Dataset
 
 
 Message: TypeAlias = Slice | Running | Dataset | Stopped
@@ -83,40 +95,47 @@ _Element: TypeAlias = tuple[int, bytes]
 
 
 class Start(beam.PTransform):
-    """The handle that a run begins with, that of its working directory. A graph with its own lease takes the lease and
-    pins the run's bases here, so that building the graph writes nothing."""
+    """The handle that a run begins with, that of its folder and of its root of this `version`. Without a process that
+    waits for the job, takes the lock and records the run's generations here, so that building the graph writes
+    nothing."""
 
-    def __init__(self, runtime: Runtime, bases: Sequence[str] = (), stages: Sequence[tuple[Stage, Any]] = ()):
+    def __init__(self, runtime: Runtime, stages: Stages = (), version: str | None = None):
         super().__init__()
-        self.runtime, self.bases, self.stages = runtime, bases, stages
+        self.runtime, self.stages, self.version = runtime, stages, version
 
     def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection[Dataset]:
         with contextlib.suppress(OSError):  # used by other languages' transforms only; a killed run would leave it
             os.rmdir(begin.pipeline.local_tempdir)
-        handle = begin | beam.Create([Dataset(self.runtime.workdir.uri)], reshuffle=False)
-        if not self.runtime.own_lease:
+        handle = begin | beam.Create([Dataset(self.runtime.workdir.uri, self.version)], reshuffle=False)
+        if not self.runtime.unattended:
             return handle
         runtime = replace(self.runtime, beam_flags=())
-        return handle | "_Begin" >> beam.ParDo(_Begin(runtime, self.bases, self.stages)).with_output_types(Dataset)
+        return handle | "_Begin" >> beam.ParDo(_Begin(runtime, self.stages)).with_output_types(Dataset)
 
 
 class _Begin(beam.DoFn):
-    def __init__(self, runtime: Runtime, bases: Sequence[str], stages: Sequence[tuple[Stage, Any]]):
-        self.runtime, self.bases, self.stages = runtime, bases, stages
+    def __init__(self, runtime: Runtime, stages: Stages):
+        self.runtime, self.stages = runtime, stages
 
     def process(self, dataset: Dataset) -> Iterator[Dataset | Stopped]:
-        with _stopping(self.runtime, "start", "Begin") as stopped:
-            take(self.runtime.workdir, self.runtime.owner)
-            pin(self.runtime.workdir, self.bases, self.stages)
-        yield stopped[0] if stopped else dataset
+        def start() -> Dataset:
+            workdir = self.runtime.workdir
+            since = take(workdir, self.runtime.run, as_object=self.runtime.lock)
+            return msgspec.structs.replace(dataset, version=begin(self.stages, self.runtime)[1], since=since)
+
+        yield _stopping(self.runtime, "start", start)
 
 
 class RunStage(beam.PTransform):
-    """A stage, with its options, as a transform from the handle of the dataset before it to that of its output."""
+    """A stage, with its options, as a transform from the handle of the dataset before it to that of its output.
 
-    def __init__(self, stage: Stage, options: Any, runtime: Runtime):
+    `later` are the stages after it, which may read files of its output that are gone.
+    """
+
+    def __init__(self, stage: Stage, options: Any, runtime: Runtime, later: Stages = ()):
         super().__init__()
         self.stage, self.options, self.runtime = stage, options, replace(runtime, beam_flags=())
+        self.later = later
 
     def default_label(self) -> str:
         return self.stage.name.capitalize()
@@ -125,7 +144,7 @@ class RunStage(beam.PTransform):
         stage, options, runtime = self.stage, self.options, self.runtime
         if runtime.on_cluster:
             dataset |= "Barrier" >> beam.Reshuffle()
-        parts = dataset | "Plan" >> beam.ParDo(_Plan(stage, options, runtime)).with_output_types(_Element)
+        parts = dataset | "Plan" >> beam.ParDo(_Plan(stage, options, runtime, self.later)).with_output_types(_Element)
         if runtime.on_cluster:
             parts |= "Shuffle" >> beam.Reshuffle()
         for index, step in enumerate(stage.steps):
@@ -154,19 +173,19 @@ def plain_labels() -> Iterator[None]:
 
 
 def build(
-    pipeline: beam.Pipeline, stages: Sequence[tuple[Stage, Any]], runtime: Runtime, bases: Sequence[str] = ()
+    pipeline: beam.Pipeline, stages: Stages, runtime: Runtime, version: str | None = None
 ) -> beam.PCollection[Dataset]:
     """The graph of some stages with their options, in order: one linear chain."""
     with plain_labels():
-        dataset = pipeline | Start(runtime, bases, stages)
-        for stage, options in stages:
-            dataset |= RunStage(stage, options, runtime)
+        dataset = pipeline | Start(runtime, stages, version)
+        for number, (stage, options) in enumerate(stages):
+            dataset |= RunStage(stage, options, runtime, stages[number + 1 :])
         return dataset | End(runtime)
 
 
 class _OfStage(beam.DoFn):
-    def __init__(self, stage: Stage, options: Any, runtime: Runtime):
-        self.stage, self.options, self.runtime = stage, options, runtime
+    def __init__(self, stage: Stage, options: Any, runtime: Runtime, later: Stages = ()):
+        self.stage, self.options, self.runtime, self.later = stage, options, runtime, later
 
 
 class _Plan(_OfStage):
@@ -176,16 +195,21 @@ class _Plan(_OfStage):
         if isinstance(dataset, Stopped):
             yield CONTROL, _encode(dataset)
             return
-        with _stopping(self.runtime, self.stage.name, "Plan") as stopped:
-            found = plan_stage(self.stage, self.options, self.runtime)
-        if stopped:
-            yield CONTROL, _encode(stopped[0])
-        elif isinstance(found, Manifest):
-            yield CONTROL, _encode(_handle(self.runtime, found))
-        else:
-            yield CONTROL, _encode(Running(found.name, found.replaces))
-            for key in self.stage.steps[0].keys(found):
-                yield key, _encode(Slice(found.name))
+
+        def plan() -> list[_Element]:
+            if self.runtime.lock and not is_in_sight(self.runtime.workdir):
+                raise out_of_sight(self.runtime.workdir)
+            found = plan_stage(self.stage, self.options, self.runtime, self.later)
+            if isinstance(found, Manifest):
+                root, version = read_root(self.runtime.workdir)
+                mine = version if root.run == self.runtime.run else dataset.version
+                return [(CONTROL, _encode(_handle(self.runtime, found, dataset, mine)))]
+            running = Running(found.name, dataset)
+            parts = [(key, _encode(Slice(found.name))) for key in self.stage.steps[0].keys(found)]
+            return [(CONTROL, _encode(running)), *parts]
+
+        found = _stopping(self.runtime, f"{self.stage.name}, Plan", plan)
+        yield from [(CONTROL, _encode(found))] if isinstance(found, Stopped) else found
 
 
 class _Work(beam.DoFn):
@@ -206,45 +230,47 @@ class _Work(beam.DoFn):
             for message in messages:
                 yield CONTROL, _encode(message)
                 if isinstance(message, Running) and not self.is_last:
-                    with _stopping(self.work.runtime, self.work.stage.name, self.work.step.name) as stopped:
-                        for other in replace(self.work, folder=message.work).keys_after():
-                            yield other, _encode(Slice(message.work))
-                    for found in stopped:
-                        yield CONTROL, _encode(found)
+                    work = replace(self.work, plan=message.plan)
+                    made = self._stopping(partial(self._next_parts, work))
+                    yield from [(CONTROL, _encode(made))] if isinstance(made, Stopped) else made
             return
-        for message in messages:
-            if isinstance(message, Slice) and message.ahead:
-                yield key, _encode(msgspec.structs.replace(message, ahead=message.ahead - 1))
-        messages = [message for message in messages if not (isinstance(message, Slice) and message.ahead)]
-        if not messages:
-            return
+        slices = [message for message in messages if isinstance(message, Slice)]
         if self.work.runtime.on_cluster:
-            work = replace(self.work, folder=messages[0].work)
-            with _stopping(work.runtime, work.stage.name, f"{work.step.name}, part {key}") as stopped:
-                if not work.open().is_stopped():
-                    yield from self._elements(work.do(key, _sent(messages)), work.folder)
-            for found in stopped:
-                work.open().stop()
-                yield CONTROL, _encode(found)
+            work = replace(self.work, plan=slices[0].work)
+            made = self._stopping(lambda: self._elements(work.do(key, _sent(slices)), work.plan), f"part {key}")
+            if isinstance(made, Stopped):
+                work.stop()
+                made = [(CONTROL, _encode(made))]
+            yield from made
         else:
-            self.waiting[key] = messages
+            self.waiting[key] = slices
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         if self.waiting:
-            work = replace(self.work, folder=next(iter(self.waiting.values()))[0].work)
+            work = replace(self.work, plan=next(iter(self.waiting.values()))[0].work)
             parts = {key: _sent(slices) for key, slices in self.waiting.items()}
-            with _stopping(work.runtime, work.stage.name, work.step.name):
-                for _, done in do_locally(work, parts):
-                    for element in self._elements(done, work.folder):
-                        yield GlobalWindows.windowed_value_at_end_of_window(element)
+
+            def make() -> list[_Element]:
+                made = do_locally(work, parts)
+                return [element for _, done in made for element in self._elements(done, work.plan)]
+
+            for element in self._stopping(make):
+                yield GlobalWindows.windowed_value_at_end_of_window(element)
             self.waiting = {}
 
-    def _elements(self, done: Done, folder: str) -> Iterator[_Element]:
-        if done.seconds:
+    def _stopping(self, call: Callable[[], list[_Element]], what: str = "") -> Any:
+        return _stopping(
+            self.work.runtime, ", ".join(filter(None, (self.work.stage.name, self.work.step.name, what))), call
+        )
+
+    def _next_parts(self, work: Work) -> list[_Element]:
+        return [(key, _encode(Slice(work.plan))) for key in work.keys_after()]
+
+    def _elements(self, done: Done, plan: str) -> list[_Element]:
+        if done.seconds and done.record is not None:
             Metrics.distribution(self.work.stage.name, "part_milliseconds").update(int(done.seconds * 1000))
             Metrics.counter(self.work.stage.name, "bytes_written").inc(sum(file.bytes for file in done.record.files))
-        for key, slice in done.sent:
-            yield key, _encode(msgspec.structs.replace(slice, work=folder))
+        return [(key, _encode(msgspec.structs.replace(slice, work=plan))) for key, slice in done.sent]
 
 
 class _Publish(_OfStage):
@@ -258,73 +284,68 @@ class _Publish(_OfStage):
             yield (stopped or passed)[0]
             return
         running = next(message for message in messages if isinstance(message, Running))
-        with _stopping(self.runtime, self.stage.name, "Publish") as stopped:
-            manifest = publish_work(self.stage, self.options, self.runtime, running.work, running.replaces)
+
+        def publish() -> Dataset:
+            about = (self.stage, self.options, self.runtime, running.plan)
+            manifest, version = publish_plan(*about, running.before.version)
             # The ledger as Beam's counters, which runners show.
             counts = {"rows_in": manifest.counts.entered, "rows_out": manifest.counts.left}
             counts |= {f"rejected_{reason}": count for reason, count in manifest.counts.rejected.items()}
             for name, count in counts.items():
                 Metrics.counter(self.stage.name, name).inc(count)
-            yield _handle(self.runtime, manifest)
-        if stopped:
-            yield stopped[0]
+            return _handle(self.runtime, manifest, running.before, version)
+
+        yield _stopping(self.runtime, f"{self.stage.name}, Publish", publish)
 
 
 class End(beam.PTransform):
-    """The end of a run. On a cluster, stores the outcome in the working directory, where the launcher finds it."""
+    """The end of a run: stores the outcome in its folder, where the launcher finds it."""
 
     def __init__(self, runtime: Runtime):
         super().__init__()
-        self.runtime = runtime
+        self.runtime = replace(runtime, beam_flags=())
 
     def expand(self, dataset: beam.PCollection[Dataset]) -> beam.PCollection[Dataset]:
-        return dataset | "_End" >> beam.Map(_leave_outcome, self.runtime).with_output_types(Dataset)
+        return dataset | "_End" >> beam.Map(_end, self.runtime).with_output_types(Dataset)
 
 
-def _leave_outcome(dataset: Dataset | Stopped, runtime: Runtime) -> Dataset | Stopped:
-    if runtime.own_lease:
+def _end(dataset: Dataset | Stopped, runtime: Runtime) -> Dataset | Stopped:
+    if runtime.unattended:
         if isinstance(dataset, Dataset):
-            end_revision(runtime.workdir)
-        release(runtime.workdir, runtime.owner)
-    if runtime.on_cluster and (runtime.unattended or not runtime.owner or is_in_sight(runtime.workdir)):
-        outcome = Outcome(dataset.message, dataset.exit_code) if isinstance(dataset, Stopped) else Outcome()
-        if runtime.unattended or not runtime.owner:  # a template's job, a pipeline built in a notebook
-            if outcome.message:
-                raise UserError(outcome.message)
-        else:
-            write_outcome(runtime.workdir, outcome)
+            sweep(runtime.workdir, runtime.run, dataset.since)
+        release(runtime.workdir, runtime.run)
+    outcome = Outcome(dataset.message, dataset.exit_code) if isinstance(dataset, Stopped) else Outcome()
+    if not runtime.unattended:
+        write_outcome(runtime.workdir, outcome)
+    if runtime.unattended and outcome.message:
+        raise UserError(outcome.message)
     return dataset
 
 
-@contextlib.contextmanager
-def _stopping(runtime: Runtime, stage: str, what: str) -> Iterator[list[Stopped]]:
-    """Handle the block's errors. On a cluster, a user's mistake is added to the yielded list, so that no runner retries
-    it; other errors are raised, and stored for the launcher, which may see only the end of a traceback. In this
-    process, every error is raised, and kept in `failures` for the caller."""
-    stopped: list[Stopped] = []
-    kept = keeping(runtime.workdir, runtime.owner) if runtime.own_lease else contextlib.nullcontext()
+def _stopping(runtime: Runtime, where: str, call: Callable[[], Any]) -> Any:
+    """`call()`; on a cluster, Stopped for a user's mistake, so that no runner retries it. Any other error, and every
+    one in this process, is stored for the launcher, which may see only the end of a traceback, and raised."""
     try:
-        with kept:
-            yield stopped
-    except GeneratorExit:
+        return call()
+    except UserError as error:
+        if runtime.on_cluster:
+            return Stopped(str(error), error.exit_code)
+        write_outcome(runtime.workdir, Outcome(str(error), error.exit_code))
+        if runtime.unattended:
+            release(runtime.workdir, runtime.run)
         raise
-    except Superseded:  # a late attempt: its output exists
-        logger.debug("%s, %s: this attempt is late", stage, what)
-    except BaseException as error:
-        if not runtime.on_cluster:
-            failures.append(error)
-            raise
-        if isinstance(error, UserError):
-            stopped.append(Stopped(str(error), error.exit_code))
-            return
-        write_outcome(runtime.workdir, Outcome.of_failure(f"{stage}, {what}", error))
+    except Exception as error:
+        write_outcome(runtime.workdir, Outcome.of_failure(where, error, "".join(traceback.format_exception(error))))
+        if runtime.unattended and not runtime.on_cluster:
+            release(runtime.workdir, runtime.run)
         raise
 
 
-def _sent(messages: Iterable[Message]) -> list[Slice]:
-    return [message for message in messages if isinstance(message, Slice) and message.length]
+def _sent(messages: Iterable[Slice]) -> list[Slice]:
+    return [message for message in messages if message.length]
 
 
-def _handle(runtime: Runtime, manifest: Manifest) -> Dataset:
+def _handle(runtime: Runtime, manifest: Manifest, before: Dataset, version: str | None) -> Dataset:
     rows = manifest.total("data").rows
-    return Dataset(runtime.workdir.path(manifest.dataset), manifest.digest, manifest.num_shards, rows)
+    uri = runtime.workdir.path(manifest.dataset)
+    return Dataset(uri, version, manifest.digest, manifest.num_shards, rows, before.since)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -11,30 +10,31 @@ from functools import partial
 from typing import Any
 
 from owt_pipeline import progress
-from owt_pipeline.engine.phases import open_run, plan_stage, publish_stage, superseding
-from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, StageRun, Step, read_record
-from owt_pipeline.engine.workers import WorkerDied, WorkerError, shared_pool
-from owt_pipeline.errors import Superseded
-from owt_pipeline.ledger.commit import ShardWriter, find_record, record_name
+from owt_pipeline.engine.plan import is_published, open_run, plan_stage
+from owt_pipeline.engine.publish import publish_plan
+from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, StageRun, Step
+from owt_pipeline.engine.workers import WorkerDied, died, shared_pool
+from owt_pipeline.errors import UserError
+from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.exchange import SLICES, Slice, read_index
-from owt_pipeline.storage.lease import RENEW_SECONDS, renew
+from owt_pipeline.ledger.root import read_root
+from owt_pipeline.storage.lock import renew
 from schemas import DATASETS
 from schemas.manifest import Manifest, ShardRecord
 
 _SLOW_SECONDS = 10.0
 
-BATCHES_COST = 1.1
-"""Cost of a shard whose batches are sent between processes, relative to one that a single process reads and writes."""
-
 
 @dataclass(frozen=True)
 class Done:
     """A finished part: its record, the (key, slice) pairs it sent to the next step, and the seconds that this attempt
-    took; 0 if the part was finished before."""
+    took; 0 if the part was finished before. It has no record if the attempt is late, its output is published, or the
+    job stopped.
+    """
 
-    record: ShardRecord
-    sent: Sequence[tuple[int, Slice]]
-    seconds: float
+    record: ShardRecord | None
+    sent: Sequence[tuple[int, Slice]] = ()
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -45,56 +45,89 @@ class Work:
     options: Any
     runtime: Runtime
     index: int
-    folder: str
+    plan: str
 
     @property
     def step(self) -> Step:
         return self.stage.steps[self.index]
 
     def open(self) -> StageRun:
-        return open_run(self.stage, self.options, self.runtime, self.folder)
+        return open_run(self.stage, self.options, self.runtime, self.plan)
 
     def keys_after(self) -> list[int]:
-        """Keys of the next step's parts that exist even if nothing is sent to them; raises Superseded as `do` does."""
-        run = self.open()
-        with superseding(run):
-            return list(self.stage.steps[self.index + 1].keys(run))
+        """Keys of the next step's parts that exist even if nothing is sent to them; none if the attempt is late."""
+        try:
+            return list(self.stage.steps[self.index + 1].keys(self.open()))
+        except (UserError, OSError):
+            if self.is_late():
+                return []
+            raise
 
     def do(self, key: int, slices: Sequence[Slice]) -> Done:
-        """Make a part, unless its record says that it is finished.
+        """Make a part, unless its record says that it is finished."""
+        try:
+            return self._do(key, slices)
+        except (UserError, OSError):  # an intermediate step's files were swept away
+            if self.is_late():
+                return Done(None)
+            raise
 
-        Raises Superseded if the attempt is late: the stage's output has been published since it was planned.
-        """
+    def _do(self, key: int, slices: Sequence[Slice]) -> Done:
         started = time.monotonic()
         run, seconds = self.open(), 0.0
-        with superseding(run):
-            record, version = find_record(run.records(self.step.name), record_name(key))
-            if record is None:
-                if run.is_superseded():
-                    raise Superseded(f"{run.workdir}/{run.stage.output} was published")
-                record = _make(run, self.step, key, sorted(set(slices)), version)
-                if run.runtime.owner:
-                    renew(run.workdir, run.runtime.owner, every=RENEW_SECONDS)
-                seconds = time.monotonic() - started
-            paths = [file.path for file in record.files if file.kind == SLICES]
-            sent = [slice for path in paths for slice in read_index(run.work, path)]
-        return Done(record, sent, seconds)
+        if self.runtime.on_cluster and run.work.exists(self._stop_mark):
+            return Done(None)
+        if self.runtime.lock:
+            renew(run.workdir, self.runtime.run)
+        place = run.place(self.step.name, key)
+        folder = run.workdir if self.step.name == SHARDS else run.work
+        record, version = place.find()
+        if record is not None and any(_is_lost(folder, file.path, file.bytes) for file in record.files):
+            record = None
+        if record is None:
+            record = _make(run, self.step, key, sorted(set(slices)), version)
+            seconds = time.monotonic() - started
+        paths = [file.path for file in record.files if file.kind == SLICES]
+        return Done(record, [slice for path in paths for slice in read_index(run.work, path)], seconds)
+
+    def stop(self) -> None:
+        """Let no further part of the plan begin on a cluster, because one has found a user's mistake."""
+        self.open().work.create(self._stop_mark, b"")
+
+    @property
+    def _stop_mark(self) -> str:
+        return f"stopped-{self.plan.rpartition('/')[2]}"
+
+    def is_late(self) -> bool:
+        """Whether the stage is published, so that nothing needs this attempt."""
+        try:
+            return is_published(self.open())
+        except OSError:  # its plan was swept away, which happens after the run has ended
+            return self.stage.output in read_root(self.runtime.workdir)[0].datasets
+
+
+def _is_lost(folder: Any, path: str, size: int) -> bool:
+    try:
+        return bool(folder.size(path) != size)
+    except FileNotFoundError:
+        return True
 
 
 def _make(run: StageRun, step: Step, key: int, slices: Sequence[Slice], replaces: str | None) -> ShardRecord:
-    records = run.records(step.name)
+    place = run.place(step.name, key)
     if step.name == SHARDS:
-        dataset = DATASETS[run.stage.output]
-        outputs = step.outputs(run) or {"": dataset.schema}
+        dataset = DATASETS.get(run.stage.output)
+        outputs = (step.outputs(run) or {"": dataset.schema}) if dataset else {}
+        file_format = dataset.format if dataset else "parquet"
         writer = ShardWriter(
-            run.workdir, records, key, outputs, dataset=dataset.name, file_format=dataset.format, replaces=replaces
+            run.workdir, place, outputs, dataset=run.stage.output, file_format=file_format, replaces=replaces
         )
     else:
-        writer = ShardWriter(run.work, records, key, {}, step=step.name, replaces=replaces)
+        writer = ShardWriter(run.work, place, {}, step=step.name, replaces=replaces)
     with writer:
         step.work(run, key, slices, writer)
     # If another attempt's record came first, that attempt's files count.
-    return writer.record if writer.is_first else read_record(records, record_name(key))
+    return writer.record if writer.is_first else place.find()[0] or writer.record
 
 
 def do_locally(work: Work, parts: Mapping[int, Sequence[Slice]]) -> Iterator[tuple[int, Done]]:
@@ -102,15 +135,17 @@ def do_locally(work: Work, parts: Mapping[int, Sequence[Slice]]) -> Iterator[tup
 
     Raises what a part raised, or WorkerError if a process died; the other processes are then killed.
     """
-    step, run = work.step, work.open()
+    try:
+        step, run = work.step, work.open()
+    except OSError:
+        if work.is_late():
+            return
+        raise
     if (known := step.rows(run)) is not None:
         rows = dict(known) if isinstance(known, Mapping) else dict(enumerate(known))
     else:
         rows = {key: sum(slice.rows for slice in slices) for key, slices in parts.items()} if work.index else {}
-    finished = set(run.records(step.name).names())
-    pending = {key: rows.get(key, 1) for key in sorted(parts) if record_name(key) not in finished}
-    for key in sorted(parts.keys() - pending.keys()):
-        yield key, work.do(key, parts[key])
+    pending = {key: rows.get(key, 1) for key in sorted(parts)}
     if not pending:
         return
     together = step.together(run) if callable(step.together) else step.together
@@ -118,7 +153,7 @@ def do_locally(work: Work, parts: Mapping[int, Sequence[Slice]]) -> Iterator[tup
     with progress.step(title(work.stage, step), shards=len(pending), rows=total):
         if together > 1:
             done = _in_threads(work, list(pending), parts, together)
-        elif step.spread and work.runtime.workers > 1:
+        elif not together and work.runtime.workers > 1:
             done = _in_processes(work, pending, parts)
         else:
             done = ((key, work.do(key, parts[key])) for key in pending)
@@ -144,7 +179,7 @@ def make_here(stage: Stage, options: Any, runtime: Runtime) -> Manifest:
             for key, slice in done.sent:
                 sent.setdefault(key, []).append(slice)
         parts = sent
-    return publish_stage(open_run(stage, options, runtime, run.name))
+    return publish_plan(stage, options, runtime, run.name, read_root(runtime.workdir)[1])[0]
 
 
 def title(stage: Stage, step: Step) -> str:
@@ -155,38 +190,25 @@ def title(stage: Stage, step: Step) -> str:
 def _in_processes(
     work: Work, rows: Mapping[int, int], parts: Mapping[int, Sequence[Slice]]
 ) -> Iterator[tuple[int, Done]]:
-    """Make each part in one worker process. If the step spreads `batches`, a shard that is more than a worker's share
-    of the remaining rows (one much larger than the others, or one of the last) is made here, and its batches are
-    distributed to the workers."""
-    workers, divisible = work.runtime.workers, work.step.spread == "batches"
-    pool = shared_pool(workers)
+    """Make each part in one worker process."""
+    pool = shared_pool(work.runtime.workers)
     waiting = sorted(rows, key=lambda key: rows[key])
     given: dict[Future[Done | WorkerDied], int] = {}
     begun: dict[int, float] = {}
-    left = Counter(rows)
     progress.doing(lambda: _slowest(begun))
-
-    def advance(key: int, done: int) -> None:
-        left[key] -= done
-        progress.advance(done)
-
     try:
         while waiting or given:
-            if waiting and len(given) < workers:
+            if waiting and len(given) < work.runtime.workers:
                 key = waiting.pop()
                 begun[key] = time.monotonic()
-                if divisible and rows[key] * workers > BATCHES_COST * sum(left.values()):
-                    yield key, work.do(key, parts[key])
-                    del left[key], begun[key]
-                else:
-                    given[pool.submit(partial(work.do, key), parts[key], advance=partial(advance, key))] = key
+                given[pool.submit(partial(work.do, key), parts[key])] = key
                 continue
             for future in wait(given, return_when=FIRST_COMPLETED).done:
                 done = future.result()
                 if isinstance(done, WorkerDied):
-                    raise WorkerError.died(done)
+                    raise died(done)
                 key = given.pop(future)
-                del left[key], begun[key]
+                del begun[key]
                 yield key, done
     except BaseException:
         pool.close()

@@ -1,75 +1,86 @@
-"""Running stages: find out which are finished, build the graph of the others, run it, and return the results.
-
-The launcher looks at the stages in order and leaves finished ones out of the graph. If all are finished, Beam is not
-even imported.
-"""
+"""Running stages: find out what has to be made, build the graph of the stages from there on, run it, and return the
+results. If nothing has to be made, Beam is not even imported."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import difflib
 import logging
-import threading
 import time
+import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import wait
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 
-from owt_pipeline import progress
 from owt_pipeline.engine import parts, submission
-from owt_pipeline.engine.phases import (
-    Outcome,
-    Result,
-    append_to_log,
-    failures,
-    finished_output,
-    forget_outcome,
-    note_published,
-    read_outcome,
-    results_of,
-    seconds,
-)
-from owt_pipeline.engine.stage import Runtime, Stage, Step, read_record, records_of
-from owt_pipeline.engine.workers import WorkerError, close_shared_pool, importing, start_server
+from owt_pipeline.engine.generations import begin
+from owt_pipeline.engine.outcome import take_outcome
+from owt_pipeline.engine.plan import StagePlan, look
+from owt_pipeline.engine.publish import append_to_log, read_log
+from owt_pipeline.engine.stage import Runtime, Stage
+from owt_pipeline.engine.workers import close_shared_pool, importing, start_server
 from owt_pipeline.errors import JobRuns, UsageError, UserError
-from owt_pipeline.ledger.bases import dependents_of
-from owt_pipeline.ledger.commit import record_name, work_of
-from owt_pipeline.ledger.dataset import require_manifest
-from owt_pipeline.ledger.plan import look_at, read_plan, usable_manifest
-from owt_pipeline.storage.folder import Storage, at_once, in_thread
-from owt_pipeline.storage.lease import name_job, out_of_sight
-from schemas import DATASETS
-from schemas.manifest import MANIFEST_NAME, Manifest, ledger_of
-from schemas.settings import to_toml
+from owt_pipeline.ledger.root import read_root, require_manifest
+from owt_pipeline.ledger.sweep import sweep
+from owt_pipeline.storage.folder import Storage, in_thread
+from owt_pipeline.storage.lock import hold, out_of_sight
+from schemas.datasets import LEDGER
+from schemas.manifest import Manifest, Root
 
 logger = logging.getLogger("owt")
 
 LOCAL_RUNNERS = {"", "FnApiRunner", "DirectRunner"}
-WATCH_SECONDS = 2.0
-"""Seconds between two looks at the progress of a job on a cluster."""
 
 
-def run_stages(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, *, check_later: bool = False) -> list[Result]:
-    """Run stages with their options, in order, as one job; finished ones are skipped.
+@dataclass(frozen=True)
+class Result:
+    """The result of one stage: its manifest, and the seconds it took; None if its output was finished before."""
 
-    With `check_later`, sources that a later stage cannot read are an error before the first stage runs.
+    stage: Stage
+    manifest: Manifest
+    seconds: float | None
 
-    Raises UserError for errors that the user can fix, LedgerError if rows were lost or invented.
+    def log(self) -> None:
+        taken = "finished" if self.seconds is None else f"{self.seconds:.1f} s"
+        logger.info("%s: %s (%s)", self.stage.name, self.manifest.counts, taken)
+
+
+def run_stages(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Result]:
+    """Run stages with their options, in order, as one job, holding the lock of the run's folder. What is finished is
+    skipped.
+
+    Raises UserError for errors that the user can fix, before anything is written if they are in the options;
+    LedgerError if rows were lost or invented.
     """
-    results: list[Result] = []
-    for number, (stage, options) in enumerate(stages):
-        manifest = finished_output(stage, options, runtime.workdir)
-        if manifest is None or stage.again(options, runtime.workdir, manifest):
-            for later, given in stages[number + 1 :] if check_later else ():
-                later.sources(given)
-            return results + _run_graph(stages[number:], runtime)
-        results.append(Result(stage, manifest, None))
-        results[-1].log()
+    runtime = replace(runtime, run=runtime.run or uuid.uuid4().hex)
+    on_cluster = runs_on_cluster(runtime.beam_flags)
+    stages = without_imported(stages, runtime.workdir, read_root(runtime.workdir)[0])
+    begin(stages, runtime, write=False)  # raises before anything is written
+    if on_cluster and submission.submits_later(submission.options_for(runtime.beam_flags, runtime.workdir, stages)):
+        _run_on_cluster(stages, replace(runtime, unattended=True, lock=True), None)
+        return []
+    with hold(runtime.workdir, runtime.run, as_object=on_cluster) as held:
+        runtime = replace(runtime, lock=on_cluster or not runtime.workdir.is_local)
+        root, version = begin(stages, runtime)
+        plans = look(stages, runtime.workdir, root)
+        first = next((number for number, plan in enumerate(plans) if not plan.finished), None)
+        finished = plans if first is None else plans[:first]
+        results = [_finished(plan) for plan in finished]
+        if first is not None:
+            results += _run_graph(stages[first:], runtime, version)
+        sweep(runtime.workdir, runtime.run, held.since)
+        runtime.workdir.remove_dead_spools()
+        runtime.workdir.tidy(LEDGER)
     return results
+
+
+def _finished(plan: StagePlan) -> Result:
+    assert plan.published is not None
+    result = Result(plan.stage, plan.published, None)
+    result.log()
+    return result
 
 
 def run_stage(stage: Stage, options: Any, runtime: Runtime) -> tuple[Manifest, bool]:
@@ -78,46 +89,14 @@ def run_stage(stage: Stage, options: Any, runtime: Runtime) -> tuple[Manifest, b
     return result.manifest, result.seconds is not None
 
 
-def without_imported(
-    stages: Sequence[tuple[Stage, Any]], workdir: Storage, remember: bool = True
-) -> Sequence[tuple[Stage, Any]]:
-    """The stages that run: imported text takes the place of what collect, fetch and extract would make.
-
-    Raises UserError if it is damaged, because none of these could make it again. Unless `remember`, nothing is written.
-    """
+def without_imported(stages: Sequence[tuple[Stage, Any]], workdir: Storage, root: Root) -> Sequence[tuple[Stage, Any]]:
+    """The stages that run: imported text takes the place of what collect, fetch and extract would make."""
     left = [planned for planned in stages if planned[0].name not in ("collect", "fetch", "extract")]
-    manifest = usable_manifest(workdir, "documents")
-    if len(left) == len(stages) or (manifest is not None and manifest.stage != "import"):
+    is_imported = "documents" in root.datasets and root.datasets["documents"].stage == "import"
+    if len(left) == len(stages) or not is_imported:
         return stages
-    output = look_at(workdir, "documents", remember)
-    if manifest is None and (workdir.exists(ledger_of("urls")) or not output.is_lost):
-        return stages
-    if manifest is None or output.problems:
-        first = next((f"{name} {problem}" for name, problem in output.problems.items()), "its manifest")
-        raise UserError(f"{workdir}: imported text is damaged ({first}): `owt import` of the same files makes it again")
     logger.info("%s has imported text: collect, fetch and extract are left out", workdir)
     return left
-
-
-def check_dependents(stages: Sequence[tuple[Stage, Any]], workdir: Storage) -> None:
-    """Raise UserError if other options or sources would replace what runs that build on this one have read."""
-    if not (dependents := dependents_of(workdir)):
-        return
-    for stage, options in stages:
-        manifest = usable_manifest(workdir, stage.output) if stage.output in DATASETS else None
-        if manifest is None or manifest.stage != stage.name:
-            continue
-        now, was = stage.shaping(options, workdir), manifest.options
-        restore = [f"{name} = {to_toml(was[name])}" for name in now if name in was and was[name] != now[name]]
-        outside = [s for s in manifest.sources if s.get("kind") != "base" and s.get("name") not in stage.lists]
-        if sorted(map(repr, outside)) != sorted(map(repr, stage.sources(options))):
-            restore.append(f"the sources that it read: {', '.join(str(source.get('name')) for source in outside)}")
-        if restore:
-            raise UserError(
-                f"{', '.join(map(str, dependents))} build on {workdir}, and {stage.name} would replace "
-                f"{stage.output}/, which they need. Restore its settings ([{stage.name}] {'; '.join(restore)}), or "
-                "give another --workdir; with --replace_base it is replaced, and those runs must then be made again"
-            )
 
 
 def runs_on_cluster(beam_flags: Sequence[str]) -> bool:
@@ -129,27 +108,45 @@ def runs_on_cluster(beam_flags: Sequence[str]) -> bool:
     return (PipelineOptions(list(beam_flags)).view_as(StandardOptions).runner or "") not in LOCAL_RUNNERS
 
 
-def _run_graph(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Result]:
-    failures.clear()
-    seconds.clear()
-    if runs_on_cluster(runtime.beam_flags):
-        return _run_on_cluster(stages, runtime)
+def _run_graph(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, version: str | None) -> list[Result]:
+    on_cluster = runs_on_cluster(runtime.beam_flags)
+    take_outcome(runtime.workdir)
+    started = time.time()
+    failed: Exception | None = None
     try:
-        job = in_thread(lambda: _run_locally(stages, runtime))
-        while not job.done():  # so that this thread handles Ctrl-C and SIGTERM at once; the job's thread is abandoned
-            wait([job], 0.1)
-        job.result()
+        if on_cluster:
+            _run_on_cluster(stages, runtime, version)
+        else:
+            job = in_thread(lambda: _run_locally(stages, runtime, version))
+            while not job.done():  # so that this thread handles Ctrl-C and SIGTERM at once; the job's is abandoned
+                wait([job], 0.1)
+            job.result()
     except KeyboardInterrupt:
         close_shared_pool()
         raise
-    except Exception:
-        if failures:
-            raise failures[0] from None
+    except JobRuns:
         raise
-    return results_of(stages, runtime.workdir)
+    except Exception as error:
+        is_own = isinstance(error, UserError) or not on_cluster
+        failed = error if is_own else submission.failure(error)
+    outcome = take_outcome(runtime.workdir)
+    if outcome is not None and (failed is not None or not outcome.failure):  # a late attempt may fail after the job
+        outcome.check()
+    if failed is not None:
+        raise failed
+    if outcome is None:
+        raise out_of_sight(runtime.workdir)
+    seconds = {
+        entry["stage"]: entry["seconds"] for entry in read_log(runtime.workdir) if entry.get("started", 0) > started
+    }
+    results = []
+    for stage, _ in stages:
+        results.append(Result(stage, require_manifest(runtime.workdir, stage.output), seconds.get(stage.name)))
+        results[-1].log()
+    return results
 
 
-def _run_locally(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> None:
+def _run_locally(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, version: str | None) -> None:
     """Run on the FnApiRunner: `DirectRunner` would choose one of three runners by the pipeline's shape."""
     if runtime.workers > 1:
         modules = [parts.__name__, *sorted({type(stage).__module__ for stage, _ in stages} - {"__main__"})]
@@ -175,148 +172,30 @@ def _run_locally(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> None:
     options = Options(list(runtime.beam_flags))
     options.view_as(StandardOptions).runner = None
     pipeline = beam.Pipeline(FnApiRunner(), options=options)
-    build(pipeline, stages, runtime)
+    build(pipeline, stages, runtime, version)
     result = pipeline.run()
     result.wait_until_finish()
     _log_metrics(stages, runtime.workdir, result)
 
 
-def _run_on_cluster(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Result]:
+def _run_on_cluster(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, version: str | None) -> None:
     import apache_beam as beam
 
     from owt_pipeline.engine.graph import build
 
-    workdir = runtime.workdir
-    with submission.explaining():
-        options = submission.options_for(runtime.beam_flags, workdir, stages)
-        runtime = runtime.elsewhere([stage for stage, _ in stages], submission.place_of(options))
-        watch = Watch(stages, workdir)
-        later, detached = submission.submits_later(options), submission.is_detached(options)
-        left = read_outcome(workdir) if detached and runtime.ended else None
-        forget_outcome(workdir)
-        if detached and runtime.ended:
-            _raise_outcome(left)
-            raise WorkerError(f"job {runtime.ended.id} has ended, and {stages[0][0].name} is not finished: see its log")
-        pipeline = beam.Pipeline(options=options)
-        named = [(stage, submission.with_absolute_paths(given)) for stage, given in stages]
-        build(pipeline, named, replace(runtime, unattended=later))
-    failed: Exception | None = None
-    try:
-        with submission.explaining():
-            result = pipeline.run()
-            job = submission.job_of(result, options)
-            logger.info("job %s on %s %s", job.id, job.runner, submission.console(job, options))
-            if runtime.owner:
-                name_job(workdir, runtime.owner, job)
-            if later:
-                return []
-            if detached:
-                raise JobRuns(f"job {job.id} is at work on {workdir}; run the same command again for its outcome")
-            with watch.following():
-                result.wait_until_finish()
-    except (submission.JobLost, JobRuns):
-        raise
-    except Exception as error:
-        failed = error
-    if runtime.owner:
-        name_job(workdir, runtime.owner, None)
-    outcome = read_outcome(workdir)
-    # If the job succeeded, a failure that it stored was retried, or came from an attempt that was given up.
-    if failed is not None or not (outcome and outcome.failure):
-        _raise_outcome(outcome)
-    if failed is not None:
-        raise failed
-    if outcome is None and not watch.is_published(stages[0][0]):
-        raise out_of_sight(workdir)
-    forget_outcome(workdir)
+    options = submission.options_for(runtime.beam_flags, runtime.workdir, stages)
+    runtime = runtime.elsewhere([stage for stage, _ in stages], submission.place_of(options))
+    pipeline = beam.Pipeline(options=options)
+    build(pipeline, [(stage, submission.with_absolute_paths(given)) for stage, given in stages], runtime, version)
+    result = pipeline.run()
+    if runtime.unattended:
+        return
+    job = submission.job_of(result)
+    logger.info("job %s on %s", job, submission.place_of(options)["host"])
+    if submission.is_detached(options):
+        raise JobRuns(f"job {job} is at work on {runtime.workdir}; run the same command again for its outcome")
+    result.wait_until_finish()
     _log_metrics(stages, runtime.workdir, result)
-    watch.note_published()
-    return results_of(stages, workdir)
-
-
-def _raise_outcome(outcome: Outcome | None) -> None:
-    """Raise the error for which a job stopped or failed, if it stored one."""
-    if outcome is not None and outcome.failure:
-        raise WorkerError(f"{outcome.message}\n{outcome.failure}") from None
-    if outcome is not None and outcome.message:
-        raise UsageError(outcome.message) if outcome.exit_code == UsageError.exit_code else UserError(outcome.message)
-
-
-class Watch:
-    """The progress of a job on a cluster, as seen in the working directory: published stages, and records of parts."""
-
-    def __init__(self, stages: Sequence[tuple[Stage, Any]], workdir: Storage):
-        self._stages, self._workdir = [stage for stage, _ in stages], workdir
-        self._before = {stage.name: self._content(stage) for stage in self._stages}
-        self._ended = threading.Event()
-        self._since = time.monotonic()
-
-    @contextlib.contextmanager
-    def following(self) -> Iterator[None]:
-        """Show the job's progress while the block runs."""
-        thread = threading.Thread(target=self._follow, name="progress", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._ended.set()
-            thread.join()
-            with contextlib.suppress(OSError, UserError):
-                self.note_published()  # includes stages published right before the job failed
-
-    def is_published(self, stage: Stage) -> bool:
-        """Whether a stage of this job has been published."""
-        return self._content(stage) != self._before[stage.name]
-
-    def _follow(self) -> None:
-        while not self._ended.is_set():
-            with contextlib.suppress(OSError, UserError):  # a bucket that does not answer delays the progress only
-                self.note_published()
-                for stage in self._stages:
-                    if stage.name not in seconds and (found := self._parts(stage)):
-                        self._show(stage, *found)
-            self._ended.wait(WATCH_SECONDS)
-
-    def _show(self, stage: Stage, folder: str, name: str) -> None:
-        """Show the progress of one step, from its records, until the next one begins or the stage is published."""
-        step = next(step for step in stage.steps if step.name == name)
-        work = work_of(self._workdir, stage.output) / folder
-        plan = read_plan(work)
-        records = records_of(work, name)
-        total = plan.num_shards if plan is not None and step.keys is Step.keys else 0
-        seen: set[str] = set()
-
-        def missing() -> str:
-            few = 0 < total - len(seen) <= 3
-            return f"waiting for {', '.join(str(k) for k in range(total) if record_name(k) not in seen)}" if few else ""
-
-        with progress.step(parts.title(stage, step), shards=total):
-            progress.doing(missing)
-            while not self._ended.is_set():
-                new = sorted(set(records.names()) - seen)
-                for record in at_once(partial(read_record, records), new):
-                    progress.advance(record.counts.entered)
-                    progress.shard_done()
-                seen.update(new)
-                if self.is_published(stage) or self._parts(stage) != (folder, name):
-                    return
-                self._ended.wait(WATCH_SECONDS)
-
-    def _parts(self, stage: Stage) -> tuple[str, str] | None:
-        """The folder of the stage's work, and the last step that has begun; None if the stage is not at work."""
-        names = work_of(self._workdir, stage.output).names()
-        begun = {name.split("/")[1]: name.split("/")[0] for name in reversed(names) if name.count("/") >= 2}
-        return next(((begun[step.name], step.name) for step in reversed(stage.steps) if step.name in begun), None)
-
-    def note_published(self) -> None:
-        """Log the stages that were published since the last call."""
-        for stage in self._stages:
-            if stage.name not in seconds and self.is_published(stage):
-                taken, self._since = time.monotonic() - self._since, time.monotonic()
-                note_published(stage, require_manifest(self._workdir, stage.output), taken)
-
-    def _content(self, stage: Stage) -> tuple[bytes, str] | None:
-        return self._workdir.read_version(f"{ledger_of(stage.output)}/{MANIFEST_NAME}")
 
 
 def _log_metrics(stages: Sequence[tuple[Stage, Any]], workdir: Storage, result: Any) -> None:

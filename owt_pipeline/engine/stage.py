@@ -1,15 +1,8 @@
 """Stages: what a stage declares (`Stage`, `Step`) and what its functions are given (`StageRun`). No Beam: `graph.py`
 turns stages into transforms.
 
-A stage reads datasets of the working directory and writes one, in three phases. Each phase may run on another machine:
-
-    plan      find out what to make: nothing if the output is finished, otherwise the missing parts
-    work      make the parts, step by step; the last step's parts are the output's shards
-    publish   write the manifest from the shards' records
-
-During the work, `ledger/DATASET/.work/FINGERPRINT/` holds `plan.json` (what is being made), `prepared-DIGEST.json` (the
-result of one attempt at planning) and the records of each step. Publishing removes it. A rerun therefore skips finished
-stages, and an interrupted stage continues with the parts that have no record.
+A stage reads datasets of a run and writes one. Shard k of its output is a pure function of what its key names; the
+modules of this room find the shards to make (`plan.py`), make them (`parts.py`), and publish them (`publish.py`).
 """
 
 from __future__ import annotations
@@ -17,33 +10,26 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import inspect
-import json
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Literal
 
-import msgspec
 import pyarrow as pa
 
-from owt_pipeline.engine.workers import map_batches
-from owt_pipeline.errors import UserError
-from owt_pipeline.ledger.bases import Base, described, open_chain
-from owt_pipeline.ledger.commit import ShardWriter, version_of_manifest
+from owt_pipeline.ledger.commit import Place, ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader, Outcome
 from owt_pipeline.ledger.exchange import Slice
-from owt_pipeline.ledger.plan import Plan, version_skew, versions_of, versions_of_everything
-from owt_pipeline.storage.folder import Storage, at_once
-from owt_pipeline.storage.lease import Job
+from owt_pipeline.ledger.versions import check_versions, versions_of, versions_of_everything
+from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
-from schemas.manifest import Counts, Manifest, ManifestError, ShardFile, ShardRecord, ledger_of
+from schemas.manifest import Counts, Generation, Manifest, Root, ShardFile, ShardRecord, ledger_of
 from schemas.settings import shaping_options
 
-logger = logging.getLogger("owt")
-
 SHARDS = "shards"
-"""Name of the last step of every stage that writes rows."""
+"""Name of the last step of every stage."""
+
+FINAL = ("corpus", "tokens", "report")
+"""Datasets whose files are made again whenever they are gone; others only if something reads them."""
 
 
 @dataclass(frozen=True)
@@ -53,43 +39,38 @@ class Runtime:
     Attributes:
       workers: processes of the local pool; on a cluster, each process makes one part at a time.
       beam_flags: Beam's flags; none for the local runner.
-      owner: owner of the lease on the working directory; empty if no lease is held.
-      own_lease: whether the graph itself takes and renews the lease, because no process waits for the job.
+      run: id of the process or job that works on the run's folder.
+      lock: whether the parts renew the lock of the run's folder, because it is an object that expires.
+      unattended: whether no process waits for the job: it takes and releases the lock, and fails for a user's mistake.
       on_cluster: whether the runner places the parts, rather than the pool of this process.
       place: where the run takes place, for the run's log; None for this machine.
-      ended: the run's previous job, if it ended while no launcher waited for it.
-      unattended: whether nobody waits for the job, so that it has to fail when it finds a user's mistake.
       versions: on a cluster, the versions of everything that shapes bytes, in the process that started the run.
-      allow_version_skew: whether workers may have other versions; the manifest then names them.
+      add: whether new sources become a generation, rather than an error.
     """
 
     workdir: Storage
     workers: int = 1
     beam_flags: tuple[str, ...] = ()
-    owner: str = ""
-    own_lease: bool = False
+    run: str = ""
+    lock: bool = False
+    unattended: bool = False
     on_cluster: bool = False
     place: Mapping[str, Any] | None = None
-    unattended: bool = False
-    ended: Job | None = None
     versions: tuple[tuple[str, str], ...] = ()
-    allow_version_skew: bool = False
+    add: bool = False
 
     def elsewhere(self, stages: Iterable[Stage], place: Mapping[str, Any]) -> Runtime:
         """The same runtime, with parts placed by a runner on a cluster."""
         found = versions_of_everything(name for stage in stages for name in stage.libraries)
         return dataclasses.replace(self, on_cluster=True, place=place, workers=1, versions=tuple(found.items()))
 
-    def skew(self) -> dict[str, str]:
-        """The versions of this process if they differ from the run's; empty if they do not.
-
-        Raises UserError if they differ and `allow_version_skew` is not set.
-        """
-        return version_skew(dict(self.versions), self.allow_version_skew) if self.versions else {}
+    def check_versions(self) -> None:
+        """Raise UserError if this process has other versions than the one that started the run."""
+        check_versions(dict(self.versions))
 
 
 def _shards(run: StageRun) -> Iterable[int]:
-    return range(run.num_shards)
+    return sorted(run.make)
 
 
 def _unknown(_: StageRun) -> None:
@@ -117,14 +98,11 @@ class Step:
       work: `work(run, key, slices, writer)` makes part `key` from the rows that were sent to it. Calling it again
         writes the same bytes.
       name: name of the step's folder; the last step is called `shards`.
-      keys: parts that exist even if nothing is sent to them; all shards by default.
+      keys: parts that exist even if nothing is sent to them; by default the shards to be made.
       rows: input rows of each part, for the progress and to start the largest parts first; by default the rows sent.
       outputs: schemas of the last step's named outputs (`train`, `val`), in place of the dataset's own schema.
-      spread: what the processes of the local pool share: `shards`, or `batches` too, if there are few shards
-        (`run.map_batches`). If empty, the run's own process makes one part after the other, and each part may use the
-        pool.
-      together: parts made at once in threads of the run's own process, for work that waits; a number, or a function of
-        the run. If 1, `spread` applies.
+      together: parts that this process makes at once in threads, for work that waits or uses the pool itself; a number,
+        or a function of the run. If 0, each part is made by one process of the pool.
     """
 
     work: Callable[[StageRun, int, Sequence[Slice], ShardWriter], None]
@@ -132,30 +110,29 @@ class Step:
     keys: Callable[[StageRun], Iterable[int]] = _shards
     rows: Callable[[StageRun], Mapping[int, int] | Sequence[int] | None] = _unknown
     outputs: Callable[[StageRun], Mapping[str, pa.Schema] | None] = _unknown
-    spread: Literal["", "shards", "batches"] = ""
-    together: int | Callable[[StageRun], int] = 1
+    together: int | Callable[[StageRun], int] = 0
 
 
 class Stage:
-    """A stage. Each is a subclass, whose docstring is the first paragraph of `owt NAME --help`.
+    """A stage. Each is a subclass, whose docstring says what it does.
 
     The attributes say what the stage reads, does and writes. The methods, in the order in which they are called, are
     for what the attributes cannot say; most stages override few of them. `owt_pipeline/stages/export/stage.py` is an
     example to copy. Instances have no state, so any process can create one from the class's name.
 
     Attributes:
-      name: the stage's name, `owt NAME`.
-      inputs: the datasets it reads; the first one gives the number of shards.
+      name: the stage's name.
+      inputs: the datasets it reads; none for a stage that reads sources, which the generations of the run list.
       optional_inputs: datasets it reads if they exist.
-      bases: datasets and lists it reads from the runs that this one builds on.
-      lists: files of the working directory that shape the output if they exist.
+      reads: what shard k is made from: shard k of the inputs (`shard`), all shards of its own and earlier generations
+        (`earlier`), or everything (`all`), in which case the output has one shard.
+      kinds: the kinds of its inputs' files that it reads.
       output: the dataset it writes.
       options: its frozen dataclass of options.
       version: raised whenever the code would write other bytes from the same input.
-      libraries: distributions whose version shapes the bytes, for the manifest.
+      libraries: distributions whose version shapes the bytes, for the records.
       steps: its work.
-      shard_local: whether shard k of the output is made from shard k of the inputs alone. If so, when an input changes,
-        the shards whose part of it is unchanged are kept.
+      names_all_sources: whether its options name the sources of all generations, not of the one to add alone.
       positional: the option that takes the arguments without a flag, if any.
       example: a command line for `--help`.
     """
@@ -163,14 +140,14 @@ class Stage:
     name: str
     inputs: tuple[str, ...] = ()
     optional_inputs: tuple[str, ...] = ()
-    bases: tuple[str, ...] = ()
-    lists: tuple[str, ...] = ()
+    reads: Literal["shard", "earlier", "all"] = "shard"
+    kinds: tuple[str, ...] = ("data",)
     output: str
     options: type
     version: int
     libraries: tuple[str, ...] = ()
     steps: tuple[Step, ...]
-    shard_local: bool = False
+    names_all_sources: bool = True
     positional: str = ""
     example: str = ""
 
@@ -178,33 +155,43 @@ class Stage:
     def help(self) -> str:
         return inspect.getdoc(type(self)) or ""
 
-    def shaping(self, options: Any, workdir: Storage) -> dict[str, Any]:
-        """The options that shape the bytes, by name; defaults that depend on the working directory are filled in.
-
-        The stage finds them in `run.plan.options`.
-        """
+    def shaping(self, options: Any) -> dict[str, Any]:
+        """The options that shape the bytes, by name."""
         return shaping_options(options)
 
     def sources(self, options: Any) -> Sequence[dict[str, Any]]:
-        """Files outside the working directory that the output depends on; raises UserError for an unreadable one."""
+        """The files that a stage without inputs reads: `kind`, `name`, what identifies the content, and `uri`, which
+        shapes no bytes. Raises UserError for an unreadable one."""
         return ()
 
-    def noted(self, options: Any) -> Mapping[str, Any]:
-        """Options that are not in the manifest, for the run's log: commands that make the output again use them."""
-        return {}
+    def shards_for(self, options: Any, sources: Sequence[Mapping[str, Any]]) -> int:
+        """Number of shards of a generation of these sources, for a stage without inputs."""
+        return int(getattr(options, "num_shards", None) or 1)
 
-    def again(self, options: Any, workdir: Storage, manifest: Manifest) -> bool:
-        """Whether the options ask for parts of a finished output to be made again. If so, notes in `lists` which ones.
+    def begin(self, options: Any, root: Root, runtime: Runtime) -> Root:
+        """The root with what the options ask for once, when a run begins: `--retry_failed`."""
+        return root
 
-        Called by the launcher only.
+    def outside(self, options: Any) -> Sequence[dict[str, Any]]:
+        """Digests of what else comes from outside: models, tokenizers, the user's code, evaluation sets.
+
+        Also checks the options, so that a mistake is found before the stages that come first: raises UserError.
         """
-        return False
+        return ()
 
-    def irreplaceable(self, options: Any) -> bool:
-        """Whether a lost output cannot be made again, because it shows the web as it was.
+    def of_shard(self, options: Any, root: Root, inputs: Mapping[str, DatasetReader], shard: int) -> Any:
+        """What the run's history says about a shard, as JSON; None for nothing: retries, takedowns."""
+        return None
 
-        If so, a missing or damaged file is an error, unless the options ask for it to be fetched again.
-        """
+    def repeats(self, options: Any) -> bool:
+        """Whether a shard that is made again has the same bytes."""
+        return True
+
+    def check_gone(self, options: Any, workdir: Storage, shards: Sequence[int]) -> None:
+        """Raise UserError if these shards, whose files are gone, cannot be made again."""
+
+    def without_inputs(self, before: ShardRecord, made_from: str) -> bool:
+        """Whether a shard can be made from its output `before` alone, because only takedowns were added."""
         return False
 
     def preload(self, options: Any) -> Sequence[str]:
@@ -212,24 +199,12 @@ class Stage:
         `module:function`s to call, which cache what they load."""
         return ()
 
-    def fits(self, options: Any, base: Base) -> None:
-        """Raise UserError if this stage, with these options, cannot build on `base`."""
-
-    def num_shards(self, options: Any) -> int | None:
-        """Number of shards of the output; None for that of the first input."""
-        return None
-
-    def listed(self, workdir: Storage, inputs: Mapping[str, DatasetReader]) -> Callable[[int], Any]:
-        """A function from a shard to what the `lists`, and those of the bases, say about it, as JSON."""
-        return lambda shard: None
-
     def prepare(self, run: StageRun) -> None:
-        """Called before the parts, if the stage has to run: raises UserError for impossible options, sets
-        `run.properties`, writes assets."""
+        """Called before the parts: sets `run.properties`, writes assets, raises UserError for impossible options."""
 
     def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> None:
-        """Called with the records of all shards before the manifest is written: sets `run.counts`, adds to
-        `run.stats`, `run.properties` and the assets."""
+        """Called with the records of all shards before they are published: sets `run.counts`, adds to `run.stats`,
+        `run.properties` and the assets. The same records lead to the same results."""
 
 
 @dataclass
@@ -238,35 +213,41 @@ class StageRun:
 
     Attributes:
       inputs: a reader for each dataset of `stage.inputs`, and for each of `stage.optional_inputs` that exists.
-      plan: what is being made.
-      work: the folder of the plan's work; removed when the output is published.
+      root: the run's generations, rounds and takedowns when it was planned; its datasets are left out.
+      keys: the key of each shard of the output.
+      made_from: the same without what changes from outside (`ShardRecord.made_from`).
+      make: the shards to be made.
+      gone: those of them that were made, and whose files are gone.
+      settled: number of shards of the first generations, which are published with these keys.
+      before: the output's manifest when it was planned; None if there was none.
+      name: name of the plan, from which `open_run` opens the same run in another process.
+      work: the folder of what intermediate steps write.
       properties: properties for the manifest, set by `prepare` or `finish`.
       assets: files of the complete dataset.
       started: when the stage began, in seconds since 1970.
-      kept: number of shards that need not be made again.
       counts: set by `finish` if the stage's ledger is not the sum over its shards (dedupe's decisions).
       stats: counts of the stage apart from those of its shards.
-      bases: the runs that this one builds on, the oldest first, if the stage reads any of their data.
-      attempt: digest of what the attempt at planning found out; it names the attempt.
-      replaces: version of the output's manifest that the attempt saw; None if there was none.
-      contents: contents of the assets that `publish_stage` has yet to write, by path.
+      contents: contents of the assets that are yet to be written, by path.
     """
 
     stage: Stage
     options: Any
     runtime: Runtime
     inputs: Mapping[str, DatasetReader]
-    plan: Plan
+    root: Root
+    keys: Sequence[str]
+    made_from: Sequence[str]
+    make: frozenset[int]
+    gone: frozenset[int]
+    settled: int
+    before: Manifest | None
+    name: str
     work: Storage
     properties: dict[str, Any] = field(default_factory=dict)
     assets: list[ShardFile] = field(default_factory=list)
     started: float = 0.0
-    kept: int = 0
     counts: Counts | None = None
     stats: dict[str, int] = field(default_factory=dict)
-    bases: tuple[Base, ...] = ()
-    attempt: str = ""
-    replaces: str | None = None
     contents: dict[str, bytes] = field(default_factory=dict)
 
     @property
@@ -276,39 +257,30 @@ class StageRun:
     @property
     def num_shards(self) -> int:
         """Shards of the output."""
-        return self.plan.num_shards
+        return len(self.keys)
 
-    @property
-    def name(self) -> str:
-        """FINGERPRINT/ATTEMPT, from which `open_run` opens the same run in another process."""
-        return f"{self.work.uri.rpartition('/')[2]}/{self.attempt}"
+    def generation_of(self, shard: int) -> Generation:
+        """The generation of a shard."""
+        return self.root.generations[self.root.generation_of(shard)]
 
-    def stop(self) -> None:
-        """Let no further part begin, because one has found an error that stops the stage."""
-        self.work.create(f"stopped-{self.attempt}", b"")
-
-    def is_stopped(self) -> bool:
-        return self.work.exists(f"stopped-{self.attempt}")
-
-    def is_superseded(self) -> bool:
-        """Whether the output has been published since it was planned, by this run or another."""
-        return version_of_manifest(self.workdir, self.stage.output) != self.replaces
-
-    def records(self, step: str) -> Storage:
-        """The folder of a step's records."""
-        return records_of(self.work, step)
+    def place(self, step: str, key: int) -> Place:
+        """The place of the record of a shard, or of a part of an intermediate step."""
+        if step != SHARDS:
+            return Place(self.work / step / "records", key)
+        versions = versions_of(self.stage.libraries)
+        return Place(records_of(self.workdir, self.stage), key, self.keys[key], self.made_from[key], versions)
 
     def read_records(self, step: str) -> list[ShardRecord]:
-        """The records of all parts of a finished step, sorted by key."""
-        records = self.records(step)
-        return at_once(partial(read_record, records), records.names())
+        """The records of all parts of an intermediate step that is finished, sorted by key."""
+        records = self.work / step / "records"
+        found = (ShardRecord.from_json(records.read(name), name) for name in records.names())
+        return sorted(found, key=lambda record: record.shard)
 
     def write_asset(self, name: str, content: bytes, *, named_by_content: bool = False) -> str:
-        """Write a file of the complete dataset, such as a tokenizer's; returns its path in the working directory.
+        """Write a file of the complete dataset, such as a tokenizer's; returns its path in the run's folder.
 
-        It is placed next to the manifest, so that the dataset's own folder holds only rows; the report consists of
-        assets alone. A file whose name does not depend on its content is written when the output is published, because
-        another run may write the same name.
+        It is placed in the ledger, so that the dataset's own folder holds only rows; the report's page is in report/. A
+        file whose name does not depend on its content is written when the output is published.
         """
         digest = hashlib.sha256(content).hexdigest()
         if named_by_content:
@@ -319,6 +291,7 @@ class StageRun:
             self.workdir.write(path, content)
         else:
             self.contents[path] = content
+        self.assets = [file for file in self.assets if file.path != path]
         self.assets.append(ShardFile(path, "asset", -1, 0, len(content), digest))
         return path
 
@@ -333,70 +306,22 @@ class StageRun:
     ) -> None:
         """Write shard k of the output: `fn` of each batch of shard k of the first input.
 
-        `fn` runs in worker processes, so it has to be a module's function or a `functools.partial` of one. `columns`
-        are the columns it needs; None for all.
+        `columns` are the columns that `fn` needs; None for all.
         """
-        batches = self.inputs[self.stage.inputs[0]].batches(shard, rows=rows, columns=columns)
-        for batch, outcome in map_batches(fn, batches, self.runtime.workers):
-            writer.add(batch.num_rows, outcome)
+        for batch in self.inputs[self.stage.inputs[0]].batches(shard, rows=rows, columns=columns):
+            writer.add(batch.num_rows, fn(batch))
 
 
-def make_plan(stage: Stage, options: Any, inputs: Mapping[str, DatasetReader], workdir: Storage) -> Plan:
-    """The plan of a stage, without its shards; raises UserError if a source cannot be read."""
-    lists = [
-        {"name": name, "bytes": workdir.size(name), "sha256": workdir.sha256(name)}
-        for name in stage.lists
-        if workdir.exists(name)
-    ]
-    return Plan(
-        stage.name,
-        stage.version,
-        stage.shaping(options, workdir),
-        {name: reader.manifest.digest for name, reader in inputs.items()},
-        [*stage.sources(options), *lists, *described(open_chain(workdir) if stage.bases else (), stage.bases)],
-        versions_of(stage.libraries),
-    )
+def records_of(workdir: Storage, stage: Stage) -> Storage:
+    """The folder of the records of a stage's shards."""
+    return workdir / ledger_of(stage.name) / "records"
 
 
-def with_shards(plan: Plan, stage: Stage, options: Any, inputs: Mapping[str, DatasetReader], workdir: Storage) -> Plan:
-    """The plan with its number of shards, and a digest of what each is made from."""
-    num_shards = stage.num_shards(options)
-    if num_shards is None:
-        num_shards = inputs[stage.inputs[0]].num_shards
-    return msgspec.structs.replace(plan, num_shards=num_shards, made_from=made_from(stage, inputs, workdir, num_shards))
-
-
-def made_from(stage: Stage, inputs: Mapping[str, DatasetReader], workdir: Storage, num_shards: int) -> list[str]:
-    """For each shard, a digest of everything it is made from but the options; empty unless the stage is
-    `shard_local`."""
-    if not stage.shard_local:
-        return []
-    listed = stage.listed(workdir, inputs)
-    files_of: list[dict[str, list[list[str]]]] = [{} for _ in range(num_shards)]
-    for name, reader in inputs.items():
-        for file in reader.table_of_files.files:
-            if 0 <= file.shard < num_shards and file.kind != "rejects":  # what was rejected is not read
-                files_of[file.shard].setdefault(name, []).append([file.path, file.sha256])
-    digests = []
-    for shard, files in enumerate(files_of):
-        named = listed(shard) or None  # an empty entry counts as none
-        digests.append(hashlib.sha256(json.dumps([files, named], sort_keys=True).encode()).hexdigest())
-    return digests
+def work_of(workdir: Storage, stage: Stage) -> Storage:
+    """The folder of what the stage's intermediate steps write, with one folder per plan's work."""
+    return workdir / ledger_of(stage.name) / "work"
 
 
 def rows_of_input(run: StageRun) -> list[int]:
     """`Step.rows` of a stage that reads its first input shard by shard."""
     return run.inputs[run.stage.inputs[0]].rows_of_shards()
-
-
-def records_of(work: Storage, step: str) -> Storage:
-    """The folder of a step's records, in the folder of a plan's work."""
-    return work / SHARDS if step == SHARDS else work / step / "records"
-
-
-def read_record(records: Storage, name: str) -> ShardRecord:
-    """A part's record; raises FileNotFoundError if the part is not finished, UserError if the record is damaged."""
-    try:
-        return ShardRecord.from_json(records.read(name), records.path(name))
-    except ManifestError as error:
-        raise UserError(f"{error}: run the same command again") from error

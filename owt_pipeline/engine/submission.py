@@ -1,22 +1,16 @@
-"""Submitting a job to a cluster: check and complete Beam's options, and turn the runner's errors into one line."""
+"""Submitting a job to a cluster: check and complete Beam's options."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
 import os
-import re
 import socket
-import sys
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from owt_pipeline.engine.workers import WorkerError
 from owt_pipeline.errors import UsageError, UserError
 from owt_pipeline.storage.folder import Storage
-from owt_pipeline.storage.lease import Job
 from schemas.settings import did_you_mean
 
 if TYPE_CHECKING:
@@ -30,10 +24,6 @@ CONNECT_SECONDS = 5.0
 CACHE_MILLISECONDS = 60_000
 """How long Flink and Spark keep an idle worker. By default, they start new ones for each of 30 shuffles."""
 _THIS_MACHINE = ("[local]", "[auto]", "[collection]", "local")  # masters that run in the job server itself
-
-
-class JobLost(UserError):
-    """The server that the job was submitted to no longer answers; the job itself may continue."""
 
 
 def options_for(flags: Sequence[str], workdir: Storage, stages: Sequence[tuple[Any, Any]] = ()) -> PipelineOptions:
@@ -100,135 +90,27 @@ def is_detached(options: PipelineOptions) -> bool:
     return is_dataflow(options) and bool(_view(options, "StandardOptions").no_wait_until_finish)
 
 
-def job_of(result: Any, options: PipelineOptions) -> Job:
-    """The runner and id of a submitted job (of a job yet to be submitted: its name), for the lease."""
-    runner = str(_view(options, "StandardOptions").runner)
-    if submits_later(options):
-        return Job(runner, str(_view(options, "GoogleCloudOptions").job_name))
-    found = getattr(result, "job_id", None) or getattr(result, "_job_id", None) or "without an id"
-    return Job(runner, str(found() if callable(found) else found))
-
-
-def console(job: Job, options: PipelineOptions) -> str:
-    """The address of the job's page; empty if there is none."""
-    google = _view(options, "GoogleCloudOptions")
-    if not is_dataflow(options) or submits_later(options):
-        return ""
-    return f"https://console.cloud.google.com/dataflow/jobs/{google.region}/{job.id}?project={google.project}"
-
-
-def job_runs(flags: Sequence[str], job: Job) -> bool | None:
-    """Whether the job of a lease is still running; None if these flags are not for the runner that knows."""
-    from apache_beam.options.pipeline_options import PipelineOptions
-
-    options = PipelineOptions(list(flags))
-    google = _view(options, "GoogleCloudOptions")
-    if job.runner.rpartition(".")[2] != DATAFLOW or not is_dataflow(options) or not (google.project and google.region):
-        return None
-    with explaining():
-        _require_google()
-        from apache_beam.runners.dataflow.internal import apiclient
-        from google.cloud import dataflow
-
-        client = apiclient.DataflowApplicationClient(options, root_staging_location="")
-        active = dataflow.ListJobsRequest.Filter.ACTIVE
-        request = dataflow.ListJobsRequest(project_id=google.project, location=google.region, filter=active)
-        return any(job.id in (found.id, found.name) for found in client._jobs_client.list_jobs(request))
-
-
-@contextlib.contextmanager
-def explaining() -> Iterator[None]:
-    """Turn a runner's refusals and a job's failures into UserError or WorkerError; the runner's own log is silenced."""
-    root = logging.getLogger()
-    level = root.level
-    if not logger.isEnabledFor(logging.DEBUG):
-        root.setLevel(logging.CRITICAL + 1)  # Beam repeats the job server's messages there
-    excepthook, threading.excepthook = threading.excepthook, _of_thread
-    try:
-        yield
-    except Exception as error:
-        if (found := _explained(error)) is not None:
-            raise found from error
-        raise
-    finally:
-        for thread in threading.enumerate():
-            if thread.name == _READS_MESSAGES:  # ends with the job, possibly after the main thread has seen the end
-                thread.join(5)
-        threading.excepthook = excepthook
-        root.setLevel(level)
-
-
-_READS_MESSAGES = "wait_until_finish_read"
-
-
-def _of_thread(failed: threading.ExceptHookArgs) -> None:
-    """Print a thread's error, except that of Beam's thread that reads messages: the main thread raises the same."""
-    if failed.thread is None or failed.thread.name != _READS_MESSAGES:
-        threading.__excepthook__(failed)
-
-
-def _explained(error: Exception) -> Exception | None:
-    text = str(error)
-    if isinstance(error, ValueError) and text.startswith("Pipeline has validations errors"):
-        return UsageError(_one_line(text.partition("\n")[2]))
-    if isinstance(error, _error_of("google.api_core.exceptions", "GoogleAPICallError")):
-        return UserError(f"Google Cloud refused the request: {_one_line(getattr(error, 'message', text))}")
-    if isinstance(error, _error_of("google.auth.exceptions", "GoogleAuthError")):
-        return UserError(
-            f"no credentials for Google Cloud (`gcloud auth application-default login`): {_one_line(text)}"
-        )
-    if isinstance(error, _error_of("grpc", "RpcError")):
-        return JobLost(
-            f"its job server does not answer any more ({_one_line(error.details() or text)}): the job may continue; "
-            "when it has ended, or was cancelled, run the same command again with --take_over"
-        )
-    if found := re.match(r"Pipeline \S+ failed in state (\w+): ", text):  # of Flink, Spark or Prism
-        last = text[found.end() :]
-        return _of_job(found[1], last, f"{_one_line(last.strip().partition(chr(10))[0])}; see the logs of its engine")
-    name = type(error).__name__
-    if name == "DataflowJobAlreadyExistsError":
-        return UserError(_one_line(text))
-    if name == "DataflowRuntimeException":
-        state = text.partition("State: ")[2].partition(",")[0]
-        last = text.partition("Error:\n")[2].strip()
-        if last == "None" and state == "FAILED":  # the SDK does not fetch the error of a job that failed at once
-            from apache_beam.runners.dataflow.dataflow_runner import DataflowRunner
-
-            runner = error.result._runner  # type: ignore[attr-defined]
-            DataflowRunner.poll_for_job_completion(runner, error.result, None)  # type: ignore[attr-defined]
-            last = str(getattr(runner, "last_error_msg", None) or "see its page")
-        return _of_job(state, last, _one_line(last))
-    return None
-
-
-def _of_job(state: str, last: str, shown: str) -> Exception:
-    """The error of a job that ended in another state than DONE, from its `last` message."""
-    if state == "CANCELLED":
-        return UserError("the job was cancelled; run the same command again to continue")
-    if "No module named 'owt_pipeline'" in last:
-        return UserError(
-            "the workers do not have this package: install the wheel in the environment of the worker pool, or in the "
-            "image (`pip wheel --no-deps --wheel-dir dist .` makes it)"
-        )
-    if (start := last.find("Traceback")) >= 0:
-        return WorkerError(last[start:].strip())
-    return UserError(f"the job failed: {shown}")
-
-
-def _error_of(module: str, name: str) -> Any:
-    """A class of errors if its module was imported; otherwise the empty tuple, of which nothing is an instance."""
-    return getattr(sys.modules.get(module), name, ())
+def job_of(result: Any) -> str:
+    """The runner's id of a submitted job."""
+    found = getattr(result, "job_id", None) or "without an id"
+    return str(found() if callable(found) else found)
 
 
 def _check_dataflow(options: PipelineOptions, workdir: Storage, stages: Sequence[tuple[Any, Any]]) -> None:
     _require_google()
     import google.auth
+    import google.auth.exceptions
     from apache_beam.io.gcp import gcsio
+    from google.api_core.exceptions import GoogleAPICallError
 
     places = _view(options, "GoogleCloudOptions")
     if not places.no_auth:
-        with explaining():
+        try:
             google.auth.default()
+        except google.auth.exceptions.GoogleAuthError as error:
+            raise UserError(
+                f"no credentials for Google Cloud (`gcloud auth application-default login`): {_one_line(str(error))}"
+            ) from None
     if not workdir.uri.startswith("gs://"):
         raise UsageError(f"--workdir {workdir}: Dataflow's workers cannot read it; give a bucket, gs://BUCKET/FOLDER")
     for stage, given in stages:
@@ -251,8 +133,10 @@ def _check_dataflow(options: PipelineOptions, workdir: Storage, stages: Sequence
         )
     for place in (places.temp_location, places.staging_location):
         if place and place.startswith("gs://"):
-            with explaining():  # the SDK would try a missing or forbidden bucket for ten minutes
+            try:  # the SDK would try a missing or forbidden bucket for ten minutes
                 gcsio.create_storage_client(options, not places.no_auth).get_bucket(place.split("/")[2])
+            except GoogleAPICallError as error:
+                raise UserError(f"Google Cloud refused {place}: {_one_line(error.message)}") from None
 
 
 def _check_portable(options: PipelineOptions, runner: str) -> None:
@@ -302,6 +186,11 @@ def _require_google() -> None:
         import google.cloud.dataflow  # noqa: F401
     except ImportError:
         raise UsageError("Dataflow needs Google's clients: pip install 'apache-beam[gcp]'") from None
+
+
+def failure(error: Exception) -> UserError:
+    """A runner's error as one line, for a job that left no outcome; its log has more."""
+    return UserError(f"the job failed ({type(error).__name__}: {_one_line(str(error))[:300]}); see the runner's log")
 
 
 def _one_line(text: str) -> str:

@@ -43,7 +43,7 @@ from typing import Any, NoReturn, TypeVar
 import pyarrow as pa
 
 from owt_pipeline import progress
-from owt_pipeline.errors import LedgerError, Superseded, UserError
+from owt_pipeline.errors import LedgerError, UserError, WorkerError
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -90,12 +90,9 @@ class WorkerDied:
         return f"its process was killed by {signal.Signals(-self.exit_code).name}"
 
 
-class WorkerError(RuntimeError):
-    """A function raised an error in a worker (the message holds the traceback), or the worker process died."""
-
-    @classmethod
-    def died(cls, death: WorkerDied) -> WorkerError:
-        return cls(f"a worker process died: {death}. Out of memory? Use fewer --workers")
+def died(death: WorkerDied) -> WorkerError:
+    """The error for a death that no task should be able to cause."""
+    return WorkerError(f"a worker process died: {death}. Out of memory? Use fewer --workers")
 
 
 class WorkerPool:
@@ -223,7 +220,7 @@ def _be_worker(connection: socket.socket) -> None:
             return
         try:
             answer = pickle.dumps((load(fn)(_loads(argument)), None), 5)
-        except (UserError, LedgerError, Superseded, OSError) as error:  # handled by type, so sent unchanged
+        except (UserError, LedgerError, OSError) as error:  # handled by type, so sent unchanged
             answer = pickle.dumps((None, error))
         except BaseException:
             answer = pickle.dumps((None, WorkerError(traceback.format_exc())))
@@ -274,7 +271,7 @@ def map_batches(
         return
     for batch, result in shared_pool(workers).map(fn, batches):
         if isinstance(result, WorkerDied):
-            raise WorkerError.died(result)
+            raise died(result)
         yield batch, result
 
 

@@ -1,14 +1,15 @@
-"""The list of documents a run must forget: `forgotten.jsonl` in its working directory.
+"""The list of documents that a run must forget: a file in its ledger, named by its content, which the root names.
 
 Each line is a JSON object, either `{"url_id": 7, "url": "https://...", "detail": "..."}` or
-`{"domain": "example.org", "detail": "..."}`. Export rejects the documents it names, with the reason `forgotten`, in
-every run until their line is deleted.
+`{"domain": "example.org", "detail": "..."}`. Export rejects the documents it names, with the reason `forgotten`.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,8 +17,9 @@ import pyarrow as pa
 
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.urls import host_of
-from owt_pipeline.ledger.bases import FORGOTTEN
 from owt_pipeline.storage.folder import Storage
+from schemas.datasets import LEDGER
+from schemas.manifest import Root
 
 
 @dataclass(frozen=True)
@@ -63,15 +65,18 @@ class Takedowns:
         return None
 
 
-def read_takedowns(workdir: Storage) -> Takedowns:
-    """The run's list, empty if there is none. Raises UserError for a malformed line."""
-    if not workdir.exists(FORGOTTEN):
+def read_takedowns(workdir: Storage, root: Root) -> Takedowns:
+    """The run's list, empty if there is none. Raises UserError for a damaged one."""
+    return _read(workdir, root.takedowns)
+
+
+@functools.lru_cache(maxsize=4)  # a process reads it for every shard; its name says its content
+def _read(workdir: Storage, path: str) -> Takedowns:
+    if not path:
         return Takedowns()
     ids: dict[int, Takedown] = {}
     domains: dict[str, str] = {}
-    for number, line in enumerate(workdir.read(FORGOTTEN).decode().split("\n"), start=1):
-        if not line.strip():
-            continue
+    for number, line in enumerate(workdir.read(path).decode().split("\n")[:-1], start=1):
         try:
             entry = json.loads(line)
             if "domain" in entry:
@@ -80,23 +85,17 @@ def read_takedowns(workdir: Storage) -> Takedowns:
                 ids[int(entry["url_id"])] = Takedown(entry.get("url"), entry["detail"])
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(
-                f"{workdir.path(FORGOTTEN)}:{number}: {line[:80]!r} names no document to forget ({error!r}): expected "
+                f"{workdir.path(path)}:{number}: {line[:80]!r} names no document to forget ({error!r}): expected "
                 '{"url_id": N, "url": ..., "detail": ...} or {"domain": ..., "detail": ...}'
             ) from error
     return Takedowns(ids, domains)
 
 
-def write_takedowns(workdir: Storage, takedowns: Takedowns) -> None:
-    """Write the run's list atomically; the same list gives the same bytes."""
+def write_takedowns(workdir: Storage, takedowns: Takedowns) -> str:
+    """Write a list, named by its content; returns its path, for the root."""
     lines = [{"domain": domain, "detail": detail} for domain, detail in sorted(takedowns.domains.items())]
     lines += [{"url_id": key, "url": t.url, "detail": t.detail} for key, t in sorted(takedowns.ids.items())]  # type: ignore[dict-item]
-    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-    workdir.write(FORGOTTEN, text.encode())
-
-
-def takedowns_of_chain(workdir: Storage, bases: Iterable[Storage]) -> Takedowns:
-    """The takedowns of the run and of its bases: what a base forgot stays out of this run."""
-    takedowns = read_takedowns(workdir)
-    for base in bases:
-        takedowns |= read_takedowns(base)
-    return takedowns
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode()
+    path = f"{LEDGER}/takedowns-{hashlib.sha256(text).hexdigest()[:8]}.jsonl"
+    workdir.write(path, text)
+    return path

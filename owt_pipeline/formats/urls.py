@@ -66,6 +66,11 @@ def canonicalize(url: str) -> tuple[str, str]:
     return f"https://{host}{path}", host
 
 
+def home_of(host: str) -> int:
+    """The hash of a host that decides on its shard: modulo the number of shards of a generation."""
+    return xxhash.xxh3_64_intdigest(host.encode())
+
+
 def url_id(canonical: str) -> int:
     """The id of a canonical URL: XXH3-64."""
     return xxhash.xxh3_64_intdigest(canonical.encode())

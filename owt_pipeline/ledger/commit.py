@@ -1,23 +1,24 @@
-"""Committing: files are named by their content, a record makes a part finished, a manifest makes a dataset finished.
+"""Committing: files are named by their content, a record finishes a shard, the root manifest finishes a dataset.
 
-Any number of attempts at a part may run, one after the other or at once, and each may fail at any point:
+Any number of attempts at a shard may run, one after the other or at once, and each may fail at any point:
 
 1. Files are spooled to the local disk, hashed, and published under a name that contains their hash. A late attempt that
    writes the same bytes rewrites the same file; one that writes other bytes writes another file.
-2. The record is created only if there is none. If attempts differ, the first record decides whose files count.
-3. The manifest is written by compare-and-swap on the version that the attempt's plan saw. Of several attempts at
+2. The record of the shard's key is created only if there is none. If attempts differ, the first record decides whose
+   files count.
+3. The root manifest is replaced by compare-and-swap on the version that this run wrote last. Of several attempts at
    publishing, one succeeds, and a late one replaces nothing.
-4. An attempt deletes only its own spool. Only a successful `publish` removes files that its manifest does not name.
+4. Nothing is deleted: `sweep` removes what is out of date once the run has ended.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import logging
-import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -26,52 +27,68 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from owt_pipeline import progress
-from owt_pipeline.errors import LedgerError, Superseded, UserError
+from owt_pipeline.errors import LedgerError
 from owt_pipeline.ledger.dataset import Outcome
 from owt_pipeline.ledger.exchange import SLICES, Slice, SliceWriter
+from owt_pipeline.ledger.root import LostRun, read_root, swap_root
 from owt_pipeline.storage.disk import HashingFile
-from owt_pipeline.storage.folder import Entry, Storage, at_once
+from owt_pipeline.storage.folder import Storage
 from schemas import REJECTS, Reason
-from schemas.manifest import (
-    MANIFEST_NAME,
-    Counts,
-    FileList,
-    FileTable,
-    Manifest,
-    ManifestError,
-    ShardFile,
-    ShardRecord,
-    ledger_of,
-)
-
-logger = logging.getLogger("owt")
+from schemas.manifest import Counts, FileList, FileTable, Manifest, ManifestError, ShardFile, ShardRecord, ledger_of
 
 ROW_GROUP_BYTES = 16 << 20
 """Bytes of rows that are written at once: enough to compress well, little compared with the memory."""
 
 _ROW_GROUP_BYTES = {"clean": 1 << 19}
-"""Smaller row groups for datasets of which later runs read single documents, each of which costs a row group. The files
+"""Smaller row groups for datasets of which single documents are read later, each of which costs a row group. The files
 are 1.4% larger."""
 
 _PLAIN_COLUMNS = {"text", "url", "posted_url", "url_id", "kept_url_id", "detail"}
-_LISTING = ".listing"
-_PART = re.compile(r"(?:\w+|tokens/(?:train|val))/part-\d{5}-[0-9a-f]{8}\.(?:parquet|arrow|warc\.gz)")
 WARC = "warc"
-"""Folder of a working directory for the WARC files of pages/, and the kind of these files."""
+"""Folder of a run for the WARC files of pages/, and the kind of these files."""
 
 
 def shard_name(shard: int) -> str:
     return f"part-{shard:05d}"
 
 
-def record_name(shard: int) -> str:
-    return f"{shard_name(shard)}.json"
+@dataclass(frozen=True)
+class Place:
+    """Where the record of a shard, or of a part of an intermediate step, is, and what it says of its origin.
+
+    Attributes:
+      records: the folder of records.
+      shard: the shard or part.
+      key: hex SHA-256 of what the shard is made from; empty for a part.
+      made_from: see `ShardRecord`.
+      versions: versions of the libraries that shape the bytes.
+    """
+
+    records: Storage
+    shard: int
+    key: str = ""
+    made_from: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The record's name: the shard, and the first digits of its key."""
+        return f"{self.shard:05d}-{self.key[:16]}.json" if self.key else f"{self.shard:05d}.json"
+
+    def find(self) -> tuple[ShardRecord | None, str | None]:
+        """The record, and the version of its file; None for a missing or damaged record, whose part is then made
+        again."""
+        content, version = self.records.read_version(self.name) or (b"", None)
+        with contextlib.suppress(ManifestError):
+            record = ShardRecord.from_json(content, self.name)
+            return (record if record.key == self.key else None), version
+        return None, version
 
 
 class ShardWriter:
     """One attempt at a shard: writes its rows, its rejects, further files, and finally its record.
 
-        with ShardWriter(workdir, records, shard, {"": schema}, dataset="clean") as writer:
+        with ShardWriter(workdir, Place(records, shard, key), {"": schema}, dataset="clean") as writer:
             writer.add(batch.num_rows, outcome)
 
     No file appears under its final name before the block ends without an error. When it ends, raises LedgerError unless
@@ -81,8 +98,7 @@ class ShardWriter:
     def __init__(
         self,
         folder: Storage,
-        records: Storage,
-        shard: int,
+        place: Place,
         outputs: Mapping[str, pa.Schema],
         *,
         dataset: str = "",
@@ -93,17 +109,16 @@ class ShardWriter:
         """A writer of one shard.
 
         Args:
-          folder: the working directory, or the folder of a plan's work for an intermediate step.
-          records: folder of the shard's record.
+          folder: the run's folder, or that of the stage's work for an intermediate step.
+          place: the shard's record.
           outputs: schema of each output; "" is the dataset itself, another name a folder in it. A step has none.
-          dataset: the dataset's name; "" for an intermediate step, which has no ledger, so its rows need not balance,
-            and whose files are not synced to the disk, which would take some milliseconds each.
+          dataset: the dataset's name; "" for an intermediate step, which has no ledger, so its rows need not balance.
           step: an intermediate step's name, which is also that of its folder.
           file_format: `parquet` or `arrow`.
           replaces: version of a damaged record that this one replaces.
         """
         self._replaces = replaces
-        self._folder, self._records, self.shard = folder, records, shard
+        self._folder, self._place, self.shard = folder, place, place.shard
         self._outputs, self._dataset, self._format = outputs, dataset, file_format
         self._step = step
         self._slices: SliceWriter | None = None
@@ -119,7 +134,7 @@ class ShardWriter:
         for output, schema in self._outputs.items():
             file = self._open(f"{self._dataset}/{output}".rstrip("/"), f".{self._format}", "data")
             self._sinks[output] = _Sink(place, file, schema, self._format, _ROW_GROUP_BYTES.get(self._dataset))
-        if self._dataset:
+        if self._outputs:
             file = self._open(f"{ledger_of(self._dataset)}/rejects", ".parquet", "rejects")
             self._sinks["rejects"] = _Sink(place, file, REJECTS, "parquet")
         return self
@@ -191,14 +206,16 @@ class ShardWriter:
             if self._dataset and not counts.balanced:
                 raise LedgerError(f"{self._dataset} shard {self.shard}: the ledger does not balance: {counts}")
             files = [self._publish(*file) for file in self._files]
+            place = self._place
             stats = dict(sorted(self._stats.items()))
-            self.record = ShardRecord(self.shard, counts, files, stats)
-            name, content = record_name(self.shard), self.record.to_json()
-            self.is_first = self._records.swap(name, content, self._replaces, bool(self._dataset)) is not None
+            self.record = ShardRecord(
+                self.shard, counts, files, stats, place.key, place.made_from, dict(sorted(place.versions.items()))
+            )
+            self.is_first = place.records.swap(place.name, self.record.to_json(), self._replaces) is not None
 
     def _publish(self, stem: str, suffix: str, kind: str, file: HashingFile) -> ShardFile:
         path = f"{stem}-{file.sha256[:8]}{suffix}"
-        file.publish(path, sync=bool(self._dataset))
+        file.publish(path)
         return ShardFile(path, kind, self.shard, file.rows, file.bytes, file.sha256)
 
 
@@ -263,180 +280,64 @@ def _item_bytes(kind: pa.DataType) -> int:
     return kind.bit_width // 8 if pa.types.is_primitive(kind) else 8
 
 
-class Listing:
-    """The files of a dataset, from one listing of each of its folders, and which of them are known to be intact.
-
-    `.listing`, next to the manifest, stores the version (an etag, or time and inode) that each file had when its hash
-    was last found to be right. A file is hashed again only if its version has changed. If `.listing` is lost or
-    damaged, all files are hashed once.
-    """
-
-    def __init__(self, workdir: Storage, dataset: str, remember: bool = True):
-        """List the folders of a dataset; unless `remember`, nothing is written."""
-        self._workdir, self._dataset, self._remember = workdir, dataset, remember
-        self._cache = f"{ledger_of(dataset)}/{_LISTING}"
-        self.entries: dict[str, Entry] = {}
-        for folder in (dataset, ledger_of(dataset), *([WARC] if dataset == "pages" else [])):
-            self.entries |= {f"{folder}/{entry.name}": entry for entry in (workdir / folder).list()}
-        self._seen: dict[str, str] = {}
-        if self._cache in self.entries:
-            with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, FileNotFoundError):
-                self._seen = msgspec.json.decode(workdir.read(self._cache), type=dict[str, str])
-
-    def problems(self, files: Sequence[ShardFile], *, hash_unknown: bool = True) -> dict[str, str]:
-        """What is wrong with each damaged file of `files`, by path: it is missing, or its size or content has changed.
-        Files of an unknown version are hashed."""
-        found: dict[str, str] = {}
-        unknown: list[ShardFile] = []
-        for file in files:
-            entry = self.entries.get(file.path)
-            if entry is None:
+def lost_files(workdir: Storage, files: Iterable[ShardFile]) -> dict[str, str]:
+    """What is wrong with each of these files that is missing or has another size, by path: one listing per folder."""
+    of_folder: dict[str, list[ShardFile]] = {}
+    for file in files:
+        of_folder.setdefault(file.path.rpartition("/")[0], []).append(file)
+    found = {}
+    for folder, some in of_folder.items():
+        sizes = {entry.name: entry.bytes for entry in (workdir / folder).walk()}
+        for file in some:
+            size = sizes.get(file.path.rpartition("/")[2])
+            if size is None:
                 found[file.path] = "is missing"
-            elif entry.bytes != file.bytes:
-                found[file.path] = f"has {entry.bytes} bytes, not {file.bytes}"
-            elif self._seen.get(file.path) != entry.version:
-                unknown.append(file)
-        if unknown and hash_unknown:
-            digests = at_once(lambda file: self._sha256(file.path), unknown)
-            for file, digest in zip(unknown, digests, strict=True):
-                if digest == file.sha256:
-                    self._seen[file.path] = self.entries[file.path].version
-                else:
-                    found[file.path] = "was changed after it was written" if digest else "cannot be read"
-            self._save()
-        return found
+            elif size != file.bytes:
+                found[file.path] = f"has {size} bytes, not {file.bytes}"
+    return found
 
-    def _sha256(self, path: str) -> str:
-        try:
-            return self._workdir.sha256(path)
-        except OSError:
-            return ""
 
-    def unfinished_plans(self) -> list[str]:
-        """Names of the folders of unfinished work."""
-        return sorted({name.split("/.work/")[1].split("/")[0] for name in self.entries if "/.work/" in name})
-
-    def trust(self, files: Iterable[ShardFile]) -> None:
-        """Consider these files, just written by this run, intact; forget all others."""
-        self._seen = {file.path: self.entries[file.path].version for file in files}
-        self._save()
-
-    def distrust(self, paths: Iterable[str]) -> None:
-        """Let the next run hash these files, and repair those that are damaged."""
-        for path in paths:
-            self._seen.pop(path, None)
-        self._save()
-
-    def _save(self) -> None:
-        if self._remember:
-            self._workdir.write(self._cache, msgspec.json.encode(self._seen, order="sorted"))
-
-    def foreign(self, known: Collection[str]) -> list[str]:
-        """Files in the dataset's folders that are not `known` and are not named as a stage names its files."""
-        ledger = f"{ledger_of(self._dataset)}/"
-        return sorted(
-            name
-            for name in self.entries
-            if name not in known and not name.startswith(ledger) and not _PART.fullmatch(name)
-        )
-
-    def tidy(self, manifest: Manifest, table: FileTable, *more: str) -> None:
-        """Remove files of other attempts and earlier outputs: those that the stage has written and the manifest does
-        not name. Other files in the dataset's folder are kept (`owt verify` names them).
-        """
-        ledger = ledger_of(self._dataset)
-        keep = {self._cache, manifest_path(self._dataset), manifest.files.path, *more}
-        keep |= {file.path for file in table.files}
-        extra = [
-            name
-            for name in self.entries
-            if name not in keep and (name.startswith(f"{ledger}/") or _PART.fullmatch(name))
-        ]
-        self._workdir.delete(*extra)
-        gone = set(extra)
-        self.entries = {name: entry for name, entry in self.entries.items() if name not in gone}
-        if foreign := self.foreign(keep):
-            shown = ", ".join(map(self._workdir.path, foreign[:3])) + (", ..." if len(foreign) > 3 else "")
-            logger.warning("%s/ holds %d file(s) that no stage wrote: %s", self._dataset, len(foreign), shown)
-        if extra and self._workdir.is_local:
-            work_of(self._workdir, self._dataset).delete_all()  # the empty folders
+def write_list(workdir: Storage, dataset: str, table: FileTable) -> FileList:
+    """Write a dataset's list of files, named by its content."""
+    content = table.to_parquet()
+    digest = hashlib.sha256(content).hexdigest()
+    listed = FileList(f"{ledger_of(dataset)}/files-{digest[:8]}.parquet", len(content), digest, len(table.files))
+    workdir.write(listed.path, content)
+    return listed
 
 
 def publish(
     workdir: Storage,
     records: Sequence[ShardRecord],
-    assets: Sequence[ShardFile],
-    confirm: Callable[[], None] = lambda: None,
-    contents: Mapping[str, bytes] = {},
-    replaces: str | None = None,
-    **about: object,
-) -> Manifest:
-    """Write a dataset's list of files, then its manifest, which makes it finished; then remove all files that it does
-    not name.
+    assets: Sequence[ShardFile] = (),
+    contents: Mapping[str, bytes] | None = None,
+    *,
+    run: str = "",
+    version: str | None = None,
+    **about: Any,
+) -> tuple[Manifest, str]:
+    """Write a dataset's list of files, then the root manifest, which finishes the dataset. Returns the manifest, and
+    the version of the root.
 
     Args:
-      records: the record of each shard.
+      records: the record of each shard, in order.
       assets: files of the complete dataset.
-      confirm: called before anything is replaced or removed; raises if another run has taken over.
-      contents: contents of the assets that are not written yet, by path.
-      replaces: version of the manifest that this one replaces; None if there is none.
+      contents: contents of the assets whose names do not depend on them, by path, which are written here.
+      run: id of the run that publishes.
+      version: version of the root that this run wrote last.
       about: the other fields of the manifest.
 
-    Raises UserError if a file of a record has disappeared since it was written, Superseded if the current manifest is
-    not the one to be replaced.
+    If this run has published the same before, returns that. Raises LostRun if another run has published.
     """
     table = FileTable(records, assets)
     dataset = str(about["dataset"])
-    path = manifest_path(dataset)
-    found = {name: workdir.read_version(name) or (None, None) for name in (path, *contents)}
-    if replaces != found[path][1]:
-        raise Superseded(f"{workdir.path(path)} is not what it was when {about['stage']} began")
-
-    def put(name: str, content: bytes, version: str | None) -> None:
-        if workdir.swap(name, content, version) is None and workdir.read(name) != content:
-            raise Superseded(f"{workdir.path(name)} was written by another attempt or run")
-
-    confirm()
-    for name, content in contents.items():
-        if found[name][0] != content:
-            put(name, content, found[name][1])
-    listing = Listing(workdir, dataset)
-    gone = listing.problems(table.files, hash_unknown=False)
-    if gone:
-        name, problem = next(iter(gone.items()))
-        raise UserError(f"{workdir.path(name)} {problem}, since the stage wrote it: run the same command again")
-    content = table.to_parquet()
-    digest = hashlib.sha256(content).hexdigest()
-    listed = FileList(f"{ledger_of(dataset)}/files-{digest[:8]}.parquet", len(content), digest, len(table.files))
-    workdir.write(listed.path, content)
-    manifest = Manifest(files=listed, digest=table.digest, totals=table.totals, **about)  # type: ignore[arg-type]
-    put(path, manifest.to_json(), replaces)
-    confirm()
-    listing.tidy(manifest, table)
-    listing.trust(table.files)
-    return manifest
-
-
-def find_record(records: Storage, name: str) -> tuple[ShardRecord | None, str | None]:
-    """A part's record, and the version of its file; None for a missing, empty or damaged record, whose part is then
-    made again."""
-    content, version = records.read_version(name) or (b"", None)
-    with contextlib.suppress(ManifestError):
-        return ShardRecord.from_json(content, name), version
-    return None, version
-
-
-def manifest_path(dataset: str) -> str:
-    """The path of a dataset's manifest in a working directory."""
-    return f"{ledger_of(dataset)}/{MANIFEST_NAME}"
-
-
-def version_of_manifest(workdir: Storage, dataset: str) -> str | None:
-    """The version of a dataset's manifest, for `swap`; None if there is none."""
-    found = workdir.read_version(manifest_path(dataset))
-    return found[1] if found else None
-
-
-def work_of(workdir: Storage, dataset: str) -> Storage:
-    """The folder of a dataset's unfinished work, with one folder per plan, named by its fingerprint."""
-    return workdir / ledger_of(dataset) / ".work"
+    root, current = read_root(workdir)
+    manifest = Manifest(files=write_list(workdir, dataset, table), digest=table.digest, totals=table.totals, **about)
+    if root.datasets.get(dataset) == manifest and root.run == run and current is not None:
+        return manifest, current
+    if current != version:
+        raise LostRun(workdir)
+    for name, content in (contents or {}).items():
+        workdir.write(name, content)
+    root = msgspec.structs.replace(root, datasets={**root.datasets, dataset: manifest})
+    return manifest, swap_root(workdir, root, version, run)[1]

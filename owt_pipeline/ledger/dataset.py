@@ -1,71 +1,33 @@
-"""Reading the datasets of a working directory by their manifests, never by a glob; and building record batches."""
+"""Reading the datasets of a run by their lists of files, never by a glob; and building record batches."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from owt_pipeline.errors import NotFound, UserError
+from owt_pipeline.errors import UserError
+from owt_pipeline.ledger.root import require_manifest
 from owt_pipeline.storage.folder import Storage
-from schemas import DATASETS, REJECTS, Reason
-from schemas.datasets import LEDGER
-from schemas.manifest import MANIFEST_NAME, FileTable, Manifest, ManifestError, ShardFile, ledger_of
-
-
-def read_manifest(workdir: Storage, dataset: str) -> Manifest | None:
-    """The manifest of a dataset, or None if there is none; raises UserError for a damaged one."""
-    name = f"{ledger_of(dataset)}/{MANIFEST_NAME}"
-    try:
-        data = workdir.read(name)
-    except FileNotFoundError:
-        return None
-    try:
-        return Manifest.from_json(data, workdir.path(name))
-    except ManifestError as error:
-        raise UserError(f"{error}; run its stage again") from error
-
-
-def require_run(workdir: Storage, advice: str = "check the path") -> None:
-    """Raise NotFound if a folder is not a working directory; commands that read call this first."""
-    if not workdir.exists(LEDGER):
-        raise NotFound(f"{workdir} is not a run: no stage has written anything there; {advice}")
-
-
-def require_manifest(workdir: Storage, dataset: str) -> Manifest:
-    """The manifest of `dataset`; if there is none, raises NotFound, which names the stage to run."""
-    manifest = read_manifest(workdir, dataset)
-    if manifest is None:
-        require_run(workdir)
-        stage = DATASETS[dataset].stage
-        raise NotFound(f"{workdir}/{dataset} is missing or not finished: run `owt {stage} --workdir {workdir}` first")
-    return manifest
-
-
-def remedy(workdir: Storage, manifest: Manifest) -> str:
-    """What makes lost files of a dataset again: `owt run`, but for what it leaves out or could not make."""
-    if manifest.stage == "import":
-        return "`owt import` of the same files"
-    return "`owt run` with the same settings"
-
-
-_Rows = TypeVar("_Rows", pa.RecordBatch, pa.Table)
+from schemas import REJECTS, Reason
+from schemas.manifest import FileTable, Manifest, ManifestError, ShardFile
 
 
 class DatasetReader:
-    """Reads a dataset by its manifest. Picklable; the list of files is read when it is first needed."""
+    """Reads a dataset by its manifest. Picklable; the list of files is read when it is first needed.
 
-    def __init__(self, workdir: Storage, manifest: Manifest):
-        self.workdir, self.manifest = workdir, manifest
+    Of a dataset that is `gone`, because its files were removed, there are the counts and the rejects alone.
+    """
+
+    def __init__(self, workdir: Storage, manifest: Manifest, gone: bool = False):
+        self.workdir, self.manifest, self.gone = workdir, manifest, gone
 
     @classmethod
     def open(cls, workdir: Storage, dataset: str) -> DatasetReader:
@@ -98,7 +60,7 @@ class DatasetReader:
 
     def files(self, kind: str, shard: int | None = None) -> list[ShardFile]:
         """The files of one kind (and shard), ordered by path."""
-        return self.table_of_files.of_kind(kind, shard)
+        return [] if self.gone and kind in ("data", "warc") else self.table_of_files.of_kind(kind, shard)
 
     def batches(
         self, shard: int | None = None, *, kind: str = "data", columns: list[str] | None = None, rows: int = 256
@@ -111,7 +73,7 @@ class DatasetReader:
         self, file: ShardFile, *, columns: list[str] | None = None, rows: int = 256
     ) -> Iterator[pa.RecordBatch]:
         """Batches of at most `rows` rows of one file; raises UserError if it is damaged."""
-        with self._reading(file), self.workdir.open(file.path) as source:
+        with reading(self.workdir.path(file.path)), self.workdir.open(file.path) as source:
             if file.path.endswith(".arrow"):
                 yield from arrow_batches(source, columns, rows)
             else:
@@ -133,11 +95,8 @@ class DatasetReader:
 
     def schema(self, file: ShardFile) -> pa.Schema:
         """The Arrow schema of one file; raises UserError for a damaged one."""
-        with self._reading(file), self.workdir.open(file.path) as source:
+        with reading(self.workdir.path(file.path)), self.workdir.open(file.path) as source:
             return pa.ipc.open_file(source).schema if file.path.endswith(".arrow") else pq.read_schema(source)
-
-    def _reading(self, file: ShardFile) -> AbstractContextManager[None]:
-        return reading(self.workdir.path(file.path), partial(remedy, self.workdir, self.manifest))
 
 
 def arrow_batches(source: pa.NativeFile, columns: list[str] | None, rows: int) -> Iterator[pa.RecordBatch]:
@@ -154,15 +113,15 @@ def arrow_batches(source: pa.NativeFile, columns: list[str] | None, rows: int) -
 
 
 @contextlib.contextmanager
-def reading(path: str, again: Callable[[], str] = lambda: "`owt run` with the same settings") -> Iterator[None]:
-    """Turn errors of reading `path` into a UserError that says what to do; `again()` makes the file again."""
+def reading(path: str) -> Iterator[None]:
+    """Turn errors of reading `path` into a UserError that says what to do."""
     try:
         yield
     except (pa.ArrowException, OSError) as error:
         problem = " ".join(str(error).split())
         raise UserError(
-            f"{path} cannot be read: {problem}. It was changed after it was written: run `owt verify --repair`, then "
-            f"{again()}"
+            f"{path} cannot be read: {problem}. It was changed or removed after it was written: run `owt verify "
+            "--repair`, then the same command again"
         ) from error
 
 
@@ -173,14 +132,14 @@ def _file_table(workdir: Storage, path: str, sha256: str) -> FileTable:
         data = workdir.read(path)
     except OSError as error:
         raise UserError(
-            f"{workdir.path(path)}, the list of files, cannot be read ({error}): run its stage again"
+            f"{workdir.path(path)}, the list of files, cannot be read ({error}): `owt verify --repair` makes it again"
         ) from error
     if hashlib.sha256(data).hexdigest() != sha256:
-        raise UserError(f"{workdir.path(path)} was changed after it was written: run its stage again")
+        raise UserError(f"{workdir.path(path)} was changed after it was written: `owt verify --repair` makes it again")
     try:
         return FileTable.from_parquet(data, workdir.path(path))
     except ManifestError as error:
-        raise UserError(f"{error}; run its stage again") from error
+        raise UserError(f"{error}; `owt verify --repair` makes it again") from error
 
 
 @dataclass(frozen=True)

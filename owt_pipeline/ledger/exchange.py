@@ -1,11 +1,10 @@
 """The exchange: rows that parts send to each other are in files; only handles of these rows go through the runner.
 
 A part of one step sends rows to keys of the next step (`ShardWriter.send`). All that it sends is in one file, the rows
-of one key together as an Arrow IPC stream, with an index at the end. If many parts send to many keys, the rows go in
-two steps, of which the first has fewer keys (`joined`): a request should read megabytes, not the few rows that one part
-has for one key. The runner groups the handles by key. They have about 100 bytes each, so the runner's traffic and
-memory do not depend on the size of the rows; FnApiRunner's GroupByKey needs four times the bytes it groups. The files
-also outlive the job: a job that is submitted again continues with them.
+of one key together as an Arrow IPC stream, with an index at the end. The runner groups the handles by key. They have
+about 100 bytes each, so the runner's traffic and memory do not depend on the size of the rows; FnApiRunner's
+GroupByKey needs four times the bytes it groups. The files also outlive the job: a job that is submitted again
+continues with them.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _WAITING_BYTES = 64 << 20  # rows are sorted by key once they reach this size
 _ALIGNMENT = 64  # of Arrow's buffers, which are used in place
 _TAIL = struct.Struct("<QQ")  # offset and length of the index
 _INDEX = pa.schema(
-    [("key", pa.int64()), ("path", pa.string()), *((n, pa.int64()) for n in ("offset", "length", "rows", "ahead"))]
+    [("key", pa.int64()), ("path", pa.string()), *((n, pa.int64()) for n in ("offset", "length", "rows"))]
 )
 
 
@@ -43,12 +42,11 @@ class Slice(msgspec.Struct, frozen=True, array_like=True, order=True, tag=True):
     """A handle of rows for one key in the file of one part.
 
     Attributes:
-      work: `StageRun.name`; empty if the handle was read from a file's index.
+      work: name of the plan that the part belongs to; empty if the handle was read from a file's index.
       path: path of the file in that folder.
       offset: in bytes.
       length: in bytes; 0 if no rows were sent and the handle only makes the key exist.
       rows: number of rows.
-      ahead: number of steps that pass it on before it reaches the part of its key.
     """
 
     work: str
@@ -56,7 +54,6 @@ class Slice(msgspec.Struct, frozen=True, array_like=True, order=True, tag=True):
     offset: int = 0
     length: int = 0
     rows: int = 0
-    ahead: int = 0
 
 
 class SliceWriter:
@@ -71,7 +68,7 @@ class SliceWriter:
         self._waiting: dict[pa.Schema, list[tuple[np.ndarray, pa.RecordBatch]]] = {}
         self._waiting_bytes = 0
         self._runs: dict[pa.Schema, list[_Run]] = {}
-        self._index: list[tuple[int, str, int, int, int, int]] = []
+        self._index: list[tuple[int, str, int, int, int]] = []
         self._buffer = pa.allocate_buffer(0)
 
     def send(self, key: int | np.ndarray, rows: pa.RecordBatch) -> None:
@@ -86,7 +83,7 @@ class SliceWriter:
 
     def forward(self, key: int, slice: Slice) -> None:
         """Pass a slice that another part wrote on to `key`."""
-        self._index.append((key, slice.path, slice.offset, slice.length, slice.rows, slice.ahead))
+        self._index.append((key, slice.path, slice.offset, slice.length, slice.rows))
 
     def close(self) -> None:
         """Write the slices, and the index."""
@@ -97,7 +94,7 @@ class SliceWriter:
                 step = -(-len(rows) // max(1, rows.nbytes // SLICE_BYTES))
                 for start in range(0, len(rows), step):
                     some = rows.slice(start, step)
-                    self._index.append((key, "", *self._write(some.to_batches()), len(some), 0))
+                    self._index.append((key, "", *self._write(some.to_batches()), len(some)))
         offset, length = self._write([batch_of(self._index, _INDEX)])
         self._file.write(_TAIL.pack(offset, length))
 
@@ -165,22 +162,6 @@ def read_index(work: Storage, path: str) -> list[tuple[int, Slice]]:
         with pa.ipc.open_stream(work.read_range(path, offset, length)) as stream:
             rows = stream.read_all().to_pylist()
     return [(row.pop("key"), Slice("", row.pop("path") or path, **row)) for row in rows]
-
-
-def joined(slices: Iterable[Slice]) -> Iterator[Slice]:
-    """Slices of one file, in its order, with adjacent ones joined into handles of up to 32 MiB."""
-    last: Slice | None = None
-    for slice in slices:
-        if last is not None and slice.path == last.path:
-            length = slice.offset + slice.length - last.offset
-            if last.length < length <= SLICE_BYTES and slice.offset - last.offset - last.length < _ALIGNMENT:
-                last = msgspec.structs.replace(last, length=length, rows=last.rows + slice.rows)
-                continue
-        if last is not None:
-            yield last
-        last = slice
-    if last is not None:
-        yield last
 
 
 def read_slices(work: Storage, slices: Iterable[Slice], columns: list[str] | None = None) -> Iterator[pa.Table]:

@@ -109,13 +109,14 @@ class Bucket:
     def read_range(self, key: str, start: int, length: int) -> bytes:
         return bytes(self._store.get_range(key, start=start, length=length))
 
-    def list(self, prefix: str, limit: int | None = None) -> Iterator[tuple[str, int, str]]:
-        """Key, bytes and version of the objects whose keys begin with `prefix`."""
+    def list(self, prefix: str, limit: int | None = None) -> Iterator[tuple[str, int, str, float]]:
+        """Key, bytes, version and time of the objects whose keys begin with `prefix`."""
         folder = prefix.rpartition("/")[0]  # obstore lists folders only
         for page in self._store.list(folder or None, chunk_size=limit or 1000):
             for entry in page:
                 if entry["path"].startswith(prefix):
-                    yield entry["path"], entry["size"], str(entry["e_tag"]).strip('"')
+                    etag = str(entry["e_tag"]).strip('"')
+                    yield entry["path"], entry["size"], etag, entry["last_modified"].timestamp()
 
     def put(self, key: str, content: bytes) -> None:
         self._store.put(key, content, use_multipart=False)

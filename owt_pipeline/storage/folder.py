@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from owt_pipeline.errors import UserError
 from owt_pipeline.storage.buckets import REQUESTS_AT_ONCE, Bucket, Failure
-from owt_pipeline.storage.disk import Disk, HashingFile, check_utf8, remove_dead_spools, spool_file
+from owt_pipeline.storage.disk import SPOOL_FOLDER, Disk, HashingFile, check_utf8, remove_dead_spools, spool_file
 
 _SCHEMES = ("gs", "s3", "az")
 
@@ -37,12 +37,13 @@ _Answer = TypeVar("_Answer")
 
 class Entry(NamedTuple):
     """A file of a listing: its name relative to the listed folder, its size, and its version, which changes when the
-    file is replaced: an etag (on Google, `read_version` has a
-    generation instead), or time, inode and size on a disk."""
+    file is replaced: an etag (on Google, `read_version` has a generation instead), or time, inode and size on a disk;
+    and when it was written, by the clock of the storage, in seconds since 1970."""
 
     name: str
     bytes: int
     version: str
+    modified: float
 
 
 class Storage:
@@ -111,9 +112,9 @@ class Storage:
     def walk(self, prefix: str = "") -> Iterator[Entry]:
         """The entries of `list` as they are found, so that the first ones of a large folder cost little."""
         with self._files.request(prefix) as (files, key):
-            for name, size, version in files.list(key):
+            for name, size, version, modified in files.list(key):
                 if not name.endswith("/"):  # an empty object by which a console shows a folder
-                    yield Entry(name[len(key) - len(prefix) :], size, version)
+                    yield Entry(name[len(key) - len(prefix) :], size, version, modified)
 
     def names(self) -> builtins.list[str]:
         """Names of all files in the folder and below, sorted."""
@@ -198,13 +199,21 @@ class Storage:
             with contextlib.suppress(FileNotFoundError), self._files.request(names[0]) as (files, first):
                 files.delete([first.removesuffix(names[0]) + name for name in names])
 
+    def tidy(self, folder: str) -> None:
+        """Remove the empty folders in a folder, and what killed processes have spooled there; a bucket has none."""
+        for path, _, _ in sorted(os.walk(self.path(folder)), reverse=True) if self.is_local else ():
+            if os.path.basename(path) == SPOOL_FOLDER:
+                remove_dead_spools(path)
+            with contextlib.suppress(OSError):
+                os.rmdir(path)
+
     def delete_all(self) -> None:
         """Delete the folder with everything in it; a missing folder is no error."""
         with self._files.request("") as (files, folder):
             if isinstance(files, Disk):
                 files.delete_all()
             else:
-                files.delete([key for key, _, _ in files.list(folder)])
+                files.delete([key for key, *_ in files.list(folder)])
 
 
 def at_once(call: Callable[[_Item], _Answer], items: Iterable[_Item]) -> list[_Answer]:

@@ -19,26 +19,21 @@ NO_COMMANDS = ("synthetic_run", "train_gpu", "train_seeds", "dedupe_documents", 
 
 FORMS = [
     "archives --rows 2000 --files 2 --urls 200 --cdx_urls 20 --pages 20",
-    "clean --pages 20",
+    "clean --documents 20",
     "collect DATA/reddit/RS_wcxb-dev.zst --repeats 1 --no_memory",
     "corpus_quality --folder TMP --every 40 --tokens 4096 --seeds 1 --corpora default visible",
-    "dedupe --documents 64 --repeats 1 --short 64 --no_peers",
-    "dedupe_forest --documents 20000 --sample 64",
-    "dedupe_quality --bases 10 --no_peers",
-    "dedupe_signatures --documents 8 --repeats 1",
+    "dedupe --bases 10 --documents 128 --short 64",
     "end_to_end DEMO/demo.warc.gz --no_peer",
     "exchange --rows 2000 --parts 4 --keys 4",
     "extraction --stage --every 60 --only trafilatura",
     "fetch --hosts 2 --pages 5 --repeats 1",
     "fetch --memory --urls 100",
-    "filters --documents 20 --peer_documents 3",
     "fixed_cost --repeats 1",
     "gpu_check --tiny --device cpu",
     "loader --tokens 200000 --seconds 0.1",
     "many_shards --shards 8",
     "metadata --every 20",
     "month --documents 500 --words 50",
-    "near_duplicates --documents 500 --alone 500 --no_peers",
     "pool --repeats 1 --seconds 5",
     "report --rows 500",
     "scale flink --dump DATA/reddit/RS_wcxb-dev.zst --pages DEMO/demo.warc.gz --submissions 20 --copies 1",
@@ -56,7 +51,7 @@ FORMS = [
     "why --rows 500 --repeats 1",
 ]
 MINUTES = ("extraction", "scale flink", "scale requests", "structure", "train characters")  # they have no smaller form
-NEEDS = {"dedupe_signatures": "daft", "train gpu": "a GPU", "gpu_check": "a GPU"}
+NEEDS = {"train gpu": "a GPU", "gpu_check": "a GPU"}
 
 
 def name_of(form: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from owt_pipeline.engine.phases import read_log
+from owt_pipeline.engine.publish import read_log
 from owt_pipeline.storage.folder import Storage
 from tests.engines.cloud import Cloud, cloud
 from tests.engines.engines import Engine, Flink, WorkerPool, flink, prism, spark, worker_pool

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from owt_pipeline.engine.stage import SHARDS
-from owt_pipeline.ledger.dataset import require_manifest
+from owt_pipeline.ledger.root import require_manifest
 from owt_pipeline.stages import ORDER, load
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import MANIFEST_NAME, ShardRecord, ledger_of

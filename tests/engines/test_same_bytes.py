@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from owt_pipeline.engine.phases import read_log
-from owt_pipeline.ledger.dataset import require_manifest
+from owt_pipeline.engine.publish import read_log
+from owt_pipeline.ledger.root import require_manifest
 from owt_pipeline.stages import ORDER, load
 from owt_pipeline.storage.folder import Storage
 from tests.engines.conftest import Jobs, metrics

@@ -3,50 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 from uuid import uuid4
 
+import msgspec
 import pyarrow as pa
 
-from owt_pipeline.engine.runner import run_stage
-from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
-from owt_pipeline.ledger.commit import ShardWriter, publish, version_of_manifest
-from owt_pipeline.ledger.exchange import Slice
+from owt_pipeline.ledger.commit import Place, ShardWriter, publish
+from owt_pipeline.ledger.root import change_root
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, REJECTS
-from schemas.manifest import Manifest
-
-
-@dataclass(frozen=True)
-class Options:
-    num_shards: int = field(default=1, metadata={"help": "shards"})
-
-
-_writers: list[Callable[[int, ShardWriter], None]] = []  # kept here: the pipeline would ship what they hold to itself
-
-
-def stage_that_writes(dataset: str, write: Callable[[int, ShardWriter], None], stage: str = "") -> Stage:
-    """A stage that makes `dataset` from nothing, shard by shard, by `write(shard, writer)`, in this process."""
-    _writers.append(write)
-    return Writing(dataset, stage or DATASETS[dataset].stage, len(_writers) - 1)
-
-
-class Writing(Stage):
-    options = Options
-    version = 1
-
-    def __init__(self, dataset: str, name: str, number: int):
-        self.name, self.output = name, dataset
-        self.steps = (Step(partial(_write, number)),)
-
-    def num_shards(self, options: Options) -> int:
-        return options.num_shards
-
-
-def _write(number: int, run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    _writers[number](shard, writer)
+from schemas.manifest import Counts, Generation, Manifest, Root, ShardRecord
 
 
 def write_dataset(
@@ -54,9 +21,31 @@ def write_dataset(
     dataset: str,
     write: Callable[[int, ShardWriter], None],
     num_shards: int = 1,
+    stage: str = "",
 ) -> Manifest:
-    """Make `dataset` in `workdir`."""
-    return run_stage(stage_that_writes(dataset, write), Options(num_shards), Runtime(workdir))[0]
+    """Make `dataset` in `workdir`, shard by shard, by `write(shard, writer)`."""
+    records = []
+    for shard in range(num_shards):
+        about = DATASETS[dataset]
+        place = Place(workdir / f".records/{uuid4()}", shard)
+        outputs = {"train": about.schema, "val": about.schema} if dataset == "tokens" else {"": about.schema}
+        with ShardWriter(workdir, place, outputs, dataset=dataset, file_format=about.format) as writer:
+            write(shard, writer)
+        records.append(writer.record)
+    return _publish(workdir, dataset, records, stage=stage or DATASETS[dataset].stage)
+
+
+def _publish(workdir: Storage, dataset: str, records: list[ShardRecord], **about: Any) -> Manifest:
+    (workdir / ".records").delete_all()
+
+    def with_shards(root: Root) -> Root:
+        stage = "import" if about.get("stage") == "import" else "collect"
+        return msgspec.structs.replace(root, generations=root.generations or [Generation(stage, 0, len(records))])
+
+    _, version = change_root(workdir, with_shards, "")
+    counts = sum((record.counts for record in records), Counts())
+    known = {"dataset": dataset, "stage": DATASETS[dataset].stage, "stage_version": 1, "counts": counts}
+    return publish(workdir, records, version=version, num_shards=len(records), **{**known, **about})[0]
 
 
 def publish_rows(
@@ -68,19 +57,12 @@ def publish_rows(
 ) -> Manifest:
     """Write a dataset of one shard, in place of one that is there, without a pipeline; fields not given are empty."""
     schema = DATASETS[dataset].schema
-    with ShardWriter(workdir, workdir / f".records/{uuid4()}", 0, {"": schema}, dataset=dataset) as writer:
+    place = Place(workdir / f".records/{uuid4()}", 0)
+    with ShardWriter(workdir, place, {"": schema}, dataset=dataset) as writer:
         writer.enter(len(rows) + len(rejects))
         writer.write(_batch(rows, schema))
         writer.reject(_batch(rejects, REJECTS))
-    known = {
-        "dataset": dataset,
-        "stage": DATASETS[dataset].stage,
-        "stage_version": 1,
-        "fingerprint": "",
-        "num_shards": 1,
-    }
-    replaces = version_of_manifest(workdir, dataset)
-    return publish(workdir, [writer.record], [], replaces=replaces, counts=writer.record.counts, **{**known, **about})
+    return _publish(workdir, dataset, [writer.record], **about)
 
 
 def _batch(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:

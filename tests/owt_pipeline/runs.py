@@ -13,10 +13,11 @@ from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from owt_pipeline.cli import main
-from schemas.manifest import FileTable, Manifest, ShardFile, ledger_of
+from schemas.manifest import ROOT, FileTable, Manifest, Root, ShardFile, ledger_of
 
 CONFIG = """\
 [collect]
@@ -95,9 +96,14 @@ def folders_of(dataset: str) -> tuple[str, ...]:
     return (dataset, ledger_of(dataset), *(["warc"] if dataset == "pages" else []))
 
 
+def root_of(run: Path) -> Root:
+    """The root manifest of a run."""
+    return Root.from_json((run / ROOT).read_bytes())
+
+
 def manifest_of(run: Path, dataset: str) -> Manifest:
     """The manifest of a finished dataset."""
-    return Manifest.from_json((run / ledger_of(dataset) / "manifest.json").read_bytes())
+    return root_of(run).datasets[dataset]
 
 
 def table_of(run: Path, dataset: str) -> FileTable:
@@ -117,22 +123,20 @@ def shard_file(run: Path, dataset: str, shard: int, kind: str = "data", split: s
     return run / file.path
 
 
-def work_of(run: Path, dataset: str) -> Path:
-    """The folder of a dataset's unfinished work, of which there is one."""
-    (folder,) = (run / ledger_of(dataset) / ".work").iterdir()
-    return folder
-
-
 def is_same_in_all_runs(name: str) -> bool:
     """Whether a file is none of those that differ between equal runs: times, locks, versions of files, and what a job
     whose launcher was killed leaves for it."""
-    return not {"run-log.jsonl", ".lock", ".lease", ".listing", ".outcome", ".tmp"} & set(name.split("/"))
+    return not {"run-log.jsonl", ".lock", ".job", ".outcome", ".tmp"} & set(name.split("/"))
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
     """Every file of a run by its path, but for those that differ between equal runs."""
     files = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    return {name: path.read_bytes() for name, path in files.items() if is_same_in_all_runs(name)}
+    found = {name: path.read_bytes() for name, path in files.items() if is_same_in_all_runs(name)}
+    if ROOT in found:  # which counts how often it was replaced, and names the last run
+        root = msgspec.structs.replace(Root.from_json(found[ROOT]), sequence=0, run="")
+        found[ROOT] = root.to_json()
+    return found
 
 
 def differing(one: Path, other: Path) -> list[str]:
@@ -149,4 +153,16 @@ def copy_of(run: Path, target: Path, without: tuple[str, ...] = ()) -> Path:
         return [name for name in names if (Path(folder) / name).relative_to(run).as_posix() in left_out]
 
     shutil.copytree(run, target, ignore=ignore)
+    if without:
+        drop(target, *without)
     return target
+
+
+def drop(run: Path, *datasets: str) -> None:
+    """Let a run be as if it had not made these datasets, whose files stay."""
+    root = root_of(run)
+    for name in datasets:
+        if name in root.datasets:
+            shutil.rmtree(run / ledger_of(root.datasets[name].stage) / "records", ignore_errors=True)
+    left = {name: manifest for name, manifest in root.datasets.items() if name not in datasets}
+    (run / ROOT).write_bytes(msgspec.structs.replace(root, datasets=left).to_json())

@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 from owt_pipeline.engine.graph import RunStage, Start
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
-from owt_pipeline.ledger.bases import pin
+from owt_pipeline.ledger.root import read_root
 from owt_pipeline.pipeline import Run, build
 from owt_pipeline.stages import ORDER, load
 from owt_pipeline.stages.clean.options import Options as CleanOptions
@@ -97,8 +97,9 @@ def test_three_lines_in_a_notebook_make_the_run_that_owt_makes(
 def test_a_stage_is_a_transform_that_can_be_used_alone(small_run: Path, tmp_path: Path) -> None:
     without = copy_of(small_run, tmp_path / "run", without=("clean",))
     options, runtime = CleanOptions(min_tokens=64), Runtime(Storage(str(without)))
+    version = read_root(runtime.workdir)[1]
     with beam.Pipeline(FnApiRunner()) as pipeline:
-        _ = pipeline | Start(runtime) | RunStage(CLEAN, options, runtime)
+        _ = pipeline | Start(runtime, version=version) | RunStage(CLEAN, options, runtime)
     ours, theirs = snapshot(without), snapshot(small_run)
     assert {name for name in theirs if theirs[name] != ours.get(name)} == set()
 
@@ -121,18 +122,11 @@ def test_a_pipeline_built_by_hand_keeps_imported_text(small_config: Path, tmp_pa
     assert not (run / "ledger/urls").exists()
 
 
-def test_a_pipeline_built_by_hand_does_not_replace_what_other_runs_build_on(
-    small_config: Path, small_run: Path, tmp_path: Path
-) -> None:
-    run = copy_of(small_run, tmp_path / "run")
-    pin(Storage(str(tmp_path / "next")), [str(run)])
+def test_settings_are_checked_before_anything_is_built(small_config: Path, tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
-    config.write_text(small_config.read_text().replace("min_tokens = 64", "min_tokens = 80"))
-    with pytest.raises(UserError, match=r"next build on .*clean would replace clean/"):
-        graph_of(config, run)
     config.write_text(small_config.read_text() + '[run]\nworkers = "two"\n')
     with pytest.raises(UserError, match="workers: 'two' is not a whole number"):
-        graph_of(config, run)
+        graph_of(config, tmp_path / "run")
 
 
 WITHOUT_BEAM = """

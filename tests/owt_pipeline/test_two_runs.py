@@ -7,14 +7,18 @@ import fcntl
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from owt_pipeline.errors import UserError
+from owt_pipeline.ledger.root import read_manifest
+from owt_pipeline.storage import lock
 from owt_pipeline.storage.folder import Storage
-from owt_pipeline.storage.lease import LEASE_NAME, TERM_SECONDS
+from owt_pipeline.storage.lock import running
 from tests.owt_pipeline.runs import differing, owt, run_owt, write_sources
 from tests.servers.gcs import gcs_bucket
 from tests.servers.s3 import s3_bucket
@@ -45,7 +49,7 @@ def at_work(config: Path, run: Storage) -> Iterator[subprocess.Popen[str]]:
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as first:
         try:
-            while not run.exists("ledger/urls/manifest.json"):
+            while read_manifest(run, "urls") is None:
                 assert first.poll() is None
                 time.sleep(0.05)
             yield first
@@ -76,38 +80,72 @@ def is_swapping(run: Storage) -> bool:
 
 def test_one_works_the_other_refuses_and_a_killed_one_is_replaced_at_once(config: Path, run: Storage) -> None:
     with at_work(config, run) as first:
-        stop(first, run)  # so that it does not end meanwhile; its lease holds for 30 s more
+        stop(first, run)  # so that it does not end meanwhile
         held = f"{run} is in use by `owt run` (process {first.pid} on "
-        refusal = run_owt("collect", "--config", config, "--workdir", run, code=1)
-        assert refusal.startswith(f"owt: error: {held}")
-        assert len(refusal.splitlines()) == 1
-        assert run_owt("verify", "--repair", "--workdir", run, code=1).startswith(f"owt: error: {held}")
-        for reader in (["why", "http://nobody.example/", "--workdir", run], ["inspect", run.path("urls")]):
-            assert held in run_owt(*reader, code=3 if reader[0] == "why" else 0)
+        if run.is_local:
+            refusal = run_owt("collect", "--config", config, "--workdir", run, code=1)
+            assert refusal.startswith(f"owt: error: {held}")
+            assert len(refusal.splitlines()) == 1
+            assert run_owt("verify", "--repair", "--workdir", run, code=1).startswith(f"owt: error: {held}")
+        assert held in run_owt("why", "http://nobody.example/", "--workdir", run, code=3)
         verify = subprocess.run(owt("verify", "--workdir", run), capture_output=True, text=True, check=False)
         assert held in verify.stderr
         assert "urls: ok" in verify.stdout
-    assert run.exists(LEASE_NAME)
-    started = time.monotonic()
+    if not run.is_local:
+        run.delete(".job")  # as the message says, where the holder has ended
     done = run_owt("run", config, "--workdir", run, "--until", "collect", "--workers", 1)
-    assert time.monotonic() - started < TERM_SECONDS
     assert "waiting" not in done
-    assert not run.exists(LEASE_NAME)
-    assert "is in use" not in run_owt("inspect", run.path("urls"))
+    assert running(run) is None
 
 
 @pytest.mark.slow
 def test_a_run_that_was_stopped_and_replaced_ends_when_it_wakes(config: Path, tmp_path: Path) -> None:
+    """Its lock was taken away, as an object's after ten minutes: it publishes nothing."""
     run, undisturbed = Storage(str(tmp_path / "run")), tmp_path / "undisturbed"
     run_owt("run", config, "--workdir", undisturbed, "--workers", 1)
     with at_work(config, run) as first:
         stop(first, run)
-        time.sleep(TERM_SECONDS)
-        done = run_owt("run", config, "--workdir", run, "--workers", 1)
-        assert f"{run} is in use by `owt run` (process {first.pid} on " in done
-        assert "waiting up to 30 s for a sign of life" in done
+        (tmp_path / "run/.lock").unlink()
+        run_owt("run", config, "--workdir", run, "--workers", 1)
         os.killpg(first.pid, signal.SIGCONT)
         errors = first.communicate(timeout=60)[1]
         assert first.returncode == 1
-        assert errors.splitlines()[-1].startswith(f"owt: error: {run} was taken over by ")
+        assert errors.splitlines()[-1] == f"owt: error: another run has published in {run}; this one stops"
     assert differing(undisturbed, tmp_path / "run") == []
+    assert "no problems found" in run_owt("verify", "--workdir", run)
+
+
+@pytest.mark.slow
+def test_an_object_that_is_not_renewed_is_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "TERM_SECONDS", 2.0)
+    with s3_bucket() as bucket:
+        run = Storage(f"{bucket}/run")
+        lock.take(run, "one")
+        lock.take(run, "one")  # again, as a runner does
+        started = time.monotonic()
+        lock.take(run, "two")
+        assert 1.5 < time.monotonic() - started < 10
+        monkeypatch.setattr(lock, "RENEW_SECONDS", 0.0)
+        with pytest.raises(lock.LockLost, match="was taken over by"):
+            lock.renew(run, "one")
+        lock.release(run, "one")
+        assert running(run) is not None
+        lock.release(run, "two")
+        assert running(run) is None
+
+
+def test_a_lock_on_a_disk_goes_with_its_process(tmp_path: Path) -> None:
+    folder = Storage(str(tmp_path))
+    code = f"""import sys, time
+from owt_pipeline.storage import folder, lock
+lock.take(folder.Storage({str(tmp_path)!r}), "one"); print("held", flush=True); time.sleep(60)"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(UserError, match=r"is in use by .* \(process \d+ on .*\): wait for it to end, or stop it"):
+            lock.take(folder, "two")
+        assert running(folder) is not None
+        holder.kill()
+    with lock.hold(folder, "two"):
+        pass
+    assert running(folder) is None

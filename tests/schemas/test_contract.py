@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from schemas import DATASETS, REJECTS, Reason
 from schemas.datasets import is_validation
-from schemas.manifest import Counts, FileList, FileTable, Manifest, ManifestError, ShardFile, ShardRecord, Total
+from schemas.manifest import Counts, FileList, FileTable, Manifest, ManifestError, Root, ShardFile, ShardRecord, Total
 from schemas.reasons import http_reason
 from schemas.reference import data_reference
 from tests.conftest import REPOSITORY
@@ -102,7 +102,6 @@ def a_manifest(**changes: object) -> Manifest:
         dataset="clean",
         stage="clean",
         stage_version=1,
-        fingerprint="f" * 64,
         num_shards=1,
         counts=Counts(3, 2, {"too_short": 1}),
         totals={"data": Total(1, 2, 3)},
@@ -112,43 +111,45 @@ def a_manifest(**changes: object) -> Manifest:
     return replace(manifest, **changes)
 
 
+def a_root(**changes: object) -> Root:
+    return Root(datasets={"clean": a_manifest(**changes)})
+
+
 @given(counts, st.dictionaries(names, numbers), st.dictionaries(names, st.lists(numbers) | names | st.booleans()))
 def test_a_manifest_and_a_record_read_back_as_they_were_written(
     of_stage: Counts, stats: dict[str, int], options: dict[str, object]
 ) -> None:
-    manifest = a_manifest(counts=of_stage, stats=stats, options=options)
-    assert Manifest.from_json(manifest.to_json()) == manifest
+    root = a_root(counts=of_stage, stats=stats, options=options)
+    assert Root.from_json(root.to_json()) == root
     record = ShardRecord(7, of_stage, [ShardFile("clean/part-00007.parquet", "data", 7, 1, 1, "0" * 64)], stats)
     assert ShardRecord.from_json(record.to_json()) == record
 
 
 def test_a_manifest_whose_sum_is_wrong_is_not_written() -> None:
     with pytest.raises(ManifestError, match="3 in ≠ 1 out"):
-        a_manifest(counts=Counts(3, 1, {"too_short": 1})).to_json()
+        a_root(counts=Counts(3, 1, {"too_short": 1})).to_json()
 
 
 @pytest.mark.parametrize("version", [1, 99])
 def test_a_manifest_of_another_schema_version_is_refused_with_what_to_do(version: int) -> None:
-    record = json.loads(a_manifest().to_json()) | {"schema_version": version}
+    record = json.loads(a_root().to_json()) | {"schema_version": version}
     with pytest.raises(ManifestError, match=rf"manifest.json has schema version {version}, .*use the release that"):
-        Manifest.from_json(json.dumps(record).encode(), "clean/manifest.json")
+        Root.from_json(json.dumps(record).encode())
 
 
 def test_a_manifest_changed_by_hand_is_refused() -> None:
-    record = json.loads(a_manifest().to_json())
-    record["counts"] = {"entered": 4, "left": 3, "rejected": {"too_short": 1}}
+    record = json.loads(a_root().to_json())
+    record["datasets"]["clean"]["counts"] = {"entered": 4, "left": 3, "rejected": {"too_short": 1}}
     with pytest.raises(ManifestError, match="changed by hand"):
-        Manifest.from_json(json.dumps(record).encode())
+        Root.from_json(json.dumps(record).encode())
 
 
 RECORD = ShardRecord(0, Counts(3, 2, {"too_short": 1}), [ShardFile("a", "data", 0, 1, 1, "0" * 64)])
 
 
-@pytest.mark.parametrize("sealed", [a_manifest(), RECORD], ids=["manifest", "record"])
+@pytest.mark.parametrize("sealed", [a_root(), RECORD], ids=["root", "record"])
 @given(data=st.data())
-def test_a_changed_byte_of_a_manifest_or_a_record_is_noticed(
-    sealed: Manifest | ShardRecord, data: st.DataObject
-) -> None:
+def test_a_changed_byte_of_a_manifest_or_a_record_is_noticed(sealed: Root | ShardRecord, data: st.DataObject) -> None:
     content = bytearray(sealed.to_json())
     content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     with pytest.raises(ManifestError):
@@ -157,10 +158,10 @@ def test_a_changed_byte_of_a_manifest_or_a_record_is_noticed(
         sealed.from_json(bytes(content[: data.draw(st.integers(0, len(content) - 1))]))
 
 
-@pytest.mark.parametrize("text", [b"", b"[]", b'{"schema_version": 2}', b"\x00", b"\xff"])
+@pytest.mark.parametrize("text", [b"", b"[]", b'{"schema_version": 3}', b"\x00", b"\xff"])
 def test_what_is_not_a_manifest_is_refused(text: bytes) -> None:
     with pytest.raises(ManifestError, match=r"manifest\.json is damaged"):
-        Manifest.from_json(text)
+        Root.from_json(text)
 
 
 IDS = st.lists(st.integers(0, 2**64 - 1), max_size=50)

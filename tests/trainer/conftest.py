@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -124,7 +124,7 @@ def write_token_dataset(
 
 def write_ledger(run: Path, records: list[ShardRecord], tokenizer: dict[str, object], rows: int) -> None:
     """The manifest and the list of files of the tokens in `run`, as the tokenize stage writes them."""
-    from schemas.manifest import Counts, FileList, FileTable, Manifest
+    from schemas.manifest import Counts, FileList, FileTable, Manifest, Root
 
     asset = describe_file(run, run / TOKENIZER, "asset", -1, 0)
     table = FileTable(records, [asset])
@@ -135,7 +135,6 @@ def write_ledger(run: Path, records: list[ShardRecord], tokenizer: dict[str, obj
         dataset="tokens",
         stage="tokenize",
         stage_version=1,
-        fingerprint="0" * 64,
         num_shards=len(records),
         counts=Counts(rows, rows),
         files=listed,
@@ -144,21 +143,14 @@ def write_ledger(run: Path, records: list[ShardRecord], tokenizer: dict[str, obj
         properties={"tokenizer": {"name": "test", **tokenizer, "file": asset.path, "sha256": asset.sha256}},
     )
     (run / listed.path).write_bytes(content)
-    (run / "ledger/tokens/manifest.json").write_bytes(manifest.to_json())
+    (run / "ledger/manifest.json").write_bytes(Root(datasets={"tokens": manifest}).to_json())
 
 
-def add_bases(tokens: Path, *bases: Path) -> None:
-    """Write into the manifest of `tokens` that its run builds on the runs of `bases`, as tokenize does."""
-    path = tokens.parent / "ledger/tokens/manifest.json"
+def edit_manifest(tokens: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change the manifest of `tokens` in the root, as another program might have written it."""
+    path = tokens.parent / "ledger/manifest.json"
     record = json.loads(path.read_text())
-    record["properties"]["bases"] = [
-        {
-            "uri": os.path.relpath(base.parent, tokens.parent),
-            "sha256": hashlib.sha256((base.parent / "ledger/tokens/manifest.json").read_bytes()).hexdigest(),
-            "totals": {},
-        }
-        for base in bases
-    ]
+    change(record["datasets"]["tokens"])
     path.write_text(json.dumps(record))
 
 

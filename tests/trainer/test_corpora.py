@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,17 +11,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch
 
 from schemas import SettingsError
-from tests.trainer.conftest import TOKENIZER, add_bases, write_token_dataset
+from tests.trainer.conftest import TOKENIZER, edit_manifest, write_token_dataset
 from trainer.config import TrainConfig
 from trainer.data import Loader, Phase, open_corpora
-from trainer.manifest import Base, ShardError
+from trainer.manifest import ShardError
 from trainer.optimizers import SCHEDULES
 from trainer.tools import evaluate
 from trainer.train import main
-from trainer.validation import validation_windows
 
 CONTEXT = 16
 WriteTokens = Callable[..., Path]
@@ -215,10 +212,7 @@ def test_data_with_another_end_of_text_is_refused_when_a_run_resumes_or_is_evalu
     folders: list[str], tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("run", 2, folders[0]) == 0
-    path = Path(folders[1]).parent / "ledger/tokens/manifest.json"
-    record = json.loads(path.read_text())
-    record["properties"]["tokenizer"]["eot"] = 7
-    path.write_text(json.dumps(record))
+    edit_manifest(Path(folders[1]), lambda record: record["properties"]["tokenizer"].update(eot=7))
     assert run("run", 4, folders[1]) == 2
     error = capsys.readouterr().err
     assert "end-of-text 399), is test (" in error
@@ -258,100 +252,3 @@ def test_extending_a_run_does_not_change_earlier_learning_rates(schedule: str) -
         assert np.diff([least, *rates[100:110]]) == pytest.approx((peak - least) / 10)
         assert rates[109:140] == pytest.approx([peak] * 31)
         assert (rates[149], rates[179]) == pytest.approx((least, least))
-
-
-# ---- a run that builds on earlier ones
-
-
-@pytest.fixture
-def months(tmp_path: Path, write_tokens: WriteTokens) -> list[Path]:
-    """Three runs, each building on those before it; the third has no document to validate on, and no long one."""
-    lengths = [(50, 3, 80, 21), (60, 33), (4, 5, 1)]
-    val = [[[0] * 40, [0] * 9], [[1] * 30], []]
-    runs = [write_tokens(tmp_path / f"2024-0{k + 1}", [[k] * n for n in own], val[k]) for k, own in enumerate(lengths)]
-    for k, tokens in enumerate(runs[1:], 1):
-        add_bases(tokens, *runs[:k])
-    return runs
-
-
-@pytest.mark.parametrize("sampler", ["packed", "longbiased"])
-def test_the_tokens_of_a_run_include_those_it_builds_on(months: list[Path], sampler: str) -> None:
-    corpora = open_corpora([str(months[2])])
-    assert [Path(str(dataset.folder)) for dataset in corpora.datasets] == months
-    assert corpora.tokens == (50 + 3 + 80 + 21 + 4, 60 + 33 + 2, 4 + 5 + 1 + 3)
-    assert corpora.shares == pytest.approx(tuple(n / 266 for n in corpora.tokens))
-    source = corpus_of(corpora.sampler(sampler, CONTEXT, 3, long_min_tokens=40).windows(0, 3000))
-    assert [(source == k).mean() for k in range(3)] == pytest.approx(corpora.shares, abs=0.01)
-    by_name = open_corpora([str(months[0]), str(tmp_copy_alone(months[1]))])
-    assert by_name.tokens == corpora.tokens[:2]
-
-
-def tmp_copy_alone(tokens: Path) -> Path:
-    """A copy of a run's tokens that builds on nothing."""
-    copy = tokens.parent.with_name("copy")
-    shutil.copytree(tokens.parent, copy)
-    path = copy / "ledger/tokens/manifest.json"
-    record = json.loads(path.read_text())
-    del record["properties"]["bases"]
-    path.write_text(json.dumps(record))
-    return copy / "tokens"
-
-
-def test_no_document_changes_its_split_when_a_run_builds_on_another(months: list[Path]) -> None:
-    """The windows of a chain's val split hold the val documents of each run, its training samples none of them."""
-    windows = validation_windows(open_corpora([str(months[2])]), CONTEXT, 1000)
-    assert windows is not None
-    assert set(corpus_of(windows.numpy()).tolist()) == {0, 1}
-    val = sum(int((windows[:, 1:] == k).sum()) for k in range(2))
-    assert 49 + 30 <= val <= 49 + 30 + 2 * CONTEXT  # the last window of each continues with its first documents
-    alone = validation_windows(open_corpora([str(months[0])]), CONTEXT, 1000)
-    assert torch.equal(windows[torch.tensor(corpus_of(windows.numpy()) == 0)], alone)
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (
-            lambda runs: shutil.rmtree(runs[0].parent),
-            "2024-03/tokens builds on ../2024-01, whose tokens cannot be read",
-        ),
-        (lambda runs: add_bases(runs[0]), "2024-01/tokens has changed since .*2024-03/tokens was made from it"),
-        (
-            lambda runs: (runs[1] / "train/part-00000.arrow").unlink(),
-            "builds on ../2024-02, .*part-00000.arrow is missing",
-        ),
-    ],
-)
-def test_an_earlier_run_that_has_changed_gives_a_clear_error(
-    months: list[Path], damage: Callable[[list[Path]], object], message: str
-) -> None:
-    damage(months)
-    with pytest.raises(ShardError, match=message):
-        open_corpora([str(months[2])])
-
-
-def test_a_run_and_one_that_builds_on_it_are_not_mixed(months: list[Path]) -> None:
-    with pytest.raises(ShardError, match=r"2024-01/tokens and .*2024-01/tokens are the same tokens; name them once"):
-        open_corpora([str(months[0]), str(months[2])])
-
-
-def test_a_run_continues_with_the_next_month(months: list[Path], tmp_path: Path, run: Run) -> None:
-    more = ["--schedule", "wsd", "--extend_steps", "4"]
-    assert run("run", 5, str(months[0]), more=more[:2]) == run("run", 5, str(months[1]), more=more) == 0
-    record = json.loads((tmp_path / "run/checkpoints/step-00000009/checkpoint.json").read_text())
-    assert [len(phase["sources"]) for phase in record["history"]] == [1, 2]
-    assert len(losses(tmp_path / "run")) == 9
-
-
-@pytest.mark.parametrize(
-    ("run", "uri", "expected"),
-    [
-        ("/data/2024-02", "../2024-01", "/data/2024-01"),
-        ("/data/2024-02", "/old/2024-01/", "/old/2024-01"),
-        ("/data/2024-02", "s3://bucket/2024-01", "s3://bucket/2024-01"),
-        ("s3://bucket/runs/2024-02", "../2024-01", "s3://bucket/runs/2024-01"),
-        ("gs://bucket/2024-02", "../2024-01", "gs://bucket/2024-01"),
-    ],
-)
-def test_a_base_is_found_next_to_its_run(run: str, uri: str, expected: str) -> None:
-    assert Base(uri, "").tokens(f"{run}/tokens") == f"{expected}/tokens"

@@ -69,7 +69,7 @@ def test_a_hugging_face_model_is_finetuned_on_imported_text_and_exported_again(
     said = run("trainer.train", "--data", "verse/tokens", "--init_from", "base", "--out", "tuned", *flags)
 
     assert "weights from base" in said
-    stats = json.loads((tmp_path / "verse/ledger/tokens/manifest.json").read_text())["stats"]
+    stats = json.loads((tmp_path / "verse/ledger/manifest.json").read_text())["datasets"]["tokens"]["stats"]
     records = [json.loads(line) for line in (tmp_path / "tuned" / "metrics.jsonl").read_text().splitlines()]
     steps = math.ceil((stats["tokens_train"] + stats["documents_train"]) / 512)
     warmup = max(1, steps // 100)

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.trainer.conftest import edit_manifest
 from trainer import checkpoint
 from trainer.command_line import run_reporting
 from trainer.config import TrainConfig
@@ -144,10 +145,7 @@ def test_checked_ids_are_not_read_again_when_shards_are_opened_but_in_batches(
     config: TrainConfig, tmp_path: Path, write_tokens: WriteTokens, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = write_tokens(tmp_path / "train", [[1, 2, 3] * 100, [412] * 100], [[1, 2, 3] * 100])
-    path = data.parent / "ledger" / "tokens" / "manifest.json"
-    record = json.loads(path.read_text())
-    record["properties"]["ids_checked"] = True
-    path.write_text(json.dumps(record))
+    edit_manifest(data, lambda record: record["properties"].update(ids_checked=True))
     open_dataset(data).documents("train")
     error = error_of(capsys, *flags(config, data=str(data)))
     assert error.startswith("a shard was damaged since it was written: it has the token id 412, of a vocabulary of 400")

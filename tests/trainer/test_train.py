@@ -60,7 +60,7 @@ def test_the_documented_command_trains_and_the_loss_falls(text_tokens: Path, tmp
     assert shown[-1] < shown[0] - 0.3
     assert list((run / "tensorboard").iterdir())
     record = json.loads((run / "checkpoints" / "step-00000012" / "checkpoint.json").read_text())
-    manifest = json.loads((text_tokens.parent / "ledger/tokens/manifest.json").read_text())
+    manifest = json.loads((text_tokens.parent / "ledger/manifest.json").read_text())["datasets"]["tokens"]
     assert record["data"] == manifest["digest"]
     assert record["tokenizer"]["sha256"] == manifest["properties"]["tokenizer"]["sha256"]
     assert {key: record["settings"][key] for key in ("preset", "max_steps")} == {"preset": "tiny", "max_steps": 12}

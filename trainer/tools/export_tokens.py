@@ -14,7 +14,7 @@ import numpy as np
 
 from trainer.command_line import CommandParser, check_local, run_reporting
 from trainer.manifest import ShardError
-from trainer.shards import Documents, open_chain
+from trainer.shards import Documents, open_dataset
 
 _MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
 _MEGATRON_VERSION = 1
@@ -36,7 +36,7 @@ def export_tokens(folder: str, out: Path, layout: str) -> list[Path]:
       ShardError: shards that cannot be read.
       OSError: the files cannot be written.
     """
-    datasets = open_chain(folder)
+    datasets = [open_dataset(folder)]
     out.mkdir(parents=True, exist_ok=True)
     written = []
     for split in ("train", "val"):

@@ -133,8 +133,6 @@ def mask(text: str) -> tuple[str, int]:
     The replacements are reserved for documentation: RFC 2606, RFC 5737, RFC 3849.
     """
     count = 0
-    if "@" in text:
-        text, count = _EMAIL.subn(lambda match: EMAIL, text)
 
     def replaced(match: re.Match[str]) -> str:
         nonlocal count
@@ -147,4 +145,8 @@ def mask(text: str) -> tuple[str, int]:
         count += 1
         return IPV4 if address.version == 4 else IPV6
 
-    return _IP.sub(replaced, text), count
+    text = _IP.sub(replaced, text)
+    if "@" not in text:
+        return text, count
+    text, emails = _EMAIL.subn(lambda match: EMAIL, text)  # last, since an address ends within what follows it
+    return text, count + emails

@@ -61,11 +61,10 @@ class Clean(Stage):
     options = Options
     version = 9
     libraries = ("ftfy", "py3langid", "tiktoken")
-    steps = (Step(clean_shard, rows=rows_of_input, spread="batches"),)
-    shard_local = True
+    steps = (Step(clean_shard, rows=rows_of_input),)
     example = "owt clean --workdir run --languages en --min_tokens 128"
 
-    def sources(self, options: Options) -> list[dict[str, Any]]:
+    def outside(self, options: Options) -> list[dict[str, Any]]:
         """Names and digests of the evaluation sets; a name's extension says how its file is read.
 
         Checks the options too, so that a mistake is found before the stages that come first.

@@ -10,11 +10,13 @@ rejected     repeated ×2    |  repeated  |  low_score
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from owt_pipeline.stages.collect.earlier import Earlier
-from owt_pipeline.stages.collect.spread import Spread
+from owt_pipeline.formats.urls import home_of, host_of
 from schemas import DATASETS, REJECTS, Reason
 
 URLS: pa.Schema = DATASETS["urls"].schema
@@ -58,7 +60,8 @@ SELECT * REPLACE (
   CASE reason WHEN $id_collision THEN url
               WHEN $seen_before THEN seen_note
               WHEN $low_score THEN concat(
-                'score ', score, CASE WHEN score_before IS NOT NULL THEN concat(', ', best, ' with earlier runs') END
+                'score ', score, CASE WHEN score_before IS NOT NULL
+                THEN concat(', ', best, ' with earlier generations') END
               ) END AS note)
 FROM decided
 UNION ALL BY NAME SELECT * FROM named WHERE reason IS NOT NULL
@@ -92,12 +95,65 @@ ORDER BY url_id, source_name, line, reason
 """
 
 
+KNOWN = pa.schema(
+    [
+        pa.field("home", pa.uint64(), nullable=False),
+        pa.field("url_id", pa.uint64(), nullable=False),
+        pa.field("generation", pa.int32(), nullable=False),
+        pa.field("submission_id", pa.string()),
+        pa.field("score", pa.int64()),  # of a submission whose score was too low; null for an accepted URL
+    ]
+)
+"""What a generation knows of a URL."""
+
+_LOW = r"^score (?P<score>-?[0-9]+)(?:, -?[0-9]+ with earlier generations)?; (?:submission (?P<id>[^,]+), )?"
+
+
+def known_of(urls: pa.Table, rejects: pa.Table, generation: int) -> pa.Table:
+    """Rows of schema KNOWN from a shard of a generation: its URLs (columns `url_id` and `url`), and its rejects."""
+    low = rejects.filter(pc.equal(rejects["reason"], str(Reason.LOW_SCORE)))
+    found = pc.extract_regex(low["detail"].combine_chunks(), _LOW)
+    identifier = found.field("id")
+    parts = [
+        (urls, pa.nulls(len(urls), pa.string()), pa.nulls(len(urls), pa.int64())),
+        (low, pc.if_else(pc.equal(identifier, ""), None, identifier), found.field("score").cast(pa.int64())),
+    ]
+    tables = []
+    for rows, submission, score in parts:
+        homes = np.fromiter((home_of(host_of(url)) for url in rows["url"].to_pylist()), np.uint64, len(rows))
+        columns = [homes, rows["url_id"].combine_chunks(), np.full(len(rows), generation, np.int32), submission, score]
+        tables.append(pa.table([pa.array(column) if isinstance(column, np.ndarray) else column for column in columns],
+                               schema=KNOWN))  # fmt: skip
+    return pa.concat_tables(tables)
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What earlier generations know about some URLs.
+
+    Attributes:
+      seen: `url_id` and `note` of the accepted URLs; the note names the generation.
+      scores: `url_id`, `submission_id` and `score` of submissions of other URLs.
+    """
+
+    seen: pa.Table
+    scores: pa.Table
+
+    @classmethod
+    def of(cls, known: pa.Table) -> Earlier:
+        """From rows of schema KNOWN in any order."""
+        is_low = known["score"].is_valid()
+        accepted = known.filter(pc.invert(is_low))
+        note = pc.binary_join_element_wise("generation", accepted["generation"].cast(pa.string()), " ")
+        seen = pa.table({"url_id": accepted["url_id"], "note": note})
+        return cls(seen, known.filter(is_low).select(["url_id", "submission_id", "score"]))
+
+
 def merge_submissions(
     rows: pa.Table,
     source_names: Sequence[str],
     *,
     min_score: int,
-    spread: Spread,
     earlier: Earlier | None = None,
 ) -> tuple[pa.Table, pa.Table]:
     """(URLs, rejects) of all the submissions of some URLs, both ordered by url_id.
@@ -109,9 +165,8 @@ def merge_submissions(
       rows: of schema ROWS, in any order. A submission that occurs twice (in two dumps) counts once.
       source_names: name of each source, for the rejects' details.
       min_score: the minimum score of a URL; one from a list or a WARC file needs none.
-      spread: gives `host_shards`.
-      earlier: what the bases know about these URLs: those they accepted are rejected; the scores of the others count
-        with these.
+      earlier: what earlier generations know about these URLs: those they accepted are rejected; the scores of the
+        others count with these.
     """
     reasons = (Reason.ID_COLLISION, Reason.SEEN_BEFORE, Reason.LOW_SCORE, Reason.REPEATED_URL)
     values = {str(reason): str(reason) for reason in reasons}
@@ -126,8 +181,4 @@ def merge_submissions(
         database.execute(_JUDGED, {**values, "min_score": min_score})
         urls = database.sql(_URLS, params={"repeated_url": values["repeated_url"]}).to_arrow_table()
         rejects = database.sql(_REJECTS).to_arrow_table().cast(REJECTS)
-    place = URLS.get_field_index("host_shards")
-    urls = urls.add_column(place, "host_shards", spread.host_shards(urls["host"].combine_chunks())).cast(URLS)
-    if earlier is not None:
-        urls = pa.concat_tables([urls, earlier.again]).sort_by("url_id")
-    return urls, rejects
+    return urls.cast(URLS), rejects

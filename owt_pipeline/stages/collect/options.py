@@ -41,7 +41,10 @@ class Options:
         "read a damaged file up to its first damage, and record in the manifest what is lost, instead of stopping",
         shapes_bytes=False,  # if a file is damaged, there is no output without it
     )
-    num_shards: int = option(8, "shards of this and every later dataset", minimum=1, maximum=65535)
+    num_shards: int | None = option(
+        None, "shards of a generation (default: about one for 20,000 URLs, at least 8)", minimum=1, maximum=65535,
+        shapes_bytes=False,  # the generation has it
+    )  # fmt: skip
     min_score: int = option(3, "minimum score of a URL's best submission on Reddit (WebText's is 3)")
     over_18: bool = option(False, "keep submissions marked as over 18")
     allow_subreddits: tuple[str, ...] = option((), "keep only submissions from these subreddits", metavar="NAME")
@@ -52,15 +55,4 @@ class Options:
         "these, one per line: files or globs",
         metavar="DOMAIN",
         shapes_bytes=False,  # the manifest's `sources` name the domains, and describe the lists
-    )
-    max_host_share: float = option(
-        1.0, "a host with more URLs than this part of a mean shard is divided over several", minimum=0.01
-    )
-    retry_bases: bool = option(
-        False,
-        "also collect the URLs of the bases (--base) whose fetch failed temporarily, for the reasons of fetch "
-        "--retry_failed",
-    )
-    retry_after_days: float = option(
-        7.0, "with --retry_bases: retry only URLs last requested at least this many days ago", minimum=0.0
     )

@@ -187,25 +187,25 @@ def _object(line: bytes) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def rows_of_block(batch: pa.RecordBatch, source: Source, rules: Rules, num_buckets: int) -> pa.RecordBatch:
+def rows_of_block(batch: pa.RecordBatch, source: Source, rules: Rules) -> pa.RecordBatch:
     """The rows (of schema ROWS) of a batch of schema BLOCKS with one block."""
     _, offsets, data = batch["data"].buffers()  # the scalar would be a copy
     start, end = np.frombuffer(offsets, np.int64)[batch["data"].offset :][:2].tolist()
     block = Block(data.slice(start, end - start), batch["first_line"][0].as_py(), batch["num_lines"][0].as_py())
     submissions = read_block(block, rules) if source.kind in ("dump", "subreddit") else _read_urls(block)
-    return _row_maker(rules, num_buckets).rows(submissions, source.number, source.name)
+    return _row_maker(rules).rows(submissions, source.number, source.name)
 
 
-def row_of_problem(source: Source, line: int, reason: Reason, note: str, num_buckets: int) -> pa.RecordBatch:
+def row_of_problem(source: Source, line: int, reason: Reason, note: str) -> pa.RecordBatch:
     """One row, for a line that is in no block, or for what is lost at the end of a broken source."""
     fields = {"line": line, "reason": str(reason), "note": note}
     submissions = pa.Table.from_pylist([fields], schema=SUBMISSIONS)
-    return _row_maker(Rules(), num_buckets).rows(submissions, source.number, source.name)
+    return _row_maker(Rules()).rows(submissions, source.number, source.name)
 
 
 @lru_cache(2)  # it remembers hosts from block to block
-def _row_maker(rules: Rules, num_buckets: int) -> RowMaker:
-    return RowMaker(rules, num_buckets)
+def _row_maker(rules: Rules) -> RowMaker:
+    return RowMaker(rules)
 
 
 def _read_urls(block: Block) -> pa.Table:

@@ -1,35 +1,33 @@
-"""`owt collect`: Reddit dumps, Reddit's API, URL lists and WARC files become `urls/`."""
+"""`collect`: Reddit dumps, Reddit's API, URL lists and WARC files become `urls/`.
+
+A generation's shard is made from the submissions of its hosts in its own sources and in those of all earlier
+generations: a URL that one of these accepted is `seen_before`, and the scores of the others count. Sources of
+generations that are published are not read again: their shards and rejects say the same.
+"""
 
 from __future__ import annotations
 
-import itertools
+import hashlib
+import json
 import logging
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from owt_pipeline import progress
-from owt_pipeline.engine.stage import Stage, StageRun, Step, one_part, what_was_sent
+from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
 from owt_pipeline.engine.workers import map_batches
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats import lines
 from owt_pipeline.ledger.commit import ShardWriter
-from owt_pipeline.ledger.exchange import (
-    SLICE_BYTES,
-    Slice,
-    SliceWriter,
-    gather,
-    joined,
-    read_index,
-    read_slices,
-)
-from owt_pipeline.stages.collect.earlier import AGAIN, KNOWN, BaseReader, Earlier, accepted_by
-from owt_pipeline.stages.collect.merge import merge_submissions
+from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.ledger.exchange import Slice, read_slices
+from owt_pipeline.stages.collect.merge import KNOWN, Earlier, known_of, merge_submissions
 from owt_pipeline.stages.collect.options import Options
 from owt_pipeline.stages.collect.reddit import SubredditReader
 from owt_pipeline.stages.collect.rules import Rules, blocklists
@@ -42,56 +40,67 @@ from owt_pipeline.stages.collect.sources import (
     row_of_problem,
     rows_of_block,
 )
-from owt_pipeline.stages.collect.spread import HOSTS, HostCounter, Spread, plan_spread
 from owt_pipeline.stages.collect.submissions import ROWS
 from owt_pipeline.storage.folder import describe_source, expand_globs, open_source
 from schemas import Reason
-from schemas.manifest import ShardRecord
+from schemas.manifest import Generation, Root, ShardRecord
 
 logger = logging.getLogger("owt")
 
-_SUBMISSIONS, _SPREAD, _ROWS, _TALLY = "submissions", "spread", "rows", "tally"  # steps, and kinds of their files
-_KNOWN, _AGAIN = "known", "again"  # kinds of files of what the bases know
-_SOURCES_NAME = "sources.json"
+_SOURCES, _TALLY = "sources", "tally"  # the first step, and the kind of its files
+_INPUTS_NAME = "inputs.json"
 _SOURCES_TOGETHER = 4  # at once: .xz and .bz2 decompress slower than few processes parse; a dump's window takes 2 GB
-_AS_OF_NAME = "as-of.json"
-_PARTS_OF_BASE = 64
-_FEW_REQUESTS = 1_000  # worth less than writing the rows once more
-_DAY = 86_400.0
 _MANY_ROWS = 4_000_000  # of a shard: some 4 GB of memory
+_SHARD_BYTES = {"dump": 100 << 20, "list": 1 << 20, "warc": 500 << 20, "subreddit": 1 << 30}
+"""About how many bytes of a source become 20,000 URLs, a shard: of compressed dumps one submission in twenty stays."""
+_LEAST_SHARDS = 8
 
 
-def _sources(run: StageRun) -> list[Source]:
-    return msgspec.json.decode(run.work.read(_SOURCES_NAME), type=list[Source])
+def _open_generations(run: StageRun) -> list[Generation]:
+    """The generations whose shards are made."""
+    return [generation for generation in run.root.generations if generation.first >= run.settled]
+
+
+def _sources(run: StageRun) -> list[tuple[int, Source]]:
+    """(number of its generation, source) of each source, numbered in the order of the generations."""
+    found = [(number, each) for number, of in enumerate(run.root.generations) for each in of.sources]
+    return [
+        (generation, Source(number, each["kind"], each.get("stored") or each["uri"], each["name"]))
+        for number, (generation, each) in enumerate(found)
+    ]
+
+
+def _to_read(run: StageRun) -> list[tuple[int, Source]]:
+    """The sources of the generations that are made."""
+    settled = len(run.root.generations) - len(_open_generations(run))
+    return [(generation, source) for generation, source in _sources(run) if generation >= settled]
 
 
 def read_source(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    """Step 1: a source's rows by bucket, its tally, and the counts of its hosts; or what a base knows.
+    """Step 1: send a source's rows to the shards of their hosts; or what a settled shard knows of its URLs.
 
     This process decompresses the source, which cannot be split; the pool's processes parse it.
     """
-    sources = _sources(run)
-    if number >= len(sources):
-        _read_base(run, *_parts_of_bases(run)[number - len(sources)], writer)
+    to_read = _to_read(run)
+    if number >= len(to_read):
+        _read_shard(run, number - len(to_read), writer)
         return
-    source = sources[number]
-    tally, hosts = Tally(source.name, source.kind), HostCounter()
-    buckets = SliceWriter(writer.open_file(".rows", _ROWS))
+    generation, source = to_read[number]
+    tally = Tally(source.name, source.kind)
 
     def write(rows: pa.RecordBatch) -> None:
-        buckets.send(rows["bucket"].to_numpy(), rows)
-        hosts.add(rows["host"])
+        tally.add(rows)
+        for later in _open_generations(run):
+            if later.first >= run.root.generations[generation].first:
+                _send(rows, later, writer)
         progress.advance(rows.num_rows)
 
-    with _opened(source, run.options) as reader:
-        work = partial(rows_of_block, source=source, rules=_rules(run.options), num_buckets=run.num_shards)
+    with _opened(run, source) as reader:
+        work = partial(rows_of_block, source=source, rules=_rules(run.options))
         for _, rows in map_batches(work, block_batches(reader, source), run.runtime.workers):
-            tally.add(rows)
             write(rows)
     for line in reader.overlong:
-        rows = row_of_problem(source, line, Reason.BAD_LINE, f"over {lines.MAX_LINE_BYTES:,} bytes", run.num_shards)
-        tally.add(rows)
-        write(rows)
+        write(row_of_problem(source, line, Reason.BAD_LINE, f"over {lines.MAX_LINE_BYTES:,} bytes"))
     tally.bytes_read, tally.bytes_decompressed = reader.bytes_read, reader.bytes_decompressed
     tally.broken = reader.broken
     if source.kind == "dump" and tally.broken is None:
@@ -103,131 +112,70 @@ def read_source(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWri
     if tally.problem is not None and not run.options.allow_damaged:
         raise UserError(f"{source.uri}: {tally.problem}")
     if tally.broken is not None:
-        write(row_of_problem(source, tally.last_line + 1, Reason.BROKEN_FILE, tally.broken, run.num_shards))
-    buckets.close()
-    writer.send(0, hosts.batch())
+        lost = row_of_problem(source, tally.last_line + 1, Reason.BROKEN_FILE, tally.broken)
+        for later in _open_generations(run):
+            if later.first >= run.root.generations[generation].first:
+                _send(lost, later, writer)
     writer.open_file(".json", _TALLY).write(msgspec.json.encode(tally))
 
 
-def _parts_of_bases(run: StageRun) -> list[tuple[int, range]]:
-    """(number of the base, some of its shards) for each part that reads what the bases know."""
-    found = []
-    for number, base in enumerate(run.bases):
-        shards = accepted_by(base).num_shards
-        together = -(-shards // _PARTS_OF_BASE)
-        found += [(number, range(first, min(first + together, shards))) for first in range(0, shards, together)]
-    return found
+def _send(rows: pa.RecordBatch, generation: Generation, writer: ShardWriter) -> None:
+    """Send rows with a column `home` to the shards of a generation."""
+    writer.send(generation.first + (rows["home"].to_numpy() % np.uint64(generation.shards)).astype(np.int64), rows)
 
 
-def _read_base(run: StageRun, number: int, shards: range, writer: ShardWriter) -> None:
-    """What a base knows of its URLs, by bucket: ids, scores and outcomes."""
-    options: Options = run.options
-    failed_before = None
-    if options.retry_bases:
-        failed_before = run.properties["retried_as_of"] - options.retry_after_days * _DAY
-    reader = BaseReader(run.bases[number], number, run.num_shards, failed_before)
-    hosts = HostCounter()
-    buckets = [SliceWriter(writer.open_file(f".{kind}", kind)) for kind in (_KNOWN, _AGAIN)]
-    for shard in shards:
-        for is_again, rows in reader.known(shard):
-            buckets[is_again].send(rows["bucket"].to_numpy(), rows)
-            if is_again:
-                hosts.add(rows["host"])
-            else:
-                progress.advance(rows.num_rows)
-    for some in buckets:
-        some.close()
-    writer.send(0, hosts.batch())
-
-
-def spread_hosts(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Step 2, one part: decides which hosts are divided, and sends handles of each bucket's rows to its shards.
-
-    If these were many and small, as with many sources and shards, handles of many buckets are sent to the parts of
-    step 3 instead, which read and write the rows once more.
-    """
-    kinds = (_ROWS, _KNOWN, _AGAIN)
-    files = [file for record in run.read_records(_SUBMISSIONS) for file in record.files if file.kind in kinds]
-    total = sum(file.rows for file in files if file.kind != _KNOWN)
-    if total > _MANY_ROWS * run.num_shards:
-        logger.warning(
-            "collect: %d submissions per shard; a shard is merged in memory: if it does not fit, use more --num_shards",
-            total // run.num_shards,
-        )
-    spread = plan_spread(gather(run.work, slices, HOSTS), total, run.num_shards, run.options.max_host_share)
-    writer.open_file(".json", _SPREAD).write(msgspec.json.encode(spread))
-    shards_of = spread.shards_of_buckets()
-    found = [read_index(run.work, file.path) for file in files]
-    requests = sum(len(shards_of[bucket]) for index in found for bucket, _ in index)
-    parts = len(files) + run.num_shards
-    if requests <= max(_FEW_REQUESTS, 4 * parts + sum(file.bytes for file in files) // SLICE_BYTES):
-        for index in found:
-            for bucket, slice in index:
-                for shard in sorted(shards_of[bucket]):
-                    writer.forward(shard, msgspec.structs.replace(slice, ahead=1))
-        return
-    groups = min(run.num_shards, -(-2 * parts // len(files)))
-    for index in found:
-        for group, some in itertools.groupby(index, lambda sent: sent[0] * groups // run.num_shards):
-            for slice in joined(slice for _, slice in some):
-                writer.forward(group, slice)
-
-
-def regroup(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Step 3: sends the rows of some buckets to their shards, those of one shard together."""
-    spread = _spread(run)[0]
-    for table in read_slices(run.work, slices):
-        for rows in table.to_batches():
-            writer.send(spread.shards(rows), rows)
-    progress.advance(sum(slice.rows for slice in slices))
-
-
-_known: tuple[StageRun, Spread, list[Source]] | None = None  # of the run that this process works on
-
-
-def _spread(run: StageRun) -> tuple[Spread, list[Source]]:
-    """The result of step 2, and the sources."""
-    global _known
-    if _known is None or _known[0] is not run:
-        (path,) = (file.path for record in run.read_records(_SPREAD) for file in record.files if file.kind == _SPREAD)
-        _known = (run, msgspec.json.decode(run.work.read(path), type=Spread), _sources(run))
-    return _known[1:]
+def _read_shard(run: StageRun, shard: int, writer: ShardWriter) -> None:
+    """What a shard of an earlier generation knows: the URLs it accepted, and scores that were too low."""
+    assert run.before is not None
+    urls = DatasetReader(run.workdir, run.before)
+    rejects = urls.table(shard, kind="rejects")
+    known = known_of(urls.table(shard, columns=["url_id", "url"]), rejects, run.root.generation_of(shard))
+    for batch in known.to_batches():
+        for later in _open_generations(run):
+            _send(batch, later, writer)
+        progress.advance(batch.num_rows)
 
 
 def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Step 4: merges one shard's rows from all sources by URL."""
-    spread, sources = _spread(run)
-    tables = [spread.rows_of(shard, rows) for rows in read_slices(run.work, slices)]
+    """Step 2: merge one shard's rows from all sources by URL; those of earlier generations for what they know alone."""
+    tables = list(read_slices(run.work, slices))
 
     def sent(schema: pa.Schema) -> pa.Table:
         return pa.concat_tables([schema.empty_table(), *(rows for rows in tables if rows.schema.names == schema.names)])
 
-    rows, earlier = sent(ROWS), None
-    if run.bases:
-        names = [base.name for base in run.bases]
-        earlier = Earlier.of(sent(KNOWN), sent(AGAIN), names, spread)
-    urls, rejects = merge_submissions(
-        rows,
-        [source.name for source in sources],
-        min_score=run.options.min_score,
-        spread=spread,
-        earlier=earlier,
-    )
-    writer.enter(rows.num_rows + (len(earlier.again) if earlier else 0))
+    rows, known = sent(ROWS), sent(KNOWN)
+    if len(rows) > _MANY_ROWS:
+        logger.warning(
+            "collect: shard %d has %d submissions, which are merged in memory: if they do not fit, use more "
+            "--num_shards", shard, len(rows),
+        )  # fmt: skip
+    sources = _sources(run)
+    generation_of = np.array([generation for generation, _ in sources], np.int64)
+    of_row = generation_of[rows["source"].to_numpy()] if len(rows) else np.zeros(0, np.int64)
+    mine = run.root.generation_of(shard)
+    for generation in range(mine + 1):
+        own = rows.filter(pa.array(of_row == generation))
+        urls, rejects = merge_submissions(
+            own,
+            [source.name for _, source in sources],
+            min_score=run.options.min_score,
+            earlier=Earlier.of(known) if generation else None,
+        )
+        if generation < mine:
+            known = pa.concat_tables([known, known_of(urls, rejects, generation)])
+    writer.enter(len(own))
     for batch in urls.to_batches(max_chunksize=1 << 14):
         writer.write(batch)
     for batch in rejects.to_batches(max_chunksize=1 << 14):
         writer.reject(batch)
-    progress.advance(rows.num_rows)
+    progress.advance(len(own))
 
 
 @contextmanager
-def _opened(source: Source, options: Options) -> Iterator[Reader]:
+def _opened(run: StageRun, source: Source) -> Iterator[Reader]:
     """A reader of a source."""
-    if source.kind == "subreddit":
-        yield SubredditReader(source.uri, options)
-        return
-    with open_source(source.uri) as file:
+    uri = run.workdir.path(source.uri) if source.kind == "subreddit" else source.uri
+    with open_source(uri) as file:
         yield WarcUrlReader(file, file.size()) if source.kind == "warc" else lines.LineReader(file)
 
 
@@ -261,8 +209,6 @@ class Collect(Stage):
     """
 
     name = "collect"
-    inputs = ()
-    bases = ("urls", "pages", "documents", "clean", "duplicates")
     output = "urls"
     options = Options
     version = 6
@@ -270,14 +216,12 @@ class Collect(Stage):
     steps = (
         Step(
             read_source,
-            _SUBMISSIONS,
-            keys=lambda run: range(len(_sources(run)) + len(_parts_of_bases(run))),
+            _SOURCES,
+            keys=lambda run: range(len(_to_read(run)) + run.settled),
             rows=lambda run: {},  # not known before they are read
             together=lambda run: min(_SOURCES_TOGETHER, run.runtime.workers),
         ),
-        Step(spread_hosts, _SPREAD, keys=one_part),
-        Step(regroup, "groups", keys=what_was_sent, spread="shards"),
-        Step(merge_shard, spread="shards"),
+        Step(merge_shard),
     )
     example = "owt collect --workdir run --dumps 'dumps/RS_2013-*.zst' --num_shards 64"
 
@@ -287,34 +231,49 @@ class Collect(Stage):
                 "collect has nothing to read: give at least one of --dumps, --url_lists, --warcs and --subreddits "
                 "(or the same keys in the table [collect])"
             )
-        described = [{"kind": kind, **describe_source(uri)} for kind, uri, _ in _files(options)]
-        lists, domains = blocklists(options.blocked_domains)
-        described += [{"kind": "blocklist", **describe_source(uri)} for uri in lists]
-        return described + [{"kind": "blocklist", "name": domain} for domain in domains]
-
-    def num_shards(self, options: Options) -> int:
-        return options.num_shards
-
-    def prepare(self, run: StageRun) -> None:
-        """List the sources, ordered by their names."""
-        options: Options = run.options
-        found = _files(options)
-        found += [
-            ("subreddit", name, f"r/{name}") for name in sorted({_subreddit(name) for name in options.subreddits})
+        described = [{"kind": kind, **describe_source(uri), "uri": uri} for kind, uri, _ in _files(options)]
+        return described + [
+            {"kind": "subreddit", "name": f"r/{name}", "uri": name}
+            for name in sorted({_subreddit(name) for name in options.subreddits})
         ]
-        sources = [Source(number, *about) for number, about in enumerate(found)]
-        run.work.write(_SOURCES_NAME, msgspec.json.encode(sources))
-        if options.retry_bases:
-            run.work.create(
-                _AS_OF_NAME, msgspec.json.encode(time.time())
-            )  # once, since parts may be made on another day
-            run.properties["retried_as_of"] = msgspec.json.decode(run.work.read(_AS_OF_NAME))
+
+    def shards_for(self, options: Options, sources: Sequence[Any]) -> int:
+        if options.num_shards is not None:
+            return options.num_shards
+        sizes = (source.get("bytes", 0) / _SHARD_BYTES[source["kind"]] for source in sources)
+        return max(_LEAST_SHARDS, round(sum(sizes)))
+
+    def begin(self, options: Options, root: Root, runtime: Runtime) -> Root:
+        """Store what Reddit's API answers, once, as a source of its generation."""
+        generations = []
+        for generation in root.generations:
+            sources = [
+                self._stored(source, options, runtime)
+                if source["kind"] == "subreddit" and "stored" not in source
+                else source
+                for source in generation.sources
+            ]
+            generations.append(msgspec.structs.replace(generation, sources=sources))
+        return msgspec.structs.replace(root, generations=generations)
+
+    def _stored(self, source: dict[str, Any], options: Options, runtime: Runtime) -> dict[str, Any]:
+        content = b"\n".join(bytes(block.data) for block in SubredditReader(source["uri"], options)) + b"\n"
+        digest = hashlib.sha256(content).hexdigest()
+        path = f"reddit/{source['uri']}-{digest[:8]}.jsonl"
+        runtime.workdir.write(path, content)
+        return {**source, "bytes": len(content), "sha256": digest, "stored": path}
+
+    def outside(self, options: Options) -> list[dict[str, Any]]:
+        lists, domains = blocklists(options.blocked_domains)
+        described = [{"kind": "blocklist", **describe_source(uri)} for uri in lists]
+        return described + [{"kind": "blocklist", "name": domain} for domain in domains]
 
     def finish(self, run: StageRun, _: Sequence[ShardRecord]) -> None:
         """Write what was found in each source to inputs.json, and what is lost of damaged ones to the manifest."""
-        files = [file for record in run.read_records(_SUBMISSIONS) for file in record.files]
-        tallies = [msgspec.json.decode(run.work.read(f.path), type=Tally) for f in files if f.kind == _TALLY]
-        for tally in tallies:
+        files = [file for record in run.read_records(_SOURCES) for file in record.files if file.kind == _TALLY]
+        read = {tally.name: tally for tally in (msgspec.json.decode(run.work.read(f.path), type=Tally) for f in files)}
+        tallies = [read.get(source.name) or _tally_before(run, source) for _, source in _sources(run)]
+        for tally in read.values():
             if tally.problem is not None:
                 logger.warning("%s: %s", tally.name, tally.problem)
             elif not tally.lines:
@@ -324,12 +283,18 @@ class Collect(Stage):
         ]
         if damaged:
             run.properties["damaged"] = damaged
-        run.write_asset("inputs.json", msgspec.json.format(msgspec.json.encode(tallies), indent=1))
+        run.write_asset(_INPUTS_NAME, msgspec.json.format(msgspec.json.encode(tallies), indent=1))
         run.stats["files"] = len(tallies)
-        run.stats["lines"] = sum(file.rows for file in files if file.kind == _ROWS)
+        run.stats["lines"] = sum(tally.lines for tally in tallies)
         run.stats["broken_files"] = sum(tally.broken is not None for tally in tallies)
         run.stats["bytes_read"] = sum(tally.bytes_read for tally in tallies)
         run.stats["bytes_decompressed"] = sum(tally.bytes_decompressed for tally in tallies)
+
+
+def _tally_before(run: StageRun, source: Source) -> Tally:
+    """The tally of a source of a settled generation."""
+    found = json.loads(run.workdir.read(f"ledger/urls/{_INPUTS_NAME}"))
+    return next(msgspec.convert(each, Tally) for each in found if each["name"] == source.name)
 
 
 STAGE = Collect()

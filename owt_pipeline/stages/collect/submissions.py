@@ -18,14 +18,13 @@ import xxhash
 
 from owt_pipeline.formats.lines import Block
 from owt_pipeline.formats.records import parse_json
-from owt_pipeline.formats.urls import BadURL, canonicalize, unescaped, url_id
+from owt_pipeline.formats.urls import BadURL, canonicalize, home_of, unescaped, url_id
 from owt_pipeline.stages.collect.rules import Rules, blocked_domains, blocked_extension
-from owt_pipeline.stages.collect.spread import home_bucket
 from schemas import Reason
 
 ROWS = pa.schema(
     [
-        pa.field("bucket", pa.uint32(), nullable=False),  # hash of the host, modulo the number of shards
+        pa.field("home", pa.uint64(), nullable=False),  # hash of the host: modulo the number of shards, the shard
         pa.field("url_id", pa.uint64(), nullable=False),
         pa.field("url", pa.string()),  # canonical; as posted if it has no canonical form
         pa.field("posted_url", pa.string()),
@@ -45,13 +44,13 @@ ROWS = pa.schema(
 
 
 SUBMISSIONS = pa.schema(
-    [field for field in ROWS if field.name not in ("bucket", "url_id", "posted_url", "host", "source")]
+    [field for field in ROWS if field.name not in ("home", "url_id", "posted_url", "host", "source")]
 )
 """A submission before its URL, still as posted, is judged; `reason` is from its own fields."""
 
 _OF_WANTED = ("subreddit", "title", "created_utc", "num_comments")  # kept only of submissions without a reason
 
-_OF_URL = ("bucket", "url_id", "url", "host", "reason", "note")
+_OF_URL = ("home", "url_id", "url", "host", "reason", "note")
 
 _REDDIT = "https://www.reddit.com"
 
@@ -263,8 +262,7 @@ def _text(value: Any) -> str | None:
 class RowMaker:
     """Judges submissions by their URL and makes rows of them; remembers hosts."""
 
-    def __init__(self, rules: Rules, num_buckets: int):
-        self._num_buckets = num_buckets
+    def __init__(self, rules: Rules):
         self._domains = blocked_domains(rules.domain_files, rules.domains)
         self._about = lru_cache(1 << 18)(self._look_up)
 
@@ -301,16 +299,16 @@ class RowMaker:
         except BadURL as problem:
             identifier = xxhash.xxh3_64_intdigest((url or place).encode())
             reason, note = (Reason.BAD_URL, str(problem)) if reason is None else (None, None)
-            return identifier % self._num_buckets, identifier, url, None, reason, note
-        bucket, domain = self._about(host)
+            return identifier, identifier, url, None, reason, note
+        home, domain = self._about(host)
         if reason is not None:
             reason = None
         elif domain is not None:
             reason, note = Reason.BLOCKED_DOMAIN, domain
         elif extension := blocked_extension(canonical):
             reason, note = Reason.BLOCKED_EXTENSION, f".{extension}"
-        return bucket, url_id(canonical), canonical, host, reason, note
+        return home, url_id(canonical), canonical, host, reason, note
 
     def _look_up(self, host: str) -> tuple[int, str | None]:
-        """(bucket, matching entry of a blocklist) of a host."""
-        return home_bucket(host, self._num_buckets), self._domains.match(host)
+        """(hash, matching entry of a blocklist) of a host."""
+        return home_of(host), self._domains.match(host)

@@ -1,5 +1,5 @@
 """Words and shingles of many texts at once, without a Python loop over words or texts: words are byte ranges of one
-normalised buffer, shingles are 64-bit hashes of n-grams of words or characters."""
+normalised buffer, shingles are 64-bit hashes of n-grams of words."""
 
 from __future__ import annotations
 
@@ -302,17 +302,9 @@ class Shingles:
         return [sorted_set(self.hashes[a:b]) for a, b in zip(self.offsets[:-1], self.offsets[1:], strict=True)]
 
 
-def shingle(texts: Folded, n: int, kind: str = "words") -> Shingles:
-    """The n-grams of the texts; a text of fewer than n words or characters has one shingle of all of them.
-
-    Args:
-      texts: the texts.
-      n: words or characters in a shingle.
-      kind: `words`, or `characters` of the words with a space after each.
-    """
+def shingle(texts: Folded, n: int) -> Shingles:
+    """The n-grams of words of the texts; a text of fewer than n words has one of all of them."""
     words = find_words(texts)
-    if kind == "characters":
-        return Shingles(*ngrams(*_characters(words), n))
     return Shingles(*ngrams(hash_words(words), words.offsets, n))
 
 
@@ -337,12 +329,12 @@ def hash_words(words: Words) -> np.ndarray:
 
 
 def ngrams(units: np.ndarray, offsets: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """(uint64 hash of each n-gram, offsets) of texts made of hashed units, such as words.
+    """(uint64 hash of each n-gram, offsets) of texts made of hashed words.
 
     Args:
-      units: uint64, the texts' units end to end.
-      offsets: int64, text i has the units offsets[i] to offsets[i + 1].
-      n: units in an n-gram. A text of fewer units has one n-gram of all of them.
+      units: uint64, the texts' words end to end.
+      offsets: int64, text i has the words offsets[i] to offsets[i + 1].
+      n: words in an n-gram. A text of fewer words has one n-gram of all of them.
     """
     total, lengths = len(units), np.diff(offsets)
     grams = np.zeros(total, np.uint64)
@@ -387,18 +379,3 @@ def _complete_texts(units: np.ndarray, starts: np.ndarray, lengths: np.ndarray) 
         longer = lengths > k
         hashes[longer] = hashes[longer] * _CHAIN + units[starts[longer] + k]
     return hashes
-
-
-def _characters(words: Words) -> tuple[np.ndarray, np.ndarray]:
-    """(hash of each character, offsets) of the texts' words with a space after each."""
-    lengths = words.ends - words.starts + 1  # with the space after it
-    bounds = np.concatenate([[0], np.cumsum(lengths)])
-    # Byte i of the joined texts is byte i - bounds[w] + starts[w] of the letters, where w is its word.
-    source = np.arange(bounds[-1]) + np.repeat(words.starts - bounds[:-1], lengths)
-    joined = words.letters[source]
-    joined[bounds[1:] - 1] = 0x20
-    is_first_byte = (joined & 0xC0) != 0x80
-    before = np.concatenate([[0], np.cumsum(is_first_byte)])  # characters before each byte
-    codes = np.frombuffer(joined.tobytes().decode("utf-8", "replace").encode("utf-32-le"), "<u4")
-    offsets = before[bounds[words.offsets]]
-    return mix(codes.astype(np.uint64)), offsets

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
-from owt_pipeline.formats.takedowns import Takedowns, takedowns_of_chain
-from owt_pipeline.ledger.bases import FORGOTTEN, folders_of_chain
-from owt_pipeline.ledger.commit import ShardWriter
-from owt_pipeline.ledger.dataset import DatasetReader, Outcome, read_manifest, rejects_batch
+from owt_pipeline.formats.takedowns import Takedowns, read_takedowns
+from owt_pipeline.ledger.commit import ShardWriter, lost_files
+from owt_pipeline.ledger.dataset import DatasetReader, Outcome, rejects_batch
 from owt_pipeline.ledger.exchange import Slice
+from owt_pipeline.ledger.root import read_root
 from owt_pipeline.stages.export.card import LANGUAGE, card
-from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, REJECTS, Reason, option
-from schemas.manifest import Counts, ShardRecord
+from schemas.manifest import Counts, Root, ShardRecord
 from schemas.settings import shaping_options
 
 
@@ -30,48 +30,68 @@ class ExportOptions:
 
 
 def export(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    """Write one shard of the corpus. The shard's decisions and rejects are held in memory; the rejects are ordered by
-    url_id."""
-    takedowns = takedowns_of_chain(run.workdir, [base.workdir for base in run.bases])
-    chosen = chosen_decisions(run.inputs["duplicates"].table(shard), run.options)
+    """Write one shard of the corpus, from clean/, or from the corpus itself if only takedowns were added.
+
+    The shard's decisions and rejects are held in memory; the rejects are ordered by url_id.
+    """
+    takedowns = read_takedowns(run.workdir, run.root)
+    before = _corpus_without_takedowns(run, shard)
     rejects: list[pa.RecordBatch] = []
-    for batch in run.inputs["clean"].batches(shard, rows=1024):
+    if before is None:
+        chosen = chosen_decisions(run.inputs["duplicates"].table(shard), run.options)
+    for batch in (before or run.inputs["clean"]).batches(shard, rows=1024):
         documents, forgotten = forget(batch, takedowns)
-        kept, repeated = apply_decisions(documents, chosen)
-        rejects += [forgotten, repeated]
-        writer.add(batch.num_rows, Outcome(kept, stats=_sizes(kept)))
+        rejects.append(forgotten)
+        if before is None:
+            documents, repeated = apply_decisions(documents, chosen)
+            rejects.append(repeated)
+        writer.add(batch.num_rows, Outcome(documents, stats=_sizes(documents)))
+    for batch in before.batches(shard, kind="rejects", rows=1024) if before else ():
+        rejects += forget(batch, takedowns)
+        writer.enter(batch.num_rows)
     for batch in pa.Table.from_batches(rejects, REJECTS).sort_by("url_id").combine_chunks().to_batches():
         writer.reject(batch)
 
 
+def _corpus_without_takedowns(run: StageRun, shard: int) -> DatasetReader | None:
+    """The corpus as it was, if its shard differs from the wanted one by takedowns alone."""
+    if run.before is None or shard in run.gone:
+        return None
+    corpus = DatasetReader(run.workdir, run.before)
+    rows = {record.shard: record for record in corpus.table_of_files.records}
+    return corpus if shard in rows and rows[shard].made_from == run.made_from[shard] else None
+
+
 class Export(Stage):
     """Write the corpus: the clean documents without those that duplicates/ removes. After a change of these
-    options, only export runs again. Documents named in forgotten.jsonl (owt forget) are left out.
+    options, only export runs again. Documents named by owt forget are left out.
     ledger/corpus/README.md is the dataset card.
     """
 
     name = "export"
     inputs = ("clean", "duplicates")
-    bases = (FORGOTTEN,)
-    lists = (FORGOTTEN,)
     output = "corpus"
     options = ExportOptions
     version = 5
     libraries = ("jinja2",)
-    steps = (Step(export, rows=rows_of_input, spread="shards"),)
-    shard_local = True
+    steps = (Step(export, rows=rows_of_input),)
     example = "owt export --workdir runs/2013 --rules exact --min_similarity 0.9"
 
-    def listed(self, workdir: Storage, inputs: Mapping[str, DatasetReader]) -> Callable[[int], list[tuple[int, str]]]:
-        return forgotten_in_shards(workdir, inputs)
+    def of_shard(self, options: Any, root: Root, inputs: Mapping[str, DatasetReader], shard: int) -> Any:
+        """The takedowns that concern documents of the shard."""
+        return forgotten_in(root, inputs, shard)
+
+    def without_inputs(self, before: ShardRecord, made_from: str) -> bool:
+        return before.made_from == made_from
 
     def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> None:
-        before = {name: read_manifest(run.workdir, name) for name in DATASETS if name not in ("corpus", "tokens")}
+        found = read_root(run.workdir)[0].datasets
+        before = {name: found[name] for name in DATASETS if name in found and name not in ("corpus", "tokens")}
         stats: Counter[str] = Counter()
         for record in records:
             stats.update(record.stats)
         text = card(
-            {name: manifest for name, manifest in before.items() if manifest is not None},
+            before,
             sum((record.counts for record in records), Counts()),
             stats,
             shaping_options(run.options),
@@ -127,18 +147,19 @@ def apply_decisions(documents: pa.RecordBatch, decisions: pa.Table) -> tuple[pa.
     return documents.filter(pc.invert(gone)), rejects_batch(rejects)
 
 
-def forgotten_in_shards(
-    workdir: Storage, inputs: Mapping[str, DatasetReader]
-) -> Callable[[int], list[tuple[int, str]]]:
-    """A function from a shard to the (url_id, detail) of its clean documents that export would forget."""
-    takedowns = takedowns_of_chain(workdir, folders_of_chain(workdir))
-
-    def named(shard: int) -> list[tuple[int, str]]:
-        found: list[tuple[int, str]] = []
-        if takedowns.ids or takedowns.domains:
-            for batch in inputs["clean"].batches(shard, columns=["url_id", "url"], rows=1 << 16):
-                ids = batch["url_id"].to_numpy()
-                found += [(int(ids[row]), detail) for row, detail in takedowns.of(ids, batch["url"])]
-        return sorted(found)
-
-    return named
+def forgotten_in(root: Root, inputs: Mapping[str, DatasetReader], shard: int) -> list[tuple[int, str]] | None:
+    """The (url_id, detail) of a shard's clean documents that export forgets; None without takedowns."""
+    if not root.takedowns or "clean" not in inputs:
+        return None
+    workdir = inputs["clean"].workdir
+    takedowns = read_takedowns(workdir, root)
+    sources = [(inputs["clean"], "data")]
+    if lost_files(workdir, inputs["clean"].files("data", shard)):  # the corpus has every document of clean/, too
+        corpus = DatasetReader(workdir, root.datasets["corpus"])
+        sources = [(corpus, "data"), (corpus, "rejects")]
+    found = []
+    for reader, kind in sources:
+        for batch in reader.batches(shard, kind=kind, columns=["url_id", "url"], rows=1 << 16):
+            ids = batch["url_id"].to_numpy()
+            found += [(int(ids[row]), detail) for row, detail in takedowns.of(ids, batch["url"])]
+    return sorted(found)

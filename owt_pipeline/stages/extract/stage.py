@@ -44,15 +44,15 @@ class Extract(Stage):
 
     name = "extract"
     inputs = ("pages",)
+    kinds = ("data", "warc")
     output = "documents"
     options = Options
     version = 15
     libraries = ("lxml", "chardet", "trafilatura")
-    steps = (Step(extract_shard, rows=rows_of_input),)
-    shard_local = True
+    steps = (Step(extract_shard, rows=rows_of_input, together=1),)
     example = "owt extract --workdir run --favor precision"
 
-    def sources(self, options: Options) -> list[dict[str, Any]]:
+    def outside(self, options: Options) -> list[dict[str, Any]]:
         """The digest of our model, or of the user's own code, since the output depends on it."""
         if options.extractor == "blocks":
             return [{"name": "the model of blocks", "sha256": digest()}]

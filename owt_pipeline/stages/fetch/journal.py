@@ -22,7 +22,6 @@ from isal import isal_zlib
 from owt_pipeline.stages.fetch.answers import Answer, NoPage, Page
 from owt_pipeline.storage.disk import Process
 from owt_pipeline.storage.folder import Storage, at_once
-from owt_pipeline.storage.lease import Holder, read_holder, rewrite
 from schemas.reasons import TEMPORARY
 
 R = TypeVar("R")
@@ -182,10 +181,11 @@ _decode_no_page = msgspec.msgpack.Decoder(NoPage).decode
 _decode_page = msgspec.msgpack.Decoder(Page).decode
 
 
-class _Claim(Holder, frozen=True):
-    """The content of a claim's file: the attempt that owns it, and its processes."""
+class _Claim(msgspec.Struct, frozen=True):
+    """The content of a claim's file: the attempt that owns it, and its processes; `renewals` makes each one unique."""
 
     owner: str
+    renewals: int
     processes: list[str]
 
     def is_dead(self) -> bool:
@@ -251,7 +251,7 @@ class Claim:
             asked = time.monotonic()
             if await asyncio.to_thread(self._folder.create, self._name, msgspec.json.encode(self._claim)):
                 watched = None
-            holder, version = await asyncio.to_thread(read_holder, self._folder, self._name, _Claim)
+            holder, version = await asyncio.to_thread(_read_claim, self._folder, self._name)
             if version is None:
                 continue
             if holder is not None and holder.owner == self.attempt:
@@ -278,7 +278,20 @@ class Claim:
 
     def _renew(self) -> bool:
         """Write the claim again; returns whether it is still this attempt's."""
-        if not rewrite(self._folder, self._name, _Claim, self.attempt):
+        holder, version = _read_claim(self._folder, self._name)
+        if holder is None or holder.owner != self.attempt:
             return False
+        renewed = msgspec.structs.replace(holder, renewals=holder.renewals + 1)
+        self._folder.swap(self._name, msgspec.json.encode(renewed), version)
         self.claims = max(len(self._folder.names()), 1)
         return True
+
+
+def _read_claim(folder: Storage, name: str) -> tuple[_Claim | None, str | None]:
+    """A claim, and the version of its file; no claim if the content is damaged."""
+    found = folder.read_version(name)
+    if found is None:
+        return None, None
+    with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+        return msgspec.json.decode(found[0], type=_Claim), found[1]
+    return None, found[1]

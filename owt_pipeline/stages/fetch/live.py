@@ -137,17 +137,14 @@ class Fetcher:
         """How many requests are under way."""
         return self.client.slots.taken
 
-    async def fetch(self, posted_url: str, spread: int = 1) -> Fetched | NoPage:
-        """The final response for a URL as it was posted, or why there is none.
-
-        `spread` is the number of processes that fetch the host's URLs; the host's delay is multiplied by it.
-        """
+    async def fetch(self, posted_url: str) -> Fetched | NoPage:
+        """The final response for a URL as it was posted, or why there is none."""
         try:
             url = requested_url(posted_url)
         except ValueError as error:
             return NoPage(Reason.BAD_URL, f"{error}")
         try:
-            return await self._follow(url, spread)
+            return await self._follow(url)
         except Failed as failure:
             return NoPage(failure.reason, failure.detail)
 
@@ -167,7 +164,7 @@ class Fetcher:
             return failure.is_answer
         return True
 
-    async def _follow(self, url: URL, spread: int) -> Fetched | NoPage:
+    async def _follow(self, url: URL) -> Fetched | NoPage:
         started = int(time.time())
         redirects: list[Received] = []
         seen: list[tuple[URL, str | None]] = []
@@ -176,7 +173,7 @@ class Fetcher:
             cookie = cookies.header(url)
             seen.append((url, cookie))
             try:
-                response = await self._get_page(url, limits, spread, {"Cookie": cookie} if cookie else None)
+                response = await self._get_page(url, limits, {"Cookie": cookie} if cookie else None)
             except Failed as failure:
                 if not redirects:
                     raise
@@ -195,11 +192,11 @@ class Fetcher:
             if len(redirects) > options.max_redirects:
                 return NoPage(Reason.REDIRECT_LOOP, f"more than {options.max_redirects} redirects")
 
-    async def _get_page(self, url: URL, limits: Limits, spread: int, headers: Mapping[str, str] | None) -> Received:
+    async def _get_page(self, url: URL, limits: Limits, headers: Mapping[str, str] | None) -> Received:
         robots = await self._robots.of(url)
         robots.check(url, self._agent)
         gate = self.gates[url.raw_host or ""]
-        gate.delay = max(self.options.host_delay, robots.crawl_delay(self._agent)) * spread
+        gate.delay = max(self.options.host_delay, robots.crawl_delay(self._agent))
         get = partial(self.client.get, url, limits, has_no_page, gate, encoded=True, headers=headers)
         return await self._get(get, url, gate, _BUSY, is_page=True)
 

@@ -1,86 +1,60 @@
 """`--retry_failed`: requests the URLs of finished shards again that failed temporarily.
 
-The launcher lists these shards in the working directory, in `retried.json`, each with its number of retries. So the
-plan differs from the finished dataset, as after a takedown, and the shards are made again; an interrupted retry
-continues with or without the flag. All other outcomes are taken from the earlier dataset, which stays until the new one
-is published.
+The root manifest counts the rounds of retries of each shard, which are part of its key. So the shard is made again, and
+an interrupted retry continues with or without the flag. All other outcomes are taken from the earlier dataset.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from isal import isal_zlib
 
-from owt_pipeline.errors import Superseded
-from owt_pipeline.ledger.bases import RETRIED, begin_revision
-from owt_pipeline.ledger.dataset import DatasetReader, read_manifest
-from owt_pipeline.ledger.plan import Plan
+from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.stages.fetch.answers import INDEXED, Answer, NoPage, Page
-from owt_pipeline.storage.folder import Storage
 from schemas import Reason
 from schemas.reasons import TEMPORARY
 
 if TYPE_CHECKING:
-    from owt_pipeline.engine.stage import StageRun
+    from owt_pipeline.engine.stage import Runtime, StageRun
     from owt_pipeline.stages.fetch.stage import Options
-    from schemas.manifest import Manifest
+    from schemas.manifest import Root
 
 logger = logging.getLogger("owt")
 
 
-def mark_failed(options: Options, workdir: Storage, manifest: Manifest) -> bool:
-    """List the shards of finished `pages/` with temporary failures, if the options ask for it; returns whether there
-    are any. The process must hold the lease."""
-    if not options.retry_failed:
-        return False
-    counts = {
-        record.shard: sum(count for reason, count in record.counts.rejected.items() if Reason.of(reason) in TEMPORARY)
-        for record in DatasetReader(workdir, manifest).table_of_files.records
-    }
-    failed = {shard: count for shard, count in counts.items() if count}
+def raise_rounds(options: Options, root: Root, runtime: Runtime) -> Root:
+    """The root with another round for each shard of finished `pages/` with temporary failures, if the options ask for
+    it. A round that was begun counts as asked for, so a repeated call has no effect."""
+    manifest = root.datasets.get("pages")
+    if not options.retry_failed or manifest is None:
+        return root
+    failed = {}
+    for record in DatasetReader(runtime.workdir, manifest).table_of_files.records:
+        is_current = record.stats.get("round", 0) == root.rounds.get(str(record.shard), 0)
+        count = sum(count for reason, count in record.counts.rejected.items() if Reason.of(reason) in TEMPORARY)
+        if count and is_current:
+            failed[str(record.shard)] = count
     logger.info("fetch: --retry_failed: %s URLs of %d shards failed temporarily and are requested again",
                 f"{sum(failed.values()):,}", len(failed))  # fmt: skip
-    if failed:
-        begin_revision(workdir, "--retry_failed")
-        rounds = _rounds(workdir)
-        rounds |= {str(shard): rounds.get(str(shard), 0) + 1 for shard in failed}
-        workdir.write(RETRIED, json.dumps(rounds, sort_keys=True).encode())
-    return bool(failed)
-
-
-def rounds_of_shards(workdir: Storage, _: Mapping[str, DatasetReader]) -> Callable[[int], int | None]:
-    """A function that returns how often a shard was retried, or None for never."""
-    rounds = _rounds(workdir)
-    return lambda shard: rounds.get(str(shard))
-
-
-def _rounds(workdir: Storage) -> dict[str, int]:
-    rounds: dict[str, int] = json.loads(workdir.read(RETRIED)) if workdir.exists(RETRIED) else {}
-    return rounds
+    rounds = root.rounds | {shard: root.rounds.get(shard, 0) + 1 for shard in failed}
+    return msgspec.structs.replace(root, rounds=rounds)
 
 
 def outcomes_that_stay(run: StageRun, shard: int) -> Outcomes | None:
-    """The outcomes of a shard that a retry leaves as they are; None if the shard is made for the first time.
-
-    Raises Superseded if the retry was published meanwhile.
-    """
-    if str(shard) not in _rounds(run.workdir):
+    """The outcomes of a shard that a retry leaves as they are; None if the shard is made for the first time."""
+    if run.before is None or str(shard) not in run.root.rounds:
         return None
-    if (manifest := read_manifest(run.workdir, run.stage.output)) is None:
-        return None
-    earlier = Plan.of_manifest(manifest, [])
-    lists = (RETRIED,)
-    is_retried = earlier.sources != run.plan.sources and earlier.apart_from(lists) == run.plan.apart_from(lists)
-    if run.is_superseded():
-        raise Superseded(f"{run.workdir}/{run.stage.output} was published")
-    return Outcomes(DatasetReader(run.workdir, manifest), shard) if is_retried else None
+    pages = DatasetReader(run.workdir, run.before)
+    rows = {record.shard: record for record in pages.table_of_files.records}
+    is_retried = shard in rows and rows[shard].made_from == run.made_from[shard] and shard not in run.gone
+    return Outcomes(pages, shard) if is_retried else None
 
 
 class Outcomes:

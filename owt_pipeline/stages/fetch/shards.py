@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from owt_pipeline import progress
 from owt_pipeline.formats.warc import warcinfo_record
-from owt_pipeline.ledger.commit import ShardWriter, record_name, shard_name
+from owt_pipeline.ledger.commit import ShardWriter, shard_name
 from owt_pipeline.ledger.dataset import DatasetReader, rejects_batch, replace_columns
 from owt_pipeline.ledger.exchange import Slice, gather
 from owt_pipeline.stages.fetch.answers import INDEXED, Answer, NoPage, Page
@@ -80,6 +80,7 @@ def fetch_part(run: StageRun, shard: int, slices: Sequence[Slice], writer: Shard
         asking.ask(options.order)
         pa.default_memory_pool().release_unused()  # the URLs' memory
         warcinfo = _warcinfo(run) if {"live", "wayback"} & set(options.order) else b""  # archives' pages have theirs
+        writer.count({"round": run.root.rounds.get(str(shard), 0)} if str(shard) in run.root.rounds else {})
         write_answers(writer, sorted_urls(run.inputs["urls"], shard, URL_COLUMNS), asking.answers, warcinfo)
 
 
@@ -123,7 +124,7 @@ def _warcinfo(run: StageRun) -> bytes:
         "conformsTo": "http://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/",
         **({"robots": "obey (RFC 9309)"} if "live" in run.options.order else {}),
         "http-header-user-agent": run.options.user_agent,
-        "description": f"pages of {run.num_shards} shards, settings {run.plan.fingerprint}",
+        "description": f"pages of {run.num_shards} shards, plan {run.name}",
     }
     return warcinfo_record(int(run.started), fields)
 
@@ -220,7 +221,7 @@ class _Asking:
         answered(len(journal), len(journal.pages))
         if missing().num_rows:
             with shared_loop(self._online, self._run.runtime.on_cluster) as loop:
-                claims, claim = work / "claims" / name, record_name(self._shard)
+                claims, claim = work / "claims" / name, f"{self._shard:05d}"
                 have_answered = self._stay.final_urls() if self._stay is not None else []
                 loop.run(ask_under_claim(loop.crawl, name, claims, claim, journal, missing, answered, have_answered))
         self.found = np.union1d(self.found, journal.pages)

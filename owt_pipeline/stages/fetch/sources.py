@@ -114,7 +114,7 @@ class LiveClient:
         while hosts wait for their turns.
     """
 
-    columns: ClassVar = ("url_id", "posted_url", "host", "host_shards")
+    columns: ClassVar = ("url_id", "posted_url", "host")
 
     def __init__(self, options: Options, crawl: Crawl):
         self.fetcher = Fetcher(options, crawl.may_ask)
@@ -130,23 +130,23 @@ class LiveClient:
         return f"{self.open_hosts.taken:,} hosts open, {self.fetcher.requests:,} requests{paused}"
 
     async def ask(self, urls: pa.Table, recorder: Recorder, resumed: bool) -> None:
-        """Fetch each URL of `urls` (columns url_id, posted_url, host, host_shards), answers to `recorder`.
+        """Fetch each URL of `urls` (columns url_id, posted_url, host), answers to `recorder`.
 
         Only some hosts are open at a time, those with the most URLs first, since they take longest; a host's URLs are
         fetched in the order of the rows. With all hosts open, a large crawl would return to each so late that its
         robots.txt, address and connection would no longer be kept.
         """
-        fetcher, outages, spread = self.fetcher, self.fetcher.outages, self._crawl.on_cluster
+        fetcher, outages = self.fetcher, self.fetcher.outages
         if recorder.is_last:
             fetcher.forgive()
             outages.forget_failures()
-        url_ids, host_shards = (urls[name].to_numpy() for name in ("url_id", "host_shards"))
+        url_ids = urls["url_id"].to_numpy()
         posted = urls["posted_url"].combine_chunks()
         hosts = rows_by_host(urls["host"])
         del urls  # the hosts' names are not needed any more
         pa.default_memory_pool().release_unused()  # 80 MB for a million URLs, for the time of the crawl
         if resumed:  # another attempt may have sent requests to these hosts a moment ago
-            await asyncio.sleep(fetcher.options.host_delay * (int(host_shards.max()) if spread else 1))
+            await asyncio.sleep(fetcher.options.host_delay)
 
         async def fetch(rows: Iterator[int]) -> None:
             outages.tasks += 1
@@ -155,7 +155,7 @@ class LiveClient:
                 for row in rows:
                     url = posted[row].as_py()
                     while True:
-                        fetched = await fetcher.fetch(url, int(host_shards[row]) if spread else 1)
+                        fetched = await fetcher.fetch(url)
                         if not isinstance(fetched, NoPage) or await outages.is_final(url, fetched):
                             break
                     await recorder.take(int(url_ids[row]), fetched)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from owt_pipeline.engine.stage import SHARDS, Stage, StageRun, Step, rows_of_input, what_was_sent
-from owt_pipeline.errors import UsageError
-from owt_pipeline.ledger.bases import RETRIED
-from owt_pipeline.ledger.commit import record_name
+from owt_pipeline.errors import UsageError, UserError
+from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.storage.folder import Storage, describe_source, expand_globs
 from schemas import option
+from schemas.manifest import Root
 from schemas.settings import shaping_options
 
 _PROXY = re.compile(r"https?://([^@/]+@)?[^@/]+:\d+/?")
@@ -198,7 +198,7 @@ def _later(place: str) -> Callable[..., Any]:
 
 def _together(run: StageRun) -> int:
     """Shards at once in one process, which wait for the network; with archive files alone, the pool makes shards."""
-    return 1 if run.options.order == ("archive",) else SHARDS_TOGETHER
+    return 0 if run.options.order == ("archive",) else SHARDS_TOGETHER
 
 
 def _archive_files(run: StageRun) -> range:
@@ -213,8 +213,7 @@ def _shards_to_ask(run: StageRun) -> list[int]:
     """Shards that are not finished, if their URLs are looked up in bulk."""
     if not _index_files(run):
         return []
-    finished = set(run.records(SHARDS).names())
-    return [shard for shard in range(run.num_shards) if record_name(shard) not in finished]
+    return [shard for shard in sorted(run.make) if run.place(SHARDS, shard).find()[0] is None]
 
 
 class Fetch(Stage):
@@ -225,23 +224,21 @@ class Fetch(Stage):
 
     name = "fetch"
     inputs = ("urls",)
-    lists = (RETRIED,)
     output = "pages"
     options = Options
     version = 5
     libraries = ("fastwarc", "isal")
     steps = (
-        Step(_later("archives:index_archive"), "index", keys=_archive_files, spread="shards"),
-        Step(_later("cc_join:read_footers"), "footers", keys=_index_files, spread="shards", together=_READ_AT_ONCE),
+        Step(_later("archives:index_archive"), "index", keys=_archive_files),
+        Step(_later("cc_join:read_footers"), "footers", keys=_index_files, together=_READ_AT_ONCE),
         Step(_later("cc_join:divide"), "ranges", keys=lambda run: _index_files(run)[:1]),
-        Step(_later("shards:ask_first"), "ask", _shards_to_ask, rows_of_input, spread="shards", together=_together),
-        Step(_later("cc_join:match"), "match", keys=what_was_sent, spread="shards", together=_READ_AT_ONCE),
-        Step(_later("shards:fetch_part"), rows=rows_of_input, spread="shards", together=_together),
+        Step(_later("shards:ask_first"), "ask", _shards_to_ask, rows_of_input, together=_together),
+        Step(_later("cc_join:match"), "match", keys=what_was_sent, together=_READ_AT_ONCE),
+        Step(_later("shards:fetch_part"), rows=rows_of_input, together=_together),
     )
-    shard_local = True
     example = "owt fetch --workdir run --pages_from 'archives/*.warc.gz'"
 
-    def shaping(self, options: Options, workdir: Storage) -> dict[str, Any]:
+    def shaping(self, options: Options) -> dict[str, Any]:
         """With the sources that are asked, and without the options of others: pages of the web are not fetched again
         because of them."""
         given = shaping_options(options)
@@ -249,7 +246,7 @@ class Fetch(Stage):
         asked = set(options.order)
         return {name: given[name] for name in given if asked.intersection(_READ_BY.get(name.split("_")[0], asked))}
 
-    def sources(self, options: Options) -> list[dict[str, Any]]:
+    def outside(self, options: Options) -> list[dict[str, Any]]:
         """The archive files; raises UserError for impossible options, before an earlier run's pages are deleted."""
         if "archive" in options.order and not options.pages_from:
             raise UsageError("--sources archive: give the WARC files with --pages_from")
@@ -277,11 +274,23 @@ class Fetch(Stage):
             parse_rules(options.resolve)
         return [describe_source(file) for file in expand_globs(options.pages_from, "--pages_from")]
 
-    def irreplaceable(self, options: Options) -> bool:
-        return options.order != ("archive",) and not options.refetch
+    def of_shard(self, options: Options, root: Root, inputs: Mapping[str, DatasetReader], shard: int) -> Any:
+        """How often its failed URLs were retried."""
+        return root.rounds.get(str(shard))
 
-    again = staticmethod(_later("retried:mark_failed"))
-    listed = staticmethod(_later("retried:rounds_of_shards"))
+    def repeats(self, options: Options) -> bool:
+        return not options.refetch
+
+    def check_gone(self, options: Options, workdir: Storage, shards: Sequence[int]) -> None:
+        """Pages of the live web cannot be made again: it may no longer have them."""
+        if shards and options.order != ("archive",) and not options.refetch:
+            shown = f"{', '.join(map(str, shards[:10]))}{' ...' if len(shards) > 10 else ''}"
+            raise UserError(
+                f"shards {shown} of {workdir.path('pages')} are missing, something has to be made from them, and they "
+                "came from the web: restore the files from a backup, or fetch them as they are now with --refetch"
+            )
+
+    begin = staticmethod(_later("retried:raise_rounds"))
     prepare = staticmethod(_later("shards:prepare"))
     finish = staticmethod(_later("shards:finish"))
 

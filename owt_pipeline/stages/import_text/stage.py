@@ -22,18 +22,18 @@ from owt_pipeline.errors import UserError
 from owt_pipeline.formats.records import Record, format_of, known_format, read_records
 from owt_pipeline.formats.urls import BadURL, canonical_url, url_id
 from owt_pipeline.ledger.commit import ShardWriter
-from owt_pipeline.ledger.dataset import Outcome, read_manifest
+from owt_pipeline.ledger.dataset import DatasetReader, Outcome
 from owt_pipeline.ledger.exchange import Slice, read_slices
-from owt_pipeline.storage.folder import Storage, describe_source, expand_globs, folder_of, open_source
+from owt_pipeline.storage.folder import describe_source, expand_globs, folder_of
 from schemas import DATASETS, REJECTS, Reason, option
 from schemas.manifest import ShardRecord
-from schemas.settings import shaping_options
 
 logger = logging.getLogger("owt")
 
 _GROUPS_NAME = "groups.json"
 _GROUP_BYTES, _GROUP_FILES = 64 << 20, 1000
 _BATCH_BYTES = 4 << 20
+_SHARD_BYTES, _LEAST_SHARDS = 64 << 20, 8  # about 20,000 documents
 
 
 @dataclass(frozen=True)
@@ -58,16 +58,21 @@ class ImportOptions:
         "how a plain text file is split: one document per file, per block between blank lines, or per WikiText article",
         choices=("file", "blank_lines", "wikitext"),
     )
-    num_shards: int = option(8, "shards of this and all later datasets", minimum=1, maximum=100_000)
+    num_shards: int | None = option(
+        None, "shards of a generation (default: about one for 20,000 documents, at least 8)", minimum=1,
+        maximum=100_000,
+        shapes_bytes=False,  # the generation has it
+    )  # fmt: skip
 
 
 class SourceFile(msgspec.Struct, frozen=True, array_like=True):
-    """A file to import: its path, its name in messages, its format and its length in bytes."""
+    """A file to import: its path, its name in messages, its format, its length in bytes, and its generation."""
 
     path: str
     name: str
     kind: str
     bytes: int
+    generation: int = 0
 
 
 def _groups(run: StageRun) -> list[list[SourceFile]]:
@@ -75,16 +80,25 @@ def _groups(run: StageRun) -> list[list[SourceFile]]:
 
 
 def place_group(run: StageRun, group: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    """Step 1: send the records of a group of files to their shards."""
+    """Step 1: send the records of a group of files to their shards; or the ids of a shard of an earlier generation."""
+    groups = _groups(run)
+    if group >= len(groups):
+        assert run.before is not None
+        _send_ids(run, 0, DatasetReader(run.workdir, run.before).ids(group - len(groups)), writer)
+        return
+    generation = groups[group][0].generation
+    of = run.root.generations[generation]
 
     def send(rows: list[dict[str, Any]]) -> None:
         batch = pa.RecordBatch.from_pylist(rows, PLACED)
-        writer.send(batch["url_id"].to_numpy() % np.uint64(run.num_shards), batch)
+        ids = batch["url_id"].to_numpy()
+        writer.send(of.first + (ids % np.uint64(of.shards)).astype(np.int64), batch)
+        _send_ids(run, generation + 1, ids[batch["reason"].is_null().to_numpy(zero_copy_only=False)], writer)
         progress.advance(len(rows))
 
     rows: list[dict[str, Any]] = []
     size = 0
-    for record, names in _records(_groups(run)[group], run.options):
+    for record, names in _records(groups[group], run.options):
         rows.append(place(record, names))
         size += len(rows[-1]["text"])
         if size >= _BATCH_BYTES or len(rows) == 1024:
@@ -92,6 +106,14 @@ def place_group(run: StageRun, group: int, _: Sequence[Slice], writer: ShardWrit
             rows, size = [], 0
     if rows:
         send(rows)
+
+
+def _send_ids(run: StageRun, since: int, ids: np.ndarray, writer: ShardWriter) -> None:
+    """Send ids that an earlier generation has to the shards of the generations that are made, from `since` on."""
+    for generation in run.root.generations[since:]:
+        if generation.first >= run.settled:
+            shards = generation.first + (ids % np.uint64(generation.shards)).astype(np.int64)
+            writer.send(shards, pa.record_batch([pa.array(ids)], SEEN))
 
 
 def _records(files: Sequence[SourceFile], options: ImportOptions) -> Iterator[tuple[Record, Mapping[str, str]]]:
@@ -106,9 +128,18 @@ def _records(files: Sequence[SourceFile], options: ImportOptions) -> Iterator[tu
 
 def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
     """Step 2: write one shard in the order of the files, keeping the first document of each id."""
-    first = first_of_each_id(read_slices(run.work, slices, ["url_id", "reason"]))
+    tables = list(read_slices(run.work, slices, ["url_id"]))
+    placed = [table.schema.names != SEEN.names for table in read_slices(run.work, slices)]
+    seen = np.concatenate(
+        [
+            np.zeros(0, np.uint64),
+            *(table["url_id"].to_numpy() for table, own in zip(tables, placed, strict=True) if not own),
+        ]
+    )
+    own = [slice for slice, is_own in zip(slices, placed, strict=True) if is_own]
+    first = first_of_each_id(read_slices(run.work, own, ["url_id", "reason"]), seen)
     start = 0
-    for table in read_slices(run.work, slices):
+    for table in read_slices(run.work, own):
         for batch in table.to_batches(max_chunksize=256):
             writer.add(batch.num_rows, outcome(batch, first[start : start + batch.num_rows]))
             start += batch.num_rows
@@ -149,17 +180,12 @@ class Import(Stage):
     options = ImportOptions
     version = 5
     steps = (
-        Step(place_group, "records", keys=lambda run: range(len(_groups(run))), spread="shards"),
-        Step(merge_shard, spread="shards"),
+        Step(place_group, "records", keys=lambda run: range(len(_groups(run)) + run.settled)),
+        Step(merge_shard),
     )
     positional = "files"
+    names_all_sources = False
     example = "owt import posts/*.jsonl.zst --workdir runs/mine --text_field body --url_field link"
-
-    def shaping(self, options: ImportOptions, workdir: Storage) -> dict[str, Any]:
-        """Raises UserError in a run that collected its documents, which the imported ones would replace."""
-        if read_manifest(workdir, "urls") is not None:
-            raise UserError(f"{workdir} has collected URLs already: import into another --workdir")
-        return shaping_options(options)
 
     def sources(self, options: ImportOptions) -> list[dict[str, Any]]:
         """The identity of each file; uncompressed formats have no checksum, so their complete content is hashed."""
@@ -169,24 +195,34 @@ class Import(Stage):
             if not path.endswith((".gz", ".zst", ".xz", ".bz2", ".parquet")):
                 folder, file = folder_of(path)
                 entry = {"bytes": entry["bytes"], "sha256": folder.sha256(file)}
-            described.append({**entry, "name": name})
+            described.append({"kind": "file", **entry, "name": name, "uri": path})
         return described
 
-    def num_shards(self, options: ImportOptions) -> int:
-        return options.num_shards
+    def shards_for(self, options: ImportOptions, sources: Sequence[Mapping[str, Any]]) -> int:
+        if options.num_shards is not None:
+            return options.num_shards
+        return max(_LEAST_SHARDS, round(sum(source["bytes"] for source in sources) / _SHARD_BYTES))
 
     def prepare(self, run: StageRun) -> None:
         """Group the files; each group is one part, the unit of work and of resuming."""
-        groups: list[list[SourceFile]] = []
-        size = 0
-        named, left_out = _named(run.options)
+        left_out = _named(run.options)[1] if run.options.files else []
         if left_out:
             some = ", ".join(left_out[:5]) + (", ..." if len(left_out) > 5 else "")
             logger.warning("import: files of folders left out, name them to import them: %s", some)
-        for path, name in named:
+        groups: list[list[SourceFile]] = []
+        size = 0
+        made = [
+            (number, source)
+            for number, generation in enumerate(run.root.generations)
+            for source in generation.sources
+            if generation.first >= run.settled
+        ]
+        for number, source in made:
+            path = source["uri"]
             kind = format_of(path) if run.options.format == "auto" else run.options.format
-            with open_source(path) as source:
-                file = SourceFile(path, name, kind, source.size())
+            file = SourceFile(path, source["name"], kind, source["bytes"], number)
+            if groups and groups[-1][0].generation != number:
+                size = _GROUP_BYTES
             if not groups or size + file.bytes > _GROUP_BYTES or len(groups[-1]) == _GROUP_FILES:
                 groups.append([])
                 size = 0
@@ -207,6 +243,9 @@ _DOCUMENTS = DATASETS["documents"].schema
 
 # A row sent from step 1 to step 2: a document, or a reject with its reason and detail.
 PLACED = pa.schema([*_DOCUMENTS, pa.field("reason", pa.string()), pa.field("detail", pa.string(), nullable=False)])
+
+SEEN = pa.schema([pa.field("url_id", pa.uint64())])
+"""An id that an earlier generation has."""
 
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _ABSENT = object()
@@ -247,13 +286,16 @@ def place(record: Record, names: Mapping[str, str]) -> dict[str, Any]:
     return row
 
 
-def first_of_each_id(rows: Iterable[pa.Table]) -> np.ndarray:
-    """bool (n,): whether each row is the first document with its id; the tables need `url_id` and `reason` only."""
+def first_of_each_id(rows: Iterable[pa.Table], seen: np.ndarray | None = None) -> np.ndarray:
+    """bool (n,): whether each row is the first document with its id, which is none of those `seen`; the tables need
+    `url_id` and `reason` only."""
     columns = [(table["url_id"].to_numpy(), table["reason"].is_null().to_numpy()) for table in rows]
     ids = np.concatenate([np.zeros(0, np.uint64), *(ids for ids, _ in columns)])
     good = np.flatnonzero(np.concatenate([np.zeros(0, bool), *(good for _, good in columns)]))
     first = np.zeros(len(ids), bool)
     first[good[np.unique(ids[good], return_index=True)[1]]] = True
+    if seen is not None and len(seen):
+        first &= ~np.isin(ids, seen)
     return first
 
 

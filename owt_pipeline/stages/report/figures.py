@@ -16,7 +16,7 @@ from schemas.manifest import Manifest
 STATS_VERSION = 4
 """Raised whenever a key of stats.json changes its name or meaning."""
 
-_IDENTITY = ("stage", "stage_version", "fingerprint", "sources", "options", "versions")
+_IDENTITY = ("stage", "stage_version", "digest", "sources", "options")
 
 
 def figures(tables: Tables, readers: Mapping[str, DatasetReader], takedowns: Takedowns) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def figures(tables: Tables, readers: Mapping[str, DatasetReader], takedowns: Tak
 
     Args:
       tables: the run's tables.
-      readers: readers of the existing datasets, by name.
+      readers: readers of the existing datasets, by name; of gone ones there are the counts and the rejects.
       takedowns: documents whose text is not shown.
     """
     manifests = {name: reader.manifest for name, reader in readers.items()}
@@ -87,7 +87,7 @@ def dropped(
     tables: Tables, readers: Mapping[str, DatasetReader], rejects: shown.Rejects, takedowns: Takedowns
 ) -> list[dict[str, Any]]:
     """Documents that each filter of clean dropped, as extracted, without those of `takedowns`."""
-    if "clean" not in readers or "documents" not in readers:
+    if "clean" not in readers or "documents" not in readers or readers["documents"].gone:
         return []
     found = [
         {
@@ -99,22 +99,6 @@ def dropped(
         if name == "clean"
     ]
     return [row for row in found if row["documents"]]
-
-
-def generation(name: str, manifests: Mapping[str, Manifest]) -> dict[str, Any]:
-    """What a run, or a run that it builds on, added: a row of the table `generations`."""
-    urls, decisions, tokens = (manifests.get(dataset) for dataset in ("urls", "duplicates", "tokens"))
-    removed = sum(decisions.counts.rejected.values()) if decisions else 0
-    past = sum(decisions.stats.get(f"past_{rule}", 0) for rule in ("exact", "near")) if decisions else 0
-    return {
-        "run": name,
-        "urls": urls.counts.left if urls else None,
-        "seen_before": urls.counts.rejected.get("seen_before", 0) if urls else None,
-        "documents": manifests["corpus"].counts.left if "corpus" in manifests else None,
-        "tokens": sum(tokens.stats.get(f"tokens_{split}", 0) for split in ("train", "val")) if tokens else None,
-        "repeats_within": removed - past,
-        "repeats_of_earlier": past,
-    }
 
 
 def share(part: float, total: float) -> float | None:

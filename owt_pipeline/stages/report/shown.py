@@ -57,7 +57,7 @@ def documents(tables: Tables, readers: Mapping[str, DatasetReader]) -> list[Row]
 def removals(tables: Tables, readers: Mapping[str, DatasetReader]) -> list[Row]:
     """Random decisions of dedupe, with what was removed and what is kept; without what lies in another run."""
     chosen = tables.rows("removals")
-    if not chosen or "clean" not in readers:
+    if not chosen or "clean" not in readers or readers["clean"].gone:
         return []
     places = [{"url_id": row[f"{side}_id"], "shard": row[f"{side}_shard"]} for row in chosen for side in _SIDES]
     found = {row["url_id"]: row for row in rows_at(readers["clean"], places, ["url", "text"])}

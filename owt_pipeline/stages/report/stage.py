@@ -6,23 +6,20 @@ One part reads the datasets' narrow columns into tables of DuckDB and runs each 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from owt_pipeline.engine.stage import Stage, StageRun, Step, one_part
-from owt_pipeline.formats.takedowns import takedowns_of_chain
-from owt_pipeline.ledger.bases import FORGOTTEN, open_chain, place_of
-from owt_pipeline.ledger.commit import ShardWriter
-from owt_pipeline.ledger.dataset import DatasetReader, read_manifest
+from owt_pipeline.formats.takedowns import read_takedowns
+from owt_pipeline.ledger.commit import ShardWriter, lost_files
+from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.exchange import Slice
-from owt_pipeline.stages.report.figures import figures, generation
+from owt_pipeline.stages.report.figures import figures
 from owt_pipeline.stages.report.page import page
 from owt_pipeline.stages.report.tables import digest_of_queries, open_tables
-from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, option
-from schemas.manifest import Counts, ShardRecord
-from schemas.settings import shaping_options
+from schemas.manifest import Counts, Root, ShardRecord
 
 
 @dataclass(frozen=True)
@@ -38,17 +35,26 @@ class Options:
 
 def query(run: StageRun, _: int, __: Sequence[Slice], writer: ShardWriter) -> None:
     readers = _readers(run)
-    own = {name: reader.manifest for name, reader in readers.items()}
-    generations = [generation(base.name, base.manifests) for base in run.bases]
-    generations.append(generation(place_of(run.workdir).rpartition("/")[2], own))
-    takedowns = takedowns_of_chain(run.workdir, [base.workdir for base in run.bases])
+    generations = [
+        {"generation": str(number), "first": each.first, "last": each.first + each.shards - 1}
+        for number, each in enumerate(run.root.generations)
+    ]
+    takedowns = read_takedowns(run.workdir, run.root)
     with open_tables(readers, run.work, generations, vars(run.options), threads=run.runtime.workers) as tables:
         found = figures(tables, readers, takedowns)
     writer.open_file(".json", "figures").write(json.dumps(found).encode())
+    writer.enter(0)
 
 
 def _readers(run: StageRun) -> dict[str, DatasetReader]:
-    return {name: run.inputs[name] for name in DATASETS if name in run.inputs}
+    """Readers of the datasets; of one whose files were removed, there are the counts and the rejects."""
+    found = {}
+    for name in DATASETS:
+        if name in run.inputs:
+            reader = run.inputs[name]
+            is_gone = bool(lost_files(run.workdir, reader.files("data")))
+            found[name] = DatasetReader(run.workdir, reader.manifest, is_gone)
+    return found
 
 
 class Report(Stage):
@@ -59,30 +65,25 @@ class Report(Stage):
     name = "report"
     inputs = ("tokens",)
     optional_inputs = ("urls", "pages", "documents", "clean", "duplicates", "corpus")
-    bases = ("urls", "duplicates", "corpus", "tokens", FORGOTTEN)
-    lists = (FORGOTTEN,)
+    reads = "all"
+    kinds = ("data", "rejects")
     output = "report"
     options = Options
     version = 11
     libraries = ("duckdb", "jinja2")
-    steps = (Step(query, "figures", keys=one_part, spread="shards"),)
+    steps = (Step(query, keys=one_part),)
     example = "owt report --workdir runs/2013 --top_domains 500"
 
-    def shaping(self, options: Options, workdir: Storage) -> dict[str, Any]:
-        """With the tokens of the bases, whose counts are shown."""
-        found = {base.name: read_manifest(base.workdir, "tokens") for base in open_chain(workdir)}
-        digests = {name: manifest.digest if manifest else "" for name, manifest in found.items()}
-        return shaping_options(options) | ({"_tokens of the bases": digests} if digests else {})
-
-    def sources(self, options: Options) -> list[dict[str, Any]]:
+    def outside(self, options: Options) -> list[dict[str, Any]]:
         return [{"name": "the queries", "sha256": digest_of_queries()}]
 
-    def num_shards(self, options: Options) -> int:
-        return 0  # the output consists of assets
+    def of_shard(self, options: Options, root: Root, inputs: Mapping[str, DatasetReader], shard: int) -> Any:
+        """The takedowns, whose texts are not shown."""
+        return root.takedowns or None
 
-    def finish(self, run: StageRun, _: Sequence[ShardRecord]) -> None:
-        (file,) = run.read_records("figures")[0].files
-        stats = json.loads(run.work.read(file.path))
+    def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> None:
+        (file,) = records[0].files
+        stats = json.loads(run.workdir.read(file.path))
         run.write_asset("stats.json", (json.dumps(stats, indent=1, ensure_ascii=False) + "\n").encode())
         run.write_asset("index.html", page(stats).encode())
         documents = run.inputs["tokens"].rows()

@@ -45,11 +45,7 @@ _COLUMNS = {
 """The columns that are read of each dataset; its table has `host` in place of `url`, but for clean's."""
 
 _GENERATIONS = pa.schema(
-    [pa.field("run", pa.string())]
-    + [
-        pa.field(name, pa.int64())
-        for name in "urls seen_before documents tokens repeats_within repeats_of_earlier".split()
-    ]
+    [pa.field("generation", pa.string()), pa.field("first", pa.int64()), pa.field("last", pa.int64())]
 )
 
 _QUERIES = files("owt_pipeline.stages.report") / "queries"
@@ -108,7 +104,7 @@ def open_tables(
 ) -> Iterator[Tables]:
     """The tables of a run, until the block ends.
 
-    `generations` are rows of that table, the oldest first; the database is in the spool of `work`.
+    `generations` are rows of that table: each generation's shards. The database is in the spool of `work`.
     """
     import duckdb  # slow to import
 

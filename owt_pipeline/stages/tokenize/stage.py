@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
 from owt_pipeline.errors import LedgerError, UserError
 from owt_pipeline.formats.encoding import Encoding, load, tokenizer_file
-from owt_pipeline.ledger.bases import Base, relative_uri
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import Outcome, rejects_batch
 from owt_pipeline.ledger.exchange import Slice
@@ -49,22 +48,6 @@ class TokenizeOptions:
     )
 
 
-def _reference(run: StageRun, base: Base) -> dict[str, Any]:
-    """Where the trainer finds a base's tokens."""
-    manifest = base.manifests["tokens"]
-    data = manifest.total("data")
-    return {
-        "uri": relative_uri(run.workdir, base.workdir),
-        "sha256": base.sha256("tokens"),
-        "totals": {
-            "documents": data.rows,
-            "tokens": sum(manifest.stats.get(f"tokens_{split}", 0) for split in ("train", "val")),
-            "files": data.files,
-            "bytes": data.bytes,
-        },
-    }
-
-
 def tokenize_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
     tokenize = partial(
         tokenize_batch,
@@ -72,8 +55,7 @@ def tokenize_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardW
         eot_token=run.options.eot_token,
         val_fraction=run.options.val_fraction,
     )
-    # Small batches: at a shard's end, workers do not wait long for the last one.
-    run.map_batches(shard, writer, tokenize, rows=64, columns=["url_id", "url", "text"])
+    run.map_batches(shard, writer, tokenize, rows=256, columns=["url_id", "url", "text"])
 
 
 def outputs(run: StageRun) -> dict[str, pa.Schema]:
@@ -94,16 +76,14 @@ class Tokenize(Stage):
 
     name = "tokenize"
     inputs = ("corpus",)
-    bases = ("tokens",)
     output = "tokens"
     options = TokenizeOptions
     version = 5
     libraries = ("tiktoken", "tokenizers")
-    steps = (Step(tokenize_shard, rows=rows_of_input, outputs=outputs, spread="batches"),)
-    shard_local = True
+    steps = (Step(tokenize_shard, rows=rows_of_input, outputs=outputs),)
     example = "owt tokenize --workdir runs/2013 --val_fraction 0.005"
 
-    def sources(self, options: TokenizeOptions) -> list[dict[str, Any]]:
+    def outside(self, options: TokenizeOptions) -> list[dict[str, Any]]:
         """The tokenizer's file; nothing for gpt2, which is built in."""
         if options.tokenizer == "gpt2":
             return []
@@ -113,23 +93,6 @@ class Tokenize(Stage):
 
     def preload(self, options: TokenizeOptions) -> list[str]:
         return ["owt_pipeline.formats.encoding:tiktoken_encoding"] if options.tokenizer == "gpt2" else []
-
-    def fits(self, options: TokenizeOptions, base: Base) -> None:
-        """Raise UserError if the base has another tokenizer or another validation fraction."""
-        manifest = base.manifests["tokens"]
-        theirs, encoding = manifest.properties["tokenizer"], load(options.tokenizer, options.eot_token)
-        ours = hashlib.sha256(encoding.tokenizer_json).hexdigest()
-        if (theirs["sha256"], theirs["eot"]) != (ours, encoding.eot):
-            raise UserError(
-                f"base {base.workdir} was tokenized with {theirs['name']} (SHA-256 {theirs['sha256'][:8]}, end of text "
-                f"{theirs['eot']}), not with {encoding.name} ({ours[:8]}, {encoding.eot}): give the same "
-                "--tokenizer and --eot_token"
-            )
-        if manifest.options["val_fraction"] != options.val_fraction:
-            raise UserError(
-                f"base {base.workdir} was split with --val_fraction {manifest.options['val_fraction']:g}, not "
-                f"{options.val_fraction:g}: documents would move between train and val; give the same value"
-            )
 
     def prepare(self, run: StageRun) -> None:
         options: TokenizeOptions = run.options
@@ -143,13 +106,10 @@ class Tokenize(Stage):
             "eot": encoding.eot,
         }
         run.properties["ids_checked"] = True
-        if run.bases:
-            run.properties["bases"] = [_reference(run, base) for base in run.bases]
 
     def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> None:
         _check_changed(run, records)
         held_out = sum(record.stats.get("documents_val", 0) for record in records)
-        held_out += sum(base.manifests["tokens"].stats.get("documents_val", 0) for base in run.bases)
         if run.options.val_fraction and not held_out and run.inputs["corpus"].rows():
             logger.warning("tokenize: val/ is empty at --val_fraction %s; give a larger one", run.options.val_fraction)
 

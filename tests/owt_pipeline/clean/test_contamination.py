@@ -74,7 +74,7 @@ def test_composed_and_decomposed_letters_are_the_same(tmp_path: Path) -> None:
 def test_a_renamed_set_is_another_source(tmp_path: Path) -> None:
     for name in ("set.txt", "set.jsonl"):
         (tmp_path / name).write_text('["a text"]')
-    first, second = (CLEAN.sources(Options(decontaminate=(str(tmp_path / name),))) for name in ("set.txt", "set.jsonl"))
+    first, second = (CLEAN.outside(Options(decontaminate=(str(tmp_path / name),))) for name in ("set.txt", "set.jsonl"))
     assert first != second
 
 

@@ -18,7 +18,7 @@ from owt_pipeline.stages.clean.stage import STAGE
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
 from tests.owt_pipeline.making import write_dataset
-from tests.owt_pipeline.runs import snapshot
+from tests.owt_pipeline.runs import drop, snapshot
 
 SENTENCE = "The river ran past the old mill, and nobody in the village could say how long it had done so. "
 ENGLISH = SENTENCE * 10
@@ -47,7 +47,7 @@ def test_the_stage_writes_the_same_bytes_with_any_number_of_workers(workdir: Pat
         manifest, ran = run_stage(STAGE, Options(), Runtime(Storage(str(workdir)), workers))
         assert ran
         written.append(snapshot(workdir))
-        (workdir / "ledger/clean/manifest.json").unlink()
+        drop(workdir, "clean")
     assert written[0] == written[1]
     assert str(manifest.counts) == "308 in = 304 out + 2 too_short + 2 wrong_language"
     assert manifest.stats["changed_texts"] == 4  # the others had nothing to repair
@@ -89,6 +89,6 @@ def test_quotes_are_not_uncurled_in_text_that_is_not_to_be_fixed(workdir: Path) 
 
 def test_an_unknown_language_is_one_clear_error(workdir: Path) -> None:
     with pytest.raises(UsageError, match="'eng' is not a known language"):
-        STAGE.sources(Options(languages=("eng",)))  # before the stages that come first
+        STAGE.outside(Options(languages=("eng",)))  # before the stages that come first
     with pytest.raises(UserError, match="'eng' is not a known language; did you mean 'en'"):
         run_stage(STAGE, Options(languages=("eng",)), Runtime(Storage(str(workdir))))

@@ -10,7 +10,8 @@ from typing import Any
 
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.ledger.dataset import DatasetReader, read_manifest
+from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.ledger.root import read_manifest
 from owt_pipeline.stages.collect.options import Options
 from owt_pipeline.stages.collect.stage import STAGE
 from owt_pipeline.storage.folder import Storage

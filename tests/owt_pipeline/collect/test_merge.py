@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from owt_pipeline.stages.collect.merge import URLS, merge_submissions
-from owt_pipeline.stages.collect.spread import Spread
 from owt_pipeline.stages.collect.submissions import ROWS
 from schemas import REJECTS
 
@@ -21,11 +20,11 @@ LAST = float("inf")
 
 def submission(**fields: Any) -> dict[str, Any]:
     row = dict.fromkeys(ROWS.names)
-    return {**row, "bucket": 0, "host": "h.org", "source": 0, "line": 1, "posted_url": "http://h.org/x", **fields}
+    return {**row, "home": 0, "host": "h.org", "source": 0, "line": 1, "posted_url": "http://h.org/x", **fields}
 
 
 def merge(rows: list[dict[str, Any]], **options: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    options = {"min_score": 3, "spread": Spread(1), **options}
+    options = {"min_score": 3, **options}
     urls, rejects = merge_submissions(pa.Table.from_pylist(rows, ROWS), NAMES, **options)
     assert urls.schema == URLS
     assert rejects.schema == REJECTS
@@ -42,7 +41,7 @@ def test_submissions_of_a_url_become_one_row_and_name_the_others() -> None:
     urls, rejects = merge([b, a])
     assert urls == [
         {
-            "url_id": 7, "url": "u7", "posted_url": "http://h.org/x", "host": "h.org", "host_shards": 1,
+            "url_id": 7, "url": "u7", "posted_url": "http://h.org/x", "host": "h.org",
             "title": "best", "score": 9, "created_utc": 10, "subreddits": ["w", "x"], "num_comments": 5,
             "submission_ids": ["a", "b"],
         }

@@ -35,7 +35,7 @@ LINK = {
 def rows(*lines: bytes | dict[str, Any], rules: Rules | None = None) -> list[dict[str, Any]]:
     rules = rules or Rules()
     texts = [line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines]
-    batch = RowMaker(rules, 8).rows(read_block(Block(b"\n".join(texts), 11, len(texts)), rules), 3, "RS_test.zst")
+    batch = RowMaker(rules).rows(read_block(Block(b"\n".join(texts), 11, len(texts)), rules), 3, "RS_test.zst")
     assert batch.schema == ROWS
     batch.validate(full=True)
     return batch.to_pylist()
@@ -48,7 +48,7 @@ def row(fields: dict[str, Any], rules: Rules | None = None, **changes: Any) -> d
 
 def test_a_link_becomes_a_row() -> None:
     assert row(LINK) == {
-        "bucket": row(LINK)["bucket"],
+        "home": row(LINK)["home"],
         "url_id": url_id("https://example.com/story"),
         "url": "https://example.com/story",
         "posted_url": "http://www.example.com/story?utm_source=x",

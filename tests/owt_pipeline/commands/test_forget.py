@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -19,7 +20,8 @@ from owt_pipeline.commands.forget import parse_request
 from owt_pipeline.formats.takedowns import read_takedowns, write_takedowns
 from owt_pipeline.formats.urls import host_of, url_id
 from owt_pipeline.storage.folder import Storage
-from tests.owt_pipeline.runs import ask_owt, copy_of, differing, manifest_of, owt, run_owt, shard_file
+from schemas.manifest import Root
+from tests.owt_pipeline.runs import ask_owt, copy_of, differing, manifest_of, owt, root_of, run_owt, shard_file
 
 
 def table(run: Path, name: str) -> list[dict]:
@@ -137,7 +139,8 @@ def test_only_the_shards_it_is_in_are_rewritten(small_run: Path, request_file: P
     corpus = {f"{folder}/part-0000{k}.parquet" for k in concerned for folder in ("corpus", "ledger/corpus/rejects")}
     # Duplicates in other shards are rejected for another reason now, but no row of the corpus or the tokens changes.
     tokens = {f"tokens/{split}/part-00001.arrow" for split in ("train", "val")}
-    assert written == corpus | tokens | {"ledger/tokens/rejects/part-00001.parquet"}
+    figures = "ledger/report/figures/part-00000.json"
+    assert written == corpus | tokens | {"ledger/tokens/rejects/part-00001.parquet", figures}
     assert {"corpus/part-00001.parquet", "tokens/train/part-00001.arrow"} <= gone <= written
 
 
@@ -158,13 +161,18 @@ def test_a_later_run_restores_nothing_and_does_nothing(small_config: Path, forgo
     assert not named(run) & {row["url_id"] for row in table(run, "corpus")}
 
 
-def test_taking_the_lines_out_brings_the_documents_back(
-    small_config: Path, small_run: Path, forgotten: Path, tmp_path: Path
+def test_a_takedown_works_where_only_corpus_and_tokens_are_left(
+    small_run: Path, request_file: Path, forgotten: Path, tmp_path: Path
 ) -> None:
-    run = copy_of(forgotten, tmp_path / "run")
-    (run / "forgotten.jsonl").unlink()
-    ask_owt("run", small_config, "--workdir", run, "--workers", 1)
-    assert differing(small_run, run) == ["revisions.jsonl"]  # that a takedown changed the corpus once
+    run = copy_of(small_run, tmp_path / "run")
+    for folder in ("warc", "pages", "documents", "clean"):
+        shutil.rmtree(run / folder)
+    ask_owt("forget", request_file, "--workdir", run, "--workers", 1, "--reason", "notice 17")
+    names = [f"part-*.{suffix}" for suffix in ("parquet", "arrow")]
+    made = [{path.name for name in names for path in (of / "corpus").glob(name)} for of in (run, forgotten)]
+    assert made[0] == made[1]
+    assert tokenized(run) == tokenized(forgotten)
+    assert "no problems found" in ask_owt("verify", "--workdir", run)
 
 
 def test_a_domain_goes_with_all_hosts_below_it(small_run: Path, tmp_path: Path) -> None:
@@ -177,7 +185,7 @@ def test_a_domain_goes_with_all_hosts_below_it(small_run: Path, tmp_path: Path) 
     assert f"{documents} documents would leave the corpus" in said
     own = {row["url_id"] for row in table(run, "clean") if host_of(row["url"]) == host}
     instead = {row["kept_url_id"] for row in table(run, "duplicates") if row["url_id"] in own} - own
-    assert f"{len(instead)} other documents have the same text and stay: {min(instead)} of {run}" in said
+    assert f"{len(instead)} other documents have the same text and stay: {min(instead)}" in said
     ask_owt("forget", tmp_path / "list.txt", "--workdir", run, "--workers", 1)
     assert not any(host_of(row["url"]) == host for row in table(run, "corpus"))
     assert "no problems found" in ask_owt("verify", "--workdir", run)
@@ -191,7 +199,7 @@ def test_a_wrong_list_is_one_clear_error(small_run: Path, tmp_path: Path) -> Non
     path.write_text("# nothing\n")
     assert "nothing to forget" in ask_owt("forget", path, "--workdir", small_run, code=1)
     assert "cannot read" in ask_owt("forget", tmp_path / "none.txt", "--workdir", small_run, code=1)
-    assert not (small_run / "forgotten.jsonl").exists()
+    assert not root_of(small_run).takedowns
     assert "is not a run" in ask_owt("forget", path, "--workdir", tmp_path / "elsewhere", code=3)
     assert not (tmp_path / "elsewhere").exists()
 
@@ -200,7 +208,7 @@ def test_what_is_not_in_the_corpus_is_reported_and_stays_on_the_list(small_run: 
     run = copy_of(small_run, tmp_path / "run")
     (tmp_path / "list.txt").write_text("https://nobody.example/x\n")
     assert "name no document of" in ask_owt("forget", tmp_path / "list.txt", "--workdir", run, "--workers", 1)
-    assert str(url_id("https://nobody.example/x")) in (run / "forgotten.jsonl").read_text()
+    assert str(url_id("https://nobody.example/x")) in (run / root_of(run).takedowns).read_text()
     assert "no problems found" in ask_owt("verify", "--workdir", run)
 
 
@@ -227,5 +235,4 @@ def test_killed_at_any_moment_it_continues_when_run_again(
 def test_any_reason_is_one_line_of_the_list(tmp_path: Path, reason: str) -> None:
     workdir = Storage(str(tmp_path))
     request = parse_request(["https://h.org/a?b=\u2028", "example.org", "17"], "list", reason)
-    write_takedowns(workdir, request)
-    assert read_takedowns(workdir) == request
+    assert read_takedowns(workdir, Root(takedowns=write_takedowns(workdir, request))) == request

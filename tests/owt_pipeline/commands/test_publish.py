@@ -10,16 +10,19 @@ from pathlib import Path
 import datasets
 import duckdb
 import huggingface_hub.constants
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
 
 from owt_pipeline.commands import publish, verify
+from owt_pipeline.formats.takedowns import Takedowns, write_takedowns
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.storage.folder import Storage
+from schemas.manifest import ROOT
 from tests.owt_pipeline.making import publish_rows
-from tests.owt_pipeline.runs import copy_of, manifest_of, run_owt, shard_file
+from tests.owt_pipeline.runs import copy_of, manifest_of, root_of, run_owt, shard_file
 from tests.servers.hub import Hub, environment_of, hub_server
 
 NAME = "someone/small-web"
@@ -120,12 +123,13 @@ def test_a_takedown_that_is_only_on_the_list_is_not_published(
 ) -> None:
     """As after an `owt forget` that was killed before export ran."""
     run = copy_of(small_run, tmp_path / "run")
-    (run / "forgotten.jsonl").write_text('{"domain": "demo.test", "detail": "on request"}\n')
+    path = write_takedowns(Storage(str(run)), Takedowns({}, {"demo.test": "on request"}))
+    (run / ROOT).write_bytes(msgspec.structs.replace(root_of(run), takedowns=path).to_json())
     with hub_server() as hub:
         assert "before the list of takedowns changed" in published(hub, run, "--yes", code=1)
         assert not hub.commits
     assert verify.main(["--workdir", str(run)]) != 0
-    assert "forgotten.jsonl has changed since this was made: run export again" in capsys.readouterr().out
+    assert "the takedowns have changed since this was made: run export again" in capsys.readouterr().out
 
 
 def test_a_list_of_urls_holds_nothing_of_the_pages(small_run: Path, tmp_path: Path, published: Run) -> None:
@@ -134,7 +138,8 @@ def test_a_list_of_urls_holds_nothing_of_the_pages(small_run: Path, tmp_path: Pa
         published(hub, run, "--yes", "--urls_only")
         files = dict(hub.files[NAME])
         damaged = shard_file(run, "corpus", 1)
-        damaged.write_bytes(damaged.read_bytes()[:-9] + b"123456789")
+        content = damaged.read_bytes()
+        damaged.write_bytes(content[:99] + bytes([content[99] ^ 1]) + content[100:])
         assert "was changed after it was written" in published(hub, run, "--yes", code=1)
     tables = [pq.read_table(io.BytesIO(content)) for name, content in files.items() if name.endswith(".parquet")]
     assert {name for table in tables for name in table.schema.names} == set(publish.LISTED)

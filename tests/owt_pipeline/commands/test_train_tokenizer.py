@@ -21,7 +21,7 @@ from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.storage.folder import Storage
 from schemas.datasets import is_validation
 from tests.conftest import REPOSITORY
-from tests.owt_pipeline.runs import manifest_of, run_owt
+from tests.owt_pipeline.runs import drop, manifest_of, run_owt
 from tests.owt_pipeline.tokenize.corpus import write_corpus
 
 SOURCES = [path.read_text(encoding="utf-8") for path in sorted((REPOSITORY / "owt_pipeline").rglob("*.py"))]
@@ -91,8 +91,8 @@ def test_a_small_text_and_a_missing_corpus_are_reported(tmp_path: Path, capsys: 
     small = write_corpus(tmp_path / "small", ["abc abc"])
     said = run_owt("train-tokenizer", "--workdir", small, "--vocab_size", 1000)
     assert "the corpus has enough words for only 260 entries, not 1000" in said
-    (small / "ledger/corpus/manifest.json").unlink()
+    drop(small, "corpus")
     assert main(["train-tokenizer", "--workdir", str(small)]) == 3
-    assert "run `owt export" in capsys.readouterr().err
+    assert "--until export` first" in capsys.readouterr().err
     assert main(["train-tokenizer"]) == 2
     assert "workdir is required" in capsys.readouterr().err

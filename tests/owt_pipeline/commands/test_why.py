@@ -15,14 +15,12 @@ from hypothesis import strategies as st
 from owt_pipeline.commands import sample_documents
 from owt_pipeline.commands.history import asked_for, history, readers_of
 from owt_pipeline.commands.why import main
-from owt_pipeline.engine.runner import run_stage
-from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.formats.urls import url_id
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import Outcome, rejects_batch
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
-from tests.owt_pipeline.making import Options, publish_rows, stage_that_writes
+from tests.owt_pipeline.making import publish_rows, write_dataset
 from tests.owt_pipeline.runs import ask_owt, copy_of
 
 
@@ -63,7 +61,7 @@ def test_each_urls_verdict_is_where_it_ended(run: Path) -> None:
 
 def test_a_run_of_which_nothing_is_finished_has_nothing_to_show(run: Path, tmp_path: Path) -> None:
     (tmp_path / "run/ledger").mkdir(parents=True)
-    assert "has finished yet" in ask_owt("why", "example.org/a", "--workdir", tmp_path / "run", code=3)
+    assert "is not a run" in ask_owt("why", "example.org/a", "--workdir", tmp_path / "run", code=3)
 
 
 def test_an_id_a_spelling_with_tracking_and_a_url_without_scheme_give_the_same_answer(run: Path) -> None:
@@ -98,7 +96,7 @@ def test_a_duplicate_names_the_document_that_stays_and_that_one_its_duplicates(r
 
 def run_one_shard(run: Path, name: str, dataset: str, write: Callable[[int, ShardWriter], None]) -> None:
     """Make a dataset of one shard."""
-    run_stage(stage_that_writes(dataset, write, name), Options(), Runtime(Storage(str(run))))
+    write_dataset(Storage(str(run)), dataset, write, stage=name)
 
 
 def test_text_from_outside_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -3,38 +3,27 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import xxhash
 
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.ledger.bases import pin
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.stages.dedupe.stage import STAGE as DEDUPE
 from owt_pipeline.stages.dedupe.stage import Options
-from owt_pipeline.stages.export.stage import STAGE as EXPORT
-from owt_pipeline.stages.export.stage import ExportOptions
 from owt_pipeline.storage.folder import Storage
-from schemas import DATASETS, option
+from schemas import DATASETS
 from schemas.manifest import Manifest
-from tests.owt_pipeline.making import stage_that_writes
+from tests.owt_pipeline.making import write_dataset
 
 CLEAN = DATASETS["clean"].schema
 
 ELSEWHERE = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
 """Beam's flags for workers in processes of their own."""
-
-
-@dataclass(frozen=True)
-class WriteOptions:
-    digest: str = option("", "to tell one corpus from another")
-    num_shards: int = option(1, "shards")
 
 
 def url_id(i: int) -> int:
@@ -55,15 +44,14 @@ def write_clean(workdir: Path, texts: Sequence[str], num_shards: int = 3, **colu
             values["text"] = [texts[i] for i in some]
             values["subreddits"] = [[]] * len(some)
             values["language_score"] = [1.0] * len(some)
-            values["n_words"] = values["n_chars"] = values["n_bytes"] = [len(texts[i].split()) for i in some]
+            values["n_words"] = values["n_bytes"] = [len(texts[i].split()) for i in some]
+            values["n_chars"] = [len(texts[i]) for i in some]
             for name, column in columns.items():
                 values[name] = [column[i] for i in some]
             writer.enter(len(some))
             writer.write(pa.RecordBatch.from_pydict(values, CLEAN))
 
-    digest = xxhash.xxh3_128_hexdigest("\0".join(texts[:100]).encode())
-    stage = stage_that_writes("clean", write)
-    run_stage(stage, WriteOptions(digest, num_shards), Runtime(Storage(str(workdir))))
+    write_dataset(Storage(str(workdir)), "clean", write, num_shards)
 
 
 def dedupe(
@@ -72,28 +60,6 @@ def dedupe(
     """Run dedupe; returns its manifest and the decisions of all shards."""
     manifest, _ = run_stage(DEDUPE, Options(**options), Runtime(Storage(str(workdir)), workers, beam_flags))
     return manifest, DatasetReader(Storage(str(workdir)), manifest).table().to_pylist()
-
-
-SEPARATE = 1000
-"""Between the numbers of the texts of two months."""
-
-
-def make_month(
-    folder: Path,
-    number: int,
-    texts: Sequence[str],
-    bases: Sequence[Path] = (),
-    num_shards: int = 2,
-    columns: Mapping[str, Sequence[Any]] | None = None,
-    **options: Any,
-) -> tuple[Manifest, list[dict[str, Any]]]:
-    """`clean/`, `duplicates/` and `corpus/` of month `number`; text i has url_id(SEPARATE * number + i)."""
-    ids = [url_id(SEPARATE * number + i) for i in range(len(texts))]
-    write_clean(folder, texts, num_shards, url_id=ids, **(columns or {}))
-    pin(Storage(str(folder)), [str(base) for base in bases])
-    found = dedupe(folder, **options)
-    run_stage(EXPORT, ExportOptions(), Runtime(Storage(str(folder))))
-    return found
 
 
 def decide(workdir: Path, texts: Sequence[str], num_shards: int = 3, **options: Any) -> dict[int, dict[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 
 from owt_pipeline.stages.dedupe.shingles import IDEOGRAPH, LETTER, MARK, character_table
 
@@ -38,25 +37,17 @@ def words(text: str) -> list[str]:
 
 
 @functools.cache  # the same texts are compared with many
-def shingle_set(text: str, n: int = 5, kind: str = "words") -> set[tuple[str, ...]]:
-    return set(shingles(text, n, kind))
+def shingle_set(text: str, n: int = 5) -> set[tuple[str, ...]]:
+    return set(shingles(text, n))
 
 
-def shingles(text: str, n: int = 5, kind: str = "words") -> list[tuple[str, ...]]:
-    units: Sequence[str] = words(text)
-    if kind == "characters":
-        units = " ".join(units) + " " if units else ""
+def shingles(text: str, n: int = 5) -> list[tuple[str, ...]]:
+    units = words(text)
     if len(units) < n:
         return [tuple(units)] if units else []
     return [tuple(units[i : i + n]) for i in range(len(units) - n + 1)]
 
 
-def jaccard(a: str, b: str, n: int = 5, kind: str = "words") -> float:
-    left, right = shingle_set(a, n, kind), shingle_set(b, n, kind)
+def jaccard(a: str, b: str, n: int = 5) -> float:
+    left, right = shingle_set(a, n), shingle_set(b, n)
     return len(left & right) / len(left | right) if left | right else 0.0
-
-
-def containment(gone: str, kept: str, n: int = 5) -> float:
-    """The share of `gone` that is in `kept`."""
-    left, right = shingle_set(gone, n), shingle_set(kept, n)
-    return len(left & right) / len(left) if left else 0.0

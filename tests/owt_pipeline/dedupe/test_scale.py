@@ -10,7 +10,6 @@ import pytest
 from tests.owt_pipeline.dedupe.corpora import decide, dedupe, prose, url_id, write_clean
 
 COUNTS = [5_000, pytest.param(100_000, marks=pytest.mark.slow)]
-ALLOWED = {"max_cluster_share": 1.0, "max_host_share": 1.0}
 
 
 def test_texts_of_ten_megabytes_are_compared(tmp_path: Path) -> None:
@@ -34,12 +33,11 @@ def test_word_of_ten_megabytes_is_hashed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", COUNTS)
 def test_repeated_text_is_sketched_once_per_part(tmp_path: Path, count: int) -> None:
     write_clean(tmp_path, [" ".join(prose(random.Random(0), 200))] * count, 4)
-    manifest, rows = dedupe(tmp_path, **ALLOWED)
+    manifest, rows = dedupe(tmp_path)
     assert len(rows) == count - 1
     assert {row["kept_url_id"] for row in rows} == {min(url_id(i) for i in range(count))}
     assert {row["cluster_size"] for row in rows} == {count}
-    assert manifest.stats["sketched"] <= 4
-    assert manifest.stats["edges"] < 100
+    assert manifest.stats["edges"] <= 4
     assert manifest.stats["candidates"] == 0
 
 
@@ -48,13 +46,10 @@ def test_many_copies_that_differ_in_one_word_are_near_duplicates(tmp_path: Path,
     """All texts share buckets but differ; each is compared with the kept one, not with all."""
     words = prose(random.Random(0), 200)
     write_clean(tmp_path, [" ".join([*words, f"visitor{i}"]) for i in range(count)], 4)
-    manifest, rows = dedupe(tmp_path, **ALLOWED)
+    manifest, rows = dedupe(tmp_path)
     assert len(rows) == count - 1
     assert len({row["kept_url_id"] for row in rows}) == 1
-    assert manifest.stats["sketched"] == count
-    assert manifest.stats["oversized_buckets"] > 0
-    assert manifest.stats["pairs"] > count**2  # of all bands: none of them was written down
-    assert manifest.stats["edges"] < 21 * count
+    assert manifest.stats["edges"] < 21 * count  # not a pair for any two in a bucket
     assert manifest.stats["comparisons"] < count
 
 
@@ -68,11 +63,9 @@ def test_pages_of_one_template_with_different_bodies_are_kept(tmp_path: Path, co
     texts = [" ".join([*template[:60], *body, *template[60:]]) for body in bodies]
     texts += [" ".join([*template[:60], *bodies[i][:-1], "other", *template[60:]]) for i in copied]
     write_clean(tmp_path, texts, 4)
-    manifest, rows = dedupe(tmp_path, **ALLOWED)
+    manifest, rows = dedupe(tmp_path)
     number = {url_id(i): i for i in range(len(texts))}
     pairs = {frozenset((number[row["url_id"]], number[row["kept_url_id"]])) for row in rows}
     assert pairs == {frozenset((i, count + k)) for k, i in enumerate(copied)}
-    assert manifest.stats["oversized_buckets"] > 0
     assert manifest.stats["largest_component"] > count / 2
-    assert manifest.stats["comparisons"] < count
-    assert manifest.stats["capped"] == 0
+    assert manifest.stats["comparisons"] < 33 * count

@@ -16,11 +16,10 @@ WORDS += ["x" * 65, "x" * 64 + "y", "x" * 64 + "z", "y" * 200]
 TEXTS = st.lists(st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join), max_size=8)
 
 
-@pytest.mark.parametrize("kind", ["words", "characters"])
 @given(texts=TEXTS, n=st.integers(1, 7))
-def test_shingles_are_equal_if_and_only_if_their_n_grams_are(kind: str, texts: list[str], n: int) -> None:
-    shingles = shingle(fold(pa.array(texts, pa.string())), n, kind)
-    grams = [plain.shingles(text, n, kind) for text in texts]
+def test_shingles_are_equal_if_and_only_if_their_n_grams_are(texts: list[str], n: int) -> None:
+    shingles = shingle(fold(pa.array(texts, pa.string())), n)
+    grams = [plain.shingles(text, n) for text in texts]
     assert np.diff(shingles.offsets).tolist() == [len(of_text) for of_text in grams]
     named = list(zip([gram for of_text in grams for gram in of_text], shingles.hashes.tolist(), strict=True))
     assert len(set(named)) == len({gram for gram, _ in named}) == len({value for _, value in named})

@@ -10,7 +10,8 @@ import pytest
 from owt_pipeline.commands.verify import verify
 from owt_pipeline.demo.command import run_stages
 from owt_pipeline.formats.urls import BadURL, canonical_url
-from owt_pipeline.ledger.dataset import DatasetReader, require_manifest
+from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.ledger.root import require_manifest
 from owt_pipeline.storage.folder import Storage
 from schemas import Reason
 
@@ -33,7 +34,7 @@ def outcomes(workdir: Storage) -> dict[str, str]:
     found: dict[str, str] = {}
     for name in ("urls", "pages", "documents", "clean", "corpus", "tokens"):
         for row in DatasetReader.open(workdir, name).table(kind="rejects", columns=["url", "reason"]).to_pylist():
-            if row["url"] and row["reason"] != Reason.REPEATED_URL:
+            if row["url"] and row["reason"] not in (Reason.REPEATED_URL, Reason.SEEN_BEFORE):
                 found[row["url"]] = row["reason"]
     for url in DatasetReader.open(workdir, "corpus").table(columns=["url"])["url"].to_pylist():
         found.setdefault(url, KEPT)

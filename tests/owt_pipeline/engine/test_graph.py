@@ -15,17 +15,16 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from owt_pipeline.engine import graph
-from owt_pipeline.engine.phases import Outcome as Noted
-from owt_pipeline.engine.phases import write_outcome
+from owt_pipeline.engine.outcome import Outcome as Noted
+from owt_pipeline.engine.outcome import write_outcome
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
-from owt_pipeline.engine.workers import WorkerError
-from owt_pipeline.errors import UsageError, UserError
+from owt_pipeline.errors import UsageError, UserError, WorkerError
 from owt_pipeline.ledger.commit import ShardWriter
-from owt_pipeline.ledger.dataset import DatasetReader, Outcome, read_manifest
+from owt_pipeline.ledger.dataset import DatasetReader, Outcome
 from owt_pipeline.ledger.exchange import Slice, gather
+from owt_pipeline.ledger.root import read_manifest
 from owt_pipeline.storage.folder import Storage
-from owt_pipeline.storage.lease import hold
 from schemas import DATASETS, option
 from tests.owt_pipeline.runs import snapshot
 
@@ -61,9 +60,9 @@ class Numbers(Stage):
     """Make documents."""
 
     name, output, options, version = "extract", "documents", Options, 1
-    steps = (Step(send_numbers, "numbers", keys=five_parts, spread="shards"), Step(write_numbers, spread="shards"))
+    steps = (Step(send_numbers, "numbers", keys=five_parts), Step(write_numbers))
 
-    def num_shards(self, options: Options) -> int:
+    def shards_for(self, options: Options, sources: Any) -> int:
         return SHARDS
 
 
@@ -120,11 +119,9 @@ def test_a_user_s_mistake_found_in_a_worker_is_one_line_and_its_exit_code_on_eve
     tmp_path: Path, flags: tuple[str, ...], fault: type[UserError]
 ) -> None:
     workdir = Storage(str(tmp_path))
-    with hold(workdir) as held, pytest.raises(UserError, match=r"^no such dump$") as caught:
-        run_stage(FAILING, Options(fault=fault.__name__), Runtime(workdir, 2, flags, held.owner))
-    assert caught.value.exit_code == fault.exit_code
-    with pytest.raises(UserError, match=r"^no such dump"):  # without a launcher that holds the lease, the graph raises
+    with pytest.raises(UserError, match=r"^no such dump$") as caught:
         run_stage(FAILING, Options(fault=fault.__name__), Runtime(workdir, 2, flags))
+    assert caught.value.exit_code == fault.exit_code
     assert read_manifest(workdir, "documents") is None
     # Once repaired, the run continues with what was finished.
     assert run_stage(FAILING, Options(), Runtime(workdir, 1, flags))[1]
@@ -137,7 +134,7 @@ def test_a_user_s_mistake_found_in_a_worker_is_one_line_and_its_exit_code_on_eve
 
 
 def test_a_bug_s_traceback_reaches_the_user_with_stage_and_part(tmp_path: Path) -> None:
-    runtime = Runtime(Storage(str(tmp_path)), beam_flags=ELSEWHERE, owner="")
+    runtime = Runtime(Storage(str(tmp_path)), beam_flags=ELSEWHERE)
     with pytest.raises(WorkerError, match=r"(?s)extract, shards, part 1: 'no such dump'.*in fail_as_asked"):
         run_stage(FAILING, Options(fault="KeyError"), runtime)
 
@@ -148,7 +145,9 @@ class LateRunner(ElsewhereRunner):
     def run_pipeline(self, pipeline: beam.Pipeline, options: PipelineOptions) -> Any:
         result = super().run_pipeline(pipeline, options)
         result.wait_until_finish()
-        write_outcome(LateRunner.workdir, Noted.of_failure("extract, shards, part 1", RuntimeError("too late")))
+        write_outcome(
+            LateRunner.workdir, Noted.of_failure("extract, shards, part 1", RuntimeError("too late"), "its traceback")
+        )
         return result
 
 

@@ -12,22 +12,26 @@ from typing import Any
 
 import pytest
 
-from owt_pipeline.engine import phases
+from owt_pipeline.engine import plan as plans
+from owt_pipeline.engine.generations import begin
 from owt_pipeline.engine.parts import Work
-from owt_pipeline.engine.phases import open_run, plan_stage, publish_work
+from owt_pipeline.engine.plan import open_run, plan_stage
+from owt_pipeline.engine.publish import publish_plan
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
-from owt_pipeline.errors import LedgerError, Superseded
+from owt_pipeline.errors import LedgerError
 from owt_pipeline.ledger.commit import ShardWriter
-from owt_pipeline.ledger.dataset import DatasetReader, Outcome, empty, read_manifest
+from owt_pipeline.ledger.dataset import DatasetReader, Outcome, empty
 from owt_pipeline.ledger.exchange import Slice
+from owt_pipeline.ledger.root import LostRun, read_manifest, read_root
+from owt_pipeline.ledger.sweep import sweep
 from owt_pipeline.storage.folder import Storage
-from owt_pipeline.storage.lease import LeaseLost
 from schemas import DATASETS, option
 from schemas.manifest import Manifest
 from tests.servers.gcs import gcs_bucket
 from tests.servers.s3 import s3_bucket
 
 PARTS = 8
+LATER = 1e11  # seconds since 1970: every file is older
 MADE: list[int] = []
 
 
@@ -47,7 +51,7 @@ class Noting(Stage):
     name, output, options, version = "extract", "documents", Options, 1
     steps = (Step(write_shard),)
 
-    def num_shards(self, options: Options) -> int:
+    def shards_for(self, options: Options, sources: Any) -> int:
         return PARTS
 
     def finish(self, run: StageRun, records: Sequence[Any]) -> None:
@@ -72,217 +76,201 @@ def workdir(place: str, request: pytest.FixtureRequest) -> Storage:
     return Storage(f"{place}/{request.node.name.partition('[')[0]}")
 
 
-def plan(workdir: Storage, text: str = "a") -> StageRun:
-    found = plan_stage(STAGE, Options(text), Runtime(workdir))
+@dataclasses.dataclass(frozen=True)
+class Attempt:
+    """A plan of a run, and the version of the root that the run had written last."""
+
+    run: StageRun
+    version: str | None
+
+    def work(self, parts: Sequence[int] = range(PARTS)) -> None:
+        for part in parts:
+            Work(STAGE, self.run.options, self.run.runtime, 0, self.run.name).do(part, [])
+
+    def publish(self) -> Manifest:
+        return publish_plan(STAGE, self.run.options, self.run.runtime, self.run.name, self.version)[0]
+
+
+def attempt(workdir: Storage, text: str = "a", name: str = "one") -> Attempt:
+    """Plan the stage for the run `name`."""
+    runtime = Runtime(workdir, run=name)
+    _, version = begin([(STAGE, Options(text))], runtime)
+    found = plan_stage(STAGE, Options(text), runtime)
     assert isinstance(found, StageRun)
-    return found
-
-
-def work(run: StageRun, parts: Sequence[int] = range(PARTS)) -> None:
-    for part in parts:
-        Work(STAGE, run.options, run.runtime, 0, run.name).do(part, [])
-
-
-def publish(run: StageRun) -> Manifest:
-    return publish_work(STAGE, run.options, run.runtime, run.name, run.replaces)
+    return Attempt(found, version)
 
 
 def check(workdir: Storage, manifest: Manifest, text: str = "a") -> None:
-    """The dataset is complete, and nothing else is there."""
+    """The dataset is complete; once swept, nothing else is there."""
     reader = DatasetReader.open(workdir, "documents")
     assert reader.manifest == manifest
     assert reader.table(columns=["text"])["text"].to_pylist() == [text] * PARTS
     assert workdir.read("ledger/documents/notes.txt") == text.encode()
+    sweep(workdir, "checking", LATER)
     named = {file.path for file in reader.table_of_files.files}
-    ours = {manifest.files.path, "ledger/documents/manifest.json", "ledger/documents/.listing", "run-log.jsonl"}
-    assert set(workdir.names()) == named | ours
+    records = {name for name in workdir.names() if name.startswith("ledger/extract/records/")}
+    assert len(records) == PARTS
+    assert set(workdir.names()) == named | records | {manifest.files.path, "ledger/manifest.json", "run-log.jsonl"}
     assert {path: workdir.sha256(path) for path in named} == {f.path: f.sha256 for f in reader.table_of_files.files}
 
 
-def publish_in_process(run: StageRun, found: Any) -> None:
-    found.put(publish(run).digest)
+def publish_in_process(late: Attempt, found: Any) -> None:
+    found.put(late.publish().digest)
 
 
-def test_publishing_twice_finds_the_manifest_that_this_work_has_produced(workdir: Storage) -> None:
-    run = plan(workdir)
-    work(run)
-    first = publish(run)
-    assert publish(run) == first
-    phases._opened = None  # what another process has not read
-    assert publish(run) == first
+def test_publishing_twice_finds_what_this_run_has_published(workdir: Storage) -> None:
+    made = attempt(workdir)
+    made.work()
+    first = made.publish()
+    assert made.publish() == first
+    plans._opened = None  # what another process has not read
+    assert made.publish() == first
     context = multiprocessing.get_context("spawn")
     found = context.Queue()
-    process = context.Process(target=publish_in_process, args=(run, found))
+    process = context.Process(target=publish_in_process, args=(made, found))
     process.start()
     assert found.get(timeout=60) == first.digest
     process.join()
     check(workdir, first)
 
 
-def test_a_publish_that_died_before_it_tidied_is_completed(workdir: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = plan(workdir)
-    work(run)
-    with monkeypatch.context() as patched, pytest.raises(MemoryError):
-        patched.setattr("owt_pipeline.ledger.commit.Listing.tidy", lambda *_: (_ for _ in ()).throw(MemoryError))
-        patched.setattr(phases, "look_at", lambda *_: (_ for _ in ()).throw(MemoryError))  # it is dead
-        publish(run)
-    workdir.write("run-log.jsonl", b"")
-    check(workdir, publish(run))
-
-
-def test_late_work_ends_quietly_and_makes_nothing(workdir: Storage) -> None:
-    run = plan(workdir)
-    work(run)
-    manifest = publish(run)
+def test_late_work_makes_nothing(workdir: Storage) -> None:
+    made = attempt(workdir)
+    made.work()
+    manifest = made.publish()
     MADE.clear()
-    for _ in range(2):
-        with pytest.raises(Superseded):
-            work(run, [3])
-        phases._opened = None
+    made.work([3])
+    plans._opened = None
+    made.work([3])
+    sweep(workdir, "one", LATER)
+    plans._opened = None
+    made.work([3])
     assert MADE == []
     check(workdir, manifest)
 
 
-def test_a_late_plan_deletes_no_finished_part(workdir: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attempt A stalls before it prepares; B plans and finishes everything; A wakes up."""
-    prepare, runs = phases.prepare, []
-
-    def stalled(*arguments: Any) -> Storage:
-        monkeypatch.setattr(phases, "prepare", prepare)
-        runs.append(plan(workdir))
-        work(runs[0])
-        return prepare(*arguments)
-
-    monkeypatch.setattr(phases, "prepare", stalled)
-    late = plan(workdir)
-    assert len(late.records("shards").names()) == PARTS
+def test_a_late_plan_finds_the_finished_parts(workdir: Storage) -> None:
+    """Attempt A stalls before it writes its plan; B plans and makes everything; A wakes up."""
+    late, other = attempt(workdir), attempt(workdir)
+    other.work()
     MADE.clear()
-    work(late)
+    late.work()
     assert MADE == [], "every part is finished"
-    manifest = publish(late)
-    assert publish(runs[0]) == manifest
+    manifest = late.publish()
+    assert other.publish() == manifest
     check(workdir, manifest)
 
 
-def test_a_damaged_record_is_made_again_and_a_late_plan_leaves_the_new_one(workdir: Storage) -> None:
-    run = plan(workdir)
-    work(run)
-    records = run.records("shards")
-    version = records.read_version("part-00002.json")[1]
+def test_a_damaged_record_and_a_lost_file_are_made_again(workdir: Storage) -> None:
+    made = attempt(workdir)
+    made.work()
     workdir.delete(next(name for name in workdir.names() if name.startswith("documents/part-00002-")))
-    records.write("part-00005.json", b"{")
+    place = made.run.place("shards", 5)
+    place.records.write(place.name, b"{")
     MADE.clear()
-    again = plan(workdir)
-    work(again)
+    attempt(workdir).work()
     assert MADE == [2, 5]
-    assert records.swap("part-00002.json", b"", version) is None or not workdir.is_local
-    work(again)
-    check(workdir, publish(again))
+    made.work()
+    assert MADE == [2, 5]
+    check(workdir, attempt(workdir).publish())
 
 
-def test_a_late_publish_leaves_the_manifest_of_a_newer_run(workdir: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run 1 stalls right before it writes its manifest, run 2 takes over and publishes, run 1 wakes up."""
-    first = plan(workdir)
-    work(first)
+def test_a_late_publish_leaves_the_root_of_a_newer_run(workdir: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run 1 stalls right before it writes the root, run 2 takes over and publishes, run 1 wakes up."""
+    first = attempt(workdir)
+    first.work()
     swap, manifests = Storage.swap, []
 
     def stalled(storage: Storage, name: str, *arguments: Any, **others: Any) -> str | None:
-        if name.endswith("manifest.json") and not manifests:
+        if name == "ledger/manifest.json" and not manifests:
             manifests.append(None)
-            second = plan(workdir, "b")
-            work(second)
-            manifests.append(publish(second))
+            second = attempt(workdir, "b", "two")
+            second.work()
+            manifests.append(second.publish())
+            storage.write("ledger/documents/notes.txt", b"b")  # which run 1 had just written
         return swap(storage, name, *arguments, **others)
 
     monkeypatch.setattr(Storage, "swap", stalled)
-    with pytest.raises(LeaseLost, match="was published by another run; this one stops"):
-        publish(first)
+    with pytest.raises(LostRun, match=r"another run has published in .*; this one stops"):
+        first.publish()
     assert read_manifest(workdir, "documents") == manifests[1]
-    next_run = plan_stage(STAGE, Options("b"), Runtime(workdir))
-    if not isinstance(next_run, Manifest):  # the asset of run 1 was replaced by run 2 or not at all
-        work(next_run)
-        manifests[1] = publish(next_run)
     check(workdir, manifests[1], "b")
 
 
-def test_a_late_publish_replaces_no_asset_of_a_newer_run(workdir: Storage) -> None:
-    first = plan(workdir)
-    work(first)
-    opened = open_run(STAGE, first.options, first.runtime, first.name)
-    second = plan(workdir, "b")
-    work(second)
-    manifest = publish(second)
-    phases._opened = None
-    with pytest.raises((LeaseLost, Superseded)):
-        publish(opened)
+def test_a_run_that_lost_replaces_nothing_and_no_asset(workdir: Storage) -> None:
+    first = attempt(workdir)
+    first.work()
+    second = attempt(workdir, "b", "two")
+    second.work()
+    manifest = second.publish()
+    for _ in range(2):
+        plans._opened = None
+        with pytest.raises(LostRun):
+            first.publish()
     check(workdir, manifest, "b")
 
 
-def test_a_plan_that_wakes_up_after_its_stage_was_published_leads_to_the_same_manifest(
-    workdir: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prepare, manifests = phases.prepare, []
-
-    def stalled(*arguments: Any) -> Storage:
-        monkeypatch.setattr(phases, "prepare", prepare)
-        run = plan(workdir)
-        work(run)
-        manifests.append(publish(run))
-        return prepare(*arguments)
-
-    monkeypatch.setattr(phases, "prepare", stalled)
-    late = plan(workdir)
-    MADE.clear()
-    with pytest.raises(Superseded):
-        work(late)
-    assert MADE == []
-    assert publish(late) == manifests[0]
-    check(workdir, manifests[0])
+def test_a_run_that_lost_to_one_that_published_the_same_stops_too(workdir: Storage) -> None:
+    first = attempt(workdir)
+    first.work()
+    second = attempt(workdir, "a", "two")
+    manifest = second.publish()
+    with pytest.raises(LostRun):
+        first.publish()
+    check(workdir, manifest)
 
 
-def test_a_plan_whose_work_another_attempt_publishes_and_removes_plans_again(
-    workdir: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prepare, manifests = phases.prepare, []
-
-    def interrupted(*arguments: Any) -> Storage:
-        monkeypatch.setattr(phases, "prepare", prepare)
-        run = plan(workdir)
-        work(run)
-        manifests.append(publish(run))
-        raise FileNotFoundError("plan.json's folder is removed while it is written")
-
-    monkeypatch.setattr(phases, "prepare", interrupted)
-    assert plan_stage(STAGE, Options(), Runtime(workdir)) == manifests[0]
-    check(workdir, manifests[0])
+def test_a_plan_after_the_publish_is_the_manifest(workdir: Storage) -> None:
+    made = attempt(workdir)
+    made.work()
+    manifest = made.publish()
+    assert plan_stage(STAGE, Options(), made.run.runtime) == manifest
+    sweep(workdir, "one", LATER)
+    assert plan_stage(STAGE, Options(), made.run.runtime) == manifest
+    check(workdir, manifest)
 
 
-def test_late_work_is_quiet_where_a_late_plan_has_left_its_plan(workdir: Storage) -> None:
-    run = plan(workdir)
-    work(run)
-    content = run.work.read("plan.json")
-    publish(run)
-    run.work.write("plan.json", content)
-    phases._opened = None
-    with pytest.raises(Superseded):
-        work(run, [3])
+def test_a_record_that_is_missing_is_an_error(workdir: Storage) -> None:
+    made = attempt(workdir)
+    made.work(range(PARTS - 1))
+    with pytest.raises(LedgerError, match=r"extract: .*00007-[0-9a-f]{16}\.json was not written"):
+        made.publish()
+    assert read_manifest(workdir, "documents") is None
 
 
-def test_work_that_is_gone_and_was_not_published_is_an_error(workdir: Storage) -> None:
-    run = plan(workdir)
-    work(run)
-    run.work.delete_all()
-    phases._opened = None
-    with pytest.raises(LedgerError, match=r"extract cannot be published: .* is gone, or damaged"):
-        publish(run)
+def test_two_runs_in_each_others_sweep_lose_nothing(workdir: Storage) -> None:
+    """Each run publishes its own text while the other one sweeps; the last to publish has all its files."""
+    for number in range(10):
+        one, two = attempt(workdir, f"a{number}", f"one{number}"), attempt(workdir, f"b{number}", f"two{number}")
+        one.work()
+        two.work(range(PARTS // 2))
+        published = one.publish()
+        sweep(workdir, f"one{number}", 0.0)  # what a run that is older than all files may remove
+        two.work()
+        with pytest.raises(LostRun):
+            two.publish()
+        reader = DatasetReader.open(workdir, "documents")
+        assert reader.manifest == published
+        assert reader.table(columns=["text"])["text"].to_pylist() == [f"a{number}"] * PARTS
+
+
+def test_a_swept_root_has_a_new_version(workdir: Storage) -> None:
+    made = attempt(workdir)
+    made.work()
+    made.publish()
+    other = attempt(workdir, "b", "two")
+    other.work([0])
+    before = read_root(workdir)[1]
+    sweep(workdir, "one", LATER)
+    assert read_root(workdir)[1] != before, "so that no run publishes with files that were swept"
 
 
 def test_threads_of_one_process_that_open_different_work_each_get_their_own(
     workdir: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs, wrong = [plan(workdir, text) for text in "ab"], []
+    runs, wrong = [attempt(workdir, text).run for text in "ab"], []
     opened = {run.name: run for run in runs}
-    monkeypatch.setattr(phases, "_open_run", lambda stage, options, runtime, name: opened[name])
+    monkeypatch.setattr(plans, "_open_run", lambda stage, options, runtime, name: opened[name])
 
     def open_often(run: StageRun) -> None:
         for _ in range(20_000):
@@ -296,13 +284,13 @@ def test_threads_of_one_process_that_open_different_work_each_get_their_own(
     for thread in threads:
         thread.join()
     sys.setswitchinterval(interval)
-    phases._opened = None
+    plans._opened = None
     assert wrong == []
 
 
 def test_the_log_has_one_line_for_a_stage_that_was_published_twice(tmp_path: Path) -> None:
-    run = plan(Storage(str(tmp_path)))
-    work(run)
+    made = attempt(Storage(str(tmp_path)))
+    made.work()
     for _ in range(2):
-        publish(run)
+        made.publish()
     assert (tmp_path / "run-log.jsonl").read_text().count('"extract"') == 1

@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from owt_pipeline.ledger.dataset import DatasetReader, require_manifest
+from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.ledger.root import require_manifest
 from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.runs import copy_of, snapshot
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,10 +20,12 @@ from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step, rows_of_in
 from owt_pipeline.engine.workers import WorkerDied, WorkerPool, map_batches
 from owt_pipeline.errors import LedgerError, UserError
 from owt_pipeline.ledger.commit import ShardWriter
-from owt_pipeline.ledger.dataset import DatasetReader, Outcome, read_manifest, rejects_batch, replace_columns
+from owt_pipeline.ledger.dataset import DatasetReader, Outcome, rejects_batch, replace_columns
 from owt_pipeline.ledger.exchange import Slice
+from owt_pipeline.ledger.root import read_manifest
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, Reason, option
+from tests.owt_pipeline.making import publish_rows
 from tests.owt_pipeline.runs import differing, snapshot
 
 DOCUMENTS = DATASETS["documents"].schema
@@ -74,13 +77,13 @@ class Make(Stage):
     def __init__(self, work: Callable[[StageRun, int, Sequence[Slice], ShardWriter], None] = make_shard):
         self.steps = (Step(work),)
 
-    def num_shards(self, options: MakeOptions) -> int:
+    def shards_for(self, options: MakeOptions, sources: Any) -> int:
         return options.shards
 
 
 class Filter(Stage):
     name, inputs, output, options, version = "clean", ("documents",), "clean", FilterOptions, 1
-    steps = (Step(filter_shard, rows=rows_of_input, spread="batches"),)
+    steps = (Step(filter_shard, rows=rows_of_input),)
 
 
 MAKE, FILTER = Make(), Filter()
@@ -170,10 +173,10 @@ def test_an_interrupted_stage_continues_at_its_next_shard(tmp_path: Path) -> Non
 
 
 def test_a_missing_input_names_the_stage_to_run(runtime: Runtime) -> None:
-    with pytest.raises(UserError, match="is not a run: no stage has written anything there"):
+    with pytest.raises(UserError, match="documents is missing or not finished"):
         run_stage(FILTER, FilterOptions(), runtime)
-    runtime.workdir.write("ledger/urls/manifest.json", b"")  # a stage before it
-    with pytest.raises(UserError, match="run `owt extract"):
+    publish_rows(runtime.workdir, "urls", [])  # a stage before it
+    with pytest.raises(UserError, match=r"run `owt run .* --until extract"):
         run_stage(FILTER, FilterOptions(), runtime)
 
 

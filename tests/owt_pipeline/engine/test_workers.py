@@ -21,7 +21,8 @@ import pytest
 
 from owt_pipeline import progress
 from owt_pipeline.engine import workers
-from owt_pipeline.engine.workers import WorkerDied, WorkerError, WorkerPool, map_batches
+from owt_pipeline.engine.workers import WorkerDied, WorkerPool, died, map_batches
+from owt_pipeline.errors import WorkerError
 from tests.conftest import REPOSITORY
 from tests.owt_pipeline.runs import owt
 
@@ -127,7 +128,7 @@ def test_a_signal_ends_owt_and_says_so(small_config: Path, tmp_path: Path, numbe
         start_new_session=True,
     ) as process:  # fmt: skip
         deadline = time.monotonic() + 60
-        while not list(run.glob("ledger/*/.work")) and time.monotonic() < deadline:
+        while not list(run.glob("ledger/*/work")) and time.monotonic() < deadline:
             time.sleep(0.02)
         os.killpg(process.pid, number)  # as a terminal does, and a service manager
         _, said = process.communicate(timeout=60)
@@ -150,13 +151,13 @@ def test_workers_killed_at_any_moment_cost_what_they_were_at_and_nothing_else() 
             yield batches[-1]
 
     pool = WorkerPool(2)
-    died = []
+    dead = []
     try:
         for index, (batch, result) in enumerate(pool.map(give_back, until_twenty_are_killed())):
             assert batch is batches[index]
             if isinstance(result, WorkerDied):
                 assert result == WorkerDied(-signal.SIGKILL)
-                died.append(index)
+                dead.append(index)
             else:
                 assert result.equals(batch)
             if index % 10 == 3:
@@ -167,7 +168,7 @@ def test_workers_killed_at_any_moment_cost_what_they_were_at_and_nothing_else() 
     finally:
         pool.close()
     assert index == len(batches) - 1
-    assert len(died) <= len(killed)
+    assert len(dead) <= len(killed)
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="reads /proc")
@@ -210,7 +211,7 @@ def test_a_worker_that_dies_at_a_shard_is_an_error_that_says_how_and_the_next_ru
     try:
         with pytest.raises(WorkerError, match=message):
             if isinstance(death := pool.submit(end_as_asked, shard).result(), WorkerDied):
-                raise WorkerError.died(death)
+                raise died(death)
         with progress.step("work", shards=2, rows=2):
             for number in (0, 4):
                 pool.submit(end_as_asked, number).result()

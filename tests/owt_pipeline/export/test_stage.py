@@ -10,6 +10,7 @@ import pytest
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.ledger.root import read_manifest
 from owt_pipeline.stages.export.stage import STAGE, ExportOptions
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import Manifest
@@ -65,12 +66,12 @@ def test_another_policy_exports_again_from_the_same_decisions(
 ) -> None:
     workdir, decisions = decided
     export(workdir)
-    before = (workdir / "ledger/duplicates/manifest.json").read_bytes()
+    before = read_manifest(Storage(str(workdir)), "duplicates")
     manifest, corpus = export(workdir, **options)
     gone = {row["url_id"] for row in corpus.table(kind="rejects").to_pylist()}
     assert gone == {row["url_id"] for row in decisions if applies(row)}
     assert manifest.counts.left == manifest.counts.entered - len(gone)
-    assert (workdir / "ledger/duplicates/manifest.json").read_bytes() == before
+    assert read_manifest(Storage(str(workdir)), "duplicates") == before
 
 
 def test_a_corpus_without_duplicates_is_exported_completely(tmp_path: Path) -> None:

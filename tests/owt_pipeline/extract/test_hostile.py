@@ -14,7 +14,8 @@ import pytest
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
-from owt_pipeline.ledger.dataset import DatasetReader, require_manifest
+from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.ledger.root import require_manifest
 from owt_pipeline.stages.extract.extractor import Extracted, Page, Settings
 from owt_pipeline.stages.extract.options import Options
 from owt_pipeline.stages.extract.stage import STAGE

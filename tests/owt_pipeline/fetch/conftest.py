@@ -30,7 +30,7 @@ def _write_urls(shard: int, writer: ShardWriter, posted: list[Posted], num_shard
         canonical, host = canonicalize(url)
         if zlib.crc32(host.encode()) % num_shards == shard:
             rows[url_id(canonical)] = {
-                "url_id": url_id(canonical), "url": canonical, "posted_url": url, "host": host, "host_shards": 1,
+                "url_id": url_id(canonical), "url": canonical, "posted_url": url, "host": host,
                 "title": None, "score": 5, "created_utc": created, "subreddits": ["news"], "num_comments": 1,
                 "submission_ids": ["x1"],
             }  # fmt: skip

@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -33,6 +32,7 @@ from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
 from tests.owt_pipeline.fetch.columnar import INDEX, filler, parquet, publish, row, table
 from tests.owt_pipeline.fetch.conftest import write_urls_to
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses, why_fetched
+from tests.owt_pipeline.runs import copy_of
 from tests.servers.s3 import s3_bucket
 
 AGENT = "TestBot/1.0 (+mailto:test@bad.test)"
@@ -159,9 +159,7 @@ def test_a_copy_of_the_archive_on_a_disk_or_in_a_bucket_gives_the_same_pages(
         copy = Storage(root)
         for name, content in large.server.files.items():
             copy.write(name, content)
-        for folder in ("urls", "ledger/urls"):
-            shutil.copytree(Path(str(large.runtime.workdir)) / folder, tmp_path / "run" / folder)
-        runtime = Runtime(Storage(str(tmp_path / "run")))
+        runtime = Runtime(Storage(str(copy_of(Path(str(large.runtime.workdir)), tmp_path / "run", without=("pages",)))))
         large.server.requests.clear()
         copied = Options(sources=("commoncrawl",), cc_index=f"{root}/{INDEX}", cc_crawls=CRAWLS, user_agent=AGENT)
         manifest = run_stage(STAGE, copied, runtime)[0]

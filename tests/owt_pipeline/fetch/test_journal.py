@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 from owt_pipeline.engine.stage import Runtime, StageRun
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.warc import response_record
-from owt_pipeline.ledger.commit import ShardWriter
+from owt_pipeline.ledger.commit import Place, ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader
-from owt_pipeline.ledger.plan import Plan
 from owt_pipeline.stages.fetch import journal as journal_module
 from owt_pipeline.stages.fetch.answers import Answer, NoPage, Page
 from owt_pipeline.stages.fetch.journal import Claim, Journal, SegmentWriter
@@ -29,7 +28,7 @@ from owt_pipeline.stages.fetch.stage import STAGE, Options
 from owt_pipeline.storage.disk import Process, this_process
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, Reason
-from schemas.manifest import ShardRecord
+from schemas.manifest import Root, ShardRecord
 
 RECORD = response_record("http://a.example/", 1, "HTTP/1.1 200 OK", [], b"<p>page")
 
@@ -169,16 +168,16 @@ def test_a_claim_is_given_back_by_an_attempt_that_is_cancelled_while_it_fails(
     async def run() -> None:
         folder, leaving = Storage(str(tmp_path)), threading.Event()
 
-        def give_back(*arguments: object) -> bool:
+        renew = Claim._renew
+
+        def give_back(claim: Claim) -> bool:
             leaving.set()
             time.sleep(0.2)
-            return journal_module.rewrite(*arguments)  # type: ignore[arg-type]
+            return renew(claim)
 
         async def fail() -> None:
             async with Claim(folder, "part", [this_process()]) as claim:
-                monkeypatch.setattr(
-                    claim, "_renew", lambda: give_back(folder, "part", journal_module._Claim, claim.attempt)
-                )
+                monkeypatch.setattr(claim, "_renew", lambda: give_back(claim))
                 raise UserError("no host has answered")
 
         task = asyncio.ensure_future(fail())
@@ -202,15 +201,30 @@ def test_a_shard_has_the_same_bytes_whatever_the_order_of_its_answers(
     ]
     known.append(NoPage(Reason.DNS, "no such name"))
     options = Options(user_agent="TestBot/1")
-    plan = Plan("fetch", 1, {}, {}, [], {}, num_shards=1)
     written = set()
     for number, order in enumerate(itertools.permutations(range(4))):
         folder = runtime.workdir / f"pages{number}"
         write(Path(f"{folder}/work/journal/part-00000/live"), [{ids[i]: known[i] for i in order}])
-        run = StageRun(STAGE, options, runtime, {"urls": urls}, plan, folder / "work")
-        with ShardWriter(folder, folder / "records", 0, {"": DATASETS["pages"].schema}, dataset="pages") as writer:
+        nothing: frozenset[int] = frozenset()
+        run = StageRun(
+            STAGE,
+            options,
+            runtime,
+            {"urls": urls},
+            Root(),
+            [""],
+            [""],
+            nothing,
+            nothing,
+            0,
+            None,
+            "plan",
+            folder / "work",
+        )
+        outputs = {"": DATASETS["pages"].schema}
+        with ShardWriter(folder, Place(folder / "records", 0), outputs, dataset="pages") as writer:
             fetch_part(run, 0, (), writer)
-        record = ShardRecord.from_json(folder.read("records/part-00000.json"))
+        record = ShardRecord.from_json(folder.read("records/00000.json"))
         assert [file.kind for file in record.files] == ["data", "rejects", "warc"]
         written.add((record.to_json(), *(folder.read(file.path) for file in record.files)))
     assert len(written) == 1

@@ -27,8 +27,7 @@ from owt_pipeline import progress
 from owt_pipeline.engine import workers
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.engine.workers import WorkerError
-from owt_pipeline.errors import UserError
+from owt_pipeline.errors import UserError, WorkerError
 from owt_pipeline.formats.warc import Response
 from owt_pipeline.stages.fetch.stage import STAGE, Options
 from schemas.manifest import Manifest
@@ -53,14 +52,18 @@ def serve() -> Iterator[Callable[[Mapping[str, Way]], BadServer]]:
         server.close()
 
 
-def fetch(runtime: Runtime, server: BadServer, **options: object) -> Manifest:
+def options_for(server: BadServer, **options: object) -> Options:
     defaults: dict = {
         "resolve": server.rules, "user_agent": AGENT, "host_delay": 0.0, "address_delay": 0.0,
         "address_connections": 1000,
         "connect_timeout": 1.0, "silence_timeout": 1.0, "page_timeout": 2.0, "retries": 1, "max_retry_wait": 3.0,
         "max_page_bytes": 1_000_000, "max_wire_bytes": 1_000_000, "max_redirects": 5,
     }  # fmt: skip
-    return run_stage(STAGE, Options(**{**defaults, **options}), runtime)[0]
+    return Options(**{**defaults, **options})
+
+
+def fetch(runtime: Runtime, server: BadServer, **options: object) -> Manifest:
+    return run_stage(STAGE, options_for(server, **options), runtime)[0]
 
 
 def outcome(runtime: Runtime, manifest: Manifest) -> tuple[dict[str, Response], dict[str, tuple[str, str]]]:

@@ -6,15 +6,20 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from owt_pipeline.engine.runner import run_stages
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
+from owt_pipeline.ledger.root import require_manifest
+from owt_pipeline.stages.extract.stage import STAGE as EXTRACT
 from owt_pipeline.stages.fetch.stage import STAGE, Options
+from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
 from tests.owt_pipeline.fetch.reading import responses
-from tests.owt_pipeline.fetch.test_live import fetch, serve
+from tests.owt_pipeline.fetch.test_live import fetch, options_for, serve
 
 __all__ = ["serve"]
 
@@ -47,32 +52,37 @@ def web(serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]) -> 
 
 
 @pytest.mark.parametrize("pattern", ["warc/part-00001-*", "pages/part-00001-*", "ledger/pages/rejects/part-00001-*"])
-def test_a_lost_page_is_fetched_again_only_with_refetch(web: Web, pattern: str) -> None:
+def test_a_lost_page_that_something_is_made_from_is_fetched_again_only_with_refetch(web: Web, pattern: str) -> None:
     next(web.folder.glob(pattern)).unlink()
-    with pytest.raises(UserError, match=r"shards 1 of pages/ are missing or damaged \(.* is missing\).*--refetch"):
-        fetch(web.runtime, web.server)
     before = Counter(web.asked)
-    manifest = fetch(web.runtime, web.server, refetch=True)
+    fetch(web.runtime, web.server)  # nothing needs it
+    with pytest.raises(UserError, match=r"shards 1 of .*pages are missing, .*--refetch"):
+        fetch_and_extract(web)
+    assert web.asked == before
+    fetch_and_extract(web, refetch=True)
     again = web.asked - before
     assert 0 < len(again) < len(HOSTS), "only the hosts of the lost shard are asked"
     assert set(again.values()) == {1}
+    manifest = require_manifest(web.runtime.workdir, "pages")
     assert len(responses(web.runtime, manifest)) == len(HOSTS)
 
 
-@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:50])])
-def test_a_lost_manifest_of_fetched_pages_is_an_error_and_not_a_new_crawl(
-    web: Web, damage: Callable[[Path], object]
-) -> None:
-    before = Counter(web.asked)
-    damage(web.folder / "ledger/pages/manifest.json")
-    with pytest.raises(UserError, match=r"the manifest of pages/ is missing or damaged .* restore the files"):
+def fetch_and_extract(web: Web, **options: Any) -> None:
+    run_stages([(STAGE, options_for(web.server, **options)), (EXTRACT, EXTRACT.options())], web.runtime)
+
+
+def test_a_damaged_root_is_an_error_and_not_a_new_crawl(web: Web) -> None:
+    before, root = Counter(web.asked), web.folder / "ledger/manifest.json"
+    root.write_bytes(root.read_bytes()[:50])
+    with pytest.raises(UserError, match=r"ledger/manifest\.json"):
         fetch(web.runtime, web.server)
     assert web.asked == before
-    assert len(responses(web.runtime, fetch(web.runtime, web.server, refetch=True))) == len(HOSTS)
 
 
-def test_pages_from_archives_can_be_made_again_and_others_cannot() -> None:
-    assert not STAGE.irreplaceable(Options(pages_from=("a.warc.gz",)))
-    assert STAGE.irreplaceable(Options())
-    assert STAGE.irreplaceable(Options(sources=("archive", "commoncrawl"), pages_from=("a.warc.gz",)))
-    assert not STAGE.irreplaceable(Options(refetch=True))
+def test_pages_from_archives_can_be_made_again_and_others_cannot(tmp_path: Path) -> None:
+    workdir = Storage(str(tmp_path))
+    STAGE.check_gone(Options(pages_from=("a.warc.gz",)), workdir, [1])
+    STAGE.check_gone(Options(refetch=True), workdir, [1])
+    for options in (Options(), Options(sources=("archive", "commoncrawl"), pages_from=("a.warc.gz",))):
+        with pytest.raises(UserError, match="came from the web"):
+            STAGE.check_gone(options, workdir, [1])

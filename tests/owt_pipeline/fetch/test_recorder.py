@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from owt_pipeline.engine import workers
-from owt_pipeline.engine.workers import WorkerError
+from owt_pipeline.errors import WorkerError
 from owt_pipeline.stages.fetch import recorder as recorder_module
 from owt_pipeline.stages.fetch.answers import NoPage, Page, Received
 from owt_pipeline.stages.fetch.journal import Journal

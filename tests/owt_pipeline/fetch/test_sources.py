@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from owt_pipeline.engine.phases import finished_output
+from owt_pipeline.engine.plan import look
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.warc import response_record
-from owt_pipeline.ledger.dataset import read_manifest
+from owt_pipeline.ledger.root import read_manifest, read_root
 from owt_pipeline.stages.fetch.sources import rows_by_host
 from owt_pipeline.stages.fetch.stage import STAGE, Options
 from tests.owt_pipeline.fetch.archive_server import ArchiveServer, capture_row
@@ -141,7 +141,8 @@ def test_pages_are_fetched_again_only_for_an_option_of_a_source_that_is_asked(
     runtime = write_urls([f"{HOST}/live"])
     plain = Options(resolve=servers[0].rules, user_agent=AGENT, host_delay=0.0, address_delay=0.0)
     run_stage(STAGE, plain, runtime)
-    assert (finished_output(STAGE, replace(plain, **options), runtime.workdir) is not None) is same
+    (plan,) = look([(STAGE, replace(plain, **options))], runtime.workdir, read_root(runtime.workdir)[0])
+    assert plan.finished is same
 
 
 @given(st.lists(st.lists(st.sampled_from(["a.com", "b.com", "c.com", "d.com"]), max_size=8), max_size=4).filter(any))

@@ -15,9 +15,10 @@ import pytest
 
 from owt_pipeline.engine import workers
 from owt_pipeline.engine.parts import Work
-from owt_pipeline.engine.phases import plan_stage, publish_stage
+from owt_pipeline.engine.plan import plan_stage
+from owt_pipeline.engine.publish import publish_stage
 from owt_pipeline.engine.stage import Runtime, StageRun
-from owt_pipeline.ledger.dataset import require_manifest
+from owt_pipeline.ledger.root import read_root, require_manifest
 from owt_pipeline.stages.fetch import journal, recorder
 from owt_pipeline.stages.fetch.stage import STAGE, Options
 from owt_pipeline.storage import disk
@@ -135,7 +136,7 @@ def test_of_two_attempts_at_a_shard_one_fetches_and_the_other_continues_where_it
             os.kill(first.pid, signal.SIGCONT)
             assert first.wait(60) == 0
         assert second.wait(60) == 0
-        assert publish_stage(machines.run).counts.left == len(urls)
+        assert publish_stage(machines.run, read_root(machines.run.workdir)[1])[0].counts.left == len(urls)
     assert min(web.gaps()) > 0.8 * DELAY
     again = list(web.asked_again())
     assert recorder.SEGMENT_SECONDS <= 5  # what the documentation promises
@@ -162,6 +163,6 @@ def test_a_killed_crawl_into_a_bucket_continues_where_it_stopped(
             process.kill()
         subprocess.run(command, check=True)
         assert require_manifest(runtime.workdir, "pages").counts.left == len(urls)
-        assert not (runtime.workdir / "ledger/pages/.work").names()
+        assert not (runtime.workdir / "ledger/fetch/work").names()
     assert min(web.gaps()) > 0.8 * DELAY
     assert web.count() - len(urls) <= 2 * HOSTS  # one in flight a host, and those that waited to be recorded

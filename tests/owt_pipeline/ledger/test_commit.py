@@ -14,13 +14,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from owt_pipeline.engine.stage import read_record
-from owt_pipeline.errors import UserError
 from owt_pipeline.ledger import commit
-from owt_pipeline.ledger.commit import Listing, ShardWriter, publish, record_name, work_of
+from owt_pipeline.ledger.commit import Place, ShardWriter, lost_files, publish
 from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.ledger.root import read_root
+from owt_pipeline.ledger.sweep import sweep
 from owt_pipeline.storage.folder import Storage
-from schemas.manifest import Counts, Manifest
+from schemas.manifest import Manifest
 from tests.servers.gcs import gcs_bucket
 from tests.servers.s3 import s3_bucket
 
@@ -48,8 +48,8 @@ def workdir(place: str, request: pytest.FixtureRequest) -> Storage:
     return Storage(place) / "".join(c for c in request.node.name if c.isalnum())
 
 
-def records_of(workdir: Storage) -> Storage:
-    return work_of(workdir, "clean") / "fingerprint" / "shards"
+def place_of(workdir: Storage) -> Place:
+    return Place(workdir / "ledger/clean/records", 0, "k" * 64)
 
 
 class Attempt:
@@ -58,9 +58,7 @@ class Attempt:
     def __init__(self, workdir: Storage, text: str):
         self._stack = contextlib.ExitStack()
         self.text = text
-        self.writer = self._stack.enter_context(
-            ShardWriter(workdir, records_of(workdir), 0, {"": SCHEMA}, dataset="clean")
-        )
+        self.writer = self._stack.enter_context(ShardWriter(workdir, place_of(workdir), {"": SCHEMA}, dataset="clean"))
         self.writer.enter(1)
         self.writer.write(pa.RecordBatch.from_pydict({"url_id": [7], "text": [text]}, schema=SCHEMA))
 
@@ -73,20 +71,14 @@ class Attempt:
 
 
 def published(workdir: Storage) -> tuple[Manifest, list[dict[str, Any]]]:
-    records = [read_record(records_of(workdir), record_name(0))]
-    manifest = publish(
-        workdir,
-        records,
-        [],
-        dataset="clean",
-        stage="clean",
-        stage_version=1,
-        fingerprint="f" * 64,
-        num_shards=1,
-        counts=sum((record.counts for record in records), Counts()),
-    )
+    record, _ = place_of(workdir).find()
+    assert record is not None
+    _, version = read_root(workdir)
+    about = {"dataset": "clean", "stage": "clean", "stage_version": 1, "num_shards": 1, "counts": record.counts}
+    manifest, _ = publish(workdir, [record], version=version, **about)
+    sweep(workdir, "", 1e11)
     reader = DatasetReader(workdir, manifest)
-    assert Listing(workdir, "clean").problems(reader.table_of_files.files) == {}
+    assert lost_files(workdir, reader.table_of_files.files) == {}
     for file in reader.table_of_files.files:
         assert workdir.sha256(file.path) == file.sha256
     return manifest, reader.table().to_pylist()
@@ -110,12 +102,10 @@ def test_the_first_record_decides_whatever_a_late_attempt_does(
     first.end(ends[0])
     second = second or Attempt(workdir, texts[1])
     if ends[0] == "succeeds":
-        before = {
-            file.path: workdir.sha256(file.path) for file in read_record(records_of(workdir), record_name(0)).files
-        }
+        before = {file.path: workdir.sha256(file.path) for file in place_of(workdir).find()[0].files}
     second.end(ends[1])
     if ends == ("fails", "fails"):
-        assert records_of(workdir).names() == []
+        assert place_of(workdir).records.names() == []
         assert [name for name in workdir.names() if name.startswith("clean/")] == []
         return
     if ends[0] == "succeeds":
@@ -123,7 +113,7 @@ def test_the_first_record_decides_whatever_a_late_attempt_does(
     winner = texts[0] if ends[0] == "succeeds" else texts[1]
     _, rows = published(workdir)
     assert [row["text"] for row in rows] == [winner]
-    assert len([name for name in workdir.names() if name.startswith("clean/")]) == 1, "publishing removes the others"
+    assert len([name for name in workdir.names() if name.startswith("clean/")]) == 1, "sweeping removes the others"
 
 
 def test_an_attempt_that_ends_after_publication_harms_nothing(workdir: Storage) -> None:
@@ -134,11 +124,11 @@ def test_an_attempt_that_ends_after_publication_harms_nothing(workdir: Storage) 
     attempts[2].end("succeeds")
     attempts[3].end("fails")
     reader = DatasetReader(workdir, manifest)
-    assert Listing(workdir, "clean").problems(reader.table_of_files.files) == {}
+    assert lost_files(workdir, reader.table_of_files.files) == {}
     assert reader.table().to_pylist() == rows
     left = [name for name in workdir.names() if name not in {file.path for file in reader.table_of_files.files}]
-    assert any(name.startswith("clean/") for name in left), "the late file is there until the next publication"
-    Listing(workdir, "clean").tidy(manifest, reader.table_of_files)
+    assert any(name.startswith("clean/") for name in left), "the late file is there until the next sweep"
+    sweep(workdir, "", 1e11)
     assert sorted(name for name in workdir.names() if name.startswith("clean/")) == [reader.files("data")[0].path]
 
 
@@ -156,7 +146,7 @@ def test_an_attempt_killed_between_its_files_and_its_record_counts_for_nothing(w
     process.join()
     assert process.exitcode == -signal.SIGKILL
     assert [name for name in workdir.names() if name.startswith("clean/")], "its files were published"
-    assert records_of(workdir).names() == []
+    assert place_of(workdir).records.names() == []
     Attempt(workdir, "killed" if same else "second").end("succeeds")
     _, rows = published(workdir)
     assert [row["text"] for row in rows] == ["killed" if same else "second"]
@@ -180,20 +170,13 @@ def test_of_eight_processes_at_one_part_a_single_one_wins(workdir: Storage) -> N
         process.join()
     assert [process.exitcode for process in processes] == [0] * 8
     assert sorted(results.get() for _ in processes) == list(range(8))
-    assert records_of(workdir).names() == [record_name(0)]
-    record = read_record(records_of(workdir), record_name(0))
+    assert place_of(workdir).records.names() == [place_of(workdir).name]
+    record, _ = place_of(workdir).find()
+    assert record is not None
     _, rows = published(workdir)
     assert len(rows) == 1
     assert rows[0]["text"] in {f"attempt {n}" for n in range(8)}
     assert {file.path for file in record.files} <= set(workdir.names())
-
-
-def test_a_file_that_goes_before_publication_is_an_error_that_names_it(workdir: Storage) -> None:
-    Attempt(workdir, "first").end("succeeds")
-    (path,) = [name for name in workdir.names() if name.startswith("clean/")]
-    workdir.delete(path)
-    with pytest.raises(UserError, match="is missing, since the stage wrote it: run the same command again"):
-        published(workdir)
 
 
 def test_a_file_depends_on_its_rows_alone_not_on_the_batches_in_which_they_came(
@@ -220,14 +203,14 @@ def test_a_file_depends_on_its_rows_alone_not_on_the_batches_in_which_they_came(
     written = set()
     for attempt, most in enumerate([1, 7, 90, 500]):
         to = workdir / str(attempt)
-        with ShardWriter(to, records_of(to), 0, {"": schema}, dataset="clean") as writer:
+        with ShardWriter(to, place_of(to), {"": schema}, dataset="clean") as writer:
             writer.enter(500)
             start = 0
             while start < 500:
                 count = rng.randint(1, most) if most < 500 else 500
                 writer.write(rows.slice(start, count))
                 start += count
-        written.add(tuple(file.sha256 for file in read_record(records_of(to), record_name(0)).files))
+        written.add(tuple(file.sha256 for file in place_of(to).find()[0].files))
     assert len(written) == 1
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from pathlib import Path
 
@@ -10,13 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from owt_pipeline.engine.runner import run_stage
-from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.ledger import exchange
-from owt_pipeline.ledger.exchange import Slice, SliceWriter, joined, read_index, read_slices
-from owt_pipeline.stages.collect import stage as collect
+from owt_pipeline.ledger.exchange import SliceWriter, read_index, read_slices
 from owt_pipeline.storage.folder import Storage
-from tests.owt_pipeline.runs import differing
 
 ROWS = pa.schema([("key", pa.int64()), ("text", pa.string())])
 OTHERS = pa.schema([("number", pa.int64())])
@@ -52,11 +47,6 @@ def test_a_key_has_one_slice_however_often_rows_are_spilled(
         for table in read_slices(work, [slice]):
             found[key] += table["text"].to_pylist() if table.schema == ROWS else []
     assert found == expected
-    together = list(joined(slice for _, slice in sent))
-    assert len(together) == 1
-    tables = list(read_slices(work, together))
-    assert len(tables) == len(sent)
-    assert sum(map(len, tables)) == together[0].rows == 601
 
 
 def test_a_key_with_many_bytes_has_slices_of_a_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,25 +62,3 @@ def test_a_key_with_many_bytes_has_slices_of_a_bounded_size(tmp_path: Path, monk
     assert all(8_000 < slice.length < 25_000 for slice in slices)
     texts = [text for table in read_slices(work, slices) for text in table["text"].to_pylist()]
     assert texts == [f"row {k}" for k in range(10_000)]
-    assert all(len(list(joined(pair))) == 2 for pair in itertools.pairwise(slices))
-
-
-def test_many_sources_send_to_many_shards_in_two_steps_with_the_same_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    urls = [f"https://{'large' if k % 7 else f'host-{k}'}.org/{k}" for k in range(6_000)]
-    for number in range(12):
-        (tmp_path / f"list-{number:02}.txt").write_text("\n".join(urls[number::12]) + "\n")
-    options = collect.Options(url_lists=(f"{tmp_path}/list-*.txt",), num_shards=12, max_host_share=0.5)
-    read: list[list[Slice]] = []
-    regroup = exchange.read_slices
-    monkeypatch.setattr(
-        collect, "read_slices", lambda work, slices: (read.append(list(slices)), regroup(work, slices))[1]
-    )
-    for name, few in (("direct", 1_000), ("two-steps", 0)):
-        monkeypatch.setattr(collect, "_FEW_REQUESTS", few)
-        read.clear()
-        run_stage(collect.STAGE, options, Runtime(Storage(str(tmp_path / name))))
-        assert len(read) == (12 if few else 16), "the shards read, and before them four groups"
-    assert [len(slices) for slices in read[4:]] <= [4] * 12, "a slice of each group that has rows for the shard"
-    assert differing(tmp_path / "direct", tmp_path / "two-steps") == []

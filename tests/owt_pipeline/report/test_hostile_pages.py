@@ -49,10 +49,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     flags = [
         "--num_shards",
         2,
-        "--max_cluster_share",
-        1,
-        "--dedupe.max_host_share",
-        1,
         "--languages",
         "all",
         "--min_tokens",

@@ -140,16 +140,17 @@ def test_evaluation_sets_and_other_corpora_are_among_the_sources(tmp_path: Path)
         flags = ["--min_tokens", 0, "--languages", "all"]
         given = ["--decontaminate", tmp_path / "evaluation.txt"] if name == "run" else []
         run_owt("clean", "--workdir", tmp_path / name, *flags, *given)
-        run_owt("dedupe", "--workdir", tmp_path / name, *(["--against", tmp_path / "other"] if name == "run" else []))
+        if name == "run":
+            run_owt("dedupe", "--workdir", tmp_path / name, "--against", tmp_path / "other.jsonl")
     for stage in ("export", "tokenize", "report"):
         run_owt(stage, "--workdir", tmp_path / "run")
     page, card = (tmp_path / "run" / place for place in ("report/index.html", "ledger/corpus/README.md"))
     assert "clean read evaluation.txt" in page.read_text()
-    assert "dedupe read other" in page.read_text()
+    assert "dedupe read other.jsonl" in page.read_text()
     assert "| `clean` | evaluation.txt | – |" in card.read_text()
     assert manifest_of(tmp_path / "run", "corpus").counts.left == 1
     stats = json.loads((tmp_path / "run/report/stats.json").read_bytes())
-    assert [source["name"] for source in stats["settings"]["duplicates"]["sources"]] == ["other"]
+    assert [source["name"] for source in stats["settings"]["duplicates"]["sources"]] == ["other.jsonl"]
 
 
 def test_the_report_stays_until_anything_it_shows_changes(

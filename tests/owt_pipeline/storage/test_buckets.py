@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from owt_pipeline.errors import UserError
+from owt_pipeline.storage import lock
 from owt_pipeline.storage.folder import Storage
-from owt_pipeline.storage.lease import hold, renew
 from tests.owt_pipeline.storage.conftest import BUCKETS
 from tests.servers.flaky import FlakyWay
 from tests.servers.process import free_port
@@ -71,14 +71,15 @@ class TestFlakyNetwork:
         assert not folder.create("record", b"another's")
         folder.delete_all()
 
-    def test_a_lease_survives_lost_answers(self, kind: str, way: FlakyWay) -> None:
+    def test_a_lock_survives_lost_answers(self, kind: str, way: FlakyWay, monkeypatch: pytest.MonkeyPatch) -> None:
         folder = Storage(f"{kind}://bucket/run")
         assert folder.names() == []
         way.answers_to_lose = 1
-        with hold(folder) as held:
+        monkeypatch.setattr(lock, "RENEW_SECONDS", 0.01)
+        with lock.hold(folder, "one"):
             for _ in range(5):
                 way.answers_to_lose = 1
-                renew(folder, held.owner)
+                lock.renew(folder, "one")
         assert folder.names() == []
 
 

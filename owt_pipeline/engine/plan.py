@@ -1,0 +1,399 @@
+"""Plans: which shards of which stages have to be made, found by their keys, as make finds targets by their times.
+
+Forward over the stages: a shard's key names everything that its bytes depend on, among them the digests of the files
+that it reads, so it is known if the rows of its inputs are. With the key, a shard is *missing* (nothing was made from
+it), *found*, or *gone* (it was made, and its files are no longer there). Backward: make what is missing, and what is
+gone if it belongs to a final dataset or if a shard to be made reads it.
+
+A key names stage, version of its code, options, generation, index and everything from outside, and the digests of its
+inputs; not paths, workers or versions of libraries.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from owt_pipeline.engine.generations import shaping_sources
+from owt_pipeline.engine.stage import FINAL, Runtime, Stage, StageRun, records_of, work_of
+from owt_pipeline.engine.workers import keep_pandas_out
+from owt_pipeline.errors import NotFound, UserError
+from owt_pipeline.ledger.commit import Place, lost_files
+from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.ledger.root import read_root
+from owt_pipeline.storage.folder import Storage, at_once
+from schemas import DATASETS
+from schemas.manifest import FileTable, Manifest, Root, ShardFile, ShardRecord
+
+logger = logging.getLogger("owt")
+
+
+@dataclass
+class StagePlan:
+    """What is known of a stage's output, shard by shard, and what has to be made.
+
+    Attributes:
+      keys: the key of each shard; empty if it depends on a shard that is yet to be made.
+      made_from: likewise, without what changes from outside.
+      rows: the record of each shard that was made from this key; None if it is missing.
+      gone: shards with a row, but without their files.
+      make: the shards to make.
+      why: why, in a few words.
+      settled: number of shards of the first generations all of whose shards are published with these keys.
+      published: the manifest if it has these rows; then nothing needs to be published unless something is made.
+    """
+
+    stage: Stage
+    options: Any
+    keys: list[str]
+    made_from: list[str]
+    rows: list[ShardRecord | None]
+    published: Manifest | None = None
+    gone: set[int] = field(default_factory=set)
+    make: set[int] = field(default_factory=set)
+    why: str = ""
+    settled: int = 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether the output is published and complete."""
+        return self.published is not None and not self.make
+
+
+def look(stages: Sequence[tuple[Stage, Any]], workdir: Storage, root: Root) -> list[StagePlan]:
+    """The plan of each stage, in order; of the inputs that none of them makes, the published rows count.
+
+    Raises UserError if an input is missing, or gone and not to be made again.
+    """
+    keep_pandas_out()
+    plans: list[StagePlan] = []
+    known: dict[str, StagePlan] = {}
+    for stage, options in stages:
+        plan = _forward(stage, options, workdir, root, known)
+        plans.append(plan)
+        known[stage.output] = plan
+    needed: dict[str, set[int]] = {}
+    for plan in reversed(plans):
+        _backward(plan, workdir, root, needed)
+    for name in needed.keys() & root.datasets.keys() - known.keys():
+        _check_there(DatasetReader(workdir, root.datasets[name]), needed[name])
+    return plans
+
+
+def _check_there(reader: DatasetReader, shards: Iterable[int]) -> None:
+    """Raise UserError if files of these shards, which none of the stages makes, are gone."""
+    lost = lost_files(reader.workdir, [file for shard in sorted(shards) for file in reader.files("data", shard)])
+    for path, problem in lost.items():
+        maker = reader.manifest.stage
+        again = "`owt import` of the same files" if maker == "import" else f"`owt run {reader.workdir} --until {maker}`"
+        raise UserError(f"{reader.workdir.path(path)} {problem}: {again} makes it again")
+
+
+def _forward(stage: Stage, options: Any, workdir: Storage, root: Root, known: Mapping[str, StagePlan]) -> StagePlan:
+    num_shards = root.num_shards if stage.reads != "all" else 1
+    inputs: dict[str, Sequence[ShardRecord | None]] = {}
+    for name in (*stage.inputs, *stage.optional_inputs):
+        if name in known:
+            inputs[name] = known[name].rows
+        elif name in root.datasets:
+            inputs[name] = DatasetReader(workdir, root.datasets[name]).table_of_files.records
+        elif name in stage.inputs:
+            raise NotFound(
+                f"{workdir}/{name} is missing or not finished: run `owt run {workdir} --until {DATASETS[name].stage}` "
+                "first"
+            )
+    readers = {name: DatasetReader(workdir, root.datasets[name]) for name in inputs if name in root.datasets}
+    fixed = [stage.name, stage.version, stage.shaping(options), list(stage.outside(options))]
+    plan = StagePlan(stage, options, [""] * num_shards, [""] * num_shards, [None] * num_shards)
+    digests = _Digests(stage, root, inputs)
+    for shard in range(num_shards):
+        read = digests.of(shard)
+        if read is None:
+            continue
+        place: list[int] = []
+        if stage.reads != "all":
+            number = root.generation_of(shard)
+            place = [number, root.generations[number].shards, shard - root.generations[number].first]
+        content = [*fixed, place, read]
+        if not stage.inputs:
+            content.append([shaping_sources(each) for each in root.generations[: number + 1]])
+        plan.made_from[shard] = _digest(content)
+        said = stage.of_shard(options, root, readers, shard)
+        plan.keys[shard] = _digest([*content, said]) if said else plan.made_from[shard]
+    _find_rows(plan, workdir, root)
+    return plan
+
+
+class _Digests:
+    """The digests of the input files that each shard reads; cumulative ones for a stage that reads earlier shards."""
+
+    def __init__(self, stage: Stage, root: Root, inputs: Mapping[str, Sequence[ShardRecord | None]]):
+        self._stage, self._root = stage, root
+        self._inputs = inputs
+        self._of_generation: dict[int, Any] = {}
+
+    def of(self, shard: int) -> Any:
+        """None if an input is yet to be made."""
+        if self._stage.reads == "shard":
+            return self._files([shard])
+        number = self._root.generation_of(shard) if self._stage.reads == "earlier" else len(self._root.generations) - 1
+        if number not in self._of_generation:
+            files = self._files(range(self._root.generations[number].range.stop if self._root.generations else 0))
+            self._of_generation[number] = _digest(files) if files is not None else None
+        return self._of_generation[number]
+
+    def _files(self, shards: Sequence[int]) -> list[Any] | None:
+        found: list[Any] = []
+        for name, rows in sorted(self._inputs.items()):
+            for shard in shards:
+                row = rows[shard] if shard < len(rows) else None
+                if row is None:
+                    return None
+                files = sorted(file.sha256 for file in row.files if file.kind in self._stage.kinds)
+                found.append([name, *files])
+        return found
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _find_rows(plan: StagePlan, workdir: Storage, root: Root) -> None:
+    """Find the shards that were made from their keys: in the published list, else by their records."""
+    manifest = root.datasets.get(plan.stage.output)
+    if manifest is not None and manifest.stage != plan.stage.name:
+        manifest = None
+    table = _table(workdir, manifest)
+    published = {record.shard: record for record in table.records} if table else {}
+    for shard, key in enumerate(plan.keys):
+        row = published.get(shard)
+        plan.rows[shard] = row if row is not None and key and row.key == key else None
+    if len(published) == len(plan.keys) and None not in plan.rows:
+        plan.published = manifest
+        return
+    if len(published) > len(plan.keys):
+        raise UserError(
+            f"{workdir} has {len(published)} shards of {plan.stage.output}/, but its settings ask for {len(plan.keys)}"
+        )
+    records = records_of(workdir, plan.stage)
+    names = set(records.names())
+    places = [Place(records, shard, key) for shard, key in enumerate(plan.keys) if key and plan.rows[shard] is None]
+    found = at_once(Place.find, [place for place in places if place.name in names])
+    for record, _ in found:
+        if record is not None:
+            plan.rows[record.shard] = record
+    made = [row for row in plan.rows if row is not None]
+    continued = any(row.shard not in published or published[row.shard].key != row.key for row in made)
+    if continued and len(made) < len(plan.keys):
+        plan.why = f"{len(made)} of {len(plan.keys)} shards are finished; continuing"
+    elif manifest is not None and plan.keys[0]:
+        plan.why = difference(manifest, plan, root)
+
+
+def _table(workdir: Storage, manifest: Manifest | None) -> FileTable | None:
+    """The list of files of a published dataset; None, with a warning, if it is damaged: records have the same rows."""
+    if manifest is None:
+        return None
+    try:
+        return DatasetReader(workdir, manifest).table_of_files
+    except UserError as error:
+        logger.warning("%s", error)
+        return None
+
+
+def _backward(plan: StagePlan, workdir: Storage, root: Root, needed: dict[str, set[int]]) -> None:
+    """Choose the shards to make, and add those of its inputs that they read to `needed`."""
+    stage = plan.stage
+    plan.make = {shard for shard, row in enumerate(plan.rows) if row is None}
+    # Later generations of a stage that reads sources are made from its earlier shards.
+    is_wanted = stage.output in FINAL or not stage.names_all_sources or bool(plan.make and not stage.inputs)
+    looked_at = set(range(len(plan.rows))) if is_wanted else needed.get(stage.output, set())
+    rows = [row for shard in sorted(looked_at) if (row := plan.rows[shard]) is not None]
+    # Rows of records that are not published are looked at too: their files may be gone with what made them.
+    if plan.published is None:
+        rows += [row for row in plan.rows if row is not None and row.shard not in looked_at]
+    kinds = {"data", "warc", "figures", "rejects"}
+    lost = lost_files(workdir, [file for row in rows for file in row.files if file.kind in kinds])
+    assets = _lost_assets(plan, workdir)
+    for row in rows:
+        if any(file.path in lost for file in row.files):
+            plan.gone.add(row.shard)
+    if plan.gone or assets:
+        problems = lost | assets
+        first = next(iter(sorted(problems.items())))
+        plan.why = f"{first[0]} {first[1]}" + (f", and {len(problems) - 1} more files" if len(problems) > 1 else "")
+        stage.check_gone(plan.options, workdir, sorted(plan.gone))
+    plan.make |= plan.gone
+    for generation in root.generations if stage.reads != "all" else ():
+        if not plan.make.isdisjoint(generation.range):
+            break
+        plan.settled += generation.shards
+    if assets:
+        plan.published = None
+    before = _published_rows(workdir, root, stage)
+    for shard in plan.make:
+        mine = before.get(shard)
+        if (
+            mine is not None
+            and stage.without_inputs(mine, plan.made_from[shard])
+            and not lost_files(workdir, mine.files)
+        ):
+            continue
+        for name in stage.inputs:  # optional ones are read if they are there
+            read = [shard] if stage.reads == "shard" else range(root.num_shards)
+            if stage.reads == "earlier":
+                read = range(root.generations[root.generation_of(shard)].range.stop)
+            needed.setdefault(name, set()).update(read)
+
+
+def _published_rows(workdir: Storage, root: Root, stage: Stage) -> dict[int, ShardRecord]:
+    table = _table(workdir, root.datasets.get(stage.output))
+    return {record.shard: record for record in table.records} if table else {}
+
+
+def _lost_assets(plan: StagePlan, workdir: Storage) -> dict[str, str]:
+    if plan.published is None:
+        return {}
+    return lost_files(workdir, DatasetReader(workdir, plan.published).table_of_files.assets)
+
+
+def difference(manifest: Manifest, plan: StagePlan, root: Root) -> str:
+    """Why an output is not what the plan makes: the first difference."""
+    stage = plan.stage
+    if manifest.stage_version != stage.version:
+        return f"the stage's code is of version {stage.version}, was {manifest.stage_version}"
+    now = stage.shaping(plan.options)
+    for name in {**now, **manifest.options}:
+        if manifest.options.get(name) != now.get(name):
+            return f"{name} is {now.get(name)!r}, was {manifest.options.get(name)!r}"
+    if manifest.num_shards != len(plan.keys):
+        return f"{len(plan.keys) - manifest.num_shards} shards were added"
+    sources = [*stage.outside(plan.options), *sources_of(stage, root)]
+    names = sorted({str(s.get("name") or s.get("kind")) for s in sources if s not in manifest.sources})
+    if names:
+        return f"{', '.join(names[:3])} {'has' if len(names) == 1 else 'have'} changed"
+    changed = sum(row is None for row in plan.rows)
+    return f"what {changed} of {len(plan.keys)} shards are made from has changed"
+
+
+def sources_of(stage: Stage, root: Root) -> list[dict[str, Any]]:
+    """The sources of a stage without inputs, without what shapes no bytes."""
+    return [source for each in root.generations for source in shaping_sources(each)] if not stage.inputs else []
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """A plan as every process that works on it reads it: `ledger/STAGE/work/WORK/plan-DIGEST.json`, named by its
+    content. The fields are those of `StageRun`."""
+
+    inputs: dict[str, Manifest]
+    root: Root
+    keys: list[str]
+    made_from: list[str]
+    make: list[int]
+    gone: list[int]
+    settled: int
+    before: Manifest | None
+    started: float
+    properties: dict[str, Any]
+    assets: list[ShardFile]
+
+
+def plan_stage(
+    stage: Stage, options: Any, runtime: Runtime, later: Sequence[tuple[Stage, Any]] = ()
+) -> Manifest | StageRun:
+    """The manifest if the output is finished, otherwise the stage ready to work.
+
+    `later` are the stages after it, whose shards may need files that are gone. Raises UserError for errors that the
+    user can fix.
+    """
+    runtime.check_versions()
+    workdir = runtime.workdir
+    root, _ = read_root(workdir)
+    plan = look([(stage, options), *later], workdir, root)[0]
+    if plan.finished and plan.published is not None:
+        return plan.published
+    if plan.why:
+        logger.info("%s: %s; %d of %d shards run", stage.name, plan.why, len(plan.make), len(plan.keys))
+    inputs = {name: root.datasets[name] for name in (*stage.inputs, *stage.optional_inputs) if name in root.datasets}
+    readers = {name: DatasetReader(workdir, manifest) for name, manifest in inputs.items()}
+    about = msgspec.structs.replace(root, datasets={})
+    work = _name_of_work(plan)
+    run = StageRun(
+        stage, options, runtime, readers, about, plan.keys, plan.made_from, frozenset(plan.make),
+        frozenset(plan.gone), plan.settled, root.datasets.get(stage.output), "", work_of(workdir, stage) / work,
+        started=time.time(),
+    )  # fmt: skip
+    workdir.remove_dead_spools()
+    logger.debug("%s: %s", stage.name, options)
+    stage.prepare(run)
+    prepared = Prepared(
+        inputs,
+        about,
+        list(run.keys),
+        list(run.made_from),
+        sorted(plan.make),
+        sorted(plan.gone),
+        plan.settled,
+        run.before,
+        run.started,
+        run.properties,
+        run.assets,
+    )  # type: ignore[arg-type]
+    content = msgspec.json.encode(prepared)
+    digest = hashlib.sha256(content).hexdigest()[:8]
+    run.work.write(f"plan-{digest}.json", content)
+    return dataclasses.replace(run, name=f"{work}/{digest}")
+
+
+def _name_of_work(plan: StagePlan) -> str:
+    """Intermediate steps are shared by all attempts at the shards of the generations that are not published yet. Which
+    of these shards are finished does not count, so an interrupted stage finds its steps again."""
+    return _digest([plan.keys, plan.settled])[:16]
+
+
+_opened: tuple[Any, StageRun] | None = None  # the run this process works on: opened once, not once per part
+
+
+def open_run(stage: Stage, options: Any, runtime: Runtime, name: str) -> StageRun:
+    """The stage at work, in a process that makes its parts or publishes it; `name` is `StageRun.name`.
+
+    Raises FileNotFoundError if the plan was swept away.
+    """
+    global _opened
+    key = (stage.name, options, runtime.workdir.uri, runtime.workers, runtime.run, name)
+    found = _opened  # another thread may replace it
+    if found is None or found[0] != key:
+        found = _opened = (key, _open_run(stage, options, runtime, name))
+    return found[1]
+
+
+def _open_run(stage: Stage, options: Any, runtime: Runtime, name: str) -> StageRun:
+    keep_pandas_out()
+    runtime.check_versions()
+    folder, _, digest = name.partition("/")
+    work = work_of(runtime.workdir, stage) / folder
+    found = msgspec.json.decode(work.read(f"plan-{digest}.json"), type=Prepared)
+    readers = {dataset: DatasetReader(runtime.workdir, manifest) for dataset, manifest in found.inputs.items()}
+    return StageRun(
+        stage, options, runtime, readers, found.root, found.keys, found.made_from, frozenset(found.make),
+        frozenset(found.gone), found.settled, found.before,
+        name, work, found.properties, found.assets, found.started,
+    )  # fmt: skip
+
+
+def is_published(run: StageRun) -> bool:
+    """Whether the output is published with the keys of this plan, so that an attempt at it is late."""
+    root, _ = read_root(run.workdir)
+    manifest = root.datasets.get(run.stage.output)
+    if manifest is None or manifest.stage != run.stage.name:
+        return False
+    table = DatasetReader(run.workdir, manifest).table_of_files
+    return [record.key for record in table.records] == list(run.keys)

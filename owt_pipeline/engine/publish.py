@@ -1,0 +1,157 @@
+"""Publishing a stage's output once its shards are made, and the run's log."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import socket
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from owt_pipeline.engine.plan import is_published, open_run, sources_of
+from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, StageRun
+from owt_pipeline.errors import LedgerError, UserError
+from owt_pipeline.ledger.commit import lost_files, publish
+from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.ledger.root import LostRun, read_root
+from owt_pipeline.storage.folder import Storage, at_once
+from schemas.manifest import Counts, Manifest, ShardRecord
+
+RUN_LOG = "run-log.jsonl"
+"""What ran when and for how long: the one file of a run that differs from run to run."""
+
+
+def publish_plan(
+    stage: Stage, options: Any, runtime: Runtime, plan: str, version: str | None
+) -> tuple[Manifest, str | None]:
+    """`publish_stage` of the stage at work in `plan`; a late attempt, whose plan was swept away, finds the manifest."""
+    try:
+        run = open_run(stage, options, runtime, plan)
+    except FileNotFoundError:
+        root, current = read_root(runtime.workdir)
+        if root.run != runtime.run:
+            raise LostRun(runtime.workdir) from None
+        if stage.output not in root.datasets:
+            raise
+        return root.datasets[stage.output], current
+    return publish_stage(run, version)
+
+
+def publish_stage(run: StageRun, version: str | None) -> tuple[Manifest, str | None]:
+    """Publish the output of a stage all of whose shards are made; returns its manifest, and the version of the root.
+
+    `version` is that of the root that this run wrote last. If this run has published the output before, returns that.
+    Raises LostRun if another run has published, LedgerError if a record is missing or the sums are wrong, UserError if
+    a file of a record has disappeared since it was written.
+    """
+    root, current = read_root(run.workdir)
+    if root.run == run.runtime.run and current != version and is_published(run):
+        return root.datasets[run.stage.output], current
+    records = _records(run)
+    made = [file for shard in sorted(run.make) for file in records[shard].files]
+    if lost := lost_files(run.workdir, made):
+        name, problem = next(iter(lost.items()))
+        raise UserError(f"{run.workdir.path(name)} {problem}, since the stage wrote it: run the same command again")
+    run = dataclasses.replace(
+        run, properties=dict(run.properties), assets=list(run.assets), stats=dict(run.stats), counts=None, contents={}
+    )
+    run.stage.finish(run, records)
+    stats = dict(run.stats)
+    for record in records:
+        for name, count in record.stats.items():
+            stats[name] = stats.get(name, 0) + count
+    counts = run.counts or sum((record.counts for record in records), Counts())
+    if not counts.balanced:
+        raise LedgerError(f"{run.stage.name}: the ledger does not balance: {counts}")
+    manifest, written = publish(
+        run.workdir,
+        records,
+        run.assets,
+        run.contents,
+        run=run.runtime.run,
+        version=version,
+        dataset=run.stage.output,
+        stage=run.stage.name,
+        stage_version=run.stage.version,
+        num_shards=run.num_shards,
+        counts=counts,
+        options=run.stage.shaping(run.options),
+        inputs={name: reader.table_of_files.digest_of(run.stage.kinds) for name, reader in run.inputs.items()},
+        sources=[*run.stage.outside(run.options), *sources_of(run.stage, run.root)],
+        stats=dict(sorted(stats.items())),
+        properties=run.properties,
+    )
+    where = run.runtime.place or {"host": socket.gethostname(), "workers": run.runtime.workers}
+    taken = time.time() - run.started
+    append_to_log(run.workdir, log_entry(manifest, run.started, taken, **where, shards_written=len(run.make)))
+    return manifest, written
+
+
+def _records(run: StageRun) -> list[ShardRecord]:
+    """The record of each shard: the published one, or that of its key; the same bytes as before if it was gone."""
+    before: dict[int, ShardRecord] = {}
+    if run.before is not None:
+        table = DatasetReader(run.workdir, run.before).table_of_files
+        before = {record.shard: record for record in table.records if record.key == run.keys[record.shard]}
+
+    def find(shard: int) -> ShardRecord:
+        was = before.get(shard)
+        if was is not None and shard not in run.make:
+            return was
+        place = run.place(SHARDS, shard)
+        record, _ = place.find()
+        if record is None:
+            raise LedgerError(f"{run.stage.name}: {place.records.path(place.name)} was not written")
+        if was is not None and run.stage.repeats(run.options):
+            _check_same(run, was, record)
+        return record
+
+    return at_once(find, range(run.num_shards))
+
+
+def _check_same(run: StageRun, was: ShardRecord, now: ShardRecord) -> None:
+    """Raise UserError if a shard that was gone has other bytes than before: its datasets were made from those."""
+    if {file.path: file.sha256 for file in was.files} != {file.path: file.sha256 for file in now.files}:
+        raise UserError(
+            f"shard {was.shard} of {run.stage.output}/ was gone, and has other bytes now that it was made again. Made "
+            f"with {_named(was.versions)}; now {_named(now.versions)}: use those versions, or delete "
+            f"{run.workdir.path(f'ledger/{run.stage.name}/records')} to make the dataset, and those after it, anew"
+        )
+
+
+def _named(versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def log_entry(manifest: Manifest, started: float, seconds: float, **where: Any) -> dict[str, Any]:
+    """The entry of the run's log for a published stage; `where` is `host` and either `workers` or `machines`."""
+    return {
+        "stage": manifest.stage,
+        "digest": manifest.digest,
+        "started": round(started, 3),
+        "seconds": round(seconds, 3),
+        **where,
+        "shards": manifest.num_shards,
+        "entered": manifest.counts.entered,
+        "left": manifest.counts.left,
+        "bytes": manifest.total_bytes,
+    }
+
+
+def append_to_log(workdir: Storage, entry: Mapping[str, Any]) -> None:
+    """Add a line to the run's log."""
+    line = f"{json.dumps(entry)}\n".encode()
+    workdir.change(RUN_LOG, lambda log: None if log and line in log else (log or b"") + line)
+
+
+def read_log(workdir: Storage) -> list[dict[str, Any]]:
+    """The entries of a run's log, without lines that cannot be read."""
+    found = workdir.read_version(RUN_LOG)
+    entries = []
+    for line in found[0].decode(errors="replace").split("\n") if found else ():
+        try:
+            entries.append(json.loads(line))
+        except ValueError:
+            continue  # a line that a crash cut off
+    return entries

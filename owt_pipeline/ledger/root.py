@@ -1,0 +1,80 @@
+"""The root manifest of a run: which datasets are finished, and what happened to the run. Replaced by compare-and-swap.
+
+A run's processes pass the version of the root that they wrote last from step to step, so that of two runs in one folder
+only one can publish: the other finds a version that is not its own, and stops (`LostRun`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from owt_pipeline.errors import NotFound, UserError
+from owt_pipeline.storage.folder import Storage
+from schemas import DATASETS
+from schemas.manifest import ROOT, Manifest, ManifestError, Root
+
+
+class LostRun(UserError):
+    """Another run has published in the same folder."""
+
+    def __init__(self, workdir: Storage):
+        super().__init__(f"another run has published in {workdir}; this one stops")
+
+
+def read_root(workdir: Storage) -> tuple[Root, str | None]:
+    """The root manifest and its version; an empty one, and None, if there is none. Raises UserError for a damaged
+    one."""
+    found = workdir.read_version(ROOT)
+    if found is None:
+        return Root(), None
+    try:
+        return Root.from_json(found[0], workdir.path(ROOT)), found[1]
+    except ManifestError as error:
+        raise UserError(f"{error}; restore it from a backup, or `owt verify --repair` makes it again") from error
+
+
+def swap_root(workdir: Storage, root: Root, version: str | None, run: str) -> tuple[Root, str]:
+    """Replace the root manifest of this version by `root`, written by `run`; returns it as written, and its version.
+
+    Raises LostRun if another process has replaced it.
+    """
+    root = msgspec.structs.replace(root, sequence=root.sequence + 1, run=run)
+    content = root.to_json()
+    swapped = workdir.swap(ROOT, content, version)
+    if swapped is None:
+        found = workdir.read_version(ROOT)
+        if found is None or found[0] != content:  # otherwise it was written, and the answer was lost
+            raise LostRun(workdir)
+        swapped = found[1]
+    return root, swapped
+
+
+def change_root(workdir: Storage, change: Callable[[Root], Root], run: str) -> tuple[Root, str | None]:
+    """Replace the root by `change(root)`, unless that is equal; for a process that holds the run's lock."""
+    root, version = read_root(workdir)
+    changed = change(root)
+    return (root, version) if changed == root else swap_root(workdir, changed, version, run)
+
+
+def read_manifest(workdir: Storage, dataset: str) -> Manifest | None:
+    """The manifest of a finished dataset, or None; raises UserError if the root is damaged."""
+    return read_root(workdir)[0].datasets.get(dataset)
+
+
+def require_run(workdir: Storage, advice: str = "check the path") -> Root:
+    """The root manifest; raises NotFound if the folder is not a run. Commands that read call this first."""
+    root, version = read_root(workdir)
+    if version is None:
+        raise NotFound(f"{workdir} is not a run: no stage has written anything there; {advice}")
+    return root
+
+
+def require_manifest(workdir: Storage, dataset: str) -> Manifest:
+    """The manifest of `dataset`; if it is not finished, raises NotFound, which names the stage to run."""
+    manifest = require_run(workdir).datasets.get(dataset)
+    if manifest is None:
+        stage = DATASETS[dataset].stage if dataset in DATASETS else dataset
+        raise NotFound(f"{workdir}/{dataset} is missing or not finished: run `owt run {workdir} --until {stage}` first")
+    return manifest

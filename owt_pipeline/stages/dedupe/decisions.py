@@ -1,0 +1,445 @@
+"""Near-duplicates, from texts to decisions: the stage's steps, in the order in which the data meets them.
+
+    sketch      a part's texts       -> hashes of the texts and of their bands, by range of hashes
+    buckets     a range of hashes    -> edges from each bucket's lowest-numbered document to the others in it
+    components  all edges            -> each part's documents that have candidates, with the group that verifies them
+    candidates  these documents      -> their bands and shingle sets, by group
+    verify      a group              -> decisions, by the shard of the removed document
+    write       a shard's decisions  -> duplicates/
+
+A document is identified by its number, which counts the rows of all shards in order, then the texts of the files of
+`against`: these stay whatever repeats them. A part is a shard or one of these files. Only `sketch` and `candidates`
+read texts. Memory is bounded by a part's hashes, a range, a group, and in `components` nine bytes a document.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from owt_pipeline import progress
+from owt_pipeline.errors import UserError
+from owt_pipeline.formats.records import format_of, read_records
+from owt_pipeline.ledger.exchange import Slice, gather, partition_of, read_slices
+from owt_pipeline.stages.dedupe.components import Forest, star_edges
+from owt_pipeline.stages.dedupe.minhash import BANDS, band_hashes, keep_freed_memory, signatures
+from owt_pipeline.stages.dedupe.shingles import Shingles, chunked, fold, hash_texts, shingle, sorted_set
+from owt_pipeline.storage.folder import Storage, expand_globs
+from schemas import DATASETS
+
+if TYPE_CHECKING:
+    from owt_pipeline.engine.stage import StageRun
+    from owt_pipeline.ledger.commit import ShardWriter
+    from owt_pipeline.stages.dedupe.options import Options
+
+_MOST_DOCUMENTS = 1 << 32
+_BATCH_ROWS = 1024
+
+_TEXTS = pa.schema([("hash", pa.uint64()), ("low", pa.uint64()), ("document", pa.uint32())])
+_BANDS = pa.schema([("hash", pa.uint64()), ("document", pa.uint32())])
+_COPIES = pa.schema([("copy", pa.uint32()), ("text", pa.uint32())])
+_EDGES = pa.schema([("document", pa.uint32()), ("root", pa.uint32())])
+_PLANNED = pa.schema(
+    [*((name, pa.uint32()) for name in ("document", "text", "component", "group")), ("compared", pa.bool_())]
+)
+CANDIDATES = pa.schema(
+    [
+        *((name, pa.uint32()) for name in ("document", "text", "component")),
+        ("url_id", pa.uint64()),
+        ("precedence", pa.int64()),
+        ("bands", pa.list_(pa.uint64())),
+        ("shingles", pa.list_(pa.uint64())),
+    ]
+)
+"""A document of a component. `text` is the lowest-numbered document with the same text, which alone has band hashes
+and a sorted shingle set, and only if the component has several texts."""
+_DECISIONS = DATASETS["duplicates"].schema
+
+
+def first_of_parts(run: StageRun) -> np.ndarray:
+    """The number of the first document of each part, then the number of documents, int64."""
+    rows = [*run.inputs["clean"].rows_of_shards(), *_rows_of_files(run.work, run.started, run.options.against)]
+    first = np.concatenate([[0], np.cumsum(rows, dtype=np.int64)])
+    if first[-1] >= _MOST_DOCUMENTS:
+        raise UserError(f"dedupe: {first[-1]:,} documents, more than {_MOST_DOCUMENTS:,}: split the run by year")
+    return first
+
+
+def count_files(run: StageRun) -> None:
+    """Count the texts of each file of `against` for all processes of the stage."""
+    counts = [sum(map(len, _texts_of(uri))) for uri in files_of(run.options)]
+    run.work.write(_COUNTS, msgspec.json.encode(counts))
+
+
+_COUNTS = "against.json"
+
+
+@functools.lru_cache(maxsize=1)  # every part of a process asks
+def _rows_of_files(work: Storage, started: float, against: tuple[str, ...]) -> list[int]:
+    return msgspec.json.decode(work.read(_COUNTS), type=list[int]) if against else []
+
+
+def files_of(options: Options) -> list[str]:
+    """The files of `against`; raises UserError if one is not there."""
+    return list(expand_globs(options.against, "against")) if options.against else []
+
+
+def _documents(run: StageRun, part: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """The documents of a part; those of a file have the hash of their text as url_id."""
+    if part < run.num_shards:
+        yield from run.inputs["clean"].batches(part, columns=columns, rows=_BATCH_ROWS)
+        return
+    for texts in _texts_of(files_of(run.options)[part - run.num_shards]):
+        ids = [xxhash.xxh3_64_intdigest(text.encode()) for text in texts.to_pylist()]
+        known = {"text": texts, "url_id": pa.array(ids, pa.uint64())}
+        yield pa.record_batch({name: known.get(name, pa.nulls(len(texts), pa.int64())) for name in columns})
+
+
+def _texts_of(uri: str) -> Iterator[pa.Array]:
+    """The texts of a file in batches; raises UserError for a record without one."""
+    texts: list[str] = []
+    for record in read_records(uri, uri, format_of(uri), columns=["text"]):
+        text = (record.fields or {}).get("text")
+        if not isinstance(text, str):
+            raise UserError(f"--against {record.where}: {record.problem or 'no field `text` with a text'}")
+        texts.append(text)
+        if len(texts) == _BATCH_ROWS:
+            yield pa.array(texts, pa.string())
+            texts = []
+    yield pa.array(texts, pa.string())
+
+
+def first_of_generations(run: StageRun) -> np.ndarray:
+    """The number of each generation's first document, int64."""
+    return first_of_parts(run)[[generation.first for generation in run.root.generations]]
+
+
+def sketch(run: StageRun, part: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+    """Send the hash of each of a part's texts, and of the bands of each distinct one, to the part of its range.
+
+    Exact copies have the same words in the same order, and so the same 128-bit hash.
+    """
+    keep_freed_memory()
+    options: Options = run.options
+    ranges, seen, number = Ranges.of(run), set[bytes](), int(first_of_parts(run)[part])
+    for batch in _documents(run, part, ["text"]):
+        digests: list[bytes] = []
+        signed: list[np.ndarray] = []
+        new: list[int] = []  # rows whose text is new and has words
+        for chunk in chunked(batch["text"]):
+            folded = fold(chunk)
+            found = hash_texts(chunk, folded)
+            rows = []
+            for i, digest in enumerate(found):
+                if digest not in seen:
+                    seen.add(digest)
+                    rows.append(i)
+            if len(rows) < len(chunk):
+                folded = fold(chunk.take(pa.array(rows, pa.int64())))
+            shingles = shingle(folded, options.ngram)
+            filled = np.flatnonzero(np.diff(shingles.offsets))
+            signed.append(_signed(shingles)[:, filled])
+            new += [len(digests) + rows[i] for i in filled.tolist()]
+            digests += found
+        documents = np.arange(number, number + len(digests), dtype=np.uint32)
+        high, low = np.frombuffer(b"".join(digests), ">u8").astype(np.uint64).reshape(-1, 2).T
+        writer.send(partition_of(high, ranges.of_texts), _batch([high, low, documents], _TEXTS))
+        bands = band_hashes(np.concatenate(signed, axis=1)).ravel()
+        keys = partition_of(bands, ranges.of_bands) + np.uint64(ranges.of_texts)
+        writer.send(keys, _batch([bands, np.tile(documents[new], BANDS)], _BANDS))
+        number += len(digests)
+        progress.advance(len(digests))
+
+
+MOST_OF_RANGE = 1 << 21  # hashes: 60 MB while they are sorted
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """How many ranges the hashes of texts and of bands are cut into: the keys of `buckets`, texts first."""
+
+    of_texts: int
+    of_bands: int
+
+    @classmethod
+    def of(cls, run: StageRun) -> Ranges:
+        documents = int(first_of_parts(run)[-1])
+        return cls(1 + documents // MOST_OF_RANGE, 1 + BANDS * documents // MOST_OF_RANGE)
+
+
+def _signed(shingles: Shingles) -> np.ndarray:
+    """MinHash signatures of the upper halves of the shingles' hashes."""
+    return signatures((shingles.hashes >> np.uint64(32)).astype(np.uint32), shingles.offsets)
+
+
+def buckets(run: StageRun, key: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
+    """Send the edges within the buckets of a range: documents with the same text, or that share a band."""
+    of_texts = key < Ranges.of(run).of_texts
+    rows = gather(run.work, slices, _TEXTS if of_texts else _BANDS)
+    hashes, documents = rows["hash"].to_numpy(), rows["document"].to_numpy()
+    if of_texts:
+        others, least = star_edges(hashes, documents, rows["low"].to_numpy())
+        writer.send(0, _batch([others, least], _COPIES))
+    else:
+        others, least = star_edges(hashes, documents)
+        edges = sorted_set(others.astype(np.uint64) << np.uint64(32) | least)  # similar documents share several bands
+        writer.send(0, _batch([edges >> np.uint64(32), edges & np.uint64(0xFFFFFFFF)], _EDGES))
+        writer.count({"edges": len(edges)})
+    progress.advance(len(rows))
+
+
+# A group's shingle sets are in memory together. It has at most the first number of shingles (64 MB), unless a single
+# component is larger, and at least the second, which is worth a file; otherwise there are about 16 groups.
+_MOST_SHINGLES, _LEAST_SHINGLES, _GROUPS = 1 << 23, 1 << 20, 16
+_SHINGLE_BYTES = 2.5  # approximate bytes of a compressed file per shingle
+_ROW = 8  # memory of a candidate's other columns, in shingles
+
+
+def components(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
+    """Send each part its documents that have candidates, each with its component and the group that verifies it."""
+    first = first_of_parts(run)
+    forest, text, concerned = Forest(first[-1]), np.arange(first[-1], dtype=np.uint32), np.zeros(first[-1], bool)
+    for table in read_slices(run.work, slices):
+        left, right = table.column(0).to_numpy(), table.column(1).to_numpy()
+        forest.join(left, right)
+        concerned[left] = concerned[right] = True
+        if table.schema.names == _COPIES.names:
+            text[left] = right
+    document = np.flatnonzero(concerned).astype(np.uint32)
+    root, text = forest.roots(document), text[document]
+    component = np.searchsorted(document[root == document], root)
+    compared = np.zeros(int(component.max(initial=-1)) + 1, bool)
+    compared[component[text != root]] = True  # it has several texts
+    clean = run.inputs["clean"].manifest.total("data")
+    shingles = clean.bytes / _SHINGLE_BYTES / max(clean.rows, 1)
+    sizes = np.cumsum(np.bincount(component, minlength=len(compared)) * np.where(compared, shingles + _ROW, _ROW))
+    each = min(_MOST_SHINGLES, max(_LEAST_SHINGLES, (sizes[-1] if len(sizes) else 0) / _GROUPS))
+    group = (sizes // each).astype(np.int64)
+    rows = _batch([document, text, component, group[component], compared[component]], _PLANNED)
+    bounds = np.searchsorted(document, first)
+    for part, (start, end) in enumerate(pairwise(bounds.tolist())):
+        writer.send(part, rows.slice(start, end - start))
+    texts = np.bincount(component[text == document], minlength=len(compared))[compared]
+    counts = {"candidates": texts.sum(), "components": len(texts), "largest_component": texts.max(initial=0)}
+    writer.count({name: int(count) for name, count in counts.items()})
+    progress.advance(sum(slice.rows for slice in slices))
+
+
+def candidates(run: StageRun, part: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
+    """Send a part's documents that have candidates to their groups, with bands and shingles where texts are compared.
+
+    Of copies of one text, which have the same shingles, only the lowest-numbered is read.
+    """
+    options: Options = run.options
+    planned = gather(run.work, slices, _PLANNED)
+    document = planned["document"].to_numpy()
+    first, start = int(first_of_parts(run)[part]), 0
+    columns = ["url_id", "text", *PRECEDENCE[options.survivor]]
+    for batch in _documents(run, part, columns):
+        end = int(np.searchsorted(document, first + batch.num_rows))
+        if end > start:
+            rows = planned.slice(start, end - start)
+            found = batch.take(pa.array(document[start:end].astype(np.int64) - first))
+            _send_candidates(rows, found, options, writer)
+        first, start = first + batch.num_rows, end
+    progress.advance(len(planned))
+
+
+def _send_candidates(planned: pa.Table, documents: pa.RecordBatch, options: Options, writer: ShardWriter) -> None:
+    read = planned["compared"].to_numpy() & (planned["text"].to_numpy() == planned["document"].to_numpy())
+    bands, sets = [_NOTHING] * len(planned), [_NOTHING] * len(planned)
+    rows = np.flatnonzero(read)
+    for chunk in chunked(documents["text"].take(pa.array(rows))):
+        mine, rows = np.split(rows, [len(chunk)])
+        shingles = shingle(fold(chunk), options.ngram)
+        for row, of_text, distinct in zip(mine, band_hashes(_signed(shingles)).T, shingles.sets(), strict=True):
+            bands[row], sets[row] = of_text, distinct
+    columns = [planned[name].combine_chunks() for name in ("document", "text", "component")]
+    columns += [documents["url_id"], precedence(documents, options.survivor), _lists(bands), _lists(sets)]
+    writer.send(planned["group"].to_numpy(), pa.RecordBatch.from_arrays(columns, schema=CANDIDATES))
+
+
+_NOTHING = np.empty(0, np.uint64)
+
+PRECEDENCE = {"longest": ["n_chars"], "highest_score": ["score"], "earliest": ["created_utc"]}
+"""The column that `precedence` reads, by survivor."""
+
+
+def precedence(documents: pa.RecordBatch, survivor: str) -> pa.Array:
+    """int64 per document: among duplicates, the one with the lowest is kept; ties by url_id.
+
+    `longest`: most characters first; `highest_score`: highest Reddit score first, documents without one last;
+    `earliest`: earliest submission first, documents without one last.
+    """
+    values = pc.cast(documents[PRECEDENCE[survivor][0]], pa.int64())
+    return pc.fill_null(values if survivor == "earliest" else pc.negate(values), np.iinfo(np.int64).max)
+
+
+def verify(run: StageRun, group: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
+    """Decide on the components of a group; send each shard its decisions."""
+    first = first_of_parts(run)
+    rows = gather(run.work, slices, CANDIDATES)
+    found, counts = decide(rows, first_of_generations(run), run.options.threshold, int(first[run.num_shards]))
+    writer.count(counts)
+    document, url_id = rows["document"].to_numpy(), rows["url_id"].to_numpy()
+    order = np.argsort(document[found.gone])
+    gone, kept = found.gone[order], found.kept[order]
+    columns = [
+        *(url_id[gone], url_id[kept], np.searchsorted(first, document[kept], side="right") - 1),
+        *(np.where(found.near, "near", "exact")[order].tolist(), found.similarity[order]),
+        *(found.shared_bands[order], found.cluster_size[order]),
+    ]
+    writer.send(np.searchsorted(first, document[gone], side="right") - 1, _batch(columns, _DECISIONS))
+    progress.advance(len(rows))
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """Removed documents, by row of the candidates.
+
+    Attributes:
+      gone: int64, the removed document.
+      kept: int64, the document kept in its place.
+      near: bool, true for a near-duplicate, false for an exact copy.
+      similarity: float32, similarity of the two shingle sets.
+      shared_bands: uint16, number of bands in which the two agree; 0 for exact copies.
+      cluster_size: uint32, documents in its cluster, with the kept one, without those of later generations.
+    """
+
+    gone: np.ndarray
+    kept: np.ndarray
+    near: np.ndarray
+    similarity: np.ndarray
+    shared_bands: np.ndarray
+    cluster_size: np.ndarray
+
+
+# A document is compared with at most this many kept ones: those first that share most bands with it, each divided by
+# the number of kept documents that have it, of which the first 256 count. Pages of one template share bands with all
+# others of it; a page and its copy also share bands that no other has.
+MOST_COMPARISONS, MOST_OF_BAND = 32, 256
+
+
+def decide(
+    rows: pa.Table, generations: np.ndarray, threshold: float, own: int = _MOST_DOCUMENTS
+) -> tuple[Decisions, Mapping[str, int]]:
+    """Decide on complete components.
+
+    Documents are taken in the order of generation, precedence, url_id. A copy of the text of an earlier one goes in its
+    favour. Every other document is compared with the kept documents before it that share a band with it. It goes in
+    favour of the most similar one, if that similarity reaches the threshold, or else is kept. What was kept is never
+    removed, whatever comes later: so no kept document is itself removed, and a later generation changes no decision.
+
+    Args:
+      rows: rows of CANDIDATES, in any order.
+      generations: int64, the number of each generation's first document.
+      threshold: least similarity of a near-duplicate.
+      own: documents with this number or a higher one come first, and stay.
+    """
+    columns = ("document", "text", "component", "url_id", "precedence")
+    document, text, component, url_id, before = (rows[name].to_numpy() for name in columns)
+    generation = np.searchsorted(generations, document, side="right")
+    generation[document >= own] = 0
+    order = np.lexsort([document, url_id, before, generation, component])
+    bands, sets = _Lists(rows["bands"]), _Lists(rows["shingles"])
+    row_of_text = {int(document[row]): row for row in np.flatnonzero(document == text).tolist()}
+    kept, similarity = np.arange(len(order)), np.ones(len(order), np.float32)
+    near, shared = np.zeros(len(order), bool), np.zeros(len(order), np.uint16)
+    first_of_text: dict[int, int] = {}
+    index: defaultdict[int, list[int]] = defaultdict(list)  # band -> kept documents that have it
+    counts: Counter[str] = Counter()
+    for row in order.tolist():
+        same = first_of_text.setdefault(int(text[row]), row)
+        if same != row and generation[row] == 0:
+            continue
+        if same != row:  # what was decided of the first holds for its copies
+            kept[row], near[row], similarity[row], shared[row] = kept[same], near[same], similarity[same], shared[same]
+            continue
+        source = row_of_text[int(text[row])]
+        mine = bands[source].tolist()
+        votes: defaultdict[int, float] = defaultdict(float)
+        for band in mine if generation[row] else ():
+            have = index.get(band, ())
+            for other in have:
+                votes[other] += 1 / len(have)
+        best, rival = 0.0, -1
+        for other in sorted(votes, key=lambda other: (-votes[other], other))[:MOST_COMPARISONS]:
+            counts["comparisons"] += 1
+            found = jaccard(sets[source], sets[row_of_text[int(text[other])]], threshold)
+            if found >= threshold and found > best:
+                best, rival = found, other
+        counts["capped"] += len(votes) > MOST_COMPARISONS
+        if rival >= 0:
+            kept[row], near[row], similarity[row] = rival, True, best
+            shared[row] = np.count_nonzero(bands[source] == bands[row_of_text[int(text[rival])]])
+            continue
+        for band in mine:
+            if len(index[band]) < MOST_OF_BAND:
+                index[band].append(row)
+    gone = np.flatnonzero(kept != np.arange(len(order)))
+    size = _cluster_sizes(kept[gone], generation[gone])
+    return Decisions(gone, kept[gone], near[gone], similarity[gone], shared[gone], size), counts
+
+
+def jaccard(one: np.ndarray, other: np.ndarray, threshold: float = 0.0) -> float:
+    """The Jaccard similarity of two sorted shingle sets; 0 if either is empty or their sizes rule out the threshold."""
+    if not len(one) or min(len(one), len(other)) < threshold * max(len(one), len(other)):
+        return 0.0
+    both = np.sort(np.concatenate([one, other]), kind="stable")
+    common = int((both[1:] == both[:-1]).sum())
+    return common / (len(both) - common)
+
+
+def _cluster_sizes(kept: np.ndarray, generation: np.ndarray) -> np.ndarray:
+    """For each removed document: 1 + those that were removed in favour of the same one by the end of its generation."""
+    key = kept.astype(np.int64) << 32 | generation
+    ordered = np.sort(key)
+    ends, starts = np.searchsorted(ordered, key, side="right"), np.searchsorted(ordered, kept.astype(np.int64) << 32)
+    return (1 + ends - starts).astype(np.uint32)
+
+
+def write(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
+    """Write a shard's decisions, sorted by url_id, and count the documents that stay."""
+    rows = gather(run.work, slices, _DECISIONS).sort_by("url_id").combine_chunks()
+    writer.enter(len(rows))
+    for batch in rows.to_batches():
+        writer.write(batch)
+    documents = int(np.diff(first_of_parts(run))[shard])
+    near = int(pc.sum(pc.equal(rows["rule"], "near")).as_py() or 0)
+    writer.count({"stay": documents - len(rows), "exact": len(rows) - near, "near": near})
+    progress.advance(documents)
+
+
+def _batch(columns: Sequence[object], schema: pa.Schema) -> pa.RecordBatch:
+    arrays = [
+        pa.array(column.astype(field.type.to_pandas_dtype(), copy=False) if isinstance(column, np.ndarray) else column)
+        for column, field in zip(columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _lists(items: Sequence[np.ndarray]) -> pa.ListArray:
+    """A column of lists of uint64."""
+    offsets = np.cumsum([0, *map(len, items)]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(np.concatenate([*items, _NOTHING])))
+
+
+class _Lists:
+    """Random access to a column of lists of uint64."""
+
+    def __init__(self, column: pa.ChunkedArray):
+        array = column.combine_chunks()
+        self._values, self._offsets = array.values.to_numpy(), array.offsets.to_numpy()
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        return self._values[self._offsets[row] : self._offsets[row + 1]]

@@ -1,0 +1,246 @@
+"""The lock of a run's folder: one run at a time. It saves double work; the ledger is right without it.
+
+On a disk it is `flock` on the file `.lock`, which the kernel frees with the process. In a bucket, or where a job on a
+cluster does the work, it is an object, `.job`: created only if absent, and renewed by whoever works (the process that
+waits for the job, and each worker before a part). An object that has not changed for ten minutes, by the clock of the
+process that watches it, can be taken over: clocks of two machines are never compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import msgspec
+
+from owt_pipeline.errors import UserError
+from owt_pipeline.storage.folder import Storage
+
+logger = logging.getLogger("owt")
+
+FILE, OBJECT = ".lock", ".job"
+TERM_SECONDS = 600.0
+"""An object that was not renewed for so long can be taken over."""
+RENEW_SECONDS = 60.0
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """Content of the lock: the run's id, its command, process and host; `renewals` makes each content unique."""
+
+    run: str
+    command: str
+    pid: int
+    host: str
+    renewals: int = 0
+
+    def __str__(self) -> str:
+        return f"`{self.command}` (process {self.pid} on {self.host})"
+
+
+class LockLost(UserError):
+    """Another run has taken the folder over."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """A lock that is held since this time, by the clock of the storage, in seconds since 1970."""
+
+    since: float
+
+
+@contextlib.contextmanager
+def hold(workdir: Storage, run: str, *, as_object: bool = False) -> Iterator[Held]:
+    """Hold the lock on a run's folder, which is created if missing, until the block ends.
+
+    Arguments and errors are those of `take`.
+    """
+    since = take(workdir, run, as_object=as_object)
+    with contextlib.ExitStack() as stack:
+        stack.callback(release, workdir, run)
+        if as_object or not workdir.is_local:
+            stack.enter_context(_renewing(workdir, run))
+        yield Held(since)
+
+
+def take(workdir: Storage, run: str, *, as_object: bool = False) -> float:
+    """Take the lock for a run; a repeated call has no effect. Returns since when it is held, by the clock of the
+    storage.
+
+    With `as_object`, and always in a bucket, it is the object, which workers elsewhere renew (`renew`). Raises
+    UserError, which names the holder, if another run is at work.
+    """
+    if workdir.is_local:
+        since = _flock(workdir, run)
+        if not as_object:
+            _wait_for_end(workdir)
+            return since
+    while not workdir.create(OBJECT, msgspec.json.encode(_me(run))):
+        holder, version = _read(workdir)
+        if holder is not None and holder.run == run:
+            break
+        if version is not None and _wait_for_end(workdir):
+            workdir.swap(OBJECT, msgspec.json.encode(_me(run)), version)
+            holder, _ = _read(workdir)
+            if holder is not None and holder.run == run:
+                break
+    return next((entry.modified for entry in workdir.walk(OBJECT) if entry.name == OBJECT), 0.0)
+
+
+def release(workdir: Storage, run: str) -> None:
+    """Release what this process holds, and delete the object unless another run has taken it over."""
+    if (file := _flocked.pop((workdir.uri, run), None)) is not None:
+        file.truncate(0)
+        file.close()
+    with contextlib.suppress(OSError, UserError):  # without a network, it ends by itself
+        holder, _ = _read(workdir)
+        if holder is not None and holder.run == run:
+            workdir.delete(OBJECT)
+
+
+_flocked: dict[tuple[str, str], BinaryIO] = {}  # the files that this process has locked, by folder and run
+
+
+def _flock(workdir: Storage, run: str) -> float:
+    if (known := _flocked.get((workdir.uri, run))) is None:
+        os.makedirs(workdir.uri, exist_ok=True)
+        file = open(workdir.path(FILE), "a+b")  # noqa: SIM115  # closed by `release`
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = _content(file)
+            file.close()
+            raise _in_use(workdir, holder) from None
+        file.truncate(0)
+        file.write(msgspec.json.encode(_me(run)))
+        file.flush()
+        known = _flocked[workdir.uri, run] = file
+    return os.fstat(known.fileno()).st_mtime
+
+
+def renew(workdir: Storage, run: str) -> None:
+    """Renew the object, at most once a minute per process; raises LockLost if another run has taken it over."""
+    now = time.monotonic()
+    if now < _renewed.get((workdir.uri, run), -RENEW_SECONDS) + RENEW_SECONDS:
+        return
+    _renewed[workdir.uri, run] = now
+    holder, version = _read(workdir)
+    if holder is not None and holder.run == run:  # tries once: of many processes, one renews it
+        workdir.swap(
+            OBJECT, msgspec.json.encode(msgspec.structs.replace(holder, renewals=holder.renewals + 1)), version
+        )
+    elif holder is not None:
+        raise LockLost(f"{workdir} was taken over by {holder}; this run stops")
+
+
+_renewed: dict[tuple[str, str], float] = {}  # when this process last renewed an object, by folder and run
+
+
+@contextlib.contextmanager
+def _renewing(workdir: Storage, run: str) -> Iterator[None]:
+    ended = threading.Event()
+
+    def keep() -> None:
+        while not ended.wait(RENEW_SECONDS / 4):
+            try:
+                renew(workdir, run)
+            except LockLost as error:  # the parts notice it themselves
+                logger.error("%s", error)
+                return
+            except (OSError, UserError) as error:
+                logger.warning("the lock on %s could not be renewed, trying again: %s", workdir, error)
+
+    threading.Thread(target=keep, name="lock", daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+def _wait_for_end(workdir: Storage) -> bool:
+    """Wait until the object was not renewed for TERM_SECONDS; False if it is gone. UserError if it is renewed."""
+    holder, version = _read(workdir)
+    if version is None:
+        return False
+    logger.warning(
+        "%s is in use by %s: waiting %.0f s for a sign of life; if that job has ended, delete %s",
+        workdir, holder, TERM_SECONDS, workdir.path(OBJECT),
+    )  # fmt: skip
+    end = time.monotonic() + TERM_SECONDS
+    while time.monotonic() < end:
+        time.sleep(min(5.0, TERM_SECONDS / 10))
+        seen, now = _read(workdir)
+        if now is None:
+            return False
+        if now != version:
+            raise _in_use(workdir, seen)
+    return True
+
+
+def running(workdir: Storage) -> Holder | None:
+    """Who works on the run, as far as one look can tell; None for nobody."""
+    if workdir.is_local and workdir.exists(FILE):
+        with open(workdir.path(FILE), "rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return _content(file) or Holder("", "another command", 0, "this machine")
+    return _read(workdir)[0]
+
+
+def mention_running(workdir: Storage) -> None:
+    """Log a warning if a run is at work, for commands that read its folder."""
+    if holder := running(workdir):
+        logger.warning("%s is in use by %s: what it has not finished is not there yet", workdir, holder)
+
+
+def is_in_sight(workdir: Storage) -> bool:
+    """Whether this process sees the object of its job; not if the path leads to another disk here."""
+    return workdir.exists(OBJECT)
+
+
+def out_of_sight(workdir: Storage) -> UserError:
+    """The error of a job whose workers see another folder."""
+    return UserError(
+        f"{workdir}: the workers do not see what is written there; give a bucket (gs://, s3://, az://), or a folder "
+        "with the same path on a disk that all machines share"
+    )
+
+
+def _in_use(workdir: Storage, holder: Holder | None) -> UserError:
+    return UserError(f"{workdir} is in use by {holder or 'another command'}: wait for it to end, or stop it")
+
+
+def _read(workdir: Storage) -> tuple[Holder | None, str | None]:
+    found = workdir.read_version(OBJECT)
+    return (_decoded(found[0]), found[1]) if found else (None, None)
+
+
+def _content(file: BinaryIO) -> Holder | None:
+    file.seek(0)
+    return _decoded(file.read())
+
+
+def _decoded(content: bytes) -> Holder | None:
+    with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+        return msgspec.json.decode(content, type=Holder)
+    return None
+
+
+def _me(run: str) -> Holder:
+    return Holder(run, _command(), os.getpid(), socket.gethostname().partition(".")[0])
+
+
+def _command() -> str:
+    """The command without its flags, which may contain secrets."""
+    program = os.path.basename(sys.argv[0])
+    words = ["owt" if program == "__main__.py" else program, *sys.argv[1:2]]
+    return " ".join(word for word in words if not word.startswith("-"))
