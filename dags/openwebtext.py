@@ -13,8 +13,8 @@ packages conflict. The Airflow variable `owt_python` names it (`airflow variable
 stopped. So trigger a failed run again with the same `workdir`; retries lose nothing. After a changed parameter, its
 stage and the later ones run again.
 
-**One run per working directory.** Runs with different directories run at the same time. The directory's lease refuses
-a second run of the same directory, and Airflow retries its task.
+**One run per working directory.** Runs with different directories run at the same time. A second run of the
+same directory is refused, and Airflow retries its task.
 
 **Assets.** `export`, `tokenize` and `report` update the assets `owt_corpus`, `owt_tokens` and `owt_report`, with the
 run's `workdir` as extra; schedule other DAGs on them.
@@ -43,7 +43,7 @@ from airflow.sdk import DAG, Asset, BaseOperator, Param, Variable, chain
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 STAGES = {
-    "collect": ("dumps", "url_lists", "num_shards"),
+    "collect": ("dumps", "url_lists", "num_shards", "add"),
     "fetch": ("pages_from",),
     "extract": (),
     "clean": ("min_tokens",),
@@ -57,7 +57,7 @@ STAGES = {
 ASSETS = {"export": Asset("owt_corpus"), "tokenize": Asset("owt_tokens"), "report": Asset("owt_report")}
 """The asset that a stage updates."""
 
-FLAGS_OF_ALL = ("workdir", "base", "workers", "config")
+FLAGS_OF_ALL = ("workdir", "workers", "config")
 
 RUNNING = 4
 """Exit code of a stage whose job on Dataflow is running."""
@@ -78,9 +78,9 @@ def params() -> dict[str, Param]:
         "workdir": Param(type="string", minLength=1, description="folder of the run: a local path, gs:// or s3://"),
         "dumps": files("Reddit submission dumps: .zst, .xz, .bz2, .gz or plain; globs are allowed"),
         "url_lists": files("plain lists of URLs, one per line"),
-        "base": files("folders of finished runs to build on; their documents are not fetched again"),
+        "add": Param(False, type="boolean", description="add the sources that the run does not have yet"),
         "pages_from": files("WARC files to take pages from, instead of the web"),
-        "num_shards": number(1, "shards of every dataset"),
+        "num_shards": number(1, "shards of what is added"),
         "min_tokens": number(0, "documents with fewer tokens are rejected"),
         "workers": number(1, "processes for CPU-bound work; empty: all cores"),
         "config": Param(None, type=["null", "string"], description="TOML file with a table for each stage"),

@@ -1,19 +1,20 @@
-"""Reddit month by month: each interval triggers `openwebtext` for its dump, built on the previous month.
+"""Reddit month by month: each interval triggers `openwebtext` to add its dump to one run, as another generation.
 
-This DAG exists if `openwebtext_monthly.json` is next to this file, with the parameters of `openwebtext`, in which
-`{month}` is replaced by the interval's month, and `first`, the first month:
+This DAG exists if `openwebtext_monthly.json` is next to this file, with the parameters of `openwebtext`, and `first`,
+the first month. An item of a list with `{month}` stands for one of each month from the first on; elsewhere, `{month}`
+is the interval's month:
 
-    {"first": "2024-01", "workdir": "gs://bucket/runs/{month}", "dumps": ["gs://bucket/dumps/RS_{month}.zst"]}
+    {"first": "2024-01", "workdir": "gs://bucket/run", "dumps": ["gs://bucket/dumps/RS_{month}.zst"]}
 
-The first month's run builds on nothing (or on the runs in `base`), every other one on the previous month's run. Months
-run one after the other, and a failed one blocks the next: clear its task to continue where it stopped. A month's run
-begins when the month ends, or `days_later` (at most 27) days after that, to wait for the dump.
+Months run one after the other, and a failed one blocks the next: clear its task to continue where it stopped. Once a
+later month was added, an earlier one cannot be run again by itself. A month is added when it ends, or `days_later` (at
+most 27) days after that, to wait for the dump.
 """
 
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -31,31 +32,35 @@ def read_settings(path: Path) -> dict[str, Any]:
     for name in ("first", "workdir", "dumps"):
         if not settings.get(name):
             raise ValueError(f"{path.name} lacks '{name}'")
-    if "{month}" not in settings["workdir"]:
-        raise ValueError(f"{path.name}: workdir {settings['workdir']!r} needs {{month}}, since each month is a run")
+    if "{month}" in settings["workdir"]:
+        raise ValueError(f"{path.name}: workdir {settings['workdir']!r} has {{month}}, but one run has all months")
+    if not any("{month}" in item for item in settings["dumps"]):
+        raise ValueError(f"{path.name}: dumps {settings['dumps']!r} need {{month}}, since each month has another one")
     if settings.get("days_later", 0) not in range(28):
         raise ValueError(f"{path.name}: days_later is {settings['days_later']!r}, not a whole number from 0 to 27")
     datetime.strptime(settings["first"], "%Y-%m")
     return settings
 
 
-def of_month(value: Any, month: str) -> Any:
-    """A setting with `{month}` replaced."""
+def months(first: str, last: str) -> list[str]:
+    """All months from the first to the last."""
+    begin, end = (int(month[:4]) * 12 + int(month[5:]) - 1 for month in (first, last))
+    return [f"{number // 12}-{number % 12 + 1:02}" for number in range(begin, end + 1)]
+
+
+def replaced(value: Any, until: list[str]) -> Any:
+    """A setting with `{month}` replaced: by the last month of `until`, in an item of a list by each."""
     if isinstance(value, str):
-        return value.replace("{month}", month)
+        return value.replace("{month}", until[-1])
     if isinstance(value, list):
-        return [of_month(item, month) for item in value]
-    return {name: of_month(item, month) for name, item in value.items()} if isinstance(value, dict) else value
+        return [text for item in value for text in dict.fromkeys(str(item).replace("{month}", m) for m in until)]
+    return {name: replaced(item, until) for name, item in value.items()} if isinstance(value, dict) else value
 
 
 def conf_of(settings: dict[str, Any], start: datetime) -> dict[str, Any]:
     """The parameters of `openwebtext` for the month that begins at `start`."""
-    month = f"{start:%Y-%m}"
-    conf = {name: of_month(value, month) for name, value in settings.items() if name not in OWN}
-    if month != settings["first"]:
-        before = f"{start.replace(day=1) - timedelta(days=1):%Y-%m}"
-        conf["base"] = [of_month(settings["workdir"], before)]
-    return conf
+    until = months(settings["first"], f"{start:%Y-%m}")
+    return {name: replaced(value, until) for name, value in settings.items() if name not in OWN} | {"add": True}
 
 
 @task
@@ -69,7 +74,7 @@ if SETTINGS.exists():
     day = 1 + given.get("days_later", 0)
     with DAG(
         dag_id="openwebtext_monthly",
-        description="Each month's dump, built on the previous month",
+        description="Each month's dump, added to one run",
         doc_md=__doc__,
         schedule=CronDataIntervalTimetable(f"0 0 {day} * *", timezone="UTC"),
         start_date=datetime.strptime(given["first"], "%Y-%m").replace(day=day, tzinfo=timezone.utc),

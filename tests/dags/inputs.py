@@ -54,7 +54,7 @@ def write_dump(dump: Path, urls: list[str]) -> None:
 
 
 def manifest(workdir: Path, dataset: str) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((workdir / "ledger" / dataset / "manifest.json").read_text())
+    content: dict[str, Any] = json.loads((workdir / "ledger" / "manifest.json").read_text())["datasets"][dataset]
     return content
 
 

@@ -93,5 +93,5 @@ def test_a_stage_is_deferred_until_its_launcher_ends_and_fails_with_it(
     assert [STATES[job["currentState"]] for job in service.jobs()] == ["DONE", "DONE"], (
         "the working directory alone knows"
     )
-    manifest = json.loads(bucket.blob("run/ledger/urls/manifest.json").download_as_bytes())
-    assert manifest["counts"]["left"] == PAGES
+    manifest = json.loads(bucket.blob("run/ledger/manifest.json").download_as_bytes())
+    assert manifest["datasets"]["urls"]["counts"]["left"] == PAGES

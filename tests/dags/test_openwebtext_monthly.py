@@ -1,4 +1,4 @@
-"""The DAG `openwebtext_monthly`: each interval's dump, built on the run of the month before."""
+"""The DAG `openwebtext_monthly`: each interval's dump, added to one run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import importlib.util
 import json
 import os
 import shutil
-import subprocess
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from tests.dags.inputs import manifest, pipeline_interpreter, write_dump, write_
 REPOSITORY = Path(__file__).resolve().parents[2]
 SETTINGS = {
     "first": "2023-12",
-    "workdir": "/data/runs/{month}",
+    "workdir": "/data/run",
     "dumps": ["/data/RS_{month}.zst"],
     "num_shards": 4,
     "beam_flags": {"job_name": "owt-{month}"},
@@ -49,15 +48,17 @@ def parameters_of(dag: Any, start: datetime) -> Any:
     return dag.get_task("parameters").python_callable(data_interval_start=start)
 
 
-def test_each_month_builds_on_the_one_before(monthly: Any) -> None:
+def test_each_month_is_added_to_those_before(monthly: Any) -> None:
     assert parameters_of(monthly, datetime(2023, 12, 1, tzinfo=timezone.utc)) == {
-        "workdir": "/data/runs/2023-12",
+        "workdir": "/data/run",
         "dumps": ["/data/RS_2023-12.zst"],
         "num_shards": 4,
         "beam_flags": {"job_name": "owt-2023-12"},
+        "add": True,
     }
-    second = parameters_of(monthly, datetime(2024, 1, 1, tzinfo=timezone.utc))
-    assert (second["workdir"], second["base"]) == ("/data/runs/2024-01", ["/data/runs/2023-12"])
+    third = parameters_of(monthly, datetime(2024, 2, 1, tzinfo=timezone.utc))
+    assert third["dumps"] == ["/data/RS_2023-12.zst", "/data/RS_2024-01.zst", "/data/RS_2024-02.zst"]
+    assert (third["workdir"], third["beam_flags"]) == ("/data/run", {"job_name": "owt-2024-02"})
     task = monthly.get_task("run_month").prepare_for_execution()
     task.conf = {}
     task.render_template_fields({"data_interval_start": datetime(2024, 1, 1, tzinfo=timezone.utc)})
@@ -65,7 +66,7 @@ def test_each_month_builds_on_the_one_before(monthly: Any) -> None:
 
 
 @pytest.mark.timeout(900)  # three runs, on a machine that may be busy
-def test_a_backfill_of_three_months_is_a_chain_of_runs(
+def test_a_backfill_of_three_months_is_one_run_of_three_generations(
     airflow_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each interval of a backfill, in order: what its task gives to `openwebtext`, and that DAG run with it."""
@@ -78,7 +79,7 @@ def test_a_backfill_of_three_months_is_a_chain_of_runs(
         write_dump(tmp_path / f"RS_{month}.zst", urls[4 * number : 4 * number + 5])  # each month one of the next, too
     settings = {
         "first": months[0],
-        "workdir": f"{tmp_path}/runs/{{month}}",
+        "workdir": f"{tmp_path}/run",
         "dumps": [f"{tmp_path}/RS_{{month}}.zst"],
         "pages_from": [str(tmp_path / "pages.warc.gz")],
         "num_shards": 2,
@@ -91,19 +92,17 @@ def test_a_backfill_of_three_months_is_a_chain_of_runs(
     found = scheduled.iter_dagrun_infos_between(scheduled.start_date, end)  # as `airflow backfill` has them
     intervals = [info.data_interval for info in found]
     assert [f"{interval.start:%Y-%m}" for interval in intervals] == months
+    counts = []
     for interval in intervals:
         given = parameters_of(dags["openwebtext_monthly"], interval.start)
         assert dags["openwebtext"].test(run_conf=given).state == "success"
-    counts = [manifest(tmp_path / "runs" / month, "urls")["counts"] for month in months]
-    assert [count["left"] for count in counts] == [5, 4, 3]
-    assert [count["rejected"].get("seen_before", 0) for count in counts] == [0, 1, 1]
-    listed = subprocess.run(
-        [pipeline_interpreter(), "-m", "owt_pipeline", "ls", tmp_path / "runs" / months[-1], "--chain", "--json"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert [month["state"] for month in json.loads(listed.stdout)] == ["finished"] * 3
+        counts.append(manifest(tmp_path / "run", "urls")["counts"])
+    assert [count["left"] for count in counts] == [5, 9, 12]
+    assert [count["rejected"].get("seen_before", 0) for count in counts] == [0, 1, 2]
+    root = json.loads((tmp_path / "run/ledger/manifest.json").read_text())
+    names = [[source["name"] for source in generation["sources"]] for generation in root["generations"]]
+    assert names == [[f"RS_{month}.zst"] for month in months]
+    assert manifest(tmp_path / "run", "report")["num_shards"] == 1
 
 
 def test_months_go_one_after_the_other_and_a_failed_one_holds_the_next(monthly: Any) -> None:
@@ -116,9 +115,7 @@ def test_months_go_one_after_the_other_and_a_failed_one_holds_the_next(monthly: 
 def test_a_month_can_wait_for_its_dump(airflow_home: Path, tmp_path: Path) -> None:
     dag = dags_of(tmp_path, {**SETTINGS, "days_later": 9}).dags["openwebtext_monthly"]
     assert dag.start_date == datetime(2023, 12, 10, tzinfo=timezone.utc)
-    first = parameters_of(dag, dag.start_date)
-    assert first["workdir"] == "/data/runs/2023-12"
-    assert "base" not in first
+    assert parameters_of(dag, dag.start_date)["dumps"] == ["/data/RS_2023-12.zst"]
 
 
 def test_without_settings_there_is_no_schedule(airflow_home: Path, tmp_path: Path) -> None:
@@ -130,7 +127,8 @@ def test_without_settings_there_is_no_schedule(airflow_home: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"workdir": "/data/run"}, r"workdir '/data/run' needs {month}"),
+        ({"workdir": "/data/{month}"}, r"workdir '/data/{month}' has {month}, but one run has all months"),
+        ({"dumps": ["/data/RS.zst"]}, r"dumps ['/data/RS.zst'] need {month}"),
         ({"dumps": []}, "openwebtext_monthly.json lacks 'dumps'"),
         ({"days_later": 31}, "days_later is 31, not a whole number from 0 to 27"),
         ({"first": "January"}, "'January' does not match format '%Y-%m'"),
