@@ -232,13 +232,14 @@ def _backward(plan: StagePlan, workdir: Storage, root: Root, needed: dict[str, s
         plan.why = f"{first[0]} {first[1]}" + (f", and {len(problems) - 1} more files" if len(problems) > 1 else "")
         stage.check_gone(plan.options, workdir, sorted(plan.gone))
     plan.make |= plan.gone
-    for generation in root.generations if stage.reads != "all" else ():
-        if not plan.make.isdisjoint(generation.range):
-            break
-        plan.settled += generation.shards
     if assets:
         plan.published = None
     before = _published_rows(workdir, root, stage)
+    for generation in root.generations if stage.reads != "all" else ():
+        keys = [before[shard].key for shard in generation.range if shard in before and shard not in plan.make]
+        if keys != [plan.keys[shard] for shard in generation.range]:
+            break
+        plan.settled += generation.shards
     for shard in plan.make:
         mine = before.get(shard)
         if (

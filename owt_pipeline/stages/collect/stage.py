@@ -41,9 +41,9 @@ from owt_pipeline.stages.collect.sources import (
     rows_of_block,
 )
 from owt_pipeline.stages.collect.submissions import ROWS
-from owt_pipeline.storage.folder import describe_source, expand_globs, open_source
+from owt_pipeline.storage.folder import Storage, describe_source, expand_globs, open_source
 from schemas import Reason
-from schemas.manifest import Generation, Root, ShardRecord
+from schemas.manifest import Generation, Root, ShardRecord, ledger_of
 
 logger = logging.getLogger("owt")
 
@@ -246,22 +246,15 @@ class Collect(Stage):
     def begin(self, options: Options, root: Root, runtime: Runtime) -> Root:
         """Store what Reddit's API answers, once, as a source of its generation."""
         generations = []
-        for generation in root.generations:
+        for number, generation in enumerate(root.generations):
             sources = [
-                self._stored(source, options, runtime)
+                _stored(source, number, options, runtime.workdir)
                 if source["kind"] == "subreddit" and "stored" not in source
                 else source
                 for source in generation.sources
             ]
             generations.append(msgspec.structs.replace(generation, sources=sources))
         return msgspec.structs.replace(root, generations=generations)
-
-    def _stored(self, source: dict[str, Any], options: Options, runtime: Runtime) -> dict[str, Any]:
-        content = b"\n".join(bytes(block.data) for block in SubredditReader(source["uri"], options)) + b"\n"
-        digest = hashlib.sha256(content).hexdigest()
-        path = f"reddit/{source['uri']}-{digest[:8]}.jsonl"
-        runtime.workdir.write(path, content)
-        return {**source, "bytes": len(content), "sha256": digest, "stored": path}
 
     def outside(self, options: Options) -> list[dict[str, Any]]:
         lists, domains = blocklists(options.blocked_domains)
@@ -289,6 +282,17 @@ class Collect(Stage):
         run.stats["broken_files"] = sum(tally.broken is not None for tally in tallies)
         run.stats["bytes_read"] = sum(tally.bytes_read for tally in tallies)
         run.stats["bytes_decompressed"] = sum(tally.bytes_decompressed for tally in tallies)
+
+
+def _stored(source: dict[str, Any], generation: int, options: Options, workdir: Storage) -> dict[str, Any]:
+    """A subreddit as a file in the ledger; one that an interrupted run stored is not asked for again."""
+    asked = hashlib.sha256(repr(options.praw_limit).encode()).hexdigest()[:8]
+    path = f"{ledger_of('collect')}/reddit/{generation}-{source['uri']}-{asked}.jsonl"
+    if not workdir.exists(path):
+        blocks = SubredditReader(source["uri"], options)
+        workdir.write(path, b"\n".join(bytes(block.data) for block in blocks) + b"\n")
+    content = workdir.read(path)
+    return {**source, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest(), "stored": path}
 
 
 def _tally_before(run: StageRun, source: Source) -> Tally:
