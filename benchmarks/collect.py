@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/collect.py [RS_2013-01.zst ...] [--repeats 5] [--no_memory]
 
 The bare loop decompresses, splits at newlines, parses every line and keeps nothing. Collect's first step also
-validates, applies every rule, canonicalizes and hashes each URL, and writes the rows by bucket. The complete stage then
+validates, applies every rule, canonicalizes and hashes each URL, and writes the rows by shard. The complete stage then
 merges them by URL and writes urls/. All run in one process on one core, in turns, measured in CPU and wall-clock
 seconds; the stage is also run with two workers. Prints medians over the repeats. Each ratio is to the bare loop of the
 same repeat, since other processes slow both. Without a given dump, two are read, each COPIES times in one file to hide
@@ -26,6 +26,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 import orjson
 import zstandard
 
@@ -37,7 +38,6 @@ from owt_pipeline.ledger.exchange import SliceWriter
 from owt_pipeline.stages.collect.options import Options
 from owt_pipeline.stages.collect.rules import Rules
 from owt_pipeline.stages.collect.sources import Source, block_batches, rows_of_block
-from owt_pipeline.stages.collect.spread import HostCounter
 from owt_pipeline.stages.collect.stage import STAGE
 from owt_pipeline.storage.folder import Storage, open_source
 
@@ -123,15 +123,14 @@ def bare(dump: Path) -> tuple[int, int]:
 
 def reading(dump: Path) -> None:
     """Collect's first step, without Beam around it."""
-    source, rules, hosts = Source(0, "dump", str(dump), dump.name), Rules(), HostCounter()
+    source, rules = Source(0, "dump", str(dump), dump.name), Rules()
     with tempfile.TemporaryDirectory(prefix="owt-") as folder, Storage(folder).spool() as output:
-        buckets = SliceWriter(output)
+        shards = SliceWriter(output)
         with open_source(source.uri) as file:
             for batch in block_batches(LineReader(file), source):
-                rows = rows_of_block(batch, source, rules, NUM_SHARDS)
-                buckets.send(rows["bucket"].to_numpy(), rows)
-                hosts.add(rows["host"])
-        buckets.close()
+                rows = rows_of_block(batch, source, rules)
+                shards.send((rows["home"].to_numpy() % np.uint64(NUM_SHARDS)).astype(np.int64), rows)
+        shards.close()
 
 
 def complete(dump: Path, workers: int = 1) -> None:

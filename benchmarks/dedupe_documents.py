@@ -1,9 +1,8 @@
-"""The documents of dedupe's benchmarks, created from real prose, and written as `clean/`."""
+"""The documents of dedupe's benchmarks, created from real prose."""
 
 from __future__ import annotations
 
 import gzip
-import itertools
 import json
 import random
 from collections.abc import Iterable, Iterator
@@ -11,9 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-
-from schemas import DATASETS
 
 WORDS = 1140
 """Words of a long document: the mean of OpenWebText's."""
@@ -22,7 +18,6 @@ EDITS = (0.01, 0.02, 0.05, 0.10, 0.20, 0.40)
 """Shares of words that are replaced in planted copies."""
 
 _SEGMENT_WORDS = 40
-_CLEAN = DATASETS["clean"].schema
 
 
 @dataclass(frozen=True)
@@ -114,42 +109,6 @@ def _edited(rng: random.Random, words: list[str], share: float) -> list[str]:
     for at in rng.sample(range(len(words)), round(share * len(words))):
         words[at] = f"edit{rng.randrange(100_000)}"
     return words
-
-
-def write_clean(workdir: Path, texts: Iterator[str], count: int, num_shards: int = 4, first_id: int = 0) -> None:
-    """Write `count` texts as `clean/`, in order in shards of equal size, with url_ids from `first_id` on."""
-    from owt_pipeline.ledger.commit import ShardWriter, publish, record_name, work_of  # peers' environments lack them
-    from owt_pipeline.storage.folder import Storage
-    from schemas.manifest import Counts, ShardRecord
-
-    run = Storage(str(workdir))
-    written = work_of(run, "clean") / "made" / "shards"
-    for shard in range(num_shards):
-        rows = range(count * shard // num_shards, count * (shard + 1) // num_shards)
-        with ShardWriter(run, written, shard, {"": _CLEAN}, dataset="clean") as writer:
-            for start in range(rows.start, rows.stop, 1000):
-                some = range(start, min(start + 1000, rows.stop))
-                writer.enter(len(some))
-                ids = range(first_id + some.start, first_id + some.stop)
-                writer.write(_batch(ids, list(itertools.islice(texts, len(some)))))
-    records = [ShardRecord.from_json(written.read(record_name(shard))) for shard in range(num_shards)]
-    counts = sum((record.counts for record in records), Counts())
-    about = {"dataset": "clean", "stage": "clean", "stage_version": 1, "fingerprint": f"{counts.entered} documents"}
-    publish(run, records, [], num_shards=num_shards, counts=counts, **about)
-
-
-def _batch(ids: range, texts: list[str]) -> pa.RecordBatch:
-    columns = {
-        "url_id": pa.array(ids, pa.uint64()),
-        "text": pa.array(texts, pa.string()),
-        "subreddits": pa.array([[]] * len(ids), _CLEAN.field("subreddits").type),
-        "language_score": pa.array([1.0] * len(ids), pa.float32()),
-        "n_words": pa.array([text.count(" ") + 1 for text in texts], pa.uint32()),
-        "n_chars": pa.array(map(len, texts), pa.uint32()),
-        "n_bytes": pa.array([len(text.encode()) for text in texts], pa.uint32()),
-    }
-    missing = {name: pa.nulls(len(ids), _CLEAN.field(name).type) for name in _CLEAN.names if name not in columns}
-    return pa.RecordBatch.from_arrays([{**columns, **missing}[name] for name in _CLEAN.names], schema=_CLEAN)
 
 
 def jsonl(path: Path, texts: Iterable[str]) -> None:

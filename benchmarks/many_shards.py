@@ -21,11 +21,12 @@ import pyarrow.parquet as pq
 
 from owt_pipeline import progress
 from owt_pipeline.commands.verify import verify
-from owt_pipeline.ledger.commit import publish
-from owt_pipeline.ledger.plan import look_at
+from owt_pipeline.ledger.commit import lost_files, publish
+from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.ledger.root import swap_root
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, REJECTS
-from schemas.manifest import Counts, ShardFile, ShardRecord
+from schemas.manifest import Counts, Generation, Root, ShardFile, ShardRecord
 
 ROWS = 3
 
@@ -75,16 +76,17 @@ def step(name: str, run: Path) -> None:
         of_shards = records(run)
         started = time.perf_counter()
         total = sum((record.counts for record in of_shards), Counts())
-        about = {"dataset": "urls", "stage": "collect", "stage_version": 1, "fingerprint": "0" * 64}
-        manifest = publish(Storage(str(run)), of_shards, [], num_shards=len(of_shards), counts=total, **about)
-        size = (run / "ledger/urls/manifest.json").stat().st_size
+        about = {"dataset": "urls", "stage": "collect", "stage_version": 1, "num_shards": len(of_shards)}
+        root = Root(generations=[Generation("collect", 0, len(of_shards))])
+        _, version = swap_root(Storage(str(run)), root, None, "")
+        manifest, _ = publish(Storage(str(run)), of_shards, version=version, counts=total, **about)
+        size = (run / "ledger/manifest.json").stat().st_size
         note = f"manifest.json {size:,} bytes, list of files {manifest.files.bytes:,} bytes"
     elif name == "find finished":
         started = time.perf_counter()
-        output = look_at(Storage(str(run)), "urls")
-        assert output.manifest is not None
-        assert not output.problems
-        note = f"{len(output.listing.entries):,} files listed"
+        files = DatasetReader.open(Storage(str(run)), "urls").table_of_files.files
+        assert not lost_files(Storage(str(run)), files)
+        note = f"{len(files):,} files listed"
     else:
         progress.configure(quiet=False, live=False)
         started = time.perf_counter()

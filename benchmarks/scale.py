@@ -1,13 +1,8 @@
 """What a run takes at scale.
 
-    python benchmarks/scale.py shards [--shards 65535]
     python benchmarks/scale.py requests
     python benchmarks/scale.py sent [--dumps 40] [--shards 1000] [--gigabytes 2]
     python benchmarks/scale.py flink --dump RS.zst --pages PAGES.warc.gz
-
-`shards`: Plan and Publish of each stage, which one worker does alone, on a run of as many shards as there can be, each
-stage in a process of its own. The datasets are a small made-up run's, whose files every shard has again (hard links);
-the records are those that the parts would have written.
 
 `requests`: what a part asks of a bucket. The demo's pages are run with 4 and with 16 shards in an emulator of Cloud
 Storage (fake-gcs-server, `make .venv-servers/installed`) behind a proxy that counts; what is more is the parts'.
@@ -26,12 +21,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import copy
-import dataclasses
 import http.server
 import os
 import re
-import resource
 import subprocess
 import sys
 import tempfile
@@ -46,20 +38,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 import zstandard
-from synthetic_run import write_run
 
-from owt_pipeline.engine.phases import plan_stage, publish_stage
 from owt_pipeline.engine.runner import run_stage
-from owt_pipeline.engine.stage import SHARDS, Runtime, StageRun
-from owt_pipeline.ledger.commit import publish, record_name
+from owt_pipeline.engine.stage import Runtime
+from owt_pipeline.ledger.commit import publish
 from owt_pipeline.ledger.exchange import SLICE_BYTES, SliceWriter
+from owt_pipeline.ledger.root import swap_root
 from owt_pipeline.stages import ORDER, load
 from owt_pipeline.storage import folder as storage
 from owt_pipeline.storage.buckets import PIECE_BYTES, Failure
 from owt_pipeline.storage.disk import Disk
 from owt_pipeline.storage.folder import Storage
-from schemas import DATASETS
-from schemas.manifest import Counts, FileTable, Manifest, ShardFile, ShardRecord, ledger_of
+from schemas.manifest import ROOT, Counts, FileTable, Generation, Manifest, Root, ShardFile, ShardRecord
 from schemas.settings import from_table
 
 if TYPE_CHECKING:
@@ -69,36 +59,21 @@ SUBMISSIONS = 450_000_000  # on Reddit until the end of 2017, in 151 monthly dum
 DUMPS = 151
 
 
-def shards(arguments: argparse.Namespace) -> int:
-    if arguments.stage:
-        return of_stage(arguments.stage, Storage(arguments.folder), arguments.shards)
-    with tempfile.TemporaryDirectory(prefix="shards-") as folder:
-        started = time.perf_counter()
-        small = Path(folder) / "small"
-        write_run(Storage(str(small)), 2_000)
-        many = Path(folder) / "many"
-        for name in DATASETS:
-            multiply(small, many, name, arguments.shards)
-        print(f"{arguments.shards:,} shards written in {time.perf_counter() - started:.0f} s", flush=True)
-        for stage in ORDER:
-            own = ["--stage", stage, "--folder", str(many), "--shards", str(arguments.shards)]
-            subprocess.run([sys.executable, __file__, "shards", *own], check=True)
-    return 0
-
-
 def multiply(small: Path, many: Path, name: str, num_shards: int) -> None:
-    """Write a dataset of many shards, each with the files of one of a small run's."""
-    records = records_of(small, many, name, num_shards)
-    manifest = Manifest.from_json((small / ledger_of(name) / "manifest.json").read_bytes())
-    kept = ("dataset", "stage", "stage_version", "fingerprint", "properties", "options")
-    about = {field: getattr(manifest, field) for field in kept}
+    """Write a run of one dataset of many shards, each with the files of one of a small run's."""
+    manifest = Root.from_json((small / ROOT).read_bytes()).datasets[name]
+    records = records_of(small, many, manifest, num_shards)
+    about = {
+        field: getattr(manifest, field) for field in ("dataset", "stage", "stage_version", "properties", "options")
+    }
     counts = sum((record.counts for record in records), Counts())
-    publish(Storage(str(many)), records, [], num_shards=num_shards, counts=counts, **about)
+    workdir = Storage(str(many))
+    _, version = swap_root(workdir, Root(generations=[Generation("collect", 0, num_shards)]), None, "")
+    publish(workdir, records, version=version, num_shards=num_shards, counts=counts, **about)
 
 
-def records_of(small: Path, many: Path, name: str, num_shards: int) -> list[ShardRecord]:
+def records_of(small: Path, many: Path, manifest: Manifest, num_shards: int) -> list[ShardRecord]:
     """The records of many shards, whose files are linked into place."""
-    manifest = Manifest.from_json((small / ledger_of(name) / "manifest.json").read_bytes())
     table = FileTable.from_parquet((small / manifest.files.path).read_bytes(), manifest.files.path)
     of_shard: dict[int, list[ShardFile]] = {}
     for file in table.files:
@@ -116,46 +91,8 @@ def records_of(small: Path, many: Path, name: str, num_shards: int) -> list[Shar
         rows = sum(file.rows for file in files)
         left = sum(file.rows for file in files if file.kind == "data")
         rejected = {"http_404": rows - left} if rows > left else {}
-        found.append(ShardRecord(shard, Counts(rows, left, rejected), files, made_from="", stats=STATS.get(name, {})))
+        found.append(ShardRecord(shard, Counts(rows, left, rejected), files))
     return found
-
-
-STATS = {"duplicates": {"exact": 0, "near": 0, "stay": 0}}
-"""Counts that a stage's end expects of each shard."""
-
-
-def of_stage(name: str, workdir: Storage, num_shards: int) -> int:
-    """Plan and publish one stage of a run that has all the others; prints seconds, and the process' peak memory."""
-    stage = load(name)
-    given = {"collect": {"url_lists": [__file__], "num_shards": num_shards}, "fetch": {"pages_from": [__file__]}}
-    options = from_table(stage.options, given.get(name, {}), name)
-    many = Path(workdir.uri)
-    ledger = many / ledger_of(stage.output)
-    if (ledger / "manifest.json").exists():
-        (ledger / "manifest.json").unlink()
-    started = time.perf_counter()
-    run = plan_stage(stage, options, Runtime(workdir))
-    assert isinstance(run, StageRun)
-    parts = sum(1 for _ in stage.steps[0].keys(run))
-    planned = time.perf_counter() - started
-    if stage.output in DATASETS:
-        records = run.records(SHARDS).uri
-        os.makedirs(records, exist_ok=True)
-        for record in records_of(many.parent / "small", many, stage.output, run.num_shards):
-            Path(records, record_name(record.shard)).write_bytes(record.to_json())
-    started, computed = time.perf_counter(), time.process_time()
-    without_summing = copy.copy(stage)
-    without_summing.finish = lambda *_: None  # type: ignore[method-assign]
-    publish_stage(dataclasses.replace(run, stage=without_summing))
-    published = time.perf_counter() - started
-    memory, cpu = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, time.process_time() - computed
-    print(
-        f"{name:9} {parts:6,} parts  plan {planned:6.1f} s  publish {published:6.1f} s (of the CPU {cpu:5.1f} s)  "
-        f"{memory:6,.0f} MiB at most",
-        flush=True,
-    )
-    assert memory < 2048, "a worker has no more"
-    return 0
 
 
 class Counting(http.server.BaseHTTPRequestHandler):
@@ -369,11 +306,6 @@ def cpu_seconds(root: int) -> float:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
-    command = commands.add_parser("shards")
-    command.add_argument("--shards", type=int, default=65_535)
-    command.add_argument("--stage", help=argparse.SUPPRESS)
-    command.add_argument("--folder", help=argparse.SUPPRESS)
-    command.set_defaults(run_command=shards)
     commands.add_parser("requests").set_defaults(run_command=count_requests)
     command = commands.add_parser("sent")
     command.add_argument("--dumps", type=int, default=40)

@@ -13,15 +13,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from owt_pipeline.formats.urls import url_id
+from owt_pipeline.formats.urls import home_of, url_id
 from owt_pipeline.formats.warc import response_record
-from owt_pipeline.ledger.commit import ShardWriter, publish, record_name, work_of
+from owt_pipeline.ledger.commit import Place, ShardWriter, publish
 from owt_pipeline.ledger.dataset import rejects_batch
-from owt_pipeline.stages.collect.spread import home_bucket
+from owt_pipeline.ledger.root import swap_root
 from owt_pipeline.stages.dedupe.minhash import BANDS, ROWS, probability
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, Reason
-from schemas.manifest import Counts, ShardRecord
+from schemas.manifest import Counts, Generation, Root, ShardRecord
 
 ROWS_PER_SHARD, URLS_PER_HOST = 32_768, 50
 _FAILURES = (Reason.HTTP_404, Reason.HTTP_404, Reason.TIMEOUT, Reason.DNS, Reason.NOT_HTML)
@@ -37,11 +37,12 @@ def write_run(workdir: Storage, rows: int) -> tuple[str, str, str]:
     hosts: list[list[str]] = [[] for _ in range(shards)]
     for number in range(rows // URLS_PER_HOST):
         host = f"host-{number}.example"
-        hosts[home_bucket(host, shards)].append(host)
+        hosts[home_of(host) % shards].append(host)
     texts = _texts()
     examples = [_write_shard(workdir, shard, hosts[shard], texts) for shard in range(shards)]
+    _, version = swap_root(workdir, Root(generations=[Generation("collect", 0, shards)]), None, "")
     for name, dataset in DATASETS.items():
-        _publish(workdir, name, dataset.stage, shards)
+        version = _publish(workdir, name, dataset.stage, shards, version)
     return examples[0]
 
 
@@ -83,8 +84,8 @@ def _write_shard(workdir: Storage, number: int, hosts: list[str], texts: pa.Arra
                 "corpus": (twin, (Reason.NEAR_DUPLICATE,))}  # fmt: skip
     for name, dataset in DATASETS.items():
         outputs = {"train": dataset.schema, "val": dataset.schema} if name == "tokens" else {"": dataset.schema}
-        records = _records(workdir, name)
-        with ShardWriter(workdir, records, number, outputs, dataset=name, file_format=dataset.format) as writer:
+        place = _place(workdir, name, number)
+        with ShardWriter(workdir, place, outputs, dataset=name, file_format=dataset.format) as writer:
             for start in range(0, len(ids), 4096):
                 chosen = index[start : start + 4096][left[name][start : start + 4096]]
                 writer.enter(len(chosen))
@@ -153,24 +154,23 @@ def _column(field: pa.Field, made: dict, rows: int) -> pa.Array:
     return column.cast(field.type) if isinstance(column, pa.Array) else pa.array(column, field.type)
 
 
-def _publish(workdir: Storage, name: str, stage: str, shards: int) -> None:
-    written = _records(workdir, name)
-    records = [ShardRecord.from_json(written.read(record_name(shard))) for shard in range(shards)]
+def _publish(workdir: Storage, name: str, stage: str, shards: int, version: str) -> str:
+    places = [_place(workdir, name, shard) for shard in range(shards)]
+    records = [ShardRecord.from_json(place.records.read(place.name)) for place in places]
     lsh = {"threshold": 0.8, "bands": BANDS, "rows": ROWS, "curve": [(s / 20, probability(s / 20)) for s in range(21)]}
     tokenizer = {"name": "gpt2", "vocab_size": 50_257}
-    publish(
+    return publish(
         workdir,
         records,
-        [],
+        version=version,
         dataset=name,
         stage=stage,
         stage_version=1,
-        fingerprint="",
         num_shards=shards,
         counts=sum((record.counts for record in records), Counts()),
         properties={"dedupe": lsh, "tokenize": {"tokenizer": tokenizer}}.get(stage, {}),
-    )
+    )[1]
 
 
-def _records(workdir: Storage, name: str) -> Storage:
-    return work_of(workdir, name) / "made" / "shards"
+def _place(workdir: Storage, name: str, shard: int) -> Place:
+    return Place(workdir / f"ledger/{name}/made", shard)

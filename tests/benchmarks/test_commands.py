@@ -33,13 +33,11 @@ FORMS = [
     "loader --tokens 200000 --seconds 0.1",
     "many_shards --shards 8",
     "metadata --every 20",
-    "month --documents 500 --words 50",
     "pool --repeats 1 --seconds 5",
     "report --rows 500",
     "scale flink --dump DATA/reddit/RS_wcxb-dev.zst --pages DEMO/demo.warc.gz --submissions 20 --copies 1",
     "scale requests",
     "scale sent --dumps 12 --shards 300 --gigabytes 0.03",
-    "scale shards --shards 8",
     "structure",
     "tokenization --megabytes 1 --rounds 1",
     "train characters",
@@ -48,7 +46,6 @@ FORMS = [
     "train rate --presets tiny --dtypes float32 --steps 1 --windows 1",
     "train seeds --steps 2 --layers 1",
     "train_pieces --layers 1 --width 32 --tokens 8192 --seeds 1 --rows gpt2",
-    "why --rows 500 --repeats 1",
 ]
 MINUTES = ("extraction", "scale flink", "scale requests", "structure", "train characters")  # they have no smaller form
 NEEDS = {"train gpu": "a GPU", "gpu_check": "a GPU"}
