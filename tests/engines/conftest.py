@@ -16,7 +16,7 @@ from owt_pipeline.engine.publish import read_log
 from owt_pipeline.storage.folder import Storage
 from tests.engines.cloud import Cloud, cloud
 from tests.engines.engines import Engine, Flink, WorkerPool, flink, prism, spark, worker_pool
-from tests.owt_pipeline.runs import is_same_in_all_runs, manifest_of, owt, run_owt, snapshot
+from tests.owt_pipeline.runs import contents, manifest_of, owt, run_owt, snapshot
 from tests.servers.gcs import gcs_bucket
 from tests.servers.s3 import s3_bucket
 
@@ -84,11 +84,6 @@ def check_same(local: Path, workdir: Storage) -> None:
 def metrics(run: Storage) -> dict[str, dict[str, int]]:
     """The Beam counters of each stage, of the last job of a run whose launcher saw its end; none if there is none."""
     return next((entry["metrics"] for entry in reversed(read_log(run)) if "job" in entry), {})
-
-
-def contents(run: Storage) -> dict[str, bytes]:
-    """Every file of a run by its name, but for those that differ between equal runs."""
-    return {name: run.read(name) for name in run.names() if is_same_in_all_runs(name)}
 
 
 @pytest.fixture(scope="session")

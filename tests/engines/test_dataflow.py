@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from owt_pipeline.ledger.root import read_manifest
 from owt_pipeline.storage.folder import Storage
-from tests.engines.conftest import Jobs, Sent, contents
-from tests.owt_pipeline.runs import snapshot
+from tests.engines.conftest import Jobs, Sent
+from tests.owt_pipeline.runs import contents, snapshot
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
 
@@ -41,7 +42,7 @@ def test_a_cancelled_job_is_continued_by_the_same_command(sent: Sent) -> None:
     workdir, command = Storage(f"{sent.cloud.bucket}/cancelled"), ("cancelled", "--until", "clean")
     with ThreadPoolExecutor(1) as launcher:
         launched = launcher.submit(sent.run, command[0], workdir.uri, *command[1:])
-        while not any("/shards/" in name for name in (workdir / "ledger/documents").names()):
+        while not any(name.startswith("records/") for name in (workdir / "ledger/extract").names()):
             assert not launched.done(), launched.result()
             time.sleep(0.05)
         (job,) = (job for job in sent.cloud.jobs() if job["name"] == "cancelled")
@@ -50,7 +51,7 @@ def test_a_cancelled_job_is_continued_by_the_same_command(sent: Sent) -> None:
     assert code == 1
     assert "the job was cancelled; run the same command again" in printed
     assert "Traceback" not in printed
-    assert not workdir.exists("ledger/clean/manifest.json")
+    assert read_manifest(workdir, "clean") is None
     before = {entry.name: entry.version for entry in workdir.list() if entry.name.endswith(".parquet")}
     code, printed = sent.run(command[0], workdir.uri, *command[1:])
     assert code == 0, printed
@@ -61,7 +62,7 @@ def test_a_cancelled_job_is_continued_by_the_same_command(sent: Sent) -> None:
     code, printed = sent.run(command[0], workdir.uri, *command[1:])  # removes what a late attempt left
     assert code == 0, printed
     found, expected = contents(workdir), snapshot(sent.local)
-    assert "ledger/clean/manifest.json" in found
+    assert read_manifest(workdir, "clean") is not None
     assert [name for name in found if found[name] != expected[name]] == []
 
 

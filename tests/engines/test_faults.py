@@ -18,11 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from owt_pipeline.engine.stage import SHARDS
-from owt_pipeline.ledger.root import require_manifest
+from owt_pipeline.ledger.root import read_manifest, require_manifest
 from owt_pipeline.stages import ORDER, load
 from owt_pipeline.storage.folder import Storage
-from schemas.manifest import MANIFEST_NAME, ShardRecord, ledger_of
+from schemas.manifest import ShardRecord
 from tests.engines.conftest import Jobs, metrics
 from tests.engines.engines import Flink, worker_pool
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer
@@ -52,11 +51,11 @@ class Running:
 
     def records(self, stage: str) -> set[Path]:
         """The records of the stage's finished parts, while it is at work."""
-        work = self.workdir / ledger_of(load(stage).output) / ".work"
-        return {path for name in ("*/shards/*.json", "*/*/records/*.json") for path in work.glob(name)}
+        ledger = self.workdir / "ledger" / stage
+        return {path for name in ("records/*.json", "work/*/*/records/*.json") for path in ledger.glob(name)}
 
     def is_published(self, stage: str) -> bool:
-        return (self.workdir / ledger_of(load(stage).output) / MANIFEST_NAME).exists()
+        return read_manifest(Storage(str(self.workdir)), load(stage).output) is not None
 
     def wait_for(self, happened: Callable[[], object], what: str) -> None:
         end = time.monotonic() + 300
@@ -110,7 +109,7 @@ def finished_files(run: Running, stage: str) -> dict[Path, Mark]:
     for record in run.records(stage):
         with contextlib.suppress(FileNotFoundError):
             files = ShardRecord.from_json(record.read_bytes()).files
-            folder = run.workdir if record.parent.name == SHARDS else record.parents[2]
+            folder = run.workdir if record.parents[1].name == stage else record.parents[2]
             paths += [folder / file.path for file in files]
     return {path: found for path in paths if (found := mark(path))}
 

@@ -17,6 +17,7 @@ import msgspec
 import pytest
 
 from owt_pipeline.cli import main
+from owt_pipeline.storage.folder import Storage
 from schemas.manifest import ROOT, FileTable, Manifest, Root, ShardFile, ledger_of
 
 CONFIG = """\
@@ -131,8 +132,12 @@ def is_same_in_all_runs(name: str) -> bool:
 
 def snapshot(folder: Path) -> dict[str, bytes]:
     """Every file of a run by its path, but for those that differ between equal runs."""
-    files = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    found = {name: path.read_bytes() for name, path in files.items() if is_same_in_all_runs(name)}
+    return contents(Storage(str(folder)))
+
+
+def contents(run: Storage) -> dict[str, bytes]:
+    """The same of a run in any storage."""
+    found = {name: run.read(name) for name in run.names() if is_same_in_all_runs(name)}
     if ROOT in found:  # which counts how often it was replaced, and names the last run
         root = msgspec.structs.replace(Root.from_json(found[ROOT]), sequence=0, run="")
         found[ROOT] = root.to_json()

@@ -20,10 +20,10 @@ from owt_pipeline.stages import ORDER, load
 from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.runs import (
     ask_owt,
+    contents,
     copy_of,
     differing,
     folders_of,
-    is_same_in_all_runs,
     manifest_of,
     owt,
     run_owt,
@@ -68,7 +68,7 @@ def test_a_run_in_a_bucket_writes_the_bytes_of_one_on_a_disk(
         run = Storage(f"{bucket}/run")
         for _ in range(2):
             table = run_owt("run", small_config, "--workdir", run, "--workers", 2)
-            assert {name: run.read(name) for name in run.names() if is_same_in_all_runs(name)} == snapshot(small_run)
+            assert contents(run) == snapshot(small_run)
         assert table.count("(finished)") == len(ORDER)
         assert "no problems found" in ask_owt("verify", "--workdir", run)
 

@@ -14,15 +14,11 @@ from pathlib import Path
 import pytest
 
 from owt_pipeline.storage.folder import Storage
-from tests.owt_pipeline.runs import is_same_in_all_runs, owt, run_owt, snapshot
+from tests.owt_pipeline.runs import contents, owt, run_owt, snapshot
 from tests.servers.gcs import gcs_bucket
 from tests.servers.s3 import s3_bucket
 
 KILLS = 30  # of each kind of bucket
-
-
-def contents(run: Storage) -> dict[str, bytes]:
-    return {name: run.read(name) for name in run.names() if is_same_in_all_runs(name)}
 
 
 @pytest.mark.slow
