@@ -44,13 +44,13 @@ def write_shards(folder: Path, splits: dict[str, list[Shard]], *, tokenizer: str
     listed = _file(folder.parent, ledger / "files.parquet", "", 0)
     known = {"name": "benchmark", "file": asset["path"], "sha256": asset["sha256"]}
     manifest = {
-        "schema_version": SCHEMA_VERSION,
         "dataset": "tokens",
         "files": {key: listed[key] for key in ("path", "sha256")},
         "digest": listed["sha256"],
         "properties": {"tokenizer": {**known, "vocab_size": vocab_size, "eot": eot}},
     }
-    (ledger / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    root = {"schema_version": SCHEMA_VERSION, "datasets": {"tokens": manifest}}
+    (ledger.parent / "manifest.json").write_text(json.dumps(root), encoding="utf-8")
     return folder
 
 

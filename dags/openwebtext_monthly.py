@@ -1,8 +1,8 @@
 """Reddit month by month: each interval triggers `openwebtext` to add its dump to one run, as another generation.
 
 This DAG exists if `openwebtext_monthly.json` is next to this file, with the parameters of `openwebtext`, and `first`,
-the first month. An item of a list with `{month}` stands for one of each month from the first on; elsewhere, `{month}`
-is the interval's month:
+the first month. An item of a list with `{month}` is repeated for each month from the first on; elsewhere, `{month}` is
+the interval's month:
 
     {"first": "2024-01", "workdir": "gs://bucket/run", "dumps": ["gs://bucket/dumps/RS_{month}.zst"]}
 

@@ -33,7 +33,7 @@ class Reason(str, Enum):
     SEEN_BEFORE = (
         "seen_before",
         "collect",
-        "a run that this one builds on has the URL; the detail names the run and the URL's outcome",
+        "an earlier generation has accepted the URL; the detail names it",
     )
     ID_COLLISION = "id_collision", "collect", "another canonical URL has the same 64-bit id"
 

@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from schemas.datasets import DATASETS, REJECTS, SCHEMA_VERSION
-from schemas.manifest import FILES, Counts, FileList, Manifest, ShardFile, ShardRecord, Total
+from schemas.manifest import FILES, Counts, FileList, Generation, Manifest, Root, ShardFile, ShardRecord, Total
 from schemas.reasons import Reason
 
 
@@ -24,7 +24,7 @@ def data_reference() -> str:
         f"Schema version {SCHEMA_VERSION}. A dataset is a folder of shards; shard k of one stage is made from shard k "
         "of the stage before it.\nThe folder of a finished dataset holds its rows and nothing else, so pyarrow, "
         "pandas, Polars, DuckDB, datasets and\nSpark can open it. Its manifest, list of files and rejects are in "
-        "`ledger/DATASET/`. Our own readers use `manifest.json`\nthere, which is written last.\n"
+        "`ledger/`. Our own readers use the root\nmanifest, `ledger/manifest.json`, which is written last.\n"
     ]
     for dataset in DATASETS.values():
         parts.append(
@@ -38,7 +38,7 @@ def data_reference() -> str:
         + "".join(f"| `{reason.value}` | {reason.stage} | {reason.description} |\n" for reason in Reason)
     )
     parts.append(
-        "## `ledger/DATASET/manifest.json`\n\n"
+        "## `ledger/manifest.json`\n\n"
         + "".join(f"### {title}\n\n{_attributes(cls)}\n" for title, cls in _MANIFEST_PARTS).rstrip("\n")
         + "\n\n## `ledger/DATASET/files-….parquet`\n\nOne row is a file of the dataset, sorted by path.\n\n"
         + _fields(FILES)
@@ -49,7 +49,9 @@ def data_reference() -> str:
 _FORMATS = {"parquet": "Parquet (zstd)", "arrow": "Arrow IPC files, uncompressed, to be memory-mapped"}
 
 _MANIFEST_PARTS = (
-    ("The manifest", Manifest),
+    ("The root manifest of a run", Root),
+    ("Each of its `generations`", Generation),
+    ("Each of its `datasets`", Manifest),
     ("`counts`", Counts),
     ("each of `totals`", Total),
     ("`files`", FileList),

@@ -39,8 +39,8 @@ class TrainConfig:
     """Settings of `trainer.train`. Those marked `shapes_bytes=False` may change when a run is resumed."""
 
     data: tuple[str, ...] = option(
-        help="token shards, WORKDIR/tokens, local or s3:// or gs://, with those of the runs it builds on; several are "
-        "mixed in proportion to their tokens, or by weights: a/tokens=0.7 b/tokens=0.3",
+        help="token shards, WORKDIR/tokens, local or s3:// or gs://; several are mixed "
+        "in proportion to their tokens, or by weights: a/tokens=0.7 b/tokens=0.3",
         metavar="DIR",
     )
     out: str = option(help="folder of the run: its checkpoints and metrics", metavar="DIR", shapes_bytes=False)

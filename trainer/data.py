@@ -147,7 +147,7 @@ def _read(phase: Phase) -> list[tuple[str, float]]:
 
 
 def open_corpora(data: Sequence[str], **options: Any) -> Corpora:
-    """The token shards `data`, each with those of the runs that its run builds on.
+    """The token shards `data`.
 
     Args:
       data: folders, sampled in proportion to their tokens; or FOLDER=WEIGHT, in proportion to the weights.
@@ -169,10 +169,7 @@ def open_corpora(data: Sequence[str], **options: Any) -> Corpora:
     for dataset in datasets:
         check_same_tokenizer(dataset, datasets[0])
         if dataset.files and (other := known.setdefault(dataset.digest, dataset)) is not dataset:
-            raise ShardError(
-                f"{other.folder} and {dataset.folder} are the same tokens; name them once (a run's tokens/ include "
-                "those of the runs that it builds on)"
-            )
+            raise ShardError(f"{other.folder} and {dataset.folder} are the same tokens; name them once")
     tokens, shares = [], []
     for chain, (_, weight) in zip(chains, entries, strict=True):
         lengths = [dataset.documents("train").lengths for dataset in chain]

@@ -1,5 +1,5 @@
 """Folders on a local disk, for `Storage`; temporary files, which get their name when they are complete; and processes,
-which own temporary files and leases."""
+which own temporary files."""
 
 from __future__ import annotations
 

@@ -265,7 +265,7 @@ def open_source(uri: str) -> pa.NativeFile:
 
 
 def describe_source(uri: str) -> dict[str, Any]:
-    """What identifies a source file in a fingerprint: its name, length, and a digest of its first and last MiB.
+    """What identifies a source file in a key: its name, length, and a digest of its first and last MiB.
 
     These are enough, because every compressed format that we read ends in a checksum or length of its content. To read
     hundreds of gigabytes of dumps only to find that nothing changed would cost too much.

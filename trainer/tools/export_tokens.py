@@ -25,8 +25,6 @@ _DOCUMENTS = 4096  # per write
 def export_tokens(folder: str, out: Path, layout: str) -> list[Path]:
     """Write each split of the shards in `folder`, in the shards' order; returns the files written.
 
-    The documents of the runs that its run builds on come first.
-
     `bin` is nanoGPT's layout (`data/openwebtext/prepare.py`): consecutive ids with an end-of-text after each document,
     as uint16, or uint32 for vocabularies over 65,536, which nanoGPT does not read. `megatron` is Megatron-LM's indexed
     dataset (`megatron/core/datasets/indexed_dataset.py`) with one sequence per document, which ends in an end-of-text,

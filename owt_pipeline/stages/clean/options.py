@@ -86,7 +86,7 @@ class Options:
         (),
         "evaluation sets as JSON, Parquet or plain text; reject documents that share 13 words in a row with one",
         metavar="FILE",
-        shapes_bytes=False,  # the fingerprint includes their content
+        shapes_bytes=False,  # the key includes their content
     )
     gopher_repetition: GopherRepetition = option(
         GopherRepetition(), "thresholds of the filter gopher_repetition", is_flag=False

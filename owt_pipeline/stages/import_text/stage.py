@@ -42,7 +42,7 @@ class ImportOptions:
         (),
         "JSON Lines, Parquet or plain text files, optionally compressed (.gz, .zst, .xz, .bz2): paths, folders, globs",
         metavar="FILE",
-        shapes_bytes=False,  # the fingerprint includes the files' content instead of their paths
+        shapes_bytes=False,  # the key includes the files' content instead of their paths
     )
     format: str = option(
         "auto", "format of the files; auto uses the extension", choices=("auto", "jsonl", "parquet", "text")
