@@ -80,8 +80,7 @@ def history(readers: Mapping[str, DatasetReader], asked: Asked) -> dict[str, Any
     shard: int | None = None
     url = asked.url
     for name, reader in readers.items():
-        shards = _shards(asked, reader) if shard is None else [shard]
-        found = find_id(reader, asked.url_id, shards)
+        found = _first(asked, reader) if shard is None else find_id(reader, asked.url_id, [shard])
         if found:
             shard = found[0].file.shard
             url = url or found[0].row.get("url")
@@ -97,8 +96,9 @@ def history(readers: Mapping[str, DatasetReader], asked: Asked) -> dict[str, Any
     return {**about, "verdict": verdict, "stages": entries}
 
 
-def _shards(asked: Asked, reader: DatasetReader) -> list[int]:
-    """All shards, those of the URL's host first: one of each generation."""
+def _first(asked: Asked, reader: DatasetReader) -> list[Found]:
+    """The rows in a dataset of which the shard is not known: of several generations that have some, of the one that
+    accepted the URL, else of the last."""
     root = require_run(reader.workdir)
     homes = []
     for generation in root.generations:
@@ -106,7 +106,11 @@ def _shards(asked: Asked, reader: DatasetReader) -> list[int]:
         if generation.stage != "import":
             bucket = home_of(asked.host) % generation.shards if asked.host is not None else 0
         homes.append(generation.first + bucket)
-    return [*homes, *(shard for shard in range(reader.num_shards) if shard not in homes)]
+    found = [rows for shard in homes if (rows := find_id(reader, asked.url_id, [shard]))]
+    accepted = [rows for rows in found if any(row.file.kind == "data" for row in rows)]
+    if found:
+        return (accepted or found)[-1]
+    return find_id(reader, asked.url_id, (shard for shard in range(reader.num_shards) if shard not in homes))
 
 
 def _entries(

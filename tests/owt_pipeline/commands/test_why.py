@@ -139,3 +139,22 @@ def test_every_id_is_understood(identifier: int) -> None:
 @example("9" * 5000)  # more digits than Python reads
 def test_anything_can_be_asked_for(text: str) -> None:
     assert 0 <= asked_for(text).url_id < 2**64
+
+
+def test_a_url_of_several_generations_is_shown_where_it_was_accepted(tmp_path: Path) -> None:
+    scores = {"first": {"never": 1, "later": 1, "at_once": 9}, "second": {"never": 2, "later": 9, "at_once": 9}}
+    for dump, of_urls in scores.items():
+        posts = [{"id": f"{dump}{name}", "url": f"https://a.org/{name}", "score": score, "is_self": False}
+                 for name, score in of_urls.items()]  # fmt: skip
+        (tmp_path / f"{dump}.ndjson").write_text("".join(json.dumps(post) + "\n" for post in posts))
+    run = tmp_path / "run"
+    ask_owt("collect", "--workdir", run, "--dumps", tmp_path / "first.ndjson")
+    ask_owt("collect", "--workdir", run, "--dumps", tmp_path / "first.ndjson", tmp_path / "second.ndjson", "--add")
+    found = {name: shown_by(run, f"https://a.org/{name}") for name in scores["first"]}
+    assert {name: shown["verdict"] for name, shown in found.items()} == {
+        "never": "rejected",
+        "later": "pending",
+        "at_once": "pending",
+    }
+    assert found["at_once"]["shard"] < 8 <= found["later"]["shard"]
+    assert "second.ndjson" in found["never"]["stages"][-1]["detail"]
