@@ -57,7 +57,7 @@ def option(
       minimum: the smallest number allowed, included.
       maximum: the largest number allowed, included.
       shapes_bytes: whether the output's bytes depend on it. One that does not (a timeout, a number of
-        connections) stays out of the fingerprint, so changing it reruns nothing.
+        connections) stays out of the key of a shard, so changing it reruns nothing.
       metavar: the value's name in `--help`.
       is_flag: whether there is a flag; else the option is for the settings file alone.
     """
@@ -145,7 +145,7 @@ def flags_given(cls: type, namespace: argparse.Namespace, *, prefix: str = "") -
 
 
 def shaping_options(options: Any) -> dict[str, Any]:
-    """The options that shape the output's bytes, as JSON values: what a fingerprint is made of."""
+    """The options that shape the output's bytes, as JSON values: a part of a shard's key."""
     return {
         f.name: _as_json(getattr(options, f.name))
         for f in dataclasses.fields(options)

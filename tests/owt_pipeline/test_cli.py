@@ -309,7 +309,7 @@ def test_a_folder_with_other_files_is_no_run(command: str, tmp_path: Path) -> No
 
 
 def test_a_run_that_was_killed_before_its_first_stage_is_not_refused(tmp_path: Path) -> None:
-    (tmp_path / ".lease").write_text("")
+    (tmp_path / ".lock").write_text("")
     (tmp_path / "run-log.jsonl").write_text("")
     (tmp_path / "config.toml").write_text("")
     check_folder(Storage(str(tmp_path)))

@@ -82,7 +82,7 @@ def test_a_required_option_says_what_it_is_for() -> None:
         from_table(Needy, {}, "[train]")
 
 
-def test_only_what_shapes_the_bytes_is_in_the_fingerprint() -> None:
+def test_only_what_shapes_the_bytes_is_in_the_key() -> None:
     assert "timeout" not in shaping_options(Options())
     assert shaping_options(Options())["languages"] == ["en"]
 
