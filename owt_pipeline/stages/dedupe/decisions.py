@@ -422,7 +422,7 @@ def write(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWrite
 
 def _batch(columns: Sequence[object], schema: pa.Schema) -> pa.RecordBatch:
     arrays = [
-        pa.array(column.astype(field.type.to_pandas_dtype(), copy=False) if isinstance(column, np.ndarray) else column)
+        pa.array(column, field.type) if isinstance(column, np.ndarray) else pa.array(column)
         for column, field in zip(columns, schema, strict=True)
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
