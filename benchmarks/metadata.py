@@ -30,7 +30,7 @@ from fastwarc.warc import ArchiveIterator, WarcRecordType
 from owt_pipeline.stages.extract.charset import decode
 from owt_pipeline.stages.extract.head import read_head
 from owt_pipeline.stages.extract.metadata import read_metadata
-from owt_pipeline.stages.extract.tree import parse
+from owt_pipeline.stages.extract.reader import read_page
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("OWT_TESTDATA", REPOSITORY.parent / "shared" / "data"))
@@ -104,8 +104,8 @@ def same(field: str, given: str | None, truth: str) -> bool:
 
 
 def ours(url: str, page: str) -> Found:
-    root = parse(page)
-    return dict(read_metadata(root, read_head(root), url, FETCHED_AT))
+    read = read_page(page)
+    return dict(read_metadata(read, read_head(read), url, FETCHED_AT))
 
 
 def with_trafilatura(url: str, page: str) -> Found:

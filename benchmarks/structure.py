@@ -38,10 +38,9 @@ from lxml import etree, html
 from markdown_it import MarkdownIt
 from markdown_it.tree import SyntaxTreeNode
 
-from owt_pipeline.stages.extract.blocks import read_blocks
 from owt_pipeline.stages.extract.extractor import Page, Settings, load
+from owt_pipeline.stages.extract.reader import read_page
 from owt_pipeline.stages.extract.rendering import markdown
-from owt_pipeline.stages.extract.tree import parse
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("OWT_TESTDATA", REPOSITORY.parent / "shared" / "data"))
@@ -125,7 +124,7 @@ def ours() -> Callable[[str], str]:
 
 
 def ours_without_choice(page: str) -> str:
-    return markdown(*read_blocks(parse(page)))
+    return markdown(read_page(page, leaves_navigation=False).blocks)
 
 
 def with_trafilatura(**options: bool) -> Callable[[str], str]:

@@ -58,7 +58,7 @@ def extract(html: Html, url: str = "", **options: Any) -> Extracted | None:
       html: the page; bytes are decoded by the charset that the page declares, or one guessed from the bytes.
       url: the page's URL, if known; it helps to find date and site.
       **options: those of the stage: `text_format` ("plain" or "markdown"), `favor` ("balanced", "precision" or
-        "recall"), `include_comments`, `include_tables`, `extractor`, `fast`.
+        "recall"), `include_comments`, `include_tables`, `extractor`.
 
     It runs in this process, without limits; for untrusted pages, see `Extractor`. Raises TypeError for anything but
     text or bytes, ValueError for unknown options. The method is our own: a parse, a walk, and a model of blocks fitted

@@ -112,7 +112,6 @@ SHAPES_NO_BYTES = {
     **dict.fromkeys(("praw", "prawcore", "aiohappyeyeballs", "httptools", "protego", "yarl"), "of requests"),
     **dict.fromkeys(("msgspec", "apache-beam"), "of messages between processes"),
     "pyarrow": "named by every stage",
-    "resiliparse": "named by the extractor's own version",
 }
 
 

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 import numpy as np
 from rapidfuzz.distance import LCSseq
 
-from owt_pipeline.stages.extract.blocks import DISPLAY, FORMULA, PREFORMATTED, UNMARKED, Block, read_blocks
+from owt_pipeline.stages.extract.blocks import CODE, DISPLAY, FORMULA, PREFORMATTED, Block
 from owt_pipeline.stages.extract.features import PageView, view
 from owt_pipeline.stages.extract.head import read_head
+from owt_pipeline.stages.extract.model import short_words
 from owt_pipeline.stages.extract.names import WORDS_OF_NAME
-from owt_pipeline.stages.extract.tree import parse
+from owt_pipeline.stages.extract.reader import read_page
 
 from .labelled_pages import LabelledPage
 
@@ -30,9 +31,6 @@ LEAST_COVERED = 0.6
 """Pages whose blocks have less of their truth are left out: a script or an error shows something else."""
 UNSURE = 0.15
 """The weight of a block that no snippet labels, but that other extractors agree on."""
-
-SELF_DECLARED = 0.3
-"""The weight of a kind that nobody has checked."""
 
 _FORMULA = re.compile(f"([{FORMULA}{DISPLAY}])[^{FORMULA}{DISPLAY}]*\\1")
 _TOKEN = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|\w+")
@@ -48,8 +46,6 @@ class Example:
       label (n): the share of each block that belongs to the main text, 0 to 1.
       weight (n): the weight of each block; the sum is 1.
       words: its words, for their log-odds.
-      is_article: whether it is an article, by its type or its own metadata.
-      kind_weight: the weight of `is_article`; 0 if unknown.
     """
 
     page: LabelledPage
@@ -57,8 +53,6 @@ class Example:
     label: np.ndarray
     weight: np.ndarray
     words: WordCounts
-    is_article: bool
-    kind_weight: float
 
 
 def example(page: LabelledPage, opinions: Callable[[PageView], Sequence[str]]) -> Example | None:
@@ -68,12 +62,11 @@ def example(page: LabelledPage, opinions: Callable[[PageView], Sequence[str]]) -
       page: with its truth or its snippets.
       opinions: returns the main text by other extractors; called for pages with snippets only.
     """
-    root = parse(page.html)
-    blocks, containers = read_blocks(root)
+    read = read_page(page.html)
+    blocks = read.blocks
     if not blocks:
         return None
-    head = read_head(root)
-    seen = view(blocks, containers, head)
+    seen = view(blocks, read.containers, read_head(read))
     texts = [without_formulas(block) for block in blocks]
     found = labels(page, texts, opinions(seen) if page.truth is None else [])
     if found is None:
@@ -83,23 +76,14 @@ def example(page: LabelledPage, opinions: Callable[[PageView], Sequence[str]]) -
     weight /= weight.sum()
     page = dataclasses.replace(page, html="")
     words = count_words(seen, page.host, label, weight)
-    return Example(page, seen, label, weight, words, *_kind(page, head.kinds))
-
-
-def _kind(page: LabelledPage, kinds: int) -> tuple[bool, float]:
-    """(whether a page is an article, weight of that label)."""
-    if page.set == "wcxb":
-        return page.kind == "article", 1.0
-    if page.set == "readability":
-        return True, 1.0
-    return bool(kinds & 1), SELF_DECLARED if kinds else 0.0
+    return Example(page, seen, label, weight, words)
 
 
 def without_formulas(block: Block) -> str:
     """The text of a block without its formulas, which pages write differently."""
     if block.marked is None or block.form == PREFORMATTED:
         return block.text
-    return _FORMULA.sub(" ", block.marked).translate(UNMARKED)
+    return _FORMULA.sub(" ", block.marked).replace(CODE, "")
 
 
 def labels(page: LabelledPage, texts: Sequence[str], opinions: Sequence[str]) -> tuple[np.ndarray, np.ndarray] | None:
@@ -200,18 +184,19 @@ def count_words(page: PageView, host: str, label: np.ndarray, weight: np.ndarray
     """The words of `page`, whose blocks have these labels and weights."""
     names: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     own, good = page.tree.below(weight), page.tree.below(weight * label)
-    words_of = [name_words(name) for name in page.names]
-    for name, all_weight, good_weight in zip(page.name_of, own.tolist(), good.tolist(), strict=True):
+    words_of = [name_words(name) for name in page.paths.names]
+    for path, all_weight, good_weight in zip(page.paths.of, own.tolist(), good.tolist(), strict=True):
         if all_weight > 0:
-            for word in words_of[name]:
+            for word in words_of[page.paths.name_of[path]]:
                 entry = names[word]
                 entry[0] += all_weight
                 entry[1] += good_weight
     texts: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-    for words, share, some in zip(page.words, label.tolist(), (weight > 0).tolist(), strict=True):
+    of_blocks = map(short_words, page.words, page.counts.chars.tolist())
+    for short, share, some in zip(of_blocks, label.tolist(), (weight > 0).tolist(), strict=True):
         if some:
-            for word in set(words):
-                entry = texts[word]
+            for text in set(short):
+                entry = texts[text.decode("utf-8", "replace")]
                 entry[0] += 1
                 entry[1] += share
     return WordCounts(host, {k: (v[0], v[1]) for k, v in names.items()}, {k: (v[0], v[1]) for k, v in texts.items()})

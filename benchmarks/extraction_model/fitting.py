@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from owt_pipeline.stages.extract.features import PageView
-from owt_pipeline.stages.extract.model import Forest, Model, Odds, contextual, in_likely_text, lexical, probabilities
+from owt_pipeline.stages.extract.model import Forest, Model, Odds, contextual, lexical, probabilities
 
 from .boosting import Growth, binned, borders, fit
 from .examples import Example, WordCounts, example
@@ -31,22 +31,14 @@ _PRIOR = 3.0  # hosts with the average share that every word is taken to have be
 
 @dataclass(frozen=True)
 class Recipe:
-    """The parameters of a model: the first pass has a forest per fold, the second one forest of each kind.
-
-    `pages` is for the forest that distinguishes articles from other pages.
-    """
+    """The parameters of a model: the first pass has a forest per fold, the second one forest of each kind."""
 
     first: Growth
     second: tuple[Growth, ...]
-    pages: Growth
 
 
-RECIPE = Recipe(
-    Growth(trees=125, rate=0.12),
-    (Growth(trees=400, rate=0.12, depth=4, rows=50_000), Growth(trees=200, rate=0.1, depth=8, rows=50_000)),
-    Growth(trees=100, depth=4, rate=0.1, rows=4000, features=0.2),
-)
-_SMALL = Recipe(Growth(trees=150), (Growth(trees=200),), Growth(trees=20, rows=2000))
+RECIPE = Recipe(Growth(trees=40, rate=0.2), (Growth(trees=280, rate=0.12, rows=50_000),))
+_SMALL = Recipe(Growth(trees=40, rate=0.2), (Growth(trees=100),))
 
 
 def fit_model(examples: Sequence[Example], seed: int = 0, recipe: Recipe = RECIPE) -> Model:
@@ -59,7 +51,6 @@ def fit_model(examples: Sequence[Example], seed: int = 0, recipe: Recipe = RECIP
     table.add(np.concatenate([e.view.static for e in examples]))
     table.add(np.concatenate(words))
     surroundings: list[np.ndarray] = [np.empty(0)] * len(examples)
-    alike: list[np.ndarray] = [np.empty(0)] * len(examples)
     first = []
     for fold in range(FOLDS):
         forest = table.fit([f != fold for f in folds], recipe.first, 100 * seed + fold)
@@ -69,22 +60,10 @@ def fit_model(examples: Sequence[Example], seed: int = 0, recipe: Recipe = RECIP
                 values = np.concatenate((known.view.static, words[index]), axis=1)
                 p = probabilities([forest], values)
                 surroundings[index] = contextual(known.view, p)
-                values = np.concatenate((values, surroundings[index]), axis=1)
-                alike[index] = in_likely_text(values, known.view.counts.words * p)
     everything = [True] * len(examples)
     table.add(np.concatenate(surroundings))
     second = [table.fit(everything, growth, 100 * seed + 20 + i) for i, growth in enumerate(recipe.second)]
-    return Model((_joined(first),), tuple(second), (_fit_pages(examples, alike, recipe.pages, seed),), odds.odds())
-
-
-def _fit_pages(examples: Sequence[Example], alike: Sequence[np.ndarray], growth: Growth, seed: int) -> Forest:
-    """A forest that distinguishes articles from other pages, fitted on pages of known kind."""
-    known = [index for index, example in enumerate(examples) if example.kind_weight]
-    values = np.stack([alike[index] for index in known])
-    labels = np.array([float(examples[index].is_article) for index in known])
-    weights = np.array([examples[index].kind_weight for index in known])
-    thresholds = borders(values, weights)
-    return fit(binned(values, thresholds), thresholds, labels, weights, growth, 100 * seed + 40)
+    return Model((_joined(first),), tuple(second), odds.odds())
 
 
 def examples(pages: Sequence[LabelledPage], cache: Path | None = None) -> list[Example]:
@@ -109,7 +88,7 @@ def examples(pages: Sequence[LabelledPage], cache: Path | None = None) -> list[E
 def _opinions(html: str, model: Model, view: PageView) -> list[str]:
     from trafilatura import extract
 
-    likely = model.judge(view)[0] >= 0.5
+    likely = model.judge(view) >= 0.5
     return [
         extract(html, include_comments=False) or "",
         extract(html, include_comments=False, favor_precision=True) or "",
@@ -204,7 +183,7 @@ def _joined(forests: Sequence[Forest]) -> Forest:
 def write(model: Model, path: Path) -> None:
     """Write `model` as arrays; the same model gives the same bytes."""
     arrays: dict[str, np.ndarray] = {}
-    for name, forests in (("first", model.first), ("second", model.second), ("pages", model.pages)):
+    for name, forests in (("first", model.first), ("second", model.second)):
         for number, forest in enumerate(forests):
             arrays[f"{name}_{number}_features"] = forest.features
             arrays[f"{name}_{number}_cuts"] = forest.cuts

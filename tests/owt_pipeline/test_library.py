@@ -108,7 +108,7 @@ def test_unknown_options_are_value_errors_that_suggest_the_right_one() -> None:
         owt.extract(HTML, favour="precision")
     with pytest.raises(ValueError, match="balanced, precision, recall"):
         owt.Extractor(favor="all")
-    with pytest.raises(ValueError, match="is none of blocks, resiliparse, trafilatura"):
+    with pytest.raises(ValueError, match="is none of blocks, trafilatura"):
         owt.Extractor(extractor="nope")
     with pytest.raises(ValueError, match="did you mean 'min_tokens'"):
         owt.clean("a text", min_token=3)

@@ -1,12 +1,12 @@
-"""The built-in extractors: our own, `blocks`, and two public ones.
+"""The built-in extractors: our own, `blocks`, and trafilatura.
 
-`blocks` parses a page, walks over the tree once and applies a model fitted on labelled pages. Measured on three sets of
+`blocks` reads a page in one pass and applies a model fitted on labelled pages. Measured on three sets of
 labelled pages, on hosts that were left out of the fit, its F1 is higher than that of the public extractors in
 `benchmarks/extraction.py`, except on documentation and on Readability's own test pages. Its features are based on
 boilerpipe (Kohlschütter et al., WSDM 2010: blocks of text and their link density), readability and trafilatura (names
 of elements) and Resiliparse (elements that are not content).
 
-Every extractor uses the metadata of `metadata.py`. trafilatura's own metadata take as long as its text, mostly for the
+Both use the metadata of `metadata.py`. trafilatura's own metadata take as long as its text, mostly for the
 date.
 """
 
@@ -14,27 +14,30 @@ from __future__ import annotations
 
 import gc
 import logging
-from functools import partial
+import re
+from html import unescape
 from typing import Any
 
-from lxml import etree
-
-from owt_pipeline.stages.extract.blocks import ROW, Block, read_blocks
+from owt_pipeline.stages.extract.blocks import ROW, Block
 from owt_pipeline.stages.extract.extractor import Extract, Extracted, Page, Settings
 from owt_pipeline.stages.extract.head import embedded_text, read_head
-from owt_pipeline.stages.extract.main_content import FAVORS, MOST_BLOCKS, main_content, without_notice
+from owt_pipeline.stages.extract.main_content import FAVORS, MOST_BLOCKS, main_content
 from owt_pipeline.stages.extract.metadata import read_metadata
 from owt_pipeline.stages.extract.model import Model, load
+from owt_pipeline.stages.extract.reader import read_page
 from owt_pipeline.stages.extract.rendering import markdown, plain_text
-from owt_pipeline.stages.extract.tree import parse
 
 logging.getLogger("trafilatura").setLevel(logging.CRITICAL)  # its problems with a page become reject rows
 
 _LITTLE_TEXT = 250  # characters; a page with less text may be filled by a script
+_ELEMENT = re.compile(r"</?[a-zA-Z][^<>]*>")
+_NO_TEXT = re.compile(
+    r"\W*(?:false|true|null|undefined|(?:please wait\W*)?loading(?:\W+please wait)?|please wait)\W*", re.I
+)
 
 
 def blocks(settings: Settings) -> Extract:
-    """Our own extractor; it ignores `settings.fast`."""
+    """Our own extractor."""
     return with_model(load(), settings)
 
 
@@ -54,33 +57,30 @@ def with_model(model: Model, settings: Settings) -> Extract:
 
 
 def _extract(page: Page, settings: Settings, model: Model) -> Extracted | None:
-    root = parse(page.html)
-    head = read_head(root)
-    metadata = read_metadata(root, head, page.url, page.fetched_at)
-    found, containers = read_blocks(root)
-    if not settings.include_tables:
-        found = [block for block in found if block.form != ROW]
-    favor, comments = FAVORS[settings.favor], settings.include_comments
-    content = without_notice(main_content(found, containers, head, model, favor, comments=comments))
+    read = read_page(page.html)
+    head = read_head(read)
+    metadata = read_metadata(read, head, page.url, page.fetched_at)
+    found = read.blocks if settings.include_tables else [block for block in read.blocks if block.form != ROW]
+    cut, comments = FAVORS[settings.favor], settings.include_comments
+    content = main_content(found, read.containers, head, model, cut, comments=comments)
     text = plain_text(content)
     as_markdown = settings.text_format == "markdown"
     # Decided by the plain text for both formats, so that they have the same content.
-    embedded = _embedded(root, head.data, found, as_markdown) if len(text) < _LITTLE_TEXT else ""
-    text = embedded or (markdown(content, containers) if as_markdown else text)
+    embedded = _embedded(head.data, found, as_markdown) if len(text) < _LITTLE_TEXT else ""
+    text = embedded or (markdown(content) if as_markdown else text)
     left_out = max(len(found) - MOST_BLOCKS, 0) or None
-    return Extracted(text, **metadata, blocks_left_out=left_out) if text else None
+    return Extracted(text, **metadata, blocks_left_out=left_out) if text and not _NO_TEXT.fullmatch(text) else None
 
 
-def _embedded(root: etree._Element, data: list[Any], found: list[Block], as_markdown: bool) -> str:
+def _embedded(data: list[Any], found: list[Block], as_markdown: bool) -> str:
     """The page's text from its embedded data if longer than all its blocks together; else ""."""
-    text = embedded_text(root, data, partial(_all_text, as_markdown), "\n\n" if as_markdown else "\n")
+    text = embedded_text(data)
+    if _ELEMENT.search(text):
+        inner = read_page(f"<div>{text}</div>", leaves_navigation=False).blocks
+        text = markdown(inner) if as_markdown else plain_text(inner)
+    else:
+        text = unescape(text).strip()
     return text if len(text) > max(_LITTLE_TEXT, sum(block.chars for block in found)) else ""
-
-
-def _all_text(as_markdown: bool, html: str) -> str:
-    """All the text of a piece of HTML."""
-    found, containers = read_blocks(parse(f"<div>{html}</div>"))
-    return markdown(found, containers) if as_markdown else plain_text(found)
 
 
 def trafilatura(settings: Settings) -> Extract:
@@ -92,7 +92,6 @@ def trafilatura(settings: Settings) -> Extract:
         options = Extractor(
             output_format="python",
             formatting=settings.text_format == "markdown",
-            fast=settings.fast,
             precision=settings.favor == "precision",
             recall=settings.favor == "recall",
             comments=settings.include_comments,
@@ -102,32 +101,10 @@ def trafilatura(settings: Settings) -> Extract:
             with_metadata=False,
         )
         document: Any = bare_extraction(page.html, options=options)
-        return _with_metadata(page, document.text) if document is not None else None
+        if document is None or not document.text:
+            return None
+        read = read_page(page.html)
+        metadata = read_metadata(read, read_head(read), page.url, page.fetched_at)
+        return Extracted(document.text, **metadata, blocks_left_out=None)
 
     return extract
-
-
-def resiliparse(settings: Settings) -> Extract:
-    """Main text by Resiliparse (Bevendorff et al., ECIR 2018): several times as fast, but less accurate."""
-    from resiliparse.extract.html2text import extract_plain_text
-    from resiliparse.parse.html import HTMLTree
-
-    def extract(page: Page) -> Extracted | None:
-        text = extract_plain_text(
-            HTMLTree.parse(page.html),
-            main_content=settings.favor != "recall",
-            comments=settings.include_comments,
-            skip_elements=() if settings.include_tables else ("table",),
-            alt_texts=False,
-        )
-        return _with_metadata(page, text)
-
-    return extract
-
-
-def _with_metadata(page: Page, text: str | None) -> Extracted | None:
-    if not text:
-        return None
-    root = parse(page.html)
-    metadata = read_metadata(root, read_head(root), page.url, page.fetched_at)
-    return Extracted(text, **metadata, blocks_left_out=None)

@@ -33,7 +33,7 @@ from owt_pipeline.errors import UserError
 from owt_pipeline.stages.extract.model import digest
 from owt_pipeline.stages.extract.options import Settings as Settings
 
-BUILT_IN = {"blocks": "lxml", "trafilatura": "trafilatura", "resiliparse": "resiliparse"}
+BUILT_IN = {"blocks": "lxml", "trafilatura": "trafilatura"}
 """The extractors of `built_in`, each with the library whose version affects its results."""
 
 

@@ -14,8 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from owt_pipeline.stages.extract.blocks import CAPTION, CELL, HEADING, ITEM, OTHER, PARAGRAPH, PREFORMATTED, ROW, Block
-from owt_pipeline.stages.extract.containers import Container
+from owt_pipeline.stages.extract.blocks import (
+    CAPTION,
+    CELL,
+    HEADING,
+    ITEM,
+    OTHER,
+    PARAGRAPH,
+    PREFORMATTED,
+    ROW,
+    Block,
+    Container,
+)
 from owt_pipeline.stages.extract.head import KINDS, Head
 from owt_pipeline.stages.extract.names import (
     CHROME,
@@ -39,10 +49,8 @@ _AROUND_BITS = np.arange(len(_AROUND))[:, None]
 _KIND_FLAGS = np.array((HIDDEN, CHROME, COMMENT, HEADER, UNSHOWN))[:, None]
 _DIGITS = re.compile(r"\d+")
 _ENDS = tuple(".!?…。！？:;\"”»'’)")
-_SENTENCE_ENDS = (". ", "? ", "! ", "。")
-_TEXT_WORD = re.compile(r"\w+")
-_ASCII_TEXT_WORD = re.compile("[a-z0-9_]+")  # the same for ASCII text in lower case
-_SHORT = 160  # characters up to which a text's words are looked up
+_WORDS = bytes(byte if byte in (0, 95) or byte > 127 or chr(byte).isalnum() else 32 for byte in range(256))
+"""A table for bytes in lower case that leaves only words, and zeros between texts."""
 _FAR = 1000
 
 Columns = list[Any]
@@ -56,10 +64,10 @@ class PageView:
     Attributes:
       counts (n): the sizes of the blocks; they are weighted by words.
       tree (m): the containers.
+      paths: the distinct paths of names from the body to a container.
+      home (n): the path of each block's container.
       signatures (kinds, n): for each kind of signature, a number that is equal for blocks with the same markup around.
-      names: the distinct names of containers: tag, classes, id.
-      name_of (m): the index in `names` of each container's name.
-      words (n): the lower-case words of each short text.
+      words (n): the lower-case words of each text.
       texts, lowered (n): the text of each block, unchanged and in lower case.
       heading (n): the index of the heading above each block; -1 for none.
       in_comments (n): whether the names around a block mark it as a reader's comment.
@@ -69,10 +77,10 @@ class PageView:
 
     counts: Counts
     tree: Tree
+    paths: Paths
+    home: np.ndarray
     signatures: np.ndarray
-    names: list[str]
-    name_of: list[int]
-    words: list[tuple[str, ...]]
+    words: list[list[bytes]]
     texts: list[str]
     lowered: list[str]
     heading: np.ndarray
@@ -84,33 +92,30 @@ class PageView:
 def view(blocks: Sequence[Block], containers: Sequence[Container], head: Head) -> PageView:
     """The page with these blocks and this metadata."""
     tree, filled, siblings = _tree(blocks, containers)
-    home = tree.home
-    depth, around_bits, kinds, chrome_depth, content_depth = _inherited(filled, tree.parent.tolist())
-    numbers: dict[tuple[str, str], int] = {}
-    name_of = [numbers.setdefault((container.tag, container.names), len(numbers)) for container in filled]
-    names = [f"<{tag}> {given}" for tag, given in numbers]
-    signatures = _signatures(tree.parent.tolist(), name_of, [tag for tag, _ in numbers], names)[:, home]
+    paths = Paths(filled, tree.parent.tolist())
+    home = np.array(paths.of)[tree.home]
+    depth, around_bits, kinds, chrome_depth, content_depth, *signatures = np.array(paths.inherited).T[:, home]
     texts = [block.text for block in blocks]
     lowered = list(map(str.lower, texts))
-    counts = _count_texts(blocks)
+    counts = _count_texts(blocks, texts)
     heading = np.full(len(blocks), -1)
     heading[1:] = _last(counts.heading, np.arange(len(blocks)))[:-1]
-    kind = kinds[home]
-    of_kind = (kind & _KIND_FLAGS) != 0
-    columns: Columns = _of_texts(blocks, lowered, containers, counts, head)
+    of_kind = (kinds & _KIND_FLAGS) != 0
+    columns: Columns = _of_texts(blocks, texts, lowered, counts, head)
     columns += _of_head(blocks, lowered, counts, head)
     columns += _of_order(counts)
     columns += _of_containers(counts, tree, siblings)
     columns += _of_signatures(counts, signatures)
-    columns += [(around_bits[home] >> _AROUND_BITS) & 1, of_kind, *_of_kinds(counts, of_kind)]
-    columns += [depth[home], chrome_depth[home], content_depth[home]]
+    columns += [(around_bits >> _AROUND_BITS) & 1, of_kind, *_of_kinds(counts, of_kind)]
+    columns += [depth, chrome_depth, content_depth]
+    joined = "\0".join(lowered).encode("utf-8", "replace").translate(_WORDS)
     return PageView(
         counts=counts,
         tree=tree,
-        signatures=signatures,
-        names=names,
-        name_of=name_of,
-        words=[_short_words(low) if len(text) <= _SHORT else () for text, low in zip(texts, lowered, strict=True)],
+        paths=paths,
+        home=home,
+        signatures=np.array(signatures),
+        words=[text.split() for text in joined.split(b"\0")],
         texts=texts,
         lowered=lowered,
         heading=heading,
@@ -122,8 +127,8 @@ def view(blocks: Sequence[Block], containers: Sequence[Container], head: Head) -
 
 def _tree(blocks: Sequence[Block], containers: Sequence[Container]) -> tuple[Tree, list[Container], np.ndarray]:
     """The containers that hold text, renumbered, and for each the number of containers in its parent."""
-    home = np.array([block.container for block in blocks], dtype=np.intp)
-    parent = np.array([container.parent for container in containers], dtype=np.intp)
+    home = np.array([block.container.index for block in blocks], dtype=np.intp)
+    parent = np.array([c.parent.index if c.parent is not None else -1 for c in containers], dtype=np.intp)
     end = np.array([container.end for container in containers], dtype=np.intp)
     siblings = np.bincount(np.maximum(parent, 0), minlength=len(parent))
     blocks_before = np.zeros(len(parent) + 1, dtype=np.intp)
@@ -138,6 +143,63 @@ def _tree(blocks: Sequence[Block], containers: Sequence[Container]) -> tuple[Tre
     return tree, [containers[index] for index in kept.tolist()], siblings[kept]
 
 
+class Paths:
+    """The distinct paths of names from the body to a container; a page has 170 for 420 containers.
+
+    Attributes:
+      of: the path of each container.
+      parent: for each path the one without its last name; -1 for the body.
+      names: the distinct names of containers: tag, classes, id.
+      name_of: for each path the index of its last name in `names`.
+      inherited: for each path its depth, the tags and the kinds on it (bits), its levels below boilerplate and below
+        content, and numbers for its tags, for its names, and for the last two names.
+    """
+
+    def __init__(self, containers: Sequence[Container], parents: Sequence[int]):
+        self.of: list[int] = []
+        self.parent: list[int] = []
+        self.name_of: list[int] = []
+        self.inherited: list[tuple[int, ...]] = []
+        self._plain: list[int] = []
+        known: dict[tuple[int, str, str, int], int] = {}
+        numbers: tuple[dict[Any, int], ...] = ({}, {}, {}, {}, {})
+        for container, above in zip(containers, parents, strict=True):
+            around = self.of[above] if above >= 0 else -1
+            key = (around, container.tag, container.names, container.kind)
+            path = known.get(key)
+            if path is None:
+                path = known[key] = len(self.parent)
+                self._add(container, around, numbers)
+            self.of.append(path)
+        self.names = [f"<{tag}> {given}" for tag, given in numbers[0]]
+
+    def _add(self, container: Container, around: int, numbers: tuple[dict[Any, int], ...]) -> None:
+        tag, kind = container.tag, container.kind
+        of_name, of_plain, of_tags, of_named, of_last = numbers
+        name = of_name.setdefault((tag, container.names), len(of_name))
+        plain = of_plain.setdefault(f"{tag} {_WITHOUT_DIGITS[container.names]}", len(of_plain))
+        bit = _BITS.get(tag, 0)
+        if around < 0:
+            row = (0, bit, kind, _FAR, _FAR)
+            tags = named = last = -1
+        else:
+            depth, bits, kinds, chrome, content, tags, named, _ = self.inherited[around]
+            chrome = 0 if kind & _LEFT_OUT else chrome + 1
+            row = (depth + 1, bits | bit, kinds | kind, chrome, 0 if container.names_content else content + 1)
+            last = self._plain[around]
+        self.parent.append(around)
+        self.name_of.append(name)
+        self._plain.append(plain)
+        self.inherited.append(
+            (
+                *row,
+                of_tags.setdefault((tags, tag), len(of_tags)),
+                of_named.setdefault((named, plain), len(of_named)),
+                of_last.setdefault((last, plain), len(of_last)),
+            )
+        )
+
+
 @dataclass(frozen=True)
 class Counts:
     """Sizes of n blocks.
@@ -146,6 +208,7 @@ class Counts:
       chars, words, links (n): characters, words, and characters within links.
       form, heading (n): the number of the block's form; whether that is a heading.
       prose (n): whether the text is as long as a sentence or two and is not mostly links, as in articles.
+      commas, sentences, digits, lines (n): numbers of commas, ends of sentences, digits and line breaks.
     """
 
     chars: np.ndarray
@@ -154,21 +217,37 @@ class Counts:
     form: np.ndarray
     heading: np.ndarray
     prose: np.ndarray
+    commas: np.ndarray
+    sentences: np.ndarray
+    digits: np.ndarray
+    lines: np.ndarray
 
 
-def _count_texts(blocks: Sequence[Block]) -> Counts:
+def _count_texts(blocks: Sequence[Block], texts: Sequence[str]) -> Counts:
     chars = np.array([block.chars for block in blocks], dtype=np.float64)
-    words = np.array([block.text.count(" ") for block in blocks], dtype=np.float64) + 1
     links = np.array([block.link_chars for block in blocks], dtype=np.float64)
     form = _small([_FORMS[block.form] for block in blocks])
     heading = form == _FORMS[HEADING]
+    codes = np.frombuffer("\0".join(texts).encode("utf-8", "replace"), dtype=np.uint8)
+    starts = np.zeros(len(texts), dtype=np.intp)
+    starts[1:] = np.flatnonzero(codes == 0) + 1
+    is_space = codes == 32
+    ends = (codes == 46) | (codes == 63) | (codes == 33)
+    ends[:-1] &= is_space[1:]
+    ends[-1] = False
+    masks = (is_space, codes == 44, ends, (codes >= 48) & (codes <= 57), codes == 10)
+    spaces, commas, sentences, digits, lines = (np.add.reduceat(mask, starts, dtype=np.int32) for mask in masks)
     return Counts(
         chars,
-        np.maximum(words, np.floor(chars / 12)),  # for scripts without spaces
+        np.maximum(spaces + 1.0, np.floor(chars / 12)),  # for scripts without spaces
         links,
         form,
         heading,
         (chars > 80) & (links < 0.4 * chars) & ~heading,
+        commas,
+        sentences,
+        digits,
+        lines,
     )
 
 
@@ -178,9 +257,8 @@ def _small(values: Iterable[int]) -> np.ndarray:
 
 
 def _of_texts(
-    blocks: Sequence[Block], lowered: Sequence[str], containers: Sequence[Container], counts: Counts, head: Head
+    blocks: Sequence[Block], texts: Sequence[str], lowered: Sequence[str], counts: Counts, head: Head
 ) -> Columns:
-    texts = [block.text for block in blocks]
     count = len(texts)
     position = np.arange(count)
     times = Counter(texts)
@@ -191,7 +269,7 @@ def _of_texts(
     )
     levels, after = np.full(count, 7), np.zeros(count, dtype=bool)
     for index in np.flatnonzero(counts.heading).tolist():
-        levels[index] = level = HEADINGS.get(containers[blocks[index].container].tag, 7)
+        levels[index] = level = HEADINGS.get(blocks[index].container.tag, 7)
         after[index] = level < 7 and heads_afterwards(texts[index])
     in_heading = levels < 7
     titles = np.flatnonzero((levels == 1) | (in_heading & (in_title != 0)))
@@ -204,13 +282,13 @@ def _of_texts(
         counts.words,
         counts.chars / counts.words,
         counts.links / counts.chars,
-        np.array([text.count(",") for text in texts]) / counts.words,
-        np.array([sum(map(text.count, _SENTENCE_ENDS)) if len(text) > 20 else 0 for text in texts]) + ends,
+        counts.commas / counts.words,
+        counts.sentences + ends,
         ends,
-        np.array([len(_DIGITS.findall(text, 0, _SHORT)) for text in texts]) / counts.words,
+        counts.digits / counts.words,
         _small(map(str.isupper, firsts)),
         _small(map(str.islower, firsts)),
-        np.array([text.count("\n") for text in texts]),
+        counts.lines,
         np.array([times[text] for text in texts]),
         in_title,
         after,
@@ -306,7 +384,7 @@ def _of_kinds(counts: Counts, of_kind: np.ndarray) -> Columns:
     return [elsewhere, *shares]
 
 
-def _of_signatures(counts: Counts, signatures: np.ndarray) -> Columns:
+def _of_signatures(counts: Counts, signatures: Sequence[np.ndarray]) -> Columns:
     """Sums over the blocks with the same markup around them."""
     prose = counts.chars * counts.prose
     all_prose, total = max(prose.sum(), 1.0), counts.chars.sum()
@@ -320,70 +398,8 @@ def _of_signatures(counts: Counts, signatures: np.ndarray) -> Columns:
     return columns
 
 
-def _inherited(containers: Sequence[Container], parents: Sequence[int]) -> np.ndarray:
-    """For each container (5, m): its depth, the tags and the kinds around it (bits), and its levels below boilerplate
-    and below content."""
-    depth: list[int] = []
-    bits: list[int] = []
-    kinds: list[int] = []
-    chrome: list[int] = []
-    content: list[int] = []
-    left_out = CHROME | COMMENT | HIDDEN
-    bit_of = _BITS.get
-    for container, around in zip(containers, parents, strict=True):
-        bit, kind = bit_of(container.tag, 0), container.kind
-        if around < 0:
-            depth.append(0)
-            bits.append(bit)
-            kinds.append(kind)
-            chrome.append(_FAR)
-            content.append(_FAR)
-        else:
-            depth.append(depth[around] + 1)
-            bits.append(bits[around] | bit)
-            kinds.append(kinds[around] | kind)
-            chrome.append(0 if kind & left_out else chrome[around] + 1)
-            content.append(0 if container.names_content else content[around] + 1)
-    return np.array((depth, bits, kinds, chrome, content))
-
-
-def _signatures(
-    parents: Sequence[int], name_of: Sequence[int], tags: Sequence[str], names: Sequence[str]
-) -> np.ndarray:
-    """For each container (3, m), numbers for the tags from the body to it, tags with names, and the last two names."""
-    tag_of = _numbered(tags)
-    plain = _numbered(map(_WITHOUT_DIGITS.__getitem__, names))
-    count = len(names)
-    paths: list[int] = []
-    named: list[int] = []
-    local: list[int] = []
-    known: tuple[dict[int, int], ...] = ({}, {}, {})
-    path_of, named_of, local_of = (numbers.setdefault for numbers in known)
-    for around, name in zip(parents, name_of, strict=True):
-        own = plain[name]
-        if around < 0:
-            above_path = above_named = above = -1
-        else:
-            above_path, above_named, above = paths[around], named[around], plain[name_of[around]]
-        # A pair as one integer, since a tuple takes twice as long.
-        paths.append(path_of(above_path * count + tag_of[name], len(known[0])))
-        named.append(named_of(above_named * count + own, len(known[1])))
-        local.append(local_of(above * count + own, len(known[2])))
-    return np.array((paths, named, local))
-
-
-def _numbered(texts: Iterable[str]) -> list[int]:
-    """A number for each text, the same for equal texts."""
-    numbers: dict[str, int] = {}
-    return [numbers.setdefault(text, len(numbers)) for text in texts]
-
-
+_LEFT_OUT = CHROME | COMMENT | HIDDEN
 _WITHOUT_DIGITS = Remembered(lambda name: _DIGITS.sub("", name), 1 << 15)
-
-
-def _short_words(text: str) -> tuple[str, ...]:
-    words = (_ASCII_TEXT_WORD if text.isascii() else _TEXT_WORD).findall(text)
-    return (*words, " ".join(words[:2])) if len(words) > 1 else tuple(words)
 
 
 class Tree:

@@ -5,15 +5,11 @@ of the containers around it, in its own text if short, and in the heading above 
 more often than on average a block with this word belongs to the main text (counted by
 `benchmarks/extraction_model/fitting.py`). The second pass also uses the probabilities of the first around the block: in
 the same container, in blocks with the same markup, before and after.
-
-A separate forest distinguishes articles from forums, shops, lists and documentation by the mean of all these features
-over the text that the first pass finds likely.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -30,20 +26,18 @@ PATH = Path(__file__).with_name("model.npz")
 
 @dataclass(frozen=True)
 class Model:
-    """The forests of each pass, whose scores are averaged, those of pages, and the log-odds of words."""
+    """The forests of each pass, whose scores are averaged, and the log-odds of words."""
 
     first: tuple[Forest, ...]
     second: tuple[Forest, ...]
-    pages: tuple[Forest, ...]
     odds: Odds
 
-    def judge(self, page: PageView) -> tuple[np.ndarray, float]:
-        """(probability of each block, probability that the page is an article)."""
+    def judge(self, page: PageView) -> np.ndarray:
+        """The probability of each block."""
         values = np.concatenate((page.static.T, lexical(page, self.odds).T))
         p = probabilities(self.first, values.T)
         values = np.concatenate((values, contextual(page, p).T))
-        article = probabilities(self.pages, in_likely_text(values.T, page.counts.words * p)[None])
-        return probabilities(self.second, values.T), float(article[0])
+        return probabilities(self.second, values.T)
 
 
 @lru_cache(maxsize=1)
@@ -61,7 +55,7 @@ def read(path: Path) -> Model:
     """The model in a file written by `benchmarks/extraction_model/fitting.py`."""
     with np.load(path, allow_pickle=False) as arrays:
         odds = Odds(_odds(arrays, "name"), _odds(arrays, "text"))
-        return Model(_forests(arrays, "first"), _forests(arrays, "second"), _forests(arrays, "pages"), odds)
+        return Model(_forests(arrays, "first"), _forests(arrays, "second"), odds)
 
 
 def _forests(arrays: Mapping[str, np.ndarray], name: str) -> tuple[Forest, ...]:
@@ -77,38 +71,31 @@ def _odds(arrays: Mapping[str, np.ndarray], name: str) -> dict[str, float]:
 
 _NAMES_KNOWN = 50_000
 _NO_KNOWN_WORD = (0.0, 0.0, 0.0)
+_SHORT = 160  # characters up to which a text's words have log-odds
+_START = 50  # words of a block that are looked up in others
 
 
 def lexical(page: PageView, odds: Odds) -> np.ndarray:
     """Features (n, 13) from the log-odds of words in the names of the containers around a block and in short texts."""
-    lows: list[float] = []
-    highs: list[float] = []
-    sums: list[float] = []
-    nearest: list[float] = []
-    means: list[float] = []
-    of_names = [odds.of_name[name] for name in page.names]
-    for name, around in zip(page.name_of, page.tree.parent.tolist(), strict=True):
+    paths = page.paths
+    of_names = [odds.of_name[name] for name in paths.names]
+    rows: list[tuple[float, ...]] = []
+    for name, around in zip(paths.name_of, paths.parent, strict=True):
         low, high, mean = of_names[name]
-        means.append(mean)
         if around < 0:
-            lows.append(low)
-            highs.append(high)
-            sums.append(mean)
-            nearest.append(mean)
+            rows.append((low, high, mean, mean, mean))
         else:
-            above = lows[around]
-            lows.append(low if low < above else above)
-            above = highs[around]
-            highs.append(high if high > above else above)
-            sums.append(sums[around] + mean)
-            nearest.append(mean or nearest[around])
-    home, first, second = page.tree.levels(3)
-    inherited = np.array((lows, highs, sums, nearest, means), dtype=np.float32)
-    of_texts = odds.of_texts(page.words)
+            lowest, highest, total, nearest, _ = rows[around]
+            rows.append((min(low, lowest), max(high, highest), total + mean, mean or nearest, mean))
+    inherited = np.array(rows, dtype=np.float32).T
+    up = np.maximum(np.array(paths.parent), 0)
+    first = up[page.home]
+    second = up[first]
+    of_texts = odds.of_texts(page.words, page.counts.chars)
     of_headings = np.where(page.heading >= 0, of_texts[::2, page.heading], 0)
     return np.concatenate(
         (
-            inherited[:, home],
+            inherited[:, page.home],
             inherited[4:, first],
             inherited[4:, second],
             inherited[2:3, second],
@@ -116,6 +103,13 @@ def lexical(page: PageView, odds: Odds) -> np.ndarray:
             of_headings,
         )
     ).T
+
+
+def short_words(words: Sequence[bytes], chars: float) -> list[bytes]:
+    """The words of a text that have log-odds: those of a short text, and its first two together."""
+    if chars > _SHORT or not words:
+        return []
+    return [*words, b" ".join(words[:2])] if len(words) > 1 else list(words)
 
 
 class Odds:
@@ -126,6 +120,7 @@ class Odds:
 
     def __init__(self, names: Mapping[str, float], texts: Mapping[str, float]):
         self.names, self.texts = names, texts
+        self._of_word = {word.encode(): value for word, value in texts.items()}
         self.of_name = Remembered(self._of_name, _NAMES_KNOWN)
         """Lowest, highest and mean log-odds of the words in a container's name."""
         self._of_class = Remembered(self._known_words, _NAMES_KNOWN)
@@ -143,24 +138,20 @@ class Odds:
         odds = self.names
         return {word: odds[word] for word in (name.lower(), *WORDS_OF_NAME[name]) if word in odds}
 
-    def of_texts(self, texts: Sequence[tuple[str, ...]]) -> np.ndarray:
-        """Lowest, highest and mean log-odds of the words of each text (3, texts); 0 for unknown words."""
+    def of_texts(self, words: Sequence[Sequence[bytes]], chars: np.ndarray) -> np.ndarray:
+        """Lowest, highest and mean log-odds of the words of each short text (3, texts); 0 for unknown words."""
+        texts = list(map(short_words, words, chars.tolist()))
         counts = np.array(list(map(len, texts)))
         found = np.zeros((3, len(texts)), dtype=np.float32)
         some = np.flatnonzero(counts)
         if len(some):
-            values = np.array(list(map(self.texts.get, chain.from_iterable(texts), repeat(0.0))))
+            values = np.array(list(map(self._of_word.get, chain.from_iterable(texts), repeat(0.0))))
             lengths = counts[some]
             starts = np.cumsum(lengths) - lengths
             found[0, some] = np.minimum.reduceat(values, starts)
             found[1, some] = np.maximum.reduceat(values, starts)
             found[2, some] = np.bincount(np.repeat(np.arange(len(some)), lengths), values) / lengths
         return found
-
-
-_LONG_WORD = re.compile(r"\w{4,}|[\u3040-\u9fff\uac00-\ud7af]{2}")
-_ASCII_LONG_WORD = re.compile(r"[a-z0-9_]{4,}")  # the same for ASCII text in lower case, in half the time
-_START = 300  # characters whose words are looked up
 
 
 def contextual(page: PageView, p: np.ndarray) -> np.ndarray:
@@ -189,12 +180,6 @@ def contextual(page: PageView, p: np.ndarray) -> np.ndarray:
     columns += [in_comments / total, float(masses[0]) - in_comments]
     columns.append(_overlap(page, p))
     return matrix(columns, len(p))
-
-
-def in_likely_text(values: np.ndarray, mass: np.ndarray) -> np.ndarray:
-    """The mean of each feature (rows, features), weighted by the words that are likely to be main text."""
-    sums: np.ndarray = np.cumsum(values.T * mass, axis=1)[:, -1]  # in order, so the same on every processor
-    return (sums / max(float(mass.sum()), 1e-6)).astype(np.float32)
 
 
 def expected_f1(weight: np.ndarray, p: np.ndarray) -> float:
@@ -246,28 +231,19 @@ def _of_page(weight: np.ndarray, p: np.ndarray) -> Columns:
 def _overlap(page: PageView, p: np.ndarray) -> np.ndarray:
     """The share of the words at a block's start that occur in other blocks that surely are main text."""
     sure = (p > 0.7).tolist()
-    in_some: set[str] = set()
-    in_two: set[str] = set()
-    starts = []
-    for text, likely in zip(page.lowered, sure, strict=True):
-        start = _long_words(text[:_START])
-        starts.append(start)
+    in_some: set[bytes] = set()
+    in_two: set[bytes] = set()
+    for words, likely in zip(page.words, sure, strict=True):
         if likely:
-            words = set(start if len(text) <= _START else _long_words(text))
-            in_two |= in_some & words
-            in_some |= words
-    known, twice = in_some.__contains__, in_two.__contains__
-    # The words of sure blocks must occur in another one.
-    return np.array(
-        [
-            sum(map(twice if likely else known, start)) / len(start) if start else -1.0
-            for start, likely in zip(starts, sure, strict=True)
-        ]
-    )
-
-
-def _long_words(text: str) -> list[str]:
-    return (_ASCII_LONG_WORD if text.isascii() else _LONG_WORD).findall(text)
+            own = set(words)
+            in_two |= in_some & own
+            in_some |= own
+    shares = []
+    for words, likely in zip(page.words, sure, strict=True):
+        start = [word for word in words[:_START] if len(word) > 3]
+        known = in_two if likely else in_some  # the words of sure blocks must occur in another one
+        shares.append(sum(map(known.__contains__, start)) / len(start) if start else -1.0)
+    return np.array(shares)
 
 
 def _distance(tree: Tree, target: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Kinds of elements by tag, role, class and id, and of headings by their text.
+"""Kinds of elements by tag, role, class, id and style, and of headings by their text.
 
 The lists hold the conventions of the web: class names of WordPress and other systems, ARIA's roles. Names match as
 complete words (`nav` in `main-nav` and `mainNav`, not in `navy`). They decide nothing alone: to the model, they are
@@ -8,9 +8,12 @@ features like all others.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from importlib import resources
+from itertools import islice
 from typing import TypeVar
+
+from owt_pipeline.stages.extract.blocks import Container
 
 
 def _lists(name: str) -> dict[str, list[str]]:
@@ -73,6 +76,10 @@ _LOWER_WORD = re.compile(r"[a-z]+")
 _HIDING_STYLE = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden")
 STREAMED = re.compile(r"S:[0-9a-f]+")  # React sends parts of a page hidden, and a script moves them to their places
 
+_SCHEMA_COMMENT = re.compile(r"schema\.org/(?:Comment|UserComments)\b")
+_FOOTNOTE = ("footnote", "footnotes", "endnote")
+_MOST_AROUND = 50  # containers around a footer that are looked at
+
 _CONTENT_NAME = re.compile(
     r"(?:entry|article|art|post|page|story|blog|main|body)[-_]*(?:content|body|text|entry)|articlebody|story-?content"
     r"|post-?entry|^content$| content\b|hentry|fulltext",
@@ -113,24 +120,44 @@ def _names_content(names: str) -> bool:
     return may_be and _CONTENT_NAME.search(names) is not None
 
 
-def is_hidden(classes: str | None, style: str | None, hidden: str | None, aria_hidden: str | None) -> bool:
-    """Whether an inline element is hidden."""
-    return (
-        hidden is not None
-        or aria_hidden == "true"
-        or (style is not None and _HIDING_STYLE.search(style) is not None)
-        or (classes is not None and has_hidden_class(classes))
-    )
+def is_unshown(attributes: Mapping[str, str]) -> bool:
+    """Whether an element is hidden by its own style or attribute."""
+    style = attributes.get("style")
+    return "hidden" in attributes or (style is not None and _HIDING_STYLE.search(style) is not None)
 
 
-def has_hidden_class(classes: str) -> bool:
-    return bool(_OF_CLASSES[classes][0] & HIDDEN)
-
-
-def is_slug(name: str, title: str) -> bool:
-    """Whether a class or an id consists of consecutive words of the page's title, as returned by `words_of`."""
-    words = name.lower().replace("_", "-").split("-")
-    return len(words) > 1 and f" {' '.join(words)} " in title
+def name_container(container: Container, controlled: Collection[str]) -> None:
+    """Set a container's names and kind; `controlled` are the ids of elements that controls of the page open."""
+    attributes = container.attributes
+    if not attributes and container.tag not in _OF_TAG:
+        return
+    get = attributes.get
+    tag, classes, identifier = container.tag, get("class") or "", get("id") or ""
+    if len(attributes) == 1 and classes and tag not in ("footer", "figure"):  # most
+        container.names = classes
+        container.kind, container.names_content = read_name(tag, classes, "")
+        return
+    if tag == "footer" and any(around.tag == "blockquote" for around in islice(container.around(), _MOST_AROUND)):
+        tag = "p"  # the source of the quote
+    named = "" if tag in HEADINGS or container.is_anchor else identifier
+    kind, container.names_content = read_name(tag, classes, named)
+    role, prop, style, hidden = get("role"), get("itemprop"), get("style"), get("hidden")
+    container.names = " ".join(filter(None, (classes, named, role, prop)))
+    if role is not None and role in CHROME_ROLES:
+        kind |= CHROME
+    if container.is_content or (tag == "aside" and (get("epub:type") or role or "").endswith(_FOOTNOTE)):
+        kind = 0
+    if prop == "comment" or _SCHEMA_COMMENT.search(get("itemtype") or ""):
+        kind |= COMMENT
+    if hidden is not None and (hidden == "until-found" or STREAMED.fullmatch(identifier)):
+        hidden = None
+    if hidden is not None or (style is not None and _HIDING_STYLE.search(style) is not None):
+        kind |= HIDDEN | UNSHOWN
+        if identifier in controlled or OPENED[container.names]:
+            kind &= ~(HIDDEN | UNSHOWN)
+    elif get("aria-hidden") == "true":
+        kind |= HIDDEN
+    container.kind = kind
 
 
 def heads_afterwards(text: str) -> bool:
@@ -184,6 +211,10 @@ def finder(expression: re.Pattern[str]) -> Remembered[bool]:
     return Remembered(lambda classes: expression.search(classes) is not None, 1 << 15)
 
 
+may_mark_metadata = finder(re.compile(r"uthor|yline|[dD]ate|publish|timestamp|posted"))
+"""Whether classes may be those of an author or a date."""
+OPENED = finder(re.compile(r"more|collaps|accordion|expand|toggle|spoiler|answer|faq", re.IGNORECASE))
+"""Whether names are those of hidden text that a control of the page shows."""
 _OF_CLASSES = Remembered(_read_classes, 1 << 15)
 _KIND_OF_NAME = Remembered(_read_single, 1 << 16)
 WORDS_OF_NAME = Remembered(_split, 1 << 16)

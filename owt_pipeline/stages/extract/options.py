@@ -14,14 +14,13 @@ class Settings:
     Attributes:
       extractor: its name.
       favor: `balanced`, `precision` (prefer losing text to keeping boilerplate) or `recall` (the reverse).
-      fast: skip the fallback algorithms, which only trafilatura has.
       include_comments, include_tables: whether readers' comments and tables belong to the text.
       text_format: `plain`, or `markdown`, which keeps headings, lists, tables, code and formulas.
     """
 
     extractor: str = option(
         "blocks",
-        "blocks, our own; trafilatura; resiliparse; or `module:factory` of yours",
+        "blocks, our own; trafilatura; or `module:factory` of yours",
         metavar="NAME",
     )
     favor: str = option(
@@ -29,7 +28,6 @@ class Settings:
         "precision rather loses text than keeps boilerplate; recall the reverse",
         choices=("balanced", "precision", "recall"),
     )
-    fast: bool = option(False, "trafilatura: skip its second opinions: faster, less exact")
     include_comments: bool = option(False, "readers' comments belong to the text")
     include_tables: bool = option(True, "tables belong to the text")
     text_format: str = option(

@@ -7,7 +7,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
-from owt_pipeline.errors import UserError
 from owt_pipeline.stages.extract.extractor import BUILT_IN, describe
 from owt_pipeline.stages.extract.model import digest
 from owt_pipeline.stages.extract.options import Options
@@ -47,8 +46,8 @@ class Extract(Stage):
     kinds = ("data", "warc")
     output = "documents"
     options = Options
-    version = 15
-    libraries = ("lxml", "chardet", "trafilatura")
+    version = 16
+    libraries = ("lxml", "chardet", "webencodings", "trafilatura")
     steps = (Step(extract_shard, rows=rows_of_input, together=1),)
     example = "owt extract --workdir run --favor precision"
 
@@ -66,10 +65,7 @@ class Extract(Stage):
         return needed + (["owt_pipeline.stages.extract.model:load"] if options.extractor == "blocks" else [])
 
     def prepare(self, run: StageRun) -> None:
-        options: Options = run.options
-        run.properties["extractor"] = describe(options.extractor)
-        if options.extractor == "resiliparse" and options.text_format == "markdown":
-            raise UserError("text_format: resiliparse writes no Markdown; use the extractor blocks or trafilatura")
+        run.properties["extractor"] = describe(run.options.extractor)
 
 
 STAGE = Extract()

@@ -14,7 +14,7 @@ from benchmarks.extraction_model.validation import by_host, by_set, extracted, h
 from owt_pipeline.stages.extract.model import load, read
 
 Labelled = tuple[list[LabelledPage], list[Example]]
-SMALL = Recipe(Growth(trees=10, rows=2000), (Growth(trees=10, rows=2000),), Growth(trees=10, rows=2000))
+SMALL = Recipe(Growth(trees=10, rows=2000), (Growth(trees=10, rows=2000),))
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import json
 import random
@@ -187,16 +188,38 @@ def test_labels_of_the_encoding_standard_are_known() -> None:
     assert (found, JAPANESE in text) == ("cp932", True)
 
 
-def test_declared_charsets_with_only_ascii_bytes_are_used() -> None:
-    text, found = decode(page(JAPANESE, "iso2022_jp", "<meta charset=iso-2022-jp>"), None)
+@pytest.mark.parametrize("declared", [None, "utf-8", "iso-8859-1", "shift_jis"])
+@pytest.mark.parametrize("meta", ["", "<meta charset=iso-2022-jp>", "<meta charset=utf-8>"])
+def test_japanese_in_ascii_bytes_is_read_whatever_is_declared(declared: str | None, meta: str) -> None:
+    text, found = decode(page(JAPANESE, "iso2022_jp", meta), declared)
     assert (found, JAPANESE in text) == ("iso2022_jp", True)
+    assert (
+        decode(b"an escape: \x1b$B or \x1b(B, and no more", declared)[0] == "an escape: \x1b$B or \x1b(B, and no more"
+    )
+
+
+@pytest.mark.parametrize("text", ["It’s true", "a café", "5 € and © 2013"])
+@pytest.mark.parametrize("declared", [None, "utf-8"])
+def test_a_stray_letter_of_windows_1252_in_ascii_declared_utf8_is_read(text: str, declared: str | None) -> None:
+    body = page(f"Plain. {text}. More plain text.", "cp1252", "<meta charset=utf-8>")
+    assert text in decode(body, declared)[0]
+    cut = page("Plain text and then", "utf-8", "<meta charset=utf-8>")[:-18] + "é".encode()[:1]
+    assert decode(cut, declared)[1] == "utf-8"
+
+
+@pytest.mark.parametrize("header", ["iso-8859-1", "ISO8859-1", "windows-1252", "us-ascii"])
+@pytest.mark.parametrize(("charset", "text"), [("koi8-r", RUSSIAN), ("cp1251", RUSSIAN), ("euc-jp", JAPANESE)])
+def test_meta_is_right_where_the_header_has_a_default(header: str, charset: str, text: str) -> None:
+    label = charset.replace("cp", "windows-")
+    assert text in decode(page(text, charset, f"<meta charset={label}>"), header)[0]
+    assert GERMAN in decode(page(GERMAN, "cp1252", "<meta charset=utf-8>"), header)[0]
 
 
 @given(st.binary(max_size=300), st.one_of(st.none(), st.text(max_size=12), st.sampled_from(["utf-16", "utf-7", "hz"])))
 def test_any_bytes_decode(body: bytes, declared: str | None) -> None:
     text, found = decode(body, declared)
     assert isinstance(text, str)
-    assert lookup(found) is not None
+    assert codecs.lookup(found)
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=200))

@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.extraction_model.examples import name_words
-from owt_pipeline.stages.extract.blocks import read_blocks
 from owt_pipeline.stages.extract.features import PageView, view
 from owt_pipeline.stages.extract.head import read_head
 from owt_pipeline.stages.extract.model import Odds, contextual, expected_f1, lexical
-from owt_pipeline.stages.extract.tree import parse
+from owt_pipeline.stages.extract.reader import read_page
 
 PROSE = "The quick brown fox jumps over the lazy dog, and then it rests beneath a tree for quite a while. "
 OTHER = "Hares sleep in a hollow that they make in the grass, with both their eyes open and ears laid back. "
@@ -25,8 +24,8 @@ PAGE = (
 
 
 def seen(body: str, title: str = "Foxes") -> PageView:
-    root = parse(f"<html><head><title>{title}</title></head><body>{body}</body></html>")
-    return view(*read_blocks(root), read_head(root))
+    read = read_page(f"<html><head><title>{title}</title></head><body>{body}</body></html>", leaves_navigation=False)
+    return view(read.blocks, read.containers, read_head(read))
 
 
 def test_every_block_has_a_row_and_every_container_a_range() -> None:
@@ -73,19 +72,19 @@ def test_blocks_that_the_head_describes_are_found() -> None:
         f"<title>T</title><meta name=description content='{PROSE[:70]}…'><meta property=og:type content=article>"
         '<script type="application/ld+json">{"@type": "NewsArticle", "articleBody": "%s"}</script>' % (OTHER * 2)
     )
-    root = parse(
+    read = read_page(
         f"<html><head>{head}</head><body><p>Advertisement, 30 letters or more<p>{PROSE}<p>{OTHER}</body></html>"
     )
-    found = read_head(root)
+    found = read_head(read)
     assert found.titles == ()
     assert len(found.descriptions) == 1
-    plain, described = (view(*read_blocks(root), some) for some in (replace(found, descriptions=()), found))
+    plain, described = (view(read.blocks, read.containers, some) for some in (replace(found, descriptions=()), found))
     changed = (plain.static != described.static).any(axis=0)
     assert [0, 1, 0] in described.static[:, changed].T.tolist()  # the block with the description
     assert [-1, 0, 1] in described.static[:, changed].T.tolist()  # and how far it is
-    without = view(*read_blocks(root), replace(found, body=""))
+    without = view(read.blocks, read.containers, replace(found, body=""))
     assert [0, 0, 1] in described.static[:, (without.static != described.static).any(axis=0)].T.tolist()
-    assert (view(*read_blocks(root), replace(found, kinds=0)).static != described.static).any()
+    assert (view(read.blocks, read.containers, replace(found, kinds=0)).static != described.static).any()
 
 
 @settings(max_examples=40, deadline=None)

@@ -6,12 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from benchmarks.extraction_model.labelled_pages import read_labelled
-from owt_pipeline.stages.extract.blocks import HEADING, PARAGRAPH, Block
 from owt_pipeline.stages.extract.extractor import Extracted, Page, Settings, load
-from owt_pipeline.stages.extract.main_content import without_notice
 
 SENTENCE = "The quick brown fox jumps over the lazy dog, and then it rests beneath a tree for a while. "
 P = f"<p>{SENTENCE * 3}</p>"
@@ -120,28 +116,6 @@ def test_lists_are_kept_complete_and_code_between_kept_paragraphs() -> None:
     assert "\nx = 1\n\nprint(x)\n" in text
 
 
-@pytest.mark.parametrize("depth", [1, 40])
-def test_a_forum_that_preloads_its_posts_as_data_is_read(depth: int) -> None:
-    import html
-    import json
-
-    posts = [{"cooked": f"<p>Post {n}: {SENTENCE}</p>"} for n in range(3)]
-    preloaded = json.dumps({"topic_7": json.dumps({"post_stream": {"posts": posts}}), "site": "{}"})
-    body = "<div>" * depth + f'<div id="data-preloaded" data-preloaded="{html.escape(preloaded)}"></div>'
-    assert extract(page(body)).splitlines() == [f"Post {n}: {SENTENCE.strip()}" for n in range(3)]
-
-
-def test_posts_that_are_data_have_their_structure_in_markdown() -> None:
-    import html
-    import json
-
-    posts = [{"cooked": f"<p>{SENTENCE * 2}</p><pre>x = {n}\n  y</pre>"} for n in range(2)]
-    preloaded = json.dumps({"topic_7": json.dumps({"post_stream": {"posts": posts}})})
-    text = extract(page(f'<div data-preloaded="{html.escape(preloaded)}"></div>'), text_format="markdown")
-    post = (SENTENCE * 2).strip() + "\n\n```\nx = {}\n  y\n```"
-    assert text == post.format(0) + "\n\n" + post.format(1)
-
-
 def test_article_in_linked_data_is_read_if_the_markup_has_none() -> None:
     data = '<script type="application/ld+json">{"@graph":[{"@type":"NewsArticle","articleBody":"%s"}]}</script>'
     assert extract(page("<div id=root></div>", data % (SENTENCE * 5).strip())) == (SENTENCE * 5).strip()
@@ -174,39 +148,6 @@ def test_metadata_comes_with_the_text() -> None:
         "The Daily Fox\n" + "\n".join([(SENTENCE * 3).strip()] * 3), "Foxes at rest", "A. Fox", "2019-05-03",
         "The Daily Fox", "en",
     )  # fmt: skip
-
-
-FOX = "The quick brown fox jumps over the lazy dog, and then it rests beneath a tree for a while."
-
-
-def block(text: str, form: str = PARAGRAPH) -> Block:
-    return Block(form, text, 0, 0)
-
-
-@pytest.mark.parametrize(
-    "notice",
-    [
-        "We use cookies and similar technologies to provide our service. You can accept them or change your settings.",
-        "This website uses cookies. By continuing, you consent to their use.",
-        "Wir verwenden Cookies, um unsere Seiten zu verbessern.",
-        "Nous utilisons des cookies pour mesurer l'audience.",
-        "Some of our partners process your data on the basis of legitimate interest.",
-    ],
-)
-def test_cookie_notice_is_removed_from_either_end(notice: str) -> None:
-    text = [block(FOX) for _ in range(4)]
-    banner = [block("Your privacy", HEADING), block(notice), block("Accept all cookies")]
-    for kept in (banner + text, text + banner, banner[1:2] + text):
-        assert without_notice(kept) == text
-
-
-def test_an_article_about_cookies_is_kept() -> None:
-    text = [block(f"{number}. This site uses cookies to remember who logged in. {FOX}") for number in range(5)]
-    assert without_notice(text) == text
-    about = [block("This site uses cookies for its session only."), *(block(f"A cookie. {FOX}") for _ in range(5))]
-    assert without_notice(about) == about
-    within = [block(FOX), block("We use cookies."), block(FOX)]
-    assert without_notice(within) == within
 
 
 def test_text_in_two_places_is_kept_once() -> None:

@@ -7,14 +7,14 @@ import pytest
 from owt_pipeline.stages.extract.extractor import Extracted
 from owt_pipeline.stages.extract.head import read_head
 from owt_pipeline.stages.extract.metadata import read_metadata
-from owt_pipeline.stages.extract.tree import parse
+from owt_pipeline.stages.extract.reader import read_page
 
 FETCHED_AT = 1_577_836_800  # 2020-01-01
 
 
 def read(head: str, body: str = "", url: str = "http://h/", attributes: str = "") -> Extracted:
-    root = parse(f"<html {attributes}><head>{head}</head><body>{body}</body></html>")
-    return Extracted("", **read_metadata(root, read_head(root), url, FETCHED_AT))
+    page = read_page(f"<html {attributes}><head>{head}</head><body>{body}</body></html>")
+    return Extracted("", **read_metadata(page, read_head(page), url, FETCHED_AT))
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,11 @@ def test_title(head: str, body: str, title: str | None) -> None:
 @pytest.mark.parametrize(
     ("head", "body", "title"),
     [
-        ("<title>Rest - The Fox Book</title>", "<h1>The Fox Book</h1><h2>Rest</h2>", "Rest"),
+        (
+            "<title>Rest</title><meta property=og:site_name content=Fox>",
+            "<svg><title>Menu</title></svg><h1>Fox</h1>",
+            "Rest",
+        ),
         ("<title>The Fox Book: Rest</title>", "<h1><a href=http://h/>The Fox Book</a></h1>", "The Fox Book: Rest"),
         ("<title>Daily - Rest</title><meta property=og:title content=Rest>", "<h1>Rest</h1>", "Rest"),
         ("<title>Foxes at rest | Daily</title>", "<h1>Our newsletter</h1>", "Foxes at rest"),
@@ -87,6 +91,16 @@ def ld(json: str) -> str:
         ("<meta property='dc:creator og:author' content='A. Fox'><meta name=author content='B. Fox'>", "", "A. Fox"),
         (ld('<![CDATA[{"@type": "Article", "author": {"name": "A. Fox"}}]]>'), "", "A. Fox"),
         (ld('{"author": 7}'), "", None),
+        (ld('{"@graph": [{"author": {"@id": "#p"}}, {"@id": "#p", "name": "A. Fox"}]}'), "", "A. Fox"),
+        (ld('{"@type": "Article", "author": [{"@id": "#p"}]}') + ld('{"@id": "#p", "name": "A. Fox"}'), "", "A. Fox"),
+        (ld('{"author": "#p", "publisher": {"@id": "#p", "name": "A. Fox"}}'), "", "A. Fox"),
+        (ld('{"author": {"name": "A. Fox &amp; B. F&ouml;x"}}'), "", "A. Fox & B. Föx"),
+        (ld('{"author": "A. O&#39;Fox"}'), "", "A. O'Fox"),
+        ("", "<p class=byline>By A. Fox <span class=badge>Staff</span></p>", "A. Fox"),
+        ("", "<span itemprop=author>A. Fox<i class=author-role>Editor</i></span>", "A. Fox"),
+        ("", "<p class=byline>By A. Fox, Tuesday 3 May 2019</p>", "A. Fox"),
+        ("", "<p class=byline>Von A. Fox, Dienstag, 3. Mai</p>", "A. Fox"),
+        ("", "<p class=byline>By A. Fox Fri, May 3, 2019</p>", "A. Fox"),
     ],
 )
 def test_author(head: str, body: str, author: str | None) -> None:
@@ -101,9 +115,7 @@ def test_author(head: str, body: str, author: str | None) -> None:
         (ld('{"datePublished": "2019/05/03"}'), "", "http://h/", "2019-05-03"),
         ("", "<time datetime=2019-05-03>May</time>", "http://h/", "2019-05-03"),
         ("", "", "http://h/2019/05/03/foxes", "2019-05-03"),
-        ("", "<p class=byline>By A. Fox on May 3rd, 2019</p>", "http://h/", "2019-05-03"),
-        ("", "<span class=post-date>3. Mai 2019</span>", "http://h/", "2019-05-03"),
-        ("", "<div class=entry-date>3 de mayo de 2019</div>", "http://h/", "2019-05-03"),
+        ("", "<p class=byline>By A. Fox on 2019-05-03</p>", "http://h/", "2019-05-03"),
         ("", "<div class=date>2019年5月3日</div>", "http://h/", "2019-05-03"),
         ("", "<div class=date>3/5/2019</div>", "http://h/", None),  # in May or in March
         ("", "<div class=event-date>3 May 2019</div>", "http://h/", None),
@@ -121,6 +133,16 @@ def test_author(head: str, body: str, author: str | None) -> None:
             "http://h/",
             "2019-05-03",
         ),
+        (
+            "",
+            "<div class=related><time datetime=2010-01-01>x</time></div><time datetime=2019-05-03>y</time>",
+            "http://h/",
+            "2019-05-03",
+        ),
+        ("", "<aside><time datetime=2010-01-01>x</time></aside>", "http://h/", None),
+        ("", "<ul class=more-stories><li><time datetime=2010-01-01>x</time></ul>", "http://h/", None),
+        ("", "<div class=kommentare><p>y <time datetime=2010-01-01>x</time></div>", "http://h/", None),
+        ("", "<div itemprop=comment><p>y <time datetime=2010-01-01>x</time></div>", "http://h/", None),
         ("<meta name=date content=2019-02-31>", "", "http://h/", None),
         ("<meta name=date content=2021-05-03>", "", "http://h/", None),  # after the page was fetched
         ("<meta name=date content=1970-01-01>", "", "http://h/", None),

@@ -11,7 +11,6 @@ import pytest
 from owt_pipeline.cli import main
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.stages.extract.model import digest
 from owt_pipeline.stages.extract.options import Options
@@ -42,9 +41,7 @@ def test_workers_batches_and_shards_change_no_document(
     assert differing(tmp_path / "one", tmp_path / "two") == []
 
 
-@pytest.mark.parametrize(
-    ("extractor", "library"), [("blocks", "lxml"), ("trafilatura", "trafilatura"), ("resiliparse", "Resiliparse")]
-)
+@pytest.mark.parametrize(("extractor", "library"), [("blocks", "lxml"), ("trafilatura", "trafilatura")])
 def test_row_has_metadata_of_the_page_and_of_its_submission(
     tmp_path: Path, pages_writer: Callable[..., None], extractor: str, library: str
 ) -> None:
@@ -88,9 +85,3 @@ def test_markdown_is_written_on_request(tmp_path: Path, pages_writer: Callable[.
     (row,) = documents(tmp_path).values()
     assert row["text"].startswith("## Foxes\n\nA sentence")
     assert row["text"].rstrip().endswith("\n\n- One item.\n- Another.")
-
-
-def test_markdown_with_an_extractor_without_it_is_refused(tmp_path: Path, pages_writer: Callable[..., None]) -> None:
-    pages_writer(tmp_path, {"http://h/a": (b"<p>x", "text/html")}, 1)
-    with pytest.raises(UserError, match="resiliparse writes no Markdown; use the extractor"):
-        run_stage(STAGE, Options(extractor="resiliparse", text_format="markdown"), Runtime(Storage(str(tmp_path))))

@@ -7,14 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.extraction_model.examples import without_formulas
-from owt_pipeline.stages.extract.blocks import HEADING, ITEM, PREFORMATTED, ROW, Block, read_blocks
-from owt_pipeline.stages.extract.names import CHROME
-from owt_pipeline.stages.extract.tree import parse
+from owt_pipeline.stages.extract.blocks import HEADING, ITEM, PREFORMATTED, ROW, Block
+from owt_pipeline.stages.extract.names import CHROME, COMMENT, HIDDEN, UNSHOWN
+from owt_pipeline.stages.extract.reader import read_page
 
 
 def blocks(html: str) -> list[Block]:
-    root = parse(f"<html><body>{html}</body></html>")
-    return read_blocks(root)[0]
+    return read_page(f"<html><body>{html}</body></html>").blocks
 
 
 def texts(html: str) -> list[str]:
@@ -62,14 +61,6 @@ def test_elements_without_text_are_skipped_but_not_the_text_after_them() -> None
     ]
 
 
-def test_text_that_only_screen_readers_skip_is_read_in_place_of_its_twin() -> None:
-    was = '<del aria-hidden="true"><bdi>$30</bdi></del> <span class="screen-reader-text">The price was $30.</span>'
-    now = '<ins aria-hidden="true">$21</ins><span class="sr-only">It is $21.</span>'
-    icon = '<i class="material-icons" aria-hidden="true">next</i><b class="sr-only">go on</b>'
-    more = f'<b aria-hidden="true">unread</b> and <i aria-hidden="true">»</i>{icon}'
-    assert texts(f"<p>Boots {was}{now} today {more}</p>") == ["Boots $30 $21 today and"]
-
-
 def test_text_after_elements_without_content_is_read() -> None:
     assert texts("<div>one<embed src=x hidden> two<p>three<source src=y></p><track>four</div>five") == [
         "one two", "three", "four", "five",
@@ -89,26 +80,8 @@ def test_unknown_elements_do_not_split_a_sentence(element: str) -> None:
 
 
 def test_unknown_elements_that_hold_blocks_are_containers() -> None:
-    assert texts("one <app-root><p>two</p>three</app-root> four") == ["one", "two", "three", "four"]
+    assert texts("one <app-root><p>two</p>three</app-root> four") == ["one", "two", "three four"]
     assert texts("<div><app-title>one</app-title> <app-text>two</app-text></div>") == ["one", "two"]
-
-
-@pytest.mark.parametrize(
-    ("html", "text"),
-    [
-        ("before &lt;img class='x' src='/a.png' /&gt; after", "before after"),
-        ("the &lt;img&gt; element", "the <img> element"),
-        ("<code>&lt;img src=x&gt;</code> shows &lt;img src=y&gt; it", "<img src=x> shows it"),
-        ('[caption id="attachment_7" align="left"]A fox[/caption] runs', "A fox runs"),
-        ("[gallery]", None),
-        ("[vc_row][vc_column width=&quot;1/2&quot;]Text[/vc_column]", "Text"),
-        ("[toc]<br>see [1], [video], [citation needed], [tab one]", "see [1], [video], [citation needed], [tab one]"),
-        ("[youtube]https://y/1[/youtube] or [embed url=x /] or [embed]", "https://y/1 or or [embed]"),
-        ("a[gallery_index] = [audio file]", "a[gallery_index] = [audio file]"),
-    ],
-)
-def test_escaped_images_and_shortcodes_are_not_text(html: str, text: str | None) -> None:
-    assert texts(f"<p>{html}</p>") == ([text] if text else [])
 
 
 def test_characters_of_links_are_counted() -> None:
@@ -146,13 +119,13 @@ def test_every_word_of_shown_text_is_in_one_block_and_in_order(pieces: list[str]
 
 
 def test_section_id_made_from_its_heading_is_not_a_name() -> None:
-    root = parse(
+    page = read_page(
         '<body><h2 id="related">Related work</h2><section id="recommended-settings">'
         "<h2>Recommended settings</h2></section>"
         '<div id="share" class="section"><span id="x"></span><h3>Share of foxes</h3></div>'
         '<div id="related"><h3>Related</h3>'
     )
-    names = [(container.tag, container.names) for container in read_blocks(root)[1]]
+    names = [(container.tag, container.names) for container in page.containers]
     assert names[1:] == [
         ("h2", ""), ("section", ""), ("h2", ""), ("div", "section"), ("h3", ""), ("div", "related"), ("h3", ""),
     ]  # fmt: skip
@@ -214,7 +187,7 @@ def test_button_that_opens_an_answer_is_its_heading() -> None:
     ],
 )
 def test_text_after_an_early_end_of_the_page_is_read(html: str) -> None:
-    assert [block.text for block in read_blocks(parse(html))[0]] == ["one", "two", "three"]
+    assert [block.text for block in read_page(html, leaves_navigation=False).blocks] == ["one", "two", "three"]
 
 
 @pytest.mark.parametrize(
@@ -227,7 +200,7 @@ def test_text_after_an_early_end_of_the_page_is_read(html: str) -> None:
     ],
 )
 def test_text_of_a_page_that_does_not_end_its_head_is_read(html: str) -> None:
-    assert [block.text for block in read_blocks(parse(html))[0]] == ["one", "two", "three"]
+    assert [block.text for block in read_page(html, leaves_navigation=False).blocks] == ["one", "two", "three"]
 
 
 @pytest.mark.parametrize(
@@ -269,29 +242,95 @@ def test_source_of_a_quote_and_footnote_of_a_book_are_not_boilerplate() -> None:
         "<aside epub:type=footnote id=n1><p>1. A note.</p></aside>",
         "<aside role=doc-footnote><p>A note.</p></aside>",
     ):
-        found, containers = read_blocks(parse(f"<body>{html}"))
-        around = containers[found[-1].container]
-        assert not around.kind & CHROME
-        assert around.parent < 0 or not containers[around.parent].kind & CHROME
-    (claim,) = blocks("<p>A claim<a epub:type=noteref href='#n1'>1</a>.</p>")
-    assert claim.text == "A claim[1]."
+        block = read_page(f"<body>{html}").blocks[-1]
+        assert not any(around.kind & CHROME for around in block.container.around())
 
 
-def test_shortcodes_that_span_elements_are_not_text() -> None:
-    spanning = '<p>Before [vc_row css=".vc_custom_1{</p><p>margin: 0</p><p>}" gap="<b>5</b>"]Text</p><p>after</p>'
-    assert texts(spanning) == ["Before", "Text", "after"]
-    assert texts(f'<p>[vc_column css="{"a" * 5000}"<br>width="1/2"]Text</p>') == ["Text"]
-    assert texts("<p>[vc_raw_html]JTNDZGl2JTNF[/vc_raw_html]Text</p>") == ["Text"]
-    assert texts("<p>[vc_row is what a builder writes</p><p>and no more</p>") == [
-        "[vc_row is what a builder writes", "and no more",
-    ]  # fmt: skip
+@pytest.mark.parametrize(
+    "html",
+    [
+        '<p><img src=t.gif alt="T">he harbour is old.</p>',
+        '<p><img src=t.gif alt=" T " align=left>\n he harbour is old.</p>',
+        "<div class=dropcap>T</div><p>he harbour is old.</p>",
+        "<p><span style='float:left'>T</span>he harbour is old.</p>",
+        "<p><span class=drop-cap aria-hidden=true>T</span>he harbour is old.</p>",
+        "<table align=left><tr><td>T</table><p>he harbour is old.</p>",
+    ],
+)
+def test_a_large_first_letter_is_a_part_of_its_word(html: str) -> None:
+    assert texts(html) == ["The harbour is old."]
 
 
-def test_names_made_from_the_page_title_are_ignored() -> None:
-    html = "<title>The Modal Verbs | English</title><div class='post the-modal-verbs'><p>Can.</p></div>"
-    found, containers = read_blocks(parse(html))
-    around = containers[containers[found[0].container].parent]
-    assert (around.names, around.kind & CHROME) == ("post", 0)
-    other = html.replace("The Modal Verbs", "Verbs")
-    found, containers = read_blocks(parse(other))
-    assert containers[containers[found[0].container].parent].kind & CHROME
+def test_the_text_for_an_image_is_no_letter_of_another_text() -> None:
+    assert texts('<p><img alt="A">The harbour.</p><p>A</p><p>The harbour.</p>') == ["The harbour.", "A", "The harbour."]
+    assert texts('<p><img alt="A fox">he harbour.</p><h2>A</h2><p>harbour</p>') == ["he harbour.", "A", "harbour"]
+
+
+@pytest.mark.parametrize(
+    "around", ["<p>{}</p>", "<p><a href=/cdn-cgi/l/email-protection#5118>{}</a></p>", "<pre>{}</pre>"]
+)
+def test_protected_addresses_are_decoded(around: str) -> None:
+    protected = '<span class="__cf_email__" data-cfemail="5118151e1d1c1102051403">[email&#160;protected]</span>'
+    assert texts(around.format(protected)) == ["IDOLM@STER"]
+    assert texts(around.format('x <b data-cfemail="nonsense">[email protected]</b> y').replace("x ", "x")) == ["x y"]
+
+
+@pytest.mark.parametrize(
+    ("control", "hidden"),
+    [
+        ("<button aria-controls=p1>Why?</button>", "<div id=p1 hidden>"),
+        ("<h3 aria-controls=p1>Why?</h3>", "<div id=p1 style='display: none'>"),
+        ("<a href='#p1'>Why?</a>", "<div id=p1 hidden>"),
+        ("", "<div hidden=until-found>"),
+        ("", "<div class=read-more-text style='display:none'>"),
+        ("<a href='#p1'>Why?</a>", "<span id=p1 style='display:none'>"),
+    ],
+)
+def test_text_that_a_control_opens_is_not_hidden(control: str, hidden: str) -> None:
+    block = read_page(f"<body>{control}{hidden}An answer.").blocks[-1]
+    assert block.text == "An answer."
+    assert not any(around.kind & (HIDDEN | UNSHOWN) for around in block.container.around())
+    block = read_page(f"<body>{hidden.replace('p1', 'p2').replace('=until-found', '').replace('more', '')}No").blocks
+    assert not block or block[-1].container.kind & UNSHOWN
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "<span style='display:block'>{}</span>", "<span style='display: flex'>{}</span>",
+        "<span data-line=''>{}</span>", "<span class=codeLine_x8a>{}</span>",
+        "<span class=CodeMirror-line>{}</span>", "<span class=line__3f>{}</span>",
+        "<code class='code-line'>{}</code>",
+    ],
+)  # fmt: skip
+def test_lines_of_code_are_lines_however_they_are_marked(line: str) -> None:
+    code = line.format("def f(x):") + line.format("    return <i class=inline>x</i>")
+    assert texts(f"<pre><code>{code}</code></pre>") == ["def f(x):\n    return x"]
+
+
+@pytest.mark.parametrize("attribute", ["shadowrootmode=open", "shadowrootmode=closed", "shadowroot=open"])
+def test_a_declarative_shadow_root_is_content(attribute: str) -> None:
+    assert texts(f"<x-y><template {attribute}><style>p{{}}</style><p>one</p></template>two</x-y>") == ["one", "two"]
+    assert texts("<template><p>no</p></template>yes") == ["yes"]
+
+
+def test_quotations_have_their_marks_once() -> None:
+    assert texts("<p>She said <q>yes</q> and <q>“no”</q>.</p>") == ["She said “yes” and “no”."]
+
+
+@pytest.mark.parametrize(
+    "names",
+    ["class=comentarios", "class='kommentare-liste'", "id=commentaires", "class=reacties", "class=replies",
+     "class=c-comment", "class=CommentBox", "itemprop=comment", "itemtype=https://schema.org/Comment"],
+)  # fmt: skip
+def test_comments_are_known_by_their_names(names: str) -> None:
+    (block,) = read_page(f"<body><div {names}><p>First!</p></div>").blocks
+    assert any(around.kind & COMMENT for around in block.container.around())
+
+
+def test_navigation_of_links_is_left_out_unless_it_is_the_page() -> None:
+    nav = "<nav><ul>" + "".join(f"<li><a href=/{n}>Section {n}</a>" for n in range(9)) + "</ul></nav>"
+    read = read_page(f"<body>{nav}<main>{nav}<p>{'A text. ' * 40}</p></main>")
+    assert sum("Section" in block.text for block in read.blocks) == 9
+    assert len(read_page(f"<body>{nav}").blocks) == 9
+    assert len(read_page(f"<body>{nav}<p>A text.").blocks) == 10

@@ -1,0 +1,154 @@
+"""What a page's metadata needs of its body: elements that may name an author or a date, and links to licences."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from owt_pipeline.stages.extract.blocks import Block, Container
+from owt_pipeline.stages.extract.names import finder, may_mark_metadata
+
+_BADGE = finder(
+    re.compile(r"badge|tooltip|follow|(?:^|[\s_-])(?:role|position|job|count|label)(?=$|[\s_-])", re.IGNORECASE)
+)
+_MOST_MARKED, _MOST_LICENCES = 60, 40
+_LONGEST_TEXT = 2000  # characters of a byline
+
+
+@dataclass
+class Marked:
+    """An element whose names suggest an author, a date or a title, and its text.
+
+    Attributes:
+      tag: its tag.
+      attributes: its attributes.
+      container: the container around it.
+      name: the text of an element in it that is marked as a name.
+      pieces: its text.
+      depth: number of open elements around it.
+    """
+
+    tag: str
+    attributes: Mapping[str, str]
+    container: Container
+    depth: int
+    name: Marked | None = None
+    chars: int = 0
+    muted: int = 0  # depth of a badge in it
+    pieces: list[str] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """Its text in one line; that of badges is replaced by a bar."""
+        return " ".join("".join(self.pieces).split())
+
+
+@dataclass
+class Licence:
+    """A link to a licence.
+
+    Attributes:
+      tag: of its element, `link` or `a`.
+      is_stated: whether the page says by `rel` that it is its licence.
+      target: the licence's URL.
+      container: the container around it.
+      said: the text of its block.
+    """
+
+    tag: str
+    is_stated: bool
+    target: str
+    container: Container
+    said: str = ""
+
+
+@dataclass
+class PageRead:
+    """What is on a page.
+
+    Attributes:
+      blocks, containers: its text.
+      language: the language of the root element.
+      title: the text of `<title>`.
+      metas: content of each `<meta>` by its name in lower case; the first one wins.
+      scripts: the text of each script of linked data.
+      headings: (text, links in and around it) of each `<h1>`.
+      marked: elements that may name an author or a date.
+      licences: links to licences.
+      controlled: ids of elements that links and buttons open.
+    """
+
+    blocks: list[Block] = field(default_factory=list)
+    containers: list[Container] = field(default_factory=list)
+    language: str | None = None
+    title: str | None = None
+    metas: dict[str, str] = field(default_factory=dict)
+    scripts: list[str] = field(default_factory=list)
+    headings: list[tuple[str, list[str]]] = field(default_factory=list)
+    marked: list[Marked] = field(default_factory=list)
+    licences: list[Licence] = field(default_factory=list)
+    controlled: set[str] = field(default_factory=set)
+
+    def add_meta(self, attributes: Mapping[str, str]) -> None:
+        get = attributes.get
+        name = get("property") or get("name") or get("itemprop") or get("http-equiv") or ""
+        content = " ".join((get("content") or "").split())
+        if content:
+            for single in name.lower().split():  # some elements have several names
+                self.metas.setdefault(single.replace("dc:", "dc.").replace("dcterms:", "dcterms."), content)
+
+
+class Marks:
+    """The open elements that may name an author or a date; `page` gets them, and links to licences."""
+
+    def __init__(self, page: PageRead) -> None:
+        self.open: list[Marked] = []
+        self._page = page
+        self._unsaid: Licence | None = None  # a link to a licence in the block that has not ended
+
+    def start(self, tag: str, attributes: Mapping[str, str], container: Container, depth: int) -> None:
+        """Collect the text of an element, with `depth` elements around it, if it may be an author or a date."""
+        get = attributes.get
+        classes, prop = get("class"), get("itemprop")
+        if self.open and (prop == "name" or classes == "fn") and self.open[-1].name is None:
+            marked = self.open[-1].name = Marked(tag, attributes, container, depth)
+            self.open.append(marked)
+        elif self.open and classes and _BADGE[classes]:
+            self.add("|")
+            self.open[-1].muted = depth + 1
+        elif (
+            (classes and may_mark_metadata[classes])
+            or tag == "time"
+            or prop in ("author", "datePublished")
+            or get("rel") == "author"
+        ) and len(self._page.marked) < _MOST_MARKED:
+            marked = Marked(tag, attributes, container, depth)
+            self._page.marked.append(marked)
+            self.open.append(marked)
+
+    def add(self, text: str) -> None:
+        for marked in self.open:
+            if not marked.muted and marked.chars < _LONGEST_TEXT:
+                marked.pieces.append(text)
+                marked.chars += len(text)
+
+    def end(self, depth: int) -> None:
+        """An element with `depth` elements around it has ended."""
+        while self.open and self.open[-1].depth >= depth:
+            self.open.pop()
+        for marked in self.open:
+            if marked.muted > depth:
+                marked.muted = 0
+
+    def link(self, tag: str, relation: str, target: str, container: Container) -> None:
+        """Note a link if it is to a licence."""
+        is_stated = "licen" in relation and not {"license", "licence"}.isdisjoint(relation.lower().split())
+        if (is_stated or "creativecommons.org/" in target) and len(self._page.licences) < _MOST_LICENCES:
+            licence = Licence(tag, is_stated, target, container)
+            self._page.licences.append(licence)
+            self._unsaid = licence if tag == "a" else None
+
+    def end_block(self, text: str) -> None:
+        if self._unsaid is not None:
+            self._unsaid.said, self._unsaid = text, None

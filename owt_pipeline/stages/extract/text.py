@@ -1,0 +1,255 @@
+"""Text from the parser's events to blocks: sentences, code and formulas."""
+
+from __future__ import annotations
+
+import re
+
+from owt_pipeline.stages.extract.blocks import (
+    CODE,
+    DISPLAY,
+    FORMULA,
+    HEADING,
+    ITEM,
+    OTHER,
+    PREFORMATTED,
+    ROW,
+    Block,
+    Container,
+)
+from owt_pipeline.stages.extract.code import Lines, counts_up, language_of
+from owt_pipeline.stages.extract.formulas import Formula
+from owt_pipeline.stages.extract.marks import Marks, PageRead
+from owt_pipeline.stages.extract.scripts import CONTEXT, subscript, superscript
+from owt_pipeline.stages.extract.tables import Table
+
+BREAK = "\x00"
+"""Represents `<br>` until a block is complete; parsed text has no zero characters."""
+INITIAL = re.compile(r"[\"“‘'«¿¡]?[^\W\d_a-z]{1,2}")
+"""A letter that begins a text and is larger than it."""
+PLAIN = 0
+"""An open element that is nothing special, on the stack."""
+_UNMARKED = str.maketrans({CODE: None, FORMULA: None, DISPLAY: None})
+_LINKS_TO_SELF = frozenset(("¶", "#", "🔗", "↩", "↩︎", "⤴", "⏎"))
+_MARK = re.compile("[\x00-\x03]")
+_LONGEST_SCRIPT = 20  # pieces of text
+_LONGEST_LINE = 120  # of lines whose indentation is kept; a longer line is a paragraph
+
+
+class Text:
+    """The blocks and containers so far, and the text since the end of the last block."""
+
+    def __init__(self) -> None:
+        self.page = PageRead()
+        self.blocks, self.containers = self.page.blocks, self.page.containers
+        self._marks = Marks(self.page)
+        self._at = Container(0, "body", None, OTHER)  # the container of the text that follows
+        self.containers.append(self._at)
+        self._stack: list[int | Container | tuple[int, ...]] = []  # open elements
+        self._pieces: list[str] = []
+        self._has_marks = False
+        self._link_chars = self._links = self._images = 0
+        self._links_around = 0
+        # The tag of an element that may be part of a sentence, and the number of blocks of the sentence so far.
+        self._loose: tuple[str, int] | None = None
+        self._initial = ""  # a letter that is an image
+        self._pending = False  # whether one of `_initial` and `_loose` is set
+        self._lines: Lines | None = None
+        self._lines_of = self._at
+        self._formula: Formula | None = None
+        self._is_large = 0  # depth of displayed formulas
+        self._within = False  # whether `_lines` or `_formula` is set, or the text is not shown
+        self._tables: list[Table] = []
+
+    def _add(self, text: str) -> None:
+        if self._marks.open:
+            self._marks.add(text)
+        if not self._pieces and text.isspace() and "\xa0" not in text:  # half of all texts, between two blocks
+            return
+        if self._pending:
+            text = self._continued(text)
+        if self._links_around:
+            if text in _LINKS_TO_SELF:
+                return
+            self._link_chars += len(text.strip())
+        self._pieces.append(text)
+
+    def _end_block(self) -> None:
+        joined = "".join(self._pieces)
+        marked = None
+        self._has_marks = self._has_marks or CODE in joined  # code may continue in the next block
+        if BREAK in joined:
+            lines = [" ".join(line.split()) for line in joined.split(BREAK)]
+            if "\xa0" in joined:
+                lines = _indented(lines, joined.split(BREAK))
+            text = "\n".join(filter(None, lines))
+            if "" in lines:
+                marked = re.sub("\n{3,}", "\n\n", "\n".join(lines).strip("\n"))
+        else:
+            text = " ".join(joined.split())
+        if text and self._has_marks:
+            marked = marked or text
+            if marked.count(CODE) % 2:  # around several blocks
+                marked = marked.replace(CODE, "")
+            text = text.translate(_UNMARKED).strip()  # empty if code begins or ends around other blocks
+        if text:
+            self._marks.end_block(text)
+            container = self._at
+            block = Block(container.form, text, min(self._link_chars, len(text)), container, marked)
+            block.links, block.images = self._links, self._images
+            last = self.blocks[-1] if self.blocks else None
+            if last is not None and last.chars < 4 and _is_initial(last, block):
+                self.blocks.pop()
+                block.text = last.text + text
+                block.marked = marked and last.text + marked
+                block.chars = len(block.text)
+            is_again = self._has_marks and block.is_formula and last is not None and last.text == text
+            if not is_again:  # a formula, followed by its image
+                self.blocks.append(block)
+            self._images = 0
+        self._pieces, self._link_chars, self._links, self._has_marks = [], 0, 0, False
+        self._pending, self._initial, self._loose = False, "", None
+
+    def _continued(self, text: str) -> str:
+        """`text` after a letter that is an image, or an element that may be part of its sentence."""
+        if text.isspace():
+            return "" if self._initial else text
+        if self._initial:
+            initial, self._initial = self._initial, ""
+            start = text.lstrip()
+            text = initial + start if start[0].islower() else text
+        if self._loose and (self._loose[0] != "button" or any(map(str.isalpha, text))):
+            self._rejoin(self._loose[1])
+        self._pending, self._loose = False, None
+        return text
+
+    def _rejoin(self, count: int) -> None:
+        """Go on with the sentence of the last blocks: a button or an unknown element was a part of it."""
+        again = self.blocks[-count:]
+        del self.blocks[-count:]
+        for block in again:
+            self._pieces += (
+                [block.marked or block.text, " "] if block is not again[-1] else [block.marked or block.text]
+            )
+            self._links += block.links
+            self._link_chars += block.link_chars
+            self._has_marks |= block.marked is not None
+
+    def _end_formula(self) -> None:
+        formula, self._formula, self._within = self._formula, None, False
+        assert formula is not None
+        latex = formula.latex()
+        if latex:
+            self._add_formula(latex, formula.is_large or self._is_large > 0)
+        elif text := formula.text():
+            self._add(text)
+
+    def _leave_formula(self) -> None:
+        """Go on with blocks, since the formula was never closed."""
+        formula, self._formula, self._within = self._formula, None, False
+        assert formula is not None
+        if text := formula.text():
+            self._add(text)
+        self._stack.extend([PLAIN] * formula.depth)
+
+    def _add_formula(self, latex: str, is_large: bool) -> None:
+        if not latex or (self._pieces and self._pieces[-1].strip(FORMULA + DISPLAY) == latex):
+            return  # the same formula as MathML and as an image
+        mark = DISPLAY if is_large else FORMULA
+        self._pieces.append(f"{mark}{latex}{mark}")
+        self._has_marks = True
+
+    def _end_code(self) -> None:
+        start = max((i for i, piece in enumerate(self._pieces) if piece == CODE), default=-1)
+        if start < 0:
+            return  # a block ended in it
+        if start == len(self._pieces) - 1:
+            self._pieces.pop()
+            return
+        if BREAK not in self._pieces[start:]:
+            self._pieces.append(CODE)
+            self._has_marks = True
+            return
+        self._start_code_lines()
+        self._end_lines()
+
+    def _start_code_lines(self) -> None:
+        """Read what an inline element of code has so far, and what follows in it, as lines."""
+        start = max((i for i, piece in enumerate(self._pieces) if piece == CODE), default=-1)
+        after, self._pieces = self._pieces[start + 1 :] if start >= 0 else [], self._pieces[: max(start, 0)]
+        if self._pieces:
+            self._end_block()
+        lines = Lines(keeps_spaces=False)
+        for piece in after:
+            if piece == BREAK:
+                lines.start("br", {})
+                lines.end()
+            else:
+                lines.add(piece)
+        self._start_lines(lines, self._at)
+
+    def _start_lines(self, lines: Lines, container: Container) -> None:
+        self._lines, self._lines_of, self._within = lines, container, True
+
+    def _leave_lines(self) -> None:
+        """Go on with blocks, since the code was never closed."""
+        assert self._lines is not None
+        depth = self._lines.depth
+        self._end_lines()
+        self._stack.extend([PLAIN] * (depth - 1))
+
+    def _end_lines(self) -> None:
+        lines, container, self._lines, self._within = self._lines, self._lines_of, None, False
+        assert lines is not None
+        text = lines.text()
+        if self._tables:
+            table, in_cell = self._tables[-1], container.tag in ("td", "th")
+            if counts_up(text) or (in_cell and not text.strip("0123456789 \n")) or (lines.has_numbers and not text):
+                table.has_numbers = True  # the numbers of lines in another cell
+                return
+            if in_cell and table.has_numbers:
+                table.code.append(text)
+                return
+            if in_cell:
+                self._pieces.append(text)
+                return
+        if text.strip():
+            around = container.parent
+            further = around.parent if around is not None else None
+            names = [some.attributes.get("class") for some in (container, around, further) if some is not None]
+            self.blocks.append(Block(PREFORMATTED, text, 0, container, language_of(lines.classes, *names) or None))
+
+    def _end_quote(self, start: int) -> None:
+        """Close a `<q>`, whose quotation mark is the piece `start`, unless it has its own."""
+        inner = "".join(self._pieces[start + 1 :]).strip()
+        if not inner or inner[0] in '"“”„«»‘‚「':
+            del self._pieces[start]
+        else:
+            self._pieces.append("”")
+
+    def _end_script_text(self, start: int, *, is_sub: bool, in_link: bool) -> None:
+        """Write a superscript or subscript, which is the text from the piece `start` on."""
+        if len(self._pieces) - start > _LONGEST_SCRIPT:
+            return  # never closed
+        text = "".join(self._pieces[start:])
+        if text and not _MARK.search(text):
+            before = "".join(self._pieces[max(start - 8, 0) : start]).rpartition(BREAK)[2][-CONTEXT:]
+            written = subscript(text, before) if is_sub else superscript(text, before, in_link=in_link)
+            if written != text:
+                self._pieces[start:] = [written]
+
+
+def _is_initial(last: Block, block: Block) -> bool:
+    """Whether the block before is the first letter of this one, which an element of its own makes large."""
+    if last.form in (ITEM, HEADING, ROW) or block.form in (ITEM, HEADING):
+        return False
+    return block.text[0].islower() and INITIAL.fullmatch(last.text) is not None
+
+
+def _indented(lines: list[str], raw: list[str]) -> list[str]:
+    """`lines` with their relative indentation by `&nbsp;`: code and verse written with `<br>`."""
+    if max(map(len, lines)) > _LONGEST_LINE:
+        return lines
+    before = (len(line.lstrip(" \t\r\n")) - len(line.lstrip()) for line in raw)
+    widths = [width if text else _LONGEST_LINE for width, text in zip(before, lines, strict=True)]
+    least = min(widths)
+    return [" " * (width - least) + text if text else "" for width, text in zip(widths, lines, strict=True)]
