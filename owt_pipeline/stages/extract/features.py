@@ -70,6 +70,7 @@ class PageView:
       words (n): the lower-case words of each text.
       texts, lowered (n): the text of each block, unchanged and in lower case.
       heading (n): the index of the heading above each block; -1 for none.
+      in_chrome (n): whether the names around a block mark it as navigation, a banner, what to read next and the like.
       in_comments (n): whether the names around a block mark it as a reader's comment.
       unshown (n): whether a style or an attribute around a block hides it.
       static (n, features): the features that do not depend on the model.
@@ -84,6 +85,7 @@ class PageView:
     texts: list[str]
     lowered: list[str]
     heading: np.ndarray
+    in_chrome: np.ndarray
     in_comments: np.ndarray
     unshown: np.ndarray
     static: np.ndarray
@@ -119,6 +121,7 @@ def view(blocks: Sequence[Block], containers: Sequence[Container], head: Head) -
         texts=texts,
         lowered=lowered,
         heading=heading,
+        in_chrome=of_kind[1],
         in_comments=of_kind[2],
         unshown=of_kind[4],
         static=matrix(columns, len(blocks)),

@@ -9,6 +9,8 @@ as well.
 Further rules:
 
 - A table or a list is kept completely or not at all; code is kept if the text before and after it is.
+- Prose in surroundings named as a banner, a sidebar or what to read next has a lower probability than by the model, if
+  the page has enough other prose.
 - Hidden text is left out if the page shows about as much.
 - Text that occurs in two parts of the page (for wide and narrow screens, or as a quote) is kept once.
 - A term or a question is kept if its answer is.
@@ -28,6 +30,7 @@ from owt_pipeline.stages.extract.head import ARTICLE, FORUM, Head
 from owt_pipeline.stages.extract.model import Model, expected_f1
 from owt_pipeline.stages.extract.names import COMMENT
 
+_CHROME_LESS = 0.3  # probability subtracted
 _REPEATED_CHARS = 30  # shorter texts may occur twice
 _JOINED_CHARS, _JOINED_SHARE, _JOINED = 300, 0.15, 0.9  # of a joined block: least length, share of page, share joined
 _LABEL_OF_CODE, _MOST_LABELS = 20, 3  # most characters of a label, most labels in a row
@@ -80,7 +83,7 @@ def main_content(
     if not blocks:
         return []
     page = view(blocks, containers, head)
-    p = model.judge(page)
+    p = np.maximum(model.judge(page) - _CHROME_LESS * _is_secondary(page), 0)
     forms = [PREFORMATTED if block.marked is not None and block.is_formula else block.form for block in blocks]
     likely = _together(page, forms, p)
     f1 = expected_f1(page.counts.words * (1 - _LINKED * page.counts.links / page.counts.chars), p)
@@ -98,6 +101,14 @@ def main_content(
         while kept[-1].form == HEADING:
             kept.pop()  # it heads nothing
     return kept
+
+
+def _is_secondary(page: PageView) -> np.ndarray:
+    """Prose in surroundings named as a banner, a sidebar or what to read next, next to as much other prose as an
+    article has."""
+    prose = page.counts.prose
+    found: np.ndarray = page.in_chrome & prose
+    return found & (page.counts.words[prose & ~found].sum() >= _LEAST_ARTICLE)
 
 
 def _once(kept: Sequence[Block]) -> list[Block]:
