@@ -14,7 +14,7 @@ from owt_pipeline.storage.folder import Storage
 from tests.engines.conftest import Jobs
 from tests.engines.engines import Engine, worker_pool
 from tests.engines.environments import install, wheel
-from tests.owt_pipeline.runs import manifest_of, owt
+from tests.owt_pipeline.runs import owt
 from tests.servers.process import free_port
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(300)]
@@ -61,9 +61,7 @@ def test_a_working_directory_that_the_workers_do_not_see(on_prism: Engine, jobs:
         assert "the workers do not see what is written there; give a bucket" in complaint(command, 1)
 
 
-def test_a_worker_of_other_versions_stops_the_run_unless_it_is_allowed(
-    on_prism: Engine, jobs: Jobs, tmp_path: Path
-) -> None:
+def test_a_worker_of_other_versions_stops_the_run(on_prism: Engine, jobs: Jobs, tmp_path: Path) -> None:
     """Here the code is another one: an older wheel."""
     python = install(tmp_path / "worker", [wheel()])
     (module,) = (tmp_path / "worker").glob("lib/python*/site-packages/owt_pipeline/__init__.py")
@@ -74,13 +72,6 @@ def test_a_worker_of_other_versions_stops_the_run_unless_it_is_allowed(
         line = complaint(command, 1)
         assert "other versions of what shapes bytes" in line
         assert line.count("owt-pipeline 0.1.0 (") == line.count(" pyarrow ") == 2
-        done = subprocess.run([*command, "--allow_version_skew"], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-    skew = manifest_of(tmp_path / "run", "urls").properties["version_skew"]
-    (worker,) = skew["workers"]
-    assert worker["owt-pipeline"] != skew["run"]["owt-pipeline"]
-    assert worker["pyarrow"] == skew["run"]["pyarrow"]
-    assert "version_skew" not in manifest_of(jobs.local, "urls").properties
 
 
 def test_a_mistake_that_a_worker_finds_ends_the_job(jobs: Jobs, on_prism: Engine, tmp_path: Path) -> None:
