@@ -138,8 +138,13 @@ def snapshot(folder: Path) -> dict[str, bytes]:
 def contents(run: Storage) -> dict[str, bytes]:
     """The same of a run in any storage."""
     found = {name: run.read(name) for name in run.names() if is_same_in_all_runs(name)}
-    if ROOT in found:  # which counts how often it was replaced, and names the last run
-        root = msgspec.structs.replace(Root.from_json(found[ROOT]), sequence=0, run="")
+    if ROOT in found:  # which counts how often it was replaced, names the last run, and where the sources were
+        root = Root.from_json(found[ROOT])
+        generations = [
+            msgspec.structs.replace(of, sources=[{**source, "uri": ""} for source in of.sources])
+            for of in root.generations
+        ]
+        root = msgspec.structs.replace(root, sequence=0, run="", generations=generations)
         found[ROOT] = root.to_json()
     return found
 
