@@ -111,6 +111,7 @@ def test_a_run_that_was_stopped_and_replaced_ends_when_it_wakes(config: Path, tm
         errors = first.communicate(timeout=60)[1]
         assert first.returncode == 1
         assert errors.splitlines()[-1] == f"owt: error: another run has published in {run}; this one stops"
+    run_owt("run", config, "--workdir", run, "--workers", 1)  # removes what it left when it woke
     assert differing(undisturbed, tmp_path / "run") == []
     assert "no problems found" in run_owt("verify", "--workdir", run)
 

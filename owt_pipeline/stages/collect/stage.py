@@ -49,6 +49,7 @@ logger = logging.getLogger("owt")
 
 _SOURCES, _TALLY = "sources", "tally"  # the first step, and the kind of its files
 _INPUTS_NAME = "inputs.json"
+_INPUTS = f"{ledger_of('urls')}/{_INPUTS_NAME}"
 _SOURCES_TOGETHER = 4  # at once: .xz and .bz2 decompress slower than few processes parse; a dump's window takes 2 GB
 _MANY_ROWS = 4_000_000  # of a shard: some 4 GB of memory
 _SHARD_BYTES = {"dump": 100 << 20, "list": 1 << 20, "warc": 500 << 20, "subreddit": 1 << 30}
@@ -71,8 +72,10 @@ def _sources(run: StageRun) -> list[tuple[int, Source]]:
 
 
 def _to_read(run: StageRun) -> list[tuple[int, Source]]:
-    """The sources of the generations that are made."""
+    """The sources of the generations that are made; all if what was found in the others is lost."""
     settled = len(run.root.generations) - len(_open_generations(run))
+    if not run.workdir.exists(_INPUTS):
+        settled = 0
     return [(generation, source) for generation, source in _sources(run) if generation >= settled]
 
 
@@ -297,7 +300,7 @@ def _stored(source: dict[str, Any], generation: int, options: Options, workdir: 
 
 def _tally_before(run: StageRun, source: Source) -> Tally:
     """The tally of a source of a settled generation."""
-    found = json.loads(run.workdir.read(f"ledger/urls/{_INPUTS_NAME}"))
+    found = json.loads(run.workdir.read(_INPUTS))
     return next(msgspec.convert(each, Tally) for each in found if each["name"] == source.name)
 
 

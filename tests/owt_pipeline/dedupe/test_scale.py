@@ -37,7 +37,7 @@ def test_repeated_text_is_sketched_once_per_part(tmp_path: Path, count: int) -> 
     assert len(rows) == count - 1
     assert {row["kept_url_id"] for row in rows} == {min(url_id(i) for i in range(count))}
     assert {row["cluster_size"] for row in rows} == {count}
-    assert manifest.stats["edges"] <= 4
+    assert manifest.stats["edges"] <= max(4, count // 10_000)
     assert manifest.stats["candidates"] == 0
 
 
