@@ -76,8 +76,8 @@ def verify(workdir: Storage, *, repair: bool = False) -> Iterator[Finding]:
             _examine(workdir, root.datasets[name], root, finding)
         except UserError as error:
             finding.problems.append(str(error))
-            if not workdir.exists(root.datasets[name].files.path) or "list of files" in str(error):
-                finding.damaged.append(root.datasets[name].files.path)
+            if (listed := root.datasets[name].files.path) in str(error) or not workdir.exists(listed):
+                finding.damaged.append(listed)
         if repair:
             workdir.delete(*finding.damaged)
         yield finding
