@@ -74,14 +74,15 @@ def main() -> int:
     arguments = parser.parse_args()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     with tempfile.TemporaryDirectory() as scratch:
-        memory = peak_of_stage(Path(scratch), arguments.posts, arguments.megabytes * 1_000_000)
+        corpus = Path(scratch) / "corpus"
+        memory = peak_of_stage(corpus, arguments.posts, arguments.megabytes * 1_000_000)
         texts = make_texts(arguments.posts, arguments.megabytes * 1_000_000)
         size = sum(len(text.encode()) for text in texts)
         tokens = sum(map(len, map(encodings.tiktoken_encoding().encode_ordinary, texts)))
         print(f"{size / 1e6:.1f} MB, {tokens:,} tokens in {len(texts):,} documents, {SHARDS} shards")
         contenders: dict[str, tuple[int, Callable[[], float]]] = {
-            "stage, 1 worker": (1, partial(run_tokenize, Path(scratch), 1, tokens)),
-            "stage, 2 workers": (2, partial(run_tokenize, Path(scratch), 2, tokens)),
+            "stage, 1 worker": (1, partial(run_tokenize, corpus, 1, tokens)),
+            "stage, 2 workers": (2, partial(run_tokenize, corpus, 2, tokens)),
             "tiktoken encode_to_numpy": (1, partial(time_tiktoken, texts)),
             "tokenizers encode_batch_fast": (1, partial(time_tokenizers, texts)),
             "nanoGPT: encode, one memmap": (1, partial(time_nanogpt, texts, Path(scratch) / "train.bin", tokens)),
@@ -101,16 +102,18 @@ def main() -> int:
     return int(share < 0.8 or speedup < 1.8 or memory > 1000)
 
 
-def peak_of_stage(workdir: Path, posts: Path, size: int) -> float:
-    """Write the corpus and run the stage once; returns the peak MiB of its largest process.
+def peak_of_stage(corpus: Path, posts: Path, size: int) -> float:
+    """Write the run `corpus`, and tokenize a copy of it; returns the peak MiB of the stage's largest process.
 
     A process inherits its parent's peak, so this is measured first, while this process is small.
     """
-    writer = multiprocessing.get_context("spawn").Process(target=write_corpus, args=(workdir, posts, size))
+    writer = multiprocessing.get_context("spawn").Process(target=write_corpus, args=(corpus, posts, size))
     writer.start()
     writer.join()
+    workdir = shutil.copytree(corpus, corpus.with_name("measured"))
     command = [sys.executable, "-c", MEASURED, "tokenize", "--workdir", str(workdir), "--workers", "2", "--quiet"]
     shown = subprocess.run(command, check=True, capture_output=True, text=True, start_new_session=True).stdout
+    shutil.rmtree(workdir)
     return int(shown) / 1024
 
 
@@ -148,15 +151,15 @@ def write_corpus(workdir: Path, posts: Path, size: int) -> None:
     write_dataset(Storage(str(workdir)), "corpus", write, SHARDS)
 
 
-def run_tokenize(workdir: Path, workers: int, tokens: int) -> float:
-    """Seconds of a process of `owt tokenize`, with the start of Python and Beam."""
-    for folder in ("tokens", "ledger/tokens"):
-        shutil.rmtree(workdir / folder, ignore_errors=True)
-    command = [sys.executable, "-m", "owt_pipeline", "tokenize", "--workdir", str(workdir), "--workers", str(workers)]
-    start = time.perf_counter()
-    subprocess.run([*command, "--quiet"], check=True)
-    seconds = time.perf_counter() - start
-    stats = require_manifest(Storage(str(workdir)), "tokens").stats
+def run_tokenize(corpus: Path, workers: int, tokens: int) -> float:
+    """Seconds of a process of `owt tokenize` over a copy of a run, with the start of Python and Beam."""
+    with tempfile.TemporaryDirectory(dir=corpus.parent) as scratch:
+        workdir = shutil.copytree(corpus, Path(scratch) / "run")
+        command = [sys.executable, "-m", "owt_pipeline", "tokenize", "--workdir", str(workdir), "--quiet"]
+        start = time.perf_counter()
+        subprocess.run([*command, "--workers", str(workers)], check=True)
+        seconds = time.perf_counter() - start
+        stats = require_manifest(Storage(str(workdir)), "tokens").stats
     assert stats["tokens_train"] + stats["tokens_val"] == tokens
     return seconds
 
