@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import math
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -28,7 +26,7 @@ from owt_pipeline.storage.folder import Storage
 KEY = "url_surtkey"
 NEEDED = ("url", "fetch_time", "fetch_status", "content_mime_detected",
            "warc_filename", "warc_record_offset", "warc_record_length")  # fmt: skip
-"""The columns of a capture; `content_truncated` and `content_digest` are missing in the first years' crawls."""
+"""The columns of a capture; `content_truncated` is missing in the first years' crawls."""
 
 GROUPS = pa.schema(
     [
@@ -57,37 +55,31 @@ Read = Callable[[str, Sequence[tuple[int, int]]], list[bytes]]
 """Reads (start, length)s of a file; raises UserError."""
 
 
-def list_files(
-    index: str, crawls: Sequence[str], subsets: Sequence[str], read_all: Callable[[str, int], bytes]
-) -> list[tuple[str, str]]:
-    """(crawl, URI) of the files of some subsets of an index, sorted; raises UserError if a crawl has none.
+def list_files(index: str, crawls: Sequence[str], read_all: Callable[[str, int], bytes]) -> list[tuple[str, str]]:
+    """(crawl, URI) of the files of an index that list captures of pages, sorted; raises UserError if a crawl has none.
 
     HTTP has no listing of folders, so there the list that Common Crawl publishes with each crawl is read.
     """
     found: list[tuple[str, str]] = []
     for crawl in crawls:
+        subset = f"crawl={crawl}/subset=warc/"
         if is_http(index):
-            root, below = root_of(index), tuple(f"{index.rstrip('/')}/{_folder(crawl, subset)}" for subset in subsets)
+            root, below = root_of(index), f"{index.rstrip('/')}/{subset}"
             paths = f"{root}/crawl-data/{crawl}/cc-index-table.paths.gz"
             try:
                 names = gzip.decompress(read_all(paths, _MOST_PATHS_BYTES)).decode().split()
             except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
                 raise UserError(f"--cc_crawls {crawl}: {paths} is not a list of files: {error}") from error
             files = [uri for name in names if (uri := f"{root}/{name}").startswith(below) and uri.endswith(".parquet")]
-            missing = f"{paths} names no file below {below[0][len(root) + 1 :]}"
+            missing = f"{paths} names no file below {below[len(root) + 1 :]}"
         else:
             folder = Storage(index)
-            listed = (entry.name for subset in subsets for entry in folder.list(_folder(crawl, subset)))
-            files = [folder.path(name) for name in listed if name.endswith(".parquet")]
-            missing = f"no file {folder.path(_folder(crawl, subsets[0]))}*.parquet"
+            files = [folder.path(entry.name) for entry in folder.list(subset) if entry.name.endswith(".parquet")]
+            missing = f"no file {folder.path(subset)}*.parquet"
         if not files:
             raise UserError(f"--cc_crawls {crawl}: {missing}; give the index as --cc_index and crawls that it has")
         found += [(crawl, file) for file in sorted(files)]
     return found
-
-
-def _folder(crawl: str, subset: str) -> str:
-    return f"crawl={crawl}/subset={subset}/"
 
 
 def root_of(index: str) -> str:
@@ -131,33 +123,6 @@ def groups_of(file: int, uri: str, footer: bytes) -> pa.RecordBatch:
         least, greatest = (_bytes(statistics.min), _bytes(statistics.max)) if known else (None, None)
         rows.append((file, group, about.num_rows, least, greatest))
     return batch_of(rows, GROUPS)
-
-
-class Reads(NamedTuple):
-    """What a join is expected to read of an index: files, bytes, and requests."""
-
-    files: int
-    bytes: float
-    requests: float
-
-
-def expected_reads(footers: Sequence[tuple[str, bytes]], files: int, urls: float) -> Reads:
-    """What a join with `urls` URLs reads of an index of `files` files, estimated from some footers (URI, footer); the
-    URLs are assumed to be spread over all files."""
-    groups, key_bytes, other_bytes = 0, 0, 0
-    for uri, footer in footers:
-        with _reading(uri):
-            metadata = pq.read_metadata(pa.BufferReader(footer))
-        groups += metadata.num_row_groups
-        for group in range(metadata.num_row_groups):
-            for chunk in map(metadata.row_group(group).column, range(metadata.num_columns)):
-                key_bytes += chunk.total_compressed_size * (chunk.path_in_schema == KEY)
-                other_bytes += chunk.total_compressed_size * (chunk.path_in_schema in NEEDED)
-    share = files / max(len(footers), 1)
-    in_all = max(groups * share, 1)
-    read = in_all * (1 - math.exp(-urls / in_all))  # row groups that may hold one of the URLs
-    most = read / in_all * share * (key_bytes + other_bytes) + files * _FOOTER_BYTES
-    return Reads(files, most, files + 2 * read + most / _MOST_BYTES)
 
 
 class Ranges(msgspec.Struct, frozen=True):

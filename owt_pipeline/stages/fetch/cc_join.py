@@ -26,12 +26,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from owt_pipeline import progress
-from owt_pipeline.formats.messages import REDIRECTS, is_html
-from owt_pipeline.formats.urls import tracking_pattern, unescaped, url_id
+from owt_pipeline.formats.messages import is_html
+from owt_pipeline.formats.urls import tracking_pattern, unescaped
 from owt_pipeline.ledger.dataset import batch_of
 from owt_pipeline.ledger.exchange import Slice, gather, read_slices
 from owt_pipeline.stages.fetch.answers import NoPage, wanted_moment
-from owt_pipeline.stages.fetch.archives import Redirect, canonical_or_none, followed
+from owt_pipeline.stages.fetch.archives import canonical_or_none
 from owt_pipeline.stages.fetch.cc_index import (
     GROUPS,
     KEY,
@@ -72,8 +72,8 @@ FOUND = pa.schema(
         ("shard", pa.uint32()),
     ]
 )
-"""A capture of a page, the best one with the least rank; or a redirect, with both a capture and a problem; or neither:
-why the URL has no page (`reason`), or which captures it has (`problem`)."""
+"""A capture of a page, the best one with the lowest rank; or why the URL has no page (`reason`, `problem`), or which
+captures it has (`problem` alone)."""
 
 CAPTURES_KEPT = 3
 """Captures that are kept of a URL: the nearest one may turn out to be no page."""
@@ -82,9 +82,7 @@ _JOINED_AT_ONCE = 1 << 19  # keys in memory, about 100 MB; a range with more rea
 
 _MOST_UNREAD = 3  # row groups or footers in a row that fail after all retries: then the archive is down
 
-_TRUNCATED, _DIGEST = "content_truncated", "content_digest"
-_REVISIT = "warc/revisit"
-_NOT_MODIFIED = 304
+_TRUNCATED = "content_truncated"
 
 
 def read_footers(run: StageRun, number: int, _slices: Sequence[Slice], writer: ShardWriter) -> None:
@@ -139,18 +137,13 @@ def send_keys(run: StageRun, shard: int, urls: Iterable[pa.RecordBatch], choice:
 def match(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
     """Send each shard the captures of those of its URLs whose keys are in this range."""
     ranges, counts = _ranges(run), Counter[str]()
-    options, crawls = run.options, ", ".join(run.options.cc_crawls)
     with run.work.open(_path(run, "groups")) as file, pa.ipc.open_file(file) as arrow:
         groups = arrow.read_all().to_pydict()
-    with reading(options, run.runtime.on_cluster) as archive:
+    with reading(run.options, run.runtime.on_cluster) as archive:
         read = partial(archive, BulkClient.read_pieces)
         reader = IndexReader(run.properties["cc_files"], lambda number: run.work.read(ranges.footers[number]), read)
         for wanted in _at_once(read_slices(run.work, slices)):
-            look_up = partial(join, groups=groups, reader=reader, counts=counts)
-            found = look_up(wanted)
-            if options.cc_diagnostics:
-                read_redirects = partial(archive, BulkClient.read_redirects)
-                found = follow(found, wanted, look_up, read_redirects, options.max_redirects, crawls)
+            found = join(wanted, groups, reader, counts)
             writer.send(found["shard"].to_numpy(), found)
             progress.advance(len(wanted))
     counts["index_bytes_read"] = reader.read_bytes
@@ -227,87 +220,14 @@ class _Hit(NamedTuple):
     is_page: bool
     truncated: bool
     about: str  # what it is, if no page
-    place: tuple[int, int, int]  # file, row group, row
-    is_redirect: bool
     capture: dict[str, Any]
 
-
-def follow(
-    found: pa.RecordBatch,
-    wanted: pa.Table,
-    look_up: Callable[[pa.Table], pa.RecordBatch],
-    read: Callable[[list[dict[str, Any]]], list[Redirect | NoPage]],
-    most: int,
-    crawls: str,
-) -> pa.RecordBatch:
-    """`found` (of FOUND), with redirects replaced by the captures of their targets.
-
-    Args:
-      found: the captures of the URLs of `wanted`, by `look_up`.
-      wanted: the keys that were looked for, of WANTED.
-      look_up: the join.
-      read: reads the redirects in the records of captures.
-      most: how many redirects are followed for one URL.
-      crawls: the names of the crawls, for messages.
-    """
-    moments = dict(zip(wanted["url_id"].to_pylist(), wanted["moment"].to_pylist(), strict=True))
-    rows, done = found.to_pylist(), []
-    ways: dict[int, _Way] = {}
-    while redirects := [row for row in rows if row["capture"] and row["problem"]]:
-        done += [row for row in rows if not (row["capture"] and row["problem"])]
-        dead_ends: dict[int, dict[str, Any]] = {}
-        led: dict[int, dict[str, Any]] = {}
-        for row, redirect in zip(redirects, read([row["capture"] for row in redirects]), strict=True):
-            number = row["url_id"]
-            way = ways.setdefault(number, _Way([], {number}, ""))
-            if number in led:
-                continue
-            if isinstance(redirect, Redirect):
-                target, origin = canonical_or_none(redirect.location), url_id(row["capture"]["canonical"])
-                end = followed(redirect.status, target, origin, way.seen, most)
-                if isinstance(end, str):
-                    ways[number] = _Way([*way.records, redirect.record], way.seen | {url_id(end)}, end)
-                    led[number] = row
-                    continue
-                redirect = end
-            dead_ends.setdefault(number, _without_page(row, redirect))
-        done += [row for number, row in dead_ends.items() if number not in led]
-        keys = [
-            (key, number, row["shard"], moments[number], ways[number].target)
-            for number, row in led.items()
-            for key in _keys(ways[number].target, ways[number].target)
-        ]
-        found = look_up(pa.Table.from_batches([batch_of(keys, WANTED)]))
-        rows = [_led(row, ways[row["url_id"]], crawls) for row in found.to_pylist()]
-        missing = led.keys() - {row["url_id"] for row in rows}
-        done += [
-            _led(_without_page(led[number], nothing_in(crawls)), ways[number], crawls) for number in sorted(missing)
-        ]
-    return batch_of([tuple(row[name] for name in FOUND.names) for row in [*done, *rows]], FOUND)
-
-
-class _Way(NamedTuple):
-    """The redirects of a URL so far: their records, the ids of the URLs on the way, and the last target."""
-
-    records: list[bytes]
-    seen: set[int]
-    target: str
-
-
-def _led(row: dict[str, Any], way: _Way, crawls: str) -> dict[str, Any]:
-    """A row of FOUND for the target of some redirects, as a row for the URL that they began with."""
-    if row["capture"]:
-        return {**row, "rank": [3, *row["rank"]], "capture": {**row["capture"], "redirects": way.records}}
-    why = _without(row) if row["reason"] else nothing_in(crawls, row["problem"])
-    return _without_page(row, NoPage(why.reason, f"redirects to {way.target}: {why.detail}"))
-
-
-def _without(row: Mapping[str, Any]) -> NoPage:
-    return NoPage(Reason(row["reason"]), row["problem"])  # type: ignore[call-arg]  # a member by its value
-
-
-def _without_page(row: dict[str, Any], why: NoPage) -> dict[str, Any]:
-    return {**row, "rank": None, "capture": None, "reason": str(why.reason), "problem": why.detail}
+    def rank(self, moment: int) -> list[int]:
+        """The sort key of a URL's pages: complete ones, then the nearest in time. With the last two, the order does
+        not depend on that of files and row groups."""
+        capture = self.capture
+        file = zlib.crc32(capture["file"].encode())
+        return [int(self.truncated), abs(self.date - moment), self.date, capture["offset"], file]
 
 
 def nothing_in(crawls: str, captures: str = "") -> NoPage:
@@ -321,8 +241,7 @@ def join(
     """The best captures of the URLs of `wanted` (of WANTED), as rows of FOUND.
 
     Of the captures with status 200 and an HTML type, the one nearest in time to `moment` is the best; those that the
-    crawler truncated come after all others. A revisit record says that the page was then the same as in the record with
-    the same digest, so its date counts as another date of that record.
+    crawler truncated come after all others.
 
     Args:
       wanted: the keys to look for.
@@ -355,19 +274,12 @@ def join(
                 raise
             counts["row_groups_unread"] += group != UNREADABLE
             unread |= dict.fromkeys(wanted["url"][first:last].to_pylist(), str(error))
-    revisited = {row: found for row, found in hits.items() if any(hit.about == _REVISIT for hit in found)}
-    digests = _digests(reader, [hit for found in revisited.values() for hit in found])
     url_ids, shards = wanted["url_id"].to_pylist(), wanted["shard"].to_pylist()
     best: list[tuple[Any, ...]] = []  # rows of FOUND
     for row, found in sorted(hits.items()):
         _count(found, counts)
-        ranked = sorted(_ranked(found, moments[row], digests, counts))[:CAPTURES_KEPT]
-        kept: list[tuple[Any, ...]] = [(rank, found[number].capture, None, None) for rank, number in ranked]
-        if not kept:
-            redirects = sorted(
-                (abs(hit.date - moments[row]), hit.date, at) for at, hit in enumerate(found) if hit.is_redirect
-            )
-            kept = [([2, *rank], found[rank[-1]].capture, None, _problem(found)) for rank in redirects[:CAPTURES_KEPT]]
+        pages = sorted((hit.rank(moments[row]), at) for at, hit in enumerate(found) if hit.is_page)
+        kept: list[tuple[Any, ...]] = [(rank, found[at].capture, None, None) for rank, at in pages[:CAPTURES_KEPT]]
         best += [(url_ids[row], *each, shards[row]) for each in kept or [(None, None, None, _problem(found))]]
     for url, problem in unread.items():
         if (row := canonical[url]) not in hits:
@@ -394,64 +306,28 @@ def _hits(
         table.schema.get_field_index("fetch_time"), "fetch_time",
         pc.cast(pc.cast(table["fetch_time"], pa.timestamp("s"), safe=False), pa.int64()),
     )  # fmt: skip
-    for at, row in zip(rows.tolist(), table.to_pylist(), strict=True):
+    for row in table.to_pylist():
         url = canonical_or_none(row["url"]) or ""
         if url not in canonical:
             continue
         status, kind = row["fetch_status"], row["content_mime_detected"] or ""
-        is_revisit = kind == _REVISIT or status == _NOT_MODIFIED
         has_record = row["warc_filename"] and row["warc_record_length"] and row["warc_record_offset"] is not None
-        is_page = status == 200 and is_html(kind) and not is_revisit and bool(has_record)
-        about = _REVISIT if is_revisit else f"status {status}" if status != 200 else kind or "no type"
+        is_page = status == 200 and is_html(kind) and bool(has_record)
+        about = f"status {status}" if status != 200 else kind or "no type"
         capture = {
             "crawl": reader.files[file][0],
             "file": row["warc_filename"],
             "offset": row["warc_record_offset"],
             "length": row["warc_record_length"],
             "canonical": url,
-            "redirects": [],
         }
-        is_redirect, truncated = bool(status in REDIRECTS and has_record), bool(row.get(_TRUNCATED))
-        place = (file, group, at)
-        yield _Hit(canonical[url], row["fetch_time"], is_page, truncated, about, place, is_redirect, capture)
-
-
-def _ranked(
-    hits: Sequence[_Hit], moment: int, digests: Mapping[tuple[int, int, int], str], counts: Counter[str]
-) -> Iterator[tuple[list[int], int]]:
-    """(rank, index) of each capture that is a page."""
-    dates: dict[str, list[int]] = {}  # of revisits, by digest
-    for hit in hits:
-        if hit.about == _REVISIT:
-            dates.setdefault(digests.get(hit.place, ""), []).append(hit.date)
-    known = {digests.get(hit.place, "") for hit in hits if hit.is_page} - {""}
-    counts["revisits_without_record"] += sum(len(found) for digest, found in dates.items() if digest not in known)
-    for number, hit in enumerate(hits):
-        if hit.is_page:
-            digest = digests.get(hit.place, "")
-            distance = min(abs(date - moment) for date in (hit.date, *(dates.get(digest, ()) if digest else ())))
-            # With the last two, the order does not depend on that of files and row groups.
-            last = [hit.capture["offset"], zlib.crc32(hit.capture["file"].encode())]
-            yield [int(hit.truncated), distance, hit.date, *last], number
-
-
-def _digests(reader: IndexReader, hits: Iterable[_Hit]) -> dict[tuple[int, int, int], str]:
-    """The digests of captures; they are few, so the column is read only for them."""
-    found: dict[tuple[int, int, int], str] = {}
-    for file, group in sorted({hit.place[:2] for hit in hits}):
-        table = reader.columns(file, group, [_DIGEST])
-        if _DIGEST in table.column_names:
-            rows = sorted({hit.place[2] for hit in hits if hit.place[:2] == (file, group)})
-            values = table[_DIGEST].take(pa.array(rows)).to_pylist()
-            found.update({(file, group, row): value or "" for row, value in zip(rows, values, strict=True)})
-    return found
+        yield _Hit(canonical[url], row["fetch_time"], is_page, bool(row.get(_TRUNCATED)), about, capture)
 
 
 def _count(hits: Sequence[_Hit], counts: Counter[str]) -> None:
     counts["captures_found"] += len(hits)
     counts["captures_truncated"] += sum(hit.is_page and hit.truncated for hit in hits)
-    counts["captures_revisits"] += sum(hit.about == _REVISIT for hit in hits)
-    counts["captures_no_page"] += sum(not hit.is_page and hit.about != _REVISIT for hit in hits)
+    counts["captures_no_page"] += sum(not hit.is_page for hit in hits)
 
 
 def _problem(hits: Sequence[_Hit]) -> str:
@@ -467,14 +343,10 @@ def captures_by_url(found: pa.Table, crawls: str) -> dict[int, tuple[list[dict[s
         rows.setdefault(row["url_id"], []).append(row)
     answers: dict[int, tuple[list[dict[str, Any]], NoPage]] = {}
     for number, of_url in rows.items():
-        pages = {(row["capture"]["file"], row["capture"]["offset"]): row for row in of_url if _is_page(row)}
+        pages = {(row["capture"]["file"], row["capture"]["offset"]): row for row in of_url if row["capture"]}
         best = sorted(pages.values(), key=lambda row: row["rank"])[:CAPTURES_KEPT]
-        reasons = [_without(row) for row in of_url if row["reason"]]
+        reasons = [NoPage(Reason.of(row["reason"]), row["problem"]) for row in of_url if row["reason"]]
         problems = [row["problem"] for row in of_url if row["problem"] and not row["reason"]]
         nothing = nothing_in(crawls, "; ".join(problems))
         answers[number] = [row["capture"] for row in best], reasons[0] if reasons else nothing
     return answers
-
-
-def _is_page(row: Mapping[str, Any]) -> bool:
-    return row["capture"] is not None and row["problem"] is None

@@ -11,7 +11,6 @@ import contextlib
 import re
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -29,8 +28,7 @@ from owt_pipeline.stages.fetch.archive_client import (
     first_tries,
     outcome,
 )
-from owt_pipeline.stages.fetch.archives import Redirect, redirect_of_record
-from owt_pipeline.stages.fetch.cc_index import Reads, expected_reads, is_http, list_files, read_footer, root_of
+from owt_pipeline.stages.fetch.cc_index import is_http, list_files, root_of
 from owt_pipeline.stages.fetch.lookups import Capture, below
 from owt_pipeline.stages.fetch.manners import Failed, Slots, for_each
 from owt_pipeline.stages.fetch.recorder import Recorder
@@ -44,14 +42,12 @@ if TYPE_CHECKING:
 _TOGETHER_BYTES = 8 << 20  # of one request
 _GAP_BYTES = 64 << 10  # the largest gap between two records that is read along: it costs less than another request
 
-_FOOTERS_SAMPLED = 8
-
 _CONTENT_RANGE = re.compile(r"bytes \d+-\d+/(\d+)")
 
 
 _PLACE = [("crawl", pa.string()), ("file", pa.string()), ("offset", pa.int64()), ("length", pa.int64())]
-CAPTURE = pa.struct([*_PLACE, ("canonical", pa.string()), ("redirects", pa.list_(pa.binary()))])
-"""A record to read: its place, its canonical URL, and the records of the redirects that led to this URL."""
+CAPTURE = pa.struct([*_PLACE, ("canonical", pa.string())])
+"""A record to read: its place, and its canonical URL."""
 
 
 class Unreadable(UserError):
@@ -64,13 +60,12 @@ class _Try(NamedTuple):
     capture: Capture
     row: int
     canonical: str
-    redirects: tuple[bytes, ...] = ()
 
     @classmethod
     def of(cls, row: int, found: Mapping[str, Any]) -> _Try:
         """From a capture as CAPTURE has it."""
         capture = Capture(*(found[name] for name, _ in _PLACE))
-        return cls(capture, row, found["canonical"], tuple(found["redirects"] or ()))
+        return cls(capture, row, found["canonical"])
 
 
 class BulkClient(ArchiveClient):
@@ -180,27 +175,9 @@ class BulkClient(ArchiveClient):
 
         def answer(each: _Try) -> Answer:
             at = each.capture.offset - start
-            answer = each.capture.page(content[at : at + each.capture.length], each.canonical, *about)
-            return replace(answer, redirects=each.redirects) if isinstance(answer, Page) else answer
+            return each.capture.page(content[at : at + each.capture.length], each.canonical, *about)
 
         return await asyncio.to_thread(lambda: list(map(answer, request)))
-
-    async def read_redirects(self, captures: Sequence[Mapping[str, Any]]) -> list[Redirect | NoPage]:
-        """The redirects in the records of captures (as CAPTURE has them)."""
-
-        found: dict[int, Redirect | NoPage] = {}
-
-        async def read(each: _Try) -> None:
-            capture, most = each.capture, self._limits.body_bytes
-            try:
-                data = await self.read(below(self._data, capture.file), capture.offset, capture.length)
-            except Failed as failure:
-                found[each.row] = outcome(failure)
-            else:
-                found[each.row] = redirect_of_record(data, most, each.canonical, where=str(capture))
-
-        await for_each(read, (_Try.of(*each) for each in enumerate(captures)), self._connections)
-        return [found[row] for row in range(len(captures))]
 
     async def _in_thread(self, where: str, read: Any, uri: str) -> Any:
         folder, _, name = uri.rpartition("/")
@@ -231,16 +208,7 @@ def index_files(options: Options) -> list[tuple[str, str]]:
     """(crawl, URI) of the files of the index; raises UserError."""
     with reading(first_tries(options), on_cluster=False) as archive:
         read_all = partial(archive, BulkClient.read_all)
-        return list_files(options.cc_index, options.cc_crawls, options.cc_subsets, read_all)
-
-
-def index_reads(options: Options, urls: float) -> Reads:
-    """What looking up so many URLs reads of the index, estimated from some of its footers; raises UserError."""
-    files = [uri for _, uri in index_files(options)]
-    sample = files[:: -(-len(files) // _FOOTERS_SAMPLED)]
-    with reading(first_tries(options), on_cluster=False) as archive:
-        read_end = partial(archive, BulkClient.read_end)
-        return expected_reads([(uri, read_footer(uri, read_end)[0]) for uri in sample], len(files), urls)
+        return list_files(options.cc_index, options.cc_crawls, read_all)
 
 
 def grouped(tries: Sequence[_Try]) -> list[list[_Try]]:

@@ -107,10 +107,6 @@ class Options:
     cc_crawls: tuple[str, ...] = option(
         (), "crawls of --cc_index to search, such as CC-MAIN-2013-20 CC-MAIN-2013-48", metavar="CRAWL"
     )
-    cc_diagnostics: bool = option(
-        False, "also read the subset crawldiagnostics of --cc_index, which is as large again: redirects are followed, "
-        "revisits count, and `owt why` shows the status that the crawl received",
-    )  # fmt: skip
     cc_data: str = option(
         "", "the root of the WARC files that --cc_index names: a folder, s3:// or https://; default: the parent of its "
         "folder cc-index/", metavar="URI",
@@ -178,11 +174,6 @@ class Options:
     def in_bulk(self) -> bool:
         """Whether Common Crawl is searched by its columnar index."""
         return "commoncrawl" in self.order and bool(self.cc_index)
-
-    @property
-    def cc_subsets(self) -> tuple[str, ...]:
-        """The subsets of a crawl that are searched."""
-        return ("warc", "crawldiagnostics") if self.cc_diagnostics else ("warc",)
 
 
 def _later(place: str) -> Callable[..., Any]:

@@ -71,7 +71,6 @@ rows = st.fixed_dictionaries(
         "fetch_status": st.sampled_from([200, 200, 200, 301, 304, 404]),
         "content_mime_detected": st.sampled_from(["text/html", "text/html", "application/pdf", "warc/revisit"]),
         "content_truncated": st.sampled_from([None, None, "length"]),
-        "content_digest": st.sampled_from(["A", "B", "C"]),
     }
 )
 
@@ -99,18 +98,10 @@ def test_the_join_equals_a_join_of_all_rows_with_all_urls(
             (number, each) for number, some in enumerate(index) for each in some
             if canonical_url(each["url"]) == canonical_url(url)
         ]  # fmt: skip
-        revisits = [
-            each for _, each in mine
-            if each["fetch_status"] == 304 or each["content_mime_detected"] == "warc/revisit"
-        ]  # fmt: skip
         pages = []
         for number, each in mine:
             if each["fetch_status"] == 200 and each["content_mime_detected"] == "text/html":
-                dates = [each["fetch_time"]]
-                dates += [
-                    other["fetch_time"] for other in revisits if other["content_digest"] == each["content_digest"]
-                ]
-                distance = min(abs(date // 1000 - moment) for date in dates)
+                distance = abs(each["fetch_time"] // 1000 - moment)
                 pages.append((each["content_truncated"] is not None, distance, each["fetch_time"], number, each))
         if mine:
             best = sorted(pages, key=lambda page: page[:3])[:CAPTURES_KEPT]

@@ -220,15 +220,12 @@ def check_found_again(runtime: Runtime, manifest: Manifest, again: Runtime) -> N
     assert responses(again, found) == responses(runtime, manifest)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_redirects_are_followed_within_common_crawl(
-    way: str, archive: ArchiveServer, write_urls: Callable[..., Runtime]
-) -> None:
+def test_redirects_are_followed_within_common_crawl(archive: ArchiveServer, write_urls: Callable[..., Runtime]) -> None:
     for url, (status, location) in REDIRECTED.items():
         add(archive, url, 5, status, location)
     add(archive, "http://a.example/both", 4, "301 Moved", "/new")
     runtime = write_urls(ASKED)
-    manifest = fetch(runtime, archive, way, **({"cc_diagnostics": True} if way == "bulk" else {}))
+    manifest = fetch(runtime, archive, "cdx")
     check_redirects(runtime, manifest)
     check_found_again(runtime, manifest, write_urls(ASKED, "again"))
 
@@ -278,17 +275,14 @@ def test_captures_with_tracking_parameters_are_found_by_the_canonical_url(
         archive.close()
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_revisit_is_another_date_of_its_page(
-    way: str, archive: ArchiveServer, write_urls: Callable[..., Runtime]
-) -> None:
+def test_a_revisit_is_another_date_of_its_page(archive: ArchiveServer, write_urls: Callable[..., Runtime]) -> None:
     add(archive, "http://a.example/x", 100, digest="A")
     add(archive, "http://a.example/x", 300, digest="B")
     add(
         archive, "http://a.example/x", 190, "304 Not Modified", digest="A", mime="warc/revisit", **{"mime-detected": ""}
     )
     runtime = write_urls([("http://a.example/x", 210)])
-    manifest = fetch(runtime, archive, way, **({"cc_diagnostics": True} if way == "bulk" else {}))
+    manifest = fetch(runtime, archive, "cdx")
     assert list(texts(runtime, manifest).values()) == ["http://a.example/x at 100"]
 
 

@@ -129,7 +129,7 @@ def test_impossible_options_are_a_clear_error_and_lose_no_page(
     [
         ({"sources": ("live",)}, True),
         ({"allowed_ports": (8443, 8080, 8000, 443, 80, 80)}, True),
-        ({"archive_choice": "latest", "cdx_collections": 9, "cc_diagnostics": True, "wayback_pages": "x"}, True),
+        ({"archive_choice": "latest", "cdx_collections": 9, "wayback_pages": "x"}, True),
         ({"sources": ("live", "wayback")}, False),
         ({"allowed_ports": (80,)}, False),
         ({"allow_private_hosts": True}, False),
