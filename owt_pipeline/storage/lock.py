@@ -3,7 +3,8 @@
 On a disk it is `flock` on the file `.lock`, which the kernel frees with the process. In a bucket, or where a job on a
 cluster does the work, it is an object, `.job`: created only if absent, and renewed by whoever works (the process that
 waits for the job, and each worker before a part). An object that has not changed for ten minutes, by the clock of the
-process that watches it, can be taken over: clocks of two machines are never compared.
+process that watches it, can be taken over: clocks of two machines are never compared. If its process was one of this
+machine, did the work itself and has ended, it can be taken over at once.
 """
 
 from __future__ import annotations
@@ -34,12 +35,14 @@ RENEW_SECONDS = 60.0
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """Content of the lock: the run's id, its command, process and host; `renewals` makes each content unique."""
+    """Content of the lock: the run's id, its command, process and host; whether workers elsewhere renew it, too;
+    `renewals` makes each content unique."""
 
     run: str
     command: str
     pid: int
     host: str
+    elsewhere: bool = False
     renewals: int = 0
 
     def __str__(self) -> str:
@@ -83,12 +86,13 @@ def take(workdir: Storage, run: str, *, as_object: bool = False) -> float:
         if not as_object:
             _wait_for_end(workdir)
             return since
-    while not workdir.create(OBJECT, msgspec.json.encode(_me(run))):
+    me = msgspec.json.encode(_me(run, elsewhere=as_object))
+    while not workdir.create(OBJECT, me):
         holder, version = _read(workdir)
         if holder is not None and holder.run == run:
             break
         if version is not None and _wait_for_end(workdir):
-            workdir.swap(OBJECT, msgspec.json.encode(_me(run)), version)
+            workdir.swap(OBJECT, me, version)
             holder, _ = _read(workdir)
             if holder is not None and holder.run == run:
                 break
@@ -166,10 +170,13 @@ def _renewing(workdir: Storage, run: str) -> Iterator[None]:
 
 
 def _wait_for_end(workdir: Storage) -> bool:
-    """Wait until the object was not renewed for TERM_SECONDS; False if it is gone. UserError if it is renewed."""
+    """Wait until the object was not renewed for TERM_SECONDS, or its process has ended; False if it is gone. UserError
+    if it is renewed."""
     holder, version = _read(workdir)
     if version is None:
         return False
+    if holder is not None and _has_ended(holder):
+        return True
     logger.warning(
         "%s is in use by %s: waiting %.0f s for a sign of life; if that job has ended, delete %s",
         workdir, holder, TERM_SECONDS, workdir.path(OBJECT),
@@ -183,6 +190,19 @@ def _wait_for_end(workdir: Storage) -> bool:
         if now != version:
             raise _in_use(workdir, seen)
     return True
+
+
+def _has_ended(holder: Holder) -> bool:
+    """Whether nobody else can work on the run, as this process of this machine is no longer there."""
+    if holder.elsewhere or holder.host != _host():
+        return False
+    try:
+        os.kill(holder.pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:  # another user's
+        pass
+    return False
 
 
 def running(workdir: Storage) -> Holder | None:
@@ -235,8 +255,12 @@ def _decoded(content: bytes) -> Holder | None:
     return None
 
 
-def _me(run: str) -> Holder:
-    return Holder(run, _command(), os.getpid(), socket.gethostname().partition(".")[0])
+def _me(run: str, *, elsewhere: bool = False) -> Holder:
+    return Holder(run, _command(), os.getpid(), _host(), elsewhere)
+
+
+def _host() -> str:
+    return socket.gethostname().partition(".")[0]
 
 
 def _command() -> str:

@@ -125,15 +125,15 @@ def test_archives_and_a_run_in_a_bucket_give_the_bytes_of_local_ones(
     folders = [testdata / "warc" / name for name in ("warcio", "resiliparse")]
     urls = ["http://example.com/", "http://www.iana.org/", "https://example.com/?example=1"]
     runtime = write_urls(urls)
+    given = {name: runtime.workdir.read(name) for name in runtime.workdir.names()}
     expected = fetch(runtime, *folders, allow_damaged=True)
     with s3_bucket() as bucket:
         files = Storage(f"{bucket}/archives")
         for path in [path for folder in folders for path in folder.iterdir()]:
             files.write(path.name, path.read_bytes())
         remote = Runtime(Storage(f"{bucket}/run"))
-        for name in runtime.workdir.names():
-            if name.startswith(("urls/", "ledger/urls/")):
-                remote.workdir.write(name, runtime.workdir.read(name))
+        for name, content in given.items():
+            remote.workdir.write(name, content)
         options = Options(pages_from=(f"{bucket}/archives/*.warc*", f"{bucket}/archives/*.arc*"), allow_damaged=True)
         manifest = run_stage(STAGE, options, remote)[0]
         assert manifest.digest == expected.digest
