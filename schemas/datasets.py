@@ -214,6 +214,7 @@ DATASETS: dict[str, Dataset] = {
                 _field("kept_shard", pa.uint32(), "shard of the kept document"),
                 _field("rule", pa.string(), "exact (same normalised text) or near (verified near-duplicate)"),
                 _field("similarity", pa.float32(), "exact Jaccard similarity of the two documents' shingle sets"),
+                _field("contained", pa.float32(), "share of the removed document's shingles that the kept one has"),
                 _field("shared_bands", pa.uint16(), "LSH bands in which the two agree; 0 for rule exact"),
                 _field("cluster_size", pa.uint32(), "documents in the cluster, including the kept one"),
             ],

@@ -297,7 +297,7 @@ def verify(run: StageRun, group: int, slices: Sequence[Slice], writer: ShardWrit
     columns = [
         *(url_id[gone], url_id[kept], np.searchsorted(first, document[kept], side="right") - 1),
         *(np.where(found.near, "near", "exact")[order].tolist(), found.similarity[order]),
-        *(found.shared_bands[order], found.cluster_size[order]),
+        *(found.contained[order], found.shared_bands[order], found.cluster_size[order]),
     ]
     writer.send(np.searchsorted(first, document[gone], side="right") - 1, _batch(columns, _DECISIONS))
     progress.advance(len(rows))
@@ -312,6 +312,7 @@ class Decisions:
       kept: int64, the document kept in its place.
       near: bool, true for a near-duplicate, false for an exact copy.
       similarity: float32, similarity of the two shingle sets.
+      contained: float32, share of the removed document's shingles that the kept one has; 1 for exact copies.
       shared_bands: uint16, number of bands in which the two agree; 0 for exact copies.
       cluster_size: uint32, documents in its cluster, with the kept one, without those of later generations.
     """
@@ -320,6 +321,7 @@ class Decisions:
     kept: np.ndarray
     near: np.ndarray
     similarity: np.ndarray
+    contained: np.ndarray
     shared_bands: np.ndarray
     cluster_size: np.ndarray
 
@@ -353,7 +355,7 @@ def decide(
     order = np.lexsort([document, url_id, before, generation, component])
     bands, sets = _Lists(rows["bands"]), _Lists(rows["shingles"])
     row_of_text = {int(document[row]): row for row in np.flatnonzero(document == text).tolist()}
-    kept, similarity = np.arange(len(order)), np.ones(len(order), np.float32)
+    kept, similarity, contained = np.arange(len(order)), *np.ones((2, len(order)), np.float32)
     near, shared = np.zeros(len(order), bool), np.zeros(len(order), np.uint16)
     first_of_text: dict[int, int] = {}
     index: defaultdict[int, list[int]] = defaultdict(list)  # band -> kept documents that have it
@@ -363,7 +365,8 @@ def decide(
         if same != row and generation[row] == 0:
             continue
         if same != row:  # what was decided of the first holds for its copies
-            kept[row], near[row], similarity[row], shared[row] = kept[same], near[same], similarity[same], shared[same]
+            for column in (kept, near, similarity, contained, shared):
+                column[row] = column[same]
             continue
         source = row_of_text[int(text[row])]
         mine = bands[source].tolist()
@@ -372,15 +375,15 @@ def decide(
             have = index.get(band, ())
             for other in have:
                 votes[other] += 1 / len(have)
-        best, rival = 0.0, -1
+        best, share, rival = 0.0, 0.0, -1
         for other in sorted(votes, key=lambda other: (-votes[other], other))[:MOST_COMPARISONS]:
             counts["comparisons"] += 1
-            found = jaccard(sets[source], sets[row_of_text[int(text[other])]], threshold)
-            if found >= threshold and found > best:
-                best, rival = found, other
+            alike, part = compare(sets[source], sets[row_of_text[int(text[other])]], threshold)
+            if alike >= threshold and alike > best:
+                best, share, rival = alike, part, other
         counts["capped"] += len(votes) > MOST_COMPARISONS
         if rival >= 0:
-            kept[row], near[row], similarity[row] = rival, True, best
+            kept[row], near[row], similarity[row], contained[row] = rival, True, best, share
             shared[row] = np.count_nonzero(bands[source] == bands[row_of_text[int(text[rival])]])
             continue
         for band in mine:
@@ -388,16 +391,18 @@ def decide(
                 index[band].append(row)
     gone = np.flatnonzero(kept != np.arange(len(order)))
     size = _cluster_sizes(kept[gone], generation[gone])
-    return Decisions(gone, kept[gone], near[gone], similarity[gone], shared[gone], size), counts
+    found = Decisions(gone, kept[gone], near[gone], similarity[gone], contained[gone], shared[gone], size)
+    return found, counts
 
 
-def jaccard(one: np.ndarray, other: np.ndarray, threshold: float = 0.0) -> float:
-    """The Jaccard similarity of two sorted shingle sets; 0 if either is empty or their sizes rule out the threshold."""
+def compare(one: np.ndarray, other: np.ndarray, threshold: float = 0.0) -> tuple[float, float]:
+    """(Jaccard similarity of two sorted shingle sets, share of `one` that `other` has); 0 if either is empty or their
+    sizes rule out the threshold."""
     if not len(one) or min(len(one), len(other)) < threshold * max(len(one), len(other)):
-        return 0.0
+        return 0.0, 0.0
     both = np.sort(np.concatenate([one, other]), kind="stable")
     common = int((both[1:] == both[:-1]).sum())
-    return common / (len(both) - common)
+    return common / (len(both) - common), common / len(one)
 
 
 def _cluster_sizes(kept: np.ndarray, generation: np.ndarray) -> np.ndarray:

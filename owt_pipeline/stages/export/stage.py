@@ -27,6 +27,12 @@ from schemas.settings import shaping_options
 class ExportOptions:
     rules: tuple[str, ...] = option(("exact", "near"), "rules whose decisions apply", choices=("exact", "near", "none"))
     min_similarity: float = option(0.0, "apply decisions of at least this similarity", minimum=0.0, maximum=1.0)
+    min_contained: float = option(
+        0.0,
+        "apply decisions whose kept document has at least this share of the removed one's shingles",
+        minimum=0.0,
+        maximum=1.0,
+    )
 
 
 def export(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
@@ -120,8 +126,11 @@ _REASONS = {"exact": Reason.EXACT_DUPLICATE, "near": Reason.NEAR_DUPLICATE}
 
 def chosen_decisions(decisions: pa.Table, options: ExportOptions) -> pa.Table:
     """The rows of `decisions` (dataset `duplicates`) that the options apply."""
-    of_rule = pc.is_in(decisions["rule"], pa.array(options.rules, pa.string()))
-    return decisions.filter(pc.and_(of_rule, pc.greater_equal(decisions["similarity"], options.min_similarity)))
+    chosen = pc.is_in(decisions["rule"], pa.array(options.rules, pa.string()))
+    for column, least in (("similarity", options.min_similarity), ("contained", options.min_contained)):
+        # Rounded as the column is, so that a share of 9/10 reaches 0.9.
+        chosen = pc.and_(chosen, pc.greater_equal(decisions[column], pa.scalar(least, pa.float32())))
+    return decisions.filter(chosen)
 
 
 def forget(documents: pa.RecordBatch, takedowns: Takedowns) -> tuple[pa.RecordBatch, pa.RecordBatch]:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from owt_pipeline.stages.dedupe import components, decisions, shingles
 from owt_pipeline.stages.dedupe.components import Forest, star_edges
-from owt_pipeline.stages.dedupe.decisions import CANDIDATES, decide, jaccard
+from owt_pipeline.stages.dedupe.decisions import CANDIDATES, compare, decide
 from owt_pipeline.stages.dedupe.shingles import mix
 from tests.owt_pipeline.dedupe.corpora import corpus_with_copies, dedupe, write_clean
 
@@ -142,15 +142,18 @@ def test_a_later_generation_changes_no_decision(sets: list[frozenset[int]], data
 
 
 @given(st.frozensets(st.integers(0, 30)), st.frozensets(st.integers(0, 30)), st.floats(0, 1))
-def test_similarity_is_jaccards(one: frozenset[int], other: frozenset[int], threshold: float) -> None:
-    found = jaccard(*(np.array(sorted(items), np.uint64) for items in (one, other)), threshold)
-    expected = len(one & other) / len(one | other) if one and other else 0.0
-    assert found in (expected, 0.0)
-    assert found == expected or expected < threshold
+def test_similarity_is_jaccards_and_contained_a_share_of_the_first_set(
+    one: frozenset[int], other: frozenset[int], threshold: float
+) -> None:
+    found = compare(*(np.array(sorted(items), np.uint64) for items in (one, other)), threshold)
+    both = len(one & other)
+    expected = (both / len(one | other), both / len(one)) if one and other else (0.0, 0.0)
+    assert found in (expected, (0.0, 0.0))
+    assert found == expected or expected[0] < threshold
 
 
 def essence(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    return sorted((row["url_id"], row["kept_url_id"], row["rule"], row["similarity"]) for row in rows)
+    return sorted((row["url_id"], row["kept_url_id"], row["rule"], row["similarity"], row["contained"]) for row in rows)
 
 
 def test_decisions_do_not_depend_on_ranges_groups_or_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,6 +49,8 @@ def test_every_removed_document_has_a_similar_kept_one(tmp_path: Path, ngram: in
         similarity = plain.jaccard(texts[gone], texts[kept], ngram)
         assert row["similarity"] == pytest.approx(similarity, abs=1e-6)
         assert similarity >= 0.8
+        theirs, of_kept = (plain.shingle_set(texts[i], ngram) for i in (gone, kept))
+        assert row["contained"] == pytest.approx(len(theirs & of_kept) / len(theirs), abs=1e-6)
         assert (row["rule"] == "exact") == (plain.words(texts[gone]) == plain.words(texts[kept]))
         assert row["cluster_size"] == 1 + sum(other["kept"] == kept for other in found.values())
         assert 0 <= row["shared_bands"] <= 21
@@ -133,6 +135,7 @@ def test_copy_of_a_near_duplicate_is_removed_for_the_kept_document(tmp_path: Pat
     found = decide(tmp_path, [a, b, b.replace(" ", "  ", 1)])
     assert {gone: (row["kept"], row["rule"]) for gone, row in found.items()} == {1: (0, "near"), 2: (0, "near")}
     assert found[1]["similarity"] == found[2]["similarity"] == pytest.approx(plain.jaccard(a, b))
+    assert found[1]["contained"] == found[2]["contained"] == 1  # A is B and more
 
 
 def test_far_end_of_a_chain_of_near_duplicates_is_kept(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,8 @@ from owt_pipeline.ledger.root import read_manifest
 from owt_pipeline.stages.export.stage import STAGE, ExportOptions
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import Manifest
-from tests.owt_pipeline.dedupe.corpora import corpus_with_copies, dedupe, write_clean
+from tests.owt_pipeline.dedupe.corpora import corpus_with_copies, dedupe, prose, write_clean
+from tests.owt_pipeline.runs import ask_owt
 
 
 def export(workdir: Path, **options: Any) -> tuple[Manifest, DatasetReader]:
@@ -58,6 +61,7 @@ def test_rejects_name_the_kept_document_and_the_similarity(decided: tuple[Path, 
         ({"rules": ("near",)}, lambda row: row["rule"] == "near"),
         ({"rules": ("none",)}, lambda row: False),
         ({"min_similarity": 0.9}, lambda row: row["similarity"] >= 0.9),
+        ({"min_contained": 0.97}, lambda row: row["contained"] >= 0.97),
         ({"min_similarity": 1.0, "rules": ("near",)}, lambda row: row["similarity"] == 1 and row["rule"] == "near"),
     ],
 )
@@ -79,3 +83,32 @@ def test_a_corpus_without_duplicates_is_exported_completely(tmp_path: Path) -> N
     assert dedupe(tmp_path)[1] == []
     manifest, _ = export(tmp_path)
     assert (manifest.counts.entered, manifest.counts.left) == (2, 2)
+
+
+def documents_of(run: Path) -> dict[str, dict[str, Any]]:
+    """The documents of a run's corpus by the last part of their URLs."""
+    rows = DatasetReader.open(Storage(str(run)), "corpus").table().to_pylist()
+    return {row["url"].rpartition("/")[2]: row for row in rows}
+
+
+def imported(folder: Path, texts: dict[str, str], *flags: object) -> Path:
+    """A run up to dedupe of texts by the last part of their URLs."""
+    run, file = folder / "run", folder / f"{'-'.join(texts)}.jsonl"
+    rows = [{"url": f"https://example.org/{name}", "text": text} for name, text in texts.items()]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    ask_owt("import", file, "--workdir", run, "--num_shards", 2, *flags)
+    ask_owt("clean", "--workdir", run, "--min_tokens", 0, "--languages", "all")
+    ask_owt("dedupe", "--workdir", run)
+    return run
+
+
+def test_what_has_more_of_its_own_than_the_least_share_allows_stays(tmp_path: Path) -> None:
+    words, own = prose(random.Random(1), 1000), prose(random.Random(2), 60)
+    kept, part, other = (" ".join(some) for some in (words, words[:950], words[:920] + own))
+    run = imported(tmp_path, {"kept": kept, "part": part, "other": other})
+    ask_owt("export", "--workdir", run)
+    assert set(documents_of(run)) == {"kept"}
+    ask_owt("export", "--workdir", run, "--min_contained", 0.95)
+    assert set(documents_of(run)) == {"kept", "other"}
+    error = "min_contained: 95.0 is not a number from 0.0 to 1.0"
+    assert error in ask_owt("export", "--workdir", run, "--min_contained", 95, code=2)
