@@ -13,7 +13,6 @@ import contextlib
 import fcntl
 import logging
 import os
-import socket
 import sys
 import threading
 import time
@@ -24,6 +23,7 @@ from typing import BinaryIO
 import msgspec
 
 from owt_pipeline.errors import UserError
+from owt_pipeline.storage.disk import Process, this_process
 from owt_pipeline.storage.folder import Storage
 
 logger = logging.getLogger("owt")
@@ -35,18 +35,25 @@ RENEW_SECONDS = 60.0
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """Content of the lock: the run's id, its command, process and host; whether workers elsewhere renew it, too;
-    `renewals` makes each content unique."""
+    """Content of the lock: the run's id, its command and process; whether workers elsewhere renew it, too; `renewals`
+    makes each content unique."""
 
     run: str
     command: str
-    pid: int
-    host: str
+    process: str
     elsewhere: bool = False
     renewals: int = 0
 
     def __str__(self) -> str:
-        return f"`{self.command}` (process {self.pid} on {self.host})"
+        process = Process.parse(self.process)
+        where = f"process {process.pid} on {process.host.partition('.')[0]}" if process else "another process"
+        return f"`{self.command}` ({where})"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nobody works on the run any more, as its only process, one of this machine, has ended."""
+        process = Process.parse(self.process)
+        return not self.elsewhere and process is not None and process.is_here and not process.runs()
 
 
 class LockLost(UserError):
@@ -175,7 +182,7 @@ def _wait_for_end(workdir: Storage) -> bool:
     holder, version = _read(workdir)
     if version is None:
         return False
-    if holder is not None and _has_ended(holder):
+    if holder is not None and holder.has_ended:
         return True
     logger.warning(
         "%s is in use by %s: waiting %.0f s for a sign of life; if that job has ended, delete %s",
@@ -192,19 +199,6 @@ def _wait_for_end(workdir: Storage) -> bool:
     return True
 
 
-def _has_ended(holder: Holder) -> bool:
-    """Whether nobody else can work on the run, as this process of this machine is no longer there."""
-    if holder.elsewhere or holder.host != _host():
-        return False
-    try:
-        os.kill(holder.pid, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:  # another user's
-        pass
-    return False
-
-
 def running(workdir: Storage) -> Holder | None:
     """Who works on the run, as far as one look can tell; None for nobody."""
     if workdir.is_local and workdir.exists(FILE):
@@ -212,8 +206,9 @@ def running(workdir: Storage) -> Holder | None:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                return _content(file) or Holder("", "another command", 0, "this machine")
-    return _read(workdir)[0]
+                return _content(file) or Holder("", "another command", "")
+    holder, _ = _read(workdir)
+    return None if holder is not None and holder.has_ended else holder
 
 
 def mention_running(workdir: Storage) -> None:
@@ -256,11 +251,7 @@ def _decoded(content: bytes) -> Holder | None:
 
 
 def _me(run: str, *, elsewhere: bool = False) -> Holder:
-    return Holder(run, _command(), os.getpid(), _host(), elsewhere)
-
-
-def _host() -> str:
-    return socket.gethostname().partition(".")[0]
+    return Holder(run, _command(), str(this_process()), elsewhere)
 
 
 def _command() -> str:
