@@ -56,7 +56,7 @@ gpu-check-all:  ## the rest too, in pieces of at most 8 minutes; continues where
 	$(PYTHON) benchmarks/gpu_check.py --all
 
 PEERS := boilerpy3, datasketch, datatrove.pipeline.dedup, datatrove.pipeline.extractors, datatrove.pipeline.filters, \
-	goose3, justext, loky, newspaper, readability, rensa, rs_trafilatura, \
+	goose3, justext, newspaper, readability, rensa, rs_trafilatura, \
 	spacy, tensorflow_datasets.text.c4_utils, text_dedup
 bench-peers: .venv-peers/installed  ## the environment of the peers that benchmarks/ measures; each has to import
 	.venv-peers/bin/python -c "import $(PEERS)"

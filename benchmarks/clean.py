@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -42,7 +43,7 @@ from owt_pipeline.stages.clean.options import Options
 from owt_pipeline.stages.clean.repair import fix_text, tidy
 from owt_pipeline.stages.extract.extractor import Page, Settings, load
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+DATA = Path(os.environ.get("OWT_TESTDATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 PEERS = Path(__file__).parent / "peers"
 
 PEERS_OF = {  # our filter -> theirs, with the share of the decisions that must be the same

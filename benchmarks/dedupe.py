@@ -2,7 +2,7 @@
 
     make bench-peers    # once: the peers' environment
     .venv/bin/python benchmarks/dedupe.py [--peer .venv-peers/bin/python] [--bases 300] [--documents 20000]
-        [--peer_documents 500] [--short 1000000]
+        [--peer_documents 500]
 
 Planted: real posts and pages, each with ten copies: verbatim, with 1 to 40% of the words edited, truncated, joined with
 another, in a template that all share. Similarity is the exact Jaccard similarity of the sets of word 5-grams. Precision
@@ -10,47 +10,56 @@ is the share of removed documents with a similarity of 0.8 or more to a kept one
 more of which one document is removed.
 
 Rates: documents of 1,140 words of real posts, of which a fifth are copies or edited copies of others; CPU seconds of
-the complete process above those for 16 documents, on one core. `owt.near_duplicates` runs all steps of the stage. With
---short, also the memory of all processes for that many documents of 60 words, with two workers.
+the complete process above those for 16 documents, on one core. `owt.near_duplicates` runs all steps of the stage.
 
 Exits 1 unless precision is 1 and recall at least 0.999, CPU time a document grows by less than 1.3 times from a
-quarter of the documents to all, each peer takes more of it, and memory stays under 4 GB.
+quarter of the documents to all, and each peer takes more of it.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
+import gzip
 import json
 import os
+import random
 import resource
 import subprocess
 import sys
 import tempfile
-import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from dedupe_documents import Planted, jsonl, long_documents, planted, short_documents
 from scipy.sparse import csr_array
 
 from owt_pipeline.stages.dedupe.shingles import fold, shingle
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-PEERS = REPOSITORY / "benchmarks" / "peers"
-THRESHOLD, NGRAM, FEW, GROWTH, MEMORY = 0.8, 5, 16, 1.3, 4 << 30
+PEERS = REPOSITORY / "benchmarks" / "peers" / "near_duplicates.py"
+THRESHOLD, NGRAM, FEW, GROWTH = 0.8, 5, 16, 1.3
 OURS = "owt.near_duplicates"
-COMMANDS = {
-    OURS: ("near_duplicates.py", "owt"),
-    "rensa": ("near_duplicates.py", "rensa"),
-    "datasketch": ("near_duplicates.py", "datasketch"),
-    "text-dedup": ("text_dedup_minhash.py",),
-    "datatrove": ("datatrove_dedupe.py",),
-}
+NAMES = (OURS, "rensa", "datasketch", "text-dedup", "datatrove")
+WORDS = 1140
+"""Words of a long document: the mean of OpenWebText's."""
+
+EDITS = (0.01, 0.02, 0.05, 0.10, 0.20, 0.40)
+"""Shares of words that are replaced in planted copies."""
+
+SEGMENT_WORDS = 40
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A document, how it was created, and from which other one."""
+
+    text: str
+    kind: str
+    source: int
 
 
 def main() -> int:
@@ -59,18 +68,15 @@ def main() -> int:
     parser.add_argument("--bases", type=int, default=300, metavar="N", help="documents to copy (default: 300)")
     parser.add_argument("--documents", type=int, default=20_000, metavar="N", help="for the rate (default: 20000)")
     parser.add_argument("--peer_documents", type=int, default=500, metavar="N", help="for the peers' (default: 500)")
-    parser.add_argument("--short", type=int, default=0, metavar="N", help="also N documents of 60 words")
     arguments = parser.parse_args()
     testdata = Path(os.environ.get("OWT_TESTDATA", REPOSITORY.parent / "shared" / "data"))
     if not testdata.is_dir():
         parser.error(f"no folder {testdata}: set OWT_TESTDATA to the folder of test data")
-    python = {name: arguments.peer for name in COMMANDS if arguments.peer} | {OURS: sys.executable}
+    python = {name: arguments.peer for name in NAMES if arguments.peer} | {OURS: sys.executable}
     with tempfile.TemporaryDirectory(prefix="dedupe-") as folder:
         file = Path(folder) / "documents.jsonl"
         failures = find_planted(python, file, planted(testdata, arguments.bases))
         failures += measure_rates(python, file, testdata, arguments.documents, arguments.peer_documents)
-        if arguments.short:
-            failures += measure_memory(file, arguments.short)
     for failure in failures:
         print(f"FAILED: {failure}")
     return 1 if failures else 0
@@ -155,7 +161,6 @@ def measure_rates(python: dict[str, str], file: Path, testdata: Path, count: int
 
 def run(python: str, name: str, file: Path) -> tuple[set[int], float]:
     """(numbers of the removed documents, CPU seconds of the complete process), on one core."""
-    script, *given = COMMANDS[name]
     environment = {
         **os.environ,
         **dict.fromkeys(("OMP_NUM_THREADS", "RAYON_NUM_THREADS"), "1"),
@@ -164,7 +169,7 @@ def run(python: str, name: str, file: Path) -> tuple[set[int], float]:
     }
     before = children_cpu()
     done = subprocess.run(
-        [python, str(PEERS / script), *given, str(file)],
+        [python, str(PEERS), name, str(file)],
         capture_output=True,
         text=True,
         env=environment,
@@ -175,56 +180,81 @@ def run(python: str, name: str, file: Path) -> tuple[set[int], float]:
     return {int(one) for one in json.loads(done.stdout)["removed"]}, children_cpu() - before
 
 
-def measure_memory(file: Path, count: int) -> list[str]:
-    """Print the memory of all processes for many short documents; returns failed limits."""
-    jsonl(file, short_documents(count))
-    code = (
-        "import sys, pathlib, owt_pipeline as owt\n"
-        "print(len(owt.near_duplicates(pathlib.Path(sys.argv[1]), workers=2)))"
-    )
-    started, cpu, memory = time.perf_counter(), dict[str, float](), 0
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, str(file)], stdout=subprocess.PIPE, text=True, preexec_fn=partial(pin, 2)
-    )
-    while process.poll() is None:
-        memory = max(memory, look(process.pid, cpu))
-        time.sleep(0.1)
-    gone = process.communicate()[0].strip()
-    print(f"\n{count:,} documents of 60 words, 2 workers: {time.perf_counter() - started:.0f} s, "
-          f"{sum(cpu.values()):.0f} CPU s, {memory / 2**30:.2f} GB of memory at most; {gone} go, "
-          f"of {count // 10:,} planted")  # fmt: skip
-    failures = [f"{memory / 2**30:.2f} GB of memory"] if memory > MEMORY else []
-    return failures + ([f"exit code {process.returncode}"] if process.returncode else [])
-
-
 def children_cpu() -> float:
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
-def look(root: int, cpu: dict[str, float]) -> int:
-    """Memory in bytes of a process and its descendants; notes their CPU seconds so far in `cpu`."""
-    found: dict[int, tuple[int, float, int]] = {}
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                fields = Path(entry.path, "stat").read_text().rpartition(")")[2].split()
-                seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-                found[int(entry.name)] = int(fields[1]), seconds, int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
-    memory = 0
-    for process, (_, seconds, size) in found.items():
-        above = process
-        while above not in (root, 0) and above in found:
-            above = found[above][0]
-        if above == root:
-            cpu[str(process)] = seconds
-            memory += size
-    return memory
-
-
 def pin(cores: int) -> None:
     """Restrict this process and its children to that many cores."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
+
+
+def posts(testdata: Path) -> list[str]:
+    """Unchanged posts of Reddit."""
+    with gzip.open(testdata / "text" / "reddit-posts.jsonl.gz", "rt", encoding="utf-8") as file:
+        return [json.loads(line)["text"] for line in file]
+
+
+def articles(testdata: Path) -> list[str]:
+    """The main content of web pages."""
+    with gzip.open(testdata / "web" / "wcxb-dev.truth.jsonl.gz", "rt", encoding="utf-8") as file:
+        return [json.loads(line)["main_content"] for line in file]
+
+
+def long_documents(testdata: Path, count: int, seed: int = 0) -> Iterator[str]:
+    """Documents of WORDS words in segments of real posts; a tenth are copies, a tenth edited copies."""
+    words = " ".join(posts(testdata)).split(" ")
+    rng = random.Random(seed)
+    recent: list[list[str]] = []
+    for i in range(count):
+        choice = rng.random()
+        if recent and choice < 0.2:
+            document = list(rng.choice(recent))
+            if choice < 0.1:
+                for at in rng.sample(range(len(document)), round(rng.choice(EDITS) * len(document))):
+                    document[at] = f"edit{rng.randrange(1000)}"
+        else:
+            starts = [rng.randrange(len(words) - SEGMENT_WORDS) for _ in range(WORDS // SEGMENT_WORDS + 1)]
+            document = [word for start in starts for word in words[start : start + SEGMENT_WORDS]][:WORDS]
+        recent = [*recent[-500:], document] if i % 2 else recent
+        yield " ".join(document)
+
+
+def planted(testdata: Path, bases: int, seed: int = 0) -> list[Planted]:
+    """Real documents with planted copies: verbatim, edited, truncated, joined with another, put into one template."""
+    rng = random.Random(seed)
+    texts = sorted({text for text in [*posts(testdata), *articles(testdata)] if 150 <= len(text.split()) <= 2500})
+    rng.shuffle(texts)
+    chosen = [text.split() for text in texts[:bases]]
+    template = texts[bases].split()[:120]
+    documents = [Planted(" ".join(words), "original", i) for i, words in enumerate(chosen)]
+    for i, words in enumerate(chosen):
+        other = chosen[(i + 1) % bases]
+        made: dict[str, list[str]] = {"verbatim": words}
+        for share in EDITS:
+            made[f"{share:.0%} of words edited"] = edited(rng, words, share)
+        made["truncated to 90%"] = words[: len(words) * 9 // 10]
+        made["truncated to 70%"] = words[: len(words) * 7 // 10]
+        made["joined with another"] = words + other
+        made["in a template"] = template[:60] + words[:80] + template[60:]
+        documents += [Planted(" ".join(copy), kind, i) for kind, copy in made.items()]
+    rng.shuffle(documents)
+    return documents
+
+
+def edited(rng: random.Random, words: list[str], share: float) -> list[str]:
+    words = list(words)
+    for at in rng.sample(range(len(words)), round(share * len(words))):
+        words[at] = f"edit{rng.randrange(100_000)}"
+    return words
+
+
+def jsonl(path: Path, texts: Iterable[str]) -> None:
+    """Write the texts for a peer, the i-th with id i."""
+    with path.open("w", encoding="utf-8") as file:
+        for i, text in enumerate(texts):
+            file.write(json.dumps({"id": str(i), "text": text}) + "\n")
 
 
 if __name__ == "__main__":

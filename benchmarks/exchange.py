@@ -14,8 +14,10 @@ Exits 1 if the sums differ, or the exchange takes more memory on any runner.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -30,7 +32,6 @@ import numpy as np
 import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-from dedupe import look
 
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.exchange import SLICES, Slice, gather, partition_of, read_index
@@ -97,6 +98,26 @@ def measure(arguments: argparse.Namespace, way: str, runner: str, rows: int) -> 
         output.seek(0)
         seconds, total = json.loads(output.read().splitlines()[-1])
     return Measured(seconds, sum(cpu.values()), memory, total)
+
+
+def look(root: int, cpu: dict[str, float]) -> int:
+    """Memory in bytes of a process and its descendants; notes their CPU seconds so far in `cpu`."""
+    found: dict[int, tuple[int, float, int]] = {}
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                fields = Path(entry.path, "stat").read_text().rpartition(")")[2].split()
+                seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+                found[int(entry.name)] = int(fields[1]), seconds, int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
+    memory = 0
+    for process, (_, seconds, size) in found.items():
+        above = process
+        while above not in (root, 0) and above in found:
+            above = found[above][0]
+        if above == root:
+            cpu[str(process)] = seconds
+            memory += size
+    return memory
 
 
 def run(way: str, runner: str, rows: int, parts: int, keys: int, prism: str) -> tuple[float, int]:

@@ -2,6 +2,7 @@
 
     python benchmarks/scale.py requests
     python benchmarks/scale.py sent [--dumps 40] [--shards 1000] [--gigabytes 2]
+    python benchmarks/scale.py shards [--shards 65535]
     python benchmarks/scale.py flink --dump RS.zst --pages PAGES.warc.gz
 
 `requests`: what a part asks of a bucket. The demo's pages are run with 4 and with 16 shards in an emulator of Cloud
@@ -11,6 +12,8 @@ Storage (fake-gcs-server, `make .venv-servers/installed`) behind a proxy that co
 shard, in a run whose bucket is a folder behind a client that counts each request (an upload: one for 32 MiB). The goal
 is 2 requests for 8 MiB, and 10 per part. The requests for all of Reddit to the end of 2017 are extrapolated from these
 counts.
+
+`shards`: a dataset of very many shards: `owt collect`, the same when all is finished, and `owt verify`.
 
 `flink`: on the Flink of the tests (`make test-engines` installs it), on this machine. First the complete job for some
 links, with two TaskManagers. Then extract, which is bound by the CPU, on copies of the pages' shards with one and with
@@ -24,6 +27,7 @@ import contextlib
 import http.server
 import os
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -239,6 +243,24 @@ def write_dump(path: Path, number: int, rows: int) -> None:
             file.write(msgspec.json.encode(fields) + b"\n")
 
 
+def many_shards(arguments: argparse.Namespace) -> int:
+    with tempfile.TemporaryDirectory(prefix="shards-") as folder:
+        urls = Path(folder, "urls.txt")
+        urls.write_text("".join(f"https://host-{n}.example/{n}\n" for n in range(3 * arguments.shards)))
+        collect = ["collect", "--workdir", f"{folder}/run", "--url_lists", urls, "--num_shards", arguments.shards]
+        for name, command in {
+            "owt collect": collect,
+            "again, when all is finished": collect,
+            "owt verify, every byte": ["verify", "--workdir", f"{folder}/run"],
+        }.items():
+            started = time.perf_counter()
+            owt(*command)
+            print(f"{name}: {time.perf_counter() - started:.1f} s", flush=True)
+    memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    print(f"{arguments.shards:,} shards, a process takes {memory:.0f} MiB at most")
+    return 0
+
+
 def on_flink(arguments: argparse.Namespace) -> int:
     from tests.engines.engines import worker_pool
 
@@ -312,6 +334,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     command.add_argument("--shards", type=int, default=1_000)
     command.add_argument("--gigabytes", type=float, default=2.0, help="sent to the shards, at least")
     command.set_defaults(run_command=count_sent)
+    command = commands.add_parser("shards")
+    command.add_argument("--shards", type=int, default=65_535)
+    command.set_defaults(run_command=many_shards)
     command = commands.add_parser("flink")
     command.add_argument("--dump", required=True)
     command.add_argument("--pages", required=True)

@@ -1,38 +1,29 @@
 """The work from WARC to a deduplicated corpus, done by datatrove from PyPI: the peer of `end_to_end.py`.
 
-    .venv-peers/bin/python benchmarks/peers/datatrove_end_to_end.py PAGES.warc.gz [--workers 2] [--fineweb]
+    .venv-peers/bin/python benchmarks/peers/datatrove_end_to_end.py PAGES.warc.gz WORKERS
 
-It is the pipeline of datatrove's own examples (`fineweb.py`, then `minhash_deduplication.py`) with their
-defaults: WarcReader, Trafilatura, FTFYFormatter and JsonlWriter, then MinHash signatures, buckets, clusters
-and the filter. Tokenizing is left out, as are, without `--fineweb`, FineWeb's quality filters and language
-identification (by py3langid: the model that FineWeb uses is a download). datatrove distributes work by
-file, so the WARC is first split into one file per worker; that is not timed. Prints one JSON object: seconds a
-step and in all, pages in, documents out.
+It is the pipeline of datatrove's own examples (`fineweb.py`, then `minhash_deduplication.py`) with their defaults:
+WarcReader, Trafilatura, FTFYFormatter and JsonlWriter, then MinHash signatures, buckets, clusters and the filter.
+Tokenizing, FineWeb's quality filters and language identification are left out. datatrove distributes work by file, so
+the WARC is first split into one file per worker; that is not timed. Prints one JSON object: seconds a step and in all,
+pages in, documents out.
 """
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from datatrove.data import Document
 from datatrove.executor import LocalPipelineExecutor
 from datatrove.pipeline.dedup import MinhashDedupCluster, MinhashDedupFilter, MinhashDedupSignature
 from datatrove.pipeline.dedup.minhash import MinhashConfig, MinhashDedupBuckets
 from datatrove.pipeline.extractors import Trafilatura
-from datatrove.pipeline.filters import (
-    C4QualityFilter,
-    FineWebQualityFilter,
-    GopherQualityFilter,
-    GopherRepetitionFilter,
-    LambdaFilter,
-)
 from datatrove.pipeline.formatters import FTFYFormatter
 from datatrove.pipeline.readers import JsonlReader, WarcReader
 from datatrove.pipeline.writers.jsonl import JsonlWriter
@@ -41,91 +32,44 @@ from warcio.warcwriter import WARCWriter
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("warc", type=Path, help="the pages, as a .warc.gz file")
-    parser.add_argument("--workers", type=int, default=2, metavar="N", help="processes (default: 2)")
-    parser.add_argument("--folder", type=Path, help="an empty folder for everything written (default: a temporary one)")
-    parser.add_argument("--fineweb", action="store_true", help="add FineWeb's quality filters, and keep English alone")
-    parser.add_argument("--timeout", type=float, default=1, metavar="SECONDS", help="by the clock, a page (default: 1)")
-    arguments = parser.parse_args()
-    with ExitStack() as stack:
-        folder = arguments.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="datatrove-")))
-        print(json.dumps(measure(arguments, folder), indent=2))
+    warc, workers = Path(sys.argv[1]), int(sys.argv[2])
+    with tempfile.TemporaryDirectory(prefix="datatrove-") as name:
+        folder = Path(name)
+        pages = split_by_worker(warc, folder / "pages", workers)
+        seconds = {step: timed(run) for step, run in steps(folder, workers)}
+        report = {
+            "pages": pages,
+            "documents": count_lines(folder / "text"),
+            "documents_kept": count_lines(folder / "deduplicated"),
+            "seconds_by_step": {step: round(value, 2) for step, value in seconds.items()},
+            "seconds": round(sum(seconds.values()), 2),
+        }
+    print(json.dumps(report))
 
 
-def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, object]:
-    """Run the steps over the WARC in `folder`, and return their seconds and the counts of pages and documents."""
-    workers = arguments.workers
-    pages = split_by_worker(arguments.warc, folder / "pages", workers)
-    filters = fineweb_filters() if arguments.fineweb else []
-    seconds = {name: timed(run) for name, run in steps(folder, workers, filters, arguments.timeout)}
-    return {
-        "pages": pages,
-        "documents": count_lines(folder / "text"),
-        "documents_kept": count_lines(folder / "deduplicated"),
-        "workers": workers,
-        "seconds_by_step": {name: round(value, 2) for name, value in seconds.items()},
-        "seconds": round(sum(seconds.values()), 2),
-    }
-
-
-def fineweb_filters() -> list[object]:
-    """As in datatrove's `fineweb.py`, in its order."""
-    return [
-        LambdaFilter(is_english),
-        GopherRepetitionFilter(),
-        C4QualityFilter(filter_no_terminal_punct=False),
-        GopherQualityFilter(),
-        FineWebQualityFilter(),
-    ]
-
-
-def is_english(document: Document) -> bool:
-    import py3langid
-
-    return py3langid.classify(document.text)[0] == "en"
-
-
-def steps(folder: Path, workers: int, filters: list[object], timeout: float) -> list[tuple[str, Callable[[], object]]]:
+def steps(folder: Path, workers: int) -> Iterator[tuple[str, Callable[[], object]]]:
     """The pipelines in order, each a function that runs it; every one of them writes below `folder`."""
     minhash = MinhashConfig()
-
-    def pipeline(name: str, blocks: list[object], tasks: int) -> tuple[str, Callable[[], object]]:
-        executor = LocalPipelineExecutor(blocks, tasks=tasks, workers=workers, logging_dir=str(folder / "logs" / name))
-        return name, executor.run
 
     def path(name: str) -> str:
         return str(folder / name)
 
-    return [
-        pipeline(
-            "extract",
-            [
-                WarcReader(path("pages")),
-                Trafilatura(timeout=timeout),
-                *filters,
-                FTFYFormatter(),
-                JsonlWriter(path("text")),
-            ],
-            tasks=workers,
-        ),
-        pipeline(
-            "signatures",
-            [JsonlReader(path("text")), MinhashDedupSignature(path("signatures"), config=minhash)],
-            tasks=workers,
-        ),
-        pipeline(
-            "buckets",
+    pipelines: dict[str, tuple[int, list[object]]] = {
+        "extract": (workers, [WarcReader(path("pages")), Trafilatura(), FTFYFormatter(), JsonlWriter(path("text"))]),
+        "signatures": (workers, [JsonlReader(path("text")), MinhashDedupSignature(path("signatures"), config=minhash)]),
+        "buckets": (
+            minhash.num_buckets,
             [MinhashDedupBuckets(path("signatures"), path("buckets"), config=minhash)],
-            tasks=minhash.num_buckets,
         ),
-        pipeline("cluster", [MinhashDedupCluster(path("buckets"), path("repeats"), config=minhash)], tasks=1),
-        pipeline(
-            "filter",
+        "cluster": (1, [MinhashDedupCluster(path("buckets"), path("repeats"), config=minhash)]),
+        "filter": (
+            workers,
             [JsonlReader(path("text")), MinhashDedupFilter(path("repeats")), JsonlWriter(path("deduplicated"))],
-            tasks=workers,
         ),
-    ]
+    }
+    for name, (tasks, blocks) in pipelines.items():
+        executor = LocalPipelineExecutor(blocks, tasks=tasks, workers=workers, logging_dir=str(folder / "logs" / name))
+        yield name, executor.run
 
 
 def timed(run: Callable[[], object]) -> float:
