@@ -18,7 +18,7 @@ SUBCOMMANDS = ("extraction", "scale", "train")
 NO_COMMANDS = ("train_gpu", "train_seeds", "token_shards")
 
 FORMS = [
-    "archives --rows 2000 --files 2 --urls 200 --cdx_urls 20 --pages 20",
+    "archives --rows 2000 --files 2 --urls 200 --pages 20",
     "clean --documents 20",
     "collect DATA/reddit/RS_wcxb-dev.zst --repeats 1 --no_memory",
     "dedupe --bases 10 --documents 128",

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 import xxhash
 
 from owt_pipeline.errors import UserError
-from owt_pipeline.formats.captures import COMPLETE, Broken, absolute, captures, what_else
-from owt_pipeline.formats.messages import MAX_HEAD_BYTES, REDIRECTS, TooLarge, header
+from owt_pipeline.formats.captures import COMPLETE, Broken, captures, what_else
+from owt_pipeline.formats.messages import MAX_HEAD_BYTES, REDIRECTS, TooLarge
 from owt_pipeline.formats.urls import BadURL, canonicalize, host_of, url_id
-from owt_pipeline.formats.warc import BadRecord, Response, read_record, rewritten, single_member
+from owt_pipeline.formats.warc import BadRecord, read_record, rewritten, single_member
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import batch_of
 from owt_pipeline.stages.fetch.answers import EARLIEST, Answer, NoPage, Origin, Page, judge, wanted_moment
@@ -205,8 +205,11 @@ class Lookup:
 
     def _redirect_record(self, capture: dict[str, Any]) -> Iterator[bytes]:
         """The record of a redirect, by which the page can be found under the original URL; none if it is broken."""
+        most = self._archives.options.max_page_bytes
         with contextlib.suppress(BadRecord, TooLarge):
-            yield _redirect(self._read(capture), self._archives.options.max_page_bytes)[1]
+            member, record = single_member(self._read(capture), most + MAX_HEAD_BYTES)
+            read_record(record, most)
+            yield member or rewritten(record)
 
     def _read(self, capture: dict[str, Any]) -> bytes:
         key = (capture["file"], capture["copied"])
@@ -245,30 +248,6 @@ def page_of_record(
     if canonical is not None and canonical_or_none(response.url) != canonical:
         return NoPage(Reason.BAD_RESPONSE, f"the record is of {response.url[:200]!r}, {where}")
     return judge(response, origin, fetch_ms, lambda _: member or rewritten(record))
-
-
-class Redirect(NamedTuple):
-    """An archived redirect: status, target (None: no valid one), and its record as a gzip member."""
-
-    status: int
-    location: str | None
-    record: bytes
-
-
-def redirect_of_record(data: bytes, max_page_bytes: int, canonical: str, *, where: str) -> Redirect | NoPage:
-    """The redirect from the URL `canonical` in the bytes of an archived record, or why it is none."""
-    try:
-        response, record = _redirect(data, max_page_bytes)
-    except (BadRecord, TooLarge) as error:
-        return NoPage(Reason.BAD_RESPONSE, f"{error}, {where}")
-    if response.status not in REDIRECTS or canonical_or_none(response.url) != canonical:
-        return NoPage(Reason.BAD_RESPONSE, f"status {response.status} of {response.url[:200]!r}, {where}")
-    return Redirect(response.status, absolute(response.url, header(response.headers, "location")), record)
-
-
-def _redirect(data: bytes, max_page_bytes: int) -> tuple[Response, bytes]:
-    member, record = single_member(data, max_page_bytes + MAX_HEAD_BYTES)
-    return read_record(record, max_page_bytes), member or rewritten(record)
 
 
 def followed(status: int, target: str | None, origin: int, seen: Collection[int], most: int) -> str | NoPage:

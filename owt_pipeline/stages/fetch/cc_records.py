@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 from yarl import URL
 
 from owt_pipeline.errors import UserError
-from owt_pipeline.stages.fetch.answers import Answer, NoPage, Page
+from owt_pipeline.stages.fetch.answers import Answer, NoPage, Origin, Page
 from owt_pipeline.stages.fetch.archive_client import (
     BUSY,
     ArchiveClient,
@@ -28,8 +28,8 @@ from owt_pipeline.stages.fetch.archive_client import (
     first_tries,
     outcome,
 )
+from owt_pipeline.stages.fetch.archives import page_of_record
 from owt_pipeline.stages.fetch.cc_index import is_http, list_files, root_of
-from owt_pipeline.stages.fetch.lookups import Capture, below
 from owt_pipeline.stages.fetch.manners import Failed, Slots, for_each
 from owt_pipeline.stages.fetch.recorder import Recorder
 from owt_pipeline.stages.fetch.sources import Crawl, Source, shared_loop
@@ -45,8 +45,15 @@ _GAP_BYTES = 64 << 10  # the largest gap between two records that is read along:
 _CONTENT_RANGE = re.compile(r"bytes \d+-\d+/(\d+)")
 
 
-_PLACE = [("crawl", pa.string()), ("file", pa.string()), ("offset", pa.int64()), ("length", pa.int64())]
-CAPTURE = pa.struct([*_PLACE, ("canonical", pa.string())])
+CAPTURE = pa.struct(
+    [
+        ("crawl", pa.string()),
+        ("file", pa.string()),
+        ("offset", pa.int64()),
+        ("length", pa.int64()),
+        ("canonical", pa.string()),
+    ]
+)
 """A record to read: its place, and its canonical URL."""
 
 
@@ -54,18 +61,18 @@ class Unreadable(UserError):
     """A request that failed while others succeeded."""
 
 
-class _Try(NamedTuple):
-    """A record to read for the URL of a row."""
+class Try(NamedTuple):
+    """A record to read for the URL of a row: a capture, as CAPTURE has it."""
 
-    capture: Capture
     row: int
+    crawl: str
+    file: str
+    offset: int
+    length: int
     canonical: str
 
-    @classmethod
-    def of(cls, row: int, found: Mapping[str, Any]) -> _Try:
-        """From a capture as CAPTURE has it."""
-        capture = Capture(*(found[name] for name, _ in _PLACE))
-        return cls(capture, row, found["canonical"])
+    def __str__(self) -> str:
+        return f"{self.length:,} bytes at {self.offset} of {self.file}"
 
 
 class BulkClient(ArchiveClient):
@@ -127,7 +134,7 @@ class BulkClient(ArchiveClient):
         `host_failures` URLs in a row.
         """
         url_ids, lists = urls["url_id"].to_pylist(), urls["captures"].to_pylist()
-        captures = [iter([_Try.of(row, capture) for capture in found]) for row, found in enumerate(lists)]
+        captures = [iter([Try(row, **capture) for capture in found]) for row, found in enumerate(lists)]
         first: dict[int, Answer] = {}  # by row: why its best capture is no page
         tries = [next(found) for found in captures]
         most = self._limits.wire_bytes
@@ -141,7 +148,7 @@ class BulkClient(ArchiveClient):
                     return
             await held.take(url_ids[row], answer, begun)
 
-        async def read(request: list[_Try]) -> None:
+        async def read(request: list[Try]) -> None:
             begun = time.monotonic()
             try:
                 answers = await self._answers(request)
@@ -155,27 +162,27 @@ class BulkClient(ArchiveClient):
                 await take(each.row, answer, begun)
 
         while tries:
-            again: list[_Try] = []
+            again: list[Try] = []
             for each in tries:
-                if each.capture.length > most:
-                    await take(each.row, NoPage(Reason.TOO_LARGE, f"{each.capture}, more than {most:,}"))
-            requests = grouped([each for each in tries if each.capture.length <= most])
+                if each.length > most:
+                    await take(each.row, NoPage(Reason.TOO_LARGE, f"{each}, more than {most:,}"))
+            requests = grouped([each for each in tries if each.length <= most])
             await for_each(read, requests, self._connections)
             tries = again
         await held.settle()
 
-    async def _answers(self, request: Sequence[_Try]) -> list[Answer]:
+    async def _answers(self, request: Sequence[Try]) -> list[Answer]:
         """The answers of records that lie close together, read by one request; raises Failed as `read` does."""
-        start = request[0].capture.offset
-        end = max(each.capture.offset + each.capture.length for each in request)
-        uri = below(self._data, request[0].capture.file)
+        start, end = request[0].offset, max(each.offset + each.length for each in request)
+        uri = f"{self._data.rstrip('/')}/{request[0].file.lstrip('/')}"
         begun = time.monotonic()
         content = await self.read(uri, start, end - start)
-        about = (self._limits.body_bytes, int((time.monotonic() - begun) * 1000))
+        most, ms = self._limits.body_bytes, int((time.monotonic() - begun) * 1000)
 
-        def answer(each: _Try) -> Answer:
-            at = each.capture.offset - start
-            return each.capture.page(content[at : at + each.capture.length], each.canonical, *about)
+        def answer(each: Try) -> Answer:
+            record = content[each.offset - start :][: each.length]
+            origin = Origin("commoncrawl", each.crawl, each.file, each.offset)
+            return page_of_record(record, origin, most, where=str(each), fetch_ms=ms, canonical=each.canonical)
 
         return await asyncio.to_thread(lambda: list(map(answer, request)))
 
@@ -211,21 +218,20 @@ def index_files(options: Options) -> list[tuple[str, str]]:
         return list_files(options.cc_index, options.cc_crawls, read_all)
 
 
-def grouped(tries: Sequence[_Try]) -> list[list[_Try]]:
+def grouped(tries: Sequence[Try]) -> list[list[Try]]:
     """Records by request, in the order of files and offsets: neighbours in one file are read together."""
-    found: list[list[_Try]] = []
+    found: list[list[Try]] = []
     end = 0
-    for each in sorted(tries, key=lambda each: (each.capture.file, each.capture.offset, each.row)):
-        capture = each.capture
+    for each in sorted(tries, key=lambda each: (each.file, each.offset, each.row)):
         together = (
             found
-            and found[-1][0].capture.file == capture.file
-            and capture.offset - end <= _GAP_BYTES
-            and capture.offset + capture.length - found[-1][0].capture.offset <= _TOGETHER_BYTES
+            and found[-1][0].file == each.file
+            and each.offset - end <= _GAP_BYTES
+            and each.offset + each.length - found[-1][0].offset <= _TOGETHER_BYTES
         )
         if not together:
             found.append([])
             end = 0
         found[-1].append(each)
-        end = max(end, capture.offset + capture.length)
+        end = max(end, each.offset + each.length)
     return found

@@ -8,7 +8,6 @@ import importlib.metadata
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,6 @@ from owt_pipeline.stages.fetch.answers import INDEXED, Answer, NoPage, Page
 from owt_pipeline.stages.fetch.archives import Archives, Lookup, summary
 from owt_pipeline.stages.fetch.cc_join import FOUND, WANTED_WITH, captures_by_url, nothing_in, send_keys
 from owt_pipeline.stages.fetch.cc_records import CAPTURE, BulkClient, index_files
-from owt_pipeline.stages.fetch.commoncrawl import CdxClient, Collection, read_collections
 from owt_pipeline.stages.fetch.journal import Journal
 from owt_pipeline.stages.fetch.retried import outcomes_that_stay
 from owt_pipeline.stages.fetch.sources import LiveClient, Source, ask_under_claim, shared_loop
@@ -53,10 +51,8 @@ def prepare(run: StageRun) -> None:
     options: Options = run.options
     if "archive" in options.order:
         run.properties["archives"] = expand_globs(options.pages_from, "--pages_from")
-    if options.in_bulk:
+    if options.cc_index:
         run.properties["cc_files"] = index_files(options)
-    elif "commoncrawl" in options.order:
-        run.properties["collections"] = [asdict(found) for found in read_collections(options)]
 
 
 def ask_first(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
@@ -74,7 +70,7 @@ def fetch_part(run: StageRun, shard: int, slices: Sequence[Slice], writer: Shard
     """Write a shard of pages/; with Common Crawl's columnar index, `slices` are the captures found for its URLs."""
     options: Options = run.options
     crawls = ", ".join(options.cc_crawls)
-    captures = captures_by_url(gather(run.work, slices, FOUND), crawls) if options.in_bulk else None
+    captures = captures_by_url(gather(run.work, slices, FOUND), crawls) if options.cc_index else None
     with _lookup(run, shard, options.order) as lookup:
         asking = _Asking(run, shard, lookup, captures)
         asking.ask(options.order)
@@ -85,7 +81,6 @@ def fetch_part(run: StageRun, shard: int, slices: Sequence[Slice], writer: Shard
 
 
 def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
-    run.properties.pop("collections", None)
     if "cc_files" in run.properties:
         for record in (found for step in ("ranges", "ask", "match") for found in run.read_records(step)):
             for name, count in record.stats.items():
@@ -107,13 +102,8 @@ def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
 def _online(run: StageRun) -> dict[str, Source]:
     """The sources on the network, by name."""
     options: Options = run.options
-    collections = tuple(Collection(**found) for found in run.properties.get("collections", ()))
-    every = {
-        "live": Source(LiveClient, options),
-        "commoncrawl": Source(BulkClient, options) if options.in_bulk else Source(CdxClient, options, collections),
-        "wayback": Source(WaybackClient, options),
-    }
-    return {name: every[name] for name in options.order if name in every}
+    clients = {"live": LiveClient, "commoncrawl": BulkClient, "wayback": WaybackClient}
+    return {name: Source(clients[name], options) for name in options.order if name in clients}
 
 
 def _warcinfo(run: StageRun) -> bytes:

@@ -57,14 +57,12 @@ class Source:
     """A source of pages on the network. Picklable.
 
     Attributes:
-      client: the class of its Client, called with the options, the crawl and `about`.
+      client: the class of its Client, called with the options and the crawl.
       options: those of the stage.
-      about: further arguments, such as the collections of an index.
     """
 
     client: type[Any]
     options: Options
-    about: tuple[Any, ...] = ()
 
 
 class Crawl:
@@ -80,7 +78,7 @@ class Crawl:
         self.on_cluster = on_cluster
         self.claims: set[Claim] = set()
         self.clients: dict[str, Client] = {
-            name: source.client(source.options, self, *source.about) for name, source in sources.items()
+            name: source.client(source.options, self) for name, source in sources.items()
         }
         self._recording: asyncio.Future[Recording] | None = None
 

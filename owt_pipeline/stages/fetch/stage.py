@@ -31,7 +31,6 @@ _READ_BY = {
     "allowed": ("live",),
     "archive": ("archive", "commoncrawl", "wayback"),
     "cc": ("commoncrawl",),
-    "cdx": ("commoncrawl",),
     "wayback": ("wayback",),
 }
 """By the first word of an option's name, the sources whose pages it shapes; an option of another name shapes those of
@@ -101,7 +100,7 @@ class Options:
     )  # fmt: skip
     keep_requests: bool = _how(False, "write the requests, too, into the WARC file")
     cc_index: str = option(
-        "", "look all URLs up together in Common Crawl's columnar index: a folder, s3:// or https://, such as "
+        "", "Common Crawl's columnar index, for the source `commoncrawl`: a folder, s3:// or https://, such as "
         "s3://commoncrawl/cc-index/table/cc-main/warc", metavar="URI",
     )  # fmt: skip
     cc_crawls: tuple[str, ...] = option(
@@ -115,22 +114,6 @@ class Options:
     cc_delay: float = _how(
         0.1, "seconds between two requests to a host of --cc_index and --cc_data; on a cluster, multiplied by the "
         "number of shards fetched at once", minimum=0,
-    )  # fmt: skip
-    cdx_index: str = option(
-        "https://index.commoncrawl.org/collinfo.json",
-        "without --cc_index, where `commoncrawl` looks each URL up: a list of collections (....json), or one index, "
-        "such as pywb's .../cdx",
-        metavar="URL",
-    )
-    cdx_data: str = option("https://data.commoncrawl.org/", "the root of the files that the index names", metavar="URL")
-    cdx_collections: int = option(
-        4, "most collections to ask for a URL, those nearest to its submission first",
-        minimum=1,
-    )  # fmt: skip
-    cdx_connections: int = _how(1, "requests at once to the index, and to the data", minimum=1)
-    cdx_delay: float = _how(
-        1.0, "seconds between two requests to the index, or to the data; on a cluster, multiplied by the number of "
-        "shards fetched at once", minimum=0,
     )  # fmt: skip
     wayback_cdx: str = option(
         "https://web.archive.org/cdx/search/cdx",
@@ -169,11 +152,6 @@ class Options:
     def order(self) -> tuple[str, ...]:
         """The sources to ask, in order."""
         return tuple(dict.fromkeys(self.sources)) or (("archive",) if self.pages_from else ("live",))
-
-    @property
-    def in_bulk(self) -> bool:
-        """Whether Common Crawl is searched by its columnar index."""
-        return "commoncrawl" in self.order and bool(self.cc_index)
 
 
 def _later(place: str) -> Callable[..., Any]:
@@ -245,9 +223,9 @@ class Fetch(Stage):
             raise UsageError(
                 "--cc_index and --cc_crawls go together: give the columnar index, and its crawls to search"
             )
-        if options.cc_index and "commoncrawl" not in options.order:
-            raise UsageError("--cc_index: --sources does not name commoncrawl")
-        if options.in_bulk and not options.cc_data:
+        if bool(options.cc_index) != ("commoncrawl" in options.order):
+            raise UsageError("--cc_index and --sources commoncrawl go together")
+        if options.cc_index and not options.cc_data:
             from owt_pipeline.stages.fetch.cc_index import root_of
 
             root_of(options.cc_index)

@@ -23,11 +23,11 @@ from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.urls import BadURL, canonical_url
-from owt_pipeline.formats.warc import gzip_member, response_record
+from owt_pipeline.formats.warc import gzip_member, response_record, single_member
 from owt_pipeline.stages.fetch.stage import STAGE, Options
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import Manifest
-from tests.owt_pipeline.fetch.archive_server import Answer, ArchiveServer, capture_row
+from tests.owt_pipeline.fetch.archive_server import Answer, ArchiveServer
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
 from tests.owt_pipeline.fetch.columnar import INDEX, filler, parquet, publish, row, table
 from tests.owt_pipeline.fetch.conftest import write_urls_to
@@ -231,18 +231,12 @@ def test_every_archive_finds_a_capture_of_another_spelling_of_the_url(archive: A
     assert canonical_url(posted) == "https://a.example/x"
     rows = add(archive, {posted: 5})
     publish(archive.files, {CRAWLS[0]: table(rows)})
-    archive.collections = {CRAWLS[0]: (0, 10)}
-    archive.rows[CRAWLS[0]] = [capture_row(posted, 5, rows[0]["warc_filename"], 0, rows[0]["warc_record_length"])]
     file = tmp_path / "some.warc.gz"
     file.write_bytes(archive.files[rows[0]["warc_filename"]])
     ways = {
-        "bulk": options(archive),
-        "cdx": Options(
-            sources=("commoncrawl",), user_agent=AGENT, cdx_delay=0.0,
-            cdx_index=f"{archive.url}/collinfo.json", cdx_data=f"{archive.url}/data",
-        ),
+        "commoncrawl": options(archive),
         "archive": Options(pages_from=(str(file),)),
-    }  # fmt: skip
+    }
     for name, way in ways.items():
         runtime = write_urls_to(tmp_path / name, [posted], 1)
         assert list(responses(runtime, run_stage(STAGE, way, runtime)[0])) == ["https://a.example/x"], name
@@ -264,7 +258,8 @@ BAD_INDEX = {
     "no Parquet": ({"cc_crawls": ("CC-TEXT",)}, r"part-00000.*\.parquet is not a Parquet file"),
     "damaged": ({"cc_crawls": ("CC-DAMAGED",)}, r"part-00000.*\.parquet cannot be read: .*; a complete copy"),
     "no crawls": ({"cc_crawls": ()}, "--cc_index and --cc_crawls go together"),
-    "another source": ({"sources": ("live",)}, "--cc_index: --sources does not name commoncrawl"),
+    "another source": ({"sources": ("live",)}, "--cc_index and --sources commoncrawl go together"),
+    "no index": ({"cc_index": "", "cc_crawls": ()}, "--cc_index and --sources commoncrawl go together"),
     "no root": ({"cc_index": "/data/index"}, "--cc_index /data/index: not a folder below .*; give the root"),
 }
 
@@ -364,25 +359,42 @@ def records_read(archive: ArchiveServer) -> int:
     return sum(count for path, count in list(archive.requests.items()) if path.endswith(".warc.gz"))
 
 
-def test_in_bulk_or_url_by_url_the_pages_are_the_same(
+def test_a_bad_capture_is_a_reject_with_its_reason(archive: ArchiveServer, write_urls: Callable[..., Runtime]) -> None:
+    names = ("fine", "other", "damaged", "cut", "no-file", "no-range", "large")
+    rows = {name: add(archive, {f"http://a.example/{name}": 5})[0] for name in names}
+    rows["other"].update({name: rows["fine"][name] for name in ("warc_filename", "warc_record_length")})
+    rows["damaged"]["warc_record_offset"] += 7
+    rows["damaged"]["warc_record_length"] -= 7
+    rows["cut"]["warc_record_length"] -= 40
+    rows["no-file"]["warc_filename"] = "absent.warc.gz"
+    rows["no-range"]["warc_filename"] = "complete.warc.gz"
+    large = response_record("http://a.example/large", 5, "HTTP/1.1 200 OK", HTML, bytes(range(32, 128)) * 100)
+    archive.files[rows["large"]["warc_filename"]] = large
+    rows["large"]["warc_record_length"] = len(large)
+    publish(archive.files, {CRAWLS[0]: table(list(rows.values()))})
+    archive.way = lambda path, count: Answer(200, b"x" * 100_000_000) if "complete" in path else None
+    runtime = write_urls([each["url"] for each in rows.values()])
+    manifest = fetch(runtime, archive, max_page_bytes=8000)
+    assert list(responses(runtime, manifest)) == ["https://a.example/fine"]
+    found = {url.rpartition("/")[2]: answer for url, answer in rejects(runtime, manifest).items()}
+    assert {name: reason for name, (reason, _) in found.items()} == {
+        **dict.fromkeys(["other", "damaged", "cut"], "bad_response"),
+        **dict.fromkeys(["no-file", "no-range"], "archive_failed"),
+        "large": "too_large",
+    }
+    assert "the record is of 'http://a.example/fine'" in found["other"][1]
+    assert "status 404" in found["no-file"][1]
+    assert "status 200 where a part (206) was asked for" in found["no-range"][1]
+
+
+def test_records_that_are_not_gzip_members_are_written_again(
     archive: ArchiveServer, write_urls: Callable[..., Runtime]
 ) -> None:
-    pages = {f"http://www.a.example/Some/{n}/?b=1&a={n}": 100 * n for n in range(20)}
-    rows = add(archive, pages)
-    publish(archive.files, {CRAWLS[0]: table(rows)})
-    archive.collections = {CRAWLS[0]: (0, 2000)}
-    archive.rows[CRAWLS[0]] = [
-        capture_row(each["url"], each["fetch_time"] // 1000, each["warc_filename"], each["warc_record_offset"],
-                    each["warc_record_length"]) for each in rows
-    ]  # fmt: skip
-    urls = [f"https://a.example/Some/{n}?b=1&a={n}&utm_source=x" for n in range(25)]
-    bulk = fetch(first := write_urls(urls, "bulk"), archive)
-    cdx = Options(
-        sources=("commoncrawl",), user_agent=AGENT, cdx_delay=0.0, cdx_connections=4,
-        cdx_index=f"{archive.url}/collinfo.json", cdx_data=f"{archive.url}/data",
-    )  # fmt: skip
-    one_by_one = run_stage(STAGE, cdx, second := write_urls(urls, "cdx"))[0]
-    names = ["url_id", "source", "crawl", "archive_file", "archive_offset", "fetched_at", "payload_digest"]
-    tables = [reader(first, bulk).table(columns=names), reader(second, one_by_one).table(columns=names)]
-    assert len(tables[0]) == 20
-    assert tables[0].equals(tables[1])
+    (row,) = add(archive, {"http://a.example/x": 5})
+    plain = single_member(archive.files[row["warc_filename"]], 1 << 20)[1]
+    archive.files["plain.warc"] = plain
+    row.update(warc_filename="plain.warc", warc_record_length=len(plain))
+    publish(archive.files, {CRAWLS[0]: table([row])})
+    runtime = write_urls(["http://a.example/x"], num_shards=1)
+    (warc,) = reader(runtime, fetch(runtime, archive)).files("warc")
+    assert single_member(runtime.workdir.read(warc.path), 1 << 20) == (gzip_member(plain), plain)

@@ -22,8 +22,7 @@ from owt_pipeline.stages.fetch.cc_join import (
     join,
     wanted_keys,
 )
-from owt_pipeline.stages.fetch.cc_records import _Try, grouped
-from owt_pipeline.stages.fetch.lookups import Capture
+from owt_pipeline.stages.fetch.cc_records import Try, grouped
 from tests.owt_pipeline.fetch.columnar import parquet, row, table
 
 
@@ -158,8 +157,8 @@ def test_more_keys_than_fit_at_once_are_joined_in_rounds(monkeypatch: pytest.Mon
 
 def test_neighbours_in_a_file_are_one_request() -> None:
     records = {"a": [(0, 10), (10, 10), (1 << 20, 5)], "b": [(5, 10), (4 << 10, 8 << 20), (9 << 20, 1)]}
-    tries = [_Try(Capture("CC", file, *place), 0, "") for file, places in records.items() for place in reversed(places)]
-    found = [[(each.capture.file, each.capture.offset) for each in request] for request in grouped(tries)]
+    tries = [Try(0, "CC", file, *place, "") for file, places in records.items() for place in reversed(places)]
+    found = [[(each.file, each.offset) for each in request] for request in grouped(tries)]
     assert found == [[("a", 0), ("a", 10)], [("a", 1 << 20)], [("b", 5)], [("b", 4 << 10)], [("b", 9 << 20)]]
 
 

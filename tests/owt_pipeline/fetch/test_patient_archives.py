@@ -16,7 +16,7 @@ from owt_pipeline.errors import UserError
 from owt_pipeline.formats.warc import response_record
 from owt_pipeline.stages.fetch.stage import STAGE, Options
 from schemas.manifest import Manifest
-from tests.owt_pipeline.fetch.archive_server import Answer, ArchiveServer, Way, capture_row
+from tests.owt_pipeline.fetch.archive_server import Answer, ArchiveServer, Way
 from tests.owt_pipeline.fetch.columnar import INDEX, publish, row, table
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses, why_fetched
 from tests.owt_pipeline.fetch.test_wayback import AT, DAY, HOST, Wayback
@@ -24,47 +24,34 @@ from tests.owt_pipeline.fetch.test_wayback import options as of_wayback
 
 CRAWL = "CC-MAIN-2014-10"
 HTML = [("Content-Type", "text/html")]
-WAYS = ["bulk", "cdx"]
 
 
 @pytest.fixture
 def archive() -> Iterator[ArchiveServer]:
     server = ArchiveServer()
-    server.collections = {CRAWL: (0, 10**9)}
     yield server
     server.close()
 
 
-def add(
-    server: ArchiveServer, url: str, moment: int, status: str = "200 OK", location: str = "", **fields: str
-) -> None:
-    """Add a capture to the archive, in a file of its own, and to both kinds of index."""
-    headers = [*HTML, *([("Location", location)] if location else [])]
-    body = b"" if location else f"<p>{url} at {moment}".encode()
-    record = response_record(url, moment, f"HTTP/1.1 {status}", headers, body)
+def add(server: ArchiveServer, url: str, moment: int) -> None:
+    """Add a page to the archive, in a file of its own, and to its index."""
+    record = response_record(url, moment, "HTTP/1.1 200 OK", HTML, f"<p>{url} at {moment}".encode())
     file = f"crawl-data/{CRAWL}/{len(server.files)}.warc.gz"
     server.files[file] = record
-    code = int(status[:3])
-    server.rows.setdefault(CRAWL, []).append(capture_row(url, moment, file, 0, len(record), status=str(code), **fields))
-    names = {"digest": "content_digest", "mime": "content_mime_detected", "mime-detected": "content_mime_type"}
-    columns = {"fetch_status": code, **{names[name]: value for name, value in fields.items()}}
-    server.columnar = [*getattr(server, "columnar", []), row(url, moment, file, 0, len(record), **columns)]
+    server.columnar = [*getattr(server, "columnar", []), row(url, moment, file, 0, len(record))]
 
 
-def options(server: ArchiveServer, way: str, **some: object) -> Options:
-    common: dict = {"sources": ("commoncrawl",), "user_agent": "TestBot/1.0 (+mailto:a@b.test)",
-                    "archive_retries": 10, "archive_retry_wait": 0.01}  # fmt: skip
-    if way == "bulk":
-        index = {"cc_index": f"{server.url}/data/{INDEX}", "cc_crawls": (CRAWL,), "cc_delay": 0.0}
-    else:
-        index = {"cdx_index": f"{server.url}/collinfo.json", "cdx_data": f"{server.url}/data", "cdx_delay": 0.0,
-                 "cdx_connections": 4}  # fmt: skip
-    return Options(**{**common, **index, **some})
+def options(server: ArchiveServer, **some: object) -> Options:
+    common: dict = {
+        "sources": ("commoncrawl",), "user_agent": "TestBot/1.0 (+mailto:a@b.test)", "archive_retries": 10,
+        "archive_retry_wait": 0.01, "cc_index": f"{server.url}/data/{INDEX}", "cc_crawls": (CRAWL,), "cc_delay": 0.0,
+    }  # fmt: skip
+    return Options(**{**common, **some})
 
 
-def fetch(runtime: Runtime, server: ArchiveServer, way: str, **some: object) -> Manifest:
+def fetch(runtime: Runtime, server: ArchiveServer, **some: object) -> Manifest:
     publish(server.files, {CRAWL: table(server.columnar)})
-    return run_stage(STAGE, options(server, way, **some), runtime)[0]
+    return run_stage(STAGE, options(server, **some), runtime)[0]
 
 
 def texts(runtime: Runtime, manifest: Manifest) -> dict[str, str]:
@@ -76,35 +63,32 @@ def half(answer: Answer) -> Way:
     return lambda path, count: answer if random.Random(f"{path} {count}").random() < 0.5 else None
 
 
-@pytest.mark.parametrize("way", WAYS)
 def test_an_archive_that_refuses_half_of_all_requests_loses_no_page(
-    way: str, archive: ArchiveServer, write_urls: Callable[..., Runtime]
+    archive: ArchiveServer, write_urls: Callable[..., Runtime]
 ) -> None:
     for n in range(60):
         add(archive, f"http://a{n}.example/x", n)
     archive.way = half(Answer(503, b"SlowDown"))
-    manifest = fetch(write_urls([f"http://a{n}.example/x" for n in range(60)]), archive, way)
+    manifest = fetch(write_urls([f"http://a{n}.example/x" for n in range(60)]), archive)
     assert manifest.counts.left == 60
 
 
-@pytest.mark.parametrize("way", WAYS)
 def test_a_url_whose_file_is_always_busy_is_a_reject_while_others_have_their_pages(
-    way: str, archive: ArchiveServer, write_urls: Callable[..., Runtime]
+    archive: ArchiveServer, write_urls: Callable[..., Runtime]
 ) -> None:
     for n in range(12):
         add(archive, f"http://a{n}.example/x", n)
     archive.way = lambda path, count: Answer(503, b"SlowDown") if path.endswith("/5.warc.gz") else None
     runtime = write_urls([f"http://a{n}.example/x" for n in range(12)])
-    manifest = fetch(runtime, archive, way, archive_retries=2)
+    manifest = fetch(runtime, archive, archive_retries=2)
     assert manifest.counts.left == 11
     ((reason, detail),) = rejects(runtime, manifest).values()
     assert reason == "archive_failed"
     assert "/5.warc.gz: status 503" in detail
 
 
-@pytest.mark.parametrize("way", WAYS)
 def test_an_archive_that_is_down_stops_the_run_and_no_url_has_an_outcome(
-    way: str, archive: ArchiveServer, write_urls: Callable[..., Runtime]
+    archive: ArchiveServer, write_urls: Callable[..., Runtime]
 ) -> None:
     for n in range(6):
         add(archive, f"http://a{n}.example/x", n)
@@ -112,9 +96,9 @@ def test_an_archive_that_is_down_stops_the_run_and_no_url_has_an_outcome(
     archive.way = lambda path, count: Answer(503) if some.search(path) else None
     runtime = write_urls([f"http://a{n}.example/x" for n in range(6)], num_shards=1)
     with pytest.raises(UserError, match=r"3 requests in a row to the archive failed.*again later"):
-        fetch(runtime, archive, way, archive_retries=3, host_failures=3)
+        fetch(runtime, archive, archive_retries=3, host_failures=3)
     archive.way = lambda path, count: None
-    assert fetch(runtime, archive, way).counts.left == 6
+    assert fetch(runtime, archive).counts.left == 6
 
 
 def test_urls_of_an_unreadable_index_file_fail_until_they_are_retried(
@@ -126,26 +110,25 @@ def test_urls_of_an_unreadable_index_file_fail_until_they_are_retried(
     runtime, elsewhere = write_urls([*urls, "http://unknown.example/"]), write_urls(urls, "other")
     publish(archive.files, {CRAWL: table(archive.columnar)}, 4)
     archive.way = lambda path, count: Answer(500) if "/part-00001-" in path else None
-    manifest = run_stage(STAGE, options(archive, "bulk", archive_retries=1), runtime)[0]
+    manifest = run_stage(STAGE, options(archive, archive_retries=1), runtime)[0]
     assert (manifest.counts.left, manifest.counts.rejected) == (9, {"archive_failed": 4})
     assert manifest.stats["cc_footers_unread"] == 1
     assert all(
         "part-00001-c000.gz.parquet cannot be read" in detail for _, detail in rejects(runtime, manifest).values()
     )
     archive.way = lambda path, count: None
-    manifest = run_stage(STAGE, options(archive, "bulk", retry_failed=True), runtime)[0]
+    manifest = run_stage(STAGE, options(archive, retry_failed=True), runtime)[0]
     assert (manifest.counts.left, manifest.counts.rejected) == (12, {"not_archived": 1})
     archive.way = lambda path, count: Answer(500) if path.endswith(".parquet") else None
     with pytest.raises(UserError, match=r"--cc_index: the end of .*parquet: status 500; .*run again later"):
-        run_stage(STAGE, options(archive, "bulk", archive_retries=1), elsewhere)
+        run_stage(STAGE, options(archive, archive_retries=1), elsewhere)
     archive.way = lambda path, count: None
-    assert run_stage(STAGE, options(archive, "bulk"), elsewhere)[0].counts.left == 12
+    assert run_stage(STAGE, options(archive), elsewhere)[0].counts.left == 12
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("damage", ["missing", "cut short", "cut off", "always busy"])
 def test_after_an_unreadable_capture_the_next_best_is_read(
-    way: str, damage: str, archive: ArchiveServer, write_urls: Callable[..., Runtime]
+    damage: str, archive: ArchiveServer, write_urls: Callable[..., Runtime]
 ) -> None:
     for n in range(10):
         for moment in (100, 200):
@@ -166,7 +149,7 @@ def test_after_an_unreadable_capture_the_next_best_is_read(
 
     archive.way = amiss
     runtime = write_urls([(f"http://a{n}.example/x", 100) for n in range(10)])
-    manifest = fetch(runtime, archive, way, archive_retries=2)
+    manifest = fetch(runtime, archive, archive_retries=2)
     assert texts(runtime, manifest) == {
         f"https://a{n}.example/x": f"http://a{n}.example/x at {100 if n % 3 else 200}" for n in range(10)
     }
@@ -179,7 +162,7 @@ def test_an_address_that_is_no_archive_stops_the_run(
         add(archive, f"http://a{n}.example/x", n)
     runtime = write_urls([f"http://a{n}.example/x" for n in range(30)])
     with pytest.raises(UserError, match=r"none of 20 answers came from an archive; .*404.* Check the address"):
-        fetch(runtime, archive, "cdx", cdx_data=f"{archive.url}/elsewhere")
+        fetch(runtime, archive, cc_data=f"{archive.url}/elsewhere")
 
 
 REDIRECTED = {
@@ -220,16 +203,6 @@ def check_found_again(runtime: Runtime, manifest: Manifest, again: Runtime) -> N
     assert responses(again, found) == responses(runtime, manifest)
 
 
-def test_redirects_are_followed_within_common_crawl(archive: ArchiveServer, write_urls: Callable[..., Runtime]) -> None:
-    for url, (status, location) in REDIRECTED.items():
-        add(archive, url, 5, status, location)
-    add(archive, "http://a.example/both", 4, "301 Moved", "/new")
-    runtime = write_urls(ASKED)
-    manifest = fetch(runtime, archive, "cdx")
-    check_redirects(runtime, manifest)
-    check_found_again(runtime, manifest, write_urls(ASKED, "again"))
-
-
 def test_redirects_are_followed_within_the_wayback_machine(write_urls: Callable[..., Runtime]) -> None:
     archive = Wayback()
     try:
@@ -250,12 +223,11 @@ def test_redirects_are_followed_within_the_wayback_machine(write_urls: Callable[
 TRACKED = ["x?utm_source=b&utm_medium=c", "x?a=1&utm_campaign=z", "x"]
 
 
-@pytest.mark.parametrize("way", [*WAYS, "wayback"])
+@pytest.mark.parametrize("way", ["commoncrawl", "wayback"])
 def test_captures_with_tracking_parameters_are_found_by_the_canonical_url(
     way: str, write_urls: Callable[..., Runtime], tmp_path: Path
 ) -> None:
     archive = Wayback() if way == "wayback" else ArchiveServer()
-    archive.collections = {CRAWL: (0, 10**9)}
     try:
         urls = [f"http://t{n}.example/{path}" for n, path in enumerate(TRACKED)]
         if isinstance(archive, Wayback):
@@ -269,21 +241,10 @@ def test_captures_with_tracking_parameters_are_found_by_the_canonical_url(
         if isinstance(archive, Wayback):
             manifest = run_stage(STAGE, of_wayback(archive.url), runtime)[0]
         else:
-            manifest = fetch(runtime, archive, way)
+            manifest = fetch(runtime, archive)
         assert {found.url for found in responses(runtime, manifest).values()} == set(urls)
     finally:
         archive.close()
-
-
-def test_a_revisit_is_another_date_of_its_page(archive: ArchiveServer, write_urls: Callable[..., Runtime]) -> None:
-    add(archive, "http://a.example/x", 100, digest="A")
-    add(archive, "http://a.example/x", 300, digest="B")
-    add(
-        archive, "http://a.example/x", 190, "304 Not Modified", digest="A", mime="warc/revisit", **{"mime-detected": ""}
-    )
-    runtime = write_urls([("http://a.example/x", 210)])
-    manifest = fetch(runtime, archive, "cdx")
-    assert list(texts(runtime, manifest).values()) == ["http://a.example/x at 100"]
 
 
 def test_wayback_captures_after_retries_are_those_without_failures(write_urls: Callable[..., Runtime]) -> None:

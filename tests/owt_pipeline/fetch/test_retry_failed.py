@@ -10,8 +10,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.stages.fetch.retried import Outcomes
@@ -20,7 +18,7 @@ from tests.owt_pipeline.fetch.archive_server import Answer, ArchiveServer
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
 from tests.owt_pipeline.fetch.reading import reader, rejects
 from tests.owt_pipeline.fetch.test_live import AGENT, fetch, page, serve, wait_until
-from tests.owt_pipeline.fetch.test_patient_archives import WAYS, add, archive
+from tests.owt_pipeline.fetch.test_patient_archives import add, archive
 from tests.owt_pipeline.fetch.test_patient_archives import fetch as fetch_archived
 
 __all__ = ["archive", "serve"]
@@ -112,23 +110,22 @@ def test_temporary_failures_are_retried_and_all_other_outcomes_keep_their_bytes(
     assert not web.asked()
 
 
-@pytest.mark.parametrize("way", WAYS)
 def test_a_retried_archive_gives_the_bytes_of_a_run_in_which_it_never_failed(
-    way: str, archive: ArchiveServer, write_urls: Callable[..., Runtime]
+    archive: ArchiveServer, write_urls: Callable[..., Runtime]
 ) -> None:
     urls = [f"http://a{n}.example/x" for n in range(12)]
     for n, url in enumerate(urls):
         add(archive, url, n)
     runtime, never_down = write_urls(urls), write_urls(urls, "other")
     archive.way = lambda path, count: Answer(503) if path.endswith(("/5.warc.gz", "/6.warc.gz")) else None
-    first = fetch_archived(runtime, archive, way, archive_retries=1)
+    first = fetch_archived(runtime, archive, archive_retries=1)
     assert first.counts.rejected == {"archive_failed": 2}
     archive.way = lambda path, count: None
     archive.requests.clear()
-    second = fetch_archived(runtime, archive, way, retry_failed=True)
+    second = fetch_archived(runtime, archive, retry_failed=True)
     assert second.counts.left == len(urls)
     assert sum(count for path, count in archive.requests.items() if path.endswith(".warc.gz")) == 2
-    expected = fetch_archived(never_down, archive, way)
+    expected = fetch_archived(never_down, archive)
     for kind in ("warc", "rejects"):
         shards = [[file.sha256 for file in reader(*each).files(kind)] for each in
                   ((runtime, second), (never_down, expected))]  # fmt: skip
@@ -172,9 +169,9 @@ def test_a_failed_archive_is_the_reason_and_is_retried(
     runtime = write_urls([url], num_shards=1)
     archive.way = lambda path, count: Answer(503) if path.endswith("/0.warc.gz") else None
     both: dict[str, Any] = {"sources": ("live", "commoncrawl"), "resolve": web.server.rules, "archive_retries": 0}
-    first = fetch_archived(runtime, archive, "cdx", **both)
+    first = fetch_archived(runtime, archive, **both)
     ((reason, detail),) = rejects(runtime, first).values()
     assert reason == "archive_failed"
     assert detail.startswith("live: http_404, status 404; commoncrawl: archive_failed, ")
     archive.way = lambda path, count: None
-    assert fetch_archived(runtime, archive, "cdx", **both, retry_failed=True).counts.left == 1
+    assert fetch_archived(runtime, archive, **both, retry_failed=True).counts.left == 1

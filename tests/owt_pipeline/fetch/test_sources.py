@@ -21,8 +21,9 @@ from owt_pipeline.formats.warc import response_record
 from owt_pipeline.ledger.root import read_manifest, read_root
 from owt_pipeline.stages.fetch.sources import rows_by_host
 from owt_pipeline.stages.fetch.stage import STAGE, Options
-from tests.owt_pipeline.fetch.archive_server import ArchiveServer, capture_row
+from tests.owt_pipeline.fetch.archive_server import ArchiveServer
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
+from tests.owt_pipeline.fetch.columnar import INDEX, publish, row, table
 from tests.owt_pipeline.fetch.reading import reader, rejects, why_fetched
 
 HTML = [("Content-Type", "text/html")]
@@ -30,6 +31,7 @@ NAMES = ("live", "archive", "commoncrawl")
 HOST = f"http://some.{DOMAIN}"
 AGENT = "TestBot/1.0 (+mailto:test@bad.test)"
 AT = 1_400_000_000
+CRAWL = "CC-MAIN-2014-20"
 
 
 async def answer(request: Request) -> None:
@@ -43,7 +45,6 @@ async def answer(request: Request) -> None:
 @pytest.fixture
 def servers() -> Iterator[tuple[BadServer, ArchiveServer]]:
     live, archive = BadServer({"some": answer}), ArchiveServer()
-    archive.collections = {"CC-MAIN-2014-20": (AT, AT)}
     yield live, archive
     live.close()
     archive.close()
@@ -55,6 +56,7 @@ def test_the_first_source_that_has_a_page_wins(
     live, archive = servers
     file = tmp_path / "some.warc.gz"
     holders = [set(some) for n in range(4) for some in itertools.combinations(NAMES, n)]
+    captures = []
     paths = {"-".join(sorted(some)) or "nowhere": some for some in holders}
     for path, some in paths.items():
         record = response_record(f"{HOST}/{path}", AT, "HTTP/1.1 200 OK", HTML, b"<p>archived")
@@ -63,32 +65,32 @@ def test_the_first_source_that_has_a_page_wins(
                 stream.write(record)
         if "commoncrawl" in some:
             archive.files[path] = record
-            row = capture_row(f"{HOST}/{path}", AT, path, 0, len(record))
-            archive.rows.setdefault("CC-MAIN-2014-20", []).append(row)
+            captures.append(row(f"{HOST}/{path}", AT, path, 0, len(record)))
+    captured = set(archive.files)
+    publish(archive.files, {CRAWL: table(captures)})
     for order in itertools.permutations(NAMES):
         live.requests.clear()
         archive.requests.clear()
         runtime = write_urls([f"{HOST}/{path}" for path in paths], "-".join(order))
         options = Options(
-            sources=order, pages_from=(str(file),), resolve=live.rules, host_delay=0.0, cdx_delay=0.0,
+            sources=order, pages_from=(str(file),), resolve=live.rules, host_delay=0.0, cc_delay=0.0,
             address_delay=0.0, user_agent=AGENT,
-            cdx_index=f"{archive.url}/collinfo.json", cdx_data=f"{archive.url}/data", cdx_connections=4,
+            cc_index=f"{archive.url}/data/{INDEX}", cc_crawls=(CRAWL,),
         )  # fmt: skip
         manifest = run_stage(STAGE, options, runtime)[0]
-        rows = reader(runtime, manifest).table().to_pylist()
-        won = {row["url"].rpartition("/")[2]: row["source"] for row in rows}
+        pages = reader(runtime, manifest).table().to_pylist()
+        won = {page["url"].rpartition("/")[2]: page["source"] for page in pages}
         assert won == {path: min(some, key=order.index) for path, some in paths.items() if some}
         for name in NAMES:
             assert manifest.stats[f"from_{name}"] == list(won.values()).count(name)
         asked = {
             "live": {path.strip("/") for (_, path) in live.requests if path != "/robots.txt"},
-            "commoncrawl": {
-                path.rpartition("/")[2].removesuffix("?utm_") for path in archive.requests if "-index" in path
-            },
+            "commoncrawl": {path.rpartition("/")[2] for path in archive.requests} & captured,
         }
         for name, urls in asked.items():  # those that no earlier source had
             earlier = set(order[: order.index(name)])
-            assert urls == {path for path, some in paths.items() if not some & earlier}
+            known = paths if name == "live" else captured
+            assert urls == {path for path in known if not paths[path] & earlier}
         ((url, (reason, detail)),) = rejects(runtime, manifest).items()
         assert reason == "http_404"
         shown = {
@@ -129,7 +131,7 @@ def test_impossible_options_are_a_clear_error_and_lose_no_page(
     [
         ({"sources": ("live",)}, True),
         ({"allowed_ports": (8443, 8080, 8000, 443, 80, 80)}, True),
-        ({"archive_choice": "latest", "cdx_collections": 9, "wayback_pages": "x"}, True),
+        ({"archive_choice": "latest", "cc_data": "x", "wayback_pages": "x"}, True),
         ({"sources": ("live", "wayback")}, False),
         ({"allowed_ports": (80,)}, False),
         ({"allow_private_hosts": True}, False),

@@ -427,8 +427,25 @@ def test_odd_rows_of_an_index_are_skipped(rows: list[list], as_lines: bool) -> N
     if as_lines:
         body = "\n".join(json.dumps(dict(zip(names, row, strict=False))) for row in rows)
     with contextlib.suppress(BadIndex):
-        for capture in parse_captures(body.encode(), "https://a.example/x", True).captures:
+        for capture in parse_captures(body.encode(), "https://a.example/x").captures:
             assert (capture.url, timestamp(capture.date)) == ("http://a.example/x", "20110102030405")
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_captures_or_no_index(body: bytes) -> None:
+    with contextlib.suppress(BadIndex):
+        assert parse_captures(body, "https://a.example/").captures == []
+
+
+def test_a_revisit_is_another_date_of_its_page() -> None:
+    about = {"url": "http://a.example/x", "status": "200", "mime": "text/html"}
+    rows = [
+        {**about, "timestamp": "20100101000000", "digest": "A"},
+        {**about, "timestamp": "20120101000000", "digest": "B"},
+        {**about, "timestamp": "20110101000000", "digest": "A", "mime": "warc/revisit"},
+    ]
+    found = parse_captures("\n".join(map(json.dumps, rows)).encode(), "https://a.example/x")
+    assert [timestamp(capture.date)[:4] for capture in found.captures] == ["2010", "2012", "2011"]
 
 
 def test_the_headers_of_a_capture_are_those_it_was_archived_with() -> None:
