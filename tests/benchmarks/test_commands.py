@@ -29,12 +29,11 @@ FORMS = [
     "fetch --hosts 2 --pages 5 --repeats 1",
     "fetch --memory --urls 100",
     "gpu_check --tiny --device cpu",
-    "loader --tokens 200000 --seconds 0.1",
     "scale flink --dump DATA/reddit/RS_wcxb-dev.zst --pages DEMO/demo.warc.gz --submissions 20 --copies 1",
     "scale requests",
     "scale sent --dumps 4 --shards 100 --gigabytes 0.01",
     "scale shards --shards 8",
-    "tokenization --megabytes 1 --rounds 1",
+    "tokens --megabytes 1 --rounds 1 --tokens 200000 --seconds 0.1",
     "train characters",
     "train gpu",
     "train loss --tokens 16 --widths 8 --chunks 8 --dtypes float32",
@@ -64,7 +63,7 @@ def test_every_command_of_the_benchmarks_runs(form: str, testdata: Path, tmp_pat
         if needs == "a GPU":
             pytest.skip("needs a GPU; `make gpu-check` runs it, and tests/trainer/test_gpu_check.py each of its pieces")
         pytest.importorskip(needs, reason=f"needs {needs}, in an environment of its own (docs/benchmarks/figures.md)")
-    if any(word in form for word in ("train", "loader", "corpus_quality")):
+    if any(word in form for word in ("train", "tokens")):
         pytest.importorskip("torch", reason="trains")
     if "DEMO" in form:
         write_sources(tmp_path)
