@@ -1,11 +1,12 @@
-"""Looking up URLs in Common Crawl's columnar index, and reading their records.
+"""Looking up URLs in Common Crawl's columnar index next to DuckDB, and reading their records.
 
     .venv/bin/python benchmarks/archives.py [--rows 1000000] [--urls 100000] [--pages 2000]
 
 Creates the index of a crawl with all published columns in `--files` Parquet files, and its WARC files, which a process
 on loopback serves; there is no delay between requests. Half of the URLs are in the index. First they are only looked up
-(their captures have status 404), then `--pages` records are read as well. Prints the measurements, then an estimate for
-a real crawl from these rates and published sizes.
+(their captures have status 404), then `--pages` records are read as well. DuckDB looks the same URLs up in the same
+files, without a server between, on one core. Prints the measurements, then an estimate for a real crawl from these
+rates and published sizes.
 
 Exits 1 if not all pages are found.
 """
@@ -24,7 +25,7 @@ import threading
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -37,14 +38,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from owt_pipeline.engine.runner import run_stage
-from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
-from owt_pipeline.formats.urls import canonicalize, url_id
+from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.formats.warc import response_record
-from owt_pipeline.ledger.commit import ShardWriter
+from owt_pipeline.stages import load
 from owt_pipeline.stages.fetch.cc_index import KEY, NEEDED
 from owt_pipeline.stages.fetch.stage import STAGE, Options
 from owt_pipeline.storage.folder import Storage
-from schemas import DATASETS
 
 CRAWL = "CC-MAIN-2019-04"
 INDEX = "cc-index/table/cc-main/warc"
@@ -52,7 +51,6 @@ SPAN = 1_547_000_000, 1_548_500_000
 
 REAL = {"files": 300, "index_bytes": 300e9, "rows": 2.6e9, "urls": 2e6, "found": 0.5}
 """A crawl as it is published (commoncrawl.org/columnar-index), and a month's dead links: half of them are in it."""
-GET_DOLLARS, CORE_DOLLARS = 0.0004 / 1000, 0.045  # Amazon's list prices: S3 GET, and a vCPU of c7i for an hour
 REQUEST_BYTES = 8 << 20
 
 
@@ -91,7 +89,9 @@ def main() -> int:
                 server.terminate()
         index = sorted((folder / "data").rglob("*.parquet"))
         size, share = sum(file.stat().st_size for file in index), needed_share(index[0])
+        peer = by_duckdb(index, lookups[: arguments.urls])
     report(arguments, join, records, size, share)
+    print(f"DuckDB: {peer[1]:,} of the {arguments.urls:,} URLs found on the disk, CPU {peer[0]:.1f} s")
     if (found := records.stats["from_commoncrawl"]) != arguments.pages:
         print(f"FAILED: {found:,} of {arguments.pages:,} pages found")
         return 1
@@ -111,7 +111,6 @@ def report(arguments: argparse.Namespace, join: Measured, read: Measured, size: 
     index_bytes = REAL["index_bytes"] * share
     index_requests = index_bytes / REQUEST_BYTES + REAL["files"]
     core_hours = REAL["rows"] / rows_a_core_second / 3600
-    dollars = core_hours * CORE_DOLLARS + (index_requests + records) * GET_DOLLARS
     crawl = f"{REAL['files']:.0f} files, {REAL['index_bytes'] / 1e9:,.0f} GB, {REAL['rows'] / 1e9:.1f}e9 captures"
     print(f"\nA real crawl on paper: {crawl}; {REAL['urls']:,.0f} URLs, {REAL['found']:.0%} of them in it")
     print(f"  join: at most {index_bytes / 1e9:,.0f} GB read by {index_requests:,.0f} requests; "
@@ -120,13 +119,14 @@ def report(arguments: argparse.Namespace, join: Measured, read: Measured, size: 
     print(
         f"  records: {records:,.0f} requests at most, {records * 0.1 / 3600:,.1f} h at --cc_delay 0.1, from one address"
     )
-    print(f"  in Amazon's us-east-1, from s3://: ${dollars:,.2f}")
 
 
 def measure(folder: Path, name: str, urls: list[str], server: str) -> Measured:
     """Look URLs up in a separate run."""
     runtime = Runtime(Storage(str(folder / name)))
-    write_urls(runtime, urls)
+    (folder / f"{name}.txt").write_text("".join(f"{url}\n" for url in urls))
+    collect = load("collect")
+    run_stage(collect, collect.options(url_lists=(str(folder / f"{name}.txt"),), num_shards=4), runtime)
     options = Options(
         sources=("commoncrawl",),
         user_agent="benchmark/1 (+mailto:me@example.org)",
@@ -143,31 +143,17 @@ def measure(folder: Path, name: str, urls: list[str], server: str) -> Measured:
     return Measured(wall, cpu, totals, manifest.stats)
 
 
-@dataclass(frozen=True)
-class NoOptions:
-    pass
+def by_duckdb(index: list[Path], urls: list[str]) -> tuple[float, int]:
+    """(CPU seconds, URLs found) of the same join on the files themselves."""
+    import duckdb
 
-
-def write_urls(runtime: Runtime, urls: list[str], shards: int = 4) -> None:
-    def write(run: StageRun, shard: int, _: Any, writer: ShardWriter) -> None:
-        rows = []
-        for url in urls:
-            canonical, host = canonicalize(url)
-            if url_id(canonical) % shards == shard:
-                rows.append({"url_id": url_id(canonical), "url": canonical, "posted_url": url, "host": host,
-                             "score": 5, "created_utc": SPAN[0], "subreddits": ["news"],
-                             "submission_ids": ["x"]})  # fmt: skip
-        writer.enter(len(rows))
-        writer.write(pa.RecordBatch.from_pylist(sorted(rows, key=lambda row: row["url_id"]), DATASETS["urls"].schema))
-
-    class Writing(Stage):
-        name, output, options, version = "collect", "urls", NoOptions, 1
-        steps = (Step(write),)
-
-        def shards_for(self, options: NoOptions, sources: Sequence[Mapping[str, Any]]) -> int:
-            return shards
-
-    run_stage(Writing(), NoOptions(), runtime)
+    wanted = pa.table({"url": urls})  # found by its name in the query
+    started = time.process_time()
+    connection = duckdb.connect(config={"threads": 1})
+    query = "select count(*) from read_parquet(?) semi join wanted using (url)"
+    found = connection.execute(query, [list(map(str, index))]).fetchone()[0]
+    del wanted
+    return time.process_time() - started, found
 
 
 def make_archive(folder: Path, arguments: argparse.Namespace) -> tuple[list[str], list[str]]:

@@ -173,30 +173,30 @@ def print_rates(pages: list[LabelledPage], seconds: dict[str, dict[str, float]])
 
 def measure_stage(warc: Path) -> None:
     """Print the rate of `owt extract` as users run it, with one worker and with two."""
-    with open(warc, "rb") as file:
-        records = ArchiveIterator(file, record_types=WarcRecordType.response)
-        pages = {record.headers["WARC-Target-URI"]: record.reader.read() for record in records}
     with tempfile.TemporaryDirectory(prefix="owt-") as folder:
         copied, fetched = Path(folder) / "pages.warc.gz", Path(folder) / "fetched"
         with open(copied, "wb") as out:
-            out.writelines(copies(pages))
+            pages = [out.write(record) for record in copies(warc, COPIES)]
         owt("run", "--workdir", fetched, "--warcs", copied, "--pages_from", copied, "--until", "fetch")
         rates = []
         for workers in (1, 2):
             workdir = copytree(fetched, Path(folder) / str(workers))
             owt("extract", "--workdir", workdir, "--workers", workers)
             log = [json.loads(entry) for entry in (workdir / "run-log.jsonl").read_text().splitlines()]
-            rates.append(COPIES * len(pages) / [entry for entry in log if "stage" in entry][-1]["seconds"])
+            rates.append(len(pages) / [entry for entry in log if "stage" in entry][-1]["seconds"])
     print(
-        f"`owt extract`, {COPIES * len(pages):,} pages, by the clock: {rates[0]:.0f} pages/s with one worker, "
+        f"`owt extract`, {len(pages):,} pages, by the clock: {rates[0]:.0f} pages/s with one worker, "
         f"{rates[1]:.0f} with two ({rates[1] / rates[0]:.2f} times)\n"
     )
 
 
-def copies(pages: dict[str, bytes]) -> Iterator[bytes]:
-    """WARC records of every page, COPIES times under different URLs."""
+def copies(warc: Path, count: int) -> Iterator[bytes]:
+    """WARC records of every page, that many times under different URLs."""
+    with open(warc, "rb") as file:
+        records = ArchiveIterator(file, record_types=WarcRecordType.response)
+        pages = {record.headers["WARC-Target-URI"]: record.reader.read() for record in records}
     headers = [("Content-Type", "text/html; charset=utf-8")]
-    for copy in range(COPIES):
+    for copy in range(count):
         for url, body in pages.items():
             parts = urlsplit(url)
             other = parts._replace(netloc=f"copy{copy}.{parts.netloc}").geturl()

@@ -5,9 +5,8 @@
 
 A separate process serves prepared pages for all hosts on loopback; its CPU time is printed. All clients fetch the same
 pages of the same hosts in the same order, in turns. Ours is the complete stage: robots.txt, limits, host queues,
-journal, WARC and index on disk, checksums; its client alone is measured as well. The others read, decode and drop the
-bodies. Prints medians over the repeats, also of ratios: in wall-clock time, and in CPU time, which includes our other
-processes. A run over a tenth of the pages separates the fixed cost of the stage from the cost per page.
+journal, WARC and index on disk, checksums. The others read, decode and drop the bodies. Prints medians over the
+repeats, also of ratios: in wall-clock time, and in CPU time, which includes our other processes.
 
 Pages are sent in gzip first, as by nearly all servers, and then uncompressed. Exits 1 if, by the wall clock, the stage
 reaches less than 0.85 of the bare loop or 4 times the threads for pages in gzip, or less than 0.5 of the bare loop for
@@ -26,6 +25,7 @@ import gzip
 import html
 import os
 import select
+import shutil
 import socket
 import subprocess
 import sys
@@ -75,14 +75,10 @@ def speed(hosts: int, pages: int, page_bytes: int, repeats: int, coding: str) ->
     with serving(page_bytes, coding) as (port, server), tempfile.TemporaryDirectory() as work:
         # One page of every host after another, so that all can keep their connections alive.
         urls = [f"http://h{h}.{DOMAIN}:{port}/{p}" for p in range(pages) for h in range(hosts)]
-        runtimes = []
-        for name, some in (("all", urls), ("few", urls[: len(urls) // 10])):
-            (Path(work) / name).mkdir()
-            runtimes.append(collect(some, Path(work) / name, num_shards=4))
+        collected = Path(work) / "collected"
+        collect(urls, collected, num_shards=4)
         contestants: dict[str, Callable[[], int]] = {
-            "owt fetch": lambda: fetch(runtimes[0]),
-            "of a tenth": lambda: fetch(runtimes[1]),
-            "its client, bare": lambda: asyncio.run(bare_client(urls)),
+            "owt fetch": lambda: fetch(collected),
             "aiohttp, bare": lambda: asyncio.run(bare_aiohttp(urls)),
             f"requests, {THREADS} threads": lambda: requests_pool(urls),
         }
@@ -91,29 +87,23 @@ def speed(hosts: int, pages: int, page_bytes: int, repeats: int, coding: str) ->
             for name, run in contestants.items():
                 if repeat and name.startswith("requests"):
                     continue  # it takes longer than all others together
-                started, used = time.perf_counter(), cpu_seconds([os.getpid()])
-                served_before = cpu_seconds([server])
+                started, used = time.perf_counter(), cpu_seconds(os.getpid())
+                served_before = cpu_seconds(server)
                 pages_read = run() // page_bytes
-                assert pages_read == (len(urls) // 10 if name == "of a tenth" else len(urls)), f"{name}: {pages_read}"
+                assert pages_read == len(urls), f"{name}: {pages_read}"
                 rates[name].append(pages_read / (time.perf_counter() - started))
-                served[name].append((cpu_seconds([server]) - served_before) / pages_read)
-                cpu[name].append((cpu_seconds([os.getpid()]) - used) / pages_read - served[name][-1])
+                served[name].append((cpu_seconds(server) - served_before) / pages_read)
+                cpu[name].append((cpu_seconds(os.getpid()) - used) / pages_read - served[name][-1])
     print(f"{len(urls):,} pages of {page_bytes:,} bytes on {hosts} hosts, sent {CODINGS[coding]}")
-    print(f"{'':22} {'pages/s':>8}   CPU time a page, and the server's")
-    ratios = []
-    few = cpu.pop("of a tenth")
-    for name in cpu:
-        ratios.append(median_ratio(rates["owt fetch"], rates[name]))
+    print("| | pages/s | CPU time a page | the server's | `owt fetch` | in CPU time |")
+    print("|---|---:|---:|---:|---:|---:|")
+    ratios = {}
+    for name in contestants:
+        ratios[name] = median_ratio(rates["owt fetch"], rates[name])
         in_cpu = median_ratio(cpu[name], cpu["owt fetch"])
-        micros = f"{1e6 * median(cpu[name]):5.0f} + {1e6 * median(served[name]):3.0f} us"
-        ours = f"{ratios[-1]:5.2f} times, {in_cpu:5.2f} in CPU time"
-        print(f"{name:22} {median(rates[name]):8,.0f}  {micros}  ours: {ours}", flush=True)
-    further = [(10 * all_pages - tenth) / 9 for all_pages, tenth in zip(cpu["owt fetch"], few, strict=True)]
-    seconds = median(tenth - page for tenth, page in zip(few, further, strict=True)) * (len(urls) // 10)
-    in_cpu = median_ratio(cpu["aiohttp, bare"], further)
-    micros = 1e6 * median(further)
-    print(f"owt fetch takes {seconds:.2f} s to start and end, a further page {micros:.0f} us: {in_cpu:.2f} in CPU time")
-    _, _, bare, threads = ratios
+        micros = f"{1e6 * median(cpu[name]):,.0f} µs | {1e6 * median(served[name]):,.0f} µs"
+        print(f"| {name} | {median(rates[name]):,.0f} | {micros} | {ratios[name]:.2f} | {in_cpu:.2f} |", flush=True)
+    _, bare, threads = ratios.values()
     return bare >= 0.85 and threads >= 4 if coding == "gzip" else bare >= 0.5
 
 
@@ -127,42 +117,39 @@ def memory(count: int) -> int:
     with serving(200, "identity") as (port, _), tempfile.TemporaryDirectory() as work:
         hosts = count // 50
         urls = (f"http://h{n % hosts}.{DOMAIN}:{port}/{'gone/' * (n % 3 == 0)}{n}" for n in range(count))
-        runtime = collect(urls, Path(work), num_shards=1)
+        collect(urls, workdir := Path(work) / "run", num_shards=1)
         command = [
-            sys.executable, "-m", "owt_pipeline", "fetch", "--workdir", str(runtime.workdir), "--quiet",
+            sys.executable, "-m", "owt_pipeline", "fetch", "--workdir", str(workdir), "--quiet",
             "--resolve", f"*.{DOMAIN}=127.0.0.1", "--allowed_ports", str(port), "--host_delay", "0",
             "--address_delay", "0", "--address_connections", "1000",
             "--user_agent", "bench/1.0 (+mailto:bench@bench.test)",
         ]  # fmt: skip
-        started, next_line, peak, peak_main = time.monotonic(), 60.0, 0.0, 0.0
+        started, peak, peak_main = time.monotonic(), 0.0, 0.0
         with subprocess.Popen(command) as process:
             while process.poll() is None:
                 sizes = [resident_bytes(pid) for pid in tree(process.pid)]
                 peak, peak_main = max(peak, sum(sizes)), max(peak_main, sizes[0])
-                if time.monotonic() - started > next_line:
-                    print(f"after {next_line:.0f} s: {sum(sizes) / 1e6:.0f} MB", flush=True)
-                    next_line += 60
                 time.sleep(0.5)
         seconds = time.monotonic() - started
         assert process.returncode == 0
-        written = sum(entry.bytes for folder in ("pages", "warc") for entry in (Storage(work) / folder).list())
+        written = sum(entry.bytes for folder in ("pages", "warc") for entry in (Storage(str(workdir)) / folder).list())
     took = f"{seconds:,.0f} s, {written / 1e6:,.0f} MB of pages/ and warc/"
     print(f"{count:,} URLs of {hosts:,} hosts in one shard: {took}")
     print(f"peak memory: {peak / 1e6:.0f} MB, of which the main process {peak_main / 1e6:.0f} MB")
     return 0 if peak < MEMORY_LIMIT else 1
 
 
-def collect(urls: Iterable[str], folder: Path, num_shards: int) -> Runtime:
-    """A working directory with the URLs in urls/."""
-    runtime = Runtime(Storage(str(folder)))
-    with open(folder / "urls.txt", "w") as file:
+def collect(urls: Iterable[str], folder: Path, num_shards: int) -> None:
+    """Make a run with the URLs in urls/."""
+    with open(f"{folder}.txt", "w") as file:
         file.writelines(f"{url}\n" for url in urls)
     stage = load("collect")
-    run_stage(stage, stage.options(url_lists=(str(folder / "urls.txt"),), num_shards=num_shards), runtime)
-    return runtime
+    options = stage.options(url_lists=(f"{folder}.txt",), num_shards=num_shards)
+    run_stage(stage, options, Runtime(Storage(str(folder))))
 
 
-def fetch(runtime: Runtime) -> int:
+def fetch(collected: Path) -> int:
+    """The complete stage in a copy of a run that has collected."""
     stage = load("fetch")
     options = stage.options(
         resolve=(f"*.{DOMAIN}=127.0.0.1",),
@@ -172,40 +159,9 @@ def fetch(runtime: Runtime) -> int:
         address_connections=CONNECTIONS,
         connections=CONNECTIONS,
     )
-    for folder in ("pages", "warc", "ledger/pages"):
-        (runtime.workdir / folder).delete_all()
-    manifest, _ = run_stage(stage, options, runtime)
-    return manifest.stats["body_bytes"]
-
-
-async def bare_client(urls: Sequence[str]) -> int:
-    """The HTTP client of `owt fetch` alone; the bodies are dropped."""
-    from yarl import URL
-
-    from owt_pipeline.stages.fetch.client import Client, Limits
-    from owt_pipeline.stages.fetch.manners import Gate
-    from owt_pipeline.stages.fetch.stage import Options
-
-    options = Options(
-        user_agent="bench/1.0",
-        resolve=(f"*.{DOMAIN}=127.0.0.1",),
-        connections=CONNECTIONS,
-        address_connections=CONNECTIONS,
-        address_delay=0.0,
-    )
-    client, limits = Client(options), Limits.of_page(options)
-    waiting = iter(urls)
-    received = 0
-
-    async def work() -> None:
-        nonlocal received
-        for url in waiting:
-            response = await client.get(URL(url), limits, lambda *_: False, Gate(0.0, 1))
-            received += len(response.body)
-
-    await asyncio.gather(*[work() for _ in range(CONNECTIONS)])
-    await client.close()
-    return received
+    with tempfile.TemporaryDirectory(dir=collected.parent) as folder:
+        workdir = shutil.copytree(collected, Path(folder) / "run")
+        return run_stage(stage, options, Runtime(Storage(str(workdir))))[0].stats["body_bytes"]
 
 
 async def bare_aiohttp(urls: Sequence[str]) -> int:
@@ -332,10 +288,10 @@ def tree(root: int) -> list[int]:
     return found
 
 
-def cpu_seconds(roots: Sequence[int]) -> float:
-    """CPU seconds of these processes and their ended children."""
+def cpu_seconds(root: int) -> float:
+    """CPU seconds of a process and its descendants, ended ones included."""
     ticks = 0
-    for pid in {pid for root in roots for pid in tree(root)}:
+    for pid in tree(root):
         with contextlib.suppress(OSError):
             # Of user and system; and of children that have ended.
             ticks += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]))

@@ -1,23 +1,17 @@
 """What a run takes at scale.
 
     python benchmarks/scale.py requests
-    python benchmarks/scale.py sent [--dumps 40] [--shards 1000] [--gigabytes 2]
     python benchmarks/scale.py shards [--shards 65535]
     python benchmarks/scale.py flink --dump RS.zst --pages PAGES.warc.gz
 
 `requests`: what a part asks of a bucket. The demo's pages are run with 4 and with 16 shards in an emulator of Cloud
 Storage (fake-gcs-server, `make .venv-servers/installed`) behind a proxy that counts; what is more is the parts'.
 
-`sent`: what collect asks of a bucket for what its sources send to its shards: made-up dumps, each with rows for every
-shard, in a run whose bucket is a folder behind a client that counts each request (an upload: one for 32 MiB). The goal
-is 2 requests for 8 MiB, and 10 per part. The requests for all of Reddit to the end of 2017 are extrapolated from these
-counts.
-
 `shards`: a dataset of very many shards: `owt collect`, the same when all is finished, and `owt verify`.
 
 `flink`: on the Flink of the tests (`make test-engines` installs it), on this machine. First the complete job for some
-links, with two TaskManagers. Then extract, which is bound by the CPU, on copies of the pages' shards with one and with
-two: how many seconds of parts there were in a second of the job, and how much of the CPU the JVMs took.
+links, with two TaskManagers. Then extract, which is bound by the CPU, on copies of the pages with one and with two: how
+many seconds of parts there were in a second of the job, and how much of the CPU the JVMs took.
 """
 
 from __future__ import annotations
@@ -28,6 +22,7 @@ import http.server
 import os
 import re
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -38,65 +33,16 @@ import urllib.request
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-import msgspec
 import zstandard
+from extraction import copies
 
-from owt_pipeline.engine.runner import run_stage
-from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.ledger.commit import publish
-from owt_pipeline.ledger.exchange import SLICE_BYTES, SliceWriter
-from owt_pipeline.ledger.root import swap_root
 from owt_pipeline.stages import ORDER, load
-from owt_pipeline.storage import folder as storage
-from owt_pipeline.storage.buckets import PIECE_BYTES, Failure
-from owt_pipeline.storage.disk import Disk
 from owt_pipeline.storage.folder import Storage
-from schemas.manifest import ROOT, Counts, FileTable, Generation, Manifest, Root, ShardFile, ShardRecord
-from schemas.settings import from_table
 
 if TYPE_CHECKING:
     from tests.engines.engines import WorkerPool
-
-SUBMISSIONS = 450_000_000  # on Reddit until the end of 2017, in 151 monthly dumps
-DUMPS = 151
-
-
-def multiply(small: Path, many: Path, name: str, num_shards: int) -> None:
-    """Write a run of one dataset of many shards, each with the files of one of a small run's."""
-    manifest = Root.from_json((small / ROOT).read_bytes()).datasets[name]
-    records = records_of(small, many, manifest, num_shards)
-    about = {
-        field: getattr(manifest, field) for field in ("dataset", "stage", "stage_version", "properties", "options")
-    }
-    counts = sum((record.counts for record in records), Counts())
-    workdir = Storage(str(many))
-    _, version = swap_root(workdir, Root(generations=[Generation("collect", 0, num_shards)]), None, "")
-    publish(workdir, records, version=version, num_shards=num_shards, counts=counts, **about)
-
-
-def records_of(small: Path, many: Path, manifest: Manifest, num_shards: int) -> list[ShardRecord]:
-    """The records of many shards, whose files are linked into place."""
-    table = FileTable.from_parquet((small / manifest.files.path).read_bytes(), manifest.files.path)
-    of_shard: dict[int, list[ShardFile]] = {}
-    for file in table.files:
-        of_shard.setdefault(file.shard, []).append(file)
-    found = []
-    for shard in range(num_shards):
-        files = []
-        for file in of_shard[shard % len(of_shard)]:
-            path = file.path.replace(f"part-{file.shard:05d}", f"part-{shard:05d}")
-            target = many / path
-            if not target.exists():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                os.link(small / file.path, target)
-            files.append(msgspec.structs.replace(file, path=path, shard=shard))
-        rows = sum(file.rows for file in files)
-        left = sum(file.rows for file in files if file.kind == "data")
-        rejected = {"http_404": rows - left} if rows > left else {}
-        found.append(ShardRecord(shard, Counts(rows, left, rejected), files))
-    return found
 
 
 class Counting(http.server.BaseHTTPRequestHandler):
@@ -162,87 +108,6 @@ def count_requests(arguments: argparse.Namespace) -> int:
     return 0
 
 
-class CountingBucket(Disk):
-    """A bucket that is a folder, with the methods of the client of object stores."""
-
-    folder_of_all = ""
-    counts: ClassVar[Counter[str]] = Counter()
-
-    def __init__(self, *_: object) -> None:
-        super().__init__(self.folder_of_all)
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in ("size", "read", "read_range", "list", "put", "put_if", "delete"):
-            self.counts[name] += 1
-        return super().__getattribute__(name)
-
-    def put_file(self, name: str, path: str) -> None:
-        self.counts["put_file"] += 1 + os.path.getsize(path) // PIECE_BYTES
-        super().put_file(name, path)
-
-    def list(self, prefix: str, limit: int | None = None) -> Any:
-        return super().list(prefix)
-
-    @classmethod
-    def failure(cls, error: Exception) -> Failure | None:
-        return Failure("missing", "") if isinstance(error, FileNotFoundError) else None
-
-
-def count_sent(arguments: argparse.Namespace) -> int:
-    stage, sent, close = load("collect"), list[tuple[int, int]](), SliceWriter.close  # (slices, bytes) of each file
-
-    def note(writer: SliceWriter) -> None:
-        close(writer)
-        sent.append((len(writer._index), writer._file.bytes))
-
-    with tempfile.TemporaryDirectory(prefix="sent-") as folder:
-        CountingBucket.folder_of_all = f"{folder}/bucket"
-        storage.Bucket = CountingBucket  # type: ignore[misc,assignment]
-        SliceWriter.close = note  # type: ignore[method-assign]
-        rows = int(arguments.gigabytes * 1e9 / BYTES_SENT / arguments.dumps)
-        for number in range(arguments.dumps):
-            write_dump(Path(folder) / f"RS_{number:03}.zst", number, rows)
-        given = {"dumps": [f"{folder}/RS_*.zst"], "num_shards": arguments.shards}
-        options = from_table(stage.options, given, "collect")
-        started = time.process_time()
-        manifest, _ = run_stage(stage, options, Runtime(Storage("gs://counted/run")))
-        cpu = time.process_time() - started
-    total = sum(size for _, size in sorted(sent, key=lambda file: -file[1])[: arguments.dumps])
-    parts = len(sent) - arguments.dumps + arguments.shards  # a dump's part also sends how often each host is there
-    requests, goal = CountingBucket.counts.total(), 2 * total / EIGHT_MIB + 10 * parts
-    print(f"{manifest.counts.entered:,} rows of {arguments.dumps} dumps, {total / 1e9:.2f} GB sent to "
-          f"{arguments.shards:,} shards, {cpu:.0f} s of the CPU")  # fmt: skip
-    print(f"slices in all files: {sum(count for count, _ in sent):,}; requests by kind: "
-          f"{dict(sorted(CountingBucket.counts.items()))}")  # fmt: skip
-    print(f"{parts:,} parts, {requests:,} requests: {requests / parts:.1f} a part; the goal is {goal:,.0f}")
-    of_parts = requests / parts
-    for shards in (2_300, 10_000):
-        size, parts = SUBMISSIONS * total / manifest.counts.entered, DUMPS + 1 + shards
-        groups = min(shards, -(-2 * (DUMPS + shards) // DUMPS))
-        expected = of_parts * (parts + groups) + 4 * size / SLICE_BYTES
-        print(f"{DUMPS} dumps, {size / 1e9:.0f} GB sent to {shards:,} shards: about {expected:,.0f} requests; "
-              f"the goal is {2 * size / EIGHT_MIB + 10 * parts:,.0f}")  # fmt: skip
-    return 0 if requests <= goal else 1
-
-
-BYTES_SENT = 300  # of a row, more or less
-EIGHT_MIB = 8 << 20
-
-
-def write_dump(path: Path, number: int, rows: int) -> None:
-    """Submissions of a made-up month, to as many hosts as there are rows for a hundred each."""
-    with zstandard.open(path, "wb") as file:
-        for row in range(rows):
-            identifier = number * rows + row
-            fields = {
-                "id": f"{identifier:x}", "subreddit": f"s{row % 997}", "score": row % 9, "over_18": False,
-                "title": f"A title of about as many characters as titles have, {identifier}, which say what is linked",
-                "url": f"https://www.host-{row // 100:06}.org/{identifier % 89}/articles/{identifier:09}.html",
-                "created_utc": 1_300_000_000 + number * 2_600_000 + row, "num_comments": row % 31, "is_self": False,
-            }  # fmt: skip
-            file.write(msgspec.json.encode(fields) + b"\n")
-
-
 def many_shards(arguments: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="shards-") as folder:
         urls = Path(folder, "urls.txt")
@@ -265,20 +130,20 @@ def on_flink(arguments: argparse.Namespace) -> int:
     from tests.engines.engines import worker_pool
 
     with tempfile.TemporaryDirectory(prefix="flink-") as name:
-        folder, dump = Path(name), Path(name) / "RS_links.zst"
+        folder, dump, pages = Path(name), Path(name) / "RS_links.zst", Path(name) / "copies.warc.gz"
         lines = zstandard.open(arguments.dump, "rb").read().splitlines(keepends=True)
         dump.write_bytes(zstandard.compress(b"".join(lines[: arguments.submissions])))
-        inputs = ["--dumps", dump, "--pages_from", arguments.pages]
-        small = Storage(f"{folder}/small")
-        owt("run", "--workdir", small, "--until", "fetch", "--num_shards", 8, *inputs)
+        with pages.open("wb") as out:
+            out.writelines(copies(Path(arguments.pages), arguments.copies))
         (folder / "pool").mkdir()
+        owt("run", "--workdir", folder / "fetched", "--until", "fetch", "--warcs", pages, "--pages_from", pages)
         with worker_pool(folder / "pool") as pool:
-            job(folder / "complete", 2, pool, ["run", "--num_shards", 8, *inputs], Storage(f"{folder}/run"))
+            inputs = ["--num_shards", 8, "--dumps", dump, "--pages_from", arguments.pages]
+            job(folder / "complete", 2, pool, ["run", *inputs], Storage(f"{folder}/run"))
             found = []
             for slots in (1, 2):
-                workdir = Storage(f"{folder}/of-{slots}")
-                multiply(Path(small.uri), Path(workdir.uri), "pages", 8 * arguments.copies)
-                found.append(job(folder / f"with-{slots}", slots, pool, ["extract"], workdir))
+                workdir = shutil.copytree(folder / "fetched", folder / f"of-{slots}")
+                found.append(job(folder / f"with-{slots}", slots, pool, ["extract"], Storage(str(workdir))))
     print(f"two TaskManagers: {found[1] / found[0]:.2f} times the part-seconds per second of one")
     return 0
 
@@ -329,11 +194,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
     commands.add_parser("requests").set_defaults(run_command=count_requests)
-    command = commands.add_parser("sent")
-    command.add_argument("--dumps", type=int, default=40)
-    command.add_argument("--shards", type=int, default=1_000)
-    command.add_argument("--gigabytes", type=float, default=2.0, help="sent to the shards, at least")
-    command.set_defaults(run_command=count_sent)
     command = commands.add_parser("shards")
     command.add_argument("--shards", type=int, default=65_535)
     command.set_defaults(run_command=many_shards)
@@ -341,7 +201,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command.add_argument("--dump", required=True)
     command.add_argument("--pages", required=True)
     command.add_argument("--submissions", type=int, default=536, help="of the dump")
-    command.add_argument("--copies", type=int, default=48, help="of each shard of pages/, to extract")
+    command.add_argument("--copies", type=int, default=14, help="of each page, to extract")
     command.set_defaults(run_command=on_flink)
     arguments = parser.parse_args(argv)
     return int(arguments.run_command(arguments))

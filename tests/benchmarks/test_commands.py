@@ -31,7 +31,6 @@ FORMS = [
     "gpu_check --tiny --device cpu",
     "scale flink --dump DATA/reddit/RS_wcxb-dev.zst --pages DEMO/demo.warc.gz --submissions 20 --copies 1",
     "scale requests",
-    "scale sent --dumps 4 --shards 100 --gigabytes 0.01",
     "scale shards --shards 8",
     "tokens --megabytes 1 --rounds 1 --tokens 200000 --seconds 0.1",
     "train characters",
