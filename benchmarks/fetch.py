@@ -121,7 +121,6 @@ def memory(count: int) -> int:
         command = [
             sys.executable, "-m", "owt_pipeline", "fetch", "--workdir", str(workdir), "--quiet",
             "--resolve", f"*.{DOMAIN}=127.0.0.1", "--allowed_ports", str(port), "--host_delay", "0",
-            "--address_delay", "0", "--address_connections", "1000",
             "--user_agent", "bench/1.0 (+mailto:bench@bench.test)",
         ]  # fmt: skip
         started, peak, peak_main = time.monotonic(), 0.0, 0.0
@@ -155,8 +154,6 @@ def fetch(collected: Path) -> int:
         resolve=(f"*.{DOMAIN}=127.0.0.1",),
         user_agent="bench/1.0 (+mailto:bench@bench.test)",
         host_delay=0.0,
-        address_delay=0.0,
-        address_connections=CONNECTIONS,
         connections=CONNECTIONS,
     )
     with tempfile.TemporaryDirectory(dir=collected.parent) as folder:

@@ -31,10 +31,7 @@ num_shards = 4
 [fetch]
 user_agent = "owt-demo/1.0 (+http://garden.demo.test/about)"
 resolve = ["*.demo.test={address}"]
-# All hosts are on one address, which needs no rest between requests.
 host_delay = 0.02
-address_delay = 0.0
-address_connections = 100
 silence_timeout = 3.0
 retries = 2
 

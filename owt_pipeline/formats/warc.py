@@ -200,12 +200,6 @@ def http_record(
     return gzip.compress(b"".join([start, body, b"\r\n\r\n"])) + gzip.flush()
 
 
-def request_record(url: str, date: int, request: bytes, response: bytes, origin: str = "") -> bytes:
-    """The request of a response (its head and body as sent) as a WARC record in one gzip member."""
-    more = {"WARC-Concurrent-To": _record_id(url, date, payload_digest(response), origin)}
-    return gzip_member(_record_head("request", url, date, [request], "", more, origin) + request + b"\r\n\r\n")
-
-
 def warcinfo_record(date: int, fields: Mapping[str, str]) -> bytes:
     """The description of a file as a WARC record, for its beginning."""
     block = "".join(f"{name}: {value}\r\n" for name, value in fields.items()).encode()

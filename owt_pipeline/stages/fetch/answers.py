@@ -28,7 +28,6 @@ class Received(NamedTuple):
       ms: time from the request to the last byte.
       truncated: whether the body is incomplete.
       address: the server's IP address; "" behind a proxy.
-      request: the bytes of the request.
     """
 
     url: str
@@ -39,7 +38,6 @@ class Received(NamedTuple):
     ms: int
     truncated: bool = False
     address: str = ""
-    request: bytes = b""
 
     def header(self, name: str) -> str | None:
         return header(self.headers, name)
@@ -101,7 +99,7 @@ class Page:
     """A page: its index row, without the columns from urls/ and its place in the WARC file, and its record.
 
     The fields are those of `DATASETS["pages"]`; `record` is the WARC record as one gzip member, `redirects` are the
-    records before it: those of the redirects that led there, and of requests if these are kept.
+    records of the redirects that led there.
     """
 
     source: str

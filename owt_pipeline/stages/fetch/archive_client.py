@@ -75,8 +75,6 @@ class ArchiveClient:
             allow_private_hosts=True,  # the user names them
             connections=2 * connections,
             host_delay=delay,
-            address_delay=0.0,
-            address_connections=2 * connections,
         )
         self._options, self._limits, self._crawl, self._gate = options, Limits.of_page(options), crawl, gate
         self._connections, self._delay = connections, delay

@@ -39,6 +39,7 @@ from schemas import Reason
 if TYPE_CHECKING:
     from owt_pipeline.stages.fetch.stage import Options
 
+_CONNECTIONS = 4  # requests at once to each host of the index and of the records
 _TOGETHER_BYTES = 8 << 20  # of one request
 _GAP_BYTES = 64 << 10  # the largest gap between two records that is read along: it costs less than another request
 
@@ -82,9 +83,9 @@ class BulkClient(ArchiveClient):
     columns: ClassVar = ("url_id", "url")
 
     def __init__(self, options: Options, crawl: Crawl):
-        super().__init__(options, crawl, options.cc_connections, options.cc_delay)
+        super().__init__(options, crawl, _CONNECTIONS, options.cc_delay)
         self._data = options.cc_data or root_of(options.cc_index)
-        self._slots = Slots(options.cc_connections)  # for reads from buckets and disks
+        self._slots = Slots(_CONNECTIONS)  # for reads from buckets and disks
 
     def status(self) -> str:
         return f"{self._slots.taken:,} requests" if self._slots.taken else super().status()

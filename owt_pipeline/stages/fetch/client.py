@@ -33,7 +33,7 @@ from owt_pipeline.stages.fetch.connections import (
     connect,
     origin_of,
 )
-from owt_pipeline.stages.fetch.manners import Failed, Gate, Gates, Slots
+from owt_pipeline.stages.fetch.manners import Failed, Gate, Slots
 from schemas import Reason
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Limits:
     def of_page(cls, options: Options) -> Limits:
         """The limits of a page, by the stage's options."""
         times = options.connect_timeout, options.silence_timeout, options.page_timeout
-        return cls(*times, options.max_wire_bytes, options.max_page_bytes)
+        return cls(*times, options.max_page_bytes, options.max_page_bytes)
 
 
 class _Route(NamedTuple):
@@ -85,7 +85,6 @@ class Client:
     Attributes:
       slots: one for each request that may be under way at the same time.
       remembered: how many hosts' addresses, turns and robots.txt are kept.
-      address_gates: the turns at each address.
     """
 
     def __init__(self, options: Options, may_ask: Callable[[], bool] = lambda: True):
@@ -97,7 +96,6 @@ class Client:
         self._resolver = CheckingResolver(self._addresses, self.remembered)
         self._idle = IdleConnections(connections, max(15.0, 2 * options.host_delay))
         self.slots = Slots(connections)
-        self.address_gates = Gates(options.address_delay, options.address_connections, self.remembered)
         self._headers = {
             "User-Agent": options.user_agent,
             "Accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.1",
@@ -126,8 +124,7 @@ class Client:
     ) -> Received:
         """The response to a GET request; redirects are not followed. Raises Failed.
 
-        To be called within `gate`, the host's. This waits for the address' turn; the wait does not count as the
-        request's time.
+        To be called within `gate`, the host's. The wait for its turn does not count as the request's time.
 
         The body is decoded; with `encoded`, it is left as sent and its decoded size is not checked. A body beyond its
         limits raises Failed, or is cut there with `cut`. `stop` says, given status and headers, whether the body need
@@ -136,11 +133,10 @@ class Client:
         route = await self._route(url, limits.connect)
         reader = ResponseReader(stop, limits.wire_bytes, cut=cut)
         request = self._request(url, route.proxy, headers)
-        async with (address := self.address_gates[str(route.infos[0][4][0])]), self.slots:
-            while (wait := max(gate.next_turn, address.next_turn) - time.monotonic()) > 0 or not self._may_ask():
+        async with self.slots:
+            while (wait := gate.next_turn - time.monotonic()) > 0 or not self._may_ask():
                 await asyncio.sleep(max(wait, 0.01))
             gate.begin()
-            address.begin()
             started = asyncio.get_running_loop().time()
             try:
                 connection = await self._exchange(url, route, request, reader, limits, started + limits.total)
@@ -156,7 +152,7 @@ class Client:
                 raise failure from error
             ms = round((asyncio.get_running_loop().time() - started) * 1000)
         ip = "" if route.proxy else connection.address
-        return Received(str(url), reader.status, reader.headers, reader.head, body, ms, reader.truncated, ip, request)
+        return Received(str(url), reader.status, reader.headers, reader.head, body, ms, reader.truncated, ip)
 
     def _request(self, url: URL, proxy: URL | None, headers: Mapping[str, str] | None) -> bytes:
         lines = _lines({**self._headers, **headers}) if headers else self._usual_lines

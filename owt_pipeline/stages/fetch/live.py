@@ -21,7 +21,7 @@ from owt_pipeline.formats.messages import (
     decode_body,
 )
 from owt_pipeline.formats.urls import requested
-from owt_pipeline.formats.warc import Response, http_record, request_record
+from owt_pipeline.formats.warc import Response, http_record
 from owt_pipeline.stages.fetch.answers import LIVE, Answer, NoPage, Page, Received, judge, refuse_head
 from owt_pipeline.stages.fetch.client import Client, Limits
 from owt_pipeline.stages.fetch.manners import (
@@ -65,7 +65,6 @@ class Fetched(NamedTuple):
     date: int
     ms: int
     max_body_bytes: int
-    keep_requests: bool = False
 
     def answer(self) -> Answer:
         """The page, or why there is none. This takes longer than the request, so it is done in another process."""
@@ -84,31 +83,15 @@ class Fetched(NamedTuple):
             response, LIVE, self.ms, lambda digest: self._record(received, digest if body is received.body else None)
         )
         if isinstance(answer, Page):
-            if not (self.redirects or self.keep_requests):
-                return answer
-            before = [
-                record for redirect in self.redirects for record in (*self._request(redirect), self._record(redirect))
-            ]
-            return replace(answer, redirects=(*before, *self._request(received)))
+            return replace(answer, redirects=tuple(map(self._record, self.redirects))) if self.redirects else answer
         if (asked := received.header("retry-after")) and received.status in _BUSY:
             return NoPage(answer.reason, f"{answer.detail}, Retry-After: {asked[:40]}")
         return answer
 
     def _record(self, received: Received, digest: str | None = None) -> bytes:
         about = {"address": received.address, "truncated": "length" if received.truncated else ""}
-        return http_record(
-            received.url, self.date, received.head, received.body, digest, origin=self._origin(received), **about
-        )
-
-    def _request(self, received: Received) -> list[bytes]:
-        """The record of the request for a response, if these are kept."""
-        if not self.keep_requests:
-            return []
-        response = received.head + received.body
-        return [request_record(received.url, self.date, received.request, response, self._origin(received))]
-
-    def _origin(self, received: Received) -> str:
-        return self.redirects[0].url if self.redirects and received is not self.redirects[0] else ""
+        origin = self.redirects[0].url if self.redirects and received is not self.redirects[0] else ""
+        return http_record(received.url, self.date, received.head, received.body, digest, origin=origin, **about)
 
 
 class Fetcher:
@@ -123,7 +106,7 @@ class Fetcher:
         """A fetcher that makes no request while `may_ask` returns False."""
         self.options, self._limits = options, Limits.of_page(options)
         self.client = Client(options, may_ask)
-        self.gates = Gates(options.host_delay, options.host_connections, self.client.remembered)
+        self.gates = Gates(options.host_delay, 1, self.client.remembered)
         self._agent = robots_token(options.user_agent)
         self._robots = RobotsCache(self._get_robots, self.client.remembered)
         self.outages = Outages(options.outage_wait, self._answers, self.forgive)
@@ -182,7 +165,7 @@ class Fetcher:
             ms += response.ms
             if response.status not in REDIRECTS:
                 most = limits.body_bytes
-                return Fetched(response, tuple(redirects), started, ms, most, options.keep_requests)
+                return Fetched(response, tuple(redirects), started, ms, most)
             limits = replace(limits, total=max(self._limits.total - ms / 1000, 0.001))
             redirects.append(response)
             cookies.take(response)

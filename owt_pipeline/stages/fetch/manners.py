@@ -1,4 +1,4 @@
-"""Manners: a delay between requests to a host and to an address, a limit on requests at once, and robots.txt."""
+"""Manners: a delay between requests to a host, a limit on requests at once, and robots.txt."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ async def for_each(call: Callable[[T], Awaitable[None]], items: Iterable[T], tog
 
 
 class Gate:
-    """The turns at one host, or at one address.
+    """The turns at one host.
 
         async with gate:
             gate.begin()
@@ -201,16 +201,11 @@ class Gate:
 
 
 class Gates:
-    """The gates of all hosts, or addresses, in a process; gates that have been unused for the longest are dropped.
-
-    Attributes:
-      workers: returns how many processes share the limits, so that each takes its part.
-    """
+    """The gates of all hosts in a process; gates that have been unused for the longest are dropped."""
 
     def __init__(self, delay: float, connections: int, remembered: int):
         self._delay, self._connections, self._remembered = delay, connections, remembered
         self._gates: OrderedDict[str, Gate] = OrderedDict()
-        self.workers: Callable[[], int] = lambda: 1
 
     def __getitem__(self, name: str) -> Gate:
         gate = self._gates.get(name)
@@ -218,9 +213,6 @@ class Gates:
             self._forget()
             gate = self._gates[name] = Gate(self._delay, self._connections)
         self._gates.move_to_end(name)
-        if (workers := self.workers()) > 1:
-            gate.delay = self._delay * workers
-            gate.connections.count = max(self._connections // workers, 1)
         return gate
 
     def forgive(self, failures: int) -> None:

@@ -116,7 +116,6 @@ class LiveClient:
 
     def __init__(self, options: Options, crawl: Crawl):
         self.fetcher = Fetcher(options, crawl.may_ask)
-        self.fetcher.client.address_gates.workers = crawl.workers
         self.open_hosts = Slots(2 * self.fetcher.client.slots.count)
         self._crawl = crawl
 
@@ -146,25 +145,21 @@ class LiveClient:
         if resumed:  # another attempt may have sent requests to these hosts a moment ago
             await asyncio.sleep(fetcher.options.host_delay)
 
-        async def fetch(rows: Iterator[int]) -> None:
-            outages.tasks += 1
-            try:
-                await asyncio.sleep(0)  # until all that begin now are counted
-                for row in rows:
-                    url = posted[row].as_py()
-                    while True:
-                        fetched = await fetcher.fetch(url)
-                        if not isinstance(fetched, NoPage) or await outages.is_final(url, fetched):
-                            break
-                    await recorder.take(int(url_ids[row]), fetched)
-            finally:
-                outages.tasks -= 1
-                asyncio.get_running_loop().call_later(_JUDGE_SECONDS, outages.judge)
-
         async def fetch_host(rows: np.ndarray) -> None:
             async with self.open_hosts:
-                connections = min(len(rows), fetcher.options.host_connections)
-                await for_each(fetch, [iter(rows.tolist())] * connections, connections)
+                outages.tasks += 1
+                try:
+                    await asyncio.sleep(0)  # until all that begin now are counted
+                    for row in rows.tolist():
+                        url = posted[row].as_py()
+                        while True:
+                            fetched = await fetcher.fetch(url)
+                            if not isinstance(fetched, NoPage) or await outages.is_final(url, fetched):
+                                break
+                        await recorder.take(int(url_ids[row]), fetched)
+                finally:
+                    outages.tasks -= 1
+                    asyncio.get_running_loop().call_later(_JUDGE_SECONDS, outages.judge)
 
         await for_each(fetch_host, hosts, self.open_hosts.count)
 

@@ -66,12 +66,6 @@ class Options:
         "(+https://example.org/contact)'; robots.txt knows it by this name",
     )
     host_delay: float = _how(1.0, "seconds between two requests to a host", minimum=0)
-    host_connections: int = _how(1, "connections to a host at once", minimum=1)
-    address_delay: float = _how(
-        0.1, "seconds between two requests to an IP address, which may have thousands of hosts; on a cluster, "
-        "multiplied by the number of shards fetched at once", minimum=0,
-    )  # fmt: skip
-    address_connections: int = _how(8, "requests to an IP address at once", minimum=1)
     connections: int = _how(1000, "connections at once, over all hosts", minimum=1)
     connect_timeout: float = _how(15.0, "seconds to resolve a host, and again to connect to it", minimum=0.01)
     silence_timeout: float = _how(30.0, "seconds without a byte, before the first or later", minimum=0.01)
@@ -86,8 +80,7 @@ class Options:
         "continues when it is run again. 0: do not wait, and take the failures as outcomes", minimum=0,
     )  # fmt: skip
     host_failures: int = _how(20, "failed connections and timeouts in a row after which a host is given up", minimum=1)
-    max_page_bytes: int = option(10_000_000, "a page with a larger decoded body is rejected", minimum=1)
-    max_wire_bytes: int = option(10_000_000, "a page with a larger body as sent is rejected", minimum=1)
+    max_page_bytes: int = option(10_000_000, "a page with a larger body is rejected, decoded or as sent", minimum=1)
     max_redirects: int = option(10, "redirects followed for one URL", minimum=0)
     allowed_ports: tuple[int, ...] = option(
         (80, 443, 8000, 8080, 8443), "ports that a URL may name; if empty, every port", minimum=1, maximum=65535
@@ -98,7 +91,6 @@ class Options:
         "", "proxy for all requests but those to hosts in NO_PROXY, http[s]://[USER:PASSWORD@]HOST:PORT; default: "
         "HTTPS_PROXY and HTTP_PROXY", metavar="URL",
     )  # fmt: skip
-    keep_requests: bool = _how(False, "write the requests, too, into the WARC file")
     cc_index: str = option(
         "", "Common Crawl's columnar index, for the source `commoncrawl`: a folder, s3:// or https://, such as "
         "s3://commoncrawl/cc-index/table/cc-main/warc", metavar="URI",
@@ -110,7 +102,6 @@ class Options:
         "", "the root of the WARC files that --cc_index names: a folder, s3:// or https://; default: the parent of its "
         "folder cc-index/", metavar="URI",
     )  # fmt: skip
-    cc_connections: int = _how(4, "requests at once to each host of --cc_index and --cc_data", minimum=1)
     cc_delay: float = _how(
         0.1, "seconds between two requests to a host of --cc_index and --cc_data; on a cluster, multiplied by the "
         "number of shards fetched at once", minimum=0,

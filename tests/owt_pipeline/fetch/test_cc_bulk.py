@@ -187,7 +187,7 @@ def test_each_source_is_asked_only_for_urls_that_earlier_ones_do_not_have(
     rows[2].update(content_mime_detected="application/pdf")
     publish(archive.files, {CRAWLS[0]: table(rows)})
     urls = [f"{host}/{name}" for name in ("live", "live-old", "old", "pdf", "nowhere")]
-    common = {"resolve": live.rules, "host_delay": 0.0, "address_delay": 0.0}
+    common = {"resolve": live.rules, "host_delay": 0.0}
     try:
         manifest = fetch(first := write_urls(urls, "a"), archive, sources=("live", "commoncrawl"), **common)
         assert manifest.stats["cc_keys"] == 6  # each, and its path with any parameters for tracking
@@ -338,7 +338,7 @@ def test_after_a_kill_only_records_in_flight_are_read_again(archive: ArchiveServ
         "from owt_pipeline.stages.fetch.stage import STAGE, Options\n"
         "given = json.loads(sys.argv[2])\n"
         "given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}\n"
-        "run_stage(STAGE, Options(sources=('commoncrawl',), cc_delay=0.0, cc_connections=2, **given), "
+        "run_stage(STAGE, Options(sources=('commoncrawl',), cc_delay=0.0, **given), "
         "Runtime(Storage(sys.argv[1])))\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(runtime.workdir), json.dumps(arguments)])
@@ -349,7 +349,7 @@ def test_after_a_kill_only_records_in_flight_are_read_again(archive: ArchiveServ
     process.wait()
     before = records_read(archive)
     assert 12 <= before < 40
-    manifest = fetch(runtime, archive, cc_connections=2)
+    manifest = fetch(runtime, archive)
     assert manifest.counts.left == 40
     again = sum(count - 1 for path, count in archive.requests.items() if path.endswith(".warc.gz"))
     assert again <= 4

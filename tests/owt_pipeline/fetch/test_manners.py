@@ -22,7 +22,7 @@ from yarl import URL
 
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.stages.fetch.answers import Received
-from owt_pipeline.stages.fetch.manners import Cookies, Gates, Slots
+from owt_pipeline.stages.fetch.manners import Cookies, Slots
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
 from tests.owt_pipeline.fetch.reading import rejects, responses
 from tests.owt_pipeline.fetch.test_live import fetch, outcome, page, serve
@@ -79,24 +79,6 @@ def test_a_host_gets_one_request_in_its_delay_and_one_connection(
     for host in hosts:
         assert all(at - started >= 0.3 * number for number, at in enumerate(times[host])), times[host]
     assert server.most_open <= len(hosts)
-
-
-def test_several_connections_to_a_host_are_used_where_allowed(
-    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
-) -> None:
-    now = most = 0
-
-    async def slow(request: Request) -> None:
-        nonlocal now, most
-        now += 1
-        most = max(most, now)
-        await asyncio.sleep(0.1)
-        now -= 1
-        await request.answer()
-
-    runtime = write_urls([f"http://slow.{DOMAIN}/{p}" for p in range(12)])
-    fetch(runtime, serve({"slow": slow}), host_connections=3)
-    assert most == 3
 
 
 def test_a_crawl_delay_in_robots_txt_is_kept(
@@ -169,7 +151,7 @@ def test_retry_after_is_waited_for(serve: Callable[..., BadServer], write_urls: 
             await request.answer()
 
     runtime = write_urls([f"http://busy.{DOMAIN}/{p}" for p in range(2)])
-    manifest = fetch(runtime, serve({"busy": busy}), host_connections=2)
+    manifest = fetch(runtime, serve({"busy": busy}))
     assert manifest.counts.left == 2
     assert times[-1] - times[0] > 1.9
 
@@ -191,38 +173,6 @@ def test_a_host_whose_retry_after_is_too_long_is_not_asked_again(
     assert sum(count for (host, _), count in server.requests.items() if host == "closed") == 2  # one is for robots.txt
     details = sorted(detail for _, detail in rejects(runtime, manifest).values())
     assert details == ["not asked: the host answered 429 and asked for 3,600 s"] * 5
-
-
-def test_an_address_has_a_delay_and_a_limit_of_requests_over_all_its_hosts(
-    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
-) -> None:
-    times: list[float] = []
-    now = most = 0
-
-    async def slow(request: Request) -> None:
-        nonlocal now, most
-        times.append(time.monotonic())
-        now += 1
-        most = max(most, now)
-        await asyncio.sleep(0.5)
-        now -= 1
-        await request.answer()
-
-    hosts = [f"h{i}" for i in range(10)]
-    runtime = write_urls([f"http://{host}.{DOMAIN}/{p}" for host in hosts for p in range(2)])
-    manifest = fetch(runtime, serve(dict.fromkeys(hosts, slow)), address_delay=0.1, address_connections=3)
-    assert manifest.counts.left == 20
-    assert most == 3
-    assert min(b - a for a, b in itertools.pairwise(times)) > 0.08
-
-
-def test_processes_share_the_limits_of_an_address() -> None:
-    gates = Gates(0.1, 8, 100)
-    assert (gates["a"].delay, gates["a"].connections.count) == (0.1, 8)
-    gates.workers = lambda: 4
-    assert (gates["a"].delay, gates["a"].connections.count) == (0.4, 2)
-    gates.workers = lambda: 20
-    assert (gates["b"].delay, gates["b"].connections.count) == (2.0, 1)
 
 
 def test_cookies_are_sent_only_where_they_were_set_for() -> None:

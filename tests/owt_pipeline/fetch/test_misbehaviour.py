@@ -55,9 +55,8 @@ class Crawl:
 def _fetch(runtime: Runtime, server: BadServer) -> Manifest:
     options = Options(
         resolve=server.rules, user_agent="TestBot/1.0 (+mailto:test@bad.test)", host_delay=0.0, retries=1,
-        address_delay=0.0, address_connections=1000,
         connect_timeout=CONNECT, silence_timeout=SILENCE, page_timeout=PAGE, max_retry_wait=3.0,
-        max_page_bytes=LIMIT, max_wire_bytes=LIMIT, max_redirects=5,
+        max_page_bytes=LIMIT, max_redirects=5,
     )  # fmt: skip
     return run_stage(STAGE, options, runtime)[0]
 

@@ -74,7 +74,7 @@ def test_the_first_source_that_has_a_page_wins(
         runtime = write_urls([f"{HOST}/{path}" for path in paths], "-".join(order))
         options = Options(
             sources=order, pages_from=(str(file),), resolve=live.rules, host_delay=0.0, cc_delay=0.0,
-            address_delay=0.0, user_agent=AGENT,
+            user_agent=AGENT,
             cc_index=f"{archive.url}/data/{INDEX}", cc_crawls=(CRAWL,),
         )  # fmt: skip
         manifest = run_stage(STAGE, options, runtime)[0]
@@ -141,7 +141,7 @@ def test_pages_are_fetched_again_only_for_an_option_of_a_source_that_is_asked(
     servers: tuple[BadServer, ArchiveServer], write_urls: Callable[..., Runtime], options: dict, same: bool
 ) -> None:
     runtime = write_urls([f"{HOST}/live"])
-    plain = Options(resolve=servers[0].rules, user_agent=AGENT, host_delay=0.0, address_delay=0.0)
+    plain = Options(resolve=servers[0].rules, user_agent=AGENT, host_delay=0.0)
     run_stage(STAGE, plain, runtime)
     (plan,) = look([(STAGE, replace(plain, **options))], runtime.workdir, read_root(runtime.workdir)[0])
     assert plan.finished is same

@@ -38,7 +38,7 @@ FASTER = 10
 
 
 def options(rules: tuple[str, ...]) -> Options:
-    return Options(resolve=rules, user_agent=AGENT, host_delay=DELAY, address_delay=0.0)
+    return Options(resolve=rules, user_agent=AGENT, host_delay=DELAY)
 
 
 def attempt(workdir: str, folder: str, machine: str, rules: tuple[str, ...]) -> None:
@@ -156,7 +156,7 @@ def test_a_killed_crawl_into_a_bucket_continues_where_it_stopped(
     with bucket() as uri:
         runtime = write_urls_to(f"{uri}/run", urls, num_shards=2)
         arguments = ["--workdir", f"{uri}/run", "--quiet", "--resolve", *server.rules, "--user_agent", AGENT]
-        arguments += ["--host_delay", "0.2", "--address_delay", "0"]
+        arguments += ["--host_delay", "0.2"]
         command = [sys.executable, "-m", "owt_pipeline", "fetch", *arguments]
         with subprocess.Popen(command) as process:
             wait_until(lambda: web.count() > len(urls) / 2, 60)

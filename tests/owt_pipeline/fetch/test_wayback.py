@@ -212,7 +212,7 @@ def test_invalid_captures_are_rejects_with_a_reason(archive: Wayback, write_urls
     archive.add("moved", AT + DAY, b"<p>moved")
     archive.way = replies(archive)
     runtime = write_urls([(f"{HOST}/{name}", AT) for name in names], num_shards=1)
-    manifest = fetch(runtime, archive, max_page_bytes=8000, max_wire_bytes=8000)
+    manifest = fetch(runtime, archive, max_page_bytes=8000)
     assert texts(runtime, manifest) == {
         "fine": "<p>page", "moved": "<p>moved", "silent": "<p>zipped", "gzip": "<p>zipped",
     }  # fmt: skip

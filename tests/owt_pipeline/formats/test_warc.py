@@ -36,7 +36,6 @@ from owt_pipeline.formats.warc import (
     BadRecord,
     http_record,
     read_record,
-    request_record,
     response_record,
     warcinfo_record,
 )
@@ -92,8 +91,6 @@ def complete_file() -> bytes:
     for i, encoding in enumerate(ENCODINGS):
         head, payload = sent(PAGES[i], encoding)
         url = f"http://example.org/{i}?a=%C3%A4"
-        request = b"GET /%d?a=%%C3%%A4 HTTP/1.1\r\nHost: example.org\r\n\r\n" % i
-        records.append(request_record(url, 864_000_000 + i, request, head + payload))
         records.append(http_record(url, 864_000_000 + i, head, payload, address="192.0.2.1"))
     return b"".join(records)
 
@@ -107,7 +104,7 @@ def test_warcio_and_fastwarc_accept_our_files(tmp_path: Path) -> None:
     check = subprocess.run(
         [sys.executable, "-m", "warcio.cli", "check", "-v", str(file)], capture_output=True, text=True, check=True
     )
-    assert check.stdout.count("digest pass") == 3 + 2 * len(PAGES)
+    assert check.stdout.count("digest pass") == 3 + len(PAGES)
     with open(file, "rb") as stream:
         ours = [record.content_stream().read() for record in WarcioIterator(stream) if record.rec_type == "response"]
     theirs = [
