@@ -55,9 +55,8 @@ gpu-check:  ## on a GPU, with the torch that $(PYTHON) has, 8 minutes: 124M, che
 gpu-check-all:  ## the rest too, in pieces of at most 8 minutes; continues where it was interrupted
 	$(PYTHON) benchmarks/gpu_check.py --all
 
-PEERS := boilerpy3, datasketch, datatrove.pipeline.dedup, datatrove.pipeline.extractors, datatrove.pipeline.filters, \
-	goose3, justext, newspaper, readability, rensa, rs_trafilatura, \
-	spacy, tensorflow_datasets.text.c4_utils, text_dedup
+PEERS := datasketch, datatrove.pipeline.dedup, datatrove.pipeline.extractors, datatrove.pipeline.filters, justext, \
+	readability, rensa, rs_trafilatura, spacy, tensorflow_datasets.text.c4_utils, text_dedup
 bench-peers: .venv-peers/installed  ## the environment of the peers that benchmarks/ measures; each has to import
 	.venv-peers/bin/python -c "import $(PEERS)"
 

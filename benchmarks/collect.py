@@ -2,14 +2,14 @@
 
     .venv/bin/python benchmarks/collect.py [RS_2013-01.zst ...] [--repeats 5] [--no_memory]
 
-The bare loop decompresses, splits at newlines, parses every line and keeps nothing. Collect's first step also
-validates, applies every rule, canonicalizes and hashes each URL, and writes the rows by shard. The complete stage then
-merges them by URL and writes urls/. All run in one process on one core, in turns, measured in CPU and wall-clock
-seconds; the stage is also run with two workers. Prints medians over the repeats. Each ratio is to the bare loop of the
-same repeat, since other processes slow both. Without a given dump, two are read, each COPIES times in one file to hide
-the fixed cost of a run: submissions of 2013 with short lines (0.7 KB), and submissions from today's API (4 KB). Memory
-is the peak of a separate process over 4 and 16 copies of the first dump. Exits 1 if the complete stage on one core
-reaches less than FLOOR of the bare loop's rate in CPU time.
+The bare loop decompresses, splits at newlines, parses every line and keeps nothing. The stage also validates, applies
+every rule, canonicalizes and hashes each URL, writes the rows by shard, merges them by URL and writes urls/. All run in
+one process on one core, in turns, measured in CPU and wall-clock seconds; the stage is also run with two workers.
+Prints medians over the repeats. Each ratio is to the bare loop of the same repeat, since other processes slow both.
+Without a given dump, two are read, each COPIES times in one file to hide the fixed cost of a run: submissions of 2013
+with short lines (0.7 KB), and submissions from today's API (4 KB). Memory is the peak of a separate process over 4 and
+16 copies of the first dump. Exits 1 if the complete stage on one core reaches less than FLOOR of the bare loop's rate
+in CPU time.
 """
 
 from __future__ import annotations
@@ -26,20 +26,15 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-import numpy as np
 import orjson
 import zstandard
 
 from owt_pipeline import progress
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.formats.lines import LineReader
-from owt_pipeline.ledger.exchange import SliceWriter
 from owt_pipeline.stages.collect.options import Options
-from owt_pipeline.stages.collect.rules import Rules
-from owt_pipeline.stages.collect.sources import Source, block_batches, rows_of_block
 from owt_pipeline.stages.collect.stage import STAGE
-from owt_pipeline.storage.folder import Storage, open_source
+from owt_pipeline.storage.folder import Storage
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 NUM_SHARDS = 8
@@ -84,7 +79,6 @@ def measure(dump: Path, repeats: int) -> float:
     lines, size = bare(dump)
     kinds: dict[str, Callable[[Path], object]] = {
         "bare loop": bare,
-        "reading": reading,
         "complete stage": complete,
         "with 2 workers": partial(complete, workers=2),
     }
@@ -96,13 +90,14 @@ def measure(dump: Path, repeats: int) -> float:
             cpu[name].append(time.process_time() - started[0])
             wall[name].append(time.perf_counter() - started[1])
     del cpu["with 2 workers"]  # of which this process is not all
-    print(f"{dump.name}: {lines:,} lines, {size / 1e6:,.1f} MB decompressed")
+    print(f"\n| {dump.name}, {lines:,} lines, {size / 1e6:,.1f} MB | MB/s | lines/s | of the bare loop |")
+    print("|---|---:|---:|---:|")
     ratios = {}
     for clock, seconds in (("CPU", cpu), ("wall", wall)):
         for name, taken in seconds.items():
             ratio = median(bare / own for bare, own in zip(seconds["bare loop"], taken, strict=True))
-            speed = f"{size / 1e6 / median(taken):7,.0f} MB/s {lines / median(taken):10,.0f} lines/s"
-            print(f"  {clock:4} {name:14} {speed}  {ratio:5.2f} of the bare loop", flush=True)
+            speed = f"{size / 1e6 / median(taken):,.0f} | {lines / median(taken):,.0f}"
+            print(f"| {name}, {clock} | {speed} | {ratio:.2f} |", flush=True)
             ratios[clock, name] = ratio
     return ratios["CPU", "complete stage"]
 
@@ -121,18 +116,6 @@ def bare(dump: Path) -> tuple[int, int]:
     return lines, size
 
 
-def reading(dump: Path) -> None:
-    """Collect's first step, without Beam around it."""
-    source, rules = Source(0, "dump", str(dump), dump.name), Rules()
-    with tempfile.TemporaryDirectory(prefix="owt-") as folder, Storage(folder).spool() as output:
-        shards = SliceWriter(output)
-        with open_source(source.uri) as file:
-            for batch in block_batches(LineReader(file), source):
-                rows = rows_of_block(batch, source, rules)
-                shards.send((rows["home"].to_numpy() % np.uint64(NUM_SHARDS)).astype(np.int64), rows)
-        shards.close()
-
-
 def complete(dump: Path, workers: int = 1) -> None:
     with tempfile.TemporaryDirectory(prefix="owt-") as folder:
         run_stage(STAGE, Options(dumps=(str(dump),), num_shards=NUM_SHARDS), Runtime(Storage(folder), workers=workers))
@@ -144,10 +127,8 @@ def peak_megabytes(dump: Path, copies: int) -> int:
         longer = Path(folder) / "RS.zst"
         longer.write_bytes(dump.read_bytes() * copies)
         command = [sys.executable, "-m", "owt_pipeline", "collect", "--workdir", f"{folder}/run", "--workers", "1"]
-        program = (
-            "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True); "
-            "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
-        )
+        program = "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True); "
+        program += "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
         flags = ["--dumps", str(longer), "--num_shards", str(NUM_SHARDS * copies), "--quiet"]
         output = subprocess.run([sys.executable, "-c", program, *command, *flags], check=True, capture_output=True)
         return int(output.stdout) // 1024

@@ -25,10 +25,10 @@ def trafilatura(**options: bool) -> Extract:
     return lambda html, url: extract(html, url=url, include_comments=False, **options)
 
 
-def rs_trafilatura(**options: bool) -> Extract:
+def rs_trafilatura() -> Extract:
     from rs_trafilatura import extract
 
-    return lambda html, url: extract(html, url=url, **options).main_content
+    return lambda html, url: extract(html, url=url).main_content
 
 
 def resiliparse() -> Extract:
@@ -46,35 +46,6 @@ def readability() -> Extract:
         return "\n".join(line for line in (" ".join(text.split()) for text in fragment.itertext()) if line)
 
     return extract
-
-
-def goose3() -> Extract:
-    from goose3 import Goose
-
-    goose = Goose({"enable_image_fetching": False})
-    return lambda html, url: goose.extract(raw_html=html).cleaned_text
-
-
-def newspaper4k() -> Extract:
-    from newspaper import Article, Config
-
-    config = Config()
-    config.fetch_images = False
-
-    def extract(html: str, url: str) -> str:
-        article = Article(url if "://" in url else f"http://{url}", config=config, input_html=html)
-        article.download(input_html=html)
-        article.parse()
-        return str(article.text)
-
-    return extract
-
-
-def boilerpy3() -> Extract:
-    from boilerpy3.extractors import ArticleExtractor
-
-    extractor = ArticleExtractor(raise_on_failure=False)
-    return lambda html, url: extractor.get_content(html)
 
 
 def justext() -> Extract:
@@ -99,16 +70,10 @@ def ours() -> Extract:
 EXTRACTORS: dict[str, tuple[str, Callable[[], Extract]]] = {
     "ours": ("owt_pipeline", ours),
     "trafilatura": ("trafilatura", trafilatura),
-    "trafilatura, fast": ("trafilatura", lambda: trafilatura(fast=True)),
     "trafilatura, precision": ("trafilatura", lambda: trafilatura(favor_precision=True)),
-    "trafilatura, recall": ("trafilatura", lambda: trafilatura(favor_recall=True)),
     "rs-trafilatura": ("rs_trafilatura", rs_trafilatura),
-    "rs-trafilatura, precision": ("rs_trafilatura", lambda: rs_trafilatura(favor_precision=True)),
     "resiliparse": ("resiliparse", resiliparse),
     "readability-lxml": ("readability", readability),
-    "goose3": ("goose3", goose3),
-    "newspaper4k": ("newspaper", newspaper4k),
-    "boilerpy3": ("boilerpy3", boilerpy3),
     "jusText": ("justext", justext),
 }
 
