@@ -126,7 +126,7 @@ def peak_megabytes(dump: Path, copies: int) -> int:
     with tempfile.TemporaryDirectory(prefix="owt-") as folder:
         longer = Path(folder) / "RS.zst"
         longer.write_bytes(dump.read_bytes() * copies)
-        command = [sys.executable, "-m", "owt_pipeline", "collect", "--workdir", f"{folder}/run", "--workers", "1"]
+        command = [sys.executable, "-m", "owt_pipeline", "collect", f"{folder}/run", "--workers", "1"]
         program = "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True); "
         program += "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
         flags = ["--dumps", str(longer), "--num_shards", str(NUM_SHARDS * copies), "--quiet"]

@@ -72,7 +72,7 @@ def measure_ours(warc: Path, workers: int) -> dict[str, Any]:
     """One run of our stages over `warc`: seconds in all and by stage, pages, documents kept, tokens."""
     with tempfile.TemporaryDirectory(prefix="owt-") as folder:
         workdir = Path(folder) / "run"
-        command = [sys.executable, "-m", "owt_pipeline", "run", "--workdir", str(workdir), "--until", "tokenize"]
+        command = [sys.executable, "-m", "owt_pipeline", "run", str(workdir), "--until", "tokenize"]
         command += ["--warcs", str(warc), "--pages_from", str(warc), "--workers", str(workers)]
         started = time.perf_counter()
         run(command)

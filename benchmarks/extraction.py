@@ -177,11 +177,11 @@ def measure_stage(warc: Path) -> None:
         copied, fetched = Path(folder) / "pages.warc.gz", Path(folder) / "fetched"
         with open(copied, "wb") as out:
             pages = [out.write(record) for record in copies(warc, COPIES)]
-        owt("run", "--workdir", fetched, "--warcs", copied, "--pages_from", copied, "--until", "fetch")
+        owt("run", fetched, "--warcs", copied, "--pages_from", copied, "--until", "fetch")
         rates = []
         for workers in (1, 2):
             workdir = copytree(fetched, Path(folder) / str(workers))
-            owt("extract", "--workdir", workdir, "--workers", workers)
+            owt("extract", workdir, "--workers", workers)
             log = [json.loads(entry) for entry in (workdir / "run-log.jsonl").read_text().splitlines()]
             rates.append(len(pages) / [entry for entry in log if "stage" in entry][-1]["seconds"])
     print(

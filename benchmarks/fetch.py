@@ -119,7 +119,7 @@ def memory(count: int) -> int:
         urls = (f"http://h{n % hosts}.{DOMAIN}:{port}/{'gone/' * (n % 3 == 0)}{n}" for n in range(count))
         collect(urls, workdir := Path(work) / "run", num_shards=1)
         command = [
-            sys.executable, "-m", "owt_pipeline", "fetch", "--workdir", str(workdir), "--quiet",
+            sys.executable, "-m", "owt_pipeline", "fetch", str(workdir), "--quiet",
             "--resolve", f"*.{DOMAIN}=127.0.0.1", "--allowed_ports", str(port), "--host_delay", "0",
             "--user_agent", "bench/1.0 (+mailto:bench@bench.test)",
         ]  # fmt: skip

@@ -97,7 +97,7 @@ def count_requests(arguments: argparse.Namespace) -> int:
         environment = os.environ | {"STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{proxy.server_port}"}
         for num_shards in (4, 16):
             Counting.counts.clear()
-            run = ["run", "--workdir", f"{bucket}/{num_shards}", "--num_shards", str(num_shards), "--workers", "1"]
+            run = ["run", f"{bucket}/{num_shards}", "--num_shards", str(num_shards), "--workers", "1"]
             inputs = ["--dumps", f"{folder}/RS_demo.zst", "--pages_from", f"{folder}/demo.warc.gz"]
             subprocess.run([*owt, *run, *inputs], check=True, env=environment, stdout=subprocess.DEVNULL)
             found[num_shards] = Counter(Counting.counts)
@@ -112,11 +112,11 @@ def many_shards(arguments: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="shards-") as folder:
         urls = Path(folder, "urls.txt")
         urls.write_text("".join(f"https://host-{n}.example/{n}\n" for n in range(3 * arguments.shards)))
-        collect = ["collect", "--workdir", f"{folder}/run", "--url_lists", urls, "--num_shards", arguments.shards]
+        collect = ["collect", f"{folder}/run", "--url_lists", urls, "--num_shards", arguments.shards]
         for name, command in {
             "owt collect": collect,
             "again, when all is finished": collect,
-            "owt verify, every byte": ["verify", "--workdir", f"{folder}/run"],
+            "owt verify, every byte": ["verify", f"{folder}/run"],
         }.items():
             started = time.perf_counter()
             owt(*command)
@@ -136,7 +136,7 @@ def on_flink(arguments: argparse.Namespace) -> int:
         with pages.open("wb") as out:
             out.writelines(copies(Path(arguments.pages), arguments.copies))
         (folder / "pool").mkdir()
-        owt("run", "--workdir", folder / "fetched", "--until", "fetch", "--warcs", pages, "--pages_from", pages)
+        owt("run", folder / "fetched", "--until", "fetch", "--warcs", pages, "--pages_from", pages)
         with worker_pool(folder / "pool") as pool:
             inputs = ["--num_shards", 8, "--dumps", dump, "--pages_from", arguments.pages]
             job(folder / "complete", 2, pool, ["run", *inputs], Storage(f"{folder}/run"))
@@ -156,7 +156,7 @@ def job(folder: Path, slots: int, pool: WorkerPool, command: Sequence[object], w
     folder.mkdir()
     with flink(folder, slots) as engine:
         before = cpu_seconds(pool.process.pid), sum(cpu_seconds(p.pid) for p in engine.processes.values())
-        owt(*command, "--workdir", workdir, *engine.flags, *pool.flags)
+        owt(command[0], workdir, *command[1:], *engine.flags, *pool.flags)
         workers, jvms = cpu_seconds(pool.process.pid), sum(cpu_seconds(p.pid) for p in engine.processes.values())
         jobs = engine.rest_api("/jobs/overview")["jobs"]
     workers, jvms, seconds = workers - before[0], jvms - before[1], sum(job["duration"] for job in jobs) / 1000

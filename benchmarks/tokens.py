@@ -129,7 +129,7 @@ def peak_of_stage(corpus: Path, posts: Path, size: int) -> float:
     writer.start()
     writer.join()
     workdir = shutil.copytree(corpus, corpus.with_name("measured"))
-    command = [sys.executable, "-c", MEASURED, "tokenize", "--workdir", str(workdir), "--workers", "2", "--quiet"]
+    command = [sys.executable, "-c", MEASURED, "tokenize", str(workdir), "--workers", "2", "--quiet"]
     shown = subprocess.run(command, check=True, capture_output=True, text=True, start_new_session=True).stdout
     shutil.rmtree(workdir)
     return int(shown) / 1024
@@ -173,7 +173,7 @@ def run_tokenize(corpus: Path, workers: int, tokens: int) -> float:
     """Seconds of a process of `owt tokenize` over a copy of a run, with the start of Python and Beam."""
     with tempfile.TemporaryDirectory(dir=corpus.parent) as scratch:
         workdir = shutil.copytree(corpus, Path(scratch) / "run")
-        command = [sys.executable, "-m", "owt_pipeline", "tokenize", "--workdir", str(workdir), "--quiet"]
+        command = [sys.executable, "-m", "owt_pipeline", "tokenize", str(workdir), "--quiet"]
         start = time.perf_counter()
         subprocess.run([*command, "--workers", str(workers)], check=True)
         seconds = time.perf_counter() - start

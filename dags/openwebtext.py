@@ -57,8 +57,6 @@ STAGES = {
 ASSETS = {"export": Asset("owt_corpus"), "tokenize": Asset("owt_tokens"), "report": Asset("owt_report")}
 """The asset that a stage updates."""
 
-FLAGS_OF_ALL = ("workdir", "workers", "config")
-
 RUNNING = 4
 """Exit code of a stage whose job on Dataflow is running."""
 
@@ -83,7 +81,7 @@ def params() -> dict[str, Param]:
         "num_shards": number(1, "shards of what is added"),
         "min_tokens": number(0, "documents with fewer tokens are rejected"),
         "workers": number(1, "processes for CPU-bound work; empty: all cores"),
-        "config": Param(None, type=["null", "string"], description="TOML file with a table for each stage"),
+        "config": Param(None, type=["null", "string"], pattern=r"\.toml$", description="settings in TOML"),
         "runner": Param(RUNNERS[0], type="string", enum=list(RUNNERS), description="Beam's runner"),
         "beam_flags": Param({}, type="object", description="further flags of Beam, by name"),
         "verify": Param(True, type="boolean", description="read and check every byte before publishing or training"),
@@ -143,17 +141,18 @@ def run_stage(stage: str, params: dict[str, Any]) -> list[str]:
     """On Dataflow the program ends once the job is submitted, and reports the job's outcome when it is run again."""
     runner = params["runner"]
     detached = {"no_wait_until_finish": True} if runner == "DataflowRunner" else {}
-    given = {name: params[name] for name in (*FLAGS_OF_ALL, *STAGES[stage])}
-    return ["owt_pipeline", stage, *flags({"runner": runner, **params["beam_flags"], **detached, **given})]
+    given = {name: params[name] for name in ("workers", *STAGES[stage])}
+    words = [params["workdir"], *filter(None, [params["config"]])]
+    return ["owt_pipeline", stage, *words, *flags({"runner": runner, **params["beam_flags"], **detached, **given})]
 
 
 def verify(params: dict[str, Any]) -> list[str] | None:
-    return ["owt_pipeline", "verify", "--workdir", params["workdir"]] if params["verify"] else None
+    return ["owt_pipeline", "verify", params["workdir"]] if params["verify"] else None
 
 
 def publish(params: dict[str, Any]) -> list[str] | None:
     withheld = ["--urls_only"] if params["urls_only"] else []
-    command = ["owt_pipeline", "publish", params["publish"], "--workdir", params["workdir"], "--yes", *withheld]
+    command = ["owt_pipeline", "publish", params["workdir"], params["publish"], "--yes", *withheld]
     return command if params["publish"] else None
 
 

@@ -115,9 +115,9 @@ def _cell(text: str) -> str:
 INDEX = """\
 # Options
 
-Each option is a flag (`--min_tokens 128`; a list takes several values) and a key of CONFIG.toml in the table of its
-stage. An option of more than one stage needs the stage's name: `--collect.max_host_share 0.5`. Every stage also takes
-`--workdir`, `--workers`, `--config` and Beam's own flags.
+Each option is a flag (`--min_tokens 128`; a list takes several values) and a key of the settings file, in the table of
+its stage. An option of more than one stage needs the stage's name: `--fetch.allow_damaged`. Every stage also takes
+`--workers` and Beam's own flags.
 
 | command | |
 |---|---|

@@ -20,7 +20,7 @@ else:
     import tomli as tomllib
 
 TABLES = ("run", "collect", "fetch", "extract", "clean", "dedupe", "export", "tokenize", "report", "import", "beam")
-RUN_KEYS = ("workdir", "workers")
+RUN_KEYS = ("workers",)
 
 
 def read_config(path: str | None) -> dict[str, dict[str, Any]]:
@@ -69,14 +69,6 @@ def beam_flags(tables: Mapping[str, Any], rest: list[str]) -> tuple[str, ...]:
     return (*flags, *rest)
 
 
-def workdir_of(tables: Mapping[str, Any], given: str | None = None) -> str:
-    """The working directory: as given on the command line, or in the table [run]; raises UsageError without either."""
-    workdir: str | None = given or tables.get("run", {}).get("workdir")
-    if not workdir:
-        raise UsageError("--workdir is required: the folder of the run (a local path, gs:// or s3://)")
-    return workdir
-
-
 def workers_of(tables: Mapping[str, Any], given: int | None, default: int) -> int:
     """The processes of the local pool: as given on the command line, or in the table [run]; raises UsageError."""
     workers = given if given is not None else tables.get("run", {}).get("workers", default)
@@ -88,8 +80,6 @@ def workers_of(tables: Mapping[str, Any], given: int | None, default: int) -> in
 def add_run_flags(parser: argparse.ArgumentParser) -> None:
     """The flags that every stage and `owt run` share."""
     group = parser.add_argument_group("running")
-    group.add_argument("--config", metavar="CONFIG.toml", help="settings, the same as the word CONFIG.toml")
-    group.add_argument("--workdir", metavar="DIR", help="folder of the run: a local path, gs://, s3:// or az://")
     group.add_argument(
         "--add", action="store_true", help="add sources that the run does not have yet, as another generation"
     )

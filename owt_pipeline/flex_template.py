@@ -14,18 +14,17 @@ from collections.abc import Sequence
 
 def arguments(given: Sequence[str]) -> list[str]:
     """The arguments of `owt run` for what the launcher gives; what is no parameter of the template is Beam's flag."""
+    words: dict[str, str] = {}
     flags: list[str] = []
     for argument in given:
         name, _, value = argument.removeprefix("--").partition("=")
-        if name == "run":
-            flags.append(f"--workdir={value}")
-        elif name == "settings":
-            flags += [f"--config={value}"] if value else []  # a parameter that was left empty is none
+        if name in ("run", "settings"):
+            words[name] = value
         elif name == "beam_flags":
             flags += shlex.split(value)
         else:
             flags.append(argument)
-    return flags
+    return [*filter(None, (words.get("run"), words.get("settings"))), *flags]  # an empty parameter is none
 
 
 def main(given: Sequence[str]) -> int:

@@ -4,7 +4,7 @@
     from owt_pipeline.pipeline import Run, build
 
     with beam.Pipeline() as pipeline:
-        build(pipeline, Run.from_toml("config.toml"))
+        build(pipeline, Run.of("run", "settings.toml"))
 
 Each stage is a transform from the handle of one dataset to the handle of the next. The datasets themselves are files in
 the run's working directory:
@@ -65,17 +65,15 @@ class Run:
     runtime: Runtime
 
     @classmethod
-    def from_toml(cls, path: str, *, workdir: str = "", workers: int | None = None, until: str = ORDER[-1]) -> Run:
-        """The run of a settings file (`owt init` writes one), up to and including the stage `until`.
+    def of(cls, run: str, settings: str, *, workers: int | None = None, until: str = ORDER[-1]) -> Run:
+        """The run in the folder `run` by a settings file, up to and including the stage `until`.
 
-        `workdir` and `workers` override the file's. Without any `workers`, one process works. Raises UserError for
-        invalid settings.
+        `workers` overrides the file's. Without any, one process works. Raises UserError for invalid settings.
         """
-        tables = config.read_config(path)
-        options = {name: config.stage_options(load(name), path, tables, {}) for name in ORDER}
+        tables = config.read_config(settings)
+        options = {name: config.stage_options(load(name), settings, tables, {}) for name in ORDER}
         chosen = [(load(name), options[name]) for name in ORDER[: ORDER.index(until) + 1]]
-        where = config.workdir_of(tables, workdir)
-        runtime = Runtime(Storage(where), config.workers_of(tables, workers, 1))
+        runtime = Runtime(Storage(run), config.workers_of(tables, workers, 1))
         return cls(chosen, runtime)
 
     def on(self, runner: Any) -> Run:

@@ -224,7 +224,7 @@ def test_the_wheel_alone_runs_the_demo_and_the_trainer_alone_reads_its_tokens(tm
     names = run([tmp_path / "empty/bin/python", "-m", "pip", "list", "--format=freeze"], tmp_path).lower()
     assert f"owt-pipeline=={__version__}" in names
     assert not re.search(r"^(torch|scipy|pytest|obstore)==", names, re.MULTILINE)
-    said = run([tmp_path / "empty/bin/owt", "demo", "--workdir", "demo-run", "--workers", "2"], tmp_path)
+    said = run([tmp_path / "empty/bin/owt", "demo", "demo-run", "--workers", "2"], tmp_path)
     assert "no problems found" in said
     if not _is_installed("torch"):
         return

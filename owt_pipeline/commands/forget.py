@@ -48,13 +48,13 @@ def _flags(parser: CommandParser) -> None:
     is made from them.
 
     example:
-      owt forget takedown.txt --workdir runs/2013 --reason 'request of 2026-11-20'
+      owt forget runs/2013 takedown.txt --reason 'request of 2026-11-20'
 
     takedown.txt has one URL, id or domain (example.org, with all hosts below it) per line; # begins a comment.
     Entries that are not in the corpus are added too, and stay out.
     """
+    parser.add_argument("run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://")
     parser.add_argument("urls", metavar="URLS.txt", help="URLs, ids and domains, one per line; - reads them from stdin")
-    parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run")
     parser.add_argument(
         "--reason", default="on request", metavar="TEXT", help="reason to record in the ledger (default: %(default)s)"
     )
@@ -67,7 +67,7 @@ def _flags(parser: CommandParser) -> None:
 
 def _forget(arguments: argparse.Namespace) -> int:
     configure_output(arguments)
-    workdir, workers = Storage(arguments.workdir), arguments.workers
+    workdir, workers = Storage(arguments.run), arguments.workers
     readers = readers_of(workdir)
     run = uuid.uuid4().hex
     with hold(workdir, run):

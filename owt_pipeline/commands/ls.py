@@ -118,12 +118,12 @@ def _ls_flags(parser: CommandParser) -> None:
       owt ls runs/2013
       owt ls gs://bucket/run --json | jq '.[].rows'
     """
-    parser.add_argument("workdir", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://")
+    parser.add_argument("run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://")
     parser.add_argument("--json", action="store_true", help="print JSON: a list of objects, one per stage")
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    workdir = Storage(arguments.workdir)
+    workdir = Storage(arguments.run)
     root = require_run(workdir)
     rows = list(rows_of(workdir, root))
     if arguments.json:

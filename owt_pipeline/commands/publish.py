@@ -42,13 +42,13 @@ def _flags(parser: CommandParser) -> None:
     the corpus: what is no longer in it is deleted there. The token is that of `hf auth login`, or $HF_TOKEN.
 
     examples:
-      owt publish hf://someone/openwebtext-2013 --workdir runs/2013
-      owt publish hf://someone/openwebtext-2013 --workdir runs/2013 --urls_only --public --yes
+      owt publish runs/2013 hf://someone/openwebtext-2013
+      owt publish runs/2013 hf://someone/openwebtext-2013 --urls_only --public --yes
     """
+    parser.add_argument("run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://")
     parser.add_argument(
         "destination", metavar="hf://OWNER/NAME", help="the dataset; it is created if it does not exist"
     )
-    parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run")
     parser.add_argument("--urls_only", action="store_true", help="publish the URLs without the texts")
     parser.add_argument(
         "--license", default="other", metavar="ID", help="licence, as the Hub names it (default: other)"
@@ -66,7 +66,7 @@ def _publish(arguments: argparse.Namespace) -> int:
     name = arguments.destination.removeprefix(HUB)
     if not arguments.destination.startswith(HUB) or not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         raise UsageError(f"{arguments.destination} is not {HUB}OWNER/NAME")
-    workdir = Storage(arguments.workdir)
+    workdir = Storage(arguments.run)
     mention_running(workdir)
     corpus, tokens = DatasetReader.open(workdir, "corpus"), DatasetReader.open(workdir, "tokens")
     if lacks_takedowns(workdir):

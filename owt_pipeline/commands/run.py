@@ -41,6 +41,9 @@ EXPLAINED = (
 )  # fmt: skip
 """Options of stages that `owt run --help` explains; `owt STAGE --help` explains all."""
 
+SETTINGS = "settings.toml"
+"""The settings of a run, in its folder."""
+
 REMADE = ("export", "tokenize", "report")
 """Stages that a takedown reruns, with the options that they had."""
 
@@ -69,8 +72,8 @@ def _run(argv: Sequence[str] | None) -> int:
     stages = [load(name) for name in ORDER]
     parser, shared = _parser(stages)
     arguments, files, rest = parser.parse_with_files(_of_all_stages(sys.argv[1:] if argv is None else argv, shared))
-    path, files = _config_of(parser, arguments.config, files)
-    _refuse(parser, files, path)
+    where, path, files = _places(parser, files)
+    _refuse(parser, files)
     for flag in rest:
         name = flag.removeprefix("--").split("=", 1)[0]
         if name in shared:
@@ -78,7 +81,7 @@ def _run(argv: Sequence[str] | None) -> int:
             raise UsageError(f"--{name} belongs to several stages: use {choices}")
     check_flags(parser, rest)
     tables = config.read_config(path)
-    runtime = runtime_of(arguments, rest, tables)
+    runtime = runtime_of(where, arguments, rest, tables)
     chosen = stages[: ORDER.index(arguments.until) + 1]
     # Of all stages: a mistake in any is reported before the first runs.
     options = [_options(stage, arguments, path, tables, shared) for stage in stages]
@@ -133,7 +136,7 @@ def _outputs(results: Sequence[Result], workdir: Storage) -> str:
         if counts.left < counts.entered * _FEW_PAGES:
             lines.append(
                 f"pages   only {counts.left:,} of {counts.entered:,} URLs have a page ({_reasons(counts.rejected)}): "
-                f"see `owt why URL --workdir {workdir}`"
+                f"see `owt why {workdir} URL`"
             )
     seen = finished["collect"].counts.rejected.get("seen_before", 0) if "collect" in finished else 0
     if seen and not finished["collect"].counts.left:
@@ -145,23 +148,29 @@ def _outputs(results: Sequence[Result], workdir: Storage) -> str:
         lines.append(f"next:   python -m trainer.train --data {workdir.path('tokens')} --out gpt2 --preset 124M")
     else:
         following = ORDER[ORDER.index(results[-1].stage.name) + 1] if results[-1].stage.name != ORDER[-1] else "verify"
-        lines.append(f"next:   owt {following} --workdir {workdir}")
+        lines.append(f"next:   owt {following} {workdir}")
     return "\n".join(lines)
 
 
-def _config_of(parser: argparse.ArgumentParser, flag: str | None, words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The settings file, given as --config or as a word that ends in `.toml`, and the other words."""
-    found = [*([flag] if flag else []), *(word for word in words if word.endswith(".toml"))]
+def _places(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[str, str | None, list[str]]:
+    """(the run's folder, its settings file, the other words): the settings are a word that ends in `.toml`, or the
+    folder's own `settings.toml`."""
+    if not words or words[0].endswith(".toml"):
+        parser.error("RUN is required: the folder of the run (a local path, gs://, s3:// or az://)")
+    run, *others = words
+    found = [word for word in others if word.endswith(".toml")]
     if len(found) > 1:
-        parser.error(f"unexpected {found[1]!r}: the CONFIG.toml is {found[0]}")
-    return (found[0] if found else None), [word for word in words if not word.endswith(".toml")]
+        parser.error(f"unexpected {found[1]!r}: the settings are in {found[0]}")
+    own = Storage(run)
+    path = found[0] if found else own.path(SETTINGS) if own.exists(SETTINGS) else None
+    return run, path, [word for word in others if not word.endswith(".toml")]
 
 
-def _refuse(parser: argparse.ArgumentParser, words: Sequence[str], path: str | None) -> None:
+def _refuse(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
     """Raise UsageError for a word of the command line that has no meaning."""
     for word in words:
-        if path is not None or not os.path.exists(word):
-            parser.error(f"unexpected {word!r}: it is neither a CONFIG.toml nor the value of a flag")
+        if not os.path.exists(word):
+            parser.error(f"unexpected {word!r}: it is neither a settings file nor the value of a flag")
         parser.error(f"unexpected {word!r}: the name of a settings file ends in .toml")
 
 
@@ -193,16 +202,17 @@ def _parser(
             owners.setdefault(field.name, []).append(stage.name)
     parser = CommandParser(
         prog="owt run",
-        usage="owt run [CONFIG.toml] [--workdir DIR] [--until STAGE] [--workers N] [FLAGS]",
+        usage="owt run RUN [SETTINGS.toml] [--until STAGE] [--workers N] [FLAGS]",
         description="Run every stage in order. A finished stage is skipped; an interrupted one\n"
         "continues at the shard where it stopped; a changed option reruns its stage and those after it.",
-        epilog="examples:\n  owt run config.toml --workdir runs/2013 --dumps RS_2013-*.zst --workers 8\n"
-        "  owt run config.toml --workdir runs/2013 --min_tokens 64 --dry_run\n\n"
+        epilog="examples:\n  owt run runs/2013 config.toml --dumps RS_2013-*.zst --workers 8\n"
+        "  owt run runs/2013 config.toml --min_tokens 64 --dry_run\n\n"
         "Every flag of `owt STAGE --help` works here, too, and overrides the file. Flags of Apache Beam (--runner,\n"
         "--project, ...) pass through.",
     )
+    parser.add_argument("run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://")
     parser.add_argument(
-        "config_word", nargs="?", metavar="CONFIG.toml", help="settings; `owt init` writes one to start from"
+        "settings", nargs="?", metavar="SETTINGS.toml", help="settings (default: settings.toml of the folder)"
     )
     parser.add_argument("--until", choices=ORDER, default=ORDER[-1], metavar="STAGE", help="the last stage to run")
     parser.add_argument("--dry_run", action="store_true", help="print what would run, and why; run nothing")
@@ -255,13 +265,12 @@ def lacks_takedowns(workdir: Storage) -> bool:
     return not all(plan.finished for plan in plans)
 
 
-def runtime_of(arguments: argparse.Namespace, rest: list[str], tables: Mapping[str, Any]) -> Runtime:
+def runtime_of(where: str, arguments: argparse.Namespace, rest: list[str], tables: Mapping[str, Any]) -> Runtime:
     """How to run, from the flags, Beam's `rest`, and the tables `[run]` and `[beam]`; raises UsageError."""
-    workdir = config.workdir_of(tables, arguments.workdir)
     beam = config.beam_flags(tables, rest)
     workers = config.workers_of(tables, arguments.workers, os.cpu_count() or 1)
     configure_output(arguments)
-    return Runtime(Storage(workdir), workers, beam, add=arguments.add)
+    return Runtime(Storage(where), workers, beam, add=arguments.add)
 
 
 def check_flags(parser: argparse.ArgumentParser, rest: Sequence[str]) -> None:
@@ -273,14 +282,15 @@ def stage_parser(stage: Stage) -> CommandParser:
     """The flags of `owt STAGE`: its options, and those that say how to run."""
     parser = CommandParser(
         prog=f"owt {stage.name}",
-        usage=f"owt {stage.name} [CONFIG.toml]{' [FILE ...]' if stage.positional else ''} [--workdir DIR] [FLAGS]",
+        usage=f"owt {stage.name} RUN [SETTINGS.toml]{' [FILE ...]' if stage.positional else ''} [FLAGS]",
         description=stage.help,
         epilog=f"example:\n  {stage.example}\n\nFlags of Apache Beam (--runner, --project, ...) pass through.",
     )
-    add_flags(parser.add_argument_group(f"settings of [{stage.name}] in CONFIG.toml"), stage.options)
+    add_flags(parser.add_argument_group(f"settings of [{stage.name}]"), stage.options)
     config.add_run_flags(parser)
+    parser.add_argument("run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://")
     parser.add_argument(
-        "config_word", nargs="?", metavar="CONFIG.toml", help=f"settings: the tables [{stage.name}], [run] and [beam]"
+        "settings", nargs="?", metavar="SETTINGS.toml", help="settings (default: settings.toml of the folder)"
     )
     if stage.positional:
         parser.add_argument("positional", nargs="*", metavar="FILE", help=f"the same as --{stage.positional}")
@@ -291,14 +301,14 @@ def _run_stage(stage: Stage, argv: Sequence[str] | None) -> int:
     parser = stage_parser(stage)
     arguments, files, rest = parser.parse_with_files(argv)
     given = flags_given(stage.options, arguments)
-    path, files = _config_of(parser, arguments.config, files)
+    where, path, files = _places(parser, files)
     if not stage.positional:
-        _refuse(parser, files, path)
+        _refuse(parser, files)
     elif files:
         given[stage.positional] = [*files, *given.get(stage.positional, [])]
     check_flags(parser, rest)
     tables = config.read_config(path)
-    runtime = runtime_of(arguments, rest, tables)
+    runtime = runtime_of(where, arguments, rest, tables)
     options = config.stage_options(stage, path, tables, given)
     if stage.inputs:
         require_run(runtime.workdir)

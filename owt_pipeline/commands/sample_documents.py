@@ -26,11 +26,11 @@ def _flags(parser: CommandParser) -> None:
     The same seed gives the same documents.
 
     examples:
-      owt sample-documents --workdir runs/2013 --n 3
-      owt sample-documents --workdir runs/2013 --reason too_short --seed 7 | less
-      owt sample-documents --workdir runs/2013 --domain example.org --json | jq -r .url
+      owt sample-documents runs/2013 --n 3
+      owt sample-documents runs/2013 --reason too_short --seed 7 | less
+      owt sample-documents runs/2013 --domain example.org --json | jq -r .url
     """
-    parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run")
+    parser.add_argument("run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://")
     parser.add_argument("--n", type=at_least(1), default=5, metavar="N", help="documents (default: 5)")
     parser.add_argument(
         "--seed", type=at_least(0), default=0, metavar="N", help="other seeds give other documents (default: 0)"
@@ -52,8 +52,8 @@ def _flags(parser: CommandParser) -> None:
 
 
 def _print(arguments: argparse.Namespace) -> int:
-    mention_running(Storage(arguments.workdir))
-    readers = readers_of(Storage(arguments.workdir))
+    mention_running(Storage(arguments.run))
+    readers = readers_of(Storage(arguments.run))
     for row in sample(readers, arguments.n, arguments.seed, domain=arguments.domain, reason=arguments.reason):
         if arguments.json:
             print(json.dumps(row, ensure_ascii=False))

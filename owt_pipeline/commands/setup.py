@@ -1,4 +1,4 @@
-"""`owt init`: a commented CONFIG.toml to start from."""
+"""`owt init`: a commented settings file to start from."""
 
 from __future__ import annotations
 
@@ -25,12 +25,10 @@ def commented_config(preset: str | None = None) -> str:
     """A TOML file with every option of every stage: the preset's set, the others commented out at their default."""
     values = _preset_values(preset) if preset else {}
     lines = [
-        "# Settings of a run: `owt run CONFIG.toml`. Flags override them; `owt STAGE --help` explains each.",
+        "# Settings of a run: `owt run RUN SETTINGS.toml`. Flags override them; `owt STAGE --help` explains each.",
         *([f"# Preset: {preset}."] if preset else []),
         "",
         "[run]",
-        "# the folder of the run: a local path, gs:// or s3://",
-        '# workdir = "run"',
         "# processes for CPU-bound work; by default, this machine's cores",
         "# workers = 8",
     ]
@@ -66,13 +64,13 @@ def _preset_values(preset: str) -> dict[str, dict[str, tuple[str, str]]]:
 
 
 def _init_flags(parser: CommandParser) -> None:
-    """Write a commented CONFIG.toml to start from.
+    """Write a commented settings file to start from.
 
     example:
       owt init --preset webtext config.toml
     """
     parser.add_argument(
-        "path", nargs="?", metavar="CONFIG.toml", default="config.toml", help="the file to write (default: config.toml)"
+        "path", nargs="?", metavar="SETTINGS.toml", default="config.toml", help="the file (default: config.toml)"
     )
     parser.add_argument("--force", action="store_true", help="replace the file if it exists")
     parser.add_argument("--preset", metavar="NAME", help=f"a known recipe: {', '.join(preset_names())}")
@@ -85,7 +83,7 @@ def _write(arguments: argparse.Namespace) -> int:
     text = commented_config(arguments.preset)
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)
-    print(f"wrote {path}; now: owt run {path} --workdir DIR --dumps RS_*.zst")
+    print(f"wrote {path}; now: owt run RUN {path} --dumps RS_*.zst")
     return 0
 
 

@@ -21,7 +21,6 @@ from schemas.settings import add_flags, flags_given, from_table
 
 @dataclass(frozen=True)
 class TrainTokenizerOptions:
-    workdir: str = option(help="the folder of the run, whose corpus/ is read", metavar="DIR")
     out: str | None = option(
         None, "the file to write (default: tokenizer.json of the working directory)", metavar="FILE"
     )
@@ -36,9 +35,10 @@ def _flags(parser: CommandParser) -> None:
     give the same file, on any machine.
 
     example:
-      owt train-tokenizer --workdir run --vocab_size 32000
-      owt tokenize --workdir run --tokenizer run/tokenizer.json
+      owt train-tokenizer run --vocab_size 32000
+      owt tokenize run --tokenizer run/tokenizer.json
     """
+    parser.add_argument("run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://")
     add_flags(parser, TrainTokenizerOptions)
 
 
@@ -48,7 +48,7 @@ def _train(arguments: argparse.Namespace) -> int:
         options = from_table(TrainTokenizerOptions, given, "flags")
     except SettingsError as error:
         raise UsageError(str(error)) from error
-    workdir = Storage(options.workdir)
+    workdir = Storage(arguments.run)
     corpus = DatasetReader.open(workdir, "corpus")
     out = options.out or workdir.path("tokenizer.json")
     folder, name = folder_of(out)

@@ -252,10 +252,10 @@ def _flags(parser: CommandParser) -> None:
     """Check that files are undamaged, counts add up, and every id is accounted for. This reads every byte.
 
     examples:
-      owt verify --workdir runs/2013
-      owt verify --workdir runs/2013 --repair && owt run config.toml --workdir runs/2013
+      owt verify runs/2013
+      owt verify runs/2013 --repair && owt run runs/2013 config.toml
     """
-    parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run")
+    parser.add_argument("run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://")
     parser.add_argument(
         "--repair",
         action="store_true",
@@ -266,7 +266,7 @@ def _flags(parser: CommandParser) -> None:
 
 def _print(arguments: argparse.Namespace) -> int:
     configure_output(arguments)
-    workdir = Storage(arguments.workdir)
+    workdir = Storage(arguments.run)
     if not arguments.repair:
         mention_running(workdir)
         return _report(verify(workdir), "are damaged: --repair removes them, and `owt run` makes them again")

@@ -18,18 +18,18 @@ def _flags(parser: CommandParser) -> None:
     extracted, which document it repeats and how closely, or in which shard and row its tokens are.
 
     examples:
-      owt why https://example.org/article --workdir runs/2013
-      owt why 10266087034311239731 --workdir runs/2013 --json | jq .verdict
+      owt why runs/2013 https://example.org/article
+      owt why runs/2013 10266087034311239731 --json | jq .verdict
 
     Exit code 3 if it does not appear in the run.
     """
+    parser.add_argument("run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://")
     parser.add_argument("url", help="the URL in any spelling, or its id")
-    parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run")
     parser.add_argument("--json", action="store_true", help="print JSON: one object")
 
 
 def _why(arguments: argparse.Namespace) -> int:
-    workdir, as_json = Storage(arguments.workdir), arguments.json
+    workdir, as_json = Storage(arguments.run), arguments.json
     mention_running(workdir)
     found = history(readers_of(workdir), asked := asked_for(arguments.url))
     if found is None:

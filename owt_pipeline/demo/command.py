@@ -47,10 +47,12 @@ def _flags(parser: CommandParser) -> None:
     Reddit dump of its links, verify the run, train a small GPT-2 on it and let it write.
 
     examples:
-      owt demo --workdir demo-run --workers 2
+      owt demo demo-run --workers 2
       owt demo --write_inputs inputs
     """
-    parser.add_argument("--workdir", metavar="DIR", default="demo-run", help="folder of the run (default: demo-run)")
+    parser.add_argument(
+        "run", nargs="?", metavar="RUN", default="demo-run", help="folder of the run (default: demo-run)"
+    )
     cores = os.cpu_count() or 1
     parser.add_argument(
         "--workers", type=at_least(1), metavar="N", default=cores, help="processes (default: this machine's cores)"
@@ -67,15 +69,15 @@ def _demo(arguments: argparse.Namespace) -> int:
         write_inputs(Path(arguments.write_inputs))
         return 0
     started = time.monotonic()
-    folder = Path(arguments.workdir)
+    folder = Path(arguments.run)
     if code := run_stages(folder, arguments.workers):
         return code
-    _say(f"owt verify --workdir {folder}")
-    if code := verify.main(["--workdir", str(folder)]):
+    _say(f"owt verify {folder}")
+    if code := verify.main([str(folder)]):
         return code
     code = train(folder / "tokens", folder / "gpt2")
     _say(f"done in {time.monotonic() - started:.0f} s. The report: {folder / 'report' / 'index.html'}")
-    _say(f"ask about any page:  owt why http://hermit.demo.test/a --workdir {folder}")
+    _say(f"ask about any page:  owt why {folder} http://hermit.demo.test/a")
     return code
 
 
@@ -107,7 +109,7 @@ def run_stages(folder: Path, workers: int) -> int:
         for number, more in ((1, []), (2, ["--add"]))[max(begun - 1, 0) :]:
             settings = SETTINGS.format(dumps=to_toml(tuple(months[:number])), address=address)
             (folder / "config.toml").write_text(settings, encoding="utf-8")
-            flags = [str(folder / "config.toml"), "--workdir", str(folder), *more]
+            flags = [str(folder), str(folder / "config.toml"), *more]
             _say(f"owt run {' '.join(flags)}")
             if code := run.main([*flags, "--workers", str(workers)]):
                 return code

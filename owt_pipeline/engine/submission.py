@@ -112,7 +112,7 @@ def _check_dataflow(options: PipelineOptions, workdir: Storage, stages: Sequence
                 f"no credentials for Google Cloud (`gcloud auth application-default login`): {_one_line(str(error))}"
             ) from None
     if not workdir.uri.startswith("gs://"):
-        raise UsageError(f"--workdir {workdir}: Dataflow's workers cannot read it; give a bucket, gs://BUCKET/FOLDER")
+        raise UsageError(f"{workdir}: Dataflow's workers cannot read it; give a bucket, gs://BUCKET/FOLDER")
     for stage, given in stages:
         for field in dataclasses.fields(given):
             value = getattr(given, field.name)

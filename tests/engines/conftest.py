@@ -51,7 +51,7 @@ class Jobs:
 
     def command(self, flags: Sequence[str], workdir: Storage, *others: object) -> list[str]:
         """What a user types to run the job on an engine, given its flags."""
-        return owt("run", self.config, "--workdir", workdir, *flags, *self.pool.flags, *others)
+        return owt("run", workdir, self.config, *flags, *self.pool.flags, *others)
 
     def run(self, engine: Engine, flags: Sequence[str], workdir: Storage) -> str:
         """Run the job there to its end; returns what `owt run` printed."""
@@ -69,7 +69,7 @@ class Jobs:
     def check_after_faults(self, workdir: Storage) -> None:
         """The same once the next run, which has nothing to make, has removed what late attempts left: one that commits
         after its stage was published writes files that no manifest names."""
-        run_owt("run", self.config, "--workdir", workdir)
+        run_owt("run", workdir, self.config)
         self.check(workdir)
 
 
@@ -78,7 +78,7 @@ def check_same(local: Path, workdir: Storage) -> None:
     expected, found = snapshot(local), contents(workdir)
     differing = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
     assert differing == []
-    assert "no problems found" in run_owt("verify", "--workdir", workdir)
+    assert "no problems found" in run_owt("verify", workdir)
 
 
 def metrics(run: Storage) -> dict[str, dict[str, int]]:
@@ -115,7 +115,7 @@ def jobs(testdata: Path, folder: Path, buckets: Mapping[str, str]) -> Iterator[J
     run_owt("demo", "--write_inputs", folder)
     config, local = folder / "config.toml", folder / "local"
     config.write_text(CONFIG.format(folder=folder, pages=testdata / "web/wcxb-dev.warc.gz"))
-    run_owt("run", config, "--workdir", local, "--workers", 2)
+    run_owt("run", local, config, "--workers", 2)
     assert manifest_of(local, "duplicates").counts.left > 20
     with worker_pool(folder) as pool:
         yield Jobs(config, local, pool)
@@ -158,7 +158,7 @@ class Sent:
     def run(self, name: str, workdir: str, *flags: str) -> tuple[int, str]:
         """`owt run` on Dataflow: its exit code, and what it printed."""
         wheel = f"--extra_package={self.cloud.wheel}"
-        command = ["owt", "run", self.config, "--workdir", workdir, *self.cloud.flags(name), wheel, *flags]
+        command = ["owt", "run", workdir, self.config, *self.cloud.flags(name), wheel, *flags]
         done = self.cloud.run(*command, timeout=800)
         return done.returncode, done.stdout + done.stderr
 

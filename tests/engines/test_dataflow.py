@@ -97,9 +97,9 @@ def test_what_workers_cannot_reach_is_refused(sent: Sent, jobs: Jobs, tmp_path: 
     code, printed = sent.run("local", str(tmp_path / "run"))
     assert (code, printed.strip().splitlines()) == (
         2,
-        [f"owt: error: --workdir {tmp_path}/run: Dataflow's workers cannot read it; give a bucket, gs://BUCKET/FOLDER"],
+        [f"owt: error: {tmp_path}/run: Dataflow's workers cannot read it; give a bucket, gs://BUCKET/FOLDER"],
     )
-    bare = ["owt", "run", sent.config, "--workdir", f"{sent.cloud.bucket}/bare", *sent.cloud.flags("bare")]
+    bare = ["owt", "run", f"{sent.cloud.bucket}/bare", sent.config, *sent.cloud.flags("bare")]
     done = sent.cloud.run(*bare)
     assert done.returncode == 2
     assert "workers need this package" in done.stderr

@@ -246,7 +246,7 @@ def test_a_worker_killed_while_it_fetches_costs_the_answers_in_flight(
     urls = [f"http://h{host}.{DOMAIN}/{page}" for host in range(hosts) for page in range(pages)]
     runtime = write_urls_to(tmp_path, urls, num_shards=2)
     manners = ("--user_agent", AGENT, "--host_delay", delay, "--resolve", *server.rules)
-    command = owt("fetch", "--workdir", tmp_path, *manners, *cluster.flags, *jobs.pool.flags)
+    command = owt("fetch", tmp_path, *manners, *cluster.flags, *jobs.pool.flags)
     with running(command, tmp_path) as job:
         job.wait_for(lambda: web.count() > len(urls) / 3, "a third of the requests")
         os.kill(max(jobs.pool.workers()), signal.SIGKILL)

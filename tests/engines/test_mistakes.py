@@ -42,14 +42,14 @@ def test_workers_without_the_package_are_refused_before_the_job_is_sent(
     on_prism: Engine, jobs: Jobs, tmp_path: Path
 ) -> None:
     before = on_prism.jobs()
-    command = owt("run", jobs.config, "--workdir", tmp_path / "run", *on_prism.flags)
+    command = owt("run", tmp_path / "run", jobs.config, *on_prism.flags)
     assert "the workers need this package" in complaint(command, 2)
     assert on_prism.jobs() == before
 
 
 def test_a_worker_pool_without_the_wheel(on_prism: Engine, jobs: Jobs, tmp_path: Path) -> None:
     with worker_pool(tmp_path, install(tmp_path / "bare", [])) as pool:
-        command = owt("run", jobs.config, "--workdir", tmp_path / "run", *on_prism.flags, *pool.flags)
+        command = owt("run", tmp_path / "run", jobs.config, *on_prism.flags, *pool.flags)
         assert "the workers do not have this package: install the wheel" in complaint(command, 1)
 
 
@@ -57,7 +57,7 @@ def test_a_working_directory_that_the_workers_do_not_see(on_prism: Engine, jobs:
     """As on another machine, where the folder of this name is another one."""
     (tmp_path / "run").mkdir()
     with worker_pool(tmp_path, hidden=tmp_path / "run") as pool:
-        command = owt("run", jobs.config, "--workdir", tmp_path / "run", *on_prism.flags, *pool.flags)
+        command = owt("run", tmp_path / "run", jobs.config, *on_prism.flags, *pool.flags)
         assert "the workers do not see what is written there; give a bucket" in complaint(command, 1)
 
 
@@ -67,7 +67,7 @@ def test_a_worker_of_other_versions_stops_the_run(on_prism: Engine, jobs: Jobs, 
     (module,) = (tmp_path / "worker").glob("lib/python*/site-packages/owt_pipeline/__init__.py")
     module.write_text(module.read_text() + "\n# an older wheel\n")
     with worker_pool(tmp_path, python) as pool:
-        run = ("run", jobs.config, "--workdir", tmp_path / "run", "--until", "collect")
+        run = ("run", tmp_path / "run", jobs.config, "--until", "collect")
         command = owt(*run, *on_prism.flags, *pool.flags)
         line = complaint(command, 1)
         assert "other versions of what shapes bytes" in line

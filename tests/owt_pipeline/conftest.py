@@ -26,6 +26,6 @@ def small_run(small_config: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     made = made_once(
         tmp_path_factory,
         "small",
-        lambda folder: run_owt("run", small_config, "--workdir", folder / "run", "--workers", 1),
+        lambda folder: run_owt("run", folder / "run", small_config, "--workers", 1),
     )
     return copy_of(made / "run", tmp_path_factory.mktemp("small-run") / "run")  # commands lock a run, also to read it

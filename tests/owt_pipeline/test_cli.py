@@ -52,38 +52,37 @@ def test_the_usage_and_the_page_list_every_command_and_exit_code(capsys: pytest.
 
 
 def test_exit_codes_are_as_documented(small_run: Path, tmp_path: Path) -> None:
-    run_owt("verify", "--workdir", small_run, code=0)
+    run_owt("verify", small_run, code=0)
     damaged = copy_of(small_run, tmp_path / "run")
     (damaged / "report/stats.json").write_text("{}")
-    run_owt("verify", "--workdir", damaged, code=1)
+    run_owt("verify", damaged, code=1)
     assert "did you mean 'verify'?" in run_owt("verfy", code=2)
-    run_owt("why", "https://nobody.example/", "--workdir", small_run, code=3)
+    run_owt("why", small_run, "https://nobody.example/", code=3)
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         ("verfy", "unknown command 'verfy'; did you mean 'verify'?"),
-        ("sample --workdir w", "unknown command 'sample'; did you mean 'sample-documents'?"),
-        ("why", "the following arguments are required: url, --workdir; see owt why --help"),
-        ("run", "--workdir is required"),
-        ("run --workdir w --min_token 3", "unknown flag --min_token; did you mean --min_tokens?"),
-        ("run --workdir w --min_tokens few", "--min_tokens: 'few' is not a whole number"),
-        ("run --workdir w --min_tokens -3", "--min_tokens: -3 is not a whole number of at least 0"),
+        ("sample w", "unknown command 'sample'; did you mean 'sample-documents'?"),
+        ("why", "the following arguments are required: RUN, url; see owt why --help"),
+        ("run", "RUN is required"),
+        ("run w --min_token 3", "unknown flag --min_token; did you mean --min_tokens?"),
+        ("run w --min_tokens few", "--min_tokens: 'few' is not a whole number"),
+        ("run w --min_tokens -3", "--min_tokens: -3 is not a whole number of at least 0"),
         (
-            "run DataflowRunner --workdir w",
-            "unexpected 'DataflowRunner': it is neither a CONFIG.toml nor the value of a flag",
+            "run w DataflowRunner",
+            "unexpected 'DataflowRunner': it is neither a settings file nor the value of a flag",
         ),
-        ("run a.toml b.toml --workdir w", "unexpected 'b.toml': the CONFIG.toml is a.toml"),
-        ("clean corpus --workdir w", "unexpected 'corpus'"),
-        ("run --workdir w --filters gofer", "--filters: 'gofer' is not"),
-        ("run --workdir w --filters gofer", "did you mean 'gopher_quality' or 'gopher_repetition'?"),
-        ("run --workdir w --workers 0", "--workers: '0' is not a whole number of at least 1"),
-        ("forget a.txt --workdir w --workers 0", "--workers: '0' is not a whole number of at least 1"),
-        ("clean a.toml --config b.toml --workdir w", "unexpected 'a.toml': the CONFIG.toml is b.toml"),
-        ("run --workdir w --until fetsh", "argument --until: invalid choice: 'fetsh'"),
-        ("import a.txt --workdir w --min_tokens 3", "unknown flag --min_tokens; see --help"),
-        ("sample-documents --workdir w --n 0", "--n: '0' is not a whole number of at least 1"),
+        ("run w a.toml b.toml", "unexpected 'b.toml': the settings are in a.toml"),
+        ("clean w corpus", "unexpected 'corpus'"),
+        ("run w --filters gofer", "--filters: 'gofer' is not"),
+        ("run w --filters gofer", "did you mean 'gopher_quality' or 'gopher_repetition'?"),
+        ("run w --workers 0", "--workers: '0' is not a whole number of at least 1"),
+        ("forget w a.txt --workers 0", "--workers: '0' is not a whole number of at least 1"),
+        ("run w --until fetsh", "argument --until: invalid choice: 'fetsh'"),
+        ("import w a.txt --min_tokens 3", "unknown flag --min_tokens; see --help"),
+        ("sample-documents w --n 0", "--n: '0' is not a whole number of at least 1"),
     ],
 )
 def test_a_mistyped_command_is_one_line_and_exit_code_2(
@@ -109,21 +108,24 @@ def test_a_mistake_in_the_settings_names_their_file(
 ) -> None:
     path = tmp_path / "config.toml"
     path.write_bytes(text)
-    assert main(["run", str(path), "--workdir", str(tmp_path)]) == 2
+    assert main(["run", str(tmp_path), str(path)]) == 2
     assert f"{path}" in (error := capsys.readouterr().err)
     assert said in error
 
 
 @pytest.mark.parametrize("command", ["run", "clean"])
-@pytest.mark.parametrize("given", [["config.toml"], ["--config", "config.toml"]])
+@pytest.mark.parametrize("given", [["w", "config.toml"], ["w"]])
 def test_a_run_and_a_stage_take_the_settings_alike(
     command: str, given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A file that is named, or the folder's own."""
     monkeypatch.chdir(tmp_path)
-    Path("config.toml").write_text("[run]\nworkdir = 'w'\n[clean]\nmin_tokens = 'many'\n")
+    Path("w").mkdir()
+    path = Path("config.toml" if len(given) == 2 else "w/settings.toml")
+    path.write_text("[clean]\nmin_tokens = 'many'\n")
     assert main([command, *given, "--min_language_score", "0.7"]) == 2
-    assert "config.toml [clean]: min_tokens: 'many' is not" in capsys.readouterr().err
-    Path("config.toml").write_text("[run]\nworkdir = 'w'\n[clean]\nmin_tokens = 5\n")
+    assert f"{path} [clean]: min_tokens: 'many' is not" in capsys.readouterr().err
+    path.write_text("[clean]\nmin_tokens = 5\n")
     assert main([command, *given, "--min_tokens", "-7"]) == 2
     assert capsys.readouterr().err == "owt: error: --min_tokens: -7 is not a whole number of at least 0\n"
 
@@ -146,13 +148,13 @@ def test_no_message_or_page_installs_a_name_that_the_project_does_not_own() -> N
 def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     taken = tmp_path / "taken"
     taken.touch()
-    assert main(["collect", "--url_lists", os.devnull, "--workdir", str(taken)]) == 1
+    assert main(["collect", str(taken), "--url_lists", os.devnull]) == 1
     assert capsys.readouterr().err.startswith(f"owt: error: there is a file where a folder should be: {taken}")
 
 
 def test_a_closed_pipe_is_not_an_error(small_run: Path) -> None:
     for n in (1000, 1):  # more than a pipe holds, and less
-        command = owt("sample-documents", "--workdir", small_run, "--n", n, "--characters", 0)
+        command = owt("sample-documents", small_run, "--n", n, "--characters", 0)
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             process.stdout.close()
@@ -163,10 +165,10 @@ def test_a_closed_pipe_is_not_an_error(small_run: Path) -> None:
 
 def test_a_path_that_is_not_utf8_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = os.fsdecode(bytes(tmp_path) + b"/\xff")
-    assert main(["clean", "--workdir", name]) == 1
+    assert main(["clean", name]) == 1
     os.mkdir(name)
     Path(name, "RS.zst").touch()
-    assert main(["collect", "--workdir", str(tmp_path / "run"), "--dumps", name]) == 1
+    assert main(["collect", str(tmp_path / "run"), "--dumps", name]) == 1
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 2
     assert all("/\\xff" in line and "is not UTF-8: rename it" in line for line in said)
@@ -174,9 +176,7 @@ def test_a_path_that_is_not_utf8_is_named(tmp_path: Path, capsys: pytest.Capture
 
 def test_an_interrupted_run_says_how_to_continue(small_config: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    with subprocess.Popen(
-        owt("run", small_config, "--workdir", run, "--workers", 1), stderr=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen(owt("run", run, small_config, "--workers", 1), stderr=subprocess.PIPE, text=True) as process:
         deadline = time.monotonic() + 60
         while not list(run.glob("ledger/*/work")) and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -189,9 +189,9 @@ def test_an_interrupted_run_says_how_to_continue(small_config: Path, tmp_path: P
 def test_values_of_beams_flags_are_not_files() -> None:
     from owt_pipeline.commands.run import build_parser
 
-    words = "--workdir w --runner DataflowRunner config.toml --project=p --region r --dumps a.zst b.zst --flag"
+    words = "w --runner DataflowRunner config.toml --project=p --region r --dumps a.zst b.zst --flag"
     namespace, files, flags = build_parser().parse_with_files(words.split())
-    assert files == ["config.toml"]
+    assert files == ["w", "config.toml"]
     assert flags == ["--runner", "DataflowRunner", "--project=p", "--region", "r", "--flag"]
     assert vars(namespace)["collect.dumps"] == ["a.zst", "b.zst"]
 
@@ -207,7 +207,7 @@ def test_the_help_of_run_fits_three_screens_and_takes_what_it_does_not_explain(
     assert len(text.splitlines()) <= 125
     assert all(f"--{name}" in text for name in EXPLAINED)
     assert "--page_timeout" not in text
-    namespace, *_ = build_parser().parse_with_files(["--workdir", "w", "--page_timeout", "3"])
+    namespace, *_ = build_parser().parse_with_files(["w", "--page_timeout", "3"])
     assert vars(namespace)["fetch.page_timeout"] == 3
 
 
@@ -234,7 +234,7 @@ def test_the_flags_of_run_have_one_entry_each() -> None:
 def test_a_later_stages_mistake_ends_a_run_before_its_first_stage(
     small_config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], problem: str
 ) -> None:
-    assert main(["run", str(small_config), "--workdir", str(tmp_path / "run"), *flags]) in (1, 2)
+    assert main(["run", str(tmp_path / "run"), str(small_config), *flags]) in (1, 2)
     assert problem in capsys.readouterr().err
     assert not (tmp_path / "run/urls").exists()
 
@@ -243,7 +243,7 @@ def test_a_stage_runs_in_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """Where Beam would import its interactive runner, which needs more than is installed."""
     monkeypatch.setattr("apache_beam.utils.interactive_utils.is_in_ipython", lambda: True)
     (tmp_path / "in.jsonl").write_text('{"text": "some text of my own"}\n')
-    assert main(["import", str(tmp_path / "in.jsonl"), "--workdir", str(tmp_path / "run"), "--workers", "1"]) == 0
+    assert main(["import", str(tmp_path / "run"), str(tmp_path / "in.jsonl"), "--workers", "1"]) == 0
     assert manifest_of(tmp_path / "run", "documents").counts.left == 1
 
 
@@ -263,14 +263,14 @@ def test_ls_shows_the_stages_of_a_run_on_one_screen(small_run: Path, tmp_path: P
     "words",
     [
         "ls DIR",
-        "verify --workdir DIR",
-        "verify --workdir DIR --repair",
-        "why https://example.org/ --workdir DIR",
-        "sample-documents --workdir DIR",
-        "forget /dev/null --workdir DIR",
-        "publish hf://a/b --workdir DIR",
-        "train-tokenizer --workdir DIR --vocab_size 300",
-        *(f"{name} --workdir DIR" for name in STAGES if name not in ("collect", "import")),
+        "verify DIR",
+        "verify DIR --repair",
+        "why DIR https://example.org/",
+        "sample-documents DIR",
+        "forget DIR /dev/null",
+        "publish DIR hf://a/b",
+        "train-tokenizer DIR --vocab_size 300",
+        *(f"{name} DIR" for name in STAGES if name not in ("collect", "import")),
     ],
 )
 def test_a_missing_run_is_one_message_and_one_code_in_every_command_and_makes_no_folder(
@@ -303,7 +303,7 @@ def test_a_folder_with_other_files_is_no_run(command: str, tmp_path: Path) -> No
     texts = tmp_path / "texts.jsonl"
     texts.write_text('{"text": "some text of my own"}\n')
     asked = ["--url_lists", os.devnull] if command == "run" else [texts]
-    refused = run_owt(command, *asked, "--workdir", home, "--workers", 1, code=1)
+    refused = run_owt(command, home, *asked, "--workers", 1, code=1)
     assert f"{home} is no run and not empty: it holds photos/holiday.jpg; give a new folder" in refused
     assert sorted(path.name for path in home.iterdir()) == ["config.toml", "photos"]
 
@@ -324,7 +324,7 @@ def test_a_file_that_no_stage_wrote_is_left_alone(small_config: Path, small_run:
     orphan = run / "corpus" / f"{part[:10]}-00000000.parquet"  # as an earlier attempt may have left it
     for name in (*mine, orphan):
         (run / name).write_text("mine")
-    run_owt("run", small_config, "--workdir", run, "--workers", 1)
+    run_owt("run", run, small_config, "--workers", 1)
     assert all((run / name).read_text() == "mine" for name in mine)
     assert not orphan.exists()
 
@@ -339,7 +339,7 @@ def test_ls_shows_what_is_interrupted(small_run: Path, tmp_path: Path) -> None:
 
 
 def test_a_run_ends_by_naming_what_it_made_and_what_to_do_next(small_config: Path, small_run: Path) -> None:
-    command = owt("run", small_config, "--workdir", small_run, "--workers", 1)
+    command = owt("run", small_run, small_config, "--workers", 1)
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     lines = done.stdout.splitlines()[-4:]
     assert [line.split()[:2] for line in lines[:3]] == [
@@ -355,11 +355,11 @@ def test_a_run_without_a_document_ends_with_1_and_says_why_instead_of_what_is_ne
     other = tmp_path / "other.warc.gz"
     record = response_record("http://a.example/", 0, "HTTP/1.1 200 OK", [("Content-Type", "text/html")], b"<p>")
     other.write_bytes(record)
-    output = run_owt("run", config, "--workdir", tmp_path / "run", "--pages_from", other, code=1)
+    output = run_owt("run", tmp_path / "run", config, "--pages_from", other, code=1)
     assert "next:" not in output
     assert re.search(r"pages   only 0 of \d+ URLs have a page \(not_archived \d+\)", output)
     assert "no document came out: fetch let none of" in output.strip().splitlines()[-1]
-    assert "no document came out" in run_owt("fetch", "--workdir", tmp_path / "run", "--pages_from", other, code=1)
+    assert "no document came out" in run_owt("fetch", tmp_path / "run", "--pages_from", other, code=1)
 
 
 @pytest.mark.parametrize("flag", ["--allow_damaged", "--collect.allow_damaged"])
@@ -368,7 +368,7 @@ def test_the_flag_that_a_message_advises_is_taken_by_owt_run(
 ) -> None:
     good = {"id": "a", "url": "https://h.org/a", "score": 9, "created_utc": 1_500_000_000, "subreddit": "s"}
     (tmp_path / "RS.ndjson").write_text("not a submission\n" * 3 + json.dumps(good))
-    command = ["run", "--workdir", tmp_path / "run", "--dumps", tmp_path / "RS.ndjson", "--until", "collect"]
+    command = ["run", tmp_path / "run", "--dumps", tmp_path / "RS.ndjson", "--until", "collect"]
     assert main([str(word) for word in command]) == 1
     assert "take what can be read with --allow_damaged" in capsys.readouterr().err
     assert main([str(word) for word in [*command, flag]]) == 0

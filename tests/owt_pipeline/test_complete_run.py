@@ -43,11 +43,11 @@ def test_every_stage_keeps_and_rejects_something_and_the_run_verifies(small_run:
         assert counts.rejected, stage
     tokens = manifest_of(small_run, "tokens")
     assert tokens.counts.left == manifest_of(small_run, "corpus").counts.left > 100
-    assert "no problems found" in ask_owt("verify", "--workdir", small_run)
+    assert "no problems found" in ask_owt("verify", small_run)
 
 
 def test_two_workers_write_the_bytes_of_one(small_config: Path, small_run: Path, tmp_path: Path) -> None:
-    run_owt("run", small_config, "--workdir", tmp_path / "run", "--workers", 2)
+    run_owt("run", tmp_path / "run", small_config, "--workers", 2)
     assert differing(small_run, tmp_path / "run") == []
 
 
@@ -55,7 +55,7 @@ def test_two_workers_write_the_bytes_of_one(small_config: Path, small_run: Path,
 def test_workers_that_share_no_memory_write_the_same_bytes(small_config: Path, small_run: Path, tmp_path: Path) -> None:
     """As on a distributed runner: each bundle goes to another process, by pickles and Beam's coders alone."""
     elsewhere = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
-    run_owt("run", small_config, "--workdir", tmp_path / "run", "--workers", 1, *elsewhere)
+    run_owt("run", tmp_path / "run", small_config, "--workers", 1, *elsewhere)
     assert differing(small_run, tmp_path / "run") == []
 
 
@@ -67,23 +67,23 @@ def test_a_run_in_a_bucket_writes_the_bytes_of_one_on_a_disk(
     with serve() as bucket:
         run = Storage(f"{bucket}/run")
         for _ in range(2):
-            table = run_owt("run", small_config, "--workdir", run, "--workers", 2)
+            table = run_owt("run", run, small_config, "--workers", 2)
             assert contents(run) == snapshot(small_run)
         assert table.count("(finished)") == len(ORDER)
-        assert "no problems found" in ask_owt("verify", "--workdir", run)
+        assert "no problems found" in ask_owt("verify", run)
 
 
 def test_a_rerun_does_nothing_and_a_changed_option_only_what_it_must(
     small_config: Path, small_run: Path, tmp_path: Path
 ) -> None:
     run = copy_of(small_run, tmp_path / "run")
-    table = ask_owt("run", small_config, "--workdir", run, "--workers", 1)
+    table = ask_owt("run", run, small_config, "--workers", 1)
     assert [line.split()[3] for line in table.splitlines()[1 : 1 + len(ORDER)]] == ["finished"] * len(ORDER)
-    again = ask_owt("run", small_config, "--workdir", run, "--workers", 1, "--min_tokens", 100)
+    again = ask_owt("run", run, small_config, "--workers", 1, "--min_tokens", 100)
     assert "min_tokens is 100, was 64; 3 of 3 shards run" in again
     assert [line.split()[3] for line in again.splitlines() if line.startswith(ORDER[:3])] == ["finished"] * 3
-    assert "no problems found" in ask_owt("verify", "--workdir", run)
-    ask_owt("run", small_config, "--workdir", run, "--workers", 1)
+    assert "no problems found" in ask_owt("verify", run)
+    ask_owt("run", run, small_config, "--workers", 1)
     assert differing(small_run, run) == []
 
 
@@ -96,9 +96,9 @@ def test_verify_finds_a_flipped_byte_in_any_file(small_run: Path, tmp_path: Path
         changed = bytearray(content)
         changed[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
         path.write_bytes(changed)
-        assert f"{path} was changed after it was written" in ask_owt("verify", "--workdir", run, code=1)
+        assert f"{path} was changed after it was written" in ask_owt("verify", run, code=1)
         path.write_bytes(content)
-    assert "no problems found" in ask_owt("verify", "--workdir", run)
+    assert "no problems found" in ask_owt("verify", run)
 
 
 def kill_in_the_midst(command: list[str], delay: float) -> bool:
@@ -122,13 +122,13 @@ def test_a_killed_stage_resumes_to_the_same_bytes(
     stage, output = ORDER[at], load(ORDER[at]).output
     later = tuple(load(name).output for name in ORDER[at:])
     run = copy_of(small_run, tmp_path / "run", without=later)
-    command = owt(stage, "--config", small_config, "--workdir", run, "--workers", 1 + seed % 2)
+    command = owt(stage, run, small_config, "--workers", 1 + seed % 2)
     started = time.monotonic()
     subprocess.run(command, check=True, capture_output=True, timeout=300)
     seconds = time.monotonic() - started
     for part in (1.0, 0.5, 0.25):  # of the time it took: the machine may have been busier then
         run = copy_of(small_run, tmp_path / f"killed-{part}", without=later)
-        command = owt(stage, "--config", small_config, "--workdir", run, "--workers", 1 + seed % 2)
+        command = owt(stage, run, small_config, "--workers", 1 + seed % 2)
         killed = [kill_in_the_midst(command, rng.uniform(0.3, 0.97) * part * seconds) for _ in range(2)]
         if any(killed):
             break
@@ -141,24 +141,18 @@ def test_a_killed_stage_resumes_to_the_same_bytes(
 
 def test_a_wrong_option_is_one_clear_error(small_config: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    assert "--min_token; did you mean --min_tokens?" in ask_owt(
-        "run", small_config, "--workdir", run, "--min_token", 3, code=2
-    )
-    assert "min_tokens: -3 is not a whole number" in ask_owt(
-        "run", small_config, "--workdir", run, "--min_tokens", -3, code=2
-    )
+    assert "--min_token; did you mean --min_tokens?" in ask_owt("run", run, small_config, "--min_token", 3, code=2)
+    assert "min_tokens: -3 is not a whole number" in ask_owt("run", run, small_config, "--min_tokens", -3, code=2)
     bad = tmp_path / "bad.toml"
     bad.write_text("[clean]\nmin_tokenz = 3\n")
-    assert "[clean]: unknown key 'min_tokenz'; did you mean 'min_tokens'?" in ask_owt(
-        "run", bad, "--workdir", run, code=2
-    )
+    assert "[clean]: unknown key 'min_tokenz'; did you mean 'min_tokens'?" in ask_owt("run", run, bad, code=2)
     bad.write_text("[cleen]\n")
-    assert "unknown table [cleen]; did you mean 'clean'?" in ask_owt("run", bad, "--workdir", run, code=2)
+    assert "unknown table [cleen]; did you mean 'clean'?" in ask_owt("run", run, bad, code=2)
     bad.write_text("[clean\n")
-    assert "is not valid TOML" in ask_owt("run", bad, "--workdir", run, code=2)
-    assert "no file matches 'nowhere*.zst'" in ask_owt("collect", "--workdir", run, "--dumps", "nowhere*.zst", code=1)
-    nowhere = ("--workdir", run, "--dumps", "nowhere*.zst")
-    assert "no file matches 'nowhere*.zst'" in ask_owt("run", small_config, *nowhere, code=1)
+    assert "is not valid TOML" in ask_owt("run", run, bad, code=2)
+    assert "no file matches 'nowhere*.zst'" in ask_owt("collect", run, "--dumps", "nowhere*.zst", code=1)
+    nowhere = ("--dumps", "nowhere*.zst")
+    assert "no file matches 'nowhere*.zst'" in ask_owt("run", run, small_config, *nowhere, code=1)
     assert not run.exists()
     assert "unknown command 'tokenise'; did you mean 'tokenize'?" in ask_owt("tokenise", code=2)
 
@@ -168,7 +162,7 @@ def test_an_unreadable_file_is_one_clear_error(tmp_path: Path) -> None:
     dump = Path("/proc/self/mem")
     if not dump.exists():
         pytest.skip("this system has no file that opens and cannot be read")
-    error = run_owt("collect", "--workdir", tmp_path / "run", "--dumps", dump, code=1)
+    error = run_owt("collect", tmp_path / "run", "--dumps", dump, code=1)
     assert f"cannot read {dump}" in error
     assert len(error.splitlines()) == 1
 
@@ -177,7 +171,7 @@ def test_a_damaged_input_is_one_clear_error(small_config: Path, small_run: Path,
     run = copy_of(small_run, tmp_path / "run", without=("clean",))
     path = shard_file(run, "documents", 1)
     path.write_bytes(path.read_bytes()[:100])
-    error = run_owt("clean", "--config", small_config, "--workdir", run, code=1)
+    error = run_owt("clean", run, small_config, code=1)
     assert f"{path} " in error
     assert "--until extract` makes it again" in error
 
@@ -193,11 +187,11 @@ def test_a_full_disk_is_one_clear_error_and_the_rerun_continues(
     if shutil.which("mount") is None or subprocess.run(mount, check=False).returncode:
         pytest.skip("no permission to mount a small file system")
     try:
-        error = run_owt("run", small_config, "--workdir", disk / "run", "--workers", 1, code=1)
+        error = run_owt("run", disk / "run", small_config, "--workers", 1, code=1)
         assert "the disk is full" in error
         assert len(error.strip().splitlines()[-1]) < 300
         subprocess.run(["mount", "-o", "remount,size=1g", disk], check=True)
-        run_owt("run", small_config, "--workdir", disk / "run", "--workers", 1)
+        run_owt("run", disk / "run", small_config, "--workers", 1)
         assert differing(small_run, disk / "run") == []
     finally:
         subprocess.run(["umount", disk], check=True)
@@ -205,7 +199,7 @@ def test_a_full_disk_is_one_clear_error_and_the_rerun_continues(
 
 def test_why_shows_what_happened_to_kept_removed_and_rejected_urls(small_run: Path) -> None:
     kept = pq.read_table(shard_file(small_run, "corpus", 0))["url"][0].as_py()
-    shown = json.loads(ask_owt("why", kept, "--workdir", small_run, "--json"))
+    shown = json.loads(ask_owt("why", small_run, kept, "--json"))
     entries = shown["stages"]
     stages = [entry["stage"] for entry in entries if entry["stage"] != "dedupe"]
     assert stages == ["collect", "fetch", "extract", "clean", "export", "tokenize"]
@@ -216,13 +210,13 @@ def test_why_shows_what_happened_to_kept_removed_and_rejected_urls(small_run: Pa
         rejects = pq.read_table(shard_file(small_run, "corpus", shard, "rejects")).to_pylist()
         removed = next((row["url"] for row in rejects if row["reason"] == "near_duplicate"), None)
         if removed:
-            text = ask_owt("why", removed, "--workdir", small_run)
+            text = ask_owt("why", small_run, removed)
             assert "kept_url:" in text
             assert "similarity:" in text
             break
     else:
         pytest.fail("no near-duplicate was removed")
-    assert "does not appear in any stage" in ask_owt("why", "http://nobody.example/", "--workdir", small_run, code=3)
+    assert "does not appear in any stage" in ask_owt("why", small_run, "http://nobody.example/", code=3)
 
 
 def test_every_help_answers_in_about_a_second() -> None:

@@ -44,8 +44,8 @@ def test_a_parameter_refuses_invalid_values(name: str, value: str, holds: bool) 
 def test_parameters_become_flags_and_those_of_the_launcher_stay() -> None:
     beam = ["--project=p", "--template_location=gs://bucket/job", "--labels={}"]
     given = arguments([*beam, "--run=gs://b/run", "--settings=gs://b/c.toml", "--beam_flags=--a=1 '--b=2'"])
-    namespace, rest = build_parser().parse_known_args(given)
-    assert (namespace.workdir, namespace.config) == ("gs://b/run", "gs://b/c.toml")
+    _, words, rest = build_parser().parse_with_files(given)
+    assert words == ["gs://b/run", "gs://b/c.toml"]
     assert rest == [*beam, "--a=1", "--b=2"]
 
 

@@ -33,7 +33,7 @@ def test_thirty_kills_at_random_moments_end_in_the_same_bytes(
     with serve() as bucket:
         while killed < KILLS:
             run = Storage(f"{bucket}/run-{finished}")
-            command = owt("run", small_config, "--workdir", run, "--workers", 2)
+            command = owt("run", run, small_config, "--workers", 2)
             started = time.monotonic()
             with subprocess.Popen(
                 command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
@@ -48,6 +48,6 @@ def test_thirty_kills_at_random_moments_end_in_the_same_bytes(
             assert process.returncode == 0, f"after {time.monotonic() - started:.1f} s: {said}"
             assert contents(run) == expected
             finished += 1
-        run_owt("run", small_config, "--workdir", run, "--workers", 2)
+        run_owt("run", run, small_config, "--workers", 2)
         assert contents(run) == expected
-        assert "no problems found" in run_owt("verify", "--workdir", run)
+        assert "no problems found" in run_owt("verify", run)

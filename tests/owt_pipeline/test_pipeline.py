@@ -32,7 +32,7 @@ TWO_MEGABYTES = 2 << 20  # Dataflow takes ten
 
 def graph_of(config: Path, workdir: Path, **run: Any) -> Message:
     pipeline = beam.Pipeline(FnApiRunner())
-    build(pipeline, Run.from_toml(str(config), workdir=str(workdir), **run))
+    build(pipeline, Run.of(str(workdir), str(config), **run))
     return pipeline.to_runner_api()
 
 
@@ -65,7 +65,7 @@ def test_the_graph_is_one_linear_chain_without_side_inputs(small_config: Path, t
 def test_no_runner_repeats_a_publish_with_the_plan_after_it(small_config: Path, tmp_path: Path) -> None:
     """Of the optimised graph of a cluster, what is fused is run again together: each DoFn of ours is by itself."""
     pipeline = beam.Pipeline()
-    build(pipeline, Run.from_toml(str(small_config), workdir=str(tmp_path)))
+    build(pipeline, Run.of(str(tmp_path), str(small_config)))
     _, stages = FnApiRunner().create_stages(pipeline.to_runner_api())
     names = [[found.unique_name for found in stage.transforms] for stage in stages]
     ours = [[name for name in fused if re.search(r"/(Plan|Work\w+|Publish|_End)$", name)] for fused in names]
@@ -90,7 +90,7 @@ def test_three_lines_in_a_notebook_make_the_run_that_owt_makes(
     small_config: Path, small_run: Path, tmp_path: Path
 ) -> None:
     with beam.Pipeline(FnApiRunner()) as pipeline:
-        build(pipeline, Run.from_toml(str(small_config), workdir=str(tmp_path)))
+        build(pipeline, Run.of(str(tmp_path), str(small_config)))
     assert differing(tmp_path, small_run) == []
 
 
@@ -108,15 +108,15 @@ def test_a_mistake_is_raised_where_a_pipeline_is_built_by_hand(small_config: Pat
     config = tmp_path / "config.toml"
     config.write_text(small_config.read_text() + 'languages = ["zz"]\n')
     with pytest.raises(UserError, match="'zz' is not a known language"), beam.Pipeline(FnApiRunner()) as pipeline:
-        build(pipeline, Run.from_toml(str(config), workdir=str(tmp_path / "run")))
+        build(pipeline, Run.of(str(tmp_path / "run"), str(config)))
 
 
 def test_a_pipeline_built_by_hand_keeps_imported_text(small_config: Path, tmp_path: Path) -> None:
     post, run = tmp_path / "post.jsonl", tmp_path / "run"
     post.write_text(json.dumps({"text": " ".join(map(str, range(99)))}))
-    ask_owt("import", post, "--workdir", run, "--workers", 1)
+    ask_owt("import", run, post, "--workers", 1)
     with beam.Pipeline(FnApiRunner()) as pipeline:
-        build(pipeline, Run.from_toml(str(small_config), workdir=str(run), until="clean"))
+        build(pipeline, Run.of(str(run), str(small_config), until="clean"))
     assert manifest_of(run, "documents").stage == "import"
     assert manifest_of(run, "clean").counts.entered == 1
     assert not (run / "ledger/urls").exists()
@@ -138,8 +138,8 @@ sys.exit(main(sys.argv[1:]))
 
 
 def test_a_run_with_nothing_to_do_does_not_import_beam(small_config: Path, small_run: Path) -> None:
-    run = ["run", str(small_config), "--workdir", str(small_run)]
-    for arguments in (run, [*run, "--dry_run"], ["clean", "--config", str(small_config), *run[2:]]):
+    run = ["run", str(small_run), str(small_config)]
+    for arguments in (run, [*run, "--dry_run"], ["clean", *run[1:]]):
         done = subprocess.run(
             [sys.executable, "-c", WITHOUT_BEAM, *arguments], capture_output=True, text=True, check=False, timeout=60
         )
@@ -149,6 +149,6 @@ def test_a_run_with_nothing_to_do_does_not_import_beam(small_config: Path, small
 def test_the_complete_run_on_a_cluster_is_one_job_of_the_same_bytes(
     small_config: Path, small_run: Path, tmp_path: Path
 ) -> None:
-    output = run_owt("run", small_config, "--workdir", tmp_path, *ELSEWHERE)
+    output = run_owt("run", tmp_path, small_config, *ELSEWHERE)
     assert differing(tmp_path, small_run) == []
     assert "tokenize" in output

@@ -28,7 +28,7 @@ def run(testdata: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     dumps = [testdata / "reddit/RS_wcxb-dev.zst", testdata / "reddit/RS_2013-top.zst"]
     pages = testdata / "web/wcxb-dev.warc.gz"
     given = ["--dumps", *dumps, "--pages_from", pages]
-    print(run_owt("run", "--workdir", folder, "--workers", 2, *given))
+    print(run_owt("run", folder, "--workers", 2, *given))
     return folder
 
 
@@ -60,7 +60,7 @@ def test_every_submission_is_accounted_for(run: Path, testdata: Path) -> None:
 
 
 def test_the_run_verifies_and_most_pages_become_tokens(run: Path) -> None:
-    assert "no problems found" in run_owt("verify", "--workdir", run)
+    assert "no problems found" in run_owt("verify", run)
     pages, documents, corpus = (counts(run, name).left for name in ("pages", "documents", "corpus"))
     assert pages > 900
     assert documents > 0.95 * pages

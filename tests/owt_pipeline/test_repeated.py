@@ -19,12 +19,12 @@ def test_a_runner_that_repeats_and_drops_makes_the_same_bytes(
     small_config: Path, small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setattr(RepeatingRunner, "seed", seed)
-    ask_owt("run", small_config, "--workdir", tmp_path, FLAG)
+    ask_owt("run", tmp_path, small_config, FLAG)
     counts = RepeatingRunner.counts
     assert counts["bundles"] > 30
     assert counts["late"] > 5
     assert counts["dropped"] > 0
-    ask_owt("run", small_config, "--workdir", tmp_path)  # removes what late attempts have left
+    ask_owt("run", tmp_path, small_config)  # removes what late attempts have left
     assert differing(tmp_path, small_run) == []
 
 
@@ -32,6 +32,6 @@ def test_a_runner_that_repeats_and_drops_makes_the_same_bytes(
 def test_a_local_runner_that_repeats_makes_the_same_bytes(small_config: Path, small_run: Path, tmp_path: Path) -> None:
     """The local pool makes the parts, and the graph holds the lease."""
     with beam.Pipeline(RepeatingRunner()) as pipeline:
-        build(pipeline, Run.from_toml(str(small_config), workdir=str(tmp_path), workers=2))
-    ask_owt("run", small_config, "--workdir", tmp_path)
+        build(pipeline, Run.of(str(tmp_path), str(small_config), workers=2))
+    ask_owt("run", tmp_path, small_config)
     assert differing(tmp_path, small_run) == []

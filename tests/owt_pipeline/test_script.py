@@ -25,11 +25,12 @@ RUNNERS = ["", pytest.param("FnApiRunner()", marks=pytest.mark.slow)]
 
 
 def script(runner: str, workers: int, config: Path, workdir: Path) -> str:
-    """The script of the README, in a folder that has its config.toml."""
+    """The script of the README, for the run `workdir`, in a folder that has its config.toml."""
     (code,) = re.findall(r"```python\n(import apache_beam.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
-    settings = f'[run]\nworkdir = "{workdir}"\nworkers = {workers}\n\n{config.read_text()}'
+    settings = f"[run]\nworkers = {workers}\n\n{config.read_text()}"
     (workdir.parent / "config.toml").write_text(settings)
-    code = f"print('begins')\n{code}print('ends')\n"
+    assert 'Run.of("run"' in code
+    code = f"print('begins')\n{code}print('ends')\n".replace('Run.of("run"', f'Run.of("{workdir}"')
     if runner:
         code = code.replace("beam.Pipeline()", f"beam.Pipeline({runner})")
         code = f"from apache_beam.runners.portability.fn_api_runner import FnApiRunner\n{code}"
@@ -87,17 +88,16 @@ def test_of_two_scripts_at_once_one_works_and_the_other_says_so(
 
 def test_arguments_override_the_settings_file(small_config: Path, tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
-    config.write_text(f'{small_config.read_text()}[run]\nworkers = 3\nworkdir = "here"\n')
-    runtime = Run.from_toml(str(config)).runtime
+    config.write_text(f"{small_config.read_text()}[run]\nworkers = 3\n")
+    runtime = Run.of("here", str(config)).runtime
     assert (runtime.workers, runtime.workdir.uri) == (3, "here")
-    runtime = Run.from_toml(str(config), workers=2, workdir=str(tmp_path)).runtime
-    assert (runtime.workers, runtime.workdir.uri) == (2, str(tmp_path))
+    assert Run.of("here", str(config), workers=2).runtime.workers == 2
 
 
 def test_nothing_is_written_while_the_graph_is_built(small_config: Path, tmp_path: Path) -> None:
     workdir = tmp_path / "run"
     script("", 1, small_config, workdir)
-    build(beam.Pipeline(FnApiRunner()), Run.from_toml(str(tmp_path / "config.toml")))
+    build(beam.Pipeline(FnApiRunner()), Run.of(str(workdir), str(tmp_path / "config.toml")))
     assert not workdir.exists()
 
 
@@ -129,7 +129,7 @@ def test_a_killed_local_run_leaves_no_folder_behind(small_config: Path, tmp_path
     (tmp_path / "script.py").write_text(script("FnApiRunner()", 1, small_config, tmp_path / "script"))
     environment = {**os.environ, "TMPDIR": str(folder)}
     for name, command in (
-        ("run", owt("run", small_config, "--workdir", tmp_path / "run")),
+        ("run", owt("run", tmp_path / "run", small_config)),
         ("script", [sys.executable, "script.py"]),
     ):
         process = subprocess.Popen(command, env=environment, cwd=tmp_path, stderr=subprocess.PIPE)

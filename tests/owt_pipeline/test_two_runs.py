@@ -44,7 +44,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
 @contextlib.contextmanager
 def at_work(config: Path, run: Storage) -> Iterator[subprocess.Popen[str]]:
     """An `owt run` that has written its first dataset; its processes are gone when the block ends."""
-    command = owt("run", config, "--workdir", run, "--workers", 1)
+    command = owt("run", run, config, "--workers", 1)
     with subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as first:
@@ -83,17 +83,17 @@ def test_one_works_the_other_refuses_and_a_killed_one_is_replaced_at_once(config
         stop(first, run)  # so that it does not end meanwhile
         held = f"{run} is in use by `owt run` (process {first.pid} on "
         if run.is_local:
-            refusal = run_owt("collect", "--config", config, "--workdir", run, code=1)
+            refusal = run_owt("collect", run, config, code=1)
             assert refusal.startswith(f"owt: error: {held}")
             assert len(refusal.splitlines()) == 1
-            assert run_owt("verify", "--repair", "--workdir", run, code=1).startswith(f"owt: error: {held}")
-        assert held in run_owt("why", "http://nobody.example/", "--workdir", run, code=3)
-        verify = subprocess.run(owt("verify", "--workdir", run), capture_output=True, text=True, check=False)
+            assert run_owt("verify", run, "--repair", code=1).startswith(f"owt: error: {held}")
+        assert held in run_owt("why", run, "http://nobody.example/", code=3)
+        verify = subprocess.run(owt("verify", run), capture_output=True, text=True, check=False)
         assert held in verify.stderr
         assert "urls: ok" in verify.stdout
     if not run.is_local:
         run.delete(".job")  # as the message says, where the holder has ended
-    done = run_owt("run", config, "--workdir", run, "--until", "collect", "--workers", 1)
+    done = run_owt("run", run, config, "--until", "collect", "--workers", 1)
     assert "waiting" not in done
     assert running(run) is None
 
@@ -102,18 +102,18 @@ def test_one_works_the_other_refuses_and_a_killed_one_is_replaced_at_once(config
 def test_a_run_that_was_stopped_and_replaced_ends_when_it_wakes(config: Path, tmp_path: Path) -> None:
     """Its lock was taken away, as an object's after ten minutes: it publishes nothing."""
     run, undisturbed = Storage(str(tmp_path / "run")), tmp_path / "undisturbed"
-    run_owt("run", config, "--workdir", undisturbed, "--workers", 1)
+    run_owt("run", undisturbed, config, "--workers", 1)
     with at_work(config, run) as first:
         stop(first, run)
         (tmp_path / "run/.lock").unlink()
-        run_owt("run", config, "--workdir", run, "--workers", 1)
+        run_owt("run", run, config, "--workers", 1)
         os.killpg(first.pid, signal.SIGCONT)
         errors = first.communicate(timeout=60)[1]
         assert first.returncode == 1
         assert errors.splitlines()[-1] == f"owt: error: another run has published in {run}; this one stops"
-    run_owt("run", config, "--workdir", run, "--workers", 1)  # removes what it left when it woke
+    run_owt("run", run, config, "--workers", 1)  # removes what it left when it woke
     assert differing(undisturbed, tmp_path / "run") == []
-    assert "no problems found" in run_owt("verify", "--workdir", run)
+    assert "no problems found" in run_owt("verify", run)
 
 
 @pytest.mark.slow

@@ -62,7 +62,7 @@ class Clean(Stage):
     version = 9
     libraries = ("ftfy", "py3langid", "tiktoken")
     steps = (Step(clean_shard, rows=rows_of_input),)
-    example = "owt clean --workdir run --languages en --min_tokens 128"
+    example = "owt clean run --languages en --min_tokens 128"
 
     def outside(self, options: Options) -> list[dict[str, Any]]:
         """Names and digests of the evaluation sets; a name's extension says how its file is read.

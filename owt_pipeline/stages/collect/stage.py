@@ -226,7 +226,7 @@ class Collect(Stage):
         ),
         Step(merge_shard),
     )
-    example = "owt collect --workdir run --dumps 'dumps/RS_2013-*.zst' --num_shards 64"
+    example = "owt collect run --dumps 'dumps/RS_2013-*.zst' --num_shards 64"
 
     def sources(self, options: Options) -> list[dict[str, Any]]:
         if not (options.dumps or options.url_lists or options.warcs or options.subreddits):

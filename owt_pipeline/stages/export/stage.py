@@ -81,7 +81,7 @@ class Export(Stage):
     version = 5
     libraries = ("jinja2",)
     steps = (Step(export, rows=rows_of_input),)
-    example = "owt export --workdir runs/2013 --rules exact --min_similarity 0.9"
+    example = "owt export runs/2013 --rules exact --min_similarity 0.9"
 
     def of_shard(self, options: Any, root: Root, inputs: Mapping[str, DatasetReader], shard: int) -> Any:
         """The takedowns that concern documents of the shard."""

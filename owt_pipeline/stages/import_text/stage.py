@@ -153,7 +153,7 @@ def _named(options: ImportOptions) -> tuple[list[tuple[str, str]], list[str]]:
     a dataset repository, that is README.md.
     """
     if not options.files:
-        raise UserError("import: no files given: `owt import FILE... --workdir DIR`")
+        raise UserError("import: no files given: `owt import RUN FILE...`")
     paths, left_out = set[str](), set[str]()
     for pattern in options.files:
         found = set(expand_globs((pattern,), "import"))
@@ -185,7 +185,7 @@ class Import(Stage):
     )
     positional = "files"
     names_all_sources = False
-    example = "owt import posts/*.jsonl.zst --workdir runs/mine --text_field body --url_field link"
+    example = "owt import runs/mine posts/*.jsonl.zst --text_field body --url_field link"
 
     def sources(self, options: ImportOptions) -> list[dict[str, Any]]:
         """The identity of each file; uncompressed formats have no checksum, so their complete content is hashed."""

@@ -83,7 +83,7 @@ def stages(stats: Stats) -> list[dict[str, Any]]:
 
 
 def settings_toml(stats: Stats) -> str:
-    """The options that shaped the run, as the CONFIG.toml of `owt run`."""
+    """The options that shaped the run, as the settings file of `owt run`."""
     tables = []
     for entry in stats["settings"].values():
         read = [f"# read {source['name']}" for source in entry["sources"] if "name" in source]

@@ -58,5 +58,5 @@ def collected(workdir: Path) -> Collected:
 
 def start(workdir: Path, *flags: str, **popen: Any) -> subprocess.Popen[str]:
     """`owt collect` in a process of its own."""
-    command = [sys.executable, "-m", "owt_pipeline", "collect", "--workdir", str(workdir), *flags]
+    command = [sys.executable, "-m", "owt_pipeline", "collect", str(workdir), *flags]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **popen)

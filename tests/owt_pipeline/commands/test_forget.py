@@ -52,7 +52,7 @@ def request_file(small_run: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 @pytest.fixture(scope="module")
 def forgotten(small_run: Path, request_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = copy_of(small_run, tmp_path_factory.mktemp("forgotten") / "run")
-    ask_owt("forget", request_file, "--workdir", run, "--workers", 1, "--reason", "notice 17")
+    ask_owt("forget", run, request_file, "--workers", 1, "--reason", "notice 17")
     return run
 
 
@@ -70,8 +70,8 @@ def test_what_is_named_leaves_the_corpus_and_the_tokens_and_the_ledger_says_why(
     assert {rejects[i]["detail"] for i in gone} == {"notice 17"}
     counts = manifest_of(forgotten, "corpus").counts
     assert counts.rejected["forgotten"] == len(rejects)
-    assert "no problems found" in ask_owt("verify", "--workdir", forgotten)
-    assert "rejected by export: forgotten" in ask_owt("why", min(gone), "--workdir", forgotten)
+    assert "no problems found" in ask_owt("verify", forgotten)
+    assert "rejected by export: forgotten" in ask_owt("why", forgotten, min(gone))
 
 
 def test_duplicates_of_what_goes_are_forgotten_with_it(small_run: Path, forgotten: Path, gone: set[int]) -> None:
@@ -90,7 +90,7 @@ def test_it_does_not_matter_which_copy_of_a_text_is_named(small_run: Path, tmp_p
     for column in ("url_id", "kept_url_id"):
         run = copy_of(small_run, tmp_path / column)
         (tmp_path / f"{column}.txt").write_text(f"{decision[column]} # by request")
-        assert "1 documents leave the corpus" in ask_owt("forget", tmp_path / f"{column}.txt", "--workdir", run)
+        assert "1 documents leave the corpus" in ask_owt("forget", run, tmp_path / f"{column}.txt")
         lists.append(named(run))
     assert lists[0] == lists[1] >= {decision["url_id"], decision["kept_url_id"]}
 
@@ -119,7 +119,7 @@ def test_the_report_shows_no_text_of_a_domain_that_clean_rejected(small_run: Pat
     before = dropped()
     host = host_of(next(iter(before)))
     (tmp_path / "list.txt").write_text(f"{host}\n")
-    ask_owt("forget", tmp_path / "list.txt", "--workdir", run)
+    ask_owt("forget", run, tmp_path / "list.txt")
     assert dropped() == {url: text for url, text in before.items() if host_of(url) != host}
 
 
@@ -131,7 +131,7 @@ def part(path: Path, run: Path) -> str:
 def test_only_the_shards_it_is_in_are_rewritten(small_run: Path, request_file: Path, tmp_path: Path) -> None:
     run = copy_of(small_run, tmp_path / "run")
     before = {path: path.stat().st_ino for path in run.rglob("part-*")}
-    ask_owt("forget", request_file, "--workdir", run, "--workers", 1)
+    ask_owt("forget", run, request_file, "--workers", 1)
     written = {part(path, run) for path in run.rglob("part-*") if before.get(path) != path.stat().st_ino}
     gone = {part(path, run) for path in before if not path.exists()}
     clean = [set(pq.read_table(shard_file(run, "clean", k))["url_id"].to_pylist()) for k in range(3)]
@@ -148,15 +148,15 @@ def test_the_bytes_are_those_of_a_run_that_had_the_list_from_the_start(
     small_config: Path, forgotten: Path, tmp_path: Path
 ) -> None:
     run = copy_of(forgotten, tmp_path / "run", without=("corpus", "tokens", "report"))
-    ask_owt("run", small_config, "--workdir", run, "--workers", 1)
+    ask_owt("run", run, small_config, "--workers", 1)
     assert differing(forgotten, run) == []
 
 
 def test_a_later_run_restores_nothing_and_does_nothing(small_config: Path, forgotten: Path, tmp_path: Path) -> None:
     run = copy_of(forgotten, tmp_path / "run")
-    assert ask_owt("run", small_config, "--workdir", run, "--workers", 1).count("(finished)") == 8
+    assert ask_owt("run", run, small_config, "--workers", 1).count("(finished)") == 8
     assert differing(forgotten, run) == []
-    ask_owt("export", "--workdir", run, "--rules", "none")
+    ask_owt("export", run, "--rules", "none")
     assert len(named(run)) == len(named(forgotten))
     assert not named(run) & {row["url_id"] for row in table(run, "corpus")}
 
@@ -167,49 +167,49 @@ def test_a_takedown_works_where_only_corpus_and_tokens_are_left(
     run = copy_of(small_run, tmp_path / "run")
     for folder in ("warc", "pages", "documents", "clean"):
         shutil.rmtree(run / folder)
-    ask_owt("forget", request_file, "--workdir", run, "--workers", 1, "--reason", "notice 17")
+    ask_owt("forget", run, request_file, "--workers", 1, "--reason", "notice 17")
     names = [f"part-*.{suffix}" for suffix in ("parquet", "arrow")]
     made = [{path.name for name in names for path in (of / "corpus").glob(name)} for of in (run, forgotten)]
     assert made[0] == made[1]
     assert tokenized(run) == tokenized(forgotten)
-    assert "no problems found" in ask_owt("verify", "--workdir", run)
+    assert "no problems found" in ask_owt("verify", run)
 
 
 def test_a_domain_goes_with_all_hosts_below_it(small_run: Path, tmp_path: Path) -> None:
     run = copy_of(small_run, tmp_path / "run")
     host = host_of(table(run, "corpus")[0]["url"])
     (tmp_path / "list.txt").write_text(f"{host}\n")
-    said = ask_owt("forget", tmp_path / "list.txt", "--workdir", run, "--dry_run")
+    said = ask_owt("forget", run, tmp_path / "list.txt", "--dry_run")
     assert differing(small_run, run) == []
     documents = sum(host_of(row["url"]) == host for row in table(run, "corpus"))
     assert f"{documents} documents would leave the corpus" in said
     own = {row["url_id"] for row in table(run, "clean") if host_of(row["url"]) == host}
     instead = {row["kept_url_id"] for row in table(run, "duplicates") if row["url_id"] in own} - own
     assert f"{len(instead)} other documents have the same text and stay: {min(instead)}" in said
-    ask_owt("forget", tmp_path / "list.txt", "--workdir", run, "--workers", 1)
+    ask_owt("forget", run, tmp_path / "list.txt", "--workers", 1)
     assert not any(host_of(row["url"]) == host for row in table(run, "corpus"))
-    assert "no problems found" in ask_owt("verify", "--workdir", run)
+    assert "no problems found" in ask_owt("verify", run)
 
 
 def test_a_wrong_list_is_one_clear_error(small_run: Path, tmp_path: Path) -> None:
     path = tmp_path / "list.txt"
     path.write_text("https://example.org/a\nftp://example.org/b\n")
-    error = ask_owt("forget", path, "--workdir", small_run, code=1)
+    error = ask_owt("forget", small_run, path, code=1)
     assert "list.txt:2: 'ftp://example.org/b' is not a URL, id or domain" in error
     path.write_text("# nothing\n")
-    assert "nothing to forget" in ask_owt("forget", path, "--workdir", small_run, code=1)
-    assert "cannot read" in ask_owt("forget", tmp_path / "none.txt", "--workdir", small_run, code=1)
+    assert "nothing to forget" in ask_owt("forget", small_run, path, code=1)
+    assert "cannot read" in ask_owt("forget", small_run, tmp_path / "none.txt", code=1)
     assert not root_of(small_run).takedowns
-    assert "is not a run" in ask_owt("forget", path, "--workdir", tmp_path / "elsewhere", code=3)
+    assert "is not a run" in ask_owt("forget", tmp_path / "elsewhere", path, code=3)
     assert not (tmp_path / "elsewhere").exists()
 
 
 def test_what_is_not_in_the_corpus_is_reported_and_stays_on_the_list(small_run: Path, tmp_path: Path) -> None:
     run = copy_of(small_run, tmp_path / "run")
     (tmp_path / "list.txt").write_text("https://nobody.example/x\n")
-    assert "name no document of" in ask_owt("forget", tmp_path / "list.txt", "--workdir", run, "--workers", 1)
+    assert "name no document of" in ask_owt("forget", run, tmp_path / "list.txt", "--workers", 1)
     assert str(url_id("https://nobody.example/x")) in (run / root_of(run).takedowns).read_text()
-    assert "no problems found" in ask_owt("verify", "--workdir", run)
+    assert "no problems found" in ask_owt("verify", run)
 
 
 @pytest.mark.slow
@@ -219,7 +219,7 @@ def test_killed_at_any_moment_it_continues_when_run_again(
 ) -> None:
     rng = random.Random(seed)
     run = copy_of(small_run, tmp_path / "run")
-    command = owt("forget", request_file, "--workdir", run, "--workers", 1, "--reason", "notice 17")
+    command = owt("forget", run, request_file, "--workers", 1, "--reason", "notice 17")
     for delay in (rng.uniform(0.4, 1.5), rng.uniform(0.6, 3)):
         with subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True

@@ -39,7 +39,7 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     def run(hub: Hub, workdir: Path, *flags: str, code: int = 0, **environment: str) -> str:
         for name, value in {**environment_of(hub, tmp_path / "hf"), **environment}.items():
             monkeypatch.setenv(name, value)
-        assert publish.main([f"hf://{NAME}", "--workdir", str(workdir), *flags]) == code
+        assert publish.main([str(workdir), f"hf://{NAME}", *flags]) == code
         output = capsys.readouterr()
         return output.out + output.err
 
@@ -63,7 +63,7 @@ def test_without_yes_nothing_is_sent_and_the_card_is_printed(
     small_run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    assert publish.main([f"hf://{NAME}", "--workdir", str(small_run)]) == 0
+    assert publish.main([str(small_run), f"hf://{NAME}"]) == 0
     printed = capsys.readouterr().out
     counts = manifest_of(small_run, "corpus").counts
     assert printed.startswith(f"{counts.left:,} documents, in {count_files(small_run)} files, to hf://{NAME}\n")
@@ -90,7 +90,7 @@ def test_the_corpus_is_published_and_again_after_a_takedown(small_run: Path, tmp
         assert hub.files[NAME] == found
         ((taken,),) = duckdb.sql(f"select url from '{run}/corpus/*.parquet' limit 1").fetchall()
         (tmp_path / "list.txt").write_text(taken)
-        run_owt("forget", tmp_path / "list.txt", "--workdir", run)
+        run_owt("forget", run, tmp_path / "list.txt")
         published(hub, run, "--yes")
         now = hub.files[NAME]
     tables = [pq.read_table(io.BytesIO(content)) for name, content in now.items() if name.endswith(".parquet")]
@@ -128,7 +128,7 @@ def test_a_takedown_that_is_only_on_the_list_is_not_published(
     with hub_server() as hub:
         assert "before the list of takedowns changed" in published(hub, run, "--yes", code=1)
         assert not hub.commits
-    assert verify.main(["--workdir", str(run)]) != 0
+    assert verify.main([str(run)]) != 0
     assert "the takedowns have changed since this was made: run export again" in capsys.readouterr().out
 
 
@@ -161,7 +161,7 @@ def test_a_hub_that_cannot_be_reached_is_one_line(
         pass  # its port is free again
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     monkeypatch.setenv("HF_TOKEN", "hf_test")
-    assert publish.main([f"hf://{NAME}", "--workdir", str(small_run), "--yes"]) == 1
+    assert publish.main([str(small_run), f"hf://{NAME}", "--yes"]) == 1
     assert re.search(rf"hf://{NAME}: .*; the same command continues$", capsys.readouterr().err.strip())
 
 
@@ -169,5 +169,5 @@ def test_a_hub_that_cannot_be_reached_is_one_line(
 def test_a_destination_of_another_form_is_refused(
     small_run: Path, capsys: pytest.CaptureFixture[str], destination: str
 ) -> None:
-    assert publish.main([destination, "--workdir", str(small_run)]) == 2
+    assert publish.main([str(small_run), destination]) == 2
     assert f"{destination} is not hf://OWNER/NAME" in capsys.readouterr().err

@@ -34,12 +34,12 @@ def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(workdir: Path) -> Path:
-    assert main(["train-tokenizer", "--workdir", str(workdir), "--vocab_size", "1000"]) == 0
+    assert main(["train-tokenizer", str(workdir), "--vocab_size", "1000"]) == 0
     return workdir / "tokenizer.json"
 
 
 def test_the_corpus_is_tokenized_by_it_and_decodes_to_itself(workdir: Path, trained: Path) -> None:
-    assert main(["tokenize", "--workdir", str(workdir), "--tokenizer", str(trained), "--workers", "1", "--quiet"]) == 0
+    assert main(["tokenize", str(workdir), "--tokenizer", str(trained), "--workers", "1", "--quiet"]) == 0
     manifest = manifest_of(workdir, "tokens")
     assert manifest.properties["tokenizer"]["vocab_size"] == 1000
     assert manifest.properties["tokenizer"]["eot"] == 999
@@ -65,7 +65,7 @@ def test_the_order_of_the_texts_does_not_matter(trained: Path) -> None:
 @pytest.mark.parametrize("threads", [1, 3])
 def test_any_number_of_threads_gives_the_same_bytes(workdir: Path, trained: Path, tmp_path: Path, threads: int) -> None:
     environment = {**os.environ, "RAYON_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "true"}
-    command = [sys.executable, "-m", "owt_pipeline", "train-tokenizer", "--workdir", str(workdir)]
+    command = [sys.executable, "-m", "owt_pipeline", "train-tokenizer", str(workdir)]
     out = tmp_path / "other.json"
     subprocess.run([*command, "--vocab_size", "1000", "--out", str(out)], check=True, timeout=120, env=environment)
     assert out.read_bytes() == trained.read_bytes()
@@ -75,12 +75,12 @@ def test_a_sample_of_the_documents_is_enough_and_always_the_same_one(workdir: Pa
     outs = [workdir / "first.json", workdir / "second.json"]
     for out in outs:
         arguments = ["--vocab_size", "1000", "--sample", "0.5", "--out", str(out)]
-        assert main(["train-tokenizer", "--workdir", str(workdir), *arguments]) == 0
+        assert main(["train-tokenizer", str(workdir), *arguments]) == 0
     assert outs[0].read_bytes() == outs[1].read_bytes() != trained.read_bytes()
 
 
 def test_a_sample_leaves_out_the_validation_split(workdir: Path, tmp_path: Path) -> None:
-    assert main(["train-tokenizer", "--workdir", str(workdir), "--sample", "0.5", "--out", str(tmp_path / "own")]) == 0
+    assert main(["train-tokenizer", str(workdir), "--sample", "0.5", "--out", str(tmp_path / "own")]) == 0
     batches = DatasetReader.open(Storage(str(workdir)), "corpus").batches(columns=["url_id", "text"])
     is_train = [batch.filter(pa.array(~is_validation(batch["url_id"].to_numpy(), 0.5))) for batch in batches]
     texts = [text for batch in is_train for text in batch["text"].to_pylist()]
@@ -89,10 +89,10 @@ def test_a_sample_leaves_out_the_validation_split(workdir: Path, tmp_path: Path)
 
 def test_a_small_text_and_a_missing_corpus_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = write_corpus(tmp_path / "small", ["abc abc"])
-    said = run_owt("train-tokenizer", "--workdir", small, "--vocab_size", 1000)
+    said = run_owt("train-tokenizer", small, "--vocab_size", 1000)
     assert "the corpus has enough words for only 260 entries, not 1000" in said
     drop(small, "corpus")
-    assert main(["train-tokenizer", "--workdir", str(small)]) == 3
+    assert main(["train-tokenizer", str(small)]) == 3
     assert "--until export` first" in capsys.readouterr().err
     assert main(["train-tokenizer"]) == 2
-    assert "workdir is required" in capsys.readouterr().err
+    assert "required: RUN" in capsys.readouterr().err

@@ -40,7 +40,7 @@ def shown_by(run: Path, text: object) -> dict:
 
 
 def why(run: Path, text: object, code: int = 0) -> dict:
-    output = ask_owt("why", text, "--workdir", run, "--json", code=code)
+    output = ask_owt("why", run, text, "--json", code=code)
     return json.loads(output.partition("\nowt: error:")[0])
 
 
@@ -61,7 +61,7 @@ def test_each_urls_verdict_is_where_it_ended(run: Path) -> None:
 
 def test_a_run_of_which_nothing_is_finished_has_nothing_to_show(run: Path, tmp_path: Path) -> None:
     (tmp_path / "run/ledger").mkdir(parents=True)
-    assert "is not a run" in ask_owt("why", "example.org/a", "--workdir", tmp_path / "run", code=3)
+    assert "is not a run" in ask_owt("why", tmp_path / "run", "example.org/a", code=3)
 
 
 def test_an_id_a_spelling_with_tracking_and_a_url_without_scheme_give_the_same_answer(run: Path) -> None:
@@ -103,14 +103,14 @@ def test_text_from_outside_cannot_control_the_terminal(capsys: pytest.CaptureFix
     reject = (7, "https://a.example/", "bad_redirect", "status 302 to \x1b]0;owned\x07\x9b2J")
     outcome = Outcome(pa.RecordBatch.from_pylist([], DATASETS["urls"].schema), rejects_batch([reject]))
     run_one_shard(tmp_path, "collect", "urls", lambda shard, writer: writer.add(1, outcome))
-    assert main(["7", "--workdir", str(tmp_path)]) == 0
+    assert main([str(tmp_path), "7"]) == 0
     assert r"status 302 to \x1b]0;owned\x07\x9b2J" in capsys.readouterr().out
 
 
 def test_texts_and_titles_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     row = {"url_id": 7, "url": "https://a.example/", "title": "\x1b[2Ja", "text": "\x1b]0;owned\x07", "subreddits": []}
     publish_rows(Storage(str(tmp_path)), "corpus", [row])
-    assert sample_documents.main(["--workdir", str(tmp_path)]) == 0
+    assert sample_documents.main([str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert shown.count(r"\x1b]0;owned\x07") == shown.count(r"\x1b[2Ja") == 1
     assert "\x1b" not in shown
@@ -118,14 +118,14 @@ def test_texts_and_titles_cannot_control_the_terminal(capsys: pytest.CaptureFixt
 
 def test_an_unknown_url_is_one_line_with_its_canonical_form(run: Path) -> None:
     url = rows(run, "urls")[0]["url"]
-    said = ask_owt("why", f"{url}x?fbclid=1", "--workdir", run, code=3)
+    said = ask_owt("why", run, f"{url}x?fbclid=1", code=3)
     assert f"looked for as {url}x) does not appear in any stage of {run}" in said
-    assert "is not a run" in ask_owt("why", url, "--workdir", run.parent / "elsewhere", code=3)
+    assert "is not a run" in ask_owt("why", run.parent / "elsewhere", url, code=3)
 
 
 def test_a_run_that_is_not_finished_says_what_is_pending(run: Path, tmp_path: Path) -> None:
     part = copy_of(run, tmp_path / "part", without=("duplicates", "corpus", "tokens", "report"))
-    shown = ask_owt("why", rows(run, "corpus")[0]["url"], "--workdir", part)
+    shown = ask_owt("why", part, rows(run, "corpus")[0]["url"])
     assert "kept by clean; the stages after it have not run" in shown
 
 
@@ -148,8 +148,8 @@ def test_a_url_of_several_generations_is_shown_where_it_was_accepted(tmp_path: P
                  for name, score in of_urls.items()]  # fmt: skip
         (tmp_path / f"{dump}.ndjson").write_text("".join(json.dumps(post) + "\n" for post in posts))
     run = tmp_path / "run"
-    ask_owt("collect", "--workdir", run, "--dumps", tmp_path / "first.ndjson")
-    ask_owt("collect", "--workdir", run, "--dumps", tmp_path / "first.ndjson", tmp_path / "second.ndjson", "--add")
+    ask_owt("collect", run, "--dumps", tmp_path / "first.ndjson")
+    ask_owt("collect", run, "--dumps", tmp_path / "first.ndjson", tmp_path / "second.ndjson", "--add")
     found = {name: shown_by(run, f"https://a.org/{name}") for name in scores["first"]}
     assert {name: shown["verdict"] for name, shown in found.items()} == {
         "never": "rejected",

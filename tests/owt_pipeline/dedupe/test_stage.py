@@ -194,7 +194,6 @@ def run_in_process(workdir: Path) -> subprocess.Popen[bytes]:
         "-m",
         "owt_pipeline",
         "dedupe",
-        "--workdir",
         str(workdir),
         "--workers",
         "1",

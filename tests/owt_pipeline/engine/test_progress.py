@@ -73,20 +73,20 @@ def test_a_live_line_fits_the_terminal_whatever_its_size_becomes() -> None:
 def test_in_a_pipe_there_are_lines_with_their_time_and_no_control_characters(
     small_config: Path, tmp_path: Path
 ) -> None:
-    command = owt("run", small_config, "--workdir", tmp_path / "run", "--workers", 1, "--until", "fetch")
+    command = owt("run", tmp_path / "run", small_config, "--workers", 1, "--until", "fetch")
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True)
     assert not re.search(r"[\x00-\x08\x0b-\x1f]", done.stdout + done.stderr)
     assert re.match(r"\d\d:\d\d:\d\d collect: ", done.stderr)
     table = done.stdout.splitlines()
     assert table[0].split() == ["stage", "in", "out", "seconds", "rejected"]
     assert [line.split()[0] for line in table[1:3]] == ["collect", "fetch"]
-    assert table[-1] == f"next:   owt extract --workdir {tmp_path / 'run'}"
+    assert table[-1] == f"next:   owt extract {tmp_path / 'run'}"
 
 
 def test_quiet_says_nothing_and_verbose_more(small_config: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    assert run_owt("run", small_config, "--workdir", run, "--workers", 1, "--until", "collect", "--quiet") == ""
-    shown = run_owt("run", small_config, "--workdir", run, "--workers", 1, "--until", "fetch", "--verbose")
+    assert run_owt("run", run, small_config, "--workers", 1, "--until", "collect", "--quiet") == ""
+    shown = run_owt("run", run, small_config, "--workers", 1, "--until", "fetch", "--verbose")
     assert "fetch: done in" in shown
     assert "not allowed with" in run_owt("run", small_config, "--quiet", "--verbose", code=2)
 

@@ -46,7 +46,7 @@ def flip(path: Path) -> None:
 
 
 def rerun(config: Path, run: Path, *flags: str) -> int:
-    return owt_run.main([str(config), "--workdir", str(run), "--workers", "1", "--quiet", *flags])
+    return owt_run.main([str(run), str(config), "--workers", "1", "--quiet", *flags])
 
 
 def stages_since(run: Path, before: int) -> list[tuple[str, int]]:
@@ -90,7 +90,7 @@ def test_any_file_that_is_lost_or_damaged_is_found_and_made_again_as_it_was(
     for kind in kinds:
         run = copy_of(small_run, tmp_path / "run")
         damage(run / kinds[kind].relative_to(small_run))
-        code = verify.main(["--workdir", str(run), "--repair", "--quiet"])
+        code = verify.main([str(run), "--repair", "--quiet"])
         said = capsys.readouterr()
         is_spare = "/records/" in kind
         is_gone = damage is delete and kind.split("/")[0] not in ("corpus", "tokens", "report")
@@ -101,7 +101,7 @@ def test_any_file_that_is_lost_or_damaged_is_found_and_made_again_as_it_was(
         is_final = kind.removeprefix("ledger/").startswith(("corpus", "tokens", "report", "manifest"))
         unread = "" if is_final else str(kinds[kind].relative_to(small_run))  # perhaps nothing was made from it
         assert {name for name in differing(run, small_run) if "/records/" not in name} <= {unread}, kind
-        assert verify.main(["--workdir", str(run), "--quiet"]) == 0
+        assert verify.main([str(run), "--quiet"]) == 0
         shutil.rmtree(run)
         capsys.readouterr()
 
@@ -112,7 +112,7 @@ def test_missing_and_short_files_of_final_datasets_are_found_by_one_listing_and_
     log = (run / "run-log.jsonl").stat().st_size
     gone = damaged(run, "corpus/part-*", delete)
     short = damaged(run, "tokens/train/part-*", truncate)
-    assert owt_run.main([str(small_config), "--workdir", str(run), "--workers", "1"]) == 0
+    assert owt_run.main([str(run), str(small_config), "--workers", "1"]) == 0
     said = capsys.readouterr().err
     assert f"corpus/{gone.name} is missing" in said
     assert f"tokens/train/{short.name} has " in said
@@ -139,7 +139,7 @@ def test_what_nothing_needs_stays_away_and_what_something_needs_is_made_again(
     assert rerun(small_config, run) == 0
     assert stages_since(run, log) == []
     capsys.readouterr()
-    assert verify.main(["--workdir", str(run), "--quiet"]) == 0
+    assert verify.main([str(run), "--quiet"]) == 0
     assert capsys.readouterr().out.count("are gone: made again if something needs them") == 2
     assert rerun(small_config, run, "--min_tokens", "65", "--until", "clean") == 0
     assert stages_since(run, log) == [("fetch", 3), ("extract", 3), ("clean", 3)]

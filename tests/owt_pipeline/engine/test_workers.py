@@ -124,7 +124,7 @@ def test_a_parent_that_ends_leaves_no_child_and_no_file(
 def test_a_signal_ends_owt_and_says_so(small_config: Path, tmp_path: Path, number: signal.Signals, code: int) -> None:
     run = tmp_path / "run"
     with subprocess.Popen(
-        owt("run", small_config, "--workdir", run, "--workers", 2), stderr=subprocess.PIPE, text=True,
+        owt("run", run, small_config, "--workers", 2), stderr=subprocess.PIPE, text=True,
         start_new_session=True,
     ) as process:  # fmt: skip
         deadline = time.monotonic() + 60

@@ -96,9 +96,9 @@ def imported(folder: Path, texts: dict[str, str], *flags: object) -> Path:
     run, file = folder / "run", folder / f"{'-'.join(texts)}.jsonl"
     rows = [{"url": f"https://example.org/{name}", "text": text} for name, text in texts.items()]
     file.write_text("\n".join(map(json.dumps, rows)))
-    ask_owt("import", file, "--workdir", run, "--num_shards", 2, *flags)
-    ask_owt("clean", "--workdir", run, "--min_tokens", 0, "--languages", "all")
-    ask_owt("dedupe", "--workdir", run)
+    ask_owt("import", run, file, "--num_shards", 2, *flags)
+    ask_owt("clean", run, "--min_tokens", 0, "--languages", "all")
+    ask_owt("dedupe", run)
     return run
 
 
@@ -106,9 +106,9 @@ def test_what_has_more_of_its_own_than_the_least_share_allows_stays(tmp_path: Pa
     words, own = prose(random.Random(1), 1000), prose(random.Random(2), 60)
     kept, part, other = (" ".join(some) for some in (words, words[:950], words[:920] + own))
     run = imported(tmp_path, {"kept": kept, "part": part, "other": other})
-    ask_owt("export", "--workdir", run)
+    ask_owt("export", run)
     assert set(documents_of(run)) == {"kept"}
-    ask_owt("export", "--workdir", run, "--min_contained", 0.95)
+    ask_owt("export", run, "--min_contained", 0.95)
     assert set(documents_of(run)) == {"kept", "other"}
     error = "min_contained: 95.0 is not a number from 0.0 to 1.0"
-    assert error in ask_owt("export", "--workdir", run, "--min_contained", 95, code=2)
+    assert error in ask_owt("export", run, "--min_contained", 95, code=2)

@@ -72,7 +72,7 @@ def test_blocks_left_out_of_a_very_long_page_are_counted(
     rows = documents(tmp_path)
     assert [row["blocks_left_out"] for row in rows.values()] == [3, None]
     assert manifest.stats["pages_cut"] == 1
-    assert main(["why", "https://h.example/a", "--workdir", str(tmp_path)]) == 0
+    assert main(["why", str(tmp_path), "https://h.example/a"]) == 0
     assert "  blocks_left_out: 3\n" in capsys.readouterr().out
 
 

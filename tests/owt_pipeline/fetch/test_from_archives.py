@@ -446,7 +446,7 @@ def test_a_damaged_archive_is_an_error_without_allow_damaged(
 def test_a_damaged_archive_ends_the_command_with_code_1(write_urls: Callable[..., Runtime], tmp_path: Path) -> None:
     (tmp_path / "cut.warc.gz").write_bytes(b"".join(five_records())[:-100])
     runtime = write_urls(["http://a.example/0"])
-    command = [sys.executable, "-m", "owt_pipeline", "fetch", "--workdir", runtime.workdir.uri,
+    command = [sys.executable, "-m", "owt_pipeline", "fetch", runtime.workdir.uri,
                "--pages_from", str(tmp_path / "cut.warc.gz")]  # fmt: skip
     process = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert process.returncode == 1

@@ -188,7 +188,7 @@ def test_a_body_that_does_not_decode_behind_a_redirect_says_where(
 
 def command(workdir: str, server: BadServer) -> list[str]:
     return [
-        sys.executable, "-m", "owt_pipeline", "fetch", "--workdir", workdir, "--quiet", "--resolve", *server.rules,
+        sys.executable, "-m", "owt_pipeline", "fetch", workdir, "--quiet", "--resolve", *server.rules,
         "--user_agent", AGENT, "--host_delay", "0",
         "--max_page_bytes", "1000000", "--max_redirects", "5",
     ]  # fmt: skip
@@ -288,7 +288,7 @@ def test_a_wrong_rule_says_what_is_expected(
 ) -> None:
     runtime = write_urls(["http://a.example/"])
     result = subprocess.run(
-        [sys.executable, "-m", "owt_pipeline", "fetch", "--workdir", runtime.workdir.uri, "--resolve", "a.example",
+        [sys.executable, "-m", "owt_pipeline", "fetch", runtime.workdir.uri, "--resolve", "a.example",
          "--user_agent", AGENT],
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip

@@ -74,7 +74,7 @@ def test_each_way_to_misbehave_has_the_reason_a_user_expects(
     reject = crawl.rejects.get(canonical)
     assert (reject["reason"] if reject else None) == URLS[url], reject
     assert (canonical in crawl.pages) == (reject is None)
-    assert why([url, "--workdir", crawl.runtime.workdir.uri]) == 0
+    assert why([crawl.runtime.workdir.uri, url]) == 0
     shown = capsys.readouterr().out
     if reject:
         assert reject["detail"] in shown.replace("\n", " ")

@@ -144,7 +144,7 @@ def test_a_killed_retry_continues_also_without_the_flag(
     web.waits = 0.05
     web.server.requests.clear()
     command = [
-        sys.executable, "-m", "owt_pipeline", "fetch", "--workdir", runtime.workdir.uri, "--quiet", "--resolve",
+        sys.executable, "-m", "owt_pipeline", "fetch", runtime.workdir.uri, "--quiet", "--resolve",
         *web.server.rules, "--user_agent", AGENT, "--host_delay", "0",
         "--max_page_bytes", "1000000", "--max_redirects", "5", "--retry_failed",
     ]  # fmt: skip

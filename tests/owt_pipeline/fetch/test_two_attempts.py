@@ -155,7 +155,7 @@ def test_a_killed_crawl_into_a_bucket_continues_where_it_stopped(
     urls = [f"http://h{host}.{DOMAIN}/{page}" for host in range(HOSTS) for page in range(20)]
     with bucket() as uri:
         runtime = write_urls_to(f"{uri}/run", urls, num_shards=2)
-        arguments = ["--workdir", f"{uri}/run", "--quiet", "--resolve", *server.rules, "--user_agent", AGENT]
+        arguments = [f"{uri}/run", "--quiet", "--resolve", *server.rules, "--user_agent", AGENT]
         arguments += ["--host_delay", "0.2"]
         command = [sys.executable, "-m", "owt_pipeline", "fetch", *arguments]
         with subprocess.Popen(command) as process:

@@ -328,7 +328,7 @@ def test_a_killed_run_repeats_only_requests_in_flight(archive: Wayback, write_ur
     urls = [(f"{HOST}/{i}", AT) for i in range(30)]
     runtime = write_urls(urls, num_shards=1)
     command = [
-        sys.executable, "-m", "owt_pipeline", "fetch", "--workdir", runtime.workdir.uri, "--quiet",
+        sys.executable, "-m", "owt_pipeline", "fetch", runtime.workdir.uri, "--quiet",
         "--sources", "wayback", "--wayback_cdx", f"{archive.url}/cdx/search/cdx",
         "--wayback_pages", f"{archive.url}/web", "--user_agent", AGENT, "--wayback_delay", "0.03",
         "--wayback_connections", "1",

@@ -282,10 +282,10 @@ def test_the_command_takes_files_without_a_flag(tmp_path: Path, capsys: pytest.C
     for name in "ab":
         (tmp_path / f"{name}.jsonl").write_bytes(json_lines({"body": name}))
     run = str(tmp_path / "run")
-    arguments = [str(tmp_path / "a.jsonl"), "--workdir", run, "--text_field", "body", str(tmp_path / "b.jsonl")]
+    arguments = [run, str(tmp_path / "a.jsonl"), "--text_field", "body", str(tmp_path / "b.jsonl")]
     assert cli.main(["import", *arguments]) == 0
     assert [row["text"] for row in documents(tmp_path / "run")] == ["a", "b"]
-    assert cli.main(["import", "--workdir", run]) == 1
+    assert cli.main(["import", run]) == 1
     assert "no files given" in capsys.readouterr().err
 
 
@@ -329,7 +329,7 @@ def test_unreadable_file_is_one_clear_error(tmp_path: Path, name: str, content: 
 
 def test_a_run_that_collected_is_not_imported_into(small_run: Path, tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text('{"text": "mine"}\n')
-    said = ask_owt("import", tmp_path / "in.jsonl", "--workdir", small_run, code=1)
+    said = ask_owt("import", small_run, tmp_path / "in.jsonl", code=1)
     assert "has collected URLs, which import would replace" in said
     assert not (small_run / "ledger/import").exists()
 
@@ -337,14 +337,14 @@ def test_a_run_that_collected_is_not_imported_into(small_run: Path, tmp_path: Pa
 def test_damaged_text_is_imported_again_and_nothing_else_takes_its_place(small_config: Path, tmp_path: Path) -> None:
     post, run = tmp_path / "post.jsonl", tmp_path / "run"
     post.write_bytes(json_lines({"text": "one"}, {"text": "two"}))
-    command = ("import", post, "--workdir", run, "--num_shards", 1, "--workers", 1)
+    command = ("import", run, post, "--num_shards", 1, "--workers", 1)
     ask_owt(*command)
     before = snapshot(run)
     (path,) = run.glob("documents/part-00000-*.parquet")
     path.write_bytes(path.read_bytes()[:-9])
-    assert f"{path}" in ask_owt("verify", "--repair", "--workdir", run, code=1)
+    assert f"{path}" in ask_owt("verify", run, "--repair", code=1)
     assert not path.exists()
-    asked = ask_owt("run", small_config, "--workdir", run, "--min_tokens", 1, "--until", "clean", code=1)
+    asked = ask_owt("run", run, small_config, "--min_tokens", 1, "--until", "clean", code=1)
     assert "`owt import` of the same files makes it again" in asked
     assert not (run / "ledger/urls").exists()
     ask_owt(*command)

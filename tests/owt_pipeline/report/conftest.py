@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def make(folder: Path) -> None:
-        run_owt("run", write_sources(folder), "--workdir", folder / "run", "--workers", 2)
+        run_owt("run", folder / "run", write_sources(folder), "--workers", 2)
 
     made = made_once(tmp_path_factory, "small-with-report", make)
     return copy_of(made, tmp_path_factory.mktemp("reported") / "small") / "run"

@@ -27,10 +27,10 @@ def report_with(run: Path, number: int) -> dict[str, Any]:
     file = run.parent / f"{number}.jsonl"
     rows = [{"url": f"https://{url}", "text": text_of(url)} for url in GENERATIONS[number]]
     file.write_text("\n".join(map(json.dumps, rows)))
-    ask_owt("import", file, "--workdir", run, "--num_shards", 2, *(["--add"] if number else []))
-    ask_owt("clean", "--workdir", run, "--min_tokens", 0, "--languages", "all")
+    ask_owt("import", run, file, "--num_shards", 2, *(["--add"] if number else []))
+    ask_owt("clean", run, "--min_tokens", 0, "--languages", "all")
     for stage in ("dedupe", "export", "tokenize", "report"):
-        ask_owt(stage, "--workdir", run)
+        ask_owt(stage, run)
     return json.loads((run / "report/stats.json").read_bytes())
 
 

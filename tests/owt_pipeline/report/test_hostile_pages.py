@@ -55,7 +55,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         400,
     ]
     given = ["--dumps", folder / "dump.ndjson", "--pages_from", folder / "pages.warc.gz"]
-    run_owt("run", "--workdir", folder / "run", *given, *flags)
+    run_owt("run", folder / "run", *given, *flags)
     return folder / "run" / "report" / "index.html"
 
 

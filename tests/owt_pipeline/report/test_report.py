@@ -93,7 +93,7 @@ def test_the_tables_of_a_folder_with_an_odd_name_open(tmp_path: Path, name: str)
 def test_another_number_of_shards_comes_to_the_same_figures(run: Path, stats: dict[str, Any], tmp_path: Path) -> None:
     config = (run.parent / "config.toml").read_text().replace("num_shards = 3", "num_shards = 5")
     (tmp_path / "config.toml").write_text(config)
-    run_owt("run", tmp_path / "config.toml", "--workdir", tmp_path / "run", "--workers", 2)
+    run_owt("run", tmp_path / "run", tmp_path / "config.toml", "--workers", 2)
     found = json.loads((tmp_path / "run" / "report" / "stats.json").read_bytes())
     assert manifest_of(tmp_path / "run", "urls").num_shards == 5
     for one in (found, expected := json.loads(json.dumps(stats))):
@@ -114,7 +114,7 @@ def test_a_damaged_file_is_named_with_what_to_do(run: Path, tmp_path: Path) -> N
 def test_a_run_of_imported_text_has_a_report_of_what_is_there(tmp_path: Path) -> None:
     rows = [{"text": f"</script><script>alert({i})</script> & a text of its own. " * 40 + str(i)} for i in range(9)]
     (tmp_path / "in.jsonl").write_text("\n".join(json.dumps({**row, "title": "<b>&"}) for row in rows))
-    run_owt("import", tmp_path / "in.jsonl", "--workdir", tmp_path / "run", "--num_shards", 2)
+    run_owt("import", tmp_path / "run", tmp_path / "in.jsonl", "--num_shards", 2)
     for made in map(load, ("clean", "dedupe", "export", "tokenize", "report")):
         run_stage(made, made.options(), Runtime(Storage(str(tmp_path / "run"))))
     stats = json.loads((tmp_path / "run" / "report" / "stats.json").read_bytes())
@@ -136,14 +136,14 @@ def test_evaluation_sets_and_other_corpora_are_among_the_sources(tmp_path: Path)
     (tmp_path / "evaluation.txt").write_text(texts[2])
     for name, own in made_of.items():
         (tmp_path / f"{name}.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in own))
-        run_owt("import", tmp_path / f"{name}.jsonl", "--workdir", tmp_path / name, "--num_shards", 1)
+        run_owt("import", tmp_path / name, tmp_path / f"{name}.jsonl", "--num_shards", 1)
         flags = ["--min_tokens", 0, "--languages", "all"]
         given = ["--decontaminate", tmp_path / "evaluation.txt"] if name == "run" else []
-        run_owt("clean", "--workdir", tmp_path / name, *flags, *given)
+        run_owt("clean", tmp_path / name, *flags, *given)
         if name == "run":
-            run_owt("dedupe", "--workdir", tmp_path / name, "--against", tmp_path / "other.jsonl")
+            run_owt("dedupe", tmp_path / name, "--against", tmp_path / "other.jsonl")
     for stage in ("export", "tokenize", "report"):
-        run_owt(stage, "--workdir", tmp_path / "run")
+        run_owt(stage, tmp_path / "run")
     page, card = (tmp_path / "run" / place for place in ("report/index.html", "ledger/corpus/README.md"))
     assert "clean read evaluation.txt" in page.read_text()
     assert "dedupe read other.jsonl" in page.read_text()

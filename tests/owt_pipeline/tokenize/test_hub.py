@@ -54,7 +54,7 @@ def hub() -> Iterator[ThreadingHTTPServer]:
 
 
 def tokenize(workdir: Path, hub: ThreadingHTTPServer, home: Path, name: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "owt_pipeline", "tokenize", "--workdir", str(workdir), "--tokenizer", name]
+    command = [sys.executable, "-m", "owt_pipeline", "tokenize", str(workdir), "--tokenizer", name]
     endpoint = f"http://127.0.0.1:{hub.server_port}"
     environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1"}
     command += ["--workers", "2", "--quiet"]
