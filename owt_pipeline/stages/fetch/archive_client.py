@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
@@ -18,7 +17,8 @@ from typing import TYPE_CHECKING, ClassVar
 from yarl import URL
 
 from owt_pipeline.errors import UserError
-from owt_pipeline.stages.fetch.answers import Answer, NoPage, Received
+from owt_pipeline.stages.fetch.answers import NoPage, Received
+from owt_pipeline.stages.fetch.breaker import Breaker
 from owt_pipeline.stages.fetch.client import Client, Limits
 from owt_pipeline.stages.fetch.connections import Stop
 from owt_pipeline.stages.fetch.manners import Failed, Gate, Gates, retry_after, tried_once
@@ -185,34 +185,12 @@ def archive_failed(what: str, problem: str) -> Failed:
     return Failed(Reason.ARCHIVE_FAILED, f"{what}: {problem}")
 
 
-class HeldBack:
-    """Failures of requests, held back until it is known whether the archive is down.
+def breaker(recorder: Recorder, most: int) -> Breaker:
+    """The breaker for an archive that is down after `most` failures in a row. URLs that failed before and are retried
+    at the end say nothing about the archive, so all of their failures are outcomes."""
+    what = "requests in a row to the archive failed after all retries"
+    return Breaker(recorder, math.inf if recorder.is_last else most, _is_down, what)
 
-    If it is, the URLs get no outcome: the next run requests them again. A failure becomes its URL's outcome once a
-    later request succeeds, or when no request is left. URLs that failed before and are retried at the end say nothing
-    about the archive, so all of their failures are outcomes.
-    """
 
-    def __init__(self, recorder: Recorder, most: int):
-        """Outcomes go to `recorder`; after `most` failures in a row, the archive is down."""
-        self._recorder, self._most = recorder, math.inf if recorder.is_last else most
-        self._held: deque[tuple[float, int, NoPage]] = deque()  # when, and whose
-
-    async def take(self, url_id: int, answer: Answer, begun: float) -> None:
-        """Take the answer to a request that began at `begun`; raises UserError after too many failures in a row."""
-        if isinstance(answer, NoPage) and answer.reason == Reason.ARCHIVE_FAILED and not isinstance(answer, Refusal):
-            self._held.append((time.monotonic(), url_id, answer))
-            if len(self._held) >= self._most:
-                raise UserError(
-                    f"{self._most} requests in a row to the archive failed after all retries; the last one: "
-                    f"{answer.detail}. Run the same command again later: it continues where it stopped"
-                )
-            return
-        await self.settle(begun)
-        await self._recorder.take(url_id, answer)
-
-    async def settle(self, begun: float = math.inf) -> None:
-        """Record the failures before `begun`, when a request that succeeded began; at the end, all of them."""
-        while self._held and self._held[0][0] < begun:
-            _, url_id, answer = self._held.popleft()
-            await self._recorder.take(url_id, answer)
+def _is_down(answer: NoPage) -> bool:
+    return answer.reason == Reason.ARCHIVE_FAILED and not isinstance(answer, Refusal)

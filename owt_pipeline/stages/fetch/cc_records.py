@@ -22,9 +22,9 @@ from owt_pipeline.stages.fetch.answers import Answer, NoPage, Origin, Page
 from owt_pipeline.stages.fetch.archive_client import (
     BUSY,
     ArchiveClient,
-    HeldBack,
     Refused,
     archive_failed,
+    breaker,
     first_tries,
     outcome,
 )
@@ -139,7 +139,7 @@ class BulkClient(ArchiveClient):
         first: dict[int, Answer] = {}  # by row: why its best capture is no page
         tries = [next(found) for found in captures]
         most = self._limits.wire_bytes
-        held = HeldBack(recorder, self._options.host_failures)
+        held = breaker(recorder, self._options.host_failures)
 
         async def take(row: int, answer: Answer, begun: float = 0.0) -> None:
             if not isinstance(answer, Page):

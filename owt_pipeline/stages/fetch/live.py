@@ -35,7 +35,6 @@ from owt_pipeline.stages.fetch.manners import (
     robots_token,
     tried_once,
 )
-from owt_pipeline.stages.fetch.outages import Outages
 from schemas import Reason
 from schemas.reasons import http_reason
 
@@ -51,6 +50,7 @@ _FIRST_REST, _LONGEST_REST = 60.0, 3600.0
 """After so many 429 or 503 in a row, a host is closed for so many seconds, after one more for twice as long, and so on.
 Its URLs are temporary failures meanwhile."""
 
+_WITNESSES = 5  # hosts that answered last, which are asked whether the network works
 _FIRST_BACKOFF = 1.0  # seconds; doubled at each retry, and spread by half of it
 
 
@@ -109,10 +109,10 @@ class Fetcher:
         self.gates = Gates(options.host_delay, 1, self.client.remembered)
         self._agent = robots_token(options.user_agent)
         self._robots = RobotsCache(self._get_robots, self.client.remembered)
-        self.outages = Outages(options.outage_wait, self._answers, self.forgive)
+        self._answered: dict[str, None] = {}  # origins, the latest at the end
+        self._network_works = False
 
     async def close(self) -> None:
-        await self.outages.close()
         await self.client.close()
 
     @property
@@ -136,9 +136,24 @@ class Fetcher:
         self.gates.forgive(self.options.host_failures)
         self._robots.forget_bans()
 
-    async def _answers(self, url: str) -> bool:
-        """Whether the host of a URL gives any answer."""
-        robots = URL(url, encoded=True).origin().with_path("/robots.txt")
+    def trust(self, origin: str) -> None:
+        """Note an origin that has answered."""
+        self._answered.pop(origin, None)
+        self._answered[origin] = None
+        if len(self._answered) > _WITNESSES:
+            del self._answered[next(iter(self._answered))]
+
+    async def works(self) -> bool:
+        """Whether the network works: a host that answered before answers now. If none ever answered, whether a failure
+        has shown it, such as a refused connection or the resolver's answer that a name does not exist."""
+        for origin in reversed(list(self._answered)):
+            if await self._answers(origin):
+                return True
+        return self._network_works and not self._answered
+
+    async def _answers(self, origin: str) -> bool:
+        """Whether a host gives any answer."""
+        robots = URL(origin, encoded=True).with_path("/robots.txt")
         gate = self.gates[robots.raw_host or ""]
         try:
             async with gate:
@@ -206,15 +221,15 @@ class Fetcher:
                     response = await get()
                 except Failed as failure:
                     gate.note(failure)
-                    self.outages.network_works |= failure.network_works
+                    self._network_works |= failure.network_works
                     if failure.is_answer:
-                        self.outages.answered(str(url))
+                        self.trust(str(url.origin()))
                     if last or not failure.transient:
                         raise
                     response = None
                 else:
                     gate.note(None)
-                    self.outages.answered(str(url))
+                    self.trust(str(url.origin()))
             if response is not None:
                 gate.busy = gate.busy + 1 if response.status in _BUSY else 0
                 if is_page and gate.busy >= _MOST_BUSY:

@@ -10,28 +10,33 @@ import asyncio
 import contextlib
 import gc
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
+from yarl import URL
 
 from owt_pipeline import progress
 from owt_pipeline.stages.fetch.answers import NoPage, Page
+from owt_pipeline.stages.fetch.breaker import Breaker
 from owt_pipeline.stages.fetch.journal import Claim, Journal
 from owt_pipeline.stages.fetch.live import Fetcher
 from owt_pipeline.stages.fetch.manners import Slots, for_each, tried_once
 from owt_pipeline.stages.fetch.recorder import Recorder, Recording, start_recording
 from owt_pipeline.storage.disk import this_process
 from owt_pipeline.storage.folder import Storage
+from schemas import Reason
 
 if TYPE_CHECKING:
     from owt_pipeline.stages.fetch.stage import Options
 
 R = TypeVar("R")
 
-_JUDGE_SECONDS = 0.1  # after a host's end: by then, the next one has begun
+OUTAGE_HOSTS = 20
+"""If so many hosts in a row give no answer, the network, the resolver or the proxy may be down."""
 
 
 class Client(Protocol):
@@ -123,8 +128,7 @@ class LiveClient:
         await self.fetcher.close()
 
     def status(self) -> str:
-        paused = "; no host answers, paused" * self.fetcher.outages.is_paused
-        return f"{self.open_hosts.taken:,} hosts open, {self.fetcher.requests:,} requests{paused}"
+        return f"{self.open_hosts.taken:,} hosts open, {self.fetcher.requests:,} requests"
 
     async def ask(self, urls: pa.Table, recorder: Recorder, resumed: bool) -> None:
         """Fetch each URL of `urls` (columns url_id, posted_url, host), answers to `recorder`.
@@ -133,10 +137,10 @@ class LiveClient:
         fetched in the order of the rows. With all hosts open, a large crawl would return to each so late that its
         robots.txt, address and connection would no longer be kept.
         """
-        fetcher, outages = self.fetcher, self.fetcher.outages
+        fetcher = self.fetcher
         if recorder.is_last:
             fetcher.forgive()
-            outages.forget_failures()
+        held = Breaker(recorder, OUTAGE_HOSTS, _is_silent, "hosts in a row gave no answer", fetcher.works)
         url_ids = urls["url_id"].to_numpy()
         posted = urls["posted_url"].combine_chunks()
         hosts = rows_by_host(urls["host"])
@@ -147,21 +151,17 @@ class LiveClient:
 
         async def fetch_host(rows: np.ndarray) -> None:
             async with self.open_hosts:
-                outages.tasks += 1
-                try:
-                    await asyncio.sleep(0)  # until all that begin now are counted
-                    for row in rows.tolist():
-                        url = posted[row].as_py()
-                        while True:
-                            fetched = await fetcher.fetch(url)
-                            if not isinstance(fetched, NoPage) or await outages.is_final(url, fetched):
-                                break
-                        await recorder.take(int(url_ids[row]), fetched)
-                finally:
-                    outages.tasks -= 1
-                    asyncio.get_running_loop().call_later(_JUDGE_SECONDS, outages.judge)
+                for row in rows.tolist():
+                    begun = time.monotonic()
+                    fetched = await fetcher.fetch(posted[row].as_py())
+                    await held.take(int(url_ids[row]), fetched, begun, name=str(rows[0]))
 
         await for_each(fetch_host, hosts, self.open_hosts.count)
+        await held.settle()
+
+
+def _is_silent(answer: NoPage) -> bool:
+    return answer.reason in (Reason.DNS, Reason.CONNECT, Reason.TIMEOUT, Reason.PROXY)
 
 
 def rows_by_host(hosts: pa.ChunkedArray) -> Iterator[np.ndarray]:
@@ -202,7 +202,8 @@ async def ask_under_claim(
                 if isinstance(client, LiveClient):
                     earlier = await asyncio.to_thread(list, journal.answers(journal.pages[:3].tolist()))
                     pages = [page.final_url for page in earlier if isinstance(page, Page)]
-                    client.fetcher.outages.trust([*have_answered, *pages])
+                    for url in (*have_answered, *pages):
+                        client.fetcher.trust(str(URL(url, encoded=True).origin()))
                 crawl.claims.add(claim)
                 resumed = claim.was_taken_over or len(journal) > 0
                 progress.doing(client.status)
@@ -268,7 +269,14 @@ class CrawlLoop:
         self._loop.call_soon_threadsafe(cancel)
 
     def close(self) -> None:
-        self.run(self.crawl.close())
+        async def end() -> None:
+            await self.crawl.close()
+            left = asyncio.all_tasks() - {asyncio.current_task()}  # such as a robots.txt that nobody waits for any more
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+
+        asyncio.run_coroutine_threadsafe(end(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

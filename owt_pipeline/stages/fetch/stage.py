@@ -75,10 +75,6 @@ class Options:
         120.0, "longest wait before a retry, in seconds; a host that asks for more is not asked again",
         minimum=0,
     )  # fmt: skip
-    outage_wait: float = _how(
-        900.0, "seconds to wait in all, in growing steps, while no host answers at all; then the run stops, and "
-        "continues when it is run again. 0: do not wait, and take the failures as outcomes", minimum=0,
-    )  # fmt: skip
     host_failures: int = _how(20, "failed connections and timeouts in a row after which a host is given up", minimum=1)
     max_page_bytes: int = option(10_000_000, "a page with a larger body is rejected, decoded or as sent", minimum=1)
     max_redirects: int = option(10, "redirects followed for one URL", minimum=0)

@@ -35,7 +35,7 @@ from owt_pipeline.formats.messages import (
 from owt_pipeline.formats.urls import canonical_url, requested, url_id
 from owt_pipeline.formats.warc import Response, response_record
 from owt_pipeline.stages.fetch.answers import Answer, NoPage, Origin, Page, Received, judge, wanted_moment
-from owt_pipeline.stages.fetch.archive_client import ArchiveClient, HeldBack, outcome
+from owt_pipeline.stages.fetch.archive_client import ArchiveClient, breaker, outcome
 from owt_pipeline.stages.fetch.archives import canonical_or_none, followed
 from owt_pipeline.stages.fetch.journal import RENEW_SECONDS
 from owt_pipeline.stages.fetch.lookups import BadIndex, Capture, Found, parse_captures, seconds_of
@@ -94,7 +94,7 @@ class WaybackClient(ArchiveClient):
             await asyncio.sleep(_COUNTED_SECONDS)
         if resumed:
             await asyncio.sleep(self.delay)
-        held = HeldBack(recorder, self._options.host_failures)
+        held = breaker(recorder, self._options.host_failures)
 
         async def ask(row: int) -> None:
             url_id, *about = (urls[name][row].as_py() for name in urls.column_names)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import threading
 from collections.abc import Callable
@@ -31,7 +30,6 @@ def test_without_a_network_no_url_has_an_outcome_and_the_next_run_fetches_all(
     serve: Callable[..., BadServer],
     write_urls: Callable[..., Runtime],
     monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def no_resolver(*_: object) -> None:
         raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
@@ -39,16 +37,16 @@ def test_without_a_network_no_url_has_an_outcome_and_the_next_run_fetches_all(
     runtime, server = write_urls(URLS, num_shards=1), serve(dict.fromkeys(HOSTS, page))
     with monkeypatch.context() as patched:
         patched.setattr(socket, "getaddrinfo", no_resolver)
-        with pytest.raises(UserError, match=r"no host has answered in .* \(dns 40; at last: .*continues"):
-            fetch(runtime, server, resolve=(), retries=0, outage_wait=1.0)
-    pauses = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert sum("fetching pauses for" in message for message in pauses) == 6
+        with pytest.raises(UserError, match=r"hosts in a row gave no answer \(dns .*; the last one: .*continues"):
+            fetch(runtime, server, resolve=(), retries=0)
+    left_behind = [name for name in (runtime.workdir / "ledger/pages/.work").names() if "/claims/" in name]
+    assert not left_behind, "for whose end the next run would wait"
     manifest = fetch(runtime, server, retries=0)
     assert (manifest.counts.left, manifest.counts.rejected) == (len(URLS), {})
     assert asked(server) == len(URLS)
 
 
-def test_three_hosts_without_a_network_have_no_outcome_either(
+def test_few_hosts_without_a_network_are_rejects_that_a_retry_mends(
     serve: Callable[..., BadServer], write_urls: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_resolver(*_: object) -> None:
@@ -57,24 +55,21 @@ def test_three_hosts_without_a_network_have_no_outcome_either(
     runtime, server = write_urls(URLS[:9], num_shards=2), serve(dict.fromkeys(HOSTS[:3], page))
     with monkeypatch.context() as patched:
         patched.setattr(socket, "getaddrinfo", no_resolver)
-        with pytest.raises(UserError, match=r"no host has answered in .* \(dns 3; at last: .*continues"):
-            fetch(runtime, server, resolve=(), retries=0, outage_wait=0.5)
-    left_behind = [name for name in (runtime.workdir / "ledger/pages/.work").names() if "/claims/" in name]
-    assert not left_behind, "for whose end the next run would wait"
-    assert fetch(runtime, server, retries=0).counts.left == 9
+        assert fetch(runtime, server, resolve=(), retries=0).counts.rejected == {"dns": 9}
+    assert fetch(runtime, server, retries=0, retry_failed=True).counts.left == 9
 
 
 @pytest.mark.parametrize("reason", ["connect", "dns"])
-def test_three_hosts_that_are_really_dead_do_not_stop_the_run(
+def test_hosts_that_are_really_dead_do_not_stop_the_run(
     serve: Callable[..., BadServer], write_urls: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
     def no_such_name(*_: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", no_such_name)
-    rules = tuple(f"{host}.{DOMAIN}=127.0.0.1:1" for host in HOSTS[:3]) if reason == "connect" else ()
-    manifest = fetch(write_urls(URLS[:9], num_shards=1), serve({}), resolve=rules, retries=0, outage_wait=3000.0)
-    assert manifest.counts.rejected == {reason: 9}
+    rules = tuple(f"{host}.{DOMAIN}=127.0.0.1:1" for host in HOSTS) if reason == "connect" else ()
+    manifest = fetch(write_urls(URLS, num_shards=1), serve({}), resolve=rules, retries=0)
+    assert manifest.counts.rejected == {reason: len(URLS)}
 
 
 def test_hosts_that_take_connections_and_stay_silent_are_no_outage(
@@ -85,43 +80,18 @@ def test_hosts_that_take_connections_and_stay_silent_are_no_outage(
 
     server = serve(dict.fromkeys([f"robots-{host}" for host in HOSTS], silent))
     urls = [url.replace("//", "//robots-") for url in URLS]
-    options = {"silence_timeout": 0.5, "retries": 0, "outage_wait": 3000.0}
+    options = {"silence_timeout": 0.5, "retries": 0}
     manifest = fetch(write_urls(urls, num_shards=1), server, **options)
     assert manifest.counts.rejected == {"robots_unreachable": len(URLS)}
 
 
-@pytest.mark.parametrize("outage_wait", [0.5, 0.0])
 def test_hosts_that_drop_every_packet_look_like_an_outage(
-    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime], outage_wait: float
-) -> None:
-    runtime, server = write_urls(URLS[:9], num_shards=1), serve({})
-    rule = f"*.{DOMAIN}=127.0.0.1:{server.full_port}"
-    options = {"resolve": (rule,), "connect_timeout": 0.5, "retries": 0, "outage_wait": outage_wait}
-    if outage_wait:
-        with pytest.raises(UserError, match=r"no host has answered in .* \(timeout 3; .*--outage_wait 0"):
-            fetch(runtime, server, **options)
-    else:
-        assert fetch(runtime, server, **options).counts.rejected == {"timeout": 9}
-
-
-def test_two_hosts_that_go_away_with_one_that_answered_stop_the_run(
     serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
 ) -> None:
-    is_down = threading.Event()
-
-    async def answer(request: Request) -> None:
-        await (asyncio.sleep(0, request.reset()) if is_down.is_set() else request.answer())
-        if asked(server) >= 6:
-            is_down.set()
-
-    server = serve({f"robots-{host}": answer for host in HOSTS[:3]})
-    runtime = write_urls([url.replace("//", "//robots-") for url in URLS[:9]], num_shards=1)
-    with pytest.raises(UserError, match="no host has answered"):
-        fetch(runtime, server, retries=0, outage_wait=0.5, host_delay=0.1)
-    server.ways = dict.fromkeys(server.ways, page)
-    server.requests.clear()
-    assert fetch(runtime, server, retries=0).counts.left == 9
-    assert asked(server) <= 3 + 3  # those in flight when the hosts went away
+    runtime, server = write_urls(URLS, num_shards=1), serve({})
+    rule = f"*.{DOMAIN}=127.0.0.1:{server.full_port}"
+    with pytest.raises(UserError, match=r"hosts in a row gave no answer \(timeout "):
+        fetch(runtime, server, resolve=(rule,), connect_timeout=0.5, retries=0)
 
 
 @pytest.mark.parametrize(
@@ -149,33 +119,12 @@ def test_a_proxy_that_does_not_serve_us_is_an_outage(
     threading.Thread(target=loop.run_forever, daemon=True).start()
     listening = asyncio.run_coroutine_threadsafe(asyncio.start_server(refuse, "127.0.0.1", 0), loop).result(10)
     port = 1 if proxy == "dead" else listening.sockets[0].getsockname()[1]
-    runtime, server = write_urls([*URLS[:6], f"https://h9.{DOMAIN}/"], num_shards=1), serve(dict.fromkeys(HOSTS, page))
+    runtime, server = write_urls([*URLS, f"https://h9.{DOMAIN}/"], num_shards=1), serve(dict.fromkeys(HOSTS, page))
     reason = "connect" if proxy[0] == "5" else "timeout" if proxy == "silent" else "proxy"
     options = {"proxy": f"http://127.0.0.1:{port}", "connect_timeout": 0.5, "silence_timeout": 0.5}
-    with pytest.raises(UserError, match=rf"no host has answered in .* \({reason} 3; at last: "):
-        fetch(runtime, server, resolve=(), retries=0, outage_wait=0.5, **options)
+    with pytest.raises(UserError, match=rf"hosts in a row gave no answer \({reason} \d+\); the last one: "):
+        fetch(runtime, server, resolve=(), retries=0, **options)
     loop.call_soon_threadsafe(loop.stop)
-
-
-def test_hosts_that_go_away_and_come_back_lose_no_url(
-    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
-) -> None:
-    server: BadServer
-    is_down = threading.Event()
-
-    async def answer(request: Request) -> None:
-        if is_down.is_set():
-            request.reset()
-            return
-        await request.answer()
-        if asked(server) == len(URLS) // 2:
-            is_down.set()
-            asyncio.get_running_loop().call_later(1.5, is_down.clear)
-
-    server = serve({f"robots-{host}": answer for host in HOSTS})
-    runtime = write_urls([url.replace("//", "//robots-") for url in URLS], num_shards=1)
-    manifest = fetch(runtime, server, retries=0, outage_wait=20.0, host_delay=0.1)
-    assert (manifest.counts.left, manifest.counts.rejected) == (len(URLS), {})
 
 
 def test_hosts_that_go_away_for_good_stop_the_run_and_the_next_one_continues(
@@ -194,8 +143,8 @@ def test_hosts_that_go_away_for_good_stop_the_run_and_the_next_one_continues(
 
     server = serve({f"robots-{host}": answer for host in HOSTS})
     runtime = write_urls([url.replace("//", "//robots-") for url in URLS], num_shards=1)
-    with pytest.raises(UserError, match="no host has answered"):
-        fetch(runtime, server, retries=0, outage_wait=0.5, host_delay=0.1)
+    with pytest.raises(UserError, match="hosts in a row gave no answer"):
+        fetch(runtime, server, retries=0, host_delay=0.1)
     is_down.clear()
     server.requests.clear()
     manifest = fetch(runtime, server, retries=0, host_delay=0.0)
@@ -204,14 +153,13 @@ def test_hosts_that_go_away_for_good_stop_the_run_and_the_next_one_continues(
 
 
 def test_dead_hosts_next_to_one_that_answers_are_no_outage(
-    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime], caplog: pytest.LogCaptureFixture
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
 ) -> None:
     server = serve({"good": page})
     rules = (*(f"{host}.{DOMAIN}=127.0.0.1:1" for host in HOSTS), *server.rules)
     runtime = write_urls([f"http://good.{DOMAIN}/", *URLS], num_shards=1)
-    manifest = fetch(runtime, server, resolve=rules, retries=0, outage_wait=3000.0)
+    manifest = fetch(runtime, server, resolve=rules, retries=0)
     assert (manifest.counts.left, manifest.counts.rejected) == (1, {"connect": len(URLS)})
-    assert not any("fetching pauses" in record.getMessage() for record in caplog.records)
     assert set(rejects(runtime, manifest)) == {url.replace("http:", "https:") for url in URLS}
 
 
