@@ -51,7 +51,6 @@ SPAN = 1_547_000_000, 1_548_500_000
 
 REAL = {"files": 300, "index_bytes": 300e9, "rows": 2.6e9, "urls": 2e6, "found": 0.5}
 """A crawl as it is published (commoncrawl.org/columnar-index), and a month's dead links: half of them are in it."""
-REQUEST_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -106,19 +105,12 @@ def report(arguments: argparse.Namespace, join: Measured, read: Measured, size: 
           f"row groups: {join.stats['cc_row_groups_read']} of {join.stats['cc_row_groups']}")  # fmt: skip
     print(f"records: {arguments.pages:,} pages in {read.wall:.1f} s, {read.totals['data requests']:,} requests, "
           f"{read.totals['data bytes'] / 1e6:,.1f} MB")  # fmt: skip
-    rows_a_core_second = join.stats["cc_index_rows_read"] / join.cpu
-    records = round(REAL["urls"] * REAL["found"])
-    index_bytes = REAL["index_bytes"] * share
-    index_requests = index_bytes / REQUEST_BYTES + REAL["files"]
-    core_hours = REAL["rows"] / rows_a_core_second / 3600
-    crawl = f"{REAL['files']:.0f} files, {REAL['index_bytes'] / 1e9:,.0f} GB, {REAL['rows'] / 1e9:.1f}e9 captures"
-    print(f"\nA real crawl on paper: {crawl}; {REAL['urls']:,.0f} URLs, {REAL['found']:.0%} of them in it")
-    print(f"  join: at most {index_bytes / 1e9:,.0f} GB read by {index_requests:,.0f} requests; "
-          f"{rows_a_core_second / 1e6:.2f} million rows a core second: {core_hours:,.1f} core hours, "
-          f"{index_bytes / 12.5e6 / 3600:,.1f} h at 100 Mbit/s")  # fmt: skip
-    print(
-        f"  records: {records:,.0f} requests at most, {records * 0.1 / 3600:,.1f} h at --cc_delay 0.1, from one address"
-    )
+    core_hours = REAL["rows"] / join.stats["cc_index_rows_read"] * join.cpu / 3600
+    records, index_bytes = round(REAL["urls"] * REAL["found"]), REAL["index_bytes"] * share
+    print(f"\nA real crawl on paper ({REAL['files']:.0f} files, {REAL['index_bytes'] / 1e9:,.0f} GB) and "
+          f"{REAL['urls']:,.0f} URLs, {REAL['found']:.0%} of them in it: at most {index_bytes / 1e9:,.0f} GB read in "
+          f"{core_hours:,.1f} core hours, {index_bytes / 12.5e6 / 3600:,.1f} h at 100 Mbit/s; {records:,.0f} records "
+          f"take {records * 0.1 / 3600:,.1f} h at --cc_delay 0.1, from one address")  # fmt: skip
 
 
 def measure(folder: Path, name: str, urls: list[str], server: str) -> Measured:

@@ -21,9 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
-from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.ledger.root import require_manifest
 from owt_pipeline.storage.folder import Storage
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -80,14 +78,14 @@ def measure_ours(warc: Path, workers: int) -> dict[str, Any]:
         run(command)
         finished = time.perf_counter() - started - seconds
         log = [json.loads(entry) for entry in (workdir / "run-log.jsonl").read_text().splitlines()]
-        tokens, urls = (DatasetReader.open(Storage(str(workdir)), name) for name in ("tokens", "urls"))
+        tokens, urls = (require_manifest(Storage(str(workdir)), name) for name in ("tokens", "urls"))
         return {
             "seconds": seconds,
             "seconds_when_finished": finished,
             "seconds_by_stage": {entry["stage"]: entry["seconds"] for entry in log if "stage" in entry},
-            "pages": urls.manifest.counts.entered,
-            "documents_kept": tokens.manifest.counts.left,
-            "tokens": sum(count_tokens(workdir / file.path) for file in tokens.files("data")),
+            "pages": urls.counts.entered,
+            "documents_kept": tokens.counts.left,
+            "tokens": tokens.stats["tokens_train"] + tokens.stats["tokens_val"],
         }
 
 
@@ -107,13 +105,6 @@ def run(command: list[str]) -> str:
 def line(result: dict[str, Any]) -> str:
     pages, seconds = result["pages"], result["seconds"]
     return f"{pages:,} pages in {seconds:.1f} s, {pages / seconds:.1f} pages/s, {result['documents_kept']:,} documents"
-
-
-def count_tokens(shard: Path) -> int:
-    with pa.memory_map(str(shard)) as source:
-        reader = pa.ipc.open_file(source)
-        batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
-        return sum(sum(batch.column("n_tokens").to_pylist()) for batch in batches)
 
 
 if __name__ == "__main__":

@@ -53,27 +53,6 @@ SHARDS = 4
 BATCH, CONTEXT = 32, 1024
 FLOOR = 20e6  # tokens/s of a sampler
 
-# Runs `owt`, and prints the peak of its largest process, in KiB, before the workers end.
-MEASURED = """
-import os, runpy, sys
-from pathlib import Path
-def main():
-    try:
-        runpy.run_module("owt_pipeline", run_name="__main__")
-    except SystemExit as end:
-        assert not end.code
-    peaks = [peak_of(int(path.name)) for path in Path("/proc").glob("[0-9]*")]
-    print(max(peaks))
-def peak_of(pid):
-    try:
-        ours = os.getpgid(pid) == os.getpid()
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines() if ours else []
-    except OSError:  # any process of this machine may end meanwhile
-        return 0
-    return max((int(line.split()[1]) for line in lines if line.startswith("VmHWM")), default=0)
-main()
-"""
-
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
@@ -93,14 +72,20 @@ def main() -> int:
 def measure_stage(posts: Path, megabytes: int, rounds: int) -> bool:
     with tempfile.TemporaryDirectory() as scratch:
         corpus = Path(scratch) / "corpus"
-        memory = peak_of_stage(corpus, posts, megabytes * 1_000_000)
+        # A process inherits its parent's peak: that of the stage is taken first, while this process is small.
+        writing = (corpus, posts, megabytes * 1_000_000)
+        writer = multiprocessing.get_context("spawn").Process(target=write_corpus, args=writing)
+        writer.start()
+        writer.join()
+        _, written, memory = run_tokenize(corpus, 2)
         texts = make_texts(posts, megabytes * 1_000_000)
         size = sum(len(text.encode()) for text in texts)
         tokens = sum(map(len, map(encodings.tiktoken_encoding().encode_ordinary, texts)))
+        assert written == tokens
         print(f"{size / 1e6:.1f} MB, {tokens:,} tokens in {len(texts):,} documents, {SHARDS} shards\n")
         contenders: dict[str, tuple[int, Callable[[], float]]] = {
-            "the stage, 1 worker": (1, partial(run_tokenize, corpus, 1, tokens)),
-            "the stage, 2 workers": (2, partial(run_tokenize, corpus, 2, tokens)),
+            "the stage, 1 worker": (1, lambda: run_tokenize(corpus, 1)[0]),
+            "the stage, 2 workers": (2, lambda: run_tokenize(corpus, 2)[0]),
             "tiktoken `encode_to_numpy` alone": (1, partial(time_tiktoken, texts)),
             "nanoGPT's way: encode each, then one memmap": (
                 1,
@@ -118,21 +103,6 @@ def measure_stage(posts: Path, megabytes: int, rounds: int) -> bool:
     one, two, bare, *_ = best.values()
     print(f"\n{bare / one:.2f} of tiktoken, {one / two:.2f} times as fast with 2 workers, {memory:.0f} MiB a process\n")
     return bare / one >= 0.8 and one / two >= 1.8 and memory <= 1000
-
-
-def peak_of_stage(corpus: Path, posts: Path, size: int) -> float:
-    """Write the run `corpus`, and tokenize a copy of it; returns the peak MiB of the stage's largest process.
-
-    A process inherits its parent's peak, so this is measured first, while this process is small.
-    """
-    writer = multiprocessing.get_context("spawn").Process(target=write_corpus, args=(corpus, posts, size))
-    writer.start()
-    writer.join()
-    workdir = shutil.copytree(corpus, corpus.with_name("measured"))
-    command = [sys.executable, "-c", MEASURED, "tokenize", str(workdir), "--workers", "2", "--quiet"]
-    shown = subprocess.run(command, check=True, capture_output=True, text=True, start_new_session=True).stdout
-    shutil.rmtree(workdir)
-    return int(shown) / 1024
 
 
 def make_texts(posts: Path, size: int) -> list[str]:
@@ -169,17 +139,18 @@ def write_corpus(workdir: Path, posts: Path, size: int) -> None:
     write_dataset(Storage(str(workdir)), "corpus", write, SHARDS)
 
 
-def run_tokenize(corpus: Path, workers: int, tokens: int) -> float:
-    """Seconds of a process of `owt tokenize` over a copy of a run, with the start of Python and Beam."""
+def run_tokenize(corpus: Path, workers: int) -> tuple[float, int, float]:
+    """Of `owt tokenize` over a copy of a run: seconds with its start, tokens, and the peak MiB of a process."""
     with tempfile.TemporaryDirectory(dir=corpus.parent) as scratch:
-        workdir = shutil.copytree(corpus, Path(scratch) / "run")
-        command = [sys.executable, "-m", "owt_pipeline", "tokenize", str(workdir), "--quiet"]
+        workdir = str(shutil.copytree(corpus, Path(scratch) / "run"))
+        command = [sys.executable, "-m", "owt_pipeline", "tokenize", workdir, "--quiet"]
         start = time.perf_counter()
-        subprocess.run([*command, "--workers", str(workers)], check=True)
+        process = subprocess.Popen([*command, "--workers", str(workers)])
+        _, status, usage = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - start
-        stats = require_manifest(Storage(str(workdir)), "tokens").stats
-    assert stats["tokens_train"] + stats["tokens_val"] == tokens
-    return seconds
+        assert not status
+        stats = require_manifest(Storage(workdir), "tokens").stats
+    return seconds, stats["tokens_train"] + stats["tokens_val"], usage.ru_maxrss / 1024
 
 
 def time_tiktoken(texts: list[str]) -> float:
