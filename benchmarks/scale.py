@@ -73,7 +73,7 @@ class Counting(http.server.BaseHTTPRequestHandler):
         for name, value in headers.items():
             if name.lower() not in ("content-length", "transfer-encoding", "connection", "date"):
                 self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Length", headers["Content-Length"] if self.command == "HEAD" else str(len(body)))
         self.end_headers()
         self.wfile.write(body)
 
