@@ -118,7 +118,7 @@ def measure(folder: Path, name: str, urls: list[str], server: str) -> Measured:
     runtime = Runtime(Storage(str(folder / name)))
     (folder / f"{name}.txt").write_text("".join(f"{url}\n" for url in urls))
     collect = load("collect")
-    run_stage(collect, collect.options(url_lists=(str(folder / f"{name}.txt"),), num_shards=4), runtime)
+    run_stage(collect, collect.options(links=(str(folder / f"{name}.txt"),), num_shards=4), runtime)
     options = Options(
         sources=("commoncrawl",),
         user_agent="benchmark/1 (+mailto:me@example.org)",

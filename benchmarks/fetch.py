@@ -143,7 +143,7 @@ def collect(urls: Iterable[str], folder: Path, num_shards: int) -> None:
     with open(f"{folder}.txt", "w") as file:
         file.writelines(f"{url}\n" for url in urls)
     stage = load("collect")
-    options = stage.options(url_lists=(f"{folder}.txt",), num_shards=num_shards)
+    options = stage.options(links=(f"{folder}.txt",), num_shards=num_shards)
     run_stage(stage, options, Runtime(Storage(str(folder))))
 
 

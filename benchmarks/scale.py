@@ -112,7 +112,7 @@ def many_shards(arguments: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="shards-") as folder:
         urls = Path(folder, "urls.txt")
         urls.write_text("".join(f"https://host-{n}.example/{n}\n" for n in range(3 * arguments.shards)))
-        collect = ["collect", f"{folder}/run", "--url_lists", urls, "--num_shards", arguments.shards]
+        collect = ["collect", f"{folder}/run", "--links", urls, "--num_shards", arguments.shards]
         for name, command in {
             "owt collect": collect,
             "again, when all is finished": collect,

@@ -43,7 +43,7 @@ from airflow.sdk import DAG, Asset, BaseOperator, Param, Variable, chain
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 STAGES = {
-    "collect": ("dumps", "url_lists", "num_shards", "add"),
+    "collect": ("dumps", "links", "num_shards", "add"),
     "fetch": ("pages_from",),
     "extract": (),
     "clean": ("min_tokens",),
@@ -75,7 +75,7 @@ def params() -> dict[str, Param]:
     return {
         "workdir": Param(type="string", minLength=1, description="folder of the run: a local path, gs:// or s3://"),
         "dumps": files("Reddit submission dumps: .zst, .xz, .bz2, .gz or plain; globs are allowed"),
-        "url_lists": files("plain lists of URLs, one per line"),
+        "links": files("tables of links, or lists of URLs, one per line"),
         "add": Param(False, type="boolean", description="add the sources that the run does not have yet"),
         "pages_from": files("WARC files to take pages from, instead of the web"),
         "num_shards": number(1, "shards of what is added"),

@@ -149,6 +149,11 @@ DATASETS: dict[str, Dataset] = {
                 *_POSTED,
                 _field("num_comments", pa.int32(), "comments over all submissions; null without one", nullable=True),
                 _field("submission_ids", _STRINGS, "Reddit ids of the accepted submissions, sorted"),
+                _field(
+                    "link_sources",
+                    _STRINGS,
+                    "where the link was found, sorted: `reddit`, `warc`, or a link table's `source` (`links` without)",
+                ),
             ],
         ),
         _dataset(

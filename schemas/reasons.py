@@ -19,9 +19,9 @@ class Reason(str, Enum):
         return member
 
     # collect
-    BAD_LINE = "bad_line", "collect", "not a JSON object, or without the fields of a submission"
+    BAD_LINE = "bad_line", "collect", "cannot be read as a submission, or as a row of a table of links"
     BROKEN_FILE = "broken_file", "collect", "the file ends or is damaged here; what comes before is kept"
-    NO_URL = "no_url", "collect", "the submission has no URL"
+    NO_URL = "no_url", "collect", "the submission or row has no URL"
     BAD_URL = "bad_url", "collect", "the URL cannot be parsed, or is neither http nor https"
     SELF_POST = "self_post", "collect", "the submission is a text post of Reddit's own"
     OVER_18 = "over_18", "collect", "the submission is marked over 18"

@@ -32,7 +32,7 @@ _FEW_PAGES = 0.1
 """Below this share of fetched URLs, a run prints a hint; of ten-year-old links, more than half still work."""
 
 EXPLAINED = (
-    "dumps", "url_lists", "subreddits", "num_shards", "min_score",
+    "dumps", "links", "subreddits", "num_shards", "min_score",
     "pages_from", "sources", "user_agent", "host_delay",
     "favor", "text_format",
     "languages", "min_tokens", "filters", "decontaminate",

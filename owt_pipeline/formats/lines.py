@@ -57,6 +57,13 @@ def _count_newlines(data: bytes | memoryview) -> int:
     return int(np.count_nonzero(np.frombuffer(data, np.uint8) == ord("\n")))
 
 
+def is_utf16(data: bytes) -> bool:
+    """Whether text begins as UTF-16: with its mark, or with a zero in every other byte."""
+    begin = data[:64]
+    wide = len(begin) >= 4 and (not any(begin[1::2]) or not any(begin[0::2])) and any(begin)
+    return begin.startswith((b"\xff\xfe", b"\xfe\xff")) or wide
+
+
 class LineReader:
     """The lines of a plain or compressed file as blocks; `broken` and `bytes_read` are those of `Decompressor`.
 

@@ -1,5 +1,5 @@
-"""The records of JSON Lines, Parquet and plain text files, one at a time: for import, evaluation sets and
-near-duplicates.
+"""The records of JSON Lines, Parquet, CSV and plain text files, one at a time: for import, tables of links, evaluation
+sets and near-duplicates.
 
 A JSON text may have what the standard does not allow but programs write: half of a surrogate pair, which becomes a
 question mark, NaN and Infinity. Dates of Parquet become strings, since Python has none of nanoseconds or after the
@@ -9,11 +9,13 @@ year 9999.
 from __future__ import annotations
 
 import contextlib
+import csv
 import io
 import itertools
 import json
+import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -22,16 +24,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from owt_pipeline.errors import UserError
-from owt_pipeline.formats.lines import Decompressor
-from owt_pipeline.storage.folder import open_source
+from owt_pipeline.formats.lines import Decompressor, is_utf16
+from owt_pipeline.storage.folder import describe_source, expand_globs, folder_of, open_source
 
 MAX_RECORD_BYTES = 256 << 20
 """A longer line or text file is rejected as a bad record, since records are held in memory."""
 
-FORMATS = ("jsonl", "parquet", "text")
+FORMATS = ("jsonl", "parquet", "csv", "text")
 _EXTENSIONS = {
     "jsonl": "jsonl", "ndjson": "jsonl", "json": "jsonl",
     "parquet": "parquet",
+    "csv": "csv", "tsv": "csv",
     "txt": "text", "text": "text", "md": "text",
     "raw": "text", "tokens": "text",  # wiki.train.raw and wiki.train.tokens, as WikiText is published
 }  # fmt: skip
@@ -46,7 +49,7 @@ class Record:
     """One record of a file.
 
     Attributes:
-      where: the file and its line (JSON Lines, text) or row (Parquet), counted from 1.
+      where: the file and its line (JSON Lines, CSV, text) or row (Parquet), counted from 1.
       fields: the record's fields; None if it cannot be read.
       problem: why it cannot be read.
     """
@@ -57,7 +60,7 @@ class Record:
 
 
 def known_format(path: str) -> str | None:
-    """`jsonl`, `parquet` or `text`, by the file's extension; None for an unknown one."""
+    """`jsonl`, `parquet`, `csv` or `text`, by the file's extension; None for an unknown one."""
     parts = path.rpartition("/")[2].lower().split(".")
     if parts[-1] in _COMPRESSED:
         parts.pop()
@@ -71,6 +74,39 @@ def format_of(path: str) -> str:
         known = ", ".join(f".{name}" for name in _EXTENSIONS)
         raise UserError(f"{path}: unknown extension; use one of {known} (owt import: or --format)")
     return kind
+
+
+def named_files(patterns: tuple[str, ...], what: str, *, by_extension: bool = True) -> tuple[dict[str, str], list[str]]:
+    """The name of each file by its path, and the paths left out; names are relative to the files' common folder, so
+    they are distinct.
+
+    Of a folder, files of unknown extensions are left out, and plain text next to tables, if `by_extension`: in a clone
+    of a dataset repository, that is README.md. `what` is who asks, for errors.
+    """
+    paths, left_out = set[str](), set[str]()
+    for pattern in patterns:
+        found = set(expand_globs((pattern,), what))
+        is_folder = os.path.isdir(pattern) or ("://" in pattern and "*" not in pattern and found != {pattern})
+        if by_extension and is_folder:
+            kinds = {path: known_format(path) for path in found}
+            wanted = {"jsonl", "parquet", "csv"} & set(kinds.values()) or {"text"}
+            found = {path for path in found if kinds[path] in wanted} or found
+            left_out |= kinds.keys() - found
+        paths |= found
+    if not paths:
+        return {}, []
+    places = {path: "/" + path if "://" in path else os.path.abspath(path) for path in sorted(paths)}
+    folder = os.path.commonpath([os.path.dirname(place) for place in places.values()])
+    return {path: os.path.relpath(place, folder) for path, place in places.items()}, sorted(left_out - paths)
+
+
+def describe_file(path: str, name: str) -> dict[str, Any]:
+    """What identifies a file in a key; uncompressed formats have no checksum, so their complete content is hashed."""
+    entry = describe_source(path)
+    if not path.endswith((*(f".{ending}" for ending in _COMPRESSED), ".parquet")):
+        folder, file = folder_of(path)
+        entry = {"bytes": entry["bytes"], "sha256": folder.sha256(file)}
+    return {**entry, "name": name, "uri": path}
 
 
 def parse_json(data: bytes) -> Any:
@@ -87,26 +123,40 @@ def parse_json(data: bytes) -> Any:
 
 
 def read_records(
-    path: str, name: str, kind: str, *, columns: Iterable[str] | None, split_text: str = "file"
+    path: str,
+    name: str,
+    kind: str,
+    *,
+    columns: Iterable[str] | None,
+    required: Iterable[str] = (),
+    split_text: str = "file",
 ) -> Iterator[Record]:
     """The records of one file, in order.
 
     Args:
       path: path or URI.
       name: what to call the file in `Record.where`.
-      kind: `jsonl`, `parquet` or `text`. A record of `text` has the single field `text`.
-      columns: top-level columns to read from a Parquet file; missing ones are ignored. None for all.
+      kind: one of FORMATS. A record of `text` has the single field `text`; those of `csv` are strings, named by the
+        first row.
+      columns: top-level columns to read from a Parquet file, in capitals or not; missing ones are ignored. None for
+        all.
+      required: columns of which a Parquet or CSV file must have at least one, in capitals or not.
       split_text: how a text file is split, one of SPLITS; files and articles are returned byte for byte.
 
     Raises:
       UserError: the file cannot be read, is damaged, or is not Parquet although `kind` says so.
     """
     if kind == "parquet":
-        yield from _parquet_records(path, name, None if columns is None else set(columns))
+        wanted = None if columns is None else {column.lower() for column in columns}
+        yield from _parquet_records(path, name, wanted, required)
         return
     with open_decompressed(path) as file:
+        if (kind != "text" or split_text == "lines") and is_utf16(file.peek(64)):
+            raise UserError(f"{path}, line 1: UTF-16; expected UTF-8: convert it (iconv -f UTF-16 -t UTF-8 {name})")
         if kind == "jsonl":
             yield from _json_records(file, name)
+        elif kind == "csv":
+            yield from _csv_records(file, path, name, required)
         elif split_text == "file":
             content = file.read(MAX_RECORD_BYTES + 1)
             yield _text_record(content, f"{name}:1", len(content))
@@ -132,6 +182,52 @@ def _json_records(file: BinaryIO, name: str) -> Iterator[Record]:
                     yield Record(where, fields)
                 else:
                     yield Record(where, None, f"not a JSON object, but {_kind(fields)}")
+
+
+def _csv_records(file: BinaryIO, path: str, name: str, required: Iterable[str]) -> Iterator[Record]:
+    """The rows after the first, which names the columns; it also says what separates them."""
+    csv.field_size_limit(MAX_RECORD_BYTES)
+    text = io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
+    first = text.readline(1 << 20)
+    separators = [separator for separator in ",\t;" if separator in first] or ["\x1f"]  # one column has no separator
+    form: dict[str, Any] = {"delimiter": max(separators, key=first.count), "strict": True}
+    names = [column.strip() for column in next(csv.reader([first], delimiter=form["delimiter"]), [])]
+    if names:
+        _require(path, names, required)
+    rows, line = csv.reader(text, **form), 2
+    while True:
+        where, problem = f"{name}:{line}", None
+        try:
+            cells = next(rows, None)
+        except csv.Error as error:
+            if str(error) == "unexpected end of data":
+                raise UserError(f"{path}, line {line}: the file ends within quotes; expected a closing quote") from None
+            cells, problem = [], f"not CSV: {error}"
+        line = rows.line_num + 2
+        if cells is None:
+            return
+        if not problem and not _is_unicode(cells):
+            problem = "not UTF-8"
+        if not problem and cells and len(cells) != len(names):
+            problem = f"{len(cells)} cells; the first row names {len(names)} columns"
+        if problem:
+            yield Record(where, None, problem)
+        elif cells:
+            yield Record(where, dict(zip(names, cells, strict=True)))
+
+
+def _require(path: str, names: Sequence[str], required: Iterable[str]) -> None:
+    wanted = list(required)
+    if wanted and not any(name.lower() in wanted for name in names):
+        raise UserError(f"{path} has no column {' or '.join(wanted)}; it has {', '.join(names)[:300]}")
+
+
+def _is_unicode(cells: list[str]) -> bool:
+    try:
+        "".join(cells).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _kind(value: Any) -> str:
@@ -178,12 +274,13 @@ def _text_record(content: bytes, where: str, size: int) -> Record:
         return Record(where, None, f"not UTF-8 at byte {error.start}; convert it first (iconv)")
 
 
-def _parquet_records(path: str, name: str, columns: set[str] | None) -> Iterator[Record]:
+def _parquet_records(path: str, name: str, columns: set[str] | None, required: Iterable[str] = ()) -> Iterator[Record]:
     with open_source(path) as source:
         try:
             file = pq.ParquetFile(source)
             names = file.schema_arrow.names
-            present = [column for column in names if columns is None or column in columns]
+            _require(path, names, required)
+            present = [column for column in names if columns is None or column.lower() in columns]
             if not present:
                 wanted = ", ".join(sorted(columns or ()))
                 raise UserError(f"{path} has none of the columns {wanted}; it has {', '.join(names)}")
@@ -236,7 +333,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 @contextlib.contextmanager
-def open_decompressed(path: str) -> Iterator[BinaryIO]:
+def open_decompressed(path: str) -> Iterator[io.BufferedReader]:
     """The content of a plain, gzip, bzip2, xz or zstd file (path or URI), read in pieces.
 
     Raises UserError naming the file if it is damaged or cut short: users can repair their own files, so import does

@@ -101,7 +101,7 @@ def test_each_task_starts_its_stage_by_module_name_with_the_flags_of_the_run(dag
         {
             "workdir": "/data/run one",
             "dumps": ["/data/RS_*.zst", "/data/RS_2013.xz"],
-            "url_lists": ["/data/urls.txt"],
+            "links": ["/data/urls.txt"],
             "pages_from": ["/data/a.warc.gz", "/data/b.warc.gz"],
             "num_shards": 4,
             "min_tokens": 64,
@@ -132,7 +132,7 @@ def test_each_task_starts_its_stage_by_module_name_with_the_flags_of_the_run(dag
         "collect": [
             "--dumps=/data/RS_*.zst",
             "--dumps=/data/RS_2013.xz",
-            "--url_lists=/data/urls.txt",
+            "--links=/data/urls.txt",
             "--num_shards=4",
             "--add",
         ],
@@ -244,5 +244,5 @@ def commands_of(dag: Any, folder: Path, run: dict[str, Any]) -> list[list[str]]:
 
 def own_flags(command: list[str]) -> list[str]:
     """The flags that belong to one stage alone."""
-    names = ("--dumps", "--url_lists", "--num_shards", "--pages_from", "--min_tokens", "--add")
+    names = ("--dumps", "--links", "--num_shards", "--pages_from", "--min_tokens", "--add")
     return [flag for flag in command if flag.startswith(names)]

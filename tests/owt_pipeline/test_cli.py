@@ -148,7 +148,7 @@ def test_no_message_or_page_installs_a_name_that_the_project_does_not_own() -> N
 def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     taken = tmp_path / "taken"
     taken.touch()
-    assert main(["collect", str(taken), "--url_lists", os.devnull]) == 1
+    assert main(["collect", str(taken), "--links", os.devnull]) == 1
     assert capsys.readouterr().err.startswith(f"owt: error: there is a file where a folder should be: {taken}")
 
 
@@ -302,7 +302,7 @@ def test_a_folder_with_other_files_is_no_run(command: str, tmp_path: Path) -> No
     (home / "config.toml").write_text("[run]\n")
     texts = tmp_path / "texts.jsonl"
     texts.write_text('{"text": "some text of my own"}\n')
-    asked = ["--url_lists", os.devnull] if command == "run" else [texts]
+    asked = ["--links", os.devnull] if command == "run" else [texts]
     refused = run_owt(command, home, *asked, "--workers", 1, code=1)
     assert f"{home} is no run and not empty: it holds photos/holiday.jpg; give a new folder" in refused
     assert sorted(path.name for path in home.iterdir()) == ["config.toml", "photos"]

@@ -1,1 +1,1 @@
-"""Reddit dumps, Reddit's API, URL lists and WARC files become one row per canonical URL: pure functions, no Beam."""
+"""Reddit dumps, Reddit's API, tables of links and WARC files become one row per canonical URL."""

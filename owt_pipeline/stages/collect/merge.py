@@ -29,7 +29,8 @@ _SCORES = pa.schema([("url_id", pa.uint64()), ("submission_id", pa.string()), ("
 _JUDGED = """
 CREATE TEMP TABLE judged AS
 WITH named AS (
-  SELECT rows.* EXCLUDE (source), names.name AS source_name
+  SELECT rows.* EXCLUDE (source) REPLACE (coalesce(link_sources, [names.link_source]) AS link_sources),
+    names.name AS source_name
   FROM rows JOIN names USING (source)
 ), ordered AS (
   SELECT *, row_number() OVER of_url AS place, first_value(url) OVER of_url IS DISTINCT FROM url AS collides
@@ -76,10 +77,11 @@ SELECT url_id,
   CASE WHEN any_value(score_here) IS NOT NULL
        THEN greatest(least(any_value(best), 2147483647), -2147483648) END AS score,
   first(created_utc ORDER BY place) AS created_utc,
-  coalesce(list_sort(list_distinct(list(subreddit))), []) AS subreddits,
+  coalesce(list_sort(list_distinct(flatten(list(subreddits)))), []) AS subreddits,
   CASE WHEN count(num_comments) FILTER (counts) > 0
        THEN greatest(least(sum(num_comments) FILTER (counts), 2147483647), 0) END AS num_comments,
-  coalesce(list_sort(list_distinct(list(submission_id))), []) AS submission_ids
+  coalesce(list_sort(list_distinct(list(submission_id))), []) AS submission_ids,
+  list_sort(list_distinct(flatten(list(link_sources)))) AS link_sources
 FROM judged
 WHERE place IS NOT NULL AND (reason IS NULL OR reason = $repeated_url)
 GROUP BY url_id
@@ -151,7 +153,7 @@ class Earlier:
 
 def merge_submissions(
     rows: pa.Table,
-    source_names: Sequence[str],
+    sources: Sequence[tuple[str, str]],
     *,
     min_score: int,
     earlier: Earlier | None = None,
@@ -163,8 +165,8 @@ def merge_submissions(
 
     Args:
       rows: of schema ROWS, in any order. A submission that occurs twice (in two dumps) counts once.
-      source_names: name of each source, for the rejects' details.
-      min_score: the minimum score of a URL; one from a list or a WARC file needs none.
+      sources: name of each source, for the rejects' details, and where its links are found.
+      min_score: the minimum score of a URL; one without a score, from a table or a WARC file, needs none.
       earlier: what earlier generations know about these URLs: those they accepted are rejected; the scores of the
         others count with these.
     """
@@ -174,8 +176,8 @@ def merge_submissions(
 
     with duckdb.connect(config={"threads": 1}) as database:  # other workers take the other cores
         database.register("rows", rows)
-        database.register("names", pa.table({"source": pa.array(range(len(source_names)), pa.int32()),
-                                             "name": pa.array(source_names, pa.string())}))  # fmt: skip
+        columns = [range(len(sources)), *([source[i] for source in sources] for i in (0, 1))]
+        database.register("names", pa.table([*map(pa.array, columns)], names=["source", "name", "link_source"]))
         database.register("seen", earlier.seen.cast(_EARLIER) if earlier else _EARLIER.empty_table())
         database.register("scores", earlier.scores.cast(_SCORES) if earlier else _SCORES.empty_table())
         database.execute(_JUDGED, {**values, "min_score": min_score})

@@ -21,8 +21,11 @@ class Options:
     dumps: tuple[str, ...] = option(
         (), "monthly dumps of submissions (.zst, .xz, .bz2, .gz or plain): files, folders or globs", **_FILES
     )
-    url_lists: tuple[str, ...] = option(
-        (), "lists of URLs, one per line (plain or compressed likewise): files, folders or globs", **_FILES
+    links: tuple[str, ...] = option(
+        (),
+        "tables of links (Parquet, JSON Lines, CSV: a column url, and optionally score, created_utc, title, source) or "
+        "lists of URLs, one per line; plain or compressed likewise: files, folders or globs",
+        **_FILES,
     )
     warcs: tuple[str, ...] = option(
         (), "WARC files whose HTML responses are the URLs: files, folders or globs", **_FILES
@@ -45,7 +48,7 @@ class Options:
         None, "shards of a generation (default: about one for 20,000 URLs, at least 8)", minimum=1, maximum=65535,
         shapes_bytes=False,  # the generation has it
     )  # fmt: skip
-    min_score: int = option(3, "minimum score of a URL's best submission on Reddit (WebText's is 3)")
+    min_score: int = option(3, "minimum score of a URL's best submission (WebText's is 3), if it has a score")
     over_18: bool = option(False, "keep submissions marked as over 18")
     allow_subreddits: tuple[str, ...] = option((), "keep only submissions from these subreddits", metavar="NAME")
     deny_subreddits: tuple[str, ...] = option((), "reject submissions from these subreddits", metavar="NAME")

@@ -1,4 +1,4 @@
-"""Reads dumps, URL lists and WARC files in blocks of lines, checks them, and makes rows of the blocks."""
+"""Reads dumps in blocks of lines and WARC files in batches of URLs, checks them, and makes rows of them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats import lines
 from owt_pipeline.formats.captures import COMPLETE, Broken, captures, what_else
-from owt_pipeline.formats.lines import Block
+from owt_pipeline.formats.lines import Block, is_utf16
 from owt_pipeline.formats.messages import REDIRECTS, is_html
 from owt_pipeline.stages.collect.rules import Rules
-from owt_pipeline.stages.collect.submissions import SUBMISSIONS, RowMaker, read_block
+from owt_pipeline.stages.collect.submissions import SUBMISSIONS, RowMaker, read_block, submissions, texts
 from schemas import Reason
 
 BLOCKS = pa.schema(
@@ -27,7 +27,7 @@ BLOCKS = pa.schema(
 )
 """A block of lines, as it is sent to a worker process."""
 
-_BLOCK_URLS = 10_000
+_BATCH_URLS = 10_000
 _BEGINNING_BYTES = 1 << 20
 
 
@@ -37,9 +37,10 @@ class Source:
 
     Attributes:
       number: its place among all sources.
-      kind: `dump` (submissions as JSON, one per line), `list` (URLs, one per line), `warc` or `subreddit`.
+      kind: `dump` (submissions as JSON, one per line), `links` (a table), `warc` or `subreddit`.
       uri: path or URI; name of the subreddit.
-      name: its name in the ledger: the file's name without its folder, or `r/SUBREDDIT`.
+      name: its name in the ledger: the file's name without its folder, or `r/SUBREDDIT`; of a table of links, with
+        the folders below the one that all tables have in common.
     """
 
     number: int
@@ -47,9 +48,14 @@ class Source:
     uri: str
     name: str
 
+    @property
+    def link_source(self) -> str:
+        """Where its links are found, unless it says so itself."""
+        return "reddit" if self.kind in ("dump", "subreddit") else self.kind
+
 
 class Reader(Protocol):
-    """Reads a source in blocks.
+    """Reads a source in blocks of lines, or in batches of schema SUBMISSIONS.
 
     Attributes:
       bytes_read: bytes of the file that were read so far.
@@ -69,7 +75,7 @@ class Reader(Protocol):
     @property
     def broken(self) -> str | None: ...
 
-    def __iter__(self) -> Iterator[Block]: ...
+    def __iter__(self) -> Iterator[Block] | Iterator[pa.RecordBatch]: ...
 
 
 class Tally(msgspec.Struct):
@@ -78,8 +84,8 @@ class Tally(msgspec.Struct):
     Attributes:
       name: name of the source.
       kind: kind of the source.
-      lines: lines that are not blank (of a WARC file: HTML responses).
-      malformed: lines that a source of its kind must not have: `bad_line` in dumps, `bad_url` in lists.
+      lines: lines that are not blank (of a table: rows; of a WARC file: HTML responses).
+      malformed: lines that a source of its kind must not have: `bad_line`; in tables of links, `bad_url`, too.
       first_malformed: place and problem of the first of them.
       last_malformed: number of the last line of a block that is malformed.
       bytes_read: bytes of the file.
@@ -112,12 +118,12 @@ class Tally(msgspec.Struct):
         for found in rows["reason"].value_counts().to_pylist():
             if found["values"] is not None:
                 self.rejected[found["values"]] = self.rejected.get(found["values"], 0) + found["counts"]
-        reason = Reason.BAD_URL if self.kind == "list" else Reason.BAD_LINE
-        self.malformed = self.rejected.get(reason, 0)
-        if rows["reason"][-1].as_py() == reason:
+        reasons = [str(Reason.BAD_LINE), *([str(Reason.BAD_URL)] if self.kind == "links" else [])]
+        self.malformed = sum(self.rejected.get(reason, 0) for reason in reasons)
+        if rows["reason"][-1].as_py() in reasons:
             self.last_malformed = self.last_line
         if self.malformed and not self.first_malformed:
-            first = pc.index(rows["reason"], str(reason)).as_py()
+            first = pc.index(pc.is_in(rows["reason"], pa.array(reasons)), True).as_py()
             self.first_malformed = f"line {rows['line'][first]}: {rows['note'][first]}"
 
     @property
@@ -131,20 +137,25 @@ class Tally(msgspec.Struct):
             over = f"line {self.overlong:,} has over {lines.MAX_LINE_BYTES:,} bytes"
             return f"{over}; expected a record on each line: check what the file is, {go_on}"
         if 2 * self.malformed > self.lines:
-            expected = "a URL" if self.kind == "list" else "a submission as a JSON object"
+            expected = "a URL" if self.kind == "links" else "a submission as a JSON object"
             return (
                 f"{self.malformed:,} of {self.lines:,} lines are malformed, the first is {self.first_malformed}; "
                 f"expected {expected} on each line: check what the file is, {go_on}"
             )
+        if self.kind == "links" and self.lines == self.rejected.get(Reason.NO_URL, 0) > 0:
+            return f"none of {self.lines:,} lines has a URL; expected a field url: check what the file is, {go_on}"
         return None
 
 
 def block_batches(reader: Reader, source: Source) -> Iterator[pa.RecordBatch]:
-    """Each block of a reader as a batch of schema BLOCKS, without a copy of its data.
+    """The batches of a reader; each block of lines as a batch of schema BLOCKS, without a copy of its data.
 
     Raises UserError if the beginning of the source is not of its kind.
     """
     for block in reader:
+        if isinstance(block, pa.RecordBatch):
+            yield block
+            continue
         if block.first_line == 1:
             check_beginning(source, bytes(memoryview(block.data)[:_BEGINNING_BYTES]))
         offsets = pa.array([0, len(block.data)], pa.int64()).buffers()[1]
@@ -154,12 +165,12 @@ def block_batches(reader: Reader, source: Source) -> Iterator[pa.RecordBatch]:
 
 def check_beginning(source: Source, data: bytes) -> None:
     """Raise UserError for UTF-16, and for a dump that is a JSON array, an API's response, or comments."""
-    if source.kind not in ("dump", "list"):
+    if source.kind != "dump":
         return
     found = ""
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")) or _is_wide(data):
+    if is_utf16(data):
         found = f"UTF-16; expected UTF-8: convert it (iconv -f UTF-16 -t UTF-8 {source.name})"
-    elif source.kind == "dump":
+    else:
         text = data.removeprefix(b"\xef\xbb\xbf").lstrip()
         records = [record for record in map(_object, text.split(b"\n")[:100]) if record]
         comments = sum("body" in record and "link_id" in record for record in records)
@@ -173,12 +184,6 @@ def check_beginning(source: Source, data: bytes) -> None:
         raise UserError(f"{source.uri}, line 1: {found}")
 
 
-def _is_wide(data: bytes) -> bool:
-    """Whether every other byte of text without a byte-order mark is zero."""
-    begin = data[:64]
-    return len(begin) >= 8 and (not any(begin[1::2]) or not any(begin[0::2])) and any(begin)
-
-
 def _object(line: bytes) -> dict[str, Any] | None:
     try:
         found = msgspec.json.decode(line)
@@ -188,19 +193,20 @@ def _object(line: bytes) -> dict[str, Any] | None:
 
 
 def rows_of_block(batch: pa.RecordBatch, source: Source, rules: Rules) -> pa.RecordBatch:
-    """The rows (of schema ROWS) of a batch of schema BLOCKS with one block."""
+    """The rows (of schema ROWS) of a batch of schema SUBMISSIONS, or BLOCKS with one block."""
+    if batch.schema.names == SUBMISSIONS.names:
+        return _row_maker(rules).rows(pa.Table.from_batches([batch]), source.number, source.name)
     _, offsets, data = batch["data"].buffers()  # the scalar would be a copy
     start, end = np.frombuffer(offsets, np.int64)[batch["data"].offset :][:2].tolist()
     block = Block(data.slice(start, end - start), batch["first_line"][0].as_py(), batch["num_lines"][0].as_py())
-    submissions = read_block(block, rules) if source.kind in ("dump", "subreddit") else _read_urls(block)
-    return _row_maker(rules).rows(submissions, source.number, source.name)
+    return _row_maker(rules).rows(read_block(block, rules), source.number, source.name)
 
 
 def row_of_problem(source: Source, line: int, reason: Reason, note: str) -> pa.RecordBatch:
     """One row, for a line that is in no block, or for what is lost at the end of a broken source."""
     fields = {"line": line, "reason": str(reason), "note": note}
-    submissions = pa.Table.from_pylist([fields], schema=SUBMISSIONS)
-    return _row_maker(Rules()).rows(submissions, source.number, source.name)
+    problem = pa.Table.from_pylist([fields], schema=SUBMISSIONS)
+    return _row_maker(Rules()).rows(problem, source.number, source.name)
 
 
 @lru_cache(2)  # it remembers hosts from block to block
@@ -208,32 +214,8 @@ def _row_maker(rules: Rules) -> RowMaker:
     return RowMaker(rules)
 
 
-def _read_urls(block: Block) -> pa.Table:
-    """URLs, one per line, without submissions; blank lines and those that begin with `#` are skipped.
-
-    Lines may end in CR alone. A line with a tab in it is a `bad_url`: it has columns, which would become one URL.
-    """
-    urls, notes, lines = [], [], []
-    content = bytes(block.data).decode("utf-8-sig", "replace").replace("\r\n", "\n").replace("\r", "\n")
-    for line, text in enumerate(content.split("\n"), block.first_line):
-        text = text.strip()
-        if text and not text.startswith("#"):
-            has_columns = "\t" in text
-            urls.append(None if has_columns else text)
-            notes.append(f"a tab in {text[:100]!r}" if has_columns else None)
-            lines.append(line)
-    known = {
-        "line": pa.array(lines, pa.int64()),
-        "url": pa.array(urls, pa.string()),
-        "note": pa.array(notes, pa.string()),
-    }
-    known["reason"] = pc.if_else(pc.is_valid(known["note"]), str(Reason.BAD_URL), None)
-    columns = [known.get(field.name, pa.nulls(len(urls), field.type)) for field in SUBMISSIONS]
-    return pa.Table.from_arrays(columns, schema=SUBMISSIONS)
-
-
 class WarcUrlReader:
-    """The target URI of each HTML response that is no redirect, in blocks with one URI per line.
+    """The target URI of each HTML response that is no redirect, in batches of schema SUBMISSIONS.
 
     A "line" is such a response. The attributes are those of `Reader`.
     """
@@ -250,10 +232,10 @@ class WarcUrlReader:
     def broken(self) -> str | None:
         return f"{self._broken:,} broken records, the first is {self._first}" if self._broken else None
 
-    def __iter__(self) -> Iterator[Block]:
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
         urls, first = self._urls(), 1
-        while some := list(islice(urls, _BLOCK_URLS)):
-            yield Block("\n".join(some).encode(), first, len(some))
+        while some := list(islice(urls, _BATCH_URLS)):
+            yield submissions({"line": range(first, first + len(some)), "url": texts(some)})
             first += len(some)
 
     def _urls(self) -> Iterator[str]:

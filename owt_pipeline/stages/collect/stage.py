@@ -1,4 +1,4 @@
-"""`collect`: Reddit dumps, Reddit's API, URL lists and WARC files become `urls/`.
+"""`collect`: Reddit dumps, Reddit's API, tables of links and WARC files become `urls/`.
 
 A generation's shard is made from the submissions of its hosts in its own sources and in those of all earlier
 generations: a URL that one of these accepted is `seen_before`, and the scores of the others count. Sources of
@@ -13,6 +13,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -24,9 +25,11 @@ from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
 from owt_pipeline.engine.workers import map_batches
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats import lines
+from owt_pipeline.formats.records import describe_file, named_files
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.exchange import Slice, read_slices
+from owt_pipeline.stages.collect.links import LinkReader
 from owt_pipeline.stages.collect.merge import KNOWN, Earlier, known_of, merge_submissions
 from owt_pipeline.stages.collect.options import Options
 from owt_pipeline.stages.collect.reddit import SubredditReader
@@ -52,7 +55,7 @@ _INPUTS_NAME = "inputs.json"
 _INPUTS = f"{ledger_of('urls')}/{_INPUTS_NAME}"
 _SOURCES_TOGETHER = 4  # at once: .xz and .bz2 decompress slower than few processes parse; a dump's window takes 2 GB
 _MANY_ROWS = 4_000_000  # of a shard: some 4 GB of memory
-_SHARD_BYTES = {"dump": 100 << 20, "list": 1 << 20, "warc": 500 << 20, "subreddit": 1 << 30}
+_SHARD_BYTES = {"dump": 100 << 20, "links": 1 << 20, "warc": 500 << 20, "subreddit": 1 << 30}
 """About how many bytes of a source become 20,000 URLs, a shard: of compressed dumps one submission in twenty stays."""
 _LEAST_SHARDS = 8
 
@@ -160,7 +163,7 @@ def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: Shar
         own = rows.filter(pa.array(of_row == generation))
         urls, rejects = merge_submissions(
             own,
-            [source.name for _, source in sources],
+            [(source.name, source.link_source) for _, source in sources],
             min_score=run.options.min_score,
             earlier=Earlier.of(known) if generation else None,
         )
@@ -179,16 +182,23 @@ def _opened(run: StageRun, source: Source) -> Iterator[Reader]:
     """A reader of a source."""
     uri = run.workdir.path(source.uri) if source.kind == "subreddit" else source.uri
     with open_source(uri) as file:
+        if source.kind == "links":
+            yield LinkReader(uri, source.name, file.size(), allow_damaged=run.options.allow_damaged)
+            return
         yield WarcUrlReader(file, file.size()) if source.kind == "warc" else lines.LineReader(file)
 
 
-def _files(options: Options) -> list[tuple[str, str, str]]:
-    """(kind, URI, name) of all files, ordered by kind and name."""
-    return [
-        (kind, uri, uri.rpartition("/")[2])
-        for kind, patterns in (("dump", options.dumps), ("list", options.url_lists), ("warc", options.warcs))
-        for uri in expand_globs(patterns, "collect")
-    ]
+def _files(options: Options) -> list[dict[str, Any]]:
+    """What identifies each file, ordered by kind and name."""
+    tables, left_out = named_files(options.links, "collect")
+    if left_out:
+        logger.warning("collect: files of folders left out, name them to read them: %s", ", ".join(left_out[:5]))
+
+    def described(kind: str, patterns: tuple[str, ...]) -> list[dict[str, Any]]:
+        return [{"kind": kind, **describe_source(uri), "uri": uri} for uri in expand_globs(patterns, "collect")]
+
+    links = [{"kind": "links", **describe_file(uri, name)} for uri, name in sorted(tables.items(), key=itemgetter(1))]
+    return [*described("dump", options.dumps), *links, *described("warc", options.warcs)]
 
 
 def _rules(options: Options) -> Rules:
@@ -208,13 +218,13 @@ def _subreddit(name: str) -> str:
 
 class Collect(Stage):
     """Collect URLs that people posted and voted up on Reddit, one row per URL, from monthly dumps, Reddit's API,
-    lists of URLs or WARC files. Variants of a URL are one; every rejected submission is in rejects/.
+    tables of links or WARC files. Variants of a URL are one; every rejected submission is in rejects/.
     """
 
     name = "collect"
     output = "urls"
     options = Options
-    version = 6
+    version = 7
     libraries = ("msgspec", "idna", "xxhash", "duckdb", "tld")
     steps = (
         Step(
@@ -229,13 +239,12 @@ class Collect(Stage):
     example = "owt collect run --dumps 'dumps/RS_2013-*.zst' --num_shards 64"
 
     def sources(self, options: Options) -> list[dict[str, Any]]:
-        if not (options.dumps or options.url_lists or options.warcs or options.subreddits):
+        if not (options.dumps or options.links or options.warcs or options.subreddits):
             raise UserError(
-                "collect has nothing to read: give at least one of --dumps, --url_lists, --warcs and --subreddits "
+                "collect has nothing to read: give at least one of --dumps, --links, --warcs and --subreddits "
                 "(or the same keys in the table [collect])"
             )
-        described = [{"kind": kind, **describe_source(uri), "uri": uri} for kind, uri, _ in _files(options)]
-        return described + [
+        return _files(options) + [
             {"kind": "subreddit", "name": f"r/{name}", "uri": name}
             for name in sorted({_subreddit(name) for name in options.subreddits})
         ]

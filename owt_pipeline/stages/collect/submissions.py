@@ -1,4 +1,4 @@
-"""Rows from submissions of dumps or the API, and from lines of URL lists, before they are merged by URL.
+"""Rows from submissions of dumps or the API, and from tables of links, before they are merged by URL.
 
 A submission is judged by its own fields, then by its URL. In the dumps, fields come and go and change their type over
 the years.
@@ -6,7 +6,7 @@ the years.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -32,13 +32,14 @@ ROWS = pa.schema(
         pa.field("reason", pa.string()),  # null while the submission is wanted
         pa.field("note", pa.string()),  # more about the reason
         pa.field("submission_id", pa.string()),
-        pa.field("subreddit", pa.string()),
+        pa.field("subreddits", pa.list_(pa.string())),
         pa.field("title", pa.string()),
         pa.field("score", pa.int64()),
         pa.field("created_utc", pa.int64()),
         pa.field("num_comments", pa.int64()),
+        pa.field("link_sources", pa.list_(pa.string())),  # as a table of links has them; null: the kind of the source
         pa.field("source", pa.int32(), nullable=False),  # number of the file
-        pa.field("line", pa.int64(), nullable=False),  # its line there, or record of a WARC file
+        pa.field("line", pa.int64(), nullable=False),  # its line or row there, or response of a WARC file
     ]
 )
 
@@ -48,7 +49,8 @@ SUBMISSIONS = pa.schema(
 )
 """A submission before its URL, still as posted, is judged; `reason` is from its own fields."""
 
-_OF_WANTED = ("subreddit", "title", "created_utc", "num_comments")  # kept only of submissions without a reason
+# Kept only of submissions without a reason.
+_OF_WANTED = ("subreddits", "title", "created_utc", "num_comments", "link_sources")
 
 _OF_URL = ("home", "url_id", "url", "host", "reason", "note")
 
@@ -81,6 +83,13 @@ class Submission(msgspec.Struct, gc=False):
 _Texts = list[str | None]  # one per record
 
 
+def submissions(columns: Mapping[str, Any]) -> pa.RecordBatch:
+    """A batch of schema SUBMISSIONS; columns that are not given are null."""
+    rows = len(columns["line"])
+    arrays = [pa.array(columns.get(field.name, pa.nulls(rows, field.type)), field.type) for field in SUBMISSIONS]
+    return pa.RecordBatch.from_arrays(arrays, schema=SUBMISSIONS)
+
+
 def read_block(block: Block, rules: Rules) -> pa.Table:
     """The submissions of a block, of schema SUBMISSIONS; blank lines are skipped.
 
@@ -105,19 +114,20 @@ def _read_piece(block: Block, rules: Rules) -> pa.RecordBatch:
                 reasons[i], notes[i] = Reason.BLOCKED_SUBREDDIT, name
     for i, problem in problems.items():
         reasons[i], notes[i] = Reason.BAD_LINE, problem
+    subreddits = texts([s.subreddit for s in records])
     columns = {
-        "line": pa.array(lines),
+        "line": lines,
         "url": _urls(records, reasons, notes),
         "score": _scores(records, reasons, notes),
         "reason": pa.array(reasons, pa.string()),
         "note": pa.array(notes, pa.string()),
         "submission_id": texts([s.id for s in records]),
-        "subreddit": texts([s.subreddit for s in records]),
+        "subreddits": pa.ListArray.from_arrays(np.arange(len(records) + 1, dtype=np.int32), subreddits),
         "title": texts([s.title for s in records]),
         "created_utc": integers([s.created_utc for s in records]),
         "num_comments": integers([s.num_comments for s in records]),
     }
-    return pa.RecordBatch.from_arrays([columns[name] for name in SUBMISSIONS.names], schema=SUBMISSIONS)
+    return submissions(columns)
 
 
 def _looks_like_self_post(s: Submission) -> bool:
@@ -229,7 +239,7 @@ def texts(values: Sequence[Any]) -> pa.StringArray:
     try:
         return pa.array(values, pa.string())
     except (pa.ArrowException, UnicodeError):
-        return pa.array([_text(value) for value in values], pa.string())
+        return pa.array([as_text(value) for value in values], pa.string())
 
 
 def is_true(flag: Any) -> bool:
@@ -249,11 +259,12 @@ def _decode_any(text: bytes) -> Submission | str:
     if not isinstance(fields, dict):
         return "not a JSON object"
     for name in fields.keys() & {"id", "url", "permalink", "domain", "subreddit", "title"}:
-        fields[name] = _text(fields[name])
+        fields[name] = as_text(fields[name])
     return Submission(**{name: fields.get(name) for name in Submission.__struct_fields__})
 
 
-def _text(value: Any) -> str | None:
+def as_text(value: Any) -> str | None:
+    """As `texts`."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else None

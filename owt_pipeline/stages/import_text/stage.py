@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import logging
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,12 +18,11 @@ import xxhash
 from owt_pipeline import progress
 from owt_pipeline.engine.stage import Stage, StageRun, Step
 from owt_pipeline.errors import UserError
-from owt_pipeline.formats.records import Record, format_of, known_format, read_records
+from owt_pipeline.formats.records import FORMATS, Record, describe_file, format_of, named_files, read_records
 from owt_pipeline.formats.urls import BadURL, canonical_url, url_id
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader, Outcome
 from owt_pipeline.ledger.exchange import Slice, read_slices
-from owt_pipeline.storage.folder import describe_source, expand_globs, folder_of
 from schemas import DATASETS, REJECTS, Reason, option
 from schemas.manifest import ShardRecord
 
@@ -40,13 +38,11 @@ _SHARD_BYTES, _LEAST_SHARDS = 64 << 20, 8  # about 20,000 documents
 class ImportOptions:
     files: tuple[str, ...] = option(
         (),
-        "JSON Lines, Parquet or plain text files, optionally compressed (.gz, .zst, .xz, .bz2): paths, folders, globs",
+        "JSON Lines, Parquet, CSV or plain text files, also compressed (.gz, .zst, .xz, .bz2): paths, folders, globs",
         metavar="FILE",
         shapes_bytes=False,  # the key includes the files' content instead of their paths
     )
-    format: str = option(
-        "auto", "format of the files; auto uses the extension", choices=("auto", "jsonl", "parquet", "text")
-    )
+    format: str = option("auto", "format of the files; auto uses the extension", choices=("auto", *FORMATS))
     text_field: str = option("text", "field or column with the text; a.b is field b of field a")
     url_field: str = option("url", "field with the URL; the id is its hash, or the text's hash without a URL")
     title_field: str = option("title", "field with the title")
@@ -145,28 +141,11 @@ def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: Shar
             start += batch.num_rows
 
 
-def _named(options: ImportOptions) -> tuple[list[tuple[str, str]], list[str]]:
-    """(path, name) of each file, and the paths left out; names are relative to the files' common folder, so they are
-    distinct.
-
-    Of a folder, files of unknown extensions are left out, and plain text next to JSON Lines or Parquet: in a clone of
-    a dataset repository, that is README.md.
-    """
+def _named(options: ImportOptions) -> tuple[dict[str, str], list[str]]:
+    """As `named_files`."""
     if not options.files:
         raise UserError("import: no files given: `owt import RUN FILE...`")
-    paths, left_out = set[str](), set[str]()
-    for pattern in options.files:
-        found = set(expand_globs((pattern,), "import"))
-        is_folder = os.path.isdir(pattern) or ("://" in pattern and "*" not in pattern and found != {pattern})
-        if options.format == "auto" and is_folder:
-            kinds = {path: known_format(path) for path in found}
-            wanted = {"jsonl", "parquet"} & set(kinds.values()) or {"text"}
-            found = {path for path in found if kinds[path] in wanted} or found
-            left_out |= kinds.keys() - found
-        paths |= found
-    places = {path: "/" + path if "://" in path else os.path.abspath(path) for path in sorted(paths)}
-    folder = os.path.commonpath([os.path.dirname(place) for place in places.values()])
-    return [(path, os.path.relpath(place, folder)) for path, place in places.items()], sorted(left_out - paths)
+    return named_files(options.files, "import", by_extension=options.format == "auto")
 
 
 class Import(Stage):
@@ -188,15 +167,7 @@ class Import(Stage):
     example = "owt import runs/mine posts/*.jsonl.zst --text_field body --url_field link"
 
     def sources(self, options: ImportOptions) -> list[dict[str, Any]]:
-        """The identity of each file; uncompressed formats have no checksum, so their complete content is hashed."""
-        described = []
-        for path, name in _named(options)[0]:
-            entry = describe_source(path)
-            if not path.endswith((".gz", ".zst", ".xz", ".bz2", ".parquet")):
-                folder, file = folder_of(path)
-                entry = {"bytes": entry["bytes"], "sha256": folder.sha256(file)}
-            described.append({"kind": "file", **entry, "name": name, "uri": path})
-        return described
+        return [{"kind": "file", **describe_file(path, name)} for path, name in _named(options)[0].items()]
 
     def shards_for(self, options: ImportOptions, sources: Sequence[Mapping[str, Any]]) -> int:
         if options.num_shards is not None:

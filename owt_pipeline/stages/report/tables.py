@@ -34,7 +34,7 @@ MEMORY = "768MB"
 _MOST_THREADS = 4
 
 _COLUMNS = {
-    "urls": "url_id host subreddits created_utc score".split(),
+    "urls": "url_id host subreddits created_utc score link_sources".split(),
     "pages": "url status source fetched_at days_after_submission fetch_ms body_bytes created_utc score".split(),
     "documents": "language".split(),
     "clean": "url_id url language signals".split(),

@@ -186,12 +186,12 @@ def test_a_list_of_something_else_is_an_error(tmp_path: Path) -> None:
     listed = tmp_path / "hosts.txt"
     listed.write_text("a.example\nb.example\nhttps://c.example/\n")
     with pytest.raises(UserError, match=r"hosts\.txt: 2 of 3 lines .* line 1: no scheme .* expected a URL on each"):
-        collect(tmp_path / "run", url_lists=(str(listed),))
-    run = collect(tmp_path / "run", url_lists=(str(listed),), allow_damaged=True)
+        collect(tmp_path / "run", links=(str(listed),))
+    run = collect(tmp_path / "run", links=(str(listed),), allow_damaged=True)
     assert [row["url"] for row in run.urls] == ["https://c.example/"]
     listed.write_bytes("https://c.example/\n".encode("utf-16"))
     with pytest.raises(UserError, match=r"line 1: UTF-16"):
-        collect(tmp_path / "run", url_lists=(str(listed),))
+        collect(tmp_path / "run", links=(str(listed),))
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
@@ -200,7 +200,7 @@ def test_lines_of_a_list_end_in_any_way_and_one_with_columns_is_no_url(tmp_path:
     listed.write_bytes(
         end.join([b"\xef\xbb\xbfhttp://a.example/x\t", b"# a\tb", b"http://b.example/y\t7", b"http://c.example/z"])
     )
-    run = collect(tmp_path / "run", url_lists=(str(listed),))
+    run = collect(tmp_path / "run", links=(str(listed),))
     assert sorted(row["url"] for row in run.urls) == ["https://a.example/x", "https://c.example/z"]
     (reject,) = run.rejects
     assert (reject["reason"], reject["detail"]) == ("bad_url", "a tab in 'http://b.example/y\\t7'; mine.txt:3")

@@ -15,6 +15,7 @@ from owt_pipeline.stages.collect.submissions import ROWS
 from schemas import REJECTS
 
 NAMES = ["RS_1.zst", "RS_2.zst", "list.txt"]
+ORIGINS = ["reddit", "reddit", "links"]
 LAST = float("inf")
 
 
@@ -25,7 +26,7 @@ def submission(**fields: Any) -> dict[str, Any]:
 
 def merge(rows: list[dict[str, Any]], **options: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     options = {"min_score": 3, **options}
-    urls, rejects = merge_submissions(pa.Table.from_pylist(rows, ROWS), NAMES, **options)
+    urls, rejects = merge_submissions(pa.Table.from_pylist(rows, ROWS), [*zip(NAMES, ORIGINS, strict=True)], **options)
     assert urls.schema == URLS
     assert rejects.schema == REJECTS
     urls.validate(full=True)
@@ -33,9 +34,9 @@ def merge(rows: list[dict[str, Any]], **options: Any) -> tuple[list[dict[str, An
 
 
 def test_submissions_of_a_url_become_one_row_and_name_the_others() -> None:
-    a = submission(url_id=7, url="u7", submission_id="a", subreddit="x", title="first", score=2, created_utc=10)
+    a = submission(url_id=7, url="u7", submission_id="a", subreddits=["x"], title="first", score=2, created_utc=10)
     b = submission(
-        url_id=7, url="u7", submission_id="b", subreddit="w", title="best", score=9, created_utc=20, line=4,
+        url_id=7, url="u7", submission_id="b", subreddits=["w"], title="best", score=9, created_utc=20, line=4,
         num_comments=5, posted_url="http://www.h.org/x",
     )  # fmt: skip
     urls, rejects = merge([b, a])
@@ -43,7 +44,7 @@ def test_submissions_of_a_url_become_one_row_and_name_the_others() -> None:
         {
             "url_id": 7, "url": "u7", "posted_url": "http://h.org/x", "host": "h.org",
             "title": "best", "score": 9, "created_utc": 10, "subreddits": ["w", "x"], "num_comments": 5,
-            "submission_ids": ["a", "b"],
+            "submission_ids": ["a", "b"], "link_sources": ["reddit"],
         }
     ]  # fmt: skip
     assert rejects == [{"url_id": 7, "url": "u7", "reason": "repeated_url", "detail": "submission b, RS_1.zst:4"}]
@@ -97,7 +98,8 @@ some = st.fixed_dictionaries(
         "score": st.one_of(st.none(), st.integers(-2, 9)),
         "created_utc": st.one_of(st.none(), st.integers(0, 3)),
         "num_comments": st.one_of(st.none(), st.integers(0, 3)),
-        "subreddit": st.one_of(st.none(), st.sampled_from("xyz")),
+        "subreddits": st.one_of(st.none(), st.lists(st.sampled_from("xyz"), max_size=2)),
+        "link_sources": st.one_of(st.none(), st.lists(st.sampled_from("hl"), min_size=1, max_size=2)),
         "title": st.one_of(st.none(), st.sampled_from("TUV")),
         "source": st.integers(0, 2),
         "reason": st.sampled_from([None, None, None, "over_18"]),
@@ -134,7 +136,8 @@ def plainly_merged(rows: list[dict[str, Any]], min_score: int) -> dict[int, dict
             "score": score,
             "created_utc": group[0]["created_utc"],
             "title": max(group, key=lambda row: row["score_or_least"])["title"],
-            "subreddits": sorted({r["subreddit"] for r in group if r["subreddit"]}),
+            "subreddits": sorted({name for r in group for name in r["subreddits"] or ()}),
+            "link_sources": sorted({name for r in group for name in r["link_sources"] or (ORIGINS[r["source"]],)}),
             "submission_ids": sorted({r["submission_id"] for r in group if r["submission_id"]}),
             "num_comments": sum(comments) if comments else None,
             "posted_url": group[0]["posted_url"],

@@ -188,13 +188,14 @@ def test_variants_of_a_url_in_dumps_and_lists_are_one_row(tmp_path: Path) -> Non
     )  # fmt: skip
     listed = tmp_path / "list.txt.xz"
     listed.write_bytes(lzma.compress(b"# mine\n\nhttp://example.com:80/a\r\nexample.com/b\nhttps://example.com/c"))
-    run = collect(tmp_path / "run", dumps=(str(dump),), url_lists=(str(listed),), num_shards=1)
+    run = collect(tmp_path / "run", dumps=(str(dump),), links=(str(listed),), num_shards=1)
     (both, only) = sorted(run.urls, key=lambda row: row["url"])
     assert (only["url"], only["score"], only["submission_ids"]) == ("https://example.com/c", None, [])
     assert both == {
         "url_id": url_id("https://example.com/a"), "url": "https://example.com/a", "host": "example.com",
         "posted_url": "http://www.example.com/a/?utm_source=x", "title": "T", "score": 9,
         "created_utc": 20, "subreddits": ["r", "s"], "num_comments": None, "submission_ids": ["a", "b"],
+        "link_sources": ["links", "reddit"],
     }  # fmt: skip
     assert Counter(reject["reason"] for reject in run.rejects) == {"repeated_url": 2, "bad_url": 1}
     assert [r["detail"] for r in run.rejects if r["reason"] == "bad_url"] == [
@@ -255,7 +256,7 @@ def test_empty_files_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture)
         empty[-1].write_text(content)
     listed = tmp_path / "comments.txt"
     listed.write_text("# none yet\n")
-    files = {"dumps": tuple(map(str, empty)), "url_lists": (str(listed),), "num_shards": 2}
+    files = {"dumps": tuple(map(str, empty)), "links": (str(listed),), "num_shards": 2}
     with pytest.raises(UserError, match="the file has no lines; expected a complete file"):
         collect(tmp_path / "refused", **files)
     run = collect(tmp_path / "run", allow_damaged=True, **files)
@@ -272,13 +273,13 @@ def test_a_broken_blocklist_stops_the_run_with_one_line(tmp_path: Path, workers:
         collect(
             tmp_path / "run",
             workers=workers,
-            url_lists=(str(tmp_path / "urls.txt"),),
+            links=(str(tmp_path / "urls.txt"),),
             blocked_domains=(str(tmp_path / "domains.gz"),),
         )
 
 
 def test_without_a_source_the_error_names_the_options(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"--dumps, --url_lists, --warcs and --subreddits"):
+    with pytest.raises(UserError, match=r"--dumps, --links, --warcs and --subreddits"):
         collect(tmp_path)
     with pytest.raises(UserError, match=r"no file matches '.*nothing\*'"):
         collect(tmp_path, dumps=(str(tmp_path / "nothing*"),))

@@ -56,11 +56,12 @@ def test_a_link_becomes_a_row() -> None:
         "reason": None,
         "note": None,
         "submission_id": "abc1",
-        "subreddit": "Books",
+        "subreddits": ["Books"],
         "title": "A story",
         "score": 7,
         "created_utc": 1300000000,
         "num_comments": 2,
+        "link_sources": None,
         "source": 3,
         "line": 11,
     }

@@ -39,6 +39,7 @@ def write_urls(shard: int, writer: ShardWriter) -> None:
             "host": f"h{shard}",
             "subreddits": [],
             "submission_ids": [],
+            "link_sources": [],
         }
         for i in range(40)
     ]

@@ -33,6 +33,7 @@ def _write_urls(shard: int, writer: ShardWriter, posted: list[Posted], num_shard
                 "url_id": url_id(canonical), "url": canonical, "posted_url": url, "host": host,
                 "title": None, "score": 5, "created_utc": created, "subreddits": ["news"], "num_comments": 1,
                 "submission_ids": ["x1"],
+                "link_sources": ["reddit"],
             }  # fmt: skip
     writer.enter(len(rows))
     writer.write(pa.RecordBatch.from_pylist([rows[i] for i in sorted(rows)], URLS))

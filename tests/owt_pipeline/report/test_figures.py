@@ -62,6 +62,15 @@ def test_domains_and_subreddits_are_counted_exactly(stats: dict[str, Any], sql: 
         assert row["survival"] == pytest.approx(corpus[row[kind]] / urls[row[kind]], abs=1e-6)
 
 
+def test_sources_of_links_are_counted(stats: dict[str, Any], sql: Callable) -> None:
+    found = sql("""
+        select link, count(*), count(corpus.url_id)
+        from (select url_id, unnest(link_sources) as link from urls) left join corpus using (url_id) group by link
+    """)
+    assert [(row["source"], row["urls"], row["documents"]) for row in rows_of(stats, "links")] == found
+    assert [row["share"] for row in rows_of(stats, "links")] == [1]
+
+
 def test_years_languages_and_scores_are_those_of_the_rows(stats: dict[str, Any], sql: Callable) -> None:
     for name in ("urls", "pages", "corpus"):
         years = sql(f"select year(to_timestamp(created_utc) at time zone 'UTC'), count(*) from {name} group by 1")

@@ -1,0 +1,135 @@
+"""Tables of links: Parquet, JSON Lines or CSV with a column `url`, and lists of URLs, which are tables of one column.
+
+row of a table    url  score  created_utc  title  source     in capitals or not, in any order, with others
+becomes           a submission without an id; with a reason if it has no URL or cannot be read
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, timezone
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+
+from owt_pipeline.errors import UserError
+from owt_pipeline.formats.records import Record, known_format, read_records
+from owt_pipeline.stages.collect.submissions import SUBMISSIONS, as_text, integer, submissions
+from schemas import Reason
+
+_URL = ("posted_url", "url")
+_TIME = ("created_utc", "time", "timestamp")
+_SOURCE = ("link_sources", "source")
+_COLUMNS = (*_URL, "score", *_TIME, "title", *_SOURCE, "subreddits")
+"""The columns that are read; of several for the same, the first that has a value. urls/ of a run has `posted_url`,
+`link_sources` and `subreddits`, and Hacker News' dump `time`."""
+
+_BATCH_ROWS = 10_000
+_DATE = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d:\d\d)(?:\.\d+)?)? ?(?:UTC|Z|([+-]\d\d):?(\d\d))?")
+
+_Row = dict[str, Any]
+
+
+class LinkReader:
+    """The rows of a table, in batches of schema SUBMISSIONS. The attributes are those of `Reader`.
+
+    Raises UserError if the file is damaged or has no column `url`, unless damaged files are allowed.
+    """
+
+    def __init__(self, path: str, name: str, size: int, *, allow_damaged: bool = False):
+        self._path, self._name, self._allow_damaged = path, name, allow_damaged
+        self.bytes_read, self.bytes_decompressed = size, 0  # unknown
+        self.overlong: list[int] = []
+        self.ends_within_line = False
+        self.broken: str | None = None
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        rows = self._rows()
+        while some := list(islice(rows, _BATCH_ROWS)):
+            yield submissions({name: [row.get(name) for row in some] for name in SUBMISSIONS.names})
+
+    def _rows(self) -> Iterator[_Row]:
+        kind = known_format(self._path) or "text"
+        records = read_records(
+            self._path, self._name, kind, columns=_COLUMNS, required=("url", "posted_url"), split_text="lines"
+        )
+        try:
+            if kind == "text":
+                yield from _of_lines(records)
+                return
+            for record in records:
+                line = int(record.where.rpartition(":")[2])
+                yield _bad_line(line, record.problem) if record.fields is None else _of_fields(line, record.fields)
+        except UserError as error:
+            if not self._allow_damaged:
+                raise UserError(f"{error}, or take what can be read with --allow_damaged") from error
+            self.broken = str(error).removeprefix(self._path).strip(" ,:")
+
+
+def _bad_line(line: int, note: str | None) -> _Row:
+    return {"line": line, "reason": str(Reason.BAD_LINE), "note": note}
+
+
+def _of_lines(records: Iterable[Record]) -> Iterator[_Row]:
+    """URLs, one a line, without blank lines and those that begin with `#`; lines may end in CR alone.
+
+    A line with a tab in it is a `bad_url`: it has columns, which would become one URL.
+    """
+    number = 0
+    for record in records:
+        if record.fields is None:
+            number += 1
+            yield _bad_line(number, record.problem)
+            continue
+        for text in record.fields["text"].split("\r"):
+            number, text = number + 1, text.strip()
+            if "\t" in text and not text.startswith("#"):
+                yield {"line": number, "reason": str(Reason.BAD_URL), "note": f"a tab in {text[:100]!r}"}
+            elif text and not text.startswith("#"):
+                yield {"line": number, "url": text}
+
+
+def _of_fields(line: int, fields: Mapping[str, Any]) -> _Row:
+    given = {name.lower(): _plain(value) for name, value in fields.items()}
+
+    def first(names: tuple[str, ...]) -> Any:
+        return next((given[name] for name in names if given.get(name) not in (None, "", [])), None)
+
+    url, score, source = first(_URL), first(("score",)), first(_SOURCE)
+    if not isinstance(url, str):
+        note = None if "url" in given else f"no field url, but {', '.join(list(fields)[:8]) or 'none'}"
+        return {"line": line, "reason": str(Reason.NO_URL), "note": note}
+    row = {
+        "line": line, "url": url, "title": as_text(first(("title",))), "created_utc": _seconds(first(_TIME)),
+        "score": None if score is None else integer(score if isinstance(score, (bool, int, float)) else str(score)),
+        "link_sources": _strings(source), "subreddits": _strings(first(("subreddits",))),
+    }  # fmt: skip
+    if score is not None and row["score"] is None:
+        row |= _bad_line(line, f"the score is {str(score)[:100]!r}; expected a number")
+    return row
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):  # some programs write strings to Parquet as bytes
+        value = value.decode("utf-8", "replace")
+    return value.strip() if isinstance(value, str) else value
+
+
+def _strings(value: Any) -> list[str] | None:
+    """Those of a list, or the only one; null without any."""
+    return [text for text in map(as_text, value if isinstance(value, list) else [value]) if text] or None
+
+
+def _seconds(value: Any) -> int | None:
+    """Seconds since 1970 of a number or a date; a date without a time zone is in UTC."""
+    found = _DATE.fullmatch(value) if isinstance(value, str) else None
+    if not found:
+        return integer(value)
+    day, time, hours, minutes = found.groups()
+    try:
+        moment = datetime.fromisoformat(f"{day}T{time or '00:00:00'}{hours or '+00'}:{minutes or '00'}")
+    except ValueError:
+        return None
+    return int(moment.astimezone(timezone.utc).timestamp())

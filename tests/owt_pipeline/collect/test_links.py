@@ -1,0 +1,358 @@
+"""Tables of links, through the command line: in the layouts in which they are published, and as they should not be."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import io
+import json
+import lzma
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from owt_pipeline.commands.publish import LISTED
+from owt_pipeline.stages.collect.sources import Tally
+from owt_pipeline.storage.folder import Storage
+from tests.owt_pipeline.collect.collecting import Collected, collected
+from tests.owt_pipeline.collect.test_stage import holds, write_dump
+from tests.owt_pipeline.runs import ask_owt
+from tests.servers.s3 import s3_bucket
+
+# Hacker News as it is published: by BigQuery, with `time` as a number and `timestamp`, and by others with `time` alone.
+POST = {"id": 1, "type": "story", "by": "pg", "time": 1160418111, "title": "Y Combinator", "score": 57,
+         "url": "http://ycombinator.com/", "text": None, "parent": None, "kids": [15], "descendants": 15,
+         "dead": None, "deleted": None}  # fmt: skip
+HACKER_NEWS = [
+    POST,
+    {**POST, "id": 2, "url": "https://www.example.org/essay?utm_source=hn", "title": "An essay", "score": 3},
+    {**POST, "id": 3, "url": "https://example.org/low", "score": 2},
+    {**POST, "id": 4, "url": "https://youtube.com/watch?v=1"},
+    {**POST, "id": 5, "url": "https://example.org/a.pdf"},
+    {**POST, "id": 6, "url": None, "title": "Ask HN"},
+    {**POST, "id": 7, "type": "comment", "url": "", "title": None, "score": None, "text": "<p>I agree"},
+]
+FUNNEL = {"low_score": 1, "blocked_domain": 1, "blocked_extension": 1, "no_url": 2}
+
+
+def owt_collect(workdir: Path, *flags: object, code: int = 0) -> str:
+    return ask_owt("collect", workdir, *flags, "--workers", 1, "--num_shards", 2, code=code)
+
+
+def links(workdir: Path, *files: object) -> Collected:
+    owt_collect(workdir, "--links", *files)
+    run = collected(workdir)
+    assert holds(run)
+    return run
+
+
+def by_url(run: Collected) -> dict[str, dict[str, Any]]:
+    return {row["url"]: row for row in run.urls}
+
+
+def csv_of(rows: list[dict[str, Any]]) -> bytes:
+    sink = io.StringIO()
+    writer = csv.DictWriter(sink, rows[0].keys())
+    writer.writeheader()
+    writer.writerows(rows)
+    return sink.getvalue().encode()
+
+
+def parquet_of(rows: list[dict[str, Any]], **changed: Callable[[pa.Array], pa.Array]) -> bytes:
+    table = pa.Table.from_pylist(rows)
+    for name, change in changed.items():
+        table = table.set_column(table.column_names.index(name), name, change(table[name]))
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    return sink.getvalue().to_pybytes()
+
+
+def as_timestamps(zone: str | None) -> Callable[[pa.Array], pa.Array]:
+    return lambda times: times.cast(pa.timestamp("s")).cast(pa.timestamp("us")).cast(pa.timestamp("us", zone))
+
+
+def json_lines(rows: list[dict[str, Any]]) -> bytes:
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+LAYOUTS: dict[str, bytes] = {
+    "hn.parquet": parquet_of(HACKER_NEWS),
+    "open-index.parquet": parquet_of(HACKER_NEWS, time=as_timestamps("UTC")),
+    "clickhouse.parquet": parquet_of(
+        HACKER_NEWS, time=as_timestamps(None), url=lambda column: column.cast(pa.binary()),
+        title=lambda column: column.cast(pa.large_binary()),
+    ),
+    "dictionary.parquet": parquet_of(HACKER_NEWS, url=lambda column: column.combine_chunks().dictionary_encode()),
+    "hn.json": json_lines(HACKER_NEWS),
+    "firebase.jsonl": json_lines([{k: v for k, v in row.items() if v is not None} for row in HACKER_NEWS]),
+    "hn.csv": csv_of(HACKER_NEWS),
+    "hn.ndjson.gz": gzip.compress(json_lines(HACKER_NEWS)),
+    "hn.csv.zst": zstandard.compress(csv_of(HACKER_NEWS)),
+    "HN.CSV.BZ2": bz2.compress(csv_of(HACKER_NEWS)),
+    "capitals.csv.xz": lzma.compress(csv_of([{k.title(): v for k, v in row.items()} for row in HACKER_NEWS])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_hacker_news_is_read_by_the_rules_for_submissions(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(LAYOUTS[name])
+    run = links(tmp_path / "run", tmp_path / name)
+    assert run.manifest.counts.entered == len(HACKER_NEWS)
+    assert run.manifest.counts.rejected == FUNNEL
+    rows = by_url(run)
+    assert sorted(rows) == ["https://example.org/essay", "https://ycombinator.com/"]
+    assert rows["https://ycombinator.com/"] == {
+        "url_id": rows["https://ycombinator.com/"]["url_id"], "url": "https://ycombinator.com/",
+        "posted_url": "http://ycombinator.com/", "host": "ycombinator.com", "title": "Y Combinator", "score": 57,
+        "created_utc": 1160418111, "subreddits": [], "num_comments": None, "submission_ids": [],
+        "link_sources": ["links"],
+    }  # fmt: skip
+
+
+def test_a_plain_table_of_two_columns_is_read(tmp_path: Path) -> None:
+    table = tmp_path / "mine.csv"
+    table.write_bytes(
+        b'\xef\xbb\xbfURL,Score\r\n"https://example.org/a,b",12\r\nhttps://example.org/2,\r\n\r\nhttps://example.org/3,1'
+    )
+    rows = by_url(run := links(tmp_path / "run", table))
+    assert {url: row["score"] for url, row in rows.items()} == {
+        "https://example.org/a,b": 12, "https://example.org/2": None,
+    }  # fmt: skip
+    assert [reject["detail"] for reject in run.rejects] == ["score 1; mine.csv:5"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("tabs.tsv", "score\turl\n7\thttps://example.org/a,b;c\n", ["https://example.org/a,b;c"]),
+        ("semicolons.csv", "score;url\n7;https://example.org/a,b\n", ["https://example.org/a,b"]),
+        ("one.csv", "url\nhttps://example.org/a,b;c\n", ["https://example.org/a,b;c"]),
+        ("mac.csv", "url,n\rhttps://a.example/,7\rhttps://b.example/,8\r", ["https://a.example/", "https://b.example/"]),
+    ],
+)  # fmt: skip
+def test_cells_are_separated_as_in_the_first_line(tmp_path: Path, name: str, content: str, expected: list[str]) -> None:
+    (tmp_path / name).write_text(content)
+    run = links(tmp_path / "run", tmp_path / name)
+    assert sorted(by_url(run)) == expected
+    assert run.rejects == []
+
+
+def dump_of_files(folder: Path) -> list[Path]:
+    for name in ("2006/10.parquet", "2006/11.parquet", "2007/10.parquet"):
+        rows = [{**POST, "url": f"https://example.org/{name}/{i}"} for i in range(20)]
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(parquet_of(rows))
+    (folder / "README.md").write_text("# A data set\n")
+    return sorted(folder.rglob("*.parquet"))
+
+
+def test_many_files_and_their_folder_give_the_same_bytes(tmp_path: Path) -> None:
+    folder = tmp_path / "dump"
+    here = links(tmp_path / "files", *dump_of_files(folder))
+    assert len(here.urls) == 60
+    names = [source["name"] for source in here.manifest.sources if source["kind"] == "links"]
+    assert names == ["2006/10.parquet", "2006/11.parquet", "2007/10.parquet"]
+    assert links(tmp_path / "folder", folder).bytes() == here.bytes()
+    assert links(tmp_path / "glob", folder / "*" / "1?.parquet").bytes() == here.bytes()
+
+
+@pytest.mark.slow
+def test_a_folder_of_a_bucket_gives_the_same_urls(tmp_path: Path) -> None:
+    here = links(tmp_path / "files", *(files := dump_of_files(tmp_path / "dump")))
+    with s3_bucket() as bucket:
+        for file in files:
+            Storage(bucket).write(f"hn/{file.relative_to(tmp_path / 'dump')}", file.read_bytes())
+        assert links(tmp_path / "bucket", f"{bucket}/hn").urls == here.urls
+
+
+def test_urls_of_a_run_are_a_table_that_gives_them_again(tmp_path: Path) -> None:
+    submissions: list[Any] = [
+        {"id": "a", "url": "http://www.example.org/1?utm_source=x", "score": 9, "created_utc": 5, "subreddit": "s",
+         "title": "T"},
+        {"id": "b", "url": "http://example.org/1", "score": 4, "created_utc": 6, "subreddit": "r"},
+    ]  # fmt: skip
+    table = tmp_path / "hn.csv"
+    table.write_text(
+        "url,score,source\nhttps://example.org/1,3,hn\nhttps://example.org/2,,hn\nhttps://example.org/2,4,\n"
+    )
+    dump = write_dump(tmp_path / "RS.ndjson", submissions)
+    owt_collect(tmp_path / "first", "--dumps", dump, "--links", table)
+    first = by_url(collected(tmp_path / "first"))
+    one = first["https://example.org/1"]
+    assert (one["score"], one["subreddits"], one["link_sources"]) == (9, ["r", "s"], ["hn", "reddit"])
+    assert first["https://example.org/2"]["link_sources"] == ["hn", "links"]
+
+    again = by_url(links(tmp_path / "again", tmp_path / "first" / "urls"))
+    lost = {"num_comments": None, "submission_ids": []}
+    assert again == {url: {**row, **lost} for url, row in first.items()}
+
+
+def test_duplicates_of_submissions_count_with_their_scores(tmp_path: Path) -> None:
+    dump = write_dump(
+        tmp_path / "RS.ndjson", [{"id": "a", "url": "http://example.org/1", "score": 2, "created_utc": 5}]
+    )
+    table = tmp_path / "hn.jsonl"
+    table.write_text('{"url": "https://example.org/1/", "score": 4, "created_utc": 1}\n')
+    owt_collect(tmp_path / "run", "--dumps", dump, "--links", table)
+    (row,) = collected(tmp_path / "run").urls
+    assert (row["score"], row["created_utc"], row["link_sources"]) == (4, 1, ["links", "reddit"])
+
+
+def test_a_low_score_counts_with_a_later_generation(tmp_path: Path) -> None:
+    for number, score in enumerate((1, 5)):
+        (tmp_path / f"{number}.csv").write_text(f"url,score\nhttps://example.org/1,{score}\n")
+    run = tmp_path / "run"
+    owt_collect(run, "--links", tmp_path / "0.csv")
+    owt_collect(run, "--links", tmp_path / "0.csv", tmp_path / "1.csv", "--add")
+    (row,) = collected(run).urls
+    assert row["score"] == 5
+
+
+BAD_ROWS: list[tuple[str, str, str | None]] = [
+    ('{"url": "https://example.org/1", "score": NaN}', "bad_line", "the score is 'nan'; expected a number"),
+    ('{"url": "https://example.org/2", "score": Infinity}', "bad_line", "the score is 'inf'; expected a number"),
+    ('{"url": "https://example.org/3", "score": "many"}', "bad_line", "the score is 'many'; expected a number"),
+    ('{"url": "https://example.org/4", "score": true}', "bad_line", "the score is 'True'; expected a number"),
+    ('{"url": "https://example.org/5", "score": 1e30}', "bad_line", "the score is '1e+30'; expected a number"),
+    ('{"url": "https://example.org/6", "score": []}', "", None),
+    ('{"url": "https://example.org/7", "score": "12.0", "created_utc": "soon", "title": 5}', "", None),
+    ('{"url": "https://example.org/8", "title": "\\ud800", "source": ["\\udfff", null, 7]}', "", None),
+    ('{"url": ["https://example.org/9"]}', "no_url", ""),
+    ('{"url": "mailto:me@example.org"}', "bad_url", "the scheme mailto is neither http nor https"),
+    ('{"url": "https://example.org/\\ud800"}', "", None),
+    ("{}", "no_url", "no field url, but none"),
+    ('{"link": "https://example.org/10"}', "no_url", "no field url, but link"),
+    ('["https://example.org/11"]', "bad_line", "not a JSON object, but an array"),
+    ('{"url": "https://example.org/12"', "bad_line", "not JSON"),
+    ('{"URL": "https://example.org/13", "SCORE": 7, "Created_UTC": "2013-05-01T12:00:00+02:00"}', "", None),
+    *((f'{{"url": "https://example.org/good/{i}"}}', "", None) for i in range(9)),
+]
+
+
+def test_a_bad_row_is_a_reject_with_file_and_line(tmp_path: Path) -> None:
+    table = tmp_path / "odd.jsonl"
+    table.write_bytes(b"\xef\xbb\xbf" + b"\r\n".join(line.encode() for line, _, _ in BAD_ROWS))
+    run = links(tmp_path / "run", table)
+    found = {int(reject["detail"].rpartition(":")[2]): reject for reject in run.rejects}
+    for number, (line, reason, detail) in enumerate(BAD_ROWS, start=1):
+        assert found.get(number, {}).get("reason", "") == reason, line
+        if detail:
+            assert found[number]["detail"].startswith(detail), line
+    rows = by_url(run)
+    assert rows["https://example.org/7"]["score"] == 12
+    assert rows["https://example.org/7"]["title"] == "5"
+    assert rows["https://example.org/8"]["link_sources"] == ["7", "?"]
+    time = datetime(2013, 5, 1, 10, tzinfo=timezone.utc)
+    assert (rows["https://example.org/13"]["score"], rows["https://example.org/13"]["created_utc"]) == (
+        7, int(time.timestamp()),
+    )  # fmt: skip
+
+
+def test_odd_rows_of_csv_are_read_or_rejected(tmp_path: Path) -> None:
+    table = tmp_path / "odd.csv"
+    table.write_bytes(
+        b'url,title\n'
+        b'https://example.org/1,"two\nlines, ""quoted"""\n'
+        b"https://example.org/2,caf\xe9\n"
+        b"https://example.org/3\n"
+        b"https://example.org/4,a,b\n"
+        b'https://example.org/5,"a"b\n'
+        b'"https://exa\nmple.org/6",a\n'
+        b"https://example.org/7,\n"
+        b"  https://example.org/8  , x \n"
+    )  # fmt: skip
+    run = links(tmp_path / "run", table)
+    assert {url: row["title"] for url, row in by_url(run).items()} == {
+        "https://example.org/1": 'two\nlines, "quoted"',
+        "https://example.org/6": "a",  # browsers remove line ends from URLs, too
+        "https://example.org/7": None,
+        "https://example.org/8": "x",
+    }
+    assert sorted(reject["detail"] for reject in run.rejects) == [
+        "1 cells; the first row names 2 columns; odd.csv:5",
+        "3 cells; the first row names 2 columns; odd.csv:6",
+        "not CSV: ',' expected after '\"'; odd.csv:7",
+        "not UTF-8; odd.csv:4",
+    ]
+
+
+WRONG: dict[str, tuple[bytes, str]] = {
+    "columns.csv": (b"link,votes\nhttps://a.example/,3\n", "has no column url or posted_url; it has link, votes"),
+    "no_header.csv": (b"https://a.example/,3\nhttps://b.example/,4\n", "has no column url or posted_url; it has https"),
+    "columns.parquet": (parquet_of([{"link": "https://a.example/", "score": 3}]), "it has link, score"),
+    "columns.jsonl": (b'{"link": "https://a.example/"}\n' * 3, "none of 3 lines has a URL; expected a field url"),
+    "hosts.csv": (b"url\na.example\nb.example\n", "2 of 2 lines are malformed, the first is line 2: no scheme"),
+    "wide.csv": ("url\nhttps://a.example/\n".encode("utf-16"), "line 1: UTF-16; expected UTF-8: convert it"),
+    "wide.jsonl": ('{"url": "https://a.example/"}'.encode("utf-16-le"), "line 1: UTF-16; expected UTF-8"),
+    "cut.csv": (b'url,title\nhttps://a.example/,"never closed\nhttps://b.example/,b\n', "line 2: the file ends within"),
+    "cut.jsonl.gz": (gzip.compress(json_lines(HACKER_NEWS * 900))[:-20], "is damaged or incomplete"),
+    "empty.csv.gz": (b"", "is compressed, but has no bytes"),
+    "page.parquet": (b"<html>", "cannot be read as Parquet"),
+    "cut.parquet": (parquet_of(HACKER_NEWS)[:-9], "cannot be read as Parquet"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_file_that_is_no_table_of_links_is_an_error_in_one_line(tmp_path: Path, name: str) -> None:
+    content, expected = WRONG[name]
+    (tmp_path / name).write_bytes(content)
+    said = owt_collect(tmp_path / "run", "--links", tmp_path / name, code=1)
+    (line,) = [line for line in said.splitlines() if "error" in line.lower()]
+    assert str(tmp_path / name) in line
+    assert expected in line
+    assert "--allow_damaged" in line
+    assert "Traceback" not in said
+    owt_collect(tmp_path / "run", "--links", tmp_path / name, "--allow_damaged")
+    run = collected(tmp_path / "run")
+    assert run.manifest.properties["damaged"][0]["name"] == name
+    assert holds(run)
+    if name == "cut.jsonl.gz":
+        assert run.manifest.counts.entered > 5000
+
+
+def test_files_without_rows_are_named(tmp_path: Path) -> None:
+    files: list[Path] = []
+    for name, content in {
+        "none.csv": b"", "header.csv": b"url,score\n", "none.jsonl": b"", "blank.jsonl": b"\n\n",
+        "comments.txt": b"# none yet\n",
+    }.items():  # fmt: skip
+        (tmp_path / name).write_bytes(content)
+        files.append(tmp_path / name)
+    pq.write_table(pa.table({"url": pa.array([], pa.string())}), tmp_path / "none.parquet")
+    files.append(tmp_path / "none.parquet")
+    said = owt_collect(tmp_path / "run", "--links", *files)
+    assert all(f"{file.name} has nothing to collect" in said for file in files)
+    assert collected(tmp_path / "run").urls == []
+    tallies = msgspec.json.decode((tmp_path / "run/ledger/urls/inputs.json").read_bytes(), type=list[Tally])
+    assert [tally.kind for tally in tallies] == ["links"] * len(files)
+
+
+def test_a_changed_row_is_read_again(tmp_path: Path) -> None:
+    """Also if length, beginning and end of a large file without a checksum are the same."""
+    rows = [f"https://example.org/{i:060}\n" for i in range(26_000)]
+    table = tmp_path / "long.txt"
+    table.write_text("".join(rows))
+    before = by_url(links(tmp_path / "run", table))
+    rows[13_000] = rows[13_000].replace("org/0", "org/x")
+    table.write_text("".join(rows))
+    assert by_url(links(tmp_path / "run", table)).keys() - before == {rows[13_000].strip()}
+
+
+def test_what_publish_wrote_is_a_table(small_run: Path, tmp_path: Path) -> None:
+    corpus = pa.concat_tables(pq.read_table(path) for path in sorted((small_run / "corpus").glob("part-*.parquet")))
+    for split, rows in (("train", corpus.slice(0, 10)), ("validation", corpus.slice(10))):
+        (tmp_path / "urls" / split).mkdir(parents=True)
+        pq.write_table(rows.select(LISTED), tmp_path / "urls" / split / "part-00000-aaaa.parquet")
+    rows = by_url(links(tmp_path / "run", tmp_path / "urls"))
+    expected = corpus.select(["url", "score", "created_utc", "subreddits"]).to_pylist()
+    assert [{name: rows[row["url"]][name] for name in row} for row in expected] == expected
+    assert pc.count(corpus["score"]).as_py() > 0
