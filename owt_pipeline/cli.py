@@ -15,7 +15,7 @@ from schemas.settings import ExitCode, did_you_mean
 COMMANDS = {
     "run": ("commands.run", "run every stage in order, skipping finished ones; --dry_run says what would run"),
     "demo": ("demo.command", "run the complete job offline, on a small web that it serves itself"),
-    "init": ("commands.setup", "write commented settings to start from"),
+    "init": ("commands.setup", "write the settings of a run, with comments"),
     "train-tokenizer": ("commands.train_tokenizer", "learn a byte-level BPE from the corpus"),
     "verify": ("commands.verify", "check that files are undamaged, counts add up, and every id is accounted for"),
     "ls": ("commands.ls", "list the stages of a run: state, rows, bytes, time"),
@@ -91,8 +91,8 @@ exit codes:
 
 examples:
   owt demo                                              see all of it at work
-  owt init --preset openwebtext config.toml             settings to start from
-  owt run run config.toml --dumps RS_*.zst              from the dump to the tokens
+  owt init run --preset openwebtext                     run/settings.toml, to edit
+  owt run run --dumps RS_*.zst                          from the dump to the tokens
   owt why run https://example.org/article               what happened to a page
 
 `owt COMMAND --help` explains a command with an example."""

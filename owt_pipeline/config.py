@@ -1,8 +1,10 @@
-"""Settings of a run: a TOML file with one table per stage, flags that override it, and Beam's flags."""
+"""Settings of a run: `RUN/settings.toml` or another TOML file, with one table per stage; flags that override it, and
+Beam's flags."""
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -10,9 +12,9 @@ from typing import Any
 from owt_pipeline.command_line import add_output_flags, at_least
 from owt_pipeline.engine.stage import Stage
 from owt_pipeline.errors import UsageError
-from owt_pipeline.storage.folder import folder_of
+from owt_pipeline.storage.folder import Storage, folder_of
 from schemas import SettingsError
-from schemas.settings import did_you_mean, from_table
+from schemas.settings import did_you_mean, from_table, to_toml
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -21,6 +23,20 @@ else:
 
 TABLES = ("run", "collect", "fetch", "extract", "clean", "dedupe", "export", "tokenize", "report", "import", "beam")
 RUN_KEYS = ("workers",)
+
+SETTINGS = "settings.toml"
+"""The settings of a run, in its folder."""
+
+ONCE = ("retry_failed", "refetch")
+"""Options that a run is asked for once: they are never remembered."""
+
+ADDED = ("dumps", "links", "warcs", "subreddits", "pages_from")
+"""Options whose values are added to those of the file by a run with `--add`."""
+
+
+def settings_of(run: Storage) -> str | None:
+    """The path of a run's own settings; None if it has none."""
+    return run.path(SETTINGS) if run.exists(SETTINGS) else None
 
 
 def read_config(path: str | None) -> dict[str, dict[str, Any]]:
@@ -55,6 +71,44 @@ def stage_options(stage: Stage, config: str | None, tables: Mapping[str, Any], f
         return from_table(stage.options, tables.get(stage.name, {}), where, flags)
     except SettingsError as error:
         raise UsageError(str(error)) from error
+
+
+def added(tables: Mapping[str, Any], stage: str, flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags of a stage with `--add`: new sources follow those of the file."""
+    table = tables.get(stage, {})
+    return {
+        flag: tuple(dict.fromkeys([*table.get(flag, ()), *value])) if flag in ADDED else value
+        for flag, value in flags.items()
+    }
+
+
+def with_values(text: str, given: Mapping[str, Mapping[str, Any]]) -> str:
+    """The text of a settings file with the values `given`, by table and option; its comments stay.
+
+    Raises UsageError if these options are not on lines of their own.
+    """
+    lines = text.splitlines()
+    wanted = tomllib.loads(text)
+    for table, values in given.items():
+        if values and f"[{table}]" not in lines:
+            lines += ["", f"[{table}]"]
+        for name, value in values.items():
+            line = f"{name} = {to_toml(value)}"
+            wanted.setdefault(table, {}).update(tomllib.loads(line))
+            begin = lines.index(f"[{table}]") + 1
+            end = next((n for n in range(begin, len(lines)) if lines[n].startswith("[")), len(lines))
+            found = [n for n in range(begin, end) if re.match(rf"(# )?{name} *=", lines[n])]
+            at = min(found, key=lambda n: lines[n].startswith("#"), default=begin)
+            lines[at : at + bool(found)] = [line]
+    changed = "\n".join(lines) + "\n"
+    try:
+        if tomllib.loads(changed) == wanted:
+            return changed
+    except tomllib.TOMLDecodeError:
+        pass
+    raise UsageError(
+        f"cannot be set there line by line: {', '.join(name for values in given.values() for name in values)}"
+    )
 
 
 def beam_flags(tables: Mapping[str, Any], rest: list[str]) -> tuple[str, ...]:

@@ -4,7 +4,7 @@
     from owt_pipeline.pipeline import Run, build
 
     with beam.Pipeline() as pipeline:
-        build(pipeline, Run.of("run", "settings.toml"))
+        build(pipeline, Run.of("run"))
 
 Each stage is a transform from the handle of one dataset to the handle of the next. The datasets themselves are files in
 the run's working directory:
@@ -65,11 +65,13 @@ class Run:
     runtime: Runtime
 
     @classmethod
-    def of(cls, run: str, settings: str, *, workers: int | None = None, until: str = ORDER[-1]) -> Run:
-        """The run in the folder `run` by a settings file, up to and including the stage `until`.
+    def of(cls, run: str, settings: str | None = None, *, workers: int | None = None, until: str = ORDER[-1]) -> Run:
+        """The run in the folder `run`, up to and including the stage `until`, by a settings file: by default the
+        folder's own `settings.toml`, which `owt init` writes.
 
         `workers` overrides the file's. Without any, one process works. Raises UserError for invalid settings.
         """
+        settings = settings or Storage(run).path(config.SETTINGS)
         tables = config.read_config(settings)
         options = {name: config.stage_options(load(name), settings, tables, {}) for name in ORDER}
         chosen = [(load(name), options[name]) for name in ORDER[: ORDER.index(until) + 1]]

@@ -14,6 +14,7 @@ from typing import Any
 
 from owt_pipeline import config
 from owt_pipeline.command_line import CommandParser, aligned, configure_output, reporting_errors
+from owt_pipeline.commands.setup import remember
 from owt_pipeline.engine.plan import look
 from owt_pipeline.engine.publish import RUN_LOG
 from owt_pipeline.engine.runner import Result, check_beam_flags, run_stages
@@ -40,9 +41,6 @@ EXPLAINED = (
     "rules", "tokenizer", "val_fraction",
 )  # fmt: skip
 """Options of stages that `owt run --help` explains; `owt STAGE --help` explains all."""
-
-SETTINGS = "settings.toml"
-"""The settings of a run, in its folder."""
 
 REMADE = ("export", "tokenize", "report")
 """Stages that a takedown reruns, with the options that they had."""
@@ -84,7 +82,10 @@ def _run(argv: Sequence[str] | None) -> int:
     runtime = runtime_of(where, arguments, rest, tables)
     chosen = stages[: ORDER.index(arguments.until) + 1]
     # Of all stages: a mistake in any is reported before the first runs.
-    options = [_options(stage, arguments, path, tables, shared) for stage in stages]
+    given = {stage.name: flags_given(stage.options, arguments, prefix=f"{stage.name}.") for stage in stages}
+    if arguments.add:
+        given = {name: config.added(tables, name, flags) for name, flags in given.items()}
+    options = [_options(stage, given[stage.name], path, tables, shared) for stage in stages]
     planned = list(zip(chosen, options, strict=False))
     check_folder(runtime.workdir)
     if arguments.dry_run:
@@ -93,6 +94,9 @@ def _run(argv: Sequence[str] | None) -> int:
         print(dry_run.table(dry_run.steps(planned, runtime)))
         return 0
     results = run_stages(planned, runtime)
+    if results and path in (None, config.settings_of(runtime.workdir)):
+        lasting = {name: {n: flags[n] for n in flags if n not in config.ONCE} for name, flags in given.items()}
+        remember(runtime.workdir, lasting)
     if results and not arguments.quiet:  # the log has said it all
         print(funnel_table(results))
         print(_outputs(results, runtime.workdir))
@@ -161,8 +165,7 @@ def _places(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[str,
     found = [word for word in others if word.endswith(".toml")]
     if len(found) > 1:
         parser.error(f"unexpected {found[1]!r}: the settings are in {found[0]}")
-    own = Storage(run)
-    path = found[0] if found else own.path(SETTINGS) if own.exists(SETTINGS) else None
+    path = found[0] if found else config.settings_of(Storage(run))
     return run, path, [word for word in others if not word.endswith(".toml")]
 
 
@@ -185,9 +188,8 @@ def _of_all_stages(argv: Sequence[str], shared: Mapping[str, Sequence[str]]) -> 
 
 
 def _options(
-    stage: Stage, arguments: argparse.Namespace, path: str | None, tables: Mapping[str, Any], shared: Collection[str]
+    stage: Stage, given: Mapping[str, Any], path: str | None, tables: Mapping[str, Any], shared: Collection[str]
 ) -> Any:
-    given = flags_given(stage.options, arguments, prefix=f"{stage.name}.")
     flags = {f"{stage.name}.{name}" if name in shared else name: value for name, value in given.items()}
     return config.stage_options(stage, path, tables, flags)
 
@@ -309,6 +311,8 @@ def _run_stage(stage: Stage, argv: Sequence[str] | None) -> int:
     check_flags(parser, rest)
     tables = config.read_config(path)
     runtime = runtime_of(where, arguments, rest, tables)
+    if arguments.add:
+        given = config.added(tables, stage.name, given)
     options = config.stage_options(stage, path, tables, given)
     if stage.inputs:
         require_run(runtime.workdir)

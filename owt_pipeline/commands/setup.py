@@ -1,16 +1,22 @@
-"""`owt init`: a commented settings file to start from."""
+"""`owt init`: the settings of a run, with comments; and how `owt run` puts its flags there."""
 
 from __future__ import annotations
 
 import argparse
 import importlib.resources
-import os
+import logging
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from owt_pipeline.command_line import Command, CommandParser
+from owt_pipeline.config import SETTINGS, settings_of, with_values
 from owt_pipeline.errors import UsageError, UserError
 from owt_pipeline.stages import ORDER, load
+from owt_pipeline.storage.folder import Storage
 from schemas.settings import describe, did_you_mean, tables_of
+
+logger = logging.getLogger("owt")
 
 _LINE = re.compile(r"^(\w+) = (.*?)\s+# (.*)$")
 
@@ -25,7 +31,7 @@ def commented_config(preset: str | None = None) -> str:
     """A TOML file with every option of every stage: the preset's set, the others commented out at their default."""
     values = _preset_values(preset) if preset else {}
     lines = [
-        "# Settings of a run: `owt run RUN SETTINGS.toml`. Flags override them; `owt STAGE --help` explains each.",
+        "# Settings of this run. The flags of a run that succeeds are put here; `owt STAGE --help` explains each.",
         *([f"# Preset: {preset}."] if preset else []),
         "",
         "[run]",
@@ -63,29 +69,38 @@ def _preset_values(preset: str) -> dict[str, dict[str, tuple[str, str]]]:
     return values
 
 
+def remember(run: Storage, given: Mapping[str, Mapping[str, Any]]) -> None:
+    """Put options, by table and name, into the run's own settings, which the first run writes."""
+    own = settings_of(run)
+    text = run.read(SETTINGS).decode() if own else commented_config()
+    try:
+        changed = with_values(text, given)
+    except UsageError as error:
+        logger.warning("%s: %s; edit it before you run without these flags", own, error)
+        return
+    if changed != text or own is None:
+        run.write(SETTINGS, changed.encode())
+
+
 def _init_flags(parser: CommandParser) -> None:
-    """Write a commented settings file to start from.
+    """Write RUN/settings.toml, in which every option is explained, to edit before the first run.
 
     example:
-      owt init --preset webtext config.toml
+      owt init runs/2013 --preset webtext
     """
-    parser.add_argument(
-        "path", nargs="?", metavar="SETTINGS.toml", default="config.toml", help="the file (default: config.toml)"
-    )
-    parser.add_argument("--force", action="store_true", help="replace the file if it exists")
+    parser.add_argument("run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://")
     parser.add_argument("--preset", metavar="NAME", help=f"a known recipe: {', '.join(preset_names())}")
+    parser.add_argument("--force", action="store_true", help="replace the settings that are there")
 
 
 def _write(arguments: argparse.Namespace) -> int:
-    path = arguments.path
-    if os.path.exists(path) and not arguments.force:
-        raise UserError(f"{path} exists; name another file, or replace it with --force")
+    run = Storage(arguments.run)
     text = commented_config(arguments.preset)
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
-    print(f"wrote {path}; now: owt run RUN {path} --dumps RS_*.zst")
+    if run.exists(SETTINGS) and not arguments.force:
+        raise UserError(f"{run.path(SETTINGS)} exists: edit it, or replace it with --force")
+    run.write(SETTINGS, text.encode())
+    print(f"wrote {run.path(SETTINGS)}; now: owt run {run} --dumps RS_*.zst")
     return 0
 
 
-# Which flags take a file or a folder, by the names that their help gives the value.
 main = Command("owt init", _init_flags, _write)

@@ -25,10 +25,11 @@ RUNNERS = ["", pytest.param("FnApiRunner()", marks=pytest.mark.slow)]
 
 
 def script(runner: str, workers: int, config: Path, workdir: Path) -> str:
-    """The script of the README, for the run `workdir`, in a folder that has its config.toml."""
+    """The script of the README, for the run `workdir`, whose settings are in its folder."""
     (code,) = re.findall(r"```python\n(import apache_beam.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
     settings = f"[run]\nworkers = {workers}\n\n{config.read_text()}"
-    (workdir.parent / "config.toml").write_text(settings)
+    workdir.mkdir()
+    (workdir / "settings.toml").write_text(settings)
     assert 'Run.of("run"' in code
     code = f"print('begins')\n{code}print('ends')\n".replace('Run.of("run"', f'Run.of("{workdir}"')
     if runner:
@@ -97,22 +98,22 @@ def test_arguments_override_the_settings_file(small_config: Path, tmp_path: Path
 def test_nothing_is_written_while_the_graph_is_built(small_config: Path, tmp_path: Path) -> None:
     workdir = tmp_path / "run"
     script("", 1, small_config, workdir)
-    build(beam.Pipeline(FnApiRunner()), Run.of(str(workdir), str(tmp_path / "config.toml")))
-    assert not workdir.exists()
+    build(beam.Pipeline(FnApiRunner()), Run.of(str(workdir)))
+    assert [path.name for path in workdir.iterdir()] == ["settings.toml"]
 
 
 @pytest.mark.slow
 def test_a_failed_cell_can_be_run_again_at_once(small_config: Path, small_run: Path, tmp_path: Path) -> None:
     workdir = tmp_path / "run"
     code = script("FnApiRunner()", 1, small_config, workdir)
-    config = tmp_path / "config.toml"
+    config = workdir / "settings.toml"
     good = config.read_text()
     config.write_text(f'{good}languages = ["zz"]\n')
     (tmp_path / "good.toml").write_text(good)
     failing = code.replace("print('ends')", "print('never')")
     cells = (
         f"try:\n    exec({failing!r})\nexcept Exception as error:\n    print(error)\n"
-        f"import os; os.replace('good.toml', 'config.toml')\n{code}"
+        f"import os; os.replace('good.toml', 'run/settings.toml')\n{code}"
     )
     process = start(tmp_path, "-")
     out, error = process.communicate(cells, timeout=240)

@@ -6,16 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from owt_pipeline import cli
 from owt_pipeline.commands.setup import commented_config, main, preset_names
-from owt_pipeline.config import read_config, stage_options
+from owt_pipeline.config import read_config, settings_of, stage_options, with_values
+from owt_pipeline.errors import UsageError
 from owt_pipeline.stages import ORDER, load
+from owt_pipeline.storage.folder import Storage
 from schemas.settings import describe
 
 
 @pytest.mark.parametrize("preset", [None, *preset_names()])
 def test_a_written_config_is_read_back_without_complaint(preset: str | None, tmp_path: Path) -> None:
-    path = tmp_path / "config.toml"
-    assert main([str(path), *(["--preset", preset] if preset else [])]) == 0
+    path = tmp_path / "settings.toml"
+    assert main([str(tmp_path), *(["--preset", preset] if preset else [])]) == 0
     tables = read_config(str(path))
     for name in ORDER:
         stage = load(name)
@@ -56,11 +59,66 @@ def test_every_option_of_every_stage_is_in_the_config_with_its_help() -> None:
 def test_an_unknown_preset_and_a_file_that_is_there_are_clear_errors(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([str(tmp_path / "c.toml"), "--preset", "webtxt"]) == 2
+    run, path = str(tmp_path / "run"), tmp_path / "run" / "settings.toml"
+    assert main([run, "--preset", "webtxt"]) == 2
     assert "unknown preset 'webtxt'; did you mean 'webtext'?" in capsys.readouterr().err
-    assert not (tmp_path / "c.toml").exists()
-    (tmp_path / "c.toml").write_text("")
-    assert main([str(tmp_path / "c.toml")]) == 1
-    assert "exists; name another file, or replace it with --force" in capsys.readouterr().err
-    assert main([str(tmp_path / "c.toml"), "--force"]) == 0
-    assert "[collect]" in (tmp_path / "c.toml").read_text()
+    assert not path.exists()
+    assert main([run]) == 0
+    path.write_text("")
+    assert main([run]) == 1
+    assert f"{path} exists: edit it, or replace it with --force" in capsys.readouterr().err
+    assert main([run, "--force"]) == 0
+    assert "[collect]" in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "expected"),
+    [
+        ("", {"clean": {"min_tokens": 5}}, "\n[clean]\nmin_tokens = 5\n"),
+        ("[clean]\n# the least (a number)\n# min_tokens = 128\n", {"clean": {"min_tokens": 5}},
+         "[clean]\n# the least (a number)\nmin_tokens = 5\n"),
+        ("[clean]\n# min_tokens = 128\nmin_tokens = 7  # ours\n", {"clean": {"min_tokens": 5}},
+         "[clean]\n# min_tokens = 128\nmin_tokens = 5\n"),
+        ("[clean]\nlanguages = ['en']\n[dedupe]\n", {"clean": {"languages": ("de", "fr")}, "dedupe": {}},
+         "[clean]\nlanguages = [\"de\", \"fr\"]\n[dedupe]\n"),
+        ("[collect]\nmin_score = 3\n[clean]\n", {"clean": {"min_score": 1}},
+         "[collect]\nmin_score = 3\n[clean]\nmin_score = 1\n"),
+    ],
+)  # fmt: skip
+def test_a_setting_is_changed_and_the_comments_stay(
+    text: str, given: dict[str, dict[str, object]], expected: str
+) -> None:
+    assert with_values(text, given) == expected
+
+
+@pytest.mark.parametrize("text", ["[clean]\nlanguages = [\n  'en',\n]\n", "clean = {languages = ['en']}\n"])
+def test_a_setting_that_is_written_another_way_is_not_touched(text: str) -> None:
+    with pytest.raises(UsageError, match="languages"):
+        with_values(text, {"clean": {"languages": ("de",)}})
+
+
+def test_a_run_keeps_its_flags_and_a_failed_one_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for month, number in (("01", 1), ("02", 2)):
+        Path(f"{month}.txt").write_text(f"https://h.example/{number}\n")
+    collect = ["run", "run", "--until", "collect", "--quiet", "--workers", "1"]
+    assert cli.main([*collect, "--links", "01.txt", "--num_shards", "2", "--dry_run"]) == 0
+    assert not Path("run").exists()
+    assert cli.main([*collect, "--links", "none.txt"]) == 1
+    assert settings_of(Storage("run")) is None
+    assert cli.main([*collect, "--links", "01.txt", "--num_shards", "2", "--retry_failed"]) == 0
+    path = settings_of(Storage("run"))
+    tables = read_config(path)
+    assert tables["collect"] == {"links": ["01.txt"], "num_shards": 2}
+    assert tables["fetch"] == {}
+    assert Path("run/settings.toml").read_text().count("\n") > 100  # every other option, with its help
+    assert cli.main(collect) == 0
+    assert cli.main([*collect, "--links", "02.txt"]) == 1  # it lacks the first
+    assert read_config(path) == tables
+    assert cli.main([*collect, "--links", "02.txt", "--add"]) == 0
+    assert read_config(path)["collect"] == {"links": ["01.txt", "02.txt"], "num_shards": 2}
+    assert cli.main(["why", "run", "h.example/2"]) == 0
+    Path("other.toml").write_text("[collect]\nlinks = ['01.txt', '02.txt']\n")
+    assert cli.main([*collect, "other.toml", "--min_score", "9"]) == 0  # a file that is named is left alone
+    assert "min_score" not in read_config(path)["collect"]
+    assert "min_score" not in Path("other.toml").read_text()
