@@ -74,9 +74,8 @@ class Check:
         """A run of the trainer by its command; returns its folder, to which it adds output.txt."""
         run = self.scratch / name
         own: list[object] = [] if "--data" in flags else ["--data", self.data]
-        own += ["--out", run, "--device", self.device, "--compile"]
-        own += ["--tracker", "none", "--sample_tokens", 0]
-        own += ["--val_every", 0, "--save_every", 0, "--micro_batch", 32 if self.memory > 70 else 8, "--log_every", 5]
+        own += ["--out", run, "--device", self.device]
+        own += ["--val_every", 0, "--save_every", 0, "--micro_batch", 32 if self.memory > 70 else 8]
         own += [*flags, "--max_steps", min(steps, 12) if self.tiny else steps]
         if self.tiny:
             own += ["--preset", "tiny", "--width", 32, "--context", 32, "--batch_tokens", 256, "--no_compile"]
@@ -114,9 +113,10 @@ def records(run: Path) -> list[dict[str, Any]]:
 def rates(run: Path) -> Result:
     """The median rate after the first intervals, which hold the compilation; and what those took longer."""
     found = records(run)
-    warm = found[len(found) // 3 :]
+    first = min(10, len(found) // 2)  # steps of the first progress line
+    warm = found[first:]
     seconds = [record["tokens"] / record["tokens_per_s"] for record in found]
-    early, settled = seconds[: len(found) // 3], statistics.median(seconds[len(found) // 3 :])
+    early, settled = seconds[:first], statistics.median(seconds[first:])
     return {
         "tokens_per_s": round(statistics.median(record["tokens_per_s"] for record in warm)),
         "mfu": warm[-1]["mfu"],
@@ -233,17 +233,17 @@ def tests(check: Check) -> Result:
 
 def checkpoint_cost(check: Check) -> Result:
     """How long the loop waits for a checkpoint, and how much slower the steps are while it is being written."""
-    every = 5 if check.tiny else 15
-    flags = ("--preset", "124M", "--batch_tokens", 524288, "--save_every", every, "--log_every", 1)
+    every = 4 if check.tiny else 20
+    flags = ("--preset", "124M", "--batch_tokens", 524288, "--save_every", every)
     run = check.train("saved", *flags, steps=3 * every, launcher=("-c", TIMED))
     seconds = [record["tokens"] / record["tokens_per_s"] for record in records(run)]
     # The first save pins its memory; the last is at the end, where the run waits for it.
     waits = json.loads((run / "waits.json").read_text())
-    after = [own for step, own in enumerate(seconds, 1) if step > every and step % every in range(1, 4)]
-    quiet = statistics.median(
-        own for step, own in enumerate(seconds, 1) if step > every // 2 and step % every > 10 % every
-    )
-    slower = sum(max(0.0, own - quiet) for own in after) / max(1, len(after) // 3)
+    # Rates are those of ten steps: the first ten after a save, and the others before the next.
+    late = [(step % every, own) for step, own in enumerate(seconds) if step >= every]
+    quiet = statistics.median(own for step, own in late if step >= every // 2)
+    after = statistics.median(own for step, own in late if step < every // 2)
+    slower = max(0.0, after - quiet) * (every // 2)
     cost = statistics.median(waits[1:] or waits) + slower
     return {
         "first_wait_s": round(waits[0], 3),
@@ -257,13 +257,13 @@ def checkpoint_cost(check: Check) -> Result:
 TIMED = """
 import json, sys, time
 from pathlib import Path
-from trainer import resume, train
-save, waits = resume.RunCheckpoints.save, []
+from trainer import checkpoint, train
+save, waits = checkpoint.Saver.save, []
 def timed(self, *arguments, **named):
     start = time.perf_counter()
     save(self, *arguments, **named)
     waits.append(time.perf_counter() - start)
-resume.RunCheckpoints.save = timed
+checkpoint.Saver.save = timed
 if train.main(sys.argv[1:]):
     sys.exit(1)
 Path(sys.argv[sys.argv.index("--out") + 1], "waits.json").write_text(json.dumps(waits))
@@ -272,7 +272,7 @@ Path(sys.argv[sys.argv.index("--out") + 1], "waits.json").write_text(json.dumps(
 
 def resumed(check: Check) -> Result:
     """Whether a run that is cut in the middle has the losses and weights of one that is not, bit for bit."""
-    flags = ("--preset", "124M", "--batch_tokens", 65536, "--log_every", 1, "--save_every", 4, "--keep_last", 9)
+    flags = ("--preset", "124M", "--batch_tokens", 65536, "--save_every", 4)
     launcher = ("-c", DETERMINISTIC)
     complete = check.train("complete", *flags, steps=8, launcher=launcher)
     shutil.copytree(complete, check.scratch / "cut")
@@ -323,12 +323,11 @@ PIECES: dict[str, Piece] = {
     "all_gpus": Piece("124M on every GPU, DDP", scaling()),
     "all_gpus_muon": Piece("124M on every GPU, Muon", scaling("--optimizer", "muon")),
     "longbiased": Piece("124M, longbiased", rate_of("124M", "--sampler", "longbiased")),
-    "mask": Piece("124M, document mask and positions", rate_of("124M", "--document_mask", "--reset_positions")),
+    "mask": Piece("124M, document mask", rate_of("124M", "--document_mask")),
     "uncompiled": Piece("124M, not compiled", rate_of("124M", "--no_compile", steps=15)),
     "recomputed": Piece(
         "124M, mask, activations recomputed", rate_of("124M", "--document_mask", "--checkpoint_activations")
     ),
-    "loss_chunk": Piece("124M, logits of 8,192 tokens at a time", rate_of("124M", "--loss_chunk", 8192)),
     "muon": Piece("124M, Muon", rate_of("124M", "--optimizer", "muon")),
     "prettybig": Piece(
         "PrettyBig, checkpointed",

@@ -41,9 +41,8 @@ import train_gpu
 import train_seeds
 from token_shards import write_shards
 
-from trainer.head import best_chunk, fused_cross_entropy
 from trainer.metrics import memory_gb, mfu
-from trainer.model import GPT, ModelConfig, preset
+from trainer.model import GPT, ModelConfig, fused_cross_entropy, preset
 from trainer.optimizers import OPTIMIZERS, make_optimizers
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -102,7 +101,7 @@ def compare_optimizers(arguments: argparse.Namespace) -> int:
         for optimizer in ("adamw", "muon"):
             run = Path(scratch) / optimizer
             command = [sys.executable, "-m", "trainer.train", "--data", str(arguments.data), "--out", str(run)]
-            command += ["--preset", arguments.presets[0], "--optimizer", optimizer, "--tracker", "none"]
+            command += ["--preset", arguments.presets[0], "--optimizer", optimizer]
             command += ["--max_steps", str(arguments.curve_steps), "--micro_batch", str(arguments.windows)]
             command += ["--val_every", str(max(1, arguments.curve_steps // 10)), "--device", arguments.device]
             subprocess.run([*command, *arguments.curve_flags.split()], check=True, cwd=REPOSITORY)
@@ -185,8 +184,8 @@ def timed(step: Callable[[], None], device: torch.device) -> float:
 
 def our_step(name: str, ids: torch.Tensor, dtype: str, compiled: bool) -> Callable[[], None]:
     model = GPT(preset(name)).to(ids.device).train()
-    (optimizer,) = make_optimizers("adamw", model, lr=6e-4, weight_decay=0.1, betas=(0.9, 0.95))
-    model.loss_chunk = best_chunk(ids.device.type)
+    (optimizer,) = make_optimizers("adamw", model, lr=6e-4, weight_decay=0.1)
+    model.loss_chunk = 2048 if ids.device.type == "cpu" else 0
     net = torch.compile(model) if compiled else model
 
     def step() -> None:
@@ -243,16 +242,13 @@ def train_characters(arguments: argparse.Namespace) -> int:
             "optimizer": arguments.optimizer,
             "learning_rate": arguments.learning_rate,
             "warmup_steps": 100,
-            "beta2": 0.99,
             "val_every": 500,
-            "val_windows": 10**6,
-            "log_every": 250,
             "device": "cpu",
         }
         flags = [str(item) for name, value in options.items() for item in (f"--{name}", value)]
         start = time.perf_counter()
         command = [sys.executable, "-m", "trainer.train", "--data", str(folder), "--out", str(run)]
-        subprocess.run([*command, *flags, "--tracker", "none"], check=True, cwd=REPOSITORY)
+        subprocess.run([*command, *flags], check=True, cwd=REPOSITORY)
         seconds = time.perf_counter() - start
         loss = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["val_loss"]
         subprocess.run([sys.executable, "-m", "trainer.tools.sample", str(run), "--max_tokens", "200"], check=True)

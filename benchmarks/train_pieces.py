@@ -43,7 +43,7 @@ PIECES: dict[str, dict[str, Any]] = {
     "rope": {"rope": True},
     "qk_norm": {"qk_norm": True},
     "relu2": {"activation": "relu2"},
-    "schedule": {"schedule": "wsd", "decay_fraction": 0.4, "min_fraction": 0.0},
+    "schedule": {"schedule": "wsd", "decay_fraction": 0.4},
 }
 ROWS = {"gpt2": {"learning_rate": 1e-3}, "muon": MUON, **{name: MUON | own for name, own in PIECES.items()}}
 ROWS["preset"] = MUON | {key: value for own in PIECES.values() for key, value in own.items()}
@@ -142,9 +142,7 @@ def measure(
     model = GPT(
         ModelConfig(257, arguments.context, arguments.layers, max(1, arguments.width // 64), arguments.width, **shape)
     )
-    optimizers = make_optimizers(
-        config.optimizer, model, lr=config.peak_learning_rate, weight_decay=0.1, betas=(0.9, 0.95)
-    )
+    optimizers = make_optimizers(config.optimizer, model, lr=row["learning_rate"], weight_decay=0.1)
     blocks, draws = DocumentBlocks(EOT), torch.Generator().manual_seed(seed)
     autocast = torch.autocast("cpu", torch.bfloat16, enabled=arguments.dtype == "bfloat16")
     first = 0

@@ -56,11 +56,11 @@ def measure(arguments: argparse.Namespace) -> int:
 
 
 def _trainers(optimizer: str, rate: float) -> Callable[[GPT], list[torch.optim.Optimizer]]:
-    return lambda model: make_optimizers(optimizer, model, lr=rate, weight_decay=0.1, betas=(0.9, 0.99))
+    return lambda model: make_optimizers(optimizer, model, lr=rate, weight_decay=0.1)
 
 
 def _decay_on_everything(model: GPT) -> list[torch.optim.Optimizer]:
-    return [torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.1, betas=(0.9, 0.99))]
+    return [torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.1, betas=(0.9, 0.95))]
 
 
 def _train(
@@ -77,13 +77,13 @@ def _train(
     model = GPT(shape)
     if unscaled:
         with torch.no_grad():
-            for module in model.modules():
-                if isinstance(module, nn.Linear) and getattr(module, "into_residual", False):
-                    module.weight.mul_(math.sqrt(2 * shape.n_layer))
+            for name, parameter in model.named_parameters():
+                if name.endswith("c_proj.weight"):
+                    parameter.mul_(math.sqrt(2 * shape.n_layer))
     optimizers = make(model)
     draw = torch.Generator().manual_seed(seed)
     for step in range(steps):
-        rate = learning_rate(step, peak=peak, schedule="cosine", warmup_steps=steps // 20, max_steps=steps)
+        rate = peak * learning_rate(step, "cosine", steps // 20, steps)
         starts = torch.randint(len(train) - CONTEXT, (BATCH,), generator=draw)
         batch = torch.stack([train[start : start + CONTEXT + 1] for start in starts.tolist()])
         model(batch[:, :-1], batch[:, 1:]).backward()

@@ -1,16 +1,14 @@
 """Checkpoints: each is complete or absent, and records with checksums what it contains and what it was made from.
 
-OUT/checkpoints/step-00001000/
-    checkpoint.json     written last: step, settings, shards, tokenizer, parent, versions, SHA-256 of each file
-    model.safetensors   the weights
-    training/           optimizers, and each rank's random numbers (`trainer.resume`)
-    tokenizer.json      the shards' tokenizer
-    model.sig           its signature by OpenSSF's model-signing, if it is signed
+RUN/newest                  name of the newest checkpoint, so that its loss is noticed
+RUN/checkpoints/step-00001000/
+    checkpoint.json         written last: step, settings, shards, tokenizer, parent, versions, SHA-256 of each file
+    model.safetensors       the weights
+    training.safetensors    the optimizers' state: tensors named PARAMETER/KEY
+    tokenizer.json          the shards' tokenizer
+    model.sig               its signature (`trainer.signing`), if it is signed
 
-A signature covers every file of the folder by its SHA-256. Keys are on the curves P-256, P-384 or P-521:
-
-    openssl ecparam -name prime256v1 -genkey -noout -out key.pem
-    openssl ec -in key.pem -pubout -out pub.pem
+Random generators have no state to save: training seeds them each step from (seed, step, rank).
 """
 
 from __future__ import annotations
@@ -23,6 +21,7 @@ import platform
 import re
 import shutil
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,17 +31,21 @@ import pyarrow
 import safetensors
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 
-from schemas import SettingsError
-from trainer.data import Corpora
 from trainer.model import GPT, ModelConfig
 from trainer.remote import sha256_of
+from trainer.signing import Signer
 
-RECORD = "checkpoint.json"
-WEIGHTS = "model.safetensors"
-TRAINING = "training"
+RECORD, WEIGHTS, TRAINING, TOKENIZER = "checkpoint.json", "model.safetensors", "training.safetensors", "tokenizer.json"
 FORMAT = 3
-_NAME = re.compile(r"step-(\d{8,})")
+KEPT = 3  # newest checkpoints of a run
+_NEWEST = "newest"
+_NAME = re.compile(r"step-\d{8}")
+_VERSIONS = {
+    "python": platform.python_version(),
+    **{package.__name__: package.__version__ for package in (torch, numpy, pyarrow, safetensors)},
+}
 
 
 class CheckpointError(ValueError):
@@ -57,11 +60,10 @@ class Record:
       step: optimizer steps done.
       model: the model's shape.
       settings: those of the run.
-      data: digest of the token shards.
-      history: what the run has read from which step on, as `trainer.data.Phase`; the last entry describes `data`.
+      data: what it reads, by `Corpora.description`.
       tokenizer: name, sha256, vocab_size, eot.
       parent: digest of the checkpoint this run continued from, or "".
-      world_size: number of ranks that wrote it.
+      world_size: number of ranks.
       versions: of the libraries that determine the numbers.
       files: length and SHA-256 of each file.
     """
@@ -69,13 +71,12 @@ class Record:
     step: int
     model: dict[str, Any]
     settings: dict[str, Any]
-    data: str
+    data: list[dict[str, Any]]
     tokenizer: dict[str, Any]
     parent: str
     world_size: int
-    versions: dict[str, str]
+    versions: dict[str, str] = field(default_factory=lambda: dict(_VERSIONS))
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
-    history: list[dict[str, Any]] = field(default_factory=list)
     format: int = FORMAT
 
     @property
@@ -89,58 +90,114 @@ class Record:
         return ModelConfig(**self.model)
 
 
-def make_record(
-    step: int, model: ModelConfig, settings: dict[str, Any], corpora: Corpora, parent: str, world_size: int
-) -> Record:
-    """The record of a run's state after `step` steps, as yet without files."""
-    tokenizer = corpora.tokenizer
-    known = {key: getattr(tokenizer, key) for key in ("name", "sha256", "vocab_size", "eot")}
-    versions = {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": numpy.__version__,
-        "pyarrow": pyarrow.__version__,
-        "safetensors": safetensors.__version__,
-    }
-    history = [dataclasses.asdict(phase) for phase in corpora.history]
-    return Record(
-        step, dataclasses.asdict(model), settings, corpora.digest, known, parent, world_size, versions, history=history
-    )
+class Saver:
+    """Writes a run's checkpoints in a thread: training waits for a copy in host memory (pinned, on CUDA), not the disk.
+
+    Args:
+      run: the run's folder.
+      tokenizer: the shards' tokenizer.
+      signer: signs each checkpoint.
+      saved: called with each complete checkpoint, in the thread.
+    """
+
+    def __init__(
+        self, run: Path, tokenizer: Path, signer: Signer | None = None, saved: Callable[[Path], None] | None = None
+    ) -> None:
+        self._run, self._tokenizer, self._signer, self._saved = run, tokenizer, signer, saved
+        self._host: dict[str, torch.Tensor] = {}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._writing: Future[None] | None = None
+
+    def save(self, record: Record, weights: dict[str, torch.Tensor], training: dict[str, torch.Tensor]) -> None:
+        """Write a checkpoint of these tensors as they are now, and delete those before the last few.
+
+        Waits for the one being written, and raises what that raised.
+        """
+        self.wait()
+        kinds = [self._copied(kind, tensors) for kind, tensors in ((WEIGHTS, weights), (TRAINING, training))]
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        self._writing = self._thread.submit(self._write, record, *kinds)
+
+    def wait(self) -> None:
+        """Wait until nothing is being written; raises OSError if writing failed, as on a full disk."""
+        writing, self._writing = self._writing, None
+        if writing:
+            writing.result()
+
+    def _copied(self, kind: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The tensors in host memory that is used again each time."""
+        for name, tensor in tensors.items():
+            key = f"{kind}/{name}"
+            if key not in self._host:
+                self._host[key] = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+            self._host[key].copy_(tensor.detach(), non_blocking=True)
+        return {name: self._host[f"{kind}/{name}"] for name in tensors}
+
+    def _write(self, record: Record, weights: dict[str, torch.Tensor], training: dict[str, torch.Tensor]) -> None:
+        folder = self._run / "checkpoints"
+        final = folder / f"step-{record.step:08d}"
+        part = folder / f".{final.name}.part"
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        shutil.copyfile(self._tokenizer, part / TOKENIZER)
+        for name, tensors in ((WEIGHTS, weights), (TRAINING, training)):
+            save_file(tensors, part / name)
+            shutil.copymode(part / TOKENIZER, part / name)  # else only its owner can read it
+        files = {p.name: {"bytes": p.stat().st_size, "sha256": sha256_of(p)} for p in sorted(part.iterdir())}
+        record = dataclasses.replace(record, files=files)
+        entries = {**dataclasses.asdict(record), "digest": record.digest}
+        text = json.dumps(entries | {"checksum": _checksum(entries)}, indent=1) + "\n"
+        (part / RECORD).write_text(text, encoding="utf-8")
+        if self._signer:
+            self._signer.sign(part)
+        for path in [*part.iterdir(), part]:
+            _sync(path)
+        if final.exists():  # the run continued from before a damaged checkpoint of this step
+            shutil.rmtree(final)
+        part.rename(final)
+        _sync(folder)
+        newest = self._run / f".{_NEWEST}.part"
+        newest.write_text(final.name, encoding="utf-8")
+        _sync(newest)
+        newest.replace(self._run / _NEWEST)
+        _prune(final)
+        if self._saved:
+            self._saved(final)
 
 
-def begin(folder: Path, step: int) -> Path:
-    """An empty folder for the files of the checkpoint of `step`; `complete` makes it one of those in `folder`."""
-    part = folder / f".{_name(step)}.part"
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    return part
+def _prune(newest: Path) -> None:
+    """Delete all checkpoints but the last few.
+
+    Those of later steps than `newest`, the checkpoint just written, are damaged: the run did not continue from them.
+    They stay until the run reaches their steps, and do not count.
+    """
+    found = [path for path in checkpoints(newest.parent) if path.name <= newest.name]
+    for path in found[:-KEPT]:
+        # Renamed first: an interrupted deletion must not leave half a checkpoint under its name.
+        path.rename(path.with_name(f".{path.name}.gone"))
+    for left in [*newest.parent.glob(".step-*.gone"), *newest.parent.glob(".step-*.part")]:
+        shutil.rmtree(left, ignore_errors=True)
 
 
-def complete(
-    part: Path, record: Record, weights: dict[str, torch.Tensor], tokenizer: Path, signer: Signer | None = None
-) -> Path:
-    """Add weights, tokenizer and record to `part`, rename it when it is complete, and return the checkpoint's path."""
-    final = part.with_name(_name(record.step))
-    shutil.copyfile(tokenizer, part / "tokenizer.json")
-    save_file({name: tensor.contiguous() for name, tensor in weights.items()}, part / WEIGHTS)
-    shutil.copymode(part / "tokenizer.json", part / WEIGHTS)  # else only its owner can read it
-    paths = sorted(path for path in part.rglob("*") if path.is_file())
-    files = {
-        path.relative_to(part).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in paths
-    }
-    record = dataclasses.replace(record, files=files)
-    entries = {**dataclasses.asdict(record), "digest": record.digest}
-    text = json.dumps(entries | {"checksum": _checksum(entries)}, indent=1) + "\n"
-    (part / RECORD).write_text(text, encoding="utf-8")
-    if signer:
-        signer.sign(part)
-    for path in [*part.rglob("*"), part]:
-        _sync(path)
-    if final.exists():  # the run continued from before a damaged checkpoint of this step
-        shutil.rmtree(final)
-    part.rename(final)
-    _sync(part.parent)
-    return final
+def training_state(model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> dict[str, torch.Tensor]:
+    """The optimizers' state, each tensor as PARAMETER/KEY."""
+    names: dict[torch.Tensor, str] = {p: name for name, p in model.named_parameters()}
+    states = [(names[p], own) for optimizer in optimizers for p, own in optimizer.state.items()]
+    return {f"{name}/{key}": value for name, own in states for key, value in own.items()}
+
+
+def load_training(folder: Path, model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> None:
+    """Set the optimizers to the state in a checkpoint of a model of this shape; they keep their settings."""
+    known: dict[str, dict[str, torch.Tensor]] = {}
+    for name, value in load_file(folder / TRAINING).items():
+        parameter, _, key = name.rpartition("/")
+        known.setdefault(parameter, {})[key] = value
+    names = {p: name for name, p in model.named_parameters()}
+    for optimizer in optimizers:
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        state = {number: known[names[p]] for number, p in enumerate(parameters) if names[p] in known}
+        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
 def read_record(folder: Path) -> Record:
@@ -180,62 +237,40 @@ def read_record(folder: Path) -> Record:
 def checkpoints(folder: Path) -> list[Path]:
     """The checkpoints below `folder`, oldest first, whether or not they are complete."""
     found = folder.iterdir() if folder.is_dir() else ()
-    return sorted((path for path in found if _NAME.fullmatch(path.name)), key=_step_of)
+    return sorted(path for path in found if _NAME.fullmatch(path.name))
 
 
 def latest(folder: Path, report: Callable[[str], None], *, strict: str = "") -> tuple[Path, Record] | None:
-    """The newest intact checkpoint, or None if there are no checkpoints.
+    """The newest intact checkpoint in `folder`, a run's `checkpoints`, or None if the run has saved none.
 
     Args:
-      report: called with a line for each damaged checkpoint that is skipped.
-      strict: if not empty, a damaged newest checkpoint is an error, whose message ends in this.
+      report: called with a line for each later checkpoint that is damaged or gone.
+      strict: if not empty, a damaged or missing newest checkpoint is an error, whose message ends in this.
 
     Raises:
-      CheckpointError: all checkpoints are damaged (it says how), or the newest is and `strict` is given.
+      CheckpointError: all checkpoints are damaged or gone (it says how), or the newest is and `strict` is given.
     """
-    damaged = []
-    for path in reversed(checkpoints(folder)):
+    known, damaged = checkpoints(folder), []
+    name = folder.parent / _NEWEST
+    saved = name.read_text(encoding="utf-8") if name.exists() else ""
+    if saved and all(path.name < saved for path in known):
+        damaged.append(f"{folder / saved}, the newest checkpoint that was saved, is gone")
+    for path in reversed(known):
+        if strict and damaged:
+            break
         try:
             found = path, read_record(path)
         except CheckpointError as error:
-            if strict:
-                raise CheckpointError(f"{error}; {strict}") from error
             damaged.append(str(error))
             continue
         for problem in damaged:
             report(f"{problem}; taking {path.name}, the newest intact one")
         return found
+    if strict and damaged:
+        raise CheckpointError(f"{damaged[0]}; {strict}")
     if damaged:
         raise CheckpointError(f"no checkpoint in {folder} is intact: {'; '.join(damaged)}")
     return None
-
-
-def prune(newest: Path, keep_last: int, keep_every: int = 0) -> None:
-    """Delete all checkpoints but the last `keep_last` and those of every `keep_every` steps.
-
-    Those of later steps than `newest`, the checkpoint just written, are damaged: the run did not continue from them.
-    They stay until the run reaches their steps, and do not count.
-    """
-    folder, last = newest.parent, _step_of(newest)
-    found = [path for path in checkpoints(folder) if _step_of(path) <= last]
-    kept = set(found[-keep_last:])
-    kept |= {path for path in found if keep_every and _step_of(path) % keep_every == 0}
-    for path in found:
-        if path not in kept:
-            # Renamed first: an interrupted deletion must not leave half a checkpoint under its name.
-            gone = path.with_name(f".{path.name}.gone")
-            path.rename(gone)
-            shutil.rmtree(gone)
-    for left in [*folder.glob(".step-*.gone"), *folder.glob(".step-*.part")]:
-        shutil.rmtree(left, ignore_errors=True)
-
-
-def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[GPT, Record]:
-    """The model of a checkpoint, in evaluation mode, and its record; raises CheckpointError."""
-    record = read_record(folder)
-    model = GPT(record.model_config)
-    load_weights(model, folder)
-    return model.to(device).eval(), record
 
 
 def resolve(
@@ -253,11 +288,11 @@ def resolve(
     folder = Path(path)
     if (folder / RECORD).exists() and step is None:
         return folder
-    place = folder / "checkpoints" if (folder / "checkpoints").is_dir() else folder
+    place = folder if folder.name == "checkpoints" else folder / "checkpoints"
     if step is not None:
-        taken = place / _name(step)
+        taken = place / f"step-{step:08d}"
         if not taken.is_dir():
-            known = ", ".join(str(_step_of(own)) for own in checkpoints(place)) or "none"
+            known = ", ".join(str(int(own.name.removeprefix("step-"))) for own in checkpoints(place)) or "none"
             raise CheckpointError(f"{folder} has no checkpoint of step {step}; it has {known}")
     else:
         found = latest(place, report, strict=strict)
@@ -268,24 +303,17 @@ def resolve(
     return taken
 
 
-def load_weights(model: GPT, folder: Path) -> None:
-    """Load the weights of a checkpoint into `model`."""
+def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[GPT, Record]:
+    """The model of a checkpoint, in evaluation mode, and its record; raises CheckpointError."""
+    record = read_record(folder)
+    model = GPT(record.model_config)
     model.load_state_dict(load_file(folder / WEIGHTS))
-
-
-def _name(step: int) -> str:
-    return f"step-{step:08d}"
+    return model.to(device).eval(), record
 
 
 def _checksum(entries: dict[str, Any]) -> str:
     """SHA-256 of the record's entries, which the digests of its files do not cover."""
     return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
-
-
-def _step_of(path: Path) -> int:
-    match = _NAME.fullmatch(path.name)
-    assert match is not None
-    return int(match[1])
 
 
 def _sync(path: Path) -> None:
@@ -294,64 +322,3 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-SIGNATURE = "model.sig"
-
-
-class SignatureError(ValueError):
-    """A model that is unsigned, altered, or signed with another key."""
-
-
-class Signer:
-    """Signs folders with a private key; raises SettingsError if `key` is not one."""
-
-    def __init__(self, key: str) -> None:
-        package = _package()
-        try:
-            self._config = package.signing.Config().use_elliptic_key_signer(private_key=Path(key))
-        except Exception as error:  # of the packages model_signing and cryptography, or the file system
-            raise SettingsError(f"sign_key: {key} is not a private key that can sign ({error}); {_KEYS}") from error
-
-    def sign(self, folder: Path) -> None:
-        """Write `model.sig`, the signature of every other file in `folder`."""
-        hashing = _package().hashing.Config().set_ignored_paths(paths=[SIGNATURE], ignore_git_paths=False)
-        self._config.set_hashing_config(hashing).sign(folder, folder / SIGNATURE)
-
-
-class Verifier:
-    """Checks folders against a public key; raises SettingsError if `key` is not one."""
-
-    def __init__(self, key: str) -> None:
-        package = _package()
-        self._key = key
-        try:
-            self._config = package.verifying.Config().use_elliptic_key_verifier(public_key=Path(key))
-        except Exception as error:
-            raise SettingsError(f"verify_key: {key} is not a public key that can verify ({error}); {_KEYS}") from error
-
-    def check(self, folder: Path) -> None:
-        """Raise SignatureError unless the key's owner signed exactly the files in `folder`."""
-        if not (folder / SIGNATURE).is_file():
-            raise SignatureError(f"{folder} is not signed: it has no {SIGNATURE}; sign it, or leave verify_key out")
-        hashing = _package().hashing.Config().set_ignored_paths(paths=[SIGNATURE], ignore_git_paths=False)
-        try:
-            self._config.set_hashing_config(hashing).verify(folder, folder / SIGNATURE)
-        except Exception as error:  # of several types
-            raise SignatureError(f"{folder} is not what the owner of {self._key} signed: {error}") from error
-
-
-_KEYS = "make one by: openssl ecparam -name prime256v1 -genkey -noout -out key.pem; openssl ec -in key.pem -pubout"
-
-
-def _package() -> Any:
-    try:
-        import model_signing
-        import model_signing.hashing
-        import model_signing.signing
-        import model_signing.verifying
-    except ImportError as error:
-        raise SettingsError(
-            f"signatures need the packages of the extra sign ({error}): pip install model-signing pyOpenSSL"
-        ) from error
-    return model_signing

@@ -39,20 +39,21 @@ class TrainConfig:
     """Settings of `trainer.train`. Those marked `shapes_bytes=False` may change when a run is resumed."""
 
     data: tuple[str, ...] = option(
-        help="token shards, WORKDIR/tokens, local or s3:// or gs://; several are mixed "
-        "in proportion to their tokens, or by weights: a/tokens=0.7 b/tokens=0.3",
+        help="token shards, WORKDIR/tokens, local or s3:// or gs://; several are mixed in proportion to their tokens, "
+        "or by weights: a/tokens=0.7 b/tokens=0.3",
         metavar="DIR",
     )
     out: str = option(help="folder of the run: its checkpoints and metrics", metavar="DIR", shapes_bytes=False)
     init_from: str | None = option(
-        None, "weights to start from: a checkpoint, or a GPT-2 folder of Hugging Face", metavar="DIR"
+        None,
+        "start from a checkpoint (its weights, and the optimizer's state if the optimizer is the same) or from a GPT-2 "
+        "folder of Hugging Face",
+        metavar="DIR",
     )
-    verify_shards: bool = option(False, "check the SHA-256 of every shard before training", shapes_bytes=False)
     cache: str | None = option(
-        None, "where downloaded shards are kept (default: $OWT_CACHE or ~/.cache/owt)", metavar="DIR",
+        None, "where shards of a bucket are copied to (default: $OWT_CACHE or ~/.cache/owt)", metavar="DIR",
         shapes_bytes=False,
     )  # fmt: skip
-    cache_gb: float = option(100.0, "size limit of the cache, in 10^9 bytes", minimum=0, shapes_bytes=False)
 
     preset: str = option("124M", "the model", choices=PRESETS)
     n_layer: int | None = option(None, "layers (default: the preset's)", minimum=1)
@@ -60,7 +61,6 @@ class TrainConfig:
     width: int | None = option(None, "channels (default: the preset's)", minimum=1)
     context: int | None = option(None, "tokens of a window (default: the preset's)", minimum=1)
     dropout: float = option(0.0, "dropout on attention and residuals", minimum=0, maximum=0.99)
-
     rope: bool = option(False, "rotary positions (queries and keys are rotated) in place of a position embedding")
     qk_norm: bool = option(False, "divide the queries and keys of each head by their RMS")
     activation: str = option("gelu", "of the MLP; relu2 is the squared ReLU", choices=("gelu", "relu2"))
@@ -69,35 +69,29 @@ class TrainConfig:
     long_min_tokens: int = option(512, "longbiased: a long document has this many tokens", minimum=1)
     long_fraction: float = option(0.7, "longbiased: share of windows from long documents", minimum=0, maximum=1)
     document_mask: bool = option(False, "no attention across end-of-text: documents in a window do not see each other")
-    reset_positions: bool = option(False, "positions count from each end-of-text")
     seed: int = option(1337, "of the weights, dropout and the order of documents", minimum=0, maximum=(1 << 32) - 1)
 
     batch_tokens: int | None = option(
         None, "tokens of a global batch, for any number of ranks (default: 524288; tiny: 8192)", minimum=1
     )
-    micro_batch: int = option(8, "most windows in one forward pass of a rank", minimum=1, shapes_bytes=False)
+    micro_batch: int | None = option(
+        None, "most windows in one forward pass of a rank (default: by the GPU's memory; 8 on a CPU)", minimum=1,
+        shapes_bytes=False,
+    )  # fmt: skip
     max_steps: int = option(
-        0,
-        "steps before extend_steps; 0 for 19,073 (10 billion tokens at 524,288 per batch), or one epoch with init_from",
-        minimum=0,
+        0, "0 for 19,073 (10 billion tokens at 524,288 per batch), or one epoch with init_from", minimum=0
     )
 
     optimizer: str = option("adamw", "optimizer of the weights", choices=OPTIMIZERS)
     learning_rate: float | None = option(
         None, "peak (default: by preset, 6e-4 for 124M; a tenth of it with init_from; 3e-2 for adafactor)", minimum=0
     )
-    min_fraction: float = option(0.1, "learning rate at the end, as a fraction of the peak", minimum=0, maximum=1)
     schedule: str | None = option(
         None, "after the warm-up (default: cosine, with init_from linear); wsd is stable, then decay", choices=SCHEDULES
     )
     warmup_steps: int = option(0, "steps of linear warm-up; 0 for a hundredth of max_steps", minimum=0)
     decay_fraction: float = option(0.2, "wsd: share of the steps that decay", minimum=0, maximum=1)
-    extend_steps: tuple[int, ...] = option(
-        (), "steps to add after max_steps; each number gets its own warm-up, stable rate and decay", minimum=1
-    )
     weight_decay: float = option(0.1, "on matrices only", minimum=0)
-    beta1: float = option(0.9, "AdamW's beta1", minimum=0, maximum=1)
-    beta2: float = option(0.95, "AdamW's beta2", minimum=0, maximum=1)
     clip: float = option(1.0, "largest norm of the gradient; 0 for none", minimum=0)
 
     device: str = option("auto", "auto is cuda if there is a GPU; xla is a TPU", choices=DEVICES, shapes_bytes=False)
@@ -105,12 +99,6 @@ class TrainConfig:
         "auto", "precision of autocast; auto is bfloat16 on cuda and xla", choices=("auto", "float32", "bfloat16")
     )
     compile: bool | None = option(None, "torch.compile the model (default: on cuda)", shapes_bytes=False)
-    loss_chunk: int | None = option(
-        None,
-        "tokens whose logits exist at a time; 0 for all, with torch's own loss (default: 2048 on a CPU, 0 on a GPU)",
-        minimum=0,
-        shapes_bytes=False,
-    )
     checkpoint_activations: bool = option(
         False, "recompute activations in the backward pass, for less memory", shapes_bytes=False
     )
@@ -119,11 +107,7 @@ class TrainConfig:
     val_data: str | None = option(
         None, "a text file to validate on, in contiguous windows, in place of the shards' val split", metavar="FILE"
     )
-    val_windows: int = option(64, "windows of the fixed validation set", minimum=1)
     save_every: int = option(1000, "steps between checkpoints; 0 for only the last", minimum=0, shapes_bytes=False)
-    keep_last: int = option(3, "newest checkpoints to keep", minimum=1, shapes_bytes=False)
-    keep_every: int = option(0, "also keep the checkpoint of every N steps; 0 for none", minimum=0, shapes_bytes=False)
-    log_every: int = option(10, "steps between progress lines; every step is recorded", minimum=1, shapes_bytes=False)
     sign_key: str | None = option(
         None, "private key (PEM, elliptic curve) that signs each checkpoint", metavar="PEM", shapes_bytes=False
     )
@@ -135,19 +119,8 @@ class TrainConfig:
         None, "where each checkpoint and training.html are sent: hf://OWNER/NAME, s3:// or gs://", metavar="URI",
         shapes_bytes=False,
     )  # fmt: skip
-    tracker: str = option(
-        "tensorboard",
-        "where figures go, apart from training.html and metrics.jsonl",
-        choices=("tensorboard", "none"),
-        shapes_bytes=False,
-    )
-    sample_tokens: int = option(
-        64, "tokens of each of two samples written at a validation; 0 for none", minimum=0, shapes_bytes=False
-    )
 
     def __post_init__(self) -> None:
-        if max(self.beta1, self.beta2) >= 1:
-            raise SettingsError(f"beta1 {self.beta1} and beta2 {self.beta2} must be below 1")
         if self.document_mask and self.dropout:
             raise SettingsError("FlexAttention has no dropout: give document_mask or dropout, not both")
         if self.device == "xla":
@@ -174,53 +147,31 @@ class TrainConfig:
             )
         return tokens // context
 
-    @property
-    def peak_learning_rate(self) -> float:
-        if self.learning_rate is not None:
-            return self.learning_rate
-        rate = 3e-2 if self.optimizer == "adafactor" else LEARNING_RATES[self.preset]
-        return rate / 10 if self.init_from else rate
-
     def resolved(self, steps_an_epoch: int) -> TrainConfig:
-        """The same with this run's `max_steps` and `schedule`, whose defaults differ for finetuning."""
-        steps = self.max_steps or (steps_an_epoch if self.init_from else 19073)
-        schedule = self.schedule or ("linear" if self.init_from else "cosine")
-        return dataclasses.replace(self, max_steps=steps, schedule=schedule)
-
-    @property
-    def last_step(self) -> int:
-        """Steps of the run, including `extend_steps`."""
-        return self.max_steps + sum(self.extend_steps)
-
-    def warmup_of(self, steps: int) -> int:
-        """Warm-up steps of a schedule of `steps` steps."""
-        return min(self.warmup_steps or max(1, steps // 100), steps)
+        """The same with this run's `max_steps`, `schedule` and `learning_rate`: finetuning has other defaults."""
+        rate = 3e-2 if self.optimizer == "adafactor" else LEARNING_RATES[self.preset]
+        peak = rate / 10 if self.init_from else rate
+        return dataclasses.replace(
+            self,
+            max_steps=self.max_steps or (steps_an_epoch if self.init_from else 19073),
+            schedule=self.schedule or ("linear" if self.init_from else "cosine"),
+            learning_rate=peak if self.learning_rate is None else self.learning_rate,
+        )
 
     def learning_rate_of(self, step: int) -> float:
-        """The learning rate of step 0 … last_step−1, of a run that is `resolved`.
-
-        An extension does not change the rates before it. Unless the schedule is constant, it warms up from the last of
-        them (Ibrahim et al., 2024).
-        """
-        schedule, steps, start_fraction = self.schedule or "cosine", self.max_steps, 0.0
-        for further in self.extend_steps:
-            if step < steps or self.schedule == "constant":
-                break
-            schedule, step, steps, start_fraction = "wsd", step - steps, further, self.min_fraction
-        return learning_rate(
-            step,
-            peak=self.peak_learning_rate,
-            schedule=schedule,
-            warmup_steps=self.warmup_of(steps),
-            max_steps=steps,
-            min_fraction=self.min_fraction,
-            decay_fraction=self.decay_fraction,
-            start_fraction=start_fraction,
-        )
+        """The learning rate of step 0 … max_steps−1, of a run that is `resolved`."""
+        assert self.schedule is not None
+        assert self.learning_rate is not None
+        warmup = min(self.warmup_steps or max(1, self.max_steps // 100), self.max_steps)
+        return self.learning_rate * learning_rate(step, self.schedule, warmup, self.max_steps, self.decay_fraction)
 
 
 _SHAPE = {field.name for field in dataclasses.fields(ModelConfig)} & {f.name for f in dataclasses.fields(TrainConfig)}
 """The settings that define the model's shape."""
+
+_FROZEN = _SHAPE - {"dropout"} | {"preset", "init_from", "seed", "batch_tokens", "optimizer"}
+_FROZEN |= {"sampler", "long_min_tokens", "long_fraction", "document_mask"}
+"""The settings that a resumed run has to keep."""
 
 _EXAMPLES = """\
 examples:
@@ -277,15 +228,13 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def changes(before: dict[str, Any], now: TrainConfig) -> tuple[list[str], list[str]]:
     """How a resumed run's settings differ: (refused changes, allowed changes that affect the result)."""
-    frozen = _SHAPE - {"dropout"} | {"preset", "init_from", "seed", "batch_tokens", "optimizer"}
-    frozen |= {"sampler", "long_min_tokens", "long_fraction", "document_mask", "reset_positions"}
     refused: list[str] = []
     noted: list[str] = []
     for field in dataclasses.fields(now):
+        # `data` is compared by what the shards hold, not by where they are.
         if not field.metadata["shapes_bytes"] or field.name == "data" or field.name not in before:
             continue
         old, new = before[field.name], getattr(now, field.name)
-        old = tuple(old) if isinstance(old, list) else old
         if old != new:
-            (refused if field.name in frozen else noted).append(f"{field.name} was {old}, is {new}")
+            (refused if field.name in _FROZEN else noted).append(f"{field.name} was {old}, is {new}")
     return refused, noted

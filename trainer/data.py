@@ -5,15 +5,13 @@ And the mask that separates the documents of a window.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
-import itertools
 import math
-from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,34 +21,10 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 from schemas import SettingsError
 from trainer.manifest import ShardError
 from trainer.model import Mask
-from trainer.samplers import Packed, Sampler, Shifted, drawn, longbiased, mix
+from trainer.samplers import Packed, Sampler, longbiased, mix
 from trainer.shards import TokenDataset, TokenizerInfo, check_same_tokenizer, open_dataset
 
 _MIX_KEY = 0x4D4958  # so that the places of the corpora differ from those of longbiased's two kinds
-
-
-@dataclass(frozen=True)
-class Source:
-    """A dataset as a run's record names it: its folder, its digest, and its share of the samples."""
-
-    folder: str
-    digest: str
-    share: float
-
-
-@dataclass(frozen=True)
-class Phase:
-    """What a run reads from `step` on, counted from 0."""
-
-    step: int
-    sources: tuple[Source, ...]
-
-    @classmethod
-    def from_json(cls, entry: Mapping[str, Any]) -> Phase:
-        return cls(entry["step"], tuple(Source(**source) for source in entry["sources"]))
-
-    def __str__(self) -> str:
-        return ", ".join(f"{source.folder} ({source.share:.1%})" for source in self.sources)
 
 
 @dataclass(frozen=True)
@@ -61,21 +35,21 @@ class Corpora:
     order: one with a small share takes longer to repeat.
 
     Attributes:
-      datasets, shares: those that are read now.
+      datasets, shares: what is read.
       tokens: of each dataset, to predict in one pass over its documents, each with its end-of-text.
-      history: what the run has read from which step on; the last entry describes `datasets`.
-      batch: samples of a step.
     """
 
     datasets: tuple[TokenDataset, ...]
     shares: tuple[float, ...]
     tokens: tuple[int, ...]
-    history: tuple[Phase, ...] = ()
-    batch: int = 1
 
     @property
     def tokenizer(self) -> TokenizerInfo:
         return self.datasets[0].tokenizer
+
+    @property
+    def names(self) -> str:
+        return ", ".join(dataset.folder for dataset in self.datasets)
 
     @property
     def digest(self) -> str:
@@ -85,73 +59,52 @@ class Corpora:
         lines = "".join(f"{d.digest}  {share!r}\n" for d, share in zip(self.datasets, self.shares, strict=True))
         return hashlib.sha256(lines.encode()).hexdigest()
 
-    def since(self, step: int) -> Phase:
-        """These datasets, read from `step` on."""
-        named = zip(self.datasets, self.shares, strict=True)
-        return Phase(step, tuple(Source(str(dataset.folder), dataset.digest, share) for dataset, share in named))
-
-    def continuing(self, history: Sequence[Phase], step: int, batch: int) -> Corpora:
-        """These corpora in a run of `batch` samples a step, whose first `step` steps have read what `history` says."""
-        now = self.since(step)
-        if not history or _read(history[-1]) != _read(now):
-            history = (*history, now)
-        return dataclasses.replace(self, history=tuple(history), batch=batch)
+    def description(self) -> list[dict[str, Any]]:
+        """Each dataset as a run's record describes it: folder, digest, number of files of each split, share."""
+        return [
+            {
+                "folder": dataset.folder,
+                "digest": dataset.digest,
+                "files": {split: len(files) for split, files in dataset.files.items()},
+                "share": share,
+            }
+            for dataset, share in zip(self.datasets, self.shares, strict=True)
+        ]
 
     def sampler(
         self, name: str, context: int, seed: int, *, long_min_tokens: int = 512, long_fraction: float = 0.7
     ) -> Sampler:
         """The training samples, `packed` or `longbiased`: a mixture of those of each dataset.
 
-        A dataset that the run has read before continues where it stopped, whatever it was mixed with; a new one begins
-        at its first sample. So the samples of a step follow from the seed and the history alone.
-
         Raises:
           ShardError: there are too few tokens for a window, or no document is long enough for `longbiased`.
         """
-        names = ", ".join(str(dataset.folder) for dataset in self.datasets)
-        check_length(sum(self.tokens), context, f"{names}, split train")
+        check_length(sum(self.tokens), context, f"{self.names}, split train")
         used = [k for k, tokens in enumerate(self.tokens) if tokens]
         documents = [self.datasets[k].documents("train") for k in used]
-        eot, read = self.tokenizer.eot, self._samples_read(seed)
+        eot = self.tokenizer.eot
         long = [name == "longbiased" and bool((own.lengths >= long_min_tokens).any()) for own in documents]
         if name == "longbiased" and not any(long):
             raise ShardError(
-                f"{names}, split train: no document has {long_min_tokens} tokens or more; lower long_min_tokens, or "
-                "use packed"
+                f"{self.names}, split train: no document has {long_min_tokens} tokens or more; lower long_min_tokens, "
+                "or use packed"
             )
-        samplers: list[Sampler] = []
-        for k, own, has_long in zip(used, documents, long, strict=True):
-            # A month without a long document gives of all its own, so that it can be part of a chain.
-            sampler: Sampler = Packed(own, context, eot, seed)
-            if has_long:
-                sampler = longbiased(
-                    own, context, eot, seed, long_min_tokens=long_min_tokens, long_fraction=long_fraction
-                )
-            samplers.append(Shifted(sampler, read[self.datasets[k].digest]))
-        mixed = mix(samplers, [self.shares[k] for k in used], seed ^ _MIX_KEY)
-        return Shifted(mixed, -self.history[-1].step * self.batch) if self.history else mixed
-
-    def _samples_read(self, seed: int) -> Counter[str]:
-        """How many samples of each dataset, by digest, were read before the last change of the data."""
-        read: Counter[str] = Counter()
-        for phase, after in itertools.pairwise(self.history):
-            sources = [source for source in phase.sources if source.share]
-            if sources:
-                counts = drawn([s.share for s in sources], (after.step - phase.step) * self.batch, seed ^ _MIX_KEY)
-                read.update({source.digest: count for source, count in zip(sources, counts, strict=True)})
-        return read
+        how = {"long_min_tokens": long_min_tokens, "long_fraction": long_fraction}
+        samplers = [  # a dataset without a long document gives of all its own
+            longbiased(own, context, eot, seed, **how) if has_long else Packed(own, context, eot, seed)  # type: ignore[arg-type]
+            for own, has_long in zip(documents, long, strict=True)
+        ]
+        return mix(samplers, [self.shares[k] for k in used], seed ^ _MIX_KEY)
 
 
-def _read(phase: Phase) -> list[tuple[str, float]]:
-    return [(source.digest, source.share) for source in phase.sources]
-
-
-def open_corpora(data: Sequence[str], **options: Any) -> Corpora:
-    """The token shards `data`.
+def open_corpora(data: Sequence[str], cache: str | Path | None = None, begun: Sequence[dict[str, Any]] = ()) -> Corpora:
+    """The token shards in the folders `data`.
 
     Args:
       data: folders, sampled in proportion to their tokens; or FOLDER=WEIGHT, in proportion to the weights.
-      options: of `open_dataset`.
+      cache: of `open_dataset`.
+      begun: the `description` of the corpora that a run has begun with: datasets that have grown since are opened as
+        they were.
 
     Raises:
       SettingsError: an entry is invalid, or only some have weights.
@@ -163,21 +116,19 @@ def open_corpora(data: Sequence[str], **options: Any) -> Corpora:
     if len({weight is None for _, weight in entries}) > 1:
         folder = next(folder for folder, weight in entries if weight is None)
         raise SettingsError(f"data: {folder} has no weight, others have; write {folder}=WEIGHT, or give none a weight")
-    chains = [(open_dataset(folder, **options),) for folder, _ in entries]
-    datasets = [dataset for chain in chains for dataset in chain]
+    datasets = [open_dataset(folder, cache) for folder, _ in entries]
     known: dict[str, TokenDataset] = {}
     for dataset in datasets:
         check_same_tokenizer(dataset, datasets[0])
         if dataset.files and (other := known.setdefault(dataset.digest, dataset)) is not dataset:
             raise ShardError(f"{other.folder} and {dataset.folder} are the same tokens; name them once")
-    tokens, shares = [], []
-    for chain, (_, weight) in zip(chains, entries, strict=True):
-        lengths = [dataset.documents("train").lengths for dataset in chain]
-        counts = [int(own.sum()) + len(own) for own in lengths]
-        tokens += counts
-        shares += [count if weight is None else weight * count / max(1, sum(counts)) for count in counts]
-    total = sum(shares) or 1
-    return Corpora(tuple(datasets), tuple(share / total for share in shares), tuple(tokens))
+    if len(datasets) == len(begun):
+        datasets = [dataset.first(entry["files"]) for dataset, entry in zip(datasets, begun, strict=True)]
+    counts = [int((lengths := dataset.documents("train").lengths).sum()) + len(lengths) for dataset in datasets]
+    # A dataset without a document in `train` has no share.
+    weights = [weight if weight and count else count for (_, weight), count in zip(entries, counts, strict=True)]
+    shares = tuple(weight / (sum(weights) or 1) for weight in weights)
+    return Corpora(tuple(datasets), shares, tuple(counts))
 
 
 def _parse(entry: str) -> tuple[str, float | None]:
@@ -287,7 +238,7 @@ class Loader:
         if (largest := windows.max()) >= self._vocab_size:
             raise ShardError(
                 f"a shard was damaged since it was written: it has the token id {largest}, of a vocabulary of "
-                f"{self._vocab_size}; --verify_shards names it"
+                f"{self._vocab_size}; `owt verify` names it"
             )
         if len(windows) < self.micro_batch:
             windows = windows[np.arange(self.micro_batch) % len(windows)]
@@ -322,32 +273,19 @@ class DocumentBlocks:
     Attributes:
       eot: id of end-of-text.
       mask: no attention across end-of-text.
-      reset_positions: position 0 at each end-of-text.
     """
 
     eot: int
     mask: bool = False
-    reset_positions: bool = False
 
     def __call__(self, inputs: torch.Tensor) -> dict[str, Any]:
-        """`mask` and `positions`, if they are enabled, for inputs (B, T)."""
-        arguments: dict[str, Any] = {}
-        if self.mask:
-            arguments["mask"] = attention_mask(document_numbers(inputs, self.eot))
-        if self.reset_positions:
-            arguments["positions"] = positions_within(inputs, self.eot)
-        return arguments
+        """`mask`, if it is enabled, for inputs (B, T)."""
+        return {"mask": attention_mask(document_numbers(inputs, self.eot))} if self.mask else {}
 
 
 def document_numbers(inputs: torch.Tensor, eot: int) -> torch.Tensor:
     """The number within its window of the document that each of inputs (B, T) belongs to; (B, T) int64."""
     return (inputs == eot).cumsum(1)
-
-
-def positions_within(inputs: torch.Tensor, eot: int) -> torch.Tensor:
-    """The distance of each of inputs (B, T) from its document's end-of-text or the window's start; (B, T) int64."""
-    index = torch.arange(inputs.shape[1], device=inputs.device)
-    return index - torch.where(inputs == eot, index, 0).cummax(1).values
 
 
 def attention_mask(documents: torch.Tensor) -> Mask:

@@ -1,29 +1,41 @@
-"""The ranks of a run: those of torchrun's environment, or a single process."""
+"""The ranks of a run: those of torchrun's environment, TPU chips, or a single process; and signals to it."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import gc
 import os
 import pickle
 import re
 import signal
+import socket
 import threading
 import time
 import traceback
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
 import torch
+import torch._dynamo  # if DDP is the first to import it, something of it keeps the process group
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from schemas import SettingsError
 
-_LOST = re.compile("gloo.*(?:closed by peer|reset by peer|Timed out|Broken pipe)", re.DOTALL)  # a RuntimeError's text
+# That ranks wait for each other to start (a torchrun that is killed then leaves some alone) and in each operation of a
+# step; and in `any`, where they wait for one that copies shards or writes to a slow disk.
+_STEP, _LONG = timedelta(minutes=5), timedelta(days=1)
+_LOST = re.compile(
+    "gloo.*(?:closed by peer|reset by peer|Timed out|Broken pipe)|NCCL.*(?:remote|timeout|abort|peer)", re.DOTALL
+)  # a RuntimeError's text
 
 
 @dataclass
@@ -33,13 +45,11 @@ class Ranks:
     Attributes:
       rank, world_size: 0 and 1 in a single process.
       device: this rank's own.
-      saving: the group of the threads that save checkpoints; None in a single process.
     """
 
     rank: int
     world_size: int
     device: torch.device
-    saving: Any = None
     _control: Any = field(default=None, repr=False)
 
     @classmethod
@@ -57,13 +67,12 @@ class Ranks:
         if place.type == "cuda":
             place = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
             torch.cuda.set_device(place)
-            dist.init_process_group("nccl", device_id=place)
+            dist.init_process_group("nccl", device_id=place, timeout=_STEP)
         else:
-            dist.init_process_group("gloo")
+            dist.init_process_group("gloo", timeout=_STEP)
         # Decisions go through a group of their own on the CPU, so that they never wait for the device.
-        control = dist.new_group(backend="gloo")
-        saving = dist.new_group(backend="gloo")
-        return cls(dist.get_rank(), dist.get_world_size(), place, saving, control)
+        control = dist.new_group(backend="gloo", timeout=_LONG)
+        return cls(dist.get_rank(), dist.get_world_size(), place, control)
 
     @property
     def main(self) -> bool:
@@ -81,19 +90,15 @@ class Ranks:
         dist.all_reduce(seen, dist.ReduceOp.MAX, group=self._control)
         return bool(seen)
 
+    def wait(self) -> None:
+        """Wait for all ranks, however long one takes."""
+        self.any(False)
+
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """The sum over ranks, in place."""
         if self.distributed:
             dist.all_reduce(tensor)
         return tensor
-
-    def gather(self, value: Any) -> list[Any]:
-        """Every rank's `value`, in order, on every rank."""
-        if not self.distributed:
-            return [value]
-        values = [None] * self.world_size
-        dist.all_gather_object(values, value, group=self._control)
-        return values
 
     def from_main(self, value: Any) -> Any:
         """Rank 0's `value`."""
@@ -116,23 +121,30 @@ class Ranks:
         """Scalars of this rank's device as one tensor (N,)."""
         return torch.stack(list(values))
 
-    def leave(self) -> None:
+    def leave(self, failed: bool = False) -> None:
         """Leave the group and end its threads, which requires that nothing refers to the group any more.
 
         A gloo thread that is alive when the interpreter ends may abort the process: it drops the last reference to a
-        tensor, which needs the interpreter.
+        tensor, which needs the interpreter. After an error the communicators are aborted: destroying NCCL's waits for
+        operations that the other ranks may never join.
         """
         if self.distributed:
-            dist.destroy_process_group()
-            self.saving = self._control = None
+            if failed and self.device.type == "cuda":
+                distributed_c10d._abort_process_group()
+            else:
+                dist.destroy_process_group()
+            self._control = None
             gc.collect()  # modules and their hooks refer to each other
 
     def __enter__(self) -> Ranks:
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: TracebackType | None) -> None:
-        traceback.clear_frames(trace)  # after an error, these hold the model and so the group
-        self.leave()
+        cause = error
+        while cause:
+            traceback.clear_frames(cause.__traceback__)  # these hold the model and so the group
+            cause = cause.__cause__
+        self.leave(failed=error is not None)
         if isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and _LOST.search(str(error))):
             reason = str(error).partition("\n")[0]
             raise ConnectionError(
@@ -165,20 +177,20 @@ class XlaRanks(Ranks):
         return self.world_size > 1
 
     def any(self, flag: bool) -> bool:
-        return any(self.gather(flag))
+        return any(self._gather(flag))
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
-        return torch.stack(self.gather(tensor.cpu())).sum(0)
+        return torch.stack(self._gather(tensor.cpu())).sum(0)
 
-    def gather(self, value: Any) -> list[Any]:
+    def from_main(self, value: Any) -> Any:
+        return self._gather(value)[0]
+
+    def _gather(self, value: Any) -> list[Any]:
         if not self.distributed:
             return [value]
         import torch_xla.core.xla_model as xm
 
         return [pickle.loads(part) for part in xm.rendezvous("gather", pickle.dumps(value))]
-
-    def from_main(self, value: Any) -> Any:
-        return self.gather(value)[0]
 
     def share_weights(self, model: nn.Module) -> None:
         if self.distributed:
@@ -206,7 +218,7 @@ class XlaRanks(Ranks):
     def stack(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
         return torch.stack([value.cpu() for value in values])  # on the device it would be another program
 
-    def leave(self) -> None:
+    def leave(self, failed: bool = False) -> None:
         pass
 
 
@@ -222,17 +234,17 @@ def xla_package() -> Any:
 
 
 def averaging(model: nn.Module, ranks: Ranks) -> nn.Module:
-    """`model` wrapped by DDP: gradients are averaged over the ranks while those of earlier blocks are computed.
+    """`model` as training calls it: gradients are averaged over the ranks while those of earlier blocks are computed.
 
-    On XLA the model itself: a step is one program, in which XLA overlaps communication and computation.
+    On XLA and in a single process the model itself: on XLA a step is one program, in which communication overlaps.
     """
-    if ranks.device.type == "xla":
+    if ranks.device.type == "xla" or not ranks.distributed:
         return model
     place = [ranks.device.index] if ranks.device.type == "cuda" else None
     return DistributedDataParallel(model, device_ids=place, gradient_as_bucket_view=True)
 
 
-def reduced_when(net: nn.Module, last: bool) -> AbstractContextManager[Any]:
+def averaged_when(net: nn.Module, last: bool) -> AbstractContextManager[Any]:
     """Context of a micro-batch's forward and backward pass: gradients are averaged once a step, with the `last`.
 
     The forward pass must be inside too, or DDP prepares an average each time.
@@ -278,3 +290,48 @@ class StopSignals:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.received = signal.Signals(number).name
+
+
+_UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
+
+
+@contextmanager
+def sole_writer(folder: Path, say: Callable[[str], None], patience: float = 10) -> Iterator[None]:
+    """Lock the run's `folder` by its file `.lock`; the lock is released when the process ends, however it ends.
+
+    It works between machines if the file system's locks do (NFS 4, Lustre with `-o flock`). If there are no locks,
+    `say` is called and the run continues without.
+
+    Args:
+      patience: seconds to wait: when nodes leave and join, the previous writer may be about to end.
+
+    Raises:
+      SettingsError: another process holds the lock; it says which.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("a+", encoding="utf-8") as file:
+        end = time.monotonic() + patience
+        while not _locked(file.fileno(), folder, say):
+            if time.monotonic() > end:
+                file.seek(0)
+                raise SettingsError(
+                    f"{folder} is being written by another run ({file.read().strip() or 'process unknown'}); "
+                    "stop that one first, or give another --out"
+                )
+            time.sleep(0.2)
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        file.flush()
+        yield
+
+
+def _locked(descriptor: int, folder: Path, say: Callable[[str], None]) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise
+        say(f"{folder} cannot be locked ({error.strerror}): make sure that no other run writes there")
+    return True

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import torch
 
@@ -70,26 +68,6 @@ def _choose(
         probabilities = probabilities.masked_fill(outside, 0)
     # Drawn on the CPU, so that a seed means the same on every device.
     return int(ids[int(torch.multinomial(probabilities.cpu(), 1, generator=generator))])
-
-
-def write_texts(model: GPT, tokenizer: Path, eot: int, *, count: int, max_tokens: int) -> list[str]:
-    """`count` new documents of at most `max_tokens`, with the same seed each time; none without the package tokenizers.
-
-    The model's mode and the state of torch's random numbers are unchanged.
-    """
-    if importlib.util.find_spec("tokenizers") is None:
-        return []
-    loaded, generator = Tokenizer(tokenizer), torch.Generator().manual_seed(0)
-    was_training = model.training
-    model.eval()
-    texts = []
-    # Uncompiled: blocks are compiled for the shape of a micro-batch, and each length would be compiled again.
-    with torch.compiler.set_stance("force_eager"):
-        for _ in range(count):
-            ids = generate(model, [eot], max_tokens, temperature=0.8, top_k=200, stop=eot, generator=generator)
-            texts.append("".join(stream_text(loaded, ids)))
-    model.train(was_training)
-    return texts
 
 
 def stream_text(tokenizer: Tokenizer, ids: Iterator[int], prompt: Sequence[int] = ()) -> Iterator[str]:

@@ -48,14 +48,12 @@ class TokenManifest:
     """What the trainer needs to know of a token dataset.
 
     Attributes:
-      digest: SHA-256 over all files' paths and digests.
       tokenizer: the manifest's entry for the tokenizer.
       ids_checked: whether all ids are known to be within the vocabulary.
       files: the data files by split (`train`, `val`), ordered by path.
       assets: the other files, such as the tokenizer's.
     """
 
-    digest: str
     tokenizer: Any
     ids_checked: bool
     files: dict[str, list[TokenFile]]
@@ -90,7 +88,7 @@ def read_manifest(read: Callable[[str], bytes], where: str) -> TokenManifest:
         if hashlib.sha256(table).hexdigest() != listed["sha256"]:
             raise ShardError(f"{where}/{list_name} was changed or damaged; copy it again")
         rows = pq.read_table(io.BytesIO(table), columns=["path", "kind", "rows", "bytes", "sha256"]).to_pylist()
-        digest, tokenizer = record["digest"], record["properties"].get("tokenizer")
+        tokenizer = record["properties"].get("tokenizer")
         ids_checked = record["properties"].get("ids_checked") is True
     except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
         if isinstance(error, ShardError):
@@ -107,4 +105,4 @@ def read_manifest(read: Callable[[str], bytes], where: str) -> TokenManifest:
             files.setdefault(below.split("/")[0], []).append(file)
         elif row["kind"] == "asset":
             assets.append(TokenFile(row["path"].partition("/")[2], 0, row["bytes"], row["sha256"]))
-    return TokenManifest(digest, tokenizer, ids_checked, files, assets)
+    return TokenManifest(tokenizer, ids_checked, files, assets)

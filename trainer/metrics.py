@@ -1,4 +1,4 @@
-"""What a run reports: a JSON line per step, a page, TensorBoard events, progress lines; and when it has diverged."""
+"""What a run reports: a JSON line per step, a page, TensorBoard events, progress lines."""
 
 from __future__ import annotations
 
@@ -36,12 +36,15 @@ PEAK_TFLOPS: dict[str, float] = {
 _PLAIN = re.compile(r"NVIDIA|GeForce|SXM\d?|PCI[Ee]|\d+GB|HBM\d\w*")  # words of a name that make no difference
 
 
+class Diverged(RuntimeError):
+    """A loss or a gradient is not finite."""
+
+
 class StepLog:
     """The records of finished steps, whose losses stay on the device until `collect`.
 
     Args:
       metrics: where records go, on rank 0; None elsewhere.
-      failed: the error, given what was found, for a loss or gradient that is not finite.
       tokens, flops: of one step, over all ranks.
       max_steps: of the run.
       say: prints a message.
@@ -50,14 +53,13 @@ class StepLog:
     def __init__(
         self,
         metrics: Metrics | None,
-        failed: Callable[[str], Diverged],
         ranks: Ranks,
         tokens: int,
         flops: float,
         max_steps: int,
         say: Callable[[str], None],
     ) -> None:
-        self._metrics, self._failed, self._ranks, self._say = metrics, failed, ranks, say
+        self._metrics, self._ranks, self._say = metrics, ranks, say
         self._tokens, self._flops, self._max_steps = tokens, flops, max_steps
         self._pending: list[tuple[dict[str, Any], torch.Tensor, torch.Tensor]] = []
         self._records: list[dict[str, Any]] = []
@@ -69,7 +71,7 @@ class StepLog:
         self._pending.append(({"step": step, "lr": rate, "tokens": self._tokens}, loss, norm))
 
     def collect(self) -> None:
-        """Wait for the device, once for all the steps since the last time; raises Diverged."""
+        """Wait for the device, once for all the steps since the last time; raises Diverged, which names the step."""
         ranks, pending = self._ranks, self._pending
         losses = ranks.sum(ranks.stack([entry[1] for entry in pending])) / ranks.world_size
         values = zip(losses.tolist(), ranks.stack([entry[2] for entry in pending]).tolist(), strict=True)
@@ -78,20 +80,15 @@ class StepLog:
         for (record, _, _), (loss, norm) in zip(pending, values, strict=True):
             record |= {"loss": loss, "grad_norm": norm, "tokens_per_s": round(self._tokens / seconds, 1)}
             record |= {"mfu": used, "memory_gb": memory, "world_size": ranks.world_size}
-            self._records.append(record)
             if not (math.isfinite(loss) and math.isfinite(norm)):
-                raise self._failed(f"step {record['step']}: loss {loss:.4g}, gradient norm {norm:.4g}")
+                raise Diverged(f"step {record['step']}: loss {loss:.4g}, gradient norm {norm:.4g}")
+            self._records.append(record)
         pending.clear()
         self.last_loss = self._records[-1]["loss"]
 
     def note(self, **values: float) -> None:
         """Add to the record of the last step collected."""
         self._records[-1] |= values
-
-    def note_samples(self, texts: list[str]) -> None:
-        """Add what the model wrote after the last step collected."""
-        if self._metrics and texts:
-            self._metrics.write_samples(self._records[-1]["step"], texts)
 
     def write(self) -> None:
         """Write the collected records, and print the progress line of the last."""
@@ -111,59 +108,54 @@ class StepLog:
             self._metrics.close()
 
 
-class Diverged(RuntimeError):
-    """The loss or gradient of a step is not finite."""
-
-
 class Metrics:
-    """The records of a run, in its folder: metrics.jsonl, samples.jsonl, training.html, and a tracker's.
+    """The records of a run, in its folder: metrics.jsonl, training.html, and TensorBoard's events if it is installed.
 
     Args:
       folder: the run's folder.
       step: steps already done; records of later steps, left by a killed run, are removed.
-      tracker: TensorBoard's writer, or None.
       settings: of the run, for its page.
       max_steps: of the run.
+      say: prints a message.
     """
 
-    def __init__(self, folder: Path, step: int, tracker: Any, settings: dict[str, Any], max_steps: int) -> None:
+    def __init__(
+        self, folder: Path, step: int, settings: dict[str, Any], max_steps: int, say: Callable[[str], None]
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        path, samples = folder / "metrics.jsonl", folder / "samples.jsonl"
+        path = folder / "metrics.jsonl"
         self._page = Page(folder / "training.html", f"Training of {folder.resolve().name}", max_steps, settings)
         for record in _kept_until(path, step):
             self._page.add(record)
-        for entry in _kept_until(samples, step):
-            self._page.add_samples(entry["step"], entry["texts"])
-        self._file, self._samples = path.open("a", encoding="utf-8"), samples.open("a", encoding="utf-8")
-        self._tracker = tracker
+        self._file = path.open("a", encoding="utf-8")
+        self._events: Any = None
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._events = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+        except ImportError:
+            say("no TensorBoard events: the package tensorboard is not installed (pip install tensorboard)")
 
     def write(self, record: dict[str, Any]) -> None:
         """One step's record; `step` counts steps done, from 1."""
         record["time"] = round(time.time(), 3)
         self._file.write(json.dumps(record) + "\n")
         self._page.add(record)
-        if self._tracker:
+        if self._events:
             for name, value in record.items():
                 if isinstance(value, (int, float)) and name != "step":
-                    self._tracker.add_scalar(name, value, record["step"])
-
-    def write_samples(self, step: int, texts: list[str]) -> None:
-        """What the model wrote after `step` steps."""
-        self._samples.write(json.dumps({"step": step, "texts": texts}) + "\n")
-        self._page.add_samples(step, texts)
+                    self._events.add_scalar(name, value, record["step"])
 
     def flush(self) -> None:
         self._file.flush()
-        self._samples.flush()
         self._page.write()
-        if self._tracker:
-            self._tracker.flush()
+        if self._events:
+            self._events.flush()
 
     def close(self) -> None:
         self._file.close()
-        self._samples.close()
-        if self._tracker:
-            self._tracker.close()
+        if self._events:
+            self._events.close()
 
 
 def mfu(flops_per_second: float, device: torch.device) -> float | None:
@@ -216,12 +208,6 @@ def duration(seconds: float) -> str:
     return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rest:02d}s"
 
 
-def has_saved(folder: Path) -> bool:
-    """Whether the run in `folder` recorded that it saved a checkpoint."""
-    path = folder / "metrics.jsonl"
-    return path.exists() and '"saved": true' in path.read_text(encoding="utf-8")
-
-
 def _kept_until(path: Path, step: int) -> list[dict[str, Any]]:
     """The records of a file up to `step`; lines of later steps, and a last one that a crash cut short, are dropped."""
     if not path.exists():
@@ -237,18 +223,3 @@ def _kept_until(path: Path, step: int) -> list[dict[str, Any]]:
             continue
     replace_text(path, "".join(kept))
     return records
-
-
-def open_tracker(name: str, folder: Path, step: int, say: Callable[[str], None]) -> Any:
-    """TensorBoard's SummaryWriter for the tracker `tensorboard`, which replaces the events of steps after `step`.
-
-    None for the tracker `none`, and if TensorBoard is not installed: then `say` is called and the run continues.
-    """
-    if name == "none":
-        return None
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        say("no TensorBoard events: the package tensorboard is not installed (pip install tensorboard)")
-        return None
-    return SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)

@@ -1,6 +1,6 @@
 """GPT-2 as OpenAI published it, in one class: presets, forward pass with loss, and a KV cache.
 
-Shapes: B sequences, T tokens, C channels (`width`), H heads, D = C / H, V vocabulary.
+Shapes: B sequences, T tokens, C channels (`width`), H heads, D = C / H, V vocabulary, N = B · T.
 "Language Models are Unsupervised Multitask Learners" (Radford et al., 2019); openai/gpt-2.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.util
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +17,6 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.utils.checkpoint import checkpoint
-
-from trainer.head import fused_cross_entropy
 
 Mask = torch.Tensor | BlockMask
 """Which position sees which: (B, 1, T, T) of bool, or FlexAttention's blocks of it."""
@@ -82,28 +79,28 @@ PRESETS: dict[str, ModelConfig] = {
 """The published sizes, ConnorJL's PrettyBig, an ALBERT-style one as bkkaggle's ALGPT2, and one for a CPU."""
 
 
+def preset(name: str, **changes: Any) -> ModelConfig:
+    """A preset with some fields changed; those given as None are kept."""
+    return dataclasses.replace(PRESETS[name], **{k: v for k, v in changes.items() if v is not None})
+
+
 class KVCache:
     """Keys and values of the positions seen, for each layer: (B, H, context, D), filled to `length`."""
 
     def __init__(self, model: GPT, batch: int) -> None:
-        config = model.config
-        weight = model.wte.weight
+        config, weight = model.config, model.wte.weight
         shape = (config.n_layer, 2, batch, config.n_head, config.context, config.width // config.n_head)
         self.store = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
         self.length = 0
 
 
-class Linear(nn.Linear):
-    """A linear layer whose weight may have been cast beforehand: see `GPT.cast_weights`."""
-
-    cast: torch.Tensor | None = None
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.linear(x, self.weight if self.cast is None else self.cast, self.bias)
-
-
 class GPT(nn.Module):
-    """A GPT-2. Parameters have the names of the published checkpoints (`h.0.attn.c_attn.weight`)."""
+    """A GPT-2. Parameters have the names of the published checkpoints (`h.0.attn.c_attn.weight`).
+
+    Attributes:
+      checkpoint_activations: recompute each block's activations in the backward pass of training.
+      loss_chunk: about how many tokens' logits exist at a time (`fused_cross_entropy`); 0 for all, with torch's loss.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -113,24 +110,20 @@ class GPT(nn.Module):
         if not config.rope:
             self.wpe = nn.Embedding(config.context, embedding)
         if config.embedding_width:
-            self.embedding_up = Linear(embedding, config.width)
-            self.embedding_down = Linear(config.width, embedding)
+            self.embedding_up = nn.Linear(embedding, config.width)
+            self.embedding_down = nn.Linear(config.width, embedding)
         self.h = nn.ModuleList(Block(config) for _ in range(1 if config.shared_layers else config.n_layer))
         self.ln_f = nn.LayerNorm(config.width)
-        self.checkpoint_activations = False
-        self.loss_chunk = 0  # about how many tokens' logits exist at a time; 0 for the plain loss
-        self._cast_head: torch.Tensor | None = None
-        self.apply(self._init)
+        self.checkpoint_activations, self.loss_chunk = False, 0
+        for name, module in self.named_modules():
+            if isinstance(module, (nn.Linear, nn.Embedding)):
+                # Projections into the residual stream: their sum over 2·n_layer keeps the variance.
+                scale = 1 / math.sqrt(2 * config.n_layer) if name.endswith("c_proj") else 1.0
+                nn.init.normal_(module.weight, std=0.02 * scale)
+            if isinstance(module, nn.Linear):
+                nn.init.zeros_(module.bias)
         with torch.no_grad():
             self.wte.weight[config.vocab_size :] = 0
-
-    def _init(self, module: nn.Module) -> None:
-        if isinstance(module, (nn.Linear, nn.Embedding)):
-            # Projections into the residual stream: their sum over 2·n_layer keeps the variance.
-            scale = 1 / math.sqrt(2 * self.config.n_layer) if getattr(module, "into_residual", False) else 1.0
-            nn.init.normal_(module.weight, std=0.02 * scale)
-        if isinstance(module, nn.Linear) and module.bias is not None:
-            nn.init.zeros_(module.bias)
 
     def forward(
         self,
@@ -139,7 +132,6 @@ class GPT(nn.Module):
         *,
         reduction: str = "mean",
         mask: Mask | None = None,
-        positions: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """The loss, or the logits without `targets`.
 
@@ -148,23 +140,20 @@ class GPT(nn.Module):
           targets: (B, T); −100 is ignored.
           reduction: of the cross-entropy in nats: `mean`, `sum`, or `none` for (B, T).
           mask: which position sees which (`data.attention_mask`); by default each sees all before it.
-          positions: of each token, (B, T) (`data.positions_within`); by default 0 … T − 1.
 
         Returns:
           A scalar (or (B, T)), or logits (B, T, V).
         """
-        return self._output(self._hidden(ids, None, mask, positions), targets, reduction)
+        return self._output(self._hidden(ids, None, mask), targets, reduction)
 
-    def cast_weights(self, dtype: torch.dtype | None) -> None:
-        """Until the next call, compute with the current matrices cast to `dtype`; None for the weights themselves.
+    def next_logits(self, ids: torch.Tensor, cache: KVCache) -> torch.Tensor:
+        """Logits (B, V) of the token after `ids` (B, T), which continue the positions in `cache` and are added to it.
 
-        Autocast would cast them in every pass. Gradients still reach the weights, and are summed in the weights' type.
+        T is any number with an empty cache, and 1 after that.
         """
-        for module in self.modules():
-            if isinstance(module, Linear):
-                module.cast = None if dtype is None else module.weight.to(dtype)
-        # The fused loss sums its gradient in the type of the weight that it is given.
-        self._cast_head = None if dtype is None or self.loss_chunk else self.wte.weight.to(dtype)
+        x = self._hidden(ids, cache)[:, -1]
+        cache.length += ids.shape[1]
+        return self._logits(x)
 
     def compile_parts(self) -> None:
         """Compile each block, and the output with its loss, separately (all blocks share one compilation).
@@ -176,70 +165,45 @@ class GPT(nn.Module):
             block.forward = torch.compile(block.forward, dynamic=False)  # type: ignore[method-assign]
         self._output = torch.compile(self._output, dynamic=False)  # type: ignore[method-assign]
 
-    def _output(self, x: torch.Tensor, targets: torch.Tensor | None, reduction: str) -> torch.Tensor:
-        if targets is None:
-            return self._logits(x)[..., : self.config.vocab_size]
-        if self.loss_chunk and reduction != "none":
-            x, wanted, vocab_size = self._narrow(x).flatten(0, 1), targets.flatten(), self.config.vocab_size
-            return fused_cross_entropy(x, self._head, wanted, vocab_size, self.loss_chunk, reduction)
-        loss = F.cross_entropy(
-            self._logits(x).flatten(0, 1).float(), targets.flatten(), reduction=reduction, ignore_index=-100
-        )
-        return loss.view_as(targets) if reduction == "none" else loss
-
-    def next_logits(self, ids: torch.Tensor, cache: KVCache) -> torch.Tensor:
-        """Logits (B, V) of the token after `ids` (B, T), which continue the positions in `cache` and are added to it.
-
-        T is any number with an empty cache, and 1 after that.
-        """
-        x = self._hidden(ids, cache)[:, -1]
-        cache.length += ids.shape[1]
-        return self._logits(x)[..., : self.config.vocab_size]
-
-    def _hidden(
-        self,
-        ids: torch.Tensor,
-        cache: KVCache | None,
-        mask: Mask | None = None,
-        positions: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        past = cache.length if cache else 0
-        if past + ids.shape[1] > self.config.context:
-            raise ValueError(f"{past + ids.shape[1]} tokens exceed the context of {self.config.context}")
-        if positions is None:
-            positions = torch.arange(past, past + ids.shape[1], device=ids.device)
-        x = self.wte(ids) if self.config.rope else self.wte(ids) + self.wpe(positions)
-        rotation = rotation_of(positions, self.config.width // self.config.n_head) if self.config.rope else None
-        if self.config.embedding_width:
+    def _hidden(self, ids: torch.Tensor, cache: KVCache | None, mask: Mask | None = None) -> torch.Tensor:
+        past, config = cache.length if cache else 0, self.config
+        if past + ids.shape[1] > config.context:
+            raise ValueError(f"{past + ids.shape[1]} tokens exceed the context of {config.context}")
+        positions = torch.arange(past, past + ids.shape[1], device=ids.device)
+        x = self.wte(ids) if config.rope else self.wte(ids) + self.wpe(positions)
+        rotation = rotation_of(positions, config.width // config.n_head) if config.rope else None
+        if config.embedding_width:
             x = self.embedding_up(x)
-        for layer in range(self.config.n_layer):
-            block = self.h[0 if self.config.shared_layers else layer]
+        for layer in range(config.n_layer):
+            block = self.h[0 if config.shared_layers else layer]
             if self.checkpoint_activations and self.training:
                 x = checkpoint(block, x, None, mask, rotation, use_reentrant=False)
             else:
-                cached = (cache.store[layer], past) if cache else None
-                x = block(x, cached, mask, rotation)
+                x = block(x, (cache.store[layer], past) if cache else None, mask, rotation)
         return x
 
-    @property
-    def _head(self) -> torch.Tensor:
-        return self.wte.weight if self._cast_head is None else self._cast_head
+    def _output(self, x: torch.Tensor, targets: torch.Tensor | None, reduction: str) -> torch.Tensor:
+        if targets is None:
+            return self._logits(x)
+        if self.loss_chunk and reduction != "none":
+            x, wanted, vocab_size = self._narrow(x).flatten(0, 1), targets.flatten(), self.config.vocab_size
+            return fused_cross_entropy(x, self.wte.weight, wanted, vocab_size, self.loss_chunk, reduction)
+        logits = self._logits(x).flatten(0, 1).float()
+        loss = F.cross_entropy(logits, targets.flatten(), reduction=reduction, ignore_index=-100)
+        return loss.view_as(targets) if reduction == "none" else loss
 
     def _narrow(self, x: torch.Tensor) -> torch.Tensor:
         x = self.ln_f(x)
         return self.embedding_down(x) if self.config.embedding_width else x
 
     def _logits(self, x: torch.Tensor) -> torch.Tensor:
-        logits = F.linear(self._narrow(x), self._head)
-        # The vocabulary's padding gets no probability, so its gradient is zero: autograd need not see this.
-        logits.detach()[..., self.config.vocab_size :].fill_(-math.inf)
-        return logits
+        # A view without the vocabulary's padding, which so has no probability and no gradient.
+        return F.linear(self._narrow(x), self.wte.weight)[..., : self.config.vocab_size]
 
     @property
     def n_parameters(self) -> int:
         """Trained parameters, without the padding of the vocabulary."""
-        config = self.config
-        padding = (config.padded_vocab_size - config.vocab_size) * self.wte.embedding_dim
+        padding = (self.config.padded_vocab_size - self.config.vocab_size) * self.wte.embedding_dim
         return sum(p.numel() for p in self.parameters()) - padding
 
     @property
@@ -283,9 +247,8 @@ class Attention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.n_head, self.dropout, self.qk_norm = config.n_head, config.dropout, config.qk_norm
-        self.c_attn = Linear(config.width, 3 * config.width)
-        self.c_proj = Linear(config.width, config.width)
-        self.c_proj.into_residual = True  # type: ignore[assignment]
+        self.c_attn = nn.Linear(config.width, 3 * config.width)
+        self.c_proj = nn.Linear(config.width, config.width)
         self.resid_dropout = nn.Dropout(config.dropout)
 
     def forward(
@@ -302,7 +265,8 @@ class Attention(nn.Module):
         if self.qk_norm:
             q, k = F.rms_norm(q, q.shape[-1:]), F.rms_norm(k, k.shape[-1:])
         if rotation is not None:
-            q, k = rotate(q, rotation).type_as(v), rotate(k, rotation).type_as(v)
+            q, k = rotate(q, rotation), rotate(k, rotation)
+        q, k = q.type_as(v), k.type_as(v)  # autocast computes rms_norm in float32, and FlexAttention wants one type
         causal = False
         if x.shape[1] > 1:  # an `if`: in compiled code the length may be symbolic, and SDPA needs a bool
             causal = True
@@ -323,25 +287,6 @@ class Attention(nn.Module):
         return self.resid_dropout(self.c_proj(y.transpose(1, 2).flatten(2)))
 
 
-def use_fastest_attention(device: torch.device, dropout: float = 0.0) -> str:
-    """Use FlashAttention 3 for attention without a mask, if it is installed and the GPU is a Hopper; its name, or "".
-
-    It has no dropout. For a package that cannot be loaded, the text says why.
-
-    torch 2.11 and later take it from the package flash_attn_3 (its module flash_attn_interface; Shah et al., 2024).
-    """
-    activate = getattr(torch.nn.attention, "activate_flash_attention_impl", None)
-    if not activate or device.type != "cuda" or dropout or torch.cuda.get_device_capability(device)[0] != 9:
-        return ""
-    if importlib.util.find_spec("flash_attn_interface") is None:
-        return ""
-    try:
-        activate("FA3")
-    except (ImportError, OSError, RuntimeError) as error:  # as for a wheel made for another torch
-        return f"without FlashAttention 3 ({str(error).strip().partition(chr(10))[0]})"
-    return "FlashAttention 3"
-
-
 @functools.cache
 def _flex_attention(device: str) -> Any:
     """FlexAttention, compiled on CUDA: uncompiled, it computes all scores."""
@@ -354,9 +299,8 @@ class MLP(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.relu2 = config.activation == "relu2"
-        self.c_fc = Linear(config.width, 4 * config.width)
-        self.c_proj = Linear(4 * config.width, config.width)
-        self.c_proj.into_residual = True  # type: ignore[assignment]
+        self.c_fc = nn.Linear(config.width, 4 * config.width)
+        self.c_proj = nn.Linear(4 * config.width, config.width)
         self.resid_dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -364,26 +308,19 @@ class MLP(nn.Module):
         return self.resid_dropout(self.c_proj(F.relu(x).square() if self.relu2 else F.gelu(x, approximate="tanh")))
 
 
-def preset(name: str, **changes: Any) -> ModelConfig:
-    """A preset with some fields changed; those given as None are kept."""
-    return dataclasses.replace(PRESETS[name], **{k: v for k, v in changes.items() if v is not None})
-
-
 Rotation = tuple[torch.Tensor, torch.Tensor]
-"""Cosines and sines of the angles: (T, D / 2), or (B, 1, T, D / 2) if each row has its own positions."""
+"""Cosines and sines of the angles: (T, D / 2) each."""
 
 _BASE = 10_000.0
 
 
 def rotation_of(positions: torch.Tensor, channels: int) -> Rotation:
-    """The rotation at positions (T,) or (B, T) of heads with `channels` channels, in float32.
+    """The rotation at positions (T,) of heads with `channels` channels, in float32.
 
     Channel pair i turns by position · 10000^(−2i / channels).
     """
     pairs = torch.arange(0, channels, 2, dtype=torch.float32, device=positions.device)
-    angles = positions[..., None].float() * _BASE ** (-pairs / channels)
-    if positions.dim() == 2:
-        angles = angles[:, None]
+    angles = positions[:, None].float() * _BASE ** (-pairs / channels)
     return angles.cos(), angles.sin()
 
 
@@ -392,3 +329,81 @@ def rotate(x: torch.Tensor, rotation: Rotation) -> torch.Tensor:
     cos, sin = rotation
     left, right = x.float().chunk(2, dim=-1)
     return torch.cat([left * cos - right * sin, right * cos + left * sin], dim=-1)
+
+
+_ROWS = 8  # tokens per softmax: with GPT-2's vocabulary 1.6 MB in float32, which fits in a cache
+
+
+def fused_cross_entropy(
+    x: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, vocab_size: int, chunk: int, reduction: str = "mean"
+) -> torch.Tensor:
+    """Cross-entropy in nats of the logits x·weightᵀ, equal to F.cross_entropy's, in value and gradients.
+
+    A chunk's logits are overwritten by their gradient in the forward pass, as in Liger Kernel's fused linear
+    cross-entropy (Hsu et al., 2024): nothing is computed twice, and there is no other tensor of their size. The
+    backward pass can run only once. On a CPU it is faster than torch's own in chunks of 2,048; each chunk adds to the
+    gradient of the complete weight, so at width 768 chunks of half the size take a tenth longer.
+
+    Args:
+      x: (N, C).
+      weight: (V, C), of which the rows from `vocab_size` on are padding.
+      targets: (N,); −100 is ignored.
+      chunk: about how many rows of x at a time: chunks are made as even as possible.
+      reduction: `mean` or `sum` over the tokens that are not ignored.
+    """
+    chunk = -(-len(x) // max(1, round(len(x) / chunk)))
+    counts = (targets != -100).float()
+    share = counts / counts.sum() if reduction == "mean" else counts
+    learns = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
+    return _FusedCrossEntropy.apply(x, weight, targets.clamp_min(0)[:, None], share, vocab_size, chunk, learns)
+
+
+class _FusedCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        targets: torch.Tensor,
+        share: torch.Tensor,
+        vocab_size: int,
+        chunk: int,
+        learns: bool,
+    ) -> torch.Tensor:
+        device = x.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+        matrix = weight.to(dtype)
+        total = x.new_zeros((), dtype=torch.float32)
+        grad_x = torch.empty_like(x) if learns else None
+        grad_weight = None
+        parts = (part.split(chunk) for part in (x.to(dtype), targets, share))
+        for number, (inputs, wanted, weights) in enumerate(zip(*parts, strict=True)):
+            logits = F.linear(inputs, matrix)  # (chunk, V)
+            logits[:, vocab_size:] = -math.inf
+            total += _to_gradient(logits, wanted, weights, learns)
+            if grad_x is None:
+                continue
+            grad_x[number * chunk :][: len(inputs)] = logits @ matrix
+            part = logits.t() @ inputs
+            grad_weight = part.to(weight.dtype) if grad_weight is None else grad_weight.add_(part)
+        ctx.save_for_backward(grad_x, grad_weight)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        grad_x, grad_weight = ctx.saved_tensors
+        return grad_x.mul_(grads[0]), grad_weight.mul_(grads[0]), None, None, None, None, None
+
+
+def _to_gradient(logits: torch.Tensor, targets: torch.Tensor, share: torch.Tensor, learns: bool) -> torch.Tensor:
+    """The loss of `logits` (N, V), weighted by `share` (N,); with `learns`, its gradient overwrites them."""
+    total = share.new_zeros(())
+    # torch.compile makes its own loops, and would unroll this one.
+    rows = len(logits) if logits.is_cuda or torch.compiler.is_compiling() else _ROWS
+    for part, wanted, weights in zip(logits.split(rows), targets.split(rows), share.split(rows), strict=True):
+        logs = F.log_softmax(part, 1, dtype=torch.float32)
+        total -= logs.gather(1, wanted)[:, 0].dot(weights)
+        if learns:
+            gradient = logs.exp_().scatter_add_(1, wanted, logs.new_full(wanted.shape, -1.0))
+            part.copy_(gradient.mul_(weights[:, None]))
+    return total

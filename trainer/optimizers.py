@@ -10,39 +10,38 @@ from torch import nn
 
 OPTIMIZERS = ("adamw", "adafactor", "muon")
 SCHEDULES = ("cosine", "linear", "wsd", "constant")
+_BETAS = (0.9, 0.95)  # of AdamW, as in the GPT-3 paper (Brown et al., 2020)
 
 
-def make_optimizers(
-    name: str, model: nn.Module, *, lr: float, weight_decay: float, betas: tuple[float, float]
-) -> list[torch.optim.Optimizer]:
+def make_optimizers(name: str, model: nn.Module, *, lr: float, weight_decay: float) -> list[torch.optim.Optimizer]:
     """The optimizer `name` over the model's parameters, with weight decay on matrices only.
 
     - `adamw`: fused. Loshchilov and Hutter, 2019.
     - `adafactor`: factored second moments; Shazeer and Stern, 2018. Its step and its decay are relative to
       each parameter's RMS, initially 0.02: a rate of 3e-2 moves weights as far as AdamW's 6e-4.
-    - `muon`: torch's, orthogonalised momentum for the blocks' matrices (Jordan et al., 2024), and AdamW for embeddings,
-      biases and norms.
+    - `muon`: torch's, orthogonalised momentum (Jordan et al., 2024) for the blocks' matrices, scaled so that AdamW's
+      rate fits (Liu et al., 2025), and AdamW for embeddings, biases and norms. Every rank computes all of it.
     """
     parameters = list(model.named_parameters())
+    vectors = {"params": [p for _, p in parameters if p.dim() < 2], "weight_decay": 0.0}
+
+    def with_matrices(matrices: list[nn.Parameter]) -> list[dict[str, Any]]:
+        return [{"params": matrices, "weight_decay": weight_decay}, vectors]
+
     matrices = [p for _, p in parameters if p.dim() >= 2]
-    vectors = [p for _, p in parameters if p.dim() < 2]
-    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
     if name == "adamw":
         # XLA has no fused kernel; capturable keeps the step count on the device, not in the program.
         xla = matrices[0].device.type == "xla"
         kind = {"capturable": True, "foreach": False} if xla else {"fused": True}
-        return [torch.optim.AdamW(groups, lr=lr, betas=betas, **kind)]
+        return [torch.optim.AdamW(with_matrices(matrices), lr=lr, betas=_BETAS, **kind)]
     if name == "adafactor":
+        groups = with_matrices(matrices)
         return [Adafactor([{**g, "relative_decay": g["weight_decay"], "weight_decay": 0.0} for g in groups], lr=lr)]
     if name == "muon":
-        hidden = [(key, p) for key, p in parameters if p.dim() == 2 and ".h." in f".{key}"]
-        kept = {id(p) for _, p in hidden}
-        groups[0]["params"] = [p for p in matrices if id(p) not in kept]
-        # Scaled as by Liu et al. (2025), so that AdamW's rate fits.
-        muon = torch.optim.Muon(
-            [p for _, p in hidden], lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"
-        )
-        return [muon, torch.optim.AdamW(groups, lr=lr, betas=betas, fused=True)]
+        hidden = [p for key, p in parameters if p.dim() == 2 and key.startswith("h.")]
+        others = [p for key, p in parameters if p.dim() == 2 and not key.startswith("h.")]
+        muon = torch.optim.Muon(hidden, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
+        return [muon, torch.optim.AdamW(with_matrices(others), lr=lr, betas=_BETAS, fused=True)]
     raise ValueError(f"no optimizer '{name}'; known: {', '.join(OPTIMIZERS)}")
 
 
@@ -64,32 +63,19 @@ class Adafactor(torch.optim.Adafactor):
         return super().step(closure)
 
 
-def learning_rate(
-    step: int,
-    *,
-    peak: float,
-    schedule: str,
-    warmup_steps: int,
-    max_steps: int,
-    min_fraction: float = 0.1,
-    decay_fraction: float = 0.2,
-    start_fraction: float = 0.0,
-) -> float:
-    """The learning rate of step 0 … max_steps−1.
+def learning_rate(step: int, schedule: str, warmup_steps: int, max_steps: int, decay_fraction: float = 0.2) -> float:
+    """The learning rate of step 0 … max_steps−1, as a fraction of its peak.
 
-    Linear warm-up from `start_fraction` of `peak` to `peak`; then `cosine` or `linear` down to `min_fraction` of it at
-    the last step, `wsd` (warm-up, stable, decay: constant, then linear over the last `decay_fraction` of the steps;
-    Hu et al., 2024), or `constant`.
+    Linear warm-up; then `cosine` or `linear` down to a tenth at the last step, `wsd` (warm-up, stable, decay: constant,
+    then linear to zero over the last `decay_fraction` of the steps; Hu et al., 2024), or `constant`.
     """
     if step < warmup_steps:
-        return peak * (start_fraction + (1 - start_fraction) * (step + 1) / warmup_steps)
-    if schedule == "constant":
-        return peak
-    start = warmup_steps
+        return (step + 1) / warmup_steps
+    start, last = warmup_steps, 0.1
     if schedule == "wsd":
-        start = max(warmup_steps, round(max_steps * (1 - decay_fraction)))
-        if step < start:
-            return peak
-    progress = min(1.0, (step - start + 1) / max(1, max_steps - start))
+        start, last = max(warmup_steps, round(max_steps * (1 - decay_fraction))), 0.0
+    if schedule == "constant" or step < start:
+        return 1.0
+    progress = min(1.0, (step - start + 1) / max(1, max_steps - start + (schedule == "wsd")))
     fall = (1 - math.cos(math.pi * progress)) / 2 if schedule == "cosine" else progress
-    return peak * (1 - (1 - min_fraction) * fall)
+    return 1 - (1 - last) * fall

@@ -1,4 +1,4 @@
-"""Pages of a run (training.html) and of a comparison: curves, tables, texts and settings, which need no account."""
+"""Pages of a run (training.html) and of a comparison: curves, tables and settings, which need no account."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ _FACTS = {  # of the last step that has them: label and format
     "mfu": ("MFU", ".1%"), "memory_gb": ("GB of memory", ".1f"), "world_size": ("processes", ",d"),
 }  # fmt: skip
 _MOST = 512  # points of a curve: a chart of 700 pixels shows no more
-_TEXTS, _CHARACTERS = 20, 1500  # evaluations whose texts are shown, and characters of each text
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 720, 240, 80, 712, 8, 216
 _COLOURS = ("#2f81f7", "#d9730d", "#2da44e", "#a371f7", "#db61a2", "#848d97")  # readable on white and on black
 _STYLE = """
@@ -31,11 +30,11 @@ _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:76rem;margin:1.5rem auto;padding:0 1rem}
 h1{font-size:1.4rem;margin:0}h2{font-size:1.1rem;margin:2rem 0 .5rem}p,th{margin:.2rem 0;color:var(--mute)}
 .facts{display:flex;flex-wrap:wrap;gap:.5rem;margin:1rem 0}.facts b{display:block;font-size:1.2rem}
-.facts div,pre{background:var(--card);border-radius:6px;padding:.5rem .9rem}
+.facts div{background:var(--card);border-radius:6px;padding:.5rem .9rem}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(30rem,100%),1fr));gap:1rem}
 figure{margin:0}figcaption{font-weight:600}svg{width:100%;height:auto;font-size:12px;overflow:visible}
 text{fill:var(--mute)}line{stroke:var(--mute);opacity:.3}polyline{fill:none;stroke-width:1.6}
-pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:.4rem 0}table{border-collapse:collapse}
+table{border-collapse:collapse}
 td,th{padding:.1rem 1rem .1rem 0;text-align:left;vertical-align:top;font-weight:400;overflow-wrap:anywhere}
 """
 
@@ -59,7 +58,6 @@ class Page:
         self._charts: dict[str, dict[str, Curve]] = defaultdict(lambda: defaultdict(Curve))
         self._last: dict[str, Any] = {}
         self._tokens = 0
-        self._texts: list[tuple[int, list[str]]] = []
         self._settings = [["code", _commit()], *([key, json.dumps(own)] for key, own in settings.items())]
 
     def point(self, chart: str, curve: str, step: int, value: float) -> None:
@@ -74,10 +72,6 @@ class Page:
         self._tokens += record.get("tokens", 0)
         self._last |= {key: value for key, value in record.items() if value is not None}
 
-    def add_samples(self, step: int, texts: list[str]) -> None:
-        """Add texts that the model wrote after `step` steps."""
-        self._texts = [*self._texts[1 - _TEXTS :], (step, texts)]
-
     def write(self, finished: bool | None = None) -> None:
         """Write the page. Until it is `finished` (by default with the last step) a browser reloads it."""
         step = self._last.get("step", 0)
@@ -91,9 +85,6 @@ class Page:
         charts = "".join(chart(title, curves, step) for title, curves in self._charts.items())
         parts.append(f'<div class="facts">{cells}</div><div class="charts">{charts}</div>')
         parts += [f"<h2>{html.escape(heading)}</h2>{_table(*rows)}" for heading, rows in self.tables.items()]
-        parts += ["<h2>Samples</h2>"] * bool(self._texts)
-        for after, texts in reversed(self._texts):
-            parts += [f"<p>Step {after:,}</p>", *(f"<pre>{html.escape(text[:_CHARACTERS])}</pre>" for text in texts)]
         parts.append(f"<h2>Settings</h2>{_table(*self._settings)}")
         title, reload = html.escape(self._title), '<meta http-equiv="refresh" content="30">'
         replace_text(

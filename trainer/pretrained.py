@@ -11,12 +11,13 @@ from typing import Any
 
 import torch
 
-from trainer.checkpoint import CheckpointError, Verifier, load_model, resolve
+from trainer.checkpoint import CheckpointError, load_model, resolve
 from trainer.command_line import check_local, first_line, note
 from trainer.data import DocumentBlocks
 from trainer.model import GPT, ModelConfig
 from trainer.remote import sha256_of
 from trainer.shards import TokenizerInfo
+from trainer.signing import Verifier
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def load_pretrained(
         return Pretrained(folder, model.to(device).eval(), folder / "tokenizer.json", eot, None, DocumentBlocks(eot))
     model, record = load_model(folder, device)
     eot, settings = record.tokenizer["eot"], record.settings
-    blocks = DocumentBlocks(eot, settings.get("document_mask", False), settings.get("reset_positions", False))
+    blocks = DocumentBlocks(eot, settings["document_mask"])
     return Pretrained(folder, model, folder / "tokenizer.json", eot, record.step, blocks)
 
 

@@ -12,9 +12,9 @@ import pyarrow.fs
 
 from schemas import SettingsError
 from trainer.command_line import first_line
-from trainer.remote import missing_credentials, open_bucket
+from trainer.remote import open_bucket
 
-_FIGURES = ("metrics.jsonl", "samples.jsonl", "training.html")
+_FIGURES = ("metrics.jsonl", "training.html")
 _MINUTES = 10  # between commits of the figures at the Hub, apart from those with a checkpoint
 
 
@@ -104,13 +104,11 @@ def open_place(uri: str) -> tuple[pyarrow.fs.FileSystem | None, str]:
     """(File system, path) of `s3://BUCKET/PATH` or `gs://BUCKET/PATH`; (None, OWNER/NAME) of `hf://OWNER/NAME`.
 
     Raises:
-      SettingsError: it is none of these, the Hub's client is missing, or there are no credentials for the bucket.
+      SettingsError: it is none of these, the Hub's client is missing, or the bucket cannot be reached.
     """
     scheme, _, path = uri.partition("://")
     try:
         if scheme in ("s3", "gs"):
-            if missing := missing_credentials(uri):
-                raise SettingsError(f"publish: {uri}: no credentials found: {missing}")
             return open_bucket(uri.rstrip("/"))
         if scheme == "hf" and path.count("/") == 1 and all(path.split("/")):
             import huggingface_hub  # noqa: F401

@@ -16,7 +16,7 @@ from trainer.shards import Documents
 
 _BLOCK_BITS = 10
 _BLOCK = 1 << _BLOCK_BITS
-_SHARE_BITS = 20
+_SHARE_BITS = 40
 _recent = functools.lru_cache(maxsize=2)  # for speed: keeps the last two values of a function
 _WINDOWS = 1  # so that permutations of windows and of documents have different keys
 
@@ -136,7 +136,7 @@ class Places:
 
     Each block of 1,024 samples has a fixed number from the first sampler, at places that a permutation of the block
     picks. So the number of its samples before sample i is known without looking at them. The actual share differs from
-    `share` by less than one sample per block; `share` is rounded to a multiple of 2**-20.
+    `share` by less than one sample per block; `share` is rounded to a multiple of 2**-40.
     """
 
     def __init__(self, share: float, seed: int) -> None:
@@ -151,11 +151,6 @@ class Places:
         sources, indices = zip(*map(self._block, blocks), strict=True)
         low = first - blocks[0] * _BLOCK
         return np.concatenate(sources)[low : low + count], np.concatenate(indices)[low : low + count]
-
-    def taken(self, count: int) -> int:
-        """How many of the first `count` samples come from the first sampler."""
-        block, rest = divmod(count, _BLOCK)
-        return self._first_before(block) + int((self._draw_block(block)[0][:rest] == 0).sum())
 
     def _draw_block(self, block: int) -> tuple[np.ndarray, np.ndarray]:
         before = self._first_before(block)
@@ -202,36 +197,13 @@ class Mixture:
         return out
 
 
-class Shifted:
-    """The samples `by`, `by` + 1, … of `sampler` as 0, 1, …."""
-
-    def __init__(self, sampler: Sampler, by: int) -> None:
-        self.context, self._sampler, self._by = sampler.context, sampler, by
-
-    def windows(self, first: int, count: int) -> np.ndarray:
-        return self._sampler.windows(first + self._by, count)
-
-
 def mix(samplers: Sequence[Sampler], weights: Sequence[float], seed: int) -> Sampler:
     """Samples of several samplers in proportion to `weights`: nested mixtures of two."""
     sampler = samplers[-1]
-    for first, places in reversed(list(zip(samplers, _places(weights, seed), strict=False))):
-        sampler = Mixture(first, sampler, places)
+    for k in reversed(range(len(samplers) - 1)):
+        # The share of each among its own samples and those of all samplers after it.
+        sampler = Mixture(samplers[k], sampler, Places(weights[k] / sum(weights[k:]), seed + k))
     return sampler
-
-
-def drawn(weights: Sequence[float], count: int, seed: int) -> list[int]:
-    """How many of the first `count` samples of a `mix` by `weights` come from each sampler."""
-    counts = []
-    for places in _places(weights, seed):
-        counts.append(places.taken(count))
-        count -= counts[-1]
-    return [*counts, count]
-
-
-def _places(weights: Sequence[float], seed: int) -> list[Places]:
-    """For each sampler but the last: its places among its own samples and those of all samplers after it."""
-    return [Places(weight / sum(weights[k:]), seed + k) for k, weight in enumerate(weights[:-1])]
 
 
 def longbiased(

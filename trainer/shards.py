@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from schemas import DATASETS
-from trainer import remote
 from trainer.manifest import MANIFEST_NAME, TOKENS, ShardError, TokenFile, TokenManifest, ledger_of, read_manifest
+from trainer.remote import Folder, why_not
 
 
 @dataclass(frozen=True)
@@ -35,36 +36,48 @@ class TokenizerInfo:
 
 
 @dataclass(frozen=True)
+class LocalFile:
+    """A shard on the local disk: its documents, and the SHA-256 that its manifest gives."""
+
+    path: Path
+    rows: int
+    sha256: str
+
+
+@dataclass(frozen=True)
 class TokenDataset:
-    """A `tokens/` folder whose manifest has been read and whose files exist.
+    """A `tokens/` folder whose manifest has been read and whose files exist, on the local disk.
 
     Attributes:
-      folder: the folder of the shards, on the local disk or in a bucket.
+      folder: the folder of the shards, a path or URI.
       manifest: what its ledger says of it.
       tokenizer: its tokenizer.
+      files: the data files by split (`train`, `val`), in the order in which their documents are numbered.
       opened: the documents of the splits asked for so far, so that their lengths are read once.
     """
 
-    folder: remote.Folder
+    folder: str
     manifest: TokenManifest
     tokenizer: TokenizerInfo
+    files: dict[str, list[LocalFile]]
     opened: dict[str, Documents] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def digest(self) -> str:
-        """SHA-256 over all files' names and digests."""
-        return self.manifest.digest
+        """SHA-256 over the digests of the files of each split."""
+        lines = (f"{split} {file.sha256}\n" for split, files in sorted(self.files.items()) for file in files)
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
 
-    @property
-    def files(self) -> dict[str, list[TokenFile]]:
-        """The data files by split (`train`, `val`)."""
-        return self.manifest.files
+    def first(self, counts: dict[str, int]) -> TokenDataset:
+        """The dataset of the first files of each split, as it was before it grew."""
+        files = {split: self.files.get(split, [])[:count] for split, count in counts.items()}
+        return dataclasses.replace(self, files=files, opened={})
 
     def documents(self, split: str) -> Documents:
         """The documents of one split; raises ShardError naming a file that does not match its manifest."""
         if split not in self.opened:
             files, vocab_size = self.files.get(split, []), self.tokenizer.vocab_size
-            self.opened[split] = Documents.open(self.folder, files, vocab_size, self.manifest.ids_checked)
+            self.opened[split] = Documents.open(files, vocab_size, self.manifest.ids_checked)
         return self.opened[split]
 
 
@@ -79,53 +92,50 @@ def check_same_tokenizer(dataset: TokenDataset, other: TokenDataset) -> None:
         )
 
 
-def open_dataset(
-    folder: str | Path,
-    *,
-    verify: bool = False,
-    cache: str | Path | None = None,
-    cache_gb: float = remote.DEFAULT_CACHE_GB,
-) -> TokenDataset:
+def open_dataset(folder: str | Path, cache: str | Path | None = None) -> TokenDataset:
     """The token shards in `folder`.
 
-    Every file's existence and length are checked, and with `verify` its SHA-256, so that a damaged dataset fails
-    before training and not in the middle of it.
+    Every file's existence and length are checked, so that a damaged dataset fails before training and not in the middle
+    of it. Those of a bucket are copied, and their SHA-256s checked.
 
     Args:
       folder: a local folder, or one in a bucket: `s3://BUCKET/PATH` or `gs://BUCKET/PATH`.
-      verify: whether to read every file and compare its SHA-256.
-      cache: where shards of a bucket are kept (default: `$OWT_CACHE`, or the user's cache folder).
-      cache_gb: size limit of the cache, in 10**9 bytes.
+      cache: where shards of a bucket are copied to (default: `$OWT_CACHE`, or the user's cache folder).
 
     Raises:
-      ShardError: no manifest, an unknown schema version or tokenizer, or a file that is missing, truncated or (with
-        `verify`) changed. It names the file.
+      ShardError: no manifest, an unknown schema version or tokenizer, or a file that is missing, truncated or (in a
+        bucket) changed. It names the file.
     """
-    kept = remote.Cache(Path(cache) if cache else remote.default_cache_folder(), int(cache_gb * 1e9))
-    place = remote.Folder(str(folder), kept)
-    ledger = remote.Folder(ledger_of(str(place)), kept)
+    place = Folder(str(folder))
+    ledger = Folder(ledger_of(str(place)))
     try:
         if str(place).rpartition("/")[2] != TOKENS:
             raise FileNotFoundError
         manifest = read_manifest(ledger.read, str(ledger))
-        sizes = place.sizes(file for files in manifest.files.values() for file in files)
+        sizes = place.sizes()
+        tokenizer, asset = _tokenizer_of(manifest, ledger.path(MANIFEST_NAME))
+        _check_size(ledger.path(asset.path), ledger.size(asset.path), asset)
     except FileNotFoundError:
         below = f"{place}/tokens"
-        there = remote.Folder(ledger_of(below), kept).has(MANIFEST_NAME)
-        hint = f"did you mean {below}?" if there else "run the tokenize stage first, or copy that folder too"
+        there = Folder(ledger_of(below)).size(MANIFEST_NAME)
+        hint = (
+            f"did you mean {below}?" if there is not None else "run the tokenize stage first, or copy that folder too"
+        )
         raise ShardError(f"no token shards in {place}, as {ledger}/{MANIFEST_NAME} does not name it; {hint}") from None
     except OSError as error:
         if not place.remote:
             raise
-        raise ShardError(f"no token shards can be read at {place}: {remote.why_not(error)}") from error
-    tokenizer, asset = _tokenizer_of(manifest, ledger.path(MANIFEST_NAME))
-    if not ledger.remote:
-        _check_size(ledger.path(asset.path), ledger.sizes([asset]).get(asset.path), asset)
+        raise ShardError(f"no token shards can be read at {place}: {why_not(error)}") from error
     for file in (file for files in manifest.files.values() for file in files):
         _check_size(place.path(file.path), sizes.get(file.path), file)
-        if verify:
-            place.local(file, verify)
-    return TokenDataset(place, manifest, dataclasses.replace(tokenizer, path=ledger.local(asset, verify)))
+    files = {
+        split: [
+            LocalFile(path, file.rows, file.sha256) for file, path in zip(own, place.fetch(own, cache), strict=True)
+        ]
+        for split, own in manifest.files.items()
+    }
+    (path,) = ledger.fetch([asset], cache)
+    return TokenDataset(str(place), manifest, dataclasses.replace(tokenizer, path=path), files)
 
 
 class Documents:
@@ -137,7 +147,7 @@ class Documents:
 
     def __init__(
         self,
-        chunks: list[np.ndarray] | remote.FetchedChunks,
+        chunks: list[np.ndarray],
         starts: np.ndarray,
         lengths: np.ndarray,
         first: np.ndarray,
@@ -150,33 +160,16 @@ class Documents:
         self.dtype = np.dtype(dtype)
 
     @classmethod
-    def open(cls, folder: remote.Folder, files: Sequence[TokenFile], vocab_size: int, ids_checked: bool) -> Documents:
-        """Map `files` and read the documents' lengths, and all ids unless `ids_checked`.
-
-        A file in a bucket is fetched when one of its documents is read.
-        """
+    def open(cls, files: Sequence[LocalFile], vocab_size: int, ids_checked: bool) -> Documents:
+        """Map `files` and read the documents' lengths, and all ids unless `ids_checked`."""
         lengths: list[np.ndarray] = []
-        batches: list[int] = []
-        dtype = np.dtype(np.uint16)
+        chunks: list[np.ndarray] = []
         for file in files:
-            schema, own = columns(folder, file, ["n_tokens"], vocab_size)
-            found = [batch.column("n_tokens").to_numpy() for batch in own]
+            found = [batch.column("n_tokens").to_numpy() for batch in columns(file, ["n_tokens"], vocab_size)]
             if (rows := sum(map(len, found))) != file.rows:
-                where = folder.path(file.path)
-                raise ShardError(f"{where} has {rows} rows, its manifest says {file.rows}; run tokenize again")
+                raise ShardError(f"{file.path} has {rows} rows, its manifest says {file.rows}; run tokenize again")
             lengths += found
-            batches.append(len(found))
-            dtype = max(dtype, np.dtype(str(schema.field("tokens").type.value_type)))
-
-        def open_shard(number: int) -> list[np.ndarray]:
-            source, where = folder.map(files[number]), folder.path(files[number].path)
-            return list(_token_ids(source, where, None if ids_checked else vocab_size))
-
-        chunks: list[np.ndarray] | remote.FetchedChunks
-        if folder.remote:
-            chunks = remote.FetchedChunks(open_shard, batches, folder.shards_kept(files))
-        else:
-            chunks = [ids for number in range(len(files)) for ids in open_shard(number)]
+            chunks += _token_ids(file, None if ids_checked else vocab_size)
         counts = np.array([len(n) for n in lengths], dtype=np.int64)
         starts = [np.cumsum(n_tokens, dtype=np.int64) - n_tokens for n_tokens in lengths]
         return cls(
@@ -184,7 +177,7 @@ class Documents:
             np.concatenate(starts) if starts else np.zeros(0, np.int64),
             np.concatenate(lengths).astype(np.int64) if lengths else np.zeros(0, np.int64),
             np.cumsum(counts) - counts,
-            dtype,
+            max((chunk.dtype for chunk in chunks), default=np.dtype(np.uint16)),
         )
 
     def __len__(self) -> int:
@@ -241,32 +234,27 @@ def _check_size(path: str, size: int | None, file: TokenFile) -> None:
         raise ShardError(f"{path} is {state}: {size} bytes, its manifest says {file.bytes}; copy it again")
 
 
-def columns(
-    folder: remote.Folder, file: TokenFile, names: Sequence[str], vocab_size: int
-) -> tuple[pa.Schema, list[pa.RecordBatch]]:
-    """A shard's schema and some columns, of which only their own bytes are read; raises ShardError naming it."""
-    where = folder.path(file.path)
+def columns(file: LocalFile, names: Sequence[str], vocab_size: int) -> list[pa.RecordBatch]:
+    """Some columns of a shard, of which only their own bytes are read; raises ShardError naming it."""
     try:
-        with folder.open(file.path) as source:
+        with pa.memory_map(str(file.path)) as source:
             schema = pa.ipc.open_file(source).schema
-            _check_schema(where, schema, vocab_size)
+            _check_schema(file.path, schema, vocab_size)
             options = pa.ipc.IpcReadOptions(included_fields=[schema.get_field_index(name) for name in names])
             reader = pa.ipc.open_file(source, options=options)
-            return schema, [reader.get_batch(index) for index in range(reader.num_record_batches)]
+            return [reader.get_batch(index) for index in range(reader.num_record_batches)]
     except (pa.ArrowInvalid, OSError) as error:
-        raise ShardError(f"{where} is no Arrow IPC file ({error}); run tokenize again") from error
+        raise ShardError(f"{file.path} is no Arrow IPC file ({error}); run tokenize again") from error
 
 
-def _token_ids(source: pa.MemoryMappedFile, where: str, vocab_size: int | None) -> Iterator[np.ndarray]:
-    """The mapped token ids of each record batch, checked against `vocab_size`; raises ShardError naming `where`."""
-    first = 0
+def _token_ids(file: LocalFile, vocab_size: int | None) -> Iterator[np.ndarray]:
+    """The mapped token ids of each record batch, checked against `vocab_size`; raises ShardError naming the file."""
+    first, where = 0, file.path
     try:
-        reader = pa.ipc.open_file(source)
+        reader = pa.ipc.open_file(pa.memory_map(str(where)))
         batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
     except (pa.ArrowInvalid, OSError) as error:
-        raise ShardError(
-            f"{where} or its copy in the cache was damaged ({error}); --verify_shards fetches a damaged copy again"
-        ) from error
+        raise ShardError(f"{where} was damaged ({error}); copy it again") from error
     for batch in batches:
         tokens = batch.column("tokens")
         try:
@@ -285,7 +273,7 @@ def _token_ids(source: pa.MemoryMappedFile, where: str, vocab_size: int | None) 
         yield ids
 
 
-def _check_schema(path: str, schema: pa.Schema, vocab_size: int) -> None:
+def _check_schema(path: Path, schema: pa.Schema, vocab_size: int) -> None:
     wanted = DATASETS["tokens"].schema
     for column in wanted:
         index = schema.get_field_index(column.name)

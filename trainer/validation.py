@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,6 +16,8 @@ from trainer.distributed import Ranks
 from trainer.pretrained import Tokenizer
 from trainer.samplers import Packed
 from trainer.shards import TokenizerInfo
+
+VAL_TOKENS = 1 << 16  # 64 windows of 1,024
 
 
 @torch.no_grad()
@@ -38,8 +41,7 @@ def validation_loss(
     at_once = ranks.world_size * micro_batch
     for first in range(0, len(windows), at_once):
         own = windows[first : first + at_once][ranks.rank :: ranks.world_size]
-        # Every pass has one shape, and a rank without a window makes one too: a sharded model needs all ranks.
-        # The padding is ignored.
+        # Every pass has one shape, and a rank without a window makes one too; the padding is ignored.
         rows = torch.arange(micro_batch)
         ids = (own if len(own) else windows)[rows % max(1, len(own))].to(ranks.device, torch.int64)
         inputs, targets = ids[:, :-1], ids[:, 1:].where((rows < len(own)).to(ranks.device)[:, None], -100)
@@ -51,6 +53,17 @@ def validation_loss(
     net.train(was_training)
     total, count = ranks.sum(sums).tolist()
     return total / count
+
+
+def validation_set(corpora: Corpora, context: int, text: str | None, say: Callable[[str], None]) -> torch.Tensor | None:
+    """The windows that training validates on, `VAL_TOKENS` at most; None, which `say` explains, if there are none."""
+    count = max(1, VAL_TOKENS // context)
+    if text:
+        return windows_of_text(text, corpora.tokenizer, context, count)
+    windows = validation_windows(corpora, context, count)
+    if windows is None:
+        say("no validation: data has no document in its val split")
+    return windows
 
 
 def validation_windows(corpora: Corpora, context: int, count: int) -> torch.Tensor | None:
@@ -66,7 +79,7 @@ def validation_windows(corpora: Corpora, context: int, count: int) -> torch.Tens
     tokens = [int(own.lengths.sum()) + len(own) for own in splits]
     if not any(tokens):
         return None
-    check_length(max(tokens), context, f"{', '.join(str(dataset.folder) for dataset in corpora.datasets)}, split val")
+    check_length(max(tokens), context, f"{corpora.names}, split val")
     fit = [k for k, own in enumerate(tokens) if own > context]
     total = sum(corpora.shares[k] for k in fit)
     parts = []

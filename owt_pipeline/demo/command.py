@@ -39,7 +39,7 @@ retries = 2
 val_fraction = 0.05
 """
 
-TRAINING = "--preset=tiny --batch_tokens=1024 --max_steps=60 --warmup_steps=10 --val_every=30 --val_windows=16".split()
+TRAINING = "--preset=tiny --batch_tokens=1024 --max_steps=60 --warmup_steps=10 --val_every=30".split()
 
 
 def _flags(parser: CommandParser) -> None:

@@ -33,9 +33,6 @@ TRAINING = {
     "max_steps": 2,
     "save_every": 2,
     "val_every": 2,
-    "val_windows": 1,
-    "sample_tokens": 4,
-    "tracker": "none",
     "device": "cpu",
 }
 

@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from schemas import SettingsError
 from trainer import checkpoint
 from trainer.checkpoint import CheckpointError
 from trainer.config import TrainConfig
-from trainer.distributed import Ranks
 from trainer.model import ModelConfig
-from trainer.resume import BackgroundSaver, load_training_state, training_state
 from trainer.shards import open_dataset
+from trainer.tools import export
 from trainer.train import Diverged, train
 
 WriteTokens = Callable[..., Path]
@@ -40,9 +40,7 @@ def config(text_tokens: Path, tmp_path: Path) -> TrainConfig:
         micro_batch=8,
         max_steps=8,
         save_every=2,
-        val_windows=4,
         device="cpu",
-        tracker="none",
     )
 
 
@@ -54,10 +52,24 @@ def steps(config: TrainConfig) -> list[int]:
     return [int(path.name.removeprefix("step-")) for path in checkpoint.checkpoints(run_of(config))]
 
 
-def test_keep_last_and_keep_every_say_which_checkpoints_are_kept(config: TrainConfig) -> None:
-    train(dataclasses.replace(config, keep_last=2, keep_every=4))
-    assert steps(config) == [4, 6, 8]
-    assert sorted(path.name for path in run_of(config).iterdir()) == [f"step-0000000{n}" for n in (4, 6, 8)]
+def record_of(step: int) -> checkpoint.Record:
+    model, settings = dataclasses.asdict(ModelConfig()), {"seed": 1, "data": ("a", "b"), "rate": 6e-4}
+    return checkpoint.Record(step, model, settings, [{"folder": "a"}], {"name": "t"}, "", 1)
+
+
+def remove(config: TrainConfig, *numbers: int) -> None:
+    """Remove checkpoints as if they had never been saved."""
+    for number in numbers:
+        shutil.rmtree(run_of(config) / f"step-{number:08d}")
+    newest = Path(config.out) / "newest"
+    left = checkpoint.checkpoints(run_of(config))
+    newest.write_text(left[-1].name) if left else newest.unlink()
+
+
+def test_the_newest_checkpoints_are_kept(config: TrainConfig) -> None:
+    train(dataclasses.replace(config, max_steps=10))
+    assert steps(config) == [6, 8, 10]
+    assert sorted(path.name for path in run_of(config).iterdir()) == [f"step-{n:08d}" for n in (6, 8, 10)]
 
 
 def test_all_files_of_a_checkpoint_have_the_same_permissions(config: TrainConfig) -> None:
@@ -66,23 +78,11 @@ def test_all_files_of_a_checkpoint_have_the_same_permissions(config: TrainConfig
     assert len({path.stat().st_mode for path in newest.rglob("*") if path.is_file()}) == 1
 
 
-def test_damaged_checkpoints_of_later_steps_do_not_displace_intact_ones(config: TrainConfig) -> None:
-    train(dataclasses.replace(config, keep_last=3))
-    for number in (6, 8):
-        (run_of(config) / f"step-0000000{number}" / "model.safetensors").unlink()
-    train(dataclasses.replace(config, max_steps=5, keep_last=2))
-    assert steps(config) == [4, 5, 6, 8]
-    assert checkpoint.resolve(config.out).name == "step-00000005"
-    train(dataclasses.replace(config, keep_last=2))
-    assert steps(config) == [6, 8]
-    assert all(checkpoint.read_record(path) for path in checkpoint.checkpoints(run_of(config)))
-
-
 def test_a_record_with_any_byte_changed_is_refused(tmp_path: Path, tokenizer_file: Path) -> None:
-    model, settings = dataclasses.asdict(ModelConfig()), {"seed": 1, "data": ("a", "b"), "rate": 6e-4}
-    record = checkpoint.Record(7, model, settings, "d", {"name": "t"}, "", 1, {}, history=[{"step": 0, "sources": []}])
-    part = checkpoint.begin(tmp_path, 7)
-    folder = checkpoint.complete(part, record, {"w": torch.ones(2)}, tokenizer_file)
+    saver = checkpoint.Saver(tmp_path, tokenizer_file)
+    saver.save(record_of(7), {"w": torch.ones(2)}, {})
+    saver.wait()
+    (folder,) = checkpoint.checkpoints(tmp_path / "checkpoints")
     path, kept = folder / checkpoint.RECORD, (folder / checkpoint.RECORD).read_bytes()
     entries = json.loads(kept)
     assert checkpoint.read_record(folder).step == 7
@@ -99,29 +99,69 @@ def test_a_record_with_any_byte_changed_is_refused(tmp_path: Path, tokenizer_fil
                 checkpoint.read_record(folder)
 
 
-def test_a_checkpoint_written_in_the_background_has_the_state_of_its_step(tmp_path: Path) -> None:
-    saver, go, written = BackgroundSaver(Ranks.join("cpu")), threading.Event(), []
+def test_damaged_checkpoints_of_later_steps_do_not_displace_intact_ones(config: TrainConfig) -> None:
+    train(config)
+    for number in (6, 8):
+        (run_of(config) / f"step-0000000{number}" / "model.safetensors").unlink()
+    train(dataclasses.replace(config, max_steps=5))
+    assert steps(config) == [4, 5, 6, 8]
+    assert checkpoint.resolve(config.out).name == "step-00000005"
+    train(config)
+    assert steps(config) == [5, 6, 8]
+    assert all(checkpoint.read_record(path) for path in checkpoint.checkpoints(run_of(config)))
 
-    def finish(weights: dict[str, torch.Tensor]) -> None:
-        go.wait(10)
-        written.append(weights["w"].item())
 
-    p = torch.nn.Parameter(torch.ones(3))
-    optimizer = torch.optim.AdamW([p])
-    p.grad = torch.ones(3)
+def test_each_of_many_kinds_of_damage_is_found(config: TrainConfig, tmp_path: Path) -> None:
+    train(dataclasses.replace(config, max_steps=2))
+    (intact,) = checkpoint.checkpoints(run_of(config))
+    changes: dict[str, Callable[[Path], object]] = {
+        "removed": lambda path: path.unlink(),
+        "emptied": lambda path: path.write_bytes(b""),
+        "cut": lambda path: path.write_bytes(path.read_bytes()[:-7]),
+        "longer": lambda path: path.write_bytes(path.read_bytes() + b"\n}"),
+        "first byte": lambda path: path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:]),
+        "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    }
+    names = ["checkpoint.json", "model.safetensors", "training.safetensors", "tokenizer.json"]
+    found = 0
+    for name, (kind, change) in itertools.product(names, changes.items()):
+        damaged = tmp_path / f"{kind} {name}"
+        shutil.copytree(intact, damaged)
+        change(damaged / name)
+        with pytest.raises(CheckpointError, match=name.replace(".", r"\.")):
+            checkpoint.read_record(damaged)
+        found += 1
+    another = tmp_path / "another record"  # intact by itself, and of other files
+    shutil.copytree(intact, another)
+    train(dataclasses.replace(config, max_steps=3))
+    shutil.copyfile(run_of(config) / "step-00000003" / "checkpoint.json", another / "checkpoint.json")
+    with pytest.raises(CheckpointError, match="was changed: its SHA-256"):
+        checkpoint.read_record(another)
+    assert found + 1 == 25
+
+
+def test_a_checkpoint_written_in_the_background_has_the_state_of_its_step(
+    tmp_path: Path, tokenizer_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, model = threading.Event(), torch.nn.Linear(3, 1, bias=False)
+    monkeypatch.setattr(checkpoint, "save_file", lambda *arguments: go.wait(10) and save_file(*arguments))
+    saver = checkpoint.Saver(tmp_path, tokenizer_file)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model.weight.grad = torch.ones_like(model.weight)
     optimizer.step()
-    weight, average = torch.ones(()), optimizer.state[p]["exp_avg"]
+    average, started = optimizer.state[model.weight]["exp_avg"], model.weight.detach().clone()
     for number in (1, 2):
-        state = training_state([optimizer], Ranks.join("cpu"))
-        saver.start(tmp_path / str(number), state, {"w": weight}, finish)
-        weight.add_(1)  # the loop continues
+        saver.save(record_of(number), model.state_dict(), checkpoint.training_state(model, [optimizer]))
+        with torch.no_grad():
+            model.weight.add_(1)  # the loop continues
         average.add_(1)
         go.set()
     saver.wait()
-    assert written == [1, 2]
     for number in (1, 2):
-        load_training_state(tmp_path / str(number), [optimizer], Ranks.join("cpu"), 1)
-        assert optimizer.state[p]["exp_avg"].tolist() == pytest.approx([0.1 + number - 1] * 3)
+        folder = tmp_path / "checkpoints" / f"step-0000000{number}"
+        checkpoint.load_training(folder, model, [optimizer])
+        assert optimizer.state[model.weight]["exp_avg"][0].tolist() == pytest.approx([0.1 + number - 1] * 3)
+        torch.testing.assert_close(load_file(folder / "model.safetensors")["weight"], started + number - 1)
 
 
 def test_a_checkpoint_that_could_not_be_written_stops_the_run(config: TrainConfig) -> None:
@@ -132,19 +172,16 @@ def test_a_checkpoint_that_could_not_be_written_stops_the_run(config: TrainConfi
 
 
 def test_each_checkpoint_names_the_one_its_run_continued_from(config: TrainConfig) -> None:
-    train(dataclasses.replace(config, keep_last=9))
-    shutil.rmtree(run_of(config) / "step-00000006")
-    shutil.rmtree(run_of(config) / "step-00000008")
-    train(dataclasses.replace(config, keep_last=9))
-    fourth, eighth = (checkpoint.read_record(run_of(config) / f"step-0000000{n}") for n in (4, 8))
-    assert fourth.parent == ""
-    assert eighth.parent == fourth.digest
+    train(dataclasses.replace(config, save_every=3))
+    remove(config, 6, 8)
+    train(dataclasses.replace(config, save_every=3))
+    third, eighth = (checkpoint.read_record(run_of(config) / f"step-0000000{n}") for n in (3, 8))
+    assert third.parent == ""
+    assert eighth.parent == third.digest
     assert eighth.versions["torch"] == torch.__version__
 
 
-@pytest.mark.parametrize(
-    "name", ["model.safetensors", "training/__0_0.distcp", "training/.metadata", "checkpoint.json"]
-)
+@pytest.mark.parametrize("name", ["model.safetensors", "training.safetensors", "tokenizer.json", "checkpoint.json"])
 def test_a_truncated_checkpoint_is_skipped_for_the_one_before_it(
     config: TrainConfig, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -175,14 +212,52 @@ def test_a_changed_byte_of_a_checkpoint_is_detected(config: TrainConfig) -> None
 
 
 def test_a_checkpoint_interrupted_while_it_was_written_is_ignored(config: TrainConfig) -> None:
-    train(config)
-    newest = run_of(config) / "step-00000008"
-    newest.rename(run_of(config) / ".step-00000008.part")
+    train(dataclasses.replace(config, max_steps=6))
+    shutil.copytree(run_of(config) / "step-00000006", run_of(config) / ".step-00000008.part")
     found = checkpoint.latest(run_of(config), pytest.fail)
     assert found is not None
     assert found[1].step == 6
     train(config)
     assert not list(run_of(config).glob(".*"))
+
+
+def test_a_newest_checkpoint_that_is_gone_is_reported_and_not_exported_in_silence(
+    config: TrainConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(config)
+    newest = run_of(config) / "step-00000008"
+    shutil.rmtree(newest)
+    capsys.readouterr()
+    assert export.main([config.out, str(tmp_path / "exported")]) == 1
+    gone = f"{newest}, the newest checkpoint that was saved, is gone"
+    assert f"{gone}; restore it, or name another one by --step" in capsys.readouterr().err
+    assert export.main([config.out, str(tmp_path / "exported"), "--step", "6"]) == 0
+    train(config)
+    assert f"{gone}; taking step-00000006, the newest intact one" in capsys.readouterr().out
+    train(dataclasses.replace(config, max_steps=9))
+    assert "gone" not in capsys.readouterr().out
+
+
+def test_a_run_whose_checkpoints_are_missing_does_not_start_over(config: TrainConfig) -> None:
+    train(dataclasses.replace(config, max_steps=4))
+    lines = (Path(config.out) / "metrics.jsonl").read_text()
+    for gone in (run_of(config) / "step-00000002", run_of(config) / "step-00000004", run_of(config)):
+        shutil.rmtree(gone)
+        if not checkpoint.checkpoints(run_of(config)):
+            with pytest.raises(CheckpointError, match=r"step-00000004, .* is gone; restore .* or move .* aside"):
+                train(config)
+            assert (Path(config.out) / "metrics.jsonl").read_text() == lines
+    Path(config.out).rename(f"{config.out}-aside")
+    train(config)
+    assert steps(config) == [4, 6, 8]
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_again(config: TrainConfig) -> None:
+    train(dataclasses.replace(config, max_steps=2))
+    (run_of(config) / "step-00000002").rename(run_of(config) / ".step-00000002.part")  # in the middle of saving
+    (Path(config.out) / "newest").unlink()
+    train(config)
+    assert steps(config) == [4, 6, 8]
 
 
 @pytest.mark.parametrize(
@@ -214,51 +289,19 @@ def test_a_finished_run_says_that_there_is_nothing_to_do(
     lines = (Path(config.out) / "metrics.jsonl").read_text()
     for max_steps in (8, 5):
         train(dataclasses.replace(config, max_steps=max_steps))
-        said = f"nothing to do: {run_of(config)}/step-00000008 is of step 8, and max_steps is {max_steps}; a higher"
+        said = f"nothing to do: {config.out} is at step 8, and max_steps is {max_steps}; a higher"
         assert said in capsys.readouterr().out
     assert (Path(config.out) / "metrics.jsonl").read_text() == lines
-
-
-def test_a_run_whose_checkpoints_are_missing_does_not_start_over(config: TrainConfig) -> None:
-    train(dataclasses.replace(config, max_steps=4))
-    lines = (Path(config.out) / "metrics.jsonl").read_text()
-    for gone in (run_of(config) / "step-00000002", run_of(config) / "step-00000004", run_of(config)):
-        shutil.rmtree(gone)
-        if not checkpoint.checkpoints(run_of(config)):
-            with pytest.raises(
-                CheckpointError, match=r"has figures of a run that saved .* has none; restore .* or move .* aside"
-            ):
-                train(config)
-            assert (Path(config.out) / "metrics.jsonl").read_text() == lines
-    Path(config.out).rename(f"{config.out}-aside")
-    train(config)
-    assert steps(config) == [4, 6, 8]
-
-
-def test_a_run_killed_before_its_first_checkpoint_starts_again(config: TrainConfig) -> None:
-    train(dataclasses.replace(config, max_steps=2))
-    metrics = Path(config.out) / "metrics.jsonl"
-    (run_of(config) / "step-00000002").rename(run_of(config) / ".step-00000002.part")  # in the middle of saving
-    train(dataclasses.replace(config, max_steps=2))
-    shutil.rmtree(run_of(config))
-    metrics.write_text(metrics.read_text().replace(', "saved": true', ""))  # before it began to
-    train(config)
-    assert steps(config) == [4, 6, 8]
 
 
 def test_a_loss_of_nan_stops_the_run_and_names_the_step_and_the_last_good_checkpoint(config: TrainConfig) -> None:
     train(dataclasses.replace(config, max_steps=4, schedule="constant"))
     with pytest.raises(
         Diverged,
-        match=r"step \d+: loss .*; the last good checkpoint is .*step-00000004\b",
+        match=r"step \d+: loss .*; the last good checkpoint is .*step-00000004\b.*trainer.tools.documents",
     ):
         train(dataclasses.replace(config, max_steps=50, schedule="constant", learning_rate=1e30, clip=0.0))
     assert steps(config) == [2, 4]
-
-
-def test_a_warm_up_longer_than_the_run_is_reported(config: TrainConfig, capsys: pytest.CaptureFixture[str]) -> None:
-    train(dataclasses.replace(config, max_steps=2, warmup_steps=30))
-    assert "warmup_steps 30 exceed the run's 2 steps: the rate peaks at its end" in capsys.readouterr().out
 
 
 def test_finetuning_starts_from_the_weights_of_a_checkpoint(config: TrainConfig, tmp_path: Path) -> None:
@@ -266,6 +309,22 @@ def test_finetuning_starts_from_the_weights_of_a_checkpoint(config: TrainConfig,
     tuned = dataclasses.replace(config, out=str(tmp_path / "tuned"), init_from=config.out, max_steps=1)
     fresh = dataclasses.replace(config, out=str(tmp_path / "fresh"), max_steps=1)
     assert train(tuned) < train(fresh) - 0.2
+
+
+def test_a_new_run_takes_the_optimizers_state_with_the_weights(
+    config: TrainConfig, tmp_path: Path, text_tokens: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So that a run goes on as another one left it, with more data or other settings."""
+    train(dataclasses.replace(config, max_steps=4, schedule="constant", learning_rate=1e-3, warmup_steps=1))
+    shape = {"schedule": "constant", "learning_rate": 1e-3, "warmup_steps": 1, "init_from": config.out, "max_steps": 4}
+    further = dataclasses.replace(config, out=str(tmp_path / "further"), **shape)  # type: ignore[arg-type]
+    train(further)
+    assert f"weights and state of the optimizer from {config.out}" in capsys.readouterr().out
+    state = load_file(run_of(further) / "step-00000004" / "training.safetensors")
+    assert state["ln_f.weight/step"].item() == 8
+    other = dataclasses.replace(further, out=str(tmp_path / "other"), optimizer="muon")
+    train(other)
+    assert f"weights from {config.out}" in capsys.readouterr().out
 
 
 def test_finetuning_is_one_epoch_of_linear_decay_by_default(config: TrainConfig, tmp_path: Path) -> None:
@@ -287,7 +346,7 @@ def test_every_optimizer_learns_and_resumes_to_the_same_loss(config: TrainConfig
         config, optimizer=optimizer, max_steps=20, save_every=10, warmup_steps=2, batch_tokens=256
     )
     last = train(config)
-    shutil.rmtree(run_of(config) / "step-00000020")
+    remove(config, 20)
     records = [json.loads(line) for line in (Path(config.out) / "metrics.jsonl").read_text().splitlines()]
     assert records[-1]["loss"] < records[0]["loss"] - 0.1
     assert train(config) == last

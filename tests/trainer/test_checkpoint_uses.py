@@ -43,9 +43,7 @@ def run(text_tokens: Path, tmp_path: Path) -> Path:
             context=32,
             batch_tokens=512,
             max_steps=30,
-            val_windows=16,
             device="cpu",
-            tracker="none",
         )
     )
     return out
@@ -178,7 +176,7 @@ def test_the_evaluate_command_gives_the_validation_loss_of_training(
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     capsys.readouterr()
     text = str(REPOSITORY / "schemas" / "reasons.py")
-    assert evaluate.main([str(run), "--data", str(text_tokens), "--windows", "16", "--text", text]) == 0
+    assert evaluate.main([str(run), "--data", str(text_tokens), "--windows", "2048", "--text", text]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["val_loss"] == pytest.approx(last["val_loss"], rel=1e-6)
     assert 1 < result["perplexity"] < 400
@@ -241,7 +239,6 @@ def test_transformers_loads_an_exported_model_and_generates_the_same_text(
         batch_tokens=512,
         max_steps=1,
         device="cpu",
-        tracker="none",
     )
     assert train(tuned) < 5.5  # a fresh model starts at ln 400 = 5.99
 

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from schemas import SettingsError
-from tests.trainer.conftest import TOKENIZER, edit_manifest, write_token_dataset
-from trainer.config import TrainConfig
-from trainer.data import Loader, Phase, open_corpora
+from schemas.manifest import Counts, ShardFile, ShardRecord
+from tests.trainer.conftest import TOKENIZER, describe_file, edit_manifest, write_ledger, write_token_dataset
+from trainer import checkpoint
+from trainer.data import Loader, open_corpora
 from trainer.manifest import ShardError
-from trainer.optimizers import SCHEDULES
 from trainer.tools import evaluate
 from trainer.train import main
 
@@ -112,7 +111,7 @@ def run(tmp_path: Path) -> Run:
 
     def run(out: str, steps: int, *data: str, more: Sequence[str] = ()) -> int:
         shape = ["--preset", "tiny", "--context", str(CONTEXT), "--batch_tokens", "128", "--device", "cpu"]
-        where = ["--data", *data, "--out", str(tmp_path / out), "--tracker", "none"]
+        where = ["--data", *data, "--out", str(tmp_path / out)]
         schedule = ["--max_steps", str(steps), "--warmup_steps", "1", "--schedule", "constant"]
         return main([*where, *shape, *schedule, *more])
 
@@ -131,69 +130,70 @@ def test_a_run_resumes_on_its_mixture_to_the_same_bytes(folders: list[str], tmp_
     assert (tmp_path / "complete" / weights).read_bytes() == (tmp_path / "cut" / weights).read_bytes()
 
 
-def test_a_dataset_continues_where_it_stopped_when_others_are_added_or_removed(folders: list[str]) -> None:
-    """Whatever a dataset was mixed with, the run reads its samples in order, and none twice before all were read."""
-    alone = [open_corpora([folder]).sampler("packed", CONTEXT, 3).windows(0, 800) for folder in folders]
-    data = [[folders[0]], [f"{folders[0]}=1", f"{folders[1]}=3"], folders, [folders[1]], [folders[2], folders[0]]]
-    history: tuple[Phase, ...] = ()
-    read: list[np.ndarray] = []
-    for number, entries in enumerate(data):
-        corpora = open_corpora(entries).continuing(history, 20 * number, batch=8)
-        assert [phase.step for phase in corpora.history] == [20 * k for k in range(number + 1)]
-        again = json.loads(json.dumps([dataclasses.asdict(phase) for phase in corpora.history]))
-        assert tuple(map(Phase.from_json, again)) == corpora.history
-        sampler = corpora.sampler("packed", CONTEXT, 3)
-        read += [sampler.windows(8 * step, 8) for step in range(20 * number, 20 * number + 20)]
-        later = open_corpora(entries).continuing(corpora.history, 20 * number + 7, batch=8)  # resumed, nothing changed
-        assert later.history == corpora.history
-        assert np.array_equal(later.sampler("packed", CONTEXT, 3).windows(160 * number + 56, 8), read[-13])
-        history = corpora.history
-    windows = np.concatenate(read)
-    source = corpus_of(windows)
-    for k, expected in enumerate(alone):
-        own = windows[source == k]
-        assert len(own) > 100
-        # Windows of end-of-text alone are of no corpus that one could see.
-        assert np.array_equal(own, expected[corpus_of(expected) == k][: len(own)])
-
-
-def test_data_changed_at_a_resume_is_logged_and_gives_the_same_bytes_after_any_number_of_resumes(
+def test_other_data_is_refused_when_a_run_resumes(
     folders: list[str], tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before, after = (folders[0],), (folders[0], folders[1])
-    assert run("complete", 4, *before) == run("complete", 12, *after) == 0
-    said = capsys.readouterr().out
-    assert (
-        f"the data changes at step 4: was {folders[0]} (100.0%), is {folders[0]} (50.0%), {folders[1]} (50.0%)" in said
-    )
-    assert run("cut", 2, *before) == run("cut", 4, *before) == 0
-    for steps in (5, 9, 12):
-        assert run("cut", steps, *after) == 0
-    assert capsys.readouterr().out.count("the data changes") == 1
-    assert losses(tmp_path / "complete") == losses(tmp_path / "cut")
-    last = [tmp_path / name / "checkpoints" / "step-00000012" for name in ("complete", "cut")]
-    assert (last[0] / "model.safetensors").read_bytes() == (last[1] / "model.safetensors").read_bytes()
-    history = json.loads((last[0] / "checkpoint.json").read_text())["history"]
-    assert [(phase["step"], len(phase["sources"])) for phase in history] == [(0, 1), (4, 2)]
+    data = (f"{folders[0]}=0.5", f"{folders[1]}=0.5")
+    assert run("run", 2, *data) == 0
+    for other in (data[:1], (f"{folders[0]}=0.6", f"{folders[1]}=0.4"), data[::-1], (*data, f"{folders[2]}=1")):
+        assert run("run", 4, *other) == 2
+        error = capsys.readouterr().err
+        assert f"the data was {folders[0]} (50.0%, " in error
+        assert f"other data is a new run with --init_from {tmp_path / 'run'}" in error
+    moved = Path(folders[0]).parent.rename(tmp_path / "moved") / "tokens"
+    assert run("run", 4, f"{moved}=0.5", data[1]) == 0
 
 
-@pytest.mark.slow
-def test_data_changed_at_a_resume_on_two_ranks_gives_the_losses_of_one_process(
-    folders: list[str], tmp_path: Path, run: Run, trainer: Any
+def grow(tokens: Path, more: Path) -> None:
+    """Add the shards of `more` to `tokens`."""
+    files: dict[int, list[ShardFile]] = {shard: [] for shard in range(4)}
+    for path in more.glob("*/*.arrow"):
+        shutil.copyfile(path, tokens / path.parent.name / path.name.replace("part-0000", "part-0001"))
+    for path in tokens.glob("*/*.arrow"):
+        shard = sorted(own.name for own in path.parent.iterdir()).index(path.name)
+        rows = len(pa.ipc.open_file(path).read_all())
+        files[shard].append(describe_file(tokens.parent, path, "data", shard, rows))
+    records = [ShardRecord(shard, Counts(), own) for shard, own in files.items()]
+    write_ledger(tokens.parent, records, {"vocab_size": 400, "eot": 399}, 20)
+
+
+def test_a_run_whose_tokens_have_grown_goes_on_with_those_that_it_began_with(
+    tmp_path: Path, write_tokens: WriteTokens, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("one", 3, folders[0]) == run("one", 6, *folders[:2]) == 0
-    common = ("--out", tmp_path / "two", "--preset", "tiny", "--context", CONTEXT, "--batch_tokens", 128)
-    common += ("--device", "cpu", "--tracker", "none", "--warmup_steps", 1, "--schedule", "constant")
-    for steps, data in ((3, folders[:1]), (6, folders[:2])):
-        result = trainer.run("--data", *data, *common, "--max_steps", steps, ranks=2)
-        assert result.returncode == 0, result.stderr
-    assert result.stdout.count("the data changes at step 3") == 1
-    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-4)
-    history = [
-        json.loads((tmp_path / name / "checkpoints/step-00000006/checkpoint.json").read_text())["history"]
-        for name in ("one", "two")
-    ]
-    assert history[0] == history[1]
+    first, second = [[k + 1] * 60 for k in range(8)], [[k + 101] * 60 for k in range(8)]
+    tokens = str(write_tokens(tmp_path / "data", first, first[:2], shards=2))
+    assert run("complete", 6, tokens) == run("cut", 3, tokens) == 0
+    grow(Path(tokens), write_tokens(tmp_path / "more", second, second[:2], shards=2))
+    assert len(open_corpora([tokens]).datasets[0].documents("train")) == 16
+    capsys.readouterr()
+    assert run("cut", 6, tokens) == 0
+    said = capsys.readouterr().out
+    assert f"{tokens} has grown: this run goes on with the files that it began with; a new run with --init_from" in said
+    assert losses(tmp_path / "complete") == losses(tmp_path / "cut")
+    assert run("all", 6, tokens, more=["--init_from", str(tmp_path / "cut")]) == 0
+    (data,) = checkpoint.read_record(tmp_path / "all/checkpoints/step-00000006").data
+    assert data["files"] == {"train": 4, "val": 4}
+
+
+def test_a_dataset_of_which_nothing_will_be_read_is_named(
+    folders: list[str], run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("run", 2, f"{folders[0]}=3000000", f"{folders[1]}=1") == 0
+    assert f"{folders[1]} has a share of 3e-07: none of this run's 16 samples is of it" in capsys.readouterr().out
+    sampler = open_corpora([f"{folders[0]}=3000", f"{folders[1]}=1"]).sampler("packed", 16, 3)
+    source = corpus_of(sampler.windows(0, 7000))
+    assert (source == 1).sum() in (2, 3)  # a share of less than one in a block of samples
+
+
+@pytest.mark.parametrize("again", ["{0}", "{0}/", "{0}/../tokens", "link"])
+def test_a_dataset_that_is_named_twice_is_refused_however_its_path_is_written(
+    folders: list[str], tmp_path: Path, again: str
+) -> None:
+    (tmp_path / "link").symlink_to(Path(folders[0]).parent)
+    other = str(tmp_path / "link" / "tokens") if again == "link" else again.format(folders[0])
+    for data in ([folders[0], other], [f"{folders[0]}=1", f"{other}=2"]):
+        with pytest.raises(ShardError, match=r"are the same tokens; name them once"):
+            open_corpora(data)
 
 
 def test_data_with_another_tokenizer_is_refused_when_a_run_resumes(
@@ -212,43 +212,10 @@ def test_data_with_another_end_of_text_is_refused_when_a_run_resumes_or_is_evalu
     folders: list[str], tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("run", 2, folders[0]) == 0
-    edit_manifest(Path(folders[1]), lambda record: record["properties"]["tokenizer"].update(eot=7))
-    assert run("run", 4, folders[1]) == 2
+    edit_manifest(Path(folders[0]), lambda record: record["properties"]["tokenizer"].update(eot=7))
+    assert run("run", 4, folders[0]) == 2
     error = capsys.readouterr().err
     assert "end-of-text 399), is test (" in error
     assert "end-of-text 7). Use another --out" in error
-    assert evaluate.main([str(tmp_path / "run"), "--data", folders[1]]) == 1
-    assert f"{folders[1]} has end-of-text 7, " in capsys.readouterr().err
-
-
-def test_an_extended_run_keeps_its_steps_and_warms_up_again(
-    folders: list[str], tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
-    wsd = ["--schedule", "wsd", "--learning_rate", "0.01", "--min_fraction", "0.1"]
-    assert run("run", 10, folders[0], more=wsd) == 0
-    extended = [*wsd, "--extend_steps", "20", "--extend_steps", "5"]
-    assert run("run", 10, folders[0], folders[1], more=extended) == 0
-    assert "extend_steps was (), is (20, 5)" in capsys.readouterr().out
-    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    rates = [record["lr"] for record in records]
-    assert rates[:10] == pytest.approx([0.01] * 8 + [0.0055, 0.001])
-    assert rates[10:30] == pytest.approx([0.01] * 16 + [0.00775, 0.0055, 0.00325, 0.001])
-    assert rates[30:] == pytest.approx([0.01] * 4 + [0.001])
-    assert run("run", 10, folders[0], folders[1], more=extended) == 0  # the same command: nothing is left to do
-    assert losses(tmp_path / "run") == [record["loss"] for record in records]
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_extending_a_run_does_not_change_earlier_learning_rates(schedule: str) -> None:
-    config = TrainConfig(data=(), out="", max_steps=100, schedule=schedule, warmup_steps=10)
-    longer = dataclasses.replace(config, extend_steps=(50, 30))
-    assert longer.last_step == 180
-    rates = [longer.learning_rate_of(step) for step in range(180)]
-    assert rates[:100] == [config.learning_rate_of(step) for step in range(100)]
-    if schedule == "constant":
-        assert set(rates[100:]) == {config.peak_learning_rate}
-    else:  # from the least rate, by equal steps, to the peak, and down again
-        peak, least = config.peak_learning_rate, config.peak_learning_rate * config.min_fraction
-        assert np.diff([least, *rates[100:110]]) == pytest.approx((peak - least) / 10)
-        assert rates[109:140] == pytest.approx([peak] * 31)
-        assert (rates[149], rates[179]) == pytest.approx((least, least))
+    assert evaluate.main([str(tmp_path / "run"), "--data", folders[0]]) == 1
+    assert f"{folders[0]} has end-of-text 7, " in capsys.readouterr().err

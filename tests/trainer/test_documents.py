@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -12,12 +13,12 @@ from hypothesis import strategies as st
 
 from trainer import train
 from trainer.config import TrainConfig
-from trainer.data import DocumentBlocks, attention_mask, block_mask, document_numbers, positions_within
+from trainer.data import DocumentBlocks, attention_mask, block_mask, document_numbers
 from trainer.model import GPT, ModelConfig
 
 EOT = 202
 SHAPE = ModelConfig(vocab_size=203, context=48, n_layer=3, n_head=2, width=32)
-BLOCKS = DocumentBlocks(EOT, mask=True, reset_positions=True)
+BLOCKS = DocumentBlocks(EOT, mask=True)
 LENGTHS = st.lists(st.integers(0, 12), min_size=1, max_size=8)
 
 
@@ -33,8 +34,9 @@ def packed_window(lengths: list[int], seed: int = 0) -> tuple[torch.Tensor, list
 @given(lengths=LENGTHS, seed=st.integers(0, 99))
 @settings(max_examples=30, deadline=None)
 def test_with_the_mask_each_documents_logits_equal_those_of_the_document_alone(lengths: list[int], seed: int) -> None:
+    """With rotary positions, which are relative: learned ones continue over the window."""
     torch.manual_seed(0)
-    model = GPT(SHAPE).eval()
+    model = GPT(dataclasses.replace(SHAPE, rope=True)).eval()
     window, documents = packed_window(lengths, seed)
     with torch.no_grad():
         together = model(window, **BLOCKS(window))[0]
@@ -45,27 +47,22 @@ def test_with_the_mask_each_documents_logits_equal_those_of_the_document_alone(l
             start += len(document)
 
 
-def test_with_only_the_mask_positions_continue_and_earlier_documents_are_not_seen() -> None:
+def test_with_the_mask_earlier_documents_are_not_seen() -> None:
     torch.manual_seed(0)
     model = GPT(SHAPE).eval()
-    masked = DocumentBlocks(EOT, mask=True)
     window, _ = packed_window([10, 10, 10])
     changed = window.clone()
     changed[0, 3] = (changed[0, 3] + 1) % EOT
     with torch.no_grad():
-        before, after = model(window, **masked(window)), model(changed, **masked(changed))
+        before, after = model(window, **BLOCKS(window)), model(changed, **BLOCKS(changed))
         assert not torch.allclose(before[0, 4:10], after[0, 4:10])
         assert torch.equal(before[0, 10:], after[0, 10:])
-        later = torch.arange(10, 21)[None]
-        alone = model(window[:, 10:21], positions=later)
-        torch.testing.assert_close(before[:, 10:21], alone, rtol=1e-4, atol=1e-5)
         assert not torch.allclose(model(window)[0, 10:], before[0, 10:])
 
 
-def test_numbers_and_positions_of_a_window_with_every_kind_of_document() -> None:
+def test_numbers_of_a_window_with_every_kind_of_document() -> None:
     inputs = torch.tensor([[5, 6, EOT, 7, EOT, EOT, 8, 9], [EOT, 1, 2, 3, 4, 5, 6, 7]])
     assert document_numbers(inputs, EOT).tolist() == [[0, 0, 1, 1, 2, 3, 3, 3], [1] * 8]
-    assert positions_within(inputs, EOT).tolist() == [[0, 1, 0, 1, 0, 0, 1, 2], [0, 1, 2, 3, 4, 5, 6, 7]]
     assert DocumentBlocks(EOT)(inputs) == {}
 
 
@@ -95,10 +92,10 @@ def test_recomputed_activations_see_the_same_mask() -> None:
 
 def test_a_run_with_the_mask_learns_and_is_evaluated_with_it(text_tokens: Path, tmp_path: Path) -> None:
     losses = {}
-    for name, flags in {"plain": {}, "masked": {"document_mask": True, "reset_positions": True}}.items():
+    for name, flags in {"plain": {}, "masked": {"document_mask": True}}.items():
         config = TrainConfig(
             data=(str(text_tokens),), out=str(tmp_path / name), preset="tiny", context=64, batch_tokens=512,
-            micro_batch=4, max_steps=30, val_every=15, val_windows=8, device="cpu", tracker="none", **flags,
+            micro_batch=4, max_steps=30, val_every=15, device="cpu", **flags,
         )  # fmt: skip
         train.train(config)
         records = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]

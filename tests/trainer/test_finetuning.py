@@ -129,7 +129,7 @@ def test_training_reports_the_loss_over_the_validation_text(tmp_path: Path, text
     path.write_text("The heron is a wading bird of Europe and Asia . \n" * 30)
     config = TrainConfig(
         data=(str(text_tokens),), out=str(tmp_path / "run"), val_data=str(path), preset="tiny", width=32, context=32,
-        batch_tokens=256, max_steps=2, val_every=1, device="cpu", tracker="none",
+        batch_tokens=256, max_steps=2, val_every=1, device="cpu",
     )  # fmt: skip
     train(config)
     model, _ = checkpoint.load_model(checkpoint.resolve(tmp_path / "run"))

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch._dynamo.utils import counters
 
+from trainer.checkpoint import Record, Saver, load_training, training_state
 from trainer.config import TrainConfig
 from trainer.data import DocumentBlocks, Loader, block_mask, document_numbers, open_corpora
-from trainer.distributed import Ranks
 from trainer.model import GPT, ModelConfig
-from trainer.resume import BackgroundSaver, load_training_state, training_state
 from trainer.tools import evaluate, sample
 from trainer.tools.evaluate import EvaluateOptions
 from trainer.tools.sample import SampleOptions
@@ -31,7 +31,7 @@ from token_shards import write_shards  # noqa: E402
 pytestmark = pytest.mark.gpu
 
 SHAPE = ModelConfig(vocab_size=203, context=256, n_layer=2, n_head=2, width=64)
-BLOCKS = DocumentBlocks(202, mask=True, reset_positions=True)
+BLOCKS = DocumentBlocks(202, mask=True)
 SMALL = ("--preset", "tiny", "--width", 64, "--context", 128, "--batch_tokens", 1024, "--micro_batch", 3)
 
 
@@ -65,11 +65,8 @@ def config(text_tokens: Path, tmp_path: Path) -> TrainConfig:
         max_steps=12,
         save_every=6,
         val_every=6,
-        val_windows=7,
-        log_every=1,
         compile=True,
         device="cuda",
-        tracker="none",
     )
 
 
@@ -95,9 +92,9 @@ def test_compiled_bfloat16_trains_as_the_cpu_in_float32(config: TrainConfig, tmp
 @pytest.mark.parametrize("recomputed", [False, True])
 def test_a_masked_run_compiles_once_for_training_and_once_for_validation(config: TrainConfig, recomputed: bool) -> None:
     """Micro-batches and validation windows that do not divide, a mask of its own for each batch."""
-    train(dataclasses.replace(config, document_mask=True, reset_positions=True, checkpoint_activations=recomputed))
-    # The model, or its blocks and its output, in training and in evaluation; and what makes the masks.
-    assert counters["stats"]["unique_graphs"] <= (6 if recomputed else 4)
+    train(dataclasses.replace(config, document_mask=True, checkpoint_activations=recomputed))
+    # The blocks and the output, in training and in evaluation; and what makes the masks.
+    assert counters["stats"]["unique_graphs"] <= 6
     assert not counters["graph_break"]
 
 
@@ -153,36 +150,36 @@ def test_an_interrupted_run_resumes_bit_by_bit(
     assert (cut / weights).read_bytes() == (Path(config.out) / weights).read_bytes()
 
 
-def test_a_checkpoint_is_copied_through_pinned_memory_and_has_the_state_of_its_step(tmp_path: Path) -> None:
-    ranks = Ranks.join("cuda")
-    saver, written = BackgroundSaver(ranks), []
-    p = torch.nn.Parameter(torch.ones(1000, 1000, device="cuda"))
-    optimizer = torch.optim.AdamW([p], fused=True)
-    p.grad = torch.ones_like(p)
+def test_a_checkpoint_is_copied_through_pinned_memory_and_has_the_state_of_its_step(
+    tmp_path: Path, tokenizer_file: Path
+) -> None:
+    saver, model = Saver(tmp_path, tokenizer_file), torch.nn.Linear(1000, 1000, bias=False, device="cuda")
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    model.weight.grad = torch.ones_like(model.weight)
     optimizer.step()
-    average = optimizer.state[p]["exp_avg"]
-
-    def finish(weights: dict[str, torch.Tensor]) -> None:
-        written.append((weights["p"].device.type, weights["p"].is_pinned(), weights["p"].mean().item()))
-
+    average = optimizer.state[model.weight]["exp_avg"]
     for number in (1, 2):
-        saver.start(tmp_path / str(number), training_state([optimizer], ranks), {"p": p.detach()}, finish)
+        record = Record(number, dataclasses.asdict(SHAPE), {}, [], {}, "", 1)
         with torch.no_grad():
-            p.fill_(number + 1)  # the loop continues
+            model.weight.fill_(number)
+        saver.save(record, model.state_dict(), training_state(model, [optimizer]))
+        with torch.no_grad():
+            model.weight.fill_(9)  # the loop continues
         average.add_(1)
     saver.wait()
-    assert [entry[0] for entry in written] == ["cpu", "cpu"]
-    assert [entry[1] for entry in written] == [True, True]
-    assert written[1][2] == 2
-    load_training_state(tmp_path / "1", [optimizer], ranks, 1)
-    assert optimizer.state[p]["exp_avg"].is_cuda
-    assert optimizer.state[p]["exp_avg"].mean().item() == pytest.approx(0.1)
+    assert all(tensor.is_pinned() for name, tensor in saver._host.items() if not name.endswith("step"))
+    for number in (1, 2):
+        folder = tmp_path / "checkpoints" / f"step-0000000{number}"
+        assert load_file(folder / "model.safetensors")["weight"].mean() == number
+    load_training(tmp_path / "checkpoints" / "step-00000001", model, [optimizer])
+    assert optimizer.state[model.weight]["exp_avg"].is_cuda
+    assert optimizer.state[model.weight]["exp_avg"].mean().item() == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("flags", [("--checkpoint_activations", "--document_mask"), ()], ids=str)
 def test_torchrun_trains_the_same_model(text_tokens: Path, tmp_path: Path, trainer: Any, flags: tuple) -> None:
     common = ("--data", text_tokens, *SMALL, "--max_steps", 10, "--save_every", 5, "--compile", "--device", "cuda")
-    common += ("--val_windows", 7, "--val_every", 5, "--tracker", "none", "--log_every", 1)
+    common += ("--val_every", 5)
     masked = ("--document_mask",) if "--document_mask" in flags else ()
     assert trainer.run(*common, *masked, "--out", tmp_path / "one").returncode == 0
     for _ in range(2):  # the second time from the middle

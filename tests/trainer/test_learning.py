@@ -19,7 +19,7 @@ def test_a_model_learns_to_add_numbers_it_has_not_seen() -> None:
     problems = torch.randperm(50 * 50)
     train, test = problems[:2000], problems[2000:]
     model = GPT(ModelConfig(vocab_size=10, context=6, n_layer=2, n_head=4, width=64))
-    (optimizer,) = make_optimizers("adamw", model, lr=3e-3, weight_decay=0.1, betas=(0.9, 0.95))
+    (optimizer,) = make_optimizers("adamw", model, lr=3e-3, weight_decay=0.1)
     steps = 900
     for step in range(steps):
         ids = _digits(train[torch.randint(len(train), (128,))])
@@ -52,7 +52,7 @@ def test_a_character_model_learns_more_than_bigrams(testdata: Path) -> None:
     train, val = ids[: len(ids) * 9 // 10], ids[len(ids) * 9 // 10 :][: 65 * 400].view(400, 65)
     torch.manual_seed(0)
     model = GPT(ModelConfig(vocab_size=len(alphabet), context=64, n_layer=2, n_head=4, width=96))
-    (optimizer,) = make_optimizers("adamw", model, lr=4e-3, weight_decay=0.1, betas=(0.9, 0.99))
+    (optimizer,) = make_optimizers("adamw", model, lr=4e-3, weight_decay=0.1)
     steps = 500
     for step in range(steps):
         rate = learning_rate(step, peak=4e-3, schedule="cosine", warmup_steps=25, max_steps=steps)

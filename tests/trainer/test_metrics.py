@@ -63,7 +63,7 @@ def test_on_a_gpu_whose_peak_is_unknown_the_progress_line_says_so() -> None:
 
 def test_a_step_that_a_killed_run_logged_is_logged_once_by_the_next(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"st')
-    metrics = Metrics(tmp_path, 2, None, {}, max_steps=3)
+    metrics = Metrics(tmp_path, 2, {}, 3, print)
     metrics.write({"step": 3, "loss": 1.0})
     metrics.close()
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()

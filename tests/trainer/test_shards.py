@@ -30,7 +30,7 @@ def tokens(tmp_path: Path, write_tokens: WriteTokens) -> Path:
 def test_documents_are_read_as_they_were_written(
     tmp_path: Path, write_tokens: WriteTokens, kind: pa.DataType, shards: int
 ) -> None:
-    dataset = open_dataset(write_tokens(tmp_path, DOCUMENTS, [[20, 21]], shards=shards, kind=kind), verify=True)
+    dataset = open_dataset(write_tokens(tmp_path, DOCUMENTS, [[20, 21]], shards=shards, kind=kind))
     documents = dataset.documents("train")
     assert documents.dtype.itemsize * 8 == kind.bit_width
     by_shard = [row for shard in range(shards) for row in DOCUMENTS[shard::shards]]
@@ -58,16 +58,6 @@ def test_a_truncated_shard_is_named_without_being_read(tokens: Path) -> None:
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(ShardError, match=r"val/part-00000\.arrow is cut short: \d+ bytes, its manifest says \d+"):
         open_dataset(tokens)
-
-
-def test_verification_finds_a_flipped_bit(tokens: Path) -> None:
-    path = tokens / "train" / "part-00000.arrow"
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-    open_dataset(tokens)
-    with pytest.raises(ShardError, match=r"train/part-00000\.arrow was changed or damaged"):
-        open_dataset(tokens, verify=True)
 
 
 def test_shards_with_an_unknown_schema_version_are_refused(tokens: Path) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from schemas import SettingsError
 from trainer import checkpoint
-from trainer.checkpoint import SIGNATURE, SignatureError, Signer, Verifier
 from trainer.config import TrainConfig
+from trainer.signing import SIGNATURE, SignatureError, Signer, Verifier
 from trainer.tools import evaluate, export, job, sample
 from trainer.train import train
 
@@ -42,7 +42,7 @@ def keys(tmp_path: Path) -> tuple[str, str]:
 def config(text_tokens: Path, out: Path, **settings: object) -> TrainConfig:
     options: dict[str, object] = {
         "data": (str(text_tokens),), "out": str(out), "preset": "tiny", "width": 16, "context": 16, "batch_tokens": 64,
-        "max_steps": 2, "val_every": 0, "device": "cpu", "tracker": "none", **settings,
+        "max_steps": 2, "val_every": 0, "device": "cpu", **settings,
     }  # fmt: skip
     return TrainConfig(**options)  # type: ignore[arg-type]
 

@@ -22,7 +22,7 @@ SECOND = [60, 2, 0, 45, 70]
 def trained(out: Path, data: list[str], **settings: object) -> TrainConfig:
     config = TrainConfig(
         data=tuple(data), out=str(out), preset="tiny", width=16, context=CONTEXT, batch_tokens=8 * CONTEXT, max_steps=1,
-        val_every=0, device="cpu", seed=3, tracker="none", long_min_tokens=40, **settings,
+        val_every=0, device="cpu", seed=3, long_min_tokens=40, **settings,
     )  # fmt: skip
     train(config)
     return config

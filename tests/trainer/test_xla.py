@@ -41,7 +41,7 @@ def train(tmp_path: Path, text_tokens: Path) -> Train:
         arguments = [
             *("--data", text_tokens, "--out", tmp_path / run, "--device", device, "--max_steps", steps),
             *("--preset", "tiny", "--width", 32, "--context", 32, "--batch_tokens", 256, "--micro_batch", 2),
-            *("--warmup_steps", 4, "--tracker", "none", "--save_every", 10, "--log_every", 1, *flags),
+            *("--warmup_steps", 4, "--save_every", 10, *flags),
         ]  # fmt: skip
         start = ["-c", COUNTING] if module == "counting" else ["-m", module]
         done = subprocess.run(
@@ -68,7 +68,7 @@ def test_twenty_steps_equal_those_of_the_cpu_and_compile_once(train: Train, tmp_
 
 
 def test_either_device_continues_from_the_others_checkpoint(train: Train) -> None:
-    flags = ("--dtype", "float32", "--schedule", "constant", "--val_every", 10, "--val_windows", 4)
+    flags = ("--dtype", "float32", "--schedule", "constant", "--val_every", 10)
     complete = train("cpu", "cpu", 20, *flags)
     for first, then in (("xla", "cpu"), ("cpu", "xla")):
         run = f"{first}-{then}"
@@ -88,7 +88,7 @@ def test_bfloat16_learns_as_float32_does(train: Train) -> None:
 
 def test_a_run_launched_by_torch_xla_is_the_same(train: Train) -> None:
     """One device: torch_xla 2.9 cannot add up over two of PJRT's CPU devices; test_xla_ranks.py has two processes."""
-    flags = ("--dtype", "float32", "--val_every", 5, "--val_windows", 6)
+    flags = ("--dtype", "float32", "--val_every", 5)
     ours = train("launched", "xla", 10, *flags, module="trainer.xla")
     theirs = train("one", "cpu", 10, *flags)
     assert [record["loss"] for record in ours] == pytest.approx([record["loss"] for record in theirs], abs=1e-3)

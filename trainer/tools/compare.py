@@ -30,18 +30,16 @@ from schemas.settings import ExitCode, add_flags, flags_given, from_table
 from trainer.command_line import CommandParser, run_reporting
 from trainer.config import TrainConfig, changes, parse_with_file
 from trainer.data import Corpora, check_length, open_corpora
-from trainer.distributed import StopSignals, device_of
+from trainer.distributed import StopSignals, device_of, sole_writer
 from trainer.page import Page, replace_text
 from trainer.pretrained import Tokenizer
 from trainer.remote import sha256_of
-from trainer.setup import sole_writer
 from trainer.shards import check_same_tokenizer
 from trainer.tools.differences import Scores, as_text, difference_table, value_table
 from trainer.tools.job import Job, read_documents, read_json
 
 _OWN = {  # settings of trainer.train that are set here
-    "data", "out", "verify_shards", "extend_steps", "val_every", "val_data",
-    "val_windows", "keep_every", "publish", "sample_tokens", "sign_key",
+    "data", "out", "val_every", "val_data", "publish", "sign_key",
 }  # fmt: skip
 _MANY_EPOCHS = 4  # up to about four, repeated text is worth nearly as much as new text (Muennighoff et al., 2023)
 
@@ -92,7 +90,7 @@ class Comparison:
         if len(options.data) < 2:
             raise SettingsError("data: name at least two corpora, --data A/tokens --data B/tokens")
         self.names, self.out, self._say = _names(options.data), Path(options.out), say
-        opened = [open_corpora(entry.split(","), cache=config.cache) for entry in options.data]
+        opened = [open_corpora(entry.split(","), config.cache) for entry in options.data]
         shape = config.model_config(opened[0].tokenizer.vocab_size)
         tokens = config.windows_per_batch(shape.context) * shape.context  # of a step
         steps = -(-options.tokens // tokens) or config.resolved(0).max_steps
@@ -103,11 +101,11 @@ class Comparison:
         for name, entry, own in zip(self.names, options.data, opened, strict=True):
             check_same_tokenizer(opened[0].datasets[0], own.datasets[0])
             check_length(sum(own.tokens), shape.context, f"{entry}, split train")
-            epochs = self.config.last_step * tokens / sum(own.tokens)
+            epochs = self.config.max_steps * tokens / sum(own.tokens)
             many = " (many: its text repeats)" * (epochs > _MANY_EPOCHS)
             self._corpora.append([name, f"{sum(own.tokens):,}", f"{epochs:.2f}{many}", entry])
         self._what = (
-            f"{options.seeds} models on each corpus, {self.config.last_step:,} steps of {tokens:,} tokens. Scores are "
+            f"{options.seeds} models on each corpus, {self.config.max_steps:,} steps of {tokens:,} tokens. Scores are "
             "bits per byte: lower is better. Errors are standard errors of paired differences; a corpus is called "
             "better if the 95% interval excludes zero."
         )
@@ -183,7 +181,7 @@ class Comparison:
         page = Page(
             self.out / "comparison.html",
             "Comparison of corpora",
-            self.config.last_step,
+            self.config.max_steps,
             dataclasses.asdict(self.config),
         )
         for job in self.jobs:

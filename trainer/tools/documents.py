@@ -18,7 +18,7 @@ from schemas.settings import from_table
 from trainer.checkpoint import CheckpointError, read_record, resolve
 from trainer.command_line import CommandParser, run_reporting
 from trainer.config import TrainConfig
-from trainer.data import Phase, open_corpora
+from trainer.data import open_corpora
 from trainer.shards import Documents, columns
 
 
@@ -46,8 +46,8 @@ def documents_of(run: str, step: int) -> Iterator[dict[str, int]]:
     path = resolve(run)
     record = read_record(path)
     config = from_table(TrainConfig, {key: own for key, own in record.settings.items() if own is not None}, str(path))
-    corpora = open_corpora(config.data, cache=config.cache)
-    if corpora.digest != record.data:
+    corpora = open_corpora(config.data, config.cache, record.data)
+    if [own["digest"] for own in corpora.description()] != [own["digest"] for own in record.data]:
         raise CheckpointError(f"{path} was trained on other shards than {', '.join(config.data)} has now")
     numbered, url_ids, before = [], [np.zeros(0, np.uint64)], 0
     for dataset in corpora.datasets:
@@ -55,12 +55,12 @@ def documents_of(run: str, step: int) -> Iterator[dict[str, int]]:
         tokenizer = dataclasses.replace(dataset.tokenizer, eot=-1)
         numbered.append(dataclasses.replace(dataset, tokenizer=tokenizer, opened={"train": numbers}))
         for file in dataset.files.get("train", []):
-            _, batches = columns(dataset.folder, file, ["url_id"], dataset.tokenizer.vocab_size)
+            batches = columns(file, ["url_id"], dataset.tokenizer.vocab_size)
             url_ids += [batch.column("url_id").to_numpy() for batch in batches]
         before += len(numbers)
     known, context = np.concatenate(url_ids), record.model_config.context
-    batch, history = config.windows_per_batch(context), [Phase.from_json(entry) for entry in record.history]
-    corpora = dataclasses.replace(corpora, datasets=tuple(numbered)).continuing(history, record.step, batch)
+    batch = config.windows_per_batch(context)
+    corpora = dataclasses.replace(corpora, datasets=tuple(numbered))
     long = {"long_min_tokens": config.long_min_tokens, "long_fraction": config.long_fraction}
     sampler = corpora.sampler(config.sampler, context, config.seed, **long)  # type: ignore[arg-type]
     for sample, row in enumerate(sampler.windows((step - 1) * batch, batch), (step - 1) * batch):

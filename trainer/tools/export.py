@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from schemas import SettingsError, option
-from trainer.checkpoint import RECORD, Signer
+from trainer.checkpoint import RECORD
 from trainer.command_line import CommandParser, run_command
 from trainer.pretrained import Pretrained, load_pretrained, save_huggingface
 from trainer.publishing import open_place, send_folder
+from trainer.signing import Signer
 
 
 @dataclass(frozen=True)

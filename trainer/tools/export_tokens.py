@@ -34,26 +34,24 @@ def export_tokens(folder: str, out: Path, layout: str) -> list[Path]:
       ShardError: shards that cannot be read.
       OSError: the files cannot be written.
     """
-    datasets = [open_dataset(folder)]
+    dataset = open_dataset(folder)
     out.mkdir(parents=True, exist_ok=True)
     written = []
     for split in ("train", "val"):
-        parts = [documents for dataset in datasets if len(documents := dataset.documents(split))]
-        if parts:
-            written += _LAYOUTS[layout](parts, datasets[-1].tokenizer.eot, out / split)
+        if len(documents := dataset.documents(split)):
+            written += _LAYOUTS[layout](documents, dataset.tokenizer.eot, out / split)
     if not written:
         raise ShardError(f"{folder} has no document to export")
     return written
 
 
-def _write_bin(parts: list[Documents], eot: int, stem: Path) -> list[Path]:
-    dtype = max((documents.dtype for documents in parts), key=lambda dtype: dtype.itemsize)
-    return [_write_ids(parts, eot, stem.with_suffix(".bin"), dtype)]
+def _write_bin(documents: Documents, eot: int, stem: Path) -> list[Path]:
+    return [_write_ids(documents, eot, stem.with_suffix(".bin"), documents.dtype)]
 
 
-def _write_megatron(parts: list[Documents], eot: int, stem: Path) -> list[Path]:
-    dtype = np.dtype(np.uint16 if all(documents.dtype == np.uint16 for documents in parts) else np.int32)
-    lengths = np.concatenate([documents.lengths for documents in parts]) + 1
+def _write_megatron(documents: Documents, eot: int, stem: Path) -> list[Path]:
+    dtype = np.dtype(np.uint16 if documents.dtype == np.uint16 else np.int32)
+    lengths = documents.lengths + 1
     with stem.with_suffix(".idx").open("wb") as file:
         file.write(_MEGATRON_MAGIC)
         file.write(struct.pack("<QB", _MEGATRON_VERSION, _MEGATRON_DTYPES[dtype.name]))
@@ -61,23 +59,22 @@ def _write_megatron(parts: list[Documents], eot: int, stem: Path) -> list[Path]:
         file.write(lengths.astype("<i4").tobytes())
         file.write(((np.cumsum(lengths) - lengths) * dtype.itemsize).astype("<i8").tobytes())  # offsets in bytes
         file.write(np.arange(len(lengths) + 1).astype("<i8").tobytes())  # a document is one sequence
-    return [_write_ids(parts, eot, stem.with_suffix(".bin"), dtype), stem.with_suffix(".idx")]
+    return [_write_ids(documents, eot, stem.with_suffix(".bin"), dtype), stem.with_suffix(".idx")]
 
 
 _LAYOUTS = {"bin": _write_bin, "megatron": _write_megatron}
 
 
-def _write_ids(parts: list[Documents], eot: int, path: Path, dtype: np.dtype) -> Path:
+def _write_ids(documents: Documents, eot: int, path: Path, dtype: np.dtype) -> Path:
     """Write every document's ids, each followed by an end-of-text."""
     with path.open("wb") as file:
-        for documents in parts:
-            for first in range(0, len(documents), _DOCUMENTS):
-                some = np.arange(first, min(first + _DOCUMENTS, len(documents)))
-                lengths = documents.lengths[some]
-                ends = np.cumsum(lengths + 1)
-                ids = np.full(int(ends[-1]), eot, documents.dtype)
-                documents.copy_into(ids, some, ends - lengths - 1, np.zeros_like(lengths), lengths)
-                file.write(ids.astype(dtype.newbyteorder("<")).tobytes())
+        for first in range(0, len(documents), _DOCUMENTS):
+            some = np.arange(first, min(first + _DOCUMENTS, len(documents)))
+            lengths = documents.lengths[some]
+            ends = np.cumsum(lengths + 1)
+            ids = np.full(int(ends[-1]), eot, documents.dtype)
+            documents.copy_into(ids, some, ends - lengths - 1, np.zeros_like(lengths), lengths)
+            file.write(ids.astype(dtype.newbyteorder("<")).tobytes())
     return path
 
 

@@ -94,7 +94,7 @@ def score(trained: Pretrained, source: str, most_tokens: int, micro_batch: int, 
             documents.append(tokenizer.encode(text))
             sizes.append(written_bytes(tokenizer, documents[-1], text))
     else:
-        for dataset in open_corpora(source.split(","), cache=cache).datasets:
+        for dataset in open_corpora(source.split(","), cache).datasets:
             split = dataset.documents("val")
             documents += [split[number].tolist() for number in range(len(split))]
         sizes = list(map(tokenizer.count_bytes, documents))
@@ -129,7 +129,7 @@ def work(job: Job) -> None:
     train(dataclasses.replace(config, verify_key=None) if checkpoints(job.folder / "checkpoints") else config)
     device = device_of(config.device)
     trained = load_pretrained(str(job.folder), device)
-    if trained.step != config.last_step:
+    if trained.step != config.max_steps:
         return  # stopped by a signal
     known = job.scores()
     with autocast_of(config.dtype, device):
