@@ -21,7 +21,7 @@ from trainer.manifest import ShardError, TokenFile
 T = TypeVar("T")
 _PIECE = 8 << 20  # bytes of one read
 _AT_ONCE = 8  # files copied at a time
-_SECONDS = 60  # that a bucket may take to answer: without credentials, clients retry for up to 15 minutes
+_SECONDS = 45  # that a bucket may take to answer: without credentials, clients retry for up to 15 minutes
 
 
 def sha256_of(path: Path) -> str:
@@ -62,7 +62,7 @@ class Folder:
 
     def read(self, name: str) -> bytes:
         """Raises FileNotFoundError, or another OSError."""
-        with self._fs.open_input_file(f"{self._root}/{name}") as file:
+        with self._fs.open_input_stream(f"{self._root}/{name}") as file:
             return bytes(file.read())
 
     def size(self, name: str) -> int | None:

@@ -43,7 +43,7 @@ ranks = Ranks.join("xla")
 torch.manual_seed(ranks.rank)
 model = torch.nn.Linear(3, 2)
 ranks.share_weights(model)
-shared = ranks.gather([p.tolist() for p in model.parameters()])
+shared = ranks._gather([p.tolist() for p in model.parameters()])
 for number, p in enumerate(model.parameters()):
     p.grad = torch.full_like(p, float(number + 10 * ranks.rank))
 ranks.average_gradients(model)
