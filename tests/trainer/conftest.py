@@ -193,7 +193,7 @@ class TrainerProcess:
             self.command(*arguments, ranks=ranks, module=module, program=program),
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=500,  # on a machine that may be busy
             env=self.environment(),
             check=False,
         )

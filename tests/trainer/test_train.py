@@ -203,6 +203,7 @@ def test_two_ranks_train_as_one_and_one_rank_continues_from_two(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)  # seven trainings, on a machine that may be busy
 @pytest.mark.parametrize("ranks", [0, 2])
 def test_five_kills_at_any_moment_change_no_loss(text_tokens: Path, tmp_path: Path, trainer: Any, ranks: int) -> None:
     arguments = ("--data", text_tokens, *SMALL, *QUIET, "--max_steps", 150, "--save_every", 10, "--val_every", 40)
