@@ -56,7 +56,7 @@ def test_every_command_of_a_page_works(page: Path, tmp_path: Path) -> None:
             env=os.environ | {"PATH": path},
             capture_output=True,
             text=True,
-            timeout=400,
+            timeout=1000,
             check=False,
         )
         assert done.returncode == 0, f"{page.name}: {text}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
