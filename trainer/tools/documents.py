@@ -1,7 +1,7 @@
 """Name the documents of a training step, with the part of each window that they take.
 
 python -m trainer.tools.documents RUN --step 1000 prints one line of JSON for each: `{"sample": 4096, "url_id": 7,
-"begin": 0, "end": 130}`. `owt why URL_ID` shows where a document comes from.
+"begin": 0, "end": 130}`. `owt why WORKDIR URL_ID` shows where a document comes from.
 """
 
 from __future__ import annotations
