@@ -1,4 +1,4 @@
-"""Publish to the Hub or a bucket: a model, or a run with its page, figures and checkpoints while it trains."""
+"""Publish a run to the Hub or a bucket while it trains: its page, figures and checkpoints."""
 
 from __future__ import annotations
 
@@ -78,26 +78,6 @@ class Publisher:
             allow_patterns=[*_FIGURES, "checkpoints/step-*"],  # a checkpoint has this name once it is complete
         )
         self._scheduler.trigger().result()  # sends all that has changed
-
-
-def send_folder(uri: str, folder: Path, message: str) -> None:
-    """Add or replace the files of `folder` at the Hub, as one commit, or in a bucket.
-
-    Raises:
-      SettingsError: as `open_place`.
-      ValueError: they could not be sent.
-    """
-    bucket, root = open_place(uri)
-    try:
-        if bucket:
-            pyarrow.fs.copy_files(str(folder), root, destination_filesystem=bucket)
-            return
-        import huggingface_hub
-
-        huggingface_hub.create_repo(root, exist_ok=True)
-        huggingface_hub.upload_folder(repo_id=root, folder_path=folder, commit_message=message)
-    except Exception as error:  # of the package, its HTTP client or the file system
-        raise ValueError(f"{uri}: {first_line(error)}; the same command sends it again") from error
 
 
 def open_place(uri: str) -> tuple[pyarrow.fs.FileSystem | None, str]:

@@ -271,8 +271,9 @@ def test_a_model_is_not_exported_over_itself_a_run_or_a_file(
         assert export.main([str(source), str(folder)]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith(f"trainer.tools.export: {folder} {message}")
-    assert export_tokens.main([config.data[0], "s3://bucket/x"]) == 2
-    assert "s3://bucket/x is not a local folder" in capsys.readouterr().err
+    for command, source in ((export_tokens, config.data[0]), (export, str(run))):
+        assert command.main([source, "s3://bucket/x"]) == 2
+        assert "s3://bucket/x is not a local folder" in capsys.readouterr().err
     assert contents(tmp_path) == before
 
 

@@ -16,7 +16,6 @@ from tests.servers.hub import environment_of, hub_server
 from tests.servers.s3 import s3_bucket
 from trainer.publishing import Publisher, open_place
 from trainer.remote import open_bucket
-from trainer.tools import export
 
 FLAGS: Sequence[object] = (
     *("--preset", "tiny", "--width", 32, "--context", 32, "--batch_tokens", 256, "--max_steps", 4, "--save_every", 2),
@@ -31,29 +30,15 @@ def start(trainer: Any, environment: dict[str, str], *arguments: object) -> subp
     )  # fmt: skip
 
 
-def test_the_hub_gets_every_checkpoint_the_page_and_an_export(
-    tmp_path: Path, text_tokens: Path, trainer: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_hub_gets_every_checkpoint_and_the_page(tmp_path: Path, text_tokens: Path, trainer: Any) -> None:
     pytest.importorskip("huggingface_hub", reason="the client: pip install huggingface_hub")
     run = tmp_path / "run"
     with hub_server() as hub:
         hub.failing = 1  # the client or we try again
         flags = ("--data", text_tokens, "--out", run, "--publish", "hf://someone/gpt2", *FLAGS)
-        environment = environment_of(hub, tmp_path / "home")
-        done = start(trainer, environment, *flags)
-        sending = trainer.command(run, "hf://someone/exported", "--yes", module="trainer.tools.export")
-        send = {"env": trainer.environment() | environment, "timeout": 240, "check": False}
-        sent = subprocess.run(sending, capture_output=True, text=True, **send)
+        done = start(trainer, environment_of(hub, tmp_path / "home"), *flags)
     assert done.returncode == 0, done.stderr
     assert "published step-00000004" in done.stdout
-    assert sent.returncode == 0, sent.stderr
-    assert sent.stdout.endswith("published: hf://someone/exported\n")
-    assert export.main([str(run), "hf://someone/else"]) == 0
-    assert capsys.readouterr().out.endswith("Nothing was sent: --yes sends it to hf://someone/else\n")
-    assert export.main([str(run), str(tmp_path / "exported")]) == 0
-    exported = hub.files["someone/exported"]
-    assert "library_name: transformers" in exported.pop("README.md").decode()
-    assert exported == {path.name: path.read_bytes() for path in (tmp_path / "exported").iterdir()}
     files = hub.files["someone/gpt2"]
     local = {path.relative_to(run).as_posix(): path.read_bytes() for path in run.rglob("*") if path.is_file()}
     assert {name for name in files if name.startswith("checkpoints/step-00000004/")} == {
@@ -64,7 +49,6 @@ def test_the_hub_gets_every_checkpoint_the_page_and_an_export(
         assert local[name] == content or name == ".gitattributes", name
     assert b"4 of 4" in files["training.html"]
     assert [json.loads(line)["step"] for line in files["metrics.jsonl"].splitlines()] == [1, 2, 3, 4]
-    assert hub.commits[-1] == ("someone/exported", "Export of a checkpoint")
 
 
 @pytest.mark.parametrize(("token", "left", "problem"), [("hf_wrong", None, "401"), ("hf_test", 0, "500")])
