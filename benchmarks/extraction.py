@@ -176,7 +176,7 @@ def measure_stage(warc: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="owt-") as folder:
         copied, fetched = Path(folder) / "pages.warc.gz", Path(folder) / "fetched"
         with open(copied, "wb") as out:
-            pages = [out.write(record) for record in copies(warc, COPIES)]
+            pages = [out.write(record) for record in copies(warc)]
         owt("run", fetched, "--warcs", copied, "--pages_from", copied, "--until", "fetch")
         rates = []
         for workers in (1, 2):
@@ -190,13 +190,13 @@ def measure_stage(warc: Path) -> None:
     )
 
 
-def copies(warc: Path, count: int) -> Iterator[bytes]:
-    """WARC records of every page, that many times under different URLs."""
+def copies(warc: Path) -> Iterator[bytes]:
+    """WARC records of every page, COPIES times under different URLs."""
     with open(warc, "rb") as file:
         records = ArchiveIterator(file, record_types=WarcRecordType.response)
         pages = {record.headers["WARC-Target-URI"]: record.reader.read() for record in records}
     headers = [("Content-Type", "text/html; charset=utf-8")]
-    for copy in range(count):
+    for copy in range(COPIES):
         for url, body in pages.items():
             parts = urlsplit(url)
             other = parts._replace(netloc=f"copy{copy}.{parts.netloc}").geturl()

@@ -29,7 +29,6 @@ FORMS = [
     "fetch --hosts 2 --pages 5 --repeats 1",
     "fetch --memory --urls 100",
     "gpu_check --tiny --device cpu",
-    "scale flink --dump DATA/reddit/RS_wcxb-dev.zst --pages DEMO/demo.warc.gz --submissions 20 --copies 1",
     "scale requests",
     "scale shards --shards 8",
     "tokens --megabytes 1 --rounds 1 --tokens 200000 --seconds 0.1",
@@ -40,7 +39,7 @@ FORMS = [
     "train seeds --steps 2 --layers 1",
     "train_pieces --layers 1 --width 32 --tokens 8192 --seeds 1 --rows gpt2",
 ]
-MINUTES = ("extraction --stage", "scale flink", "scale requests", "train characters")  # they have no smaller form
+MINUTES = ("extraction --stage", "scale requests", "train characters")  # they have no smaller form
 NEEDS = {"train gpu": "a GPU", "gpu_check": "a GPU"}
 
 
