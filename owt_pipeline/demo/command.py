@@ -32,8 +32,7 @@ num_shards = 4
 user_agent = "owt-demo/1.0 (+http://garden.demo.test/about)"
 resolve = ["*.demo.test={address}"]
 host_delay = 0.02
-silence_timeout = 3.0
-retries = 2
+timeout = 4.0
 
 [tokenize]
 val_fraction = 0.05

@@ -138,6 +138,9 @@ def wanted_moment(choice: str, created_utc: int | None, undated: int = LATEST) -
     return EARLIEST if choice == "earliest" else LATEST
 
 
+MAX_REDIRECTS = 10
+"""Redirects followed for one URL."""
+
 INDEXED = tuple(field.name for field in fields(Page) if field.name not in ("record", "redirects"))
 """The fields of a page that are columns of its index."""
 

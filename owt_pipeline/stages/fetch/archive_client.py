@@ -32,10 +32,17 @@ if TYPE_CHECKING:
 LONGEST_PAUSE = 3600.0
 """The longest Retry-After, in seconds, that is waited for; if an archive asks for more, the run ends."""
 
+RETRIES = 10
+"""How often a request is retried after a failed connection, a timeout, 429 or 5xx."""
+
+MAX_RETRY_WAIT = 60.0
+"""The longest wait before such a retry, in seconds; the first one is a second, each further one twice as long."""
+
+MAX_FAILURES = 20
+"""Failed requests in a row, after all retries, after which the archive is down."""
+
 BUSY = (403, 429, 503)
 """Statuses with which Common Crawl answers too many requests."""
-
-_FIRST_TRIES = 3
 
 _PASSING = (Reason.DNS, Reason.CONNECT, Reason.PROXY, Reason.TIMEOUT, Reason.BAD_RESPONSE)
 _FIRST_WAIT = 1.0  # seconds; doubled at each retry, and spread by half of it
@@ -98,18 +105,19 @@ class ArchiveClient:
         *,
         headers: Mapping[str, str] | None = None,
         cut: bool = False,
+        retries: float = math.inf,
     ) -> Received:
         """The response, of at most `most` bytes (0: by the options); `stop`, `headers` and `cut` as in `Client.get`.
+        After a temporary failure, there are at most `retries` and RETRIES more requests.
 
         Raises Failed with the reason `archive_failed`, whose detail names `what` was requested; UserError if the
         archive asks for a wait longer than LONGEST_PAUSE.
         """
-        options, limits = self._options, self._limits
-        limits = replace(limits, wire_bytes=most, body_bytes=most) if most else limits
+        limits = replace(self._limits, wire_bytes=most, body_bytes=most) if most else self._limits
         gate = self._gate or self._gates[url.raw_host or ""]
         gate.delay = self.delay
         problem = ""
-        retries = 0 if tried_once.get() else options.archive_retries
+        retries = 0 if tried_once.get() else int(min(retries, RETRIES))
         for attempt in range(retries + 1):
             asked = pause = 0.0
             async with gate:
@@ -128,14 +136,14 @@ class ArchiveClient:
                     problem = f"status {response.status} {response.beginning()}".strip()
                     if response.status in self.busy:
                         asked = retry_after(response) or 0.0
-                        pause = asked or max(self.least_pause, min(_FIRST_WAIT, options.archive_retry_wait))
+                        pause = asked or max(self.least_pause, min(_FIRST_WAIT, MAX_RETRY_WAIT))
             if asked > LONGEST_PAUSE:
                 raise UserError(
                     f"{what}: the archive asks for a wait of {asked:,.0f} s ({problem}): run the same command again "
                     "after that, with a longer delay between requests; it continues where it stopped"
                 )
             if attempt < retries:
-                wait = min(_FIRST_WAIT * 2**attempt, options.archive_retry_wait) * random.uniform(0.5, 1.5)
+                wait = min(_FIRST_WAIT * 2**attempt, MAX_RETRY_WAIT) * random.uniform(0.5, 1.5)
                 gate.pause(pause)
                 self._waiting = f", waiting after {attempt + 1} failures of one: {problem[:80]}"
                 await asyncio.sleep(max(wait, pause))
@@ -158,9 +166,9 @@ class ArchiveClient:
     def refused(self, url: URL, what: str, problem: str) -> Refused:
         """The failure for an answer that no retry can change; raises UserError if there were no other answers."""
         self._refused[_place(url)] += 1
-        if self._refused[_place(url)] >= self._options.host_failures:
+        if self._refused[_place(url)] >= MAX_FAILURES:
             raise UserError(
-                f"none of {self._options.host_failures} answers came from an archive; the last one, {what}: {problem}. "
+                f"none of {MAX_FAILURES} answers came from an archive; the last one, {what}: {problem}. "
                 "Check the address and run the same command again: it continues where it stopped"
             )
         return Refused(Reason.ARCHIVE_FAILED, f"{what}: {problem}")
@@ -176,20 +184,15 @@ def _place(url: URL) -> str:
     return f"{url.raw_authority}/{url.raw_path.split('/')[1]}"
 
 
-def first_tries(options: Options) -> Options:
-    """Options for a run's first requests, with few retries: a misspelt host should not take minutes to be reported."""
-    return replace(options, archive_retries=min(options.archive_retries, _FIRST_TRIES))
-
-
 def archive_failed(what: str, problem: str) -> Failed:
     return Failed(Reason.ARCHIVE_FAILED, f"{what}: {problem}")
 
 
-def breaker(recorder: Recorder, most: int) -> Breaker:
-    """The breaker for an archive that is down after `most` failures in a row. URLs that failed before and are retried
+def breaker(recorder: Recorder) -> Breaker:
+    """The breaker for an archive that is down after MAX_FAILURES in a row. URLs that failed before and are retried
     at the end say nothing about the archive, so all of their failures are outcomes."""
     what = "requests in a row to the archive failed after all retries"
-    return Breaker(recorder, math.inf if recorder.is_last else most, _is_down, what)
+    return Breaker(recorder, math.inf if recorder.is_last else MAX_FAILURES, _is_down, what)
 
 
 def _is_down(answer: NoPage) -> bool:

@@ -20,7 +20,16 @@ from owt_pipeline.formats.urls import BadURL, canonicalize, host_of, url_id
 from owt_pipeline.formats.warc import BadRecord, read_record, rewritten, single_member
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import batch_of
-from owt_pipeline.stages.fetch.answers import EARLIEST, Answer, NoPage, Origin, Page, judge, wanted_moment
+from owt_pipeline.stages.fetch.answers import (
+    EARLIEST,
+    MAX_REDIRECTS,
+    Answer,
+    NoPage,
+    Origin,
+    Page,
+    judge,
+    wanted_moment,
+)
 from owt_pipeline.storage.folder import open_source
 from schemas import Reason
 from schemas.manifest import ShardRecord
@@ -113,7 +122,7 @@ class Archives:
         """The captures of the URLs with `ids`, which are on `hosts`, and of the URLs they redirect to."""
         found = _by_id([])
         asked: set[int] = set(ids.tolist())
-        for _ in range(self.options.max_redirects + 1):
+        for _ in range(MAX_REDIRECTS + 1):
             new = _by_id(list(self._captures(ids, {_bucket(host) for host in hosts})))
             found = _by_id([found, new])
             targets = {url_id(url): url for url in pc.unique(new["target"]).to_pylist() if url is not None}
@@ -186,7 +195,7 @@ class Lookup:
         return first or NoPage(Reason.NOT_ARCHIVED, f"in none of {len(self._archives.files)} archive files")
 
     def _redirected(self, capture: dict[str, Any], moment: int, seen: set[int]) -> Answer:
-        most = self._archives.options.max_redirects
+        most = MAX_REDIRECTS
         target = followed(capture["status"], capture["target"], capture["url_id"], seen, most)
         if isinstance(target, NoPage):
             return target

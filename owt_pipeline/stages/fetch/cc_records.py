@@ -25,7 +25,6 @@ from owt_pipeline.stages.fetch.archive_client import (
     Refused,
     archive_failed,
     breaker,
-    first_tries,
     outcome,
 )
 from owt_pipeline.stages.fetch.archives import page_of_record
@@ -39,6 +38,7 @@ from schemas import Reason
 if TYPE_CHECKING:
     from owt_pipeline.stages.fetch.stage import Options
 
+_FIRST_RETRIES = 3  # a misspelt host should not take minutes to be reported
 _CONNECTIONS = 4  # requests at once to each host of the index and of the records
 _TOGETHER_BYTES = 8 << 20  # of one request
 _GAP_BYTES = 64 << 10  # the largest gap between two records that is read along: it costs less than another request
@@ -123,7 +123,7 @@ class BulkClient(ArchiveClient):
 
     async def read_all(self, uri: str, most: int) -> bytes:
         """A complete file over HTTP, of at most `most` bytes; raises Failed as `read` does."""
-        response = await self.get(uri, URL(uri), most, headers={"Accept-Encoding": "identity"})
+        response = await self.get(uri, URL(uri), most, headers={"Accept-Encoding": "identity"}, retries=_FIRST_RETRIES)
         if response.status != 200:
             raise self.refused(URL(uri), uri, f"status {response.status}")
         return response.body
@@ -132,14 +132,14 @@ class BulkClient(ArchiveClient):
         """Read the records of `urls` (columns url_id, url and `captures`, a list of CAPTURE, the best first).
 
         If a capture is no page or cannot be read, the next one is read. Raises UserError if the archive fails for
-        `host_failures` URLs in a row.
+        too many URLs in a row.
         """
         url_ids, lists = urls["url_id"].to_pylist(), urls["captures"].to_pylist()
         captures = [iter([Try(row, **capture) for capture in found]) for row, found in enumerate(lists)]
         first: dict[int, Answer] = {}  # by row: why its best capture is no page
         tries = [next(found) for found in captures]
         most = self._limits.wire_bytes
-        held = breaker(recorder, self._options.host_failures)
+        held = breaker(recorder)
 
         async def take(row: int, answer: Answer, begun: float = 0.0) -> None:
             if not isinstance(answer, Page):
@@ -214,7 +214,7 @@ def reading(options: Options, on_cluster: bool) -> Iterator[Callable[..., Any]]:
 
 def index_files(options: Options) -> list[tuple[str, str]]:
     """(crawl, URI) of the files of the index; raises UserError."""
-    with reading(first_tries(options), on_cluster=False) as archive:
+    with reading(options, on_cluster=False) as archive:
         read_all = partial(archive, BulkClient.read_all)
         return list_files(options.cc_index, options.cc_crawls, read_all)
 

@@ -41,6 +41,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("owt")
 
+CONNECT_SECONDS = 15.0
+"""For resolving a name, and again for a connection."""
+SILENCE_SECONDS = 30.0
+"""Without a byte, before the head and within the body."""
+
 _NO_SUCH_NAME = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
 
 _NO_RESOLVER = 3
@@ -68,8 +73,8 @@ class Limits:
     @classmethod
     def of_page(cls, options: Options) -> Limits:
         """The limits of a page, by the stage's options."""
-        times = options.connect_timeout, options.silence_timeout, options.page_timeout
-        return cls(*times, options.max_page_bytes, options.max_page_bytes)
+        total, size = options.timeout, options.max_page_bytes
+        return cls(min(CONNECT_SECONDS, total), min(SILENCE_SECONDS, total), total, size, size)
 
 
 class _Route(NamedTuple):

@@ -22,7 +22,7 @@ from owt_pipeline.formats.messages import (
 )
 from owt_pipeline.formats.urls import requested
 from owt_pipeline.formats.warc import Response, http_record
-from owt_pipeline.stages.fetch.answers import LIVE, Answer, NoPage, Page, Received, judge, refuse_head
+from owt_pipeline.stages.fetch.answers import LIVE, MAX_REDIRECTS, Answer, NoPage, Page, Received, judge, refuse_head
 from owt_pipeline.stages.fetch.client import Client, Limits
 from owt_pipeline.stages.fetch.manners import (
     ROBOTS_BYTES,
@@ -40,6 +40,15 @@ from schemas.reasons import http_reason
 
 if TYPE_CHECKING:
     from owt_pipeline.stages.fetch.stage import Options
+
+RETRIES = 2
+"""How often a request is retried after 429, 503 or a failed connection."""
+
+MAX_RETRY_WAIT = 120.0
+"""The longest wait before a retry, in seconds; a host that asks for more is not asked again."""
+
+HOST_FAILURES = 20
+"""Failed connections and timeouts in a row after which a host is given up."""
 
 _BUSY = (429, 503)
 _NO_ROBOTS = (429, *range(500, 600))
@@ -133,7 +142,7 @@ class Fetcher:
 
     def forgive(self) -> None:
         """Allow one more request to hosts that were given up, and for each robots.txt that could not be read."""
-        self.gates.forgive(self.options.host_failures)
+        self.gates.forgive(HOST_FAILURES)
         self._robots.forget_bans()
 
     def trust(self, origin: str) -> None:
@@ -166,7 +175,7 @@ class Fetcher:
         started = int(time.time())
         redirects: list[Received] = []
         seen: list[tuple[URL, str | None]] = []
-        limits, ms, cookies, options = self._limits, 0, Cookies(), self.options
+        limits, ms, cookies = self._limits, 0, Cookies()
         while True:
             cookie = cookies.header(url)
             seen.append((url, cookie))
@@ -187,8 +196,8 @@ class Fetcher:
             url = redirect_target(response)
             if (url, cookies.header(url)) in seen:
                 return NoPage(Reason.REDIRECT_LOOP, f"back to {url} after {len(redirects)} redirects")
-            if len(redirects) > options.max_redirects:
-                return NoPage(Reason.REDIRECT_LOOP, f"more than {options.max_redirects} redirects")
+            if len(redirects) > MAX_REDIRECTS:
+                return NoPage(Reason.REDIRECT_LOOP, f"more than {MAX_REDIRECTS} redirects")
 
     async def _get_page(self, url: URL, limits: Limits, headers: Mapping[str, str] | None) -> Received:
         robots = await self._robots.of(url)
@@ -209,12 +218,12 @@ class Fetcher:
     ) -> Received:
         """The result of `get`, called at the turns of `gate`; it is retried after the statuses `busy` and transient
         failures. Raises Failed. A host whose pages are busy too often in a row is closed."""
-        retries = 0 if tried_once.get() else self.options.retries
+        retries = 0 if tried_once.get() else RETRIES
         for attempt in range(retries + 1):
             last = attempt == retries
             async with gate:
                 gate.check_open()
-                if gate.failures >= self.options.host_failures and gate.failure is not None:
+                if gate.failures >= HOST_FAILURES and gate.failure is not None:
                     reason, detail = gate.failure.reason, gate.failure.detail
                     raise Failed(reason, f"given up after {gate.failures} failures of the host in a row: {detail}")
                 try:
@@ -242,9 +251,9 @@ class Fetcher:
             backoff = _FIRST_BACKOFF * 2 ** max(attempt, gate.busy - 1) * random.uniform(0.5, 1.5)
             if response is not None:
                 backoff = max(backoff, retry_after(response) or 0.0)
-            if backoff > self.options.max_retry_wait:
+            if backoff > MAX_RETRY_WAIT:
                 if response is None:
-                    backoff = self.options.max_retry_wait
+                    backoff = MAX_RETRY_WAIT
                 else:
                     detail = f"not asked: the host answered {response.status} and asked for {backoff:,.0f} s"
                     gate.close(backoff, Failed(http_reason(response.status), detail), asked_to=True)

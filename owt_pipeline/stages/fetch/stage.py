@@ -67,17 +67,8 @@ class Options:
     )
     host_delay: float = _how(1.0, "seconds between two requests to a host", minimum=0)
     connections: int = _how(1000, "connections at once, over all hosts", minimum=1)
-    connect_timeout: float = _how(15.0, "seconds to resolve a host, and again to connect to it", minimum=0.01)
-    silence_timeout: float = _how(30.0, "seconds without a byte, before the first or later", minimum=0.01)
-    page_timeout: float = _how(90.0, "seconds for a page with its redirects, without waiting for turns", minimum=0.01)
-    retries: int = _how(3, "how often a request is retried after 429, 503 or a failed connection", minimum=0)
-    max_retry_wait: float = _how(
-        120.0, "longest wait before a retry, in seconds; a host that asks for more is not asked again",
-        minimum=0,
-    )  # fmt: skip
-    host_failures: int = _how(20, "failed connections and timeouts in a row after which a host is given up", minimum=1)
+    timeout: float = _how(90.0, "seconds for a page with its redirects, without waiting for turns", minimum=0.01)
     max_page_bytes: int = option(10_000_000, "a page with a larger body is rejected, decoded or as sent", minimum=1)
-    max_redirects: int = option(10, "redirects followed for one URL", minimum=0)
     allowed_ports: tuple[int, ...] = option(
         (80, 443, 8000, 8080, 8443), "ports that a URL may name; if empty, every port", minimum=1, maximum=65535
     )
@@ -111,18 +102,9 @@ class Options:
         "https://web.archive.org/web", "the root of the captures: the Wayback Machine, or a pywb's collection",
         metavar="URL",
     )  # fmt: skip
-    wayback_connections: int = _how(2, "requests to `wayback` at once", minimum=1)
     wayback_delay: float = _how(
         2.5, "seconds between two requests to `wayback`, of all workers together; the Internet Archive allows 24 "
         "lookups a minute", minimum=0,
-    )  # fmt: skip
-    archive_retries: int = _how(
-        10, "how often a request to an archive on the web is retried after a failed connection, a timeout, 429 or 5xx; "
-        "then, if other requests succeed, the next capture is tried", minimum=0,
-    )  # fmt: skip
-    archive_retry_wait: float = _how(
-        60.0, "longest wait before such a retry, in seconds; the first one is a second, each further one twice as long",
-        minimum=0,
     )  # fmt: skip
     retry_failed: bool = _how(
         False, "once all URLs have an outcome: retry those that failed temporarily (dns, connect, proxy, timeout, "

@@ -34,7 +34,16 @@ from owt_pipeline.formats.messages import (
 )
 from owt_pipeline.formats.urls import canonical_url, requested, url_id
 from owt_pipeline.formats.warc import Response, response_record
-from owt_pipeline.stages.fetch.answers import Answer, NoPage, Origin, Page, Received, judge, wanted_moment
+from owt_pipeline.stages.fetch.answers import (
+    MAX_REDIRECTS,
+    Answer,
+    NoPage,
+    Origin,
+    Page,
+    Received,
+    judge,
+    wanted_moment,
+)
 from owt_pipeline.stages.fetch.archive_client import ArchiveClient, breaker, outcome
 from owt_pipeline.stages.fetch.archives import canonical_or_none, followed
 from owt_pipeline.stages.fetch.journal import RENEW_SECONDS
@@ -46,6 +55,9 @@ from schemas import Reason
 
 if TYPE_CHECKING:
     from owt_pipeline.stages.fetch.stage import Options
+
+CONNECTIONS = 2
+"""Requests at once."""
 
 PAUSE_TURNS = 24
 """Turns skipped after a busy answer (429, 503) without Retry-After: those of a minute."""
@@ -81,20 +93,20 @@ class WaybackClient(ArchiveClient):
     columns: ClassVar = ("url_id", "url", "posted_url", "created_utc")
 
     def __init__(self, options: Options, crawl: Crawl):
-        connections, delay = options.wayback_connections, options.wayback_delay
-        super().__init__(options, crawl, connections, delay, Gate(delay, connections))
+        delay = options.wayback_delay
+        super().__init__(options, crawl, CONNECTIONS, delay, Gate(delay, CONNECTIONS))
         self.least_pause = PAUSE_TURNS * delay
 
     def status(self) -> str:
         return f"{super().status()} to the Wayback Machine"
 
     async def ask(self, urls: pa.Table, recorder: Recorder, resumed: bool) -> None:
-        """Look up each URL of `urls`; raises UserError if the archive fails for `host_failures` URLs in a row."""
+        """Look up each URL of `urls`; raises UserError if the archive fails for too many URLs in a row."""
         if self._crawl.on_cluster:  # until each process knows how many others make requests
             await asyncio.sleep(_COUNTED_SECONDS)
         if resumed:
             await asyncio.sleep(self.delay)
-        held = breaker(recorder, self._options.host_failures)
+        held = breaker(recorder)
 
         async def ask(row: int) -> None:
             url_id, *about = (urls[name][row].as_py() for name in urls.column_names)
@@ -153,7 +165,7 @@ class WaybackClient(ArchiveClient):
         if isinstance(redirect, NoPage):
             return redirect
         there, record = redirect
-        target = followed(capture.status, canonical_or_none(there), url_id(url), seen, self._options.max_redirects)
+        target = followed(capture.status, canonical_or_none(there), url_id(url), seen, MAX_REDIRECTS)
         if isinstance(target, NoPage):
             return target
         seen.add(url_id(target))

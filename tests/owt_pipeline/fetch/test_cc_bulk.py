@@ -31,6 +31,7 @@ from tests.owt_pipeline.fetch.archive_server import Answer, ArchiveServer
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
 from tests.owt_pipeline.fetch.columnar import INDEX, filler, parquet, publish, row, table
 from tests.owt_pipeline.fetch.conftest import write_urls_to
+from tests.owt_pipeline.fetch.constants import constants
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses, why_fetched
 from tests.owt_pipeline.runs import copy_of
 from tests.servers.s3 import s3_bucket
@@ -44,13 +45,14 @@ MADE = 200_000
 def options(server: ArchiveServer, **others: Any) -> Options:
     usual: dict[str, Any] = {
         "sources": ("commoncrawl",), "cc_index": f"{server.url}/data/{INDEX}", "cc_crawls": CRAWLS[:1],
-        "user_agent": AGENT, "cc_delay": 0.0, "archive_retries": 1, "archive_retry_wait": 0.05,
+        "user_agent": AGENT, "cc_delay": 0.0,
     }  # fmt: skip
     return Options(**{**usual, **others})
 
 
 def fetch(runtime: Runtime, server: ArchiveServer, **others: Any) -> Manifest:
-    return run_stage(STAGE, options(server, **others), runtime)[0]
+    with constants({"archive_retries": 1, "archive_retry_wait": 0.05, **others}) as given:
+        return run_stage(STAGE, options(server, **given), runtime)[0]
 
 
 @pytest.fixture
@@ -296,7 +298,7 @@ def test_a_busy_archive_is_retried_and_one_that_is_down_loses_no_url(
 
     archive.way = down
     with pytest.raises(UserError, match=r"5 requests in a row to the archive failed.* the last one: .*status 503"):
-        fetch(runtime, archive, host_failures=5, archive_retries=2)
+        fetch(runtime, archive, archive_failures=5, archive_retries=2)
 
     answers = [403, 429, 503]
 
@@ -352,7 +354,7 @@ def test_after_a_kill_only_records_in_flight_are_read_again(archive: ArchiveServ
     manifest = fetch(runtime, archive)
     assert manifest.counts.left == 40
     again = sum(count - 1 for path, count in archive.requests.items() if path.endswith(".warc.gz"))
-    assert again <= 4
+    assert again <= 10  # four in flight, and those on the way into the journal
 
 
 def records_read(archive: ArchiveServer) -> int:

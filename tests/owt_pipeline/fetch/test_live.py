@@ -32,6 +32,7 @@ from owt_pipeline.formats.warc import Response
 from owt_pipeline.stages.fetch.stage import STAGE, Options
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, PAGE, BadServer, Request, Way
+from tests.owt_pipeline.fetch.constants import constants
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses
 from tests.servers.pywb import pywb
 
@@ -52,17 +53,14 @@ def serve() -> Iterator[Callable[[Mapping[str, Way]], BadServer]]:
         server.close()
 
 
-def options_for(server: BadServer, **options: object) -> Options:
+def fetch(runtime: Runtime, server: BadServer, **options: object) -> Manifest:
     defaults: dict = {
         "resolve": server.rules, "user_agent": AGENT, "host_delay": 0.0,
-        "connect_timeout": 1.0, "silence_timeout": 1.0, "page_timeout": 2.0, "retries": 1, "max_retry_wait": 3.0,
-        "max_page_bytes": 1_000_000, "max_redirects": 5,
+        "connect_timeout": 1.0, "silence_timeout": 1.0, "timeout": 2.0, "retries": 1, "max_retry_wait": 3.0,
+        "max_page_bytes": 1_000_000,
     }  # fmt: skip
-    return Options(**{**defaults, **options})
-
-
-def fetch(runtime: Runtime, server: BadServer, **options: object) -> Manifest:
-    return run_stage(STAGE, options_for(server, **options), runtime)[0]
+    with constants({**defaults, **options}) as given:
+        return run_stage(STAGE, Options(**given), runtime)[0]
 
 
 def outcome(runtime: Runtime, manifest: Manifest) -> tuple[dict[str, Response], dict[str, tuple[str, str]]]:
@@ -190,7 +188,7 @@ def command(workdir: str, server: BadServer) -> list[str]:
     return [
         sys.executable, "-m", "owt_pipeline", "fetch", workdir, "--quiet", "--resolve", *server.rules,
         "--user_agent", AGENT, "--host_delay", "0",
-        "--max_page_bytes", "1000000", "--max_redirects", "5",
+        "--max_page_bytes", "1000000",
     ]  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from owt_pipeline.stages.fetch.stage import STAGE, Options
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer
 from tests.owt_pipeline.fetch.conftest import write_urls_to
+from tests.owt_pipeline.fetch.constants import constants
 from tests.owt_pipeline.fetch.misbehaviour import WAYS
 
 _HTTPS = {"self-signed", "plain-http-at-https"}
@@ -54,11 +55,12 @@ class Crawl:
 
 def _fetch(runtime: Runtime, server: BadServer) -> Manifest:
     options = Options(
-        resolve=server.rules, user_agent="TestBot/1.0 (+mailto:test@bad.test)", host_delay=0.0, retries=1,
-        connect_timeout=CONNECT, silence_timeout=SILENCE, page_timeout=PAGE, max_retry_wait=3.0,
-        max_page_bytes=LIMIT, max_redirects=5,
+        resolve=server.rules, user_agent="TestBot/1.0 (+mailto:test@bad.test)", host_delay=0.0, timeout=PAGE,
+        max_page_bytes=LIMIT,
     )  # fmt: skip
-    return run_stage(STAGE, options, runtime)[0]
+    limits = {"retries": 1, "connect_timeout": CONNECT, "silence_timeout": SILENCE, "max_retry_wait": 3.0}
+    with constants(limits):
+        return run_stage(STAGE, options, runtime)[0]
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from owt_pipeline.stages.fetch.stage import STAGE, Options
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.archive_server import Answer, ArchiveServer, Way
 from tests.owt_pipeline.fetch.columnar import INDEX, publish, row, table
+from tests.owt_pipeline.fetch.constants import constants
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses, why_fetched
 from tests.owt_pipeline.fetch.test_wayback import AT, DAY, HOST, Wayback
 from tests.owt_pipeline.fetch.test_wayback import options as of_wayback
@@ -43,15 +43,21 @@ def add(server: ArchiveServer, url: str, moment: int) -> None:
 
 def options(server: ArchiveServer, **some: object) -> Options:
     common: dict = {
-        "sources": ("commoncrawl",), "user_agent": "TestBot/1.0 (+mailto:a@b.test)", "archive_retries": 10,
-        "archive_retry_wait": 0.01, "cc_index": f"{server.url}/data/{INDEX}", "cc_crawls": (CRAWL,), "cc_delay": 0.0,
+        "sources": ("commoncrawl",), "user_agent": "TestBot/1.0 (+mailto:a@b.test)",
+        "cc_index": f"{server.url}/data/{INDEX}", "cc_crawls": (CRAWL,), "cc_delay": 0.0,
     }  # fmt: skip
     return Options(**{**common, **some})
 
 
 def fetch(runtime: Runtime, server: ArchiveServer, **some: object) -> Manifest:
     publish(server.files, {CRAWL: table(server.columnar)})
-    return run_stage(STAGE, options(server, **some), runtime)[0]
+    return search(runtime, server, **some)
+
+
+def search(runtime: Runtime, server: ArchiveServer, **some: object) -> Manifest:
+    """Fetch from the archive as it was published."""
+    with constants({"archive_retry_wait": 0.01, **some}) as given:
+        return run_stage(STAGE, options(server, **given), runtime)[0]
 
 
 def texts(runtime: Runtime, manifest: Manifest) -> dict[str, str]:
@@ -96,7 +102,7 @@ def test_an_archive_that_is_down_stops_the_run_and_no_url_has_an_outcome(
     archive.way = lambda path, count: Answer(503) if some.search(path) else None
     runtime = write_urls([f"http://a{n}.example/x" for n in range(6)], num_shards=1)
     with pytest.raises(UserError, match=r"3 requests in a row to the archive failed.*again later"):
-        fetch(runtime, archive, archive_retries=3, host_failures=3)
+        fetch(runtime, archive, archive_retries=3, archive_failures=3)
     archive.way = lambda path, count: None
     assert fetch(runtime, archive).counts.left == 6
 
@@ -110,20 +116,20 @@ def test_urls_of_an_unreadable_index_file_fail_until_they_are_retried(
     runtime, elsewhere = write_urls([*urls, "http://unknown.example/"]), write_urls(urls, "other")
     publish(archive.files, {CRAWL: table(archive.columnar)}, 4)
     archive.way = lambda path, count: Answer(500) if "/part-00001-" in path else None
-    manifest = run_stage(STAGE, options(archive, archive_retries=1), runtime)[0]
+    manifest = search(runtime, archive, archive_retries=1)
     assert (manifest.counts.left, manifest.counts.rejected) == (9, {"archive_failed": 4})
     assert manifest.stats["cc_footers_unread"] == 1
     assert all(
         "part-00001-c000.gz.parquet cannot be read" in detail for _, detail in rejects(runtime, manifest).values()
     )
     archive.way = lambda path, count: None
-    manifest = run_stage(STAGE, options(archive, retry_failed=True), runtime)[0]
+    manifest = search(runtime, archive, retry_failed=True)
     assert (manifest.counts.left, manifest.counts.rejected) == (12, {"not_archived": 1})
     archive.way = lambda path, count: Answer(500) if path.endswith(".parquet") else None
     with pytest.raises(UserError, match=r"--cc_index: the end of .*parquet: status 500; .*run again later"):
-        run_stage(STAGE, options(archive, archive_retries=1), elsewhere)
+        search(elsewhere, archive, archive_retries=1)
     archive.way = lambda path, count: None
-    assert run_stage(STAGE, options(archive), elsewhere)[0].counts.left == 12
+    assert search(elsewhere, archive).counts.left == 12
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut short", "cut off", "always busy"])
@@ -253,8 +259,9 @@ def test_wayback_captures_after_retries_are_those_without_failures(write_urls: C
         for n in range(20):
             archive.add(str(n))
         archive.way = half(Answer(500, b"oops"))
-        some = replace(of_wayback(archive.url), archive_retries=10, archive_retry_wait=0.01)
-        manifest = run_stage(STAGE, some, write_urls([(f"{HOST}/{n}", AT) for n in range(20)]))[0]
+        with constants({"archive_retry_wait": 0.01}):
+            urls = [(f"{HOST}/{n}", AT) for n in range(20)]
+            manifest = run_stage(STAGE, of_wayback(archive.url), write_urls(urls))[0]
         assert manifest.counts.left == 20
     finally:
         archive.close()

@@ -146,7 +146,7 @@ def test_a_killed_retry_continues_also_without_the_flag(
     command = [
         sys.executable, "-m", "owt_pipeline", "fetch", runtime.workdir.uri, "--quiet", "--resolve",
         *web.server.rules, "--user_agent", AGENT, "--host_delay", "0",
-        "--max_page_bytes", "1000000", "--max_redirects", "5", "--retry_failed",
+        "--max_page_bytes", "1000000", "--retry_failed",
     ]  # fmt: skip
     with subprocess.Popen(command) as process:
         wait_until(lambda: len(web.server.requests) > 30, 60)

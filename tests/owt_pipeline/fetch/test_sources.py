@@ -107,10 +107,10 @@ def test_the_first_source_that_has_a_page_wins(
     ("options", "message"),
     [
         (Options(sources=("live", "archive")), "--sources archive: give the WARC files with --pages_from"),
-        (Options(max_redirects=1, resolve=("a.example",), user_agent=AGENT), "--resolve: 'a.example' is not"),
-        (Options(max_redirects=1, user_agent=f"{AGENT}\r\nX: y"), "--user_agent: 'TestBot/1.* is not plain text"),
+        (Options(max_page_bytes=1, resolve=("a.example",), user_agent=AGENT), "--resolve: 'a.example' is not"),
+        (Options(max_page_bytes=1, user_agent=f"{AGENT}\r\nX: y"), "--user_agent: 'TestBot/1.* is not plain text"),
         (
-            Options(max_redirects=1, user_agent=AGENT, proxy="socks5://a:1"),
+            Options(max_page_bytes=1, user_agent=AGENT, proxy="socks5://a:1"),
             "--proxy: 'socks5://a:1' is not http://HOST:PORT",
         ),
     ],

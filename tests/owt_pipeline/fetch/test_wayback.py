@@ -37,6 +37,7 @@ from owt_pipeline.storage.disk import this_process
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.archive_server import Answer, ArchiveServer, timestamp
+from tests.owt_pipeline.fetch.constants import constants
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses, why_fetched
 
 AGENT = "TestBot/1.0 (+mailto:test@bad.test)"
@@ -114,13 +115,14 @@ def archive() -> Iterator[Wayback]:
 def options(url: str, **some: object) -> Options:
     defaults: dict = {
         "sources": ("wayback",), "wayback_cdx": f"{url}/cdx/search/cdx", "wayback_pages": f"{url}/web",
-        "user_agent": AGENT, "wayback_delay": 0.0, "archive_retries": 1, "archive_retry_wait": 0.05,
+        "user_agent": AGENT, "wayback_delay": 0.0,
     }  # fmt: skip
     return Options(**{**defaults, **some})
 
 
 def fetch(runtime: Runtime, server: Wayback, **some: object) -> Manifest:
-    return run_stage(STAGE, options(server.url, **some), runtime)[0]
+    with constants({"archive_retries": 1, "archive_retry_wait": 0.05, **some}) as given:
+        return run_stage(STAGE, options(server.url, **given), runtime)[0]
 
 
 def texts(runtime: Runtime, manifest: Manifest) -> dict[str, str]:
@@ -273,7 +275,7 @@ def test_a_retry_after_applies_to_the_complete_run(archive: Wayback, write_urls:
 
     archive.way = way
     runtime = write_urls([(f"{HOST}/{i}", AT) for i in range(6)], num_shards=1)
-    manifest = fetch(runtime, archive, wayback_connections=1, max_retry_wait=0.1)
+    manifest = fetch(runtime, archive, wayback_connections=1)
     assert manifest.counts.left == 6
     assert len(refused) == 2  # its index and its page
     for moment in refused:
@@ -316,7 +318,7 @@ def test_an_archive_that_is_down_ends_the_run_and_rejects_no_url(
     archive.way = lambda path, count: Answer(500, b"down")
     runtime = write_urls([(f"{HOST}/{i}", AT) for i in range(8)], num_shards=1)
     with pytest.raises(UserError, match=r"3 requests in a row to the archive failed.*index: status 500 down"):
-        fetch(runtime, archive, host_failures=3)
+        fetch(runtime, archive, archive_failures=3)
     archive.way = lambda path, count: None
     assert fetch(runtime, archive).counts.rejected == {"not_archived": 8}
 
@@ -331,7 +333,6 @@ def test_a_killed_run_repeats_only_requests_in_flight(archive: Wayback, write_ur
         sys.executable, "-m", "owt_pipeline", "fetch", runtime.workdir.uri, "--quiet",
         "--sources", "wayback", "--wayback_cdx", f"{archive.url}/cdx/search/cdx",
         "--wayback_pages", f"{archive.url}/web", "--user_agent", AGENT, "--wayback_delay", "0.03",
-        "--wayback_connections", "1",
     ]  # fmt: skip
     with subprocess.Popen(command) as process:
         end = time.monotonic() + 120
