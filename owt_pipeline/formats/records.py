@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.lines import Decompressor, is_utf16
-from owt_pipeline.storage.folder import describe_source, expand_globs, folder_of, open_source
+from owt_pipeline.storage.folder import describe_source, each_once, expand_globs, folder_of, open_source
 
 MAX_RECORD_BYTES = 256 << 20
 """A longer line or text file is rejected as a bad record, since records are held in memory."""
@@ -83,7 +83,7 @@ def named_files(patterns: tuple[str, ...], what: str, *, by_extension: bool = Tr
     Of a folder, files of unknown extensions are left out, and plain text next to tables, if `by_extension`: in a clone
     of a dataset repository, that is README.md. `what` is who asks, for errors.
     """
-    paths, left_out = set[str](), set[str]()
+    named, left_out = list[str](), set[str]()
     for pattern in patterns:
         found = set(expand_globs((pattern,), what))
         is_folder = os.path.isdir(pattern) or ("://" in pattern and "*" not in pattern and found != {pattern})
@@ -92,12 +92,13 @@ def named_files(patterns: tuple[str, ...], what: str, *, by_extension: bool = Tr
             wanted = {"jsonl", "parquet", "csv"} & set(kinds.values()) or {"text"}
             found = {path for path in found if kinds[path] in wanted} or found
             left_out |= kinds.keys() - found
-        paths |= found
+        named += sorted(found)
+    paths = each_once(named, what)
     if not paths:
         return {}, []
     places = {path: "/" + path if "://" in path else os.path.abspath(path) for path in sorted(paths)}
     folder = os.path.commonpath([os.path.dirname(place) for place in places.values()])
-    return {path: os.path.relpath(place, folder) for path, place in places.items()}, sorted(left_out - paths)
+    return {path: os.path.relpath(place, folder) for path, place in places.items()}, sorted(left_out - set(paths))
 
 
 def describe_file(path: str, name: str) -> dict[str, Any]:

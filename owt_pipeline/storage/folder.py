@@ -14,6 +14,7 @@ import fnmatch
 import glob
 import hashlib
 import io
+import logging
 import os
 import re
 import tempfile
@@ -28,6 +29,8 @@ import pyarrow as pa
 from owt_pipeline.errors import UserError
 from owt_pipeline.storage.buckets import REQUESTS_AT_ONCE, Bucket, Failure
 from owt_pipeline.storage.disk import SPOOL_FOLDER, Disk, HashingFile, check_utf8, remove_dead_spools, spool_file
+
+logger = logging.getLogger("owt")
 
 _SCHEMES = ("gs", "s3", "az")
 
@@ -290,7 +293,7 @@ def expand_globs(patterns: tuple[str, ...], what: str) -> list[str]:
 
     Raises UserError for the first pattern that matches no file.
     """
-    found: set[str] = set()
+    found: list[str] = []
     for pattern in patterns:
         matches = _local_matches(pattern) if "://" not in pattern else _bucket_matches(pattern)
         matches = [path for path in matches if not _is_hidden(path, pattern)]
@@ -298,8 +301,18 @@ def expand_globs(patterns: tuple[str, ...], what: str) -> list[str]:
             check_utf8(path)
         if not matches:
             raise UserError(f"{what}: no file matches {pattern!r}")
-        found.update(matches)
-    return sorted(found, key=lambda uri: (uri.rpartition("/")[2], uri))
+        found += matches
+    return sorted(each_once(found, what), key=lambda uri: (uri.rpartition("/")[2], uri))
+
+
+def each_once(paths: Iterable[str], what: str) -> list[str]:
+    """The paths, without another spelling of one (`./x` after `x`), which is logged."""
+    known: dict[str, str] = {}
+    for path in paths:
+        first = known.setdefault(path if "://" in path else os.path.abspath(path), path)
+        if first != path:
+            logger.warning("%s: %s is %s, which is read once", what, path, first)
+    return list(known.values())
 
 
 def _is_hidden(path: str, pattern: str) -> bool:

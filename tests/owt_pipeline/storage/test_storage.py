@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from owt_pipeline.errors import UserError
+from owt_pipeline.formats.records import named_files
 from owt_pipeline.storage import disk
 from owt_pipeline.storage.folder import Storage, at_once, describe_source, expand_globs
 
@@ -309,6 +310,21 @@ def test_a_full_disk_is_one_line_that_names_the_folder(tmp_path: Path) -> None:
 def test_an_unknown_scheme_says_which_are_known(uri: str) -> None:
     with pytest.raises(UserError, match=r"unknown scheme .*; use a local path, gs://, s3:// or az://$"):
         Storage(uri)
+
+
+def test_a_file_that_is_named_in_two_ways_is_read_once_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.jsonl").write_text("{}")
+    here = str(tmp_path / "x.jsonl")
+    assert expand_globs(("x.jsonl", "./x.jsonl", here), "collect") == ["x.jsonl"]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"collect: {path} is x.jsonl, which is read once" for path in ("./x.jsonl", here)
+    ]
+    caplog.clear()
+    assert named_files(("./x.jsonl", "x.jsonl", "*.jsonl"), "import") == ({"./x.jsonl": "x.jsonl"}, [])
+    assert len(caplog.records) == 2
 
 
 def test_globs_folders_and_files_are_expanded_once_and_sorted(tmp_path: Path) -> None:
