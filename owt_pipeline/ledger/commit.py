@@ -39,9 +39,9 @@ from schemas.manifest import Counts, FileList, FileTable, Manifest, ManifestErro
 ROW_GROUP_BYTES = 16 << 20
 """Bytes of rows that are written at once: enough to compress well, little compared with the memory."""
 
-_ROW_GROUP_BYTES = {"clean": 1 << 19}
-"""Smaller row groups for datasets of which single documents are read later, each of which costs a row group. The files
-are 1.4% larger."""
+_ROW_GROUP_BYTES = {"clean": 1 << 19, "corpus": 1 << 20}
+"""Smaller row groups for datasets of which single documents are read later, each of which costs a row group, and for
+trainers whose ranks share the row groups of a file, such as nanochat's. The files are 1.4% and 0.9% larger."""
 
 _PLAIN_COLUMNS = {"text", "url", "posted_url", "url_id", "kept_url_id", "detail"}
 WARC = "warc"

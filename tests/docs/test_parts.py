@@ -1,4 +1,4 @@
-"""The examples of "Use the parts in your code", each run as it is written."""
+"""The examples of "Use the parts in your code" and "Coming from", each run as it is written."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 import owt_pipeline as owt
@@ -18,9 +19,9 @@ from tests.owt_pipeline.conftest import small_config, small_run  # noqa: F401
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def example(title: str) -> str:
-    page = (ROOT / "docs" / "how-to" / "parts.md").read_text(encoding="utf-8")
-    (section,) = re.findall(rf"^## {title}\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
+def example(title: str, page: str) -> str:
+    text = (ROOT / "docs" / "how-to" / page).read_text(encoding="utf-8")
+    (section,) = re.findall(rf"^## {title}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     (code,) = re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
     return str(code)
 
@@ -36,9 +37,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(folder: Path, title: str, then: str, python: str = sys.executable, **environment: str) -> str:
+def run(
+    folder: Path, title: str, then: str, python: str = sys.executable, page: str = "parts.md", **environment: str
+) -> str:
     """Run an example and print what `then` gives; in a folder that holds its input, as a file without a main guard."""
-    (folder / "example.py").write_text(f"{example(title)}\nprint('RESULT', {then})\n")
+    (folder / "example.py").write_text(f"{example(title, page)}\nprint('RESULT', {then})\n")
     variables = {**os.environ, "HF_HOME": str(folder / "hf"), "PYTHONPATH": str(ROOT), **environment}
     command = [python, "example.py"]
     done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
@@ -86,6 +89,13 @@ def test_datatrove(folder: Path, parts: dict[str, str]) -> None:
         "sys.", "__import__('sys')."
     )
     assert run(folder, "datatrove", judged, **parts) == "[(False, 'too_short'), True]"
+
+
+def test_datatrove_reads_the_corpus(folder: Path, parts: dict[str, str], small_run: Path) -> None:  # noqa: F811
+    (folder / "run").symlink_to(small_run)
+    rows = sum(pq.ParquetFile(file).metadata.num_rows for file in (small_run / "corpus").iterdir())
+    found = "len(documents), len({document.id for document in documents})"
+    assert run(folder, "datatrove", found, page="coming-from.md", **parts) == f"{rows} {rows}"
 
 
 @pytest.mark.slow

@@ -78,7 +78,7 @@ class Export(Stage):
     inputs = ("clean", "duplicates")
     output = "corpus"
     options = ExportOptions
-    version = 5
+    version = 6
     libraries = ("jinja2",)
     steps = (Step(export, rows=rows_of_input),)
     example = "owt export runs/2013 --rules exact --min_similarity 0.9"

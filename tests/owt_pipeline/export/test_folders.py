@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import polars
@@ -13,8 +16,10 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 
+from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
 from tests.conftest import REPOSITORY
+from tests.owt_pipeline.making import publish_rows
 from tests.owt_pipeline.runs import manifest_of
 from tests.servers.process import program
 
@@ -69,12 +74,17 @@ def test_arrow_readers_open_the_tokens_as_a_folder(small_run: Path) -> None:
     }
 
 
-GUIDE = (REPOSITORY / "docs/how-to/opening-tokens.md").read_text()
-BLOCKS = [
-    (f"{heading}, {number}", code)
-    for heading, body in re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", GUIDE, re.MULTILINE | re.DOTALL)
-    for number, code in enumerate(re.findall(r"^```python\n(.*?)^```$", body, re.MULTILINE | re.DOTALL), 1)
-]
+def blocks_of(page: str) -> list[tuple[str, str]]:
+    """(section, code) of the Python of a page."""
+    text = (REPOSITORY / "docs/how-to" / page).read_text()
+    return [
+        (f"{heading}, {number}", code)
+        for heading, body in re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+        for number, code in enumerate(re.findall(r"^```python\n(.*?)^```$", body, re.MULTILINE | re.DOTALL), 1)
+    ]
+
+
+BLOCKS = blocks_of("opening-tokens.md")
 
 
 @pytest.mark.parametrize("code", [code for _, code in BLOCKS], ids=[name for name, _ in BLOCKS])
@@ -95,6 +105,45 @@ def test_the_guide_shows_each_reader() -> None:
     assert {name.partition(",")[0] for name, _ in BLOCKS} == {
         "PyArrow", "Polars", "pandas", "DuckDB", "Hugging Face datasets", "PyTorch"
     }  # fmt: skip
+
+
+READS: dict[str, tuple[str, Callable[[dict[str, Any], Path], bool]]] = {
+    "nanochat, 1": ("pyarrow", lambda names, run: names["texts"] == [*itertools.chain(*texts_of(run)[:-1])]),
+    "nanoGPT, 1": ("torch", lambda names, run: names["ends"] == manifest_of(run, "tokens").stats["documents_train"]),
+    "NeMo Curator, 1": ("pandas", lambda names, run: len(names["frame"]) == sum(map(len, texts_of(run)))),
+}
+
+
+def texts_of(run: Path) -> list[list[str]]:
+    """The texts of each file of the corpus."""
+    return [pq.read_table(file)["text"].to_pylist() for file in sorted((run / "corpus").iterdir())]
+
+
+@pytest.mark.parametrize("name", READS)
+def test_other_tools_read_the_result_as_the_guide_says(
+    small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    needs, holds = READS[name]
+    pytest.importorskip(needs, reason=f"{needs} is not installed")
+    (tmp_path / "run").symlink_to(small_run)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(compile(dict(blocks_of("coming-from.md"))[name], "coming-from.md", "exec"), names)
+    assert holds(names, small_run)
+
+
+def test_the_ranks_of_nanochat_share_each_file(tmp_path: Path) -> None:
+    """Each of eight ranks has row groups of every file, and together they read each document once."""
+    rng = random.Random(1)
+    rows = [{"url_id": i, "text": rng.randbytes(2000).hex(), "n_words": 1} for i in range(2500)]  # 10 MB
+    publish_rows(Storage(str(tmp_path)), "corpus", rows)
+    (file,) = map(pq.ParquetFile, (tmp_path / "corpus").iterdir())
+    of_ranks = [
+        [id for group in range(rank, file.num_row_groups, 8) for id in file.read_row_group(group)["url_id"].to_pylist()]
+        for rank in range(8)
+    ]
+    assert all(of_ranks)
+    assert sorted(id for ids in of_ranks for id in ids) == list(range(2500))
 
 
 _COUNT = """
