@@ -8,7 +8,7 @@
 Each piece runs in processes of its own, and its result is written as soon as it is there: the same command
 continues where it was interrupted, and a piece that failed is tried again. A result counts for one commit, GPU
 and torch. A rate is the median of three runs, and `spread` how far they lie apart; next to it are the driver, the
-clocks, the power limit and what else ran on the GPU.
+clocks and the power limit.
 Needs torch 2.9 or later with CUDA, numpy, pyarrow and safetensors; the tests also pytest and tokenizers. Exits 1
 where a piece failed, and 3 where all ran and an aim was missed.
 
@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import re
 import shutil
@@ -164,7 +163,9 @@ def next_to_nanogpt(check: Check) -> Result:
     def measure(number: int) -> Result:
         shape = ("--shape", 2, 2, 32, 32, "--batch_tokens", 256, "--windows", 8, "--steps", 6) if check.tiny else ()
         windows = () if check.tiny else ("--windows", 32 if check.memory > 70 else 8)
-        output = check.call("benchmarks/nanogpt.py", "--data", check.data, "--device", check.device, *shape, *windows)
+        output = check.call(
+            "benchmarks/peers/nanogpt.py", "--data", check.data, "--device", check.device, *shape, *windows
+        )
         peers.append(json.loads(output.splitlines()[-1]))
         return rates(check.train(f"rate-{number}", "--preset", "124M", "--batch_tokens", 524288, steps=20))
 
@@ -189,23 +190,6 @@ def scaling(*flags: object) -> Callable[[Check], Result]:
         return result | {"ranks": ranks, "efficiency": result["tokens_per_s"] / (ranks * one["tokens_per_s"])}
 
     return run
-
-
-def memory_bandwidth(check: Check) -> Result:
-    """Bytes read and written a second by a copy within the GPU's memory, the best of ten, three times."""
-    source = torch.zeros(1 << (20 if check.tiny else 31), dtype=torch.uint8, device=check.device)
-    target, every = torch.empty_like(source), []
-    wait = torch.cuda.synchronize if source.is_cuda else lambda: None
-    for _ in range(REPEATS):
-        best = math.inf
-        for _ in range(10):
-            wait()
-            start = time.perf_counter()
-            target.copy_(source)
-            wait()
-            best = min(best, time.perf_counter() - start)
-        every.append(2 * source.numel() / best / 1e9)
-    return {"copy_gb_per_s": round(statistics.median(every)), "spread": (max(every) - min(every)) / max(every)}
 
 
 def tests(check: Check) -> Result:
@@ -316,7 +300,6 @@ class Piece:
 # In the order in which they run: what the end of the core cuts off is the tests, of which a part is a result, too.
 PIECES: dict[str, Piece] = {
     "124M": Piece("124M, packed", next_to_nanogpt, core=True),
-    "memory": Piece("copying within the GPU's memory", memory_bandwidth, core=True),
     "checkpoint": Piece("checkpoint cost, 124M", checkpoint_cost, core=True),
     "resume": Piece("resume, 124M", resumed, core=True),
     "tests": Piece("tests marked gpu", tests, core=True),
@@ -425,21 +408,15 @@ def verdict(found: dict[str, Any]) -> tuple[list[str], list[str]]:
 
 
 def conditions(device: str) -> Result:
-    """What a rate depends on, apart from the code: clocks, power limit, other processes, as nvidia-smi reports them."""
+    """What a rate depends on, apart from the code: clocks and power limit, as nvidia-smi reports them."""
     if device != "cuda":
         return {"load": os.getloadavg()[0]}
     fields = "driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.draw,power.limit,temperature.gpu"
-    one = _smi(f"--query-gpu={fields}").splitlines()
-    own = dict(zip(fields.split(","), map(str.strip, one[0].split(",")), strict=False)) if one else {}
-    return own | {"other_processes": _smi("--query-compute-apps=pid,used_memory").splitlines()}
-
-
-def _smi(query: str) -> str:
-    command = ["nvidia-smi", query, "--format=csv,noheader"]
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout
-    except (OSError, subprocess.TimeoutExpired):  # a machine without it still has rates
-        return ""
+        found = subprocess.check_output(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"], text=True)
+    except (OSError, subprocess.CalledProcessError):  # a machine without it still has rates
+        return {}
+    return dict(zip(fields.split(","), map(str.strip, found.splitlines()[0].split(",")), strict=False))
 
 
 def machine_of(device: str) -> dict[str, str]:

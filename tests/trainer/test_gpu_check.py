@@ -38,7 +38,6 @@ def test_every_piece_runs_and_a_second_call_repeats_none(tmp_path: Path) -> None
     assert pieces["124M"]["nanogpt_tokens_per_s"] > 0
     assert pieces["all_gpus_muon"]["ranks"] == 2
     assert pieces["all_gpus_muon"]["efficiency"] > 0
-    assert pieces["memory"]["copy_gb_per_s"] >= 0
     assert all(result["tokens_per_s"] > 0 for name, result in pieces.items() if "compile_s" in result)
     losses = [loss for _, loss in pieces["curve"]["curve"]]
     assert losses[-1] < losses[0]

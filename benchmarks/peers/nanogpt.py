@@ -1,4 +1,4 @@
-"""The rate of nanoGPT's training step on this machine, written anew: python benchmarks/nanogpt.py --data TOKENS
+"""nanoGPT's training step, written anew: python benchmarks/peers/nanogpt.py --data TOKENS
 
 The peer of `benchmarks/gpu_check.py`. As `train.py` and `model.py` of karpathy/nanoGPT with `config/train_gpt2.py`: no
 biases, exact GELU, a vocabulary of 50,304, torch's attention, fused AdamW, bfloat16 by autocast, torch.compile, windows
