@@ -28,6 +28,7 @@ from owt_pipeline.stages.fetch.answers import (
     Origin,
     Page,
     judge,
+    nearness,
     wanted_moment,
 )
 from owt_pipeline.storage.folder import open_source
@@ -280,7 +281,7 @@ def _distance(capture: dict[str, Any], moment: int) -> tuple:
     """The sort key of a URL's captures: successful ones, then redirects; the nearest in time; the earliest."""
     status, date = capture["status"], capture["date"]
     kind = 0 if 200 <= status < 300 else 1 if status in REDIRECTS else 2
-    return kind, abs(date - moment), date, capture["file"], capture["copied"], capture["offset"]
+    return *nearness(kind, date, moment), capture["file"], capture["copied"], capture["offset"]
 
 
 def _by_id(tables: list[pa.Table]) -> pa.Table:

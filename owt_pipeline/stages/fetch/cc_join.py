@@ -30,7 +30,7 @@ from owt_pipeline.formats.messages import is_html
 from owt_pipeline.formats.urls import tracking_pattern, unescaped
 from owt_pipeline.ledger.dataset import batch_of
 from owt_pipeline.ledger.exchange import Slice, gather, read_slices
-from owt_pipeline.stages.fetch.answers import NoPage, wanted_moment
+from owt_pipeline.stages.fetch.answers import NoPage, nearness, wanted_moment
 from owt_pipeline.stages.fetch.archives import canonical_or_none
 from owt_pipeline.stages.fetch.cc_index import (
     GROUPS,
@@ -227,7 +227,7 @@ class _Hit(NamedTuple):
         not depend on that of files and row groups."""
         capture = self.capture
         file = zlib.crc32(capture["file"].encode())
-        return [int(self.truncated), abs(self.date - moment), self.date, capture["offset"], file]
+        return [*nearness(self.truncated, self.date, moment), capture["offset"], file]
 
 
 def nothing_in(crawls: str, captures: str = "") -> NoPage:

@@ -88,7 +88,7 @@ class Client:
     """Makes requests over HTTP/1.1; to be made and used in one event loop, by any number of tasks at once.
 
     Attributes:
-      slots: one for each request that may be under way at the same time.
+      connections: how many requests may be under way at the same time; `slots` has one for each.
       remembered: how many hosts' addresses, turns and robots.txt are kept.
     """
 
@@ -100,7 +100,7 @@ class Client:
         self.remembered = 4 * connections + 1000  # more than are open: redirects lead to others
         self._resolver = CheckingResolver(self._addresses, self.remembered)
         self._idle = IdleConnections(connections, max(15.0, 2 * options.host_delay))
-        self.slots = Slots(connections)
+        self.connections, self.slots = connections, Slots(connections)
         self._headers = {
             "User-Agent": options.user_agent,
             "Accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.1",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -113,15 +112,16 @@ class LiveClient:
 
     Attributes:
       fetcher: fetches one page.
-      open_hosts: a slot for each host whose URLs are being fetched, by any shard: as many as keep all connections busy
-        while hosts wait for their turns.
+      open_hosts: a slot for each host whose URLs are being fetched, by any shard: `most_hosts`, which keep all
+        connections busy while hosts wait for their turns.
     """
 
     columns: ClassVar = ("url_id", "posted_url", "host")
 
     def __init__(self, options: Options, crawl: Crawl):
         self.fetcher = Fetcher(options, crawl.may_ask)
-        self.open_hosts = Slots(2 * self.fetcher.client.slots.count)
+        self.most_hosts = 2 * self.fetcher.client.connections
+        self.open_hosts = Slots(self.most_hosts)
         self._crawl = crawl
 
     async def close(self) -> None:
@@ -156,7 +156,7 @@ class LiveClient:
                     fetched = await fetcher.fetch(posted[row].as_py())
                     await held.take(int(url_ids[row]), fetched, begun, name=str(rows[0]))
 
-        await for_each(fetch_host, hosts, self.open_hosts.count)
+        await for_each(fetch_host, hosts, self.most_hosts)
         await held.settle()
 
 
@@ -243,7 +243,6 @@ class CrawlLoop:
             return Crawl(sources, on_cluster)
 
         self.crawl = self.run(make())
-        gc.freeze()  # a crawl causes many collections; they need not go through all that was imported
 
     def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
         """The coroutine's result; if it is cancelled, this still waits until it has ended."""
@@ -280,7 +279,6 @@ class CrawlLoop:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-        gc.unfreeze()
 
 
 _loops: dict[Any, CrawlLoop] = {}  # one per process, whose shards share the limits on connections

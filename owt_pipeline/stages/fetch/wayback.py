@@ -42,6 +42,7 @@ from owt_pipeline.stages.fetch.answers import (
     Page,
     Received,
     judge,
+    nearness,
     wanted_moment,
 )
 from owt_pipeline.stages.fetch.archive_client import ArchiveClient, breaker, outcome
@@ -289,8 +290,7 @@ class WaybackClient(ArchiveClient):
 
 def _distance(capture: Capture, moment: int) -> tuple:
     """The sort key of a URL's captures: pages, then redirects; the nearest in time; the earliest."""
-    where = (capture.date, capture.file, capture.offset, capture.url)
-    return capture.status != 200, abs(capture.date - moment), *where
+    return *nearness(capture.status != 200, capture.date, moment), capture.file, capture.offset, capture.url
 
 
 def _has_none(response: Received) -> bool:
