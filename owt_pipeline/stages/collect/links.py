@@ -92,14 +92,21 @@ def _of_lines(records: Iterable[Record]) -> Iterator[_Row]:
 
 
 def _of_fields(line: int, fields: Mapping[str, Any]) -> _Row:
-    given = {name.lower(): _plain(value) for name, value in fields.items()}
+    given: dict[str, Any] = {}
+    for name, field in fields.items():
+        if (value := _plain(field)) not in (None, "", []):
+            given.setdefault(name.lower(), value)
 
     def first(names: tuple[str, ...]) -> Any:
-        return next((given[name] for name in names if given.get(name) not in (None, "", [])), None)
+        return next((given[name] for name in names if name in given), None)
 
     url, score, source = first(_URL), first(("score",)), first(_SOURCE)
     if not isinstance(url, str):
-        note = None if "url" in given else f"no field url, but {', '.join(list(fields)[:8]) or 'none'}"
+        note = (
+            None
+            if any(name.lower() == "url" for name in fields)
+            else f"no field url, but {', '.join(list(fields)[:8]) or 'none'}"
+        )
         return {"line": line, "reason": str(Reason.NO_URL), "note": note}
     row = {
         "line": line, "url": url, "title": as_text(first(("title",))), "created_utc": _seconds(first(_TIME)),

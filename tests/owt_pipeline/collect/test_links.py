@@ -234,6 +234,7 @@ BAD_ROWS: list[tuple[str, str, str | None]] = [
     ('["https://example.org/11"]', "bad_line", "not a JSON object, but an array"),
     ('{"url": "https://example.org/12"', "bad_line", "not JSON"),
     ('{"URL": "https://example.org/13", "SCORE": 7, "Created_UTC": "2013-05-01T12:00:00+02:00"}', "", None),
+    ('{"Url": "https://example.org/14", "url": null}', "", None),
     *((f'{{"url": "https://example.org/good/{i}"}}', "", None) for i in range(9)),
 ]
 
