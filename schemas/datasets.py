@@ -72,6 +72,12 @@ _DOCUMENT = [
         nullable=True,
     ),
     _field("license", pa.string(), "licence the page declares: SPDX identifier, URL or name", nullable=True),
+    _field(
+        "reserved",
+        pa.string(),
+        "what the page says against its use: noai, noimageai, tdm-reservation, with commas; null for nothing",
+        nullable=True,
+    ),
     _field("text", pa.string(), "main text, paragraphs separated by newlines"),
     _field("source", pa.string(), "where the page came from, as in pages/; null for imported text", nullable=True),
     _field("fetched_at", pa.int64(), "time of the page's capture, as in pages/; null for imported text", nullable=True),
@@ -228,7 +234,15 @@ DATASETS: dict[str, Dataset] = {
             "corpus",
             "export",
             "a document of the finished corpus: our OpenWebText",
-            _CLEAN,
+            [
+                *_CLEAN,
+                _field(
+                    "copies",
+                    pa.uint32(),
+                    "documents that this one represents: itself, and those of its generation that were left out as its "
+                    "duplicates; a later takedown of one of them does not change it",
+                ),
+            ],
         ),
         _dataset(
             "tokens",

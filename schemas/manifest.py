@@ -37,7 +37,7 @@ class ShardFile(msgspec.Struct, frozen=True):
 
     Attributes:
       path: path relative to the run's folder, with `/`.
-      kind: `data`, `rejects`, `warc`, `figures` or `asset`.
+      kind: `data`, `rejects`, `warc`, `figures`, `kept` (decisions by kept document) or `asset`.
       shard: the shard it belongs to; -1 for an asset of the complete dataset.
       rows: rows, or records of a WARC file; 0 for an asset.
       bytes: length of the file.
@@ -330,7 +330,9 @@ class FileTable:
 FILES = pa.schema(
     [
         pa.field("path", pa.string(), nullable=False, metadata={"description": "path in the working directory"}),
-        pa.field("kind", pa.string(), nullable=False, metadata={"description": "data, rejects, warc, figures, asset"}),
+        pa.field(
+            "kind", pa.string(), nullable=False, metadata={"description": "data, rejects, warc, figures, kept or asset"}
+        ),
         pa.field("shard", pa.int32(), nullable=False, metadata={"description": "the file's shard; -1 for an asset"}),
         pa.field("rows", pa.int64(), nullable=False, metadata={"description": "rows, or records of a WARC file"}),
         pa.field("bytes", pa.int64(), nullable=False, metadata={"description": "length of the file"}),

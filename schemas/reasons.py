@@ -78,6 +78,7 @@ class Reason(str, Enum):
     REPEATED_ID = "repeated_id", "import", "an earlier record has the same URL or text"
 
     # clean
+    RESERVED = "reserved", "clean", "the page reserves its use for AI, or for text and data mining"
     WRONG_LANGUAGE = "wrong_language", "clean", "the detected language is not one of those to keep"
     TOO_SHORT = "too_short", "clean", "fewer tokens than the minimum"
     GOPHER_QUALITY = "gopher_quality", "clean", "breaks one of Gopher's rules for quality"
@@ -90,6 +91,7 @@ class Reason(str, Enum):
     FORGOTTEN = "forgotten", "export", "taken down: the run's list of forgotten documents names it (owt forget)"
     EXACT_DUPLICATE = "exact_duplicate", "export", "the normalised text equals that of a kept document"
     NEAR_DUPLICATE = "near_duplicate", "export", "a verified near-duplicate of a kept document"
+    LICENSE = "license", "export", "the page declares none of the licences to keep"
 
     # tokenize
     NO_TOKENS = "no_tokens", "tokenize", "the text has no tokens"

@@ -220,7 +220,7 @@ def _backward(plan: StagePlan, workdir: Storage, root: Root, needed: dict[str, s
     # Rows of records that are not published are looked at too: their files may be gone with what made them.
     if plan.published is None:
         rows += [row for row in plan.rows if row is not None and row.shard not in looked_at]
-    kinds = {"data", "warc", "figures", "rejects"}
+    kinds = {"data", "warc", "figures", "rejects", "kept"}
     lost = lost_files(workdir, [file for row in rows for file in row.files if file.kind in kinds])
     assets = _lost_assets(plan, workdir)
     for row in rows:

@@ -49,7 +49,11 @@ class Document:
 def clean_batch(batch: pa.RecordBatch, options: Options, sets: EvaluationSets | None = None) -> Outcome:
     """Rows of `clean/` from rows of `documents/`; `sets` as in `clean_document`."""
     texts = batch["text"].to_pylist()
-    documents = [clean_document(text, options, sets) for text in texts]
+    said = batch["reserved"].to_pylist() if options.reserved == "reject" else [None] * len(texts)
+    documents = [
+        Document(text, 0, reason=Reason.RESERVED, detail=why) if why else clean_document(text, options, sets)
+        for text, why in zip(texts, said, strict=True)
+    ]
     numbers = [index for index, document in enumerate(documents) if document.reason is None]
     kept = [documents[index] for index in numbers]
     rows = batch.take(pa.array(numbers, pa.int64()))

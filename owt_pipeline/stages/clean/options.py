@@ -65,6 +65,12 @@ class FineWeb:
 class Options:
     """Options of the stage."""
 
+    reserved: str = option(
+        "reject",
+        "pages that reserve their use (noai, noimageai, tdm-reservation); `keep` leaves them in, with the column "
+        "`reserved`",
+        choices=("reject", "keep"),
+    )
     fix_text: bool = option(
         True,
         "repair mojibake, entities and odd widths with ftfy, and tidy white space; `no_fix_text` keeps every byte",

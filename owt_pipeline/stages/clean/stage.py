@@ -59,7 +59,7 @@ class Clean(Stage):
     inputs = ("documents",)
     output = "clean"
     options = Options
-    version = 9
+    version = 10
     libraries = ("ftfy", "py3langid", "tiktoken")
     steps = (Step(clean_shard, rows=rows_of_input),)
     example = "owt clean run --languages en --min_tokens 128"

@@ -4,7 +4,7 @@
     buckets     a range of hashes    -> edges from each bucket's lowest-numbered document to the others in it
     components  all edges            -> each part's documents that have candidates, with the group that verifies them
     candidates  these documents      -> their bands and shingle sets, by group
-    verify      a group              -> decisions, by the shard of the removed document
+    verify      a group              -> decisions, by the shard of the removed document, and of the kept one
     write       a shard's decisions  -> duplicates/
 
 A document is identified by its number, which counts the rows of all shards in order, then the texts of the files of
@@ -25,6 +25,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import xxhash
 
 from owt_pipeline import progress
@@ -63,7 +64,11 @@ CANDIDATES = pa.schema(
 )
 """A document of a component. `text` is the lowest-numbered document with the same text, which alone has band hashes
 and a sorted shingle set, and only if the component has several texts."""
-_DECISIONS = DATASETS["duplicates"].schema
+_DECISIONS = DATASETS["duplicates"].schema.append(pa.field("shard", pa.uint32()))  # of the removed document
+KEPT = "kept"
+"""Kind of the files with a shard's decisions by the document that is kept: those of its own generation, since later
+ones change no file. `export` counts them."""
+_OF_KEPT = ["kept_url_id", "rule", "similarity", "contained"]
 
 
 def first_of_parts(run: StageRun) -> np.ndarray:
@@ -294,12 +299,17 @@ def verify(run: StageRun, group: int, slices: Sequence[Slice], writer: ShardWrit
     document, url_id = rows["document"].to_numpy(), rows["url_id"].to_numpy()
     order = np.argsort(document[found.gone])
     gone, kept = found.gone[order], found.kept[order]
+    shard, kept_shard = (np.searchsorted(first, document[side], side="right") - 1 for side in (gone, kept))
     columns = [
-        *(url_id[gone], url_id[kept], np.searchsorted(first, document[kept], side="right") - 1),
+        *(url_id[gone], url_id[kept], kept_shard),
         *(np.where(found.near, "near", "exact")[order].tolist(), found.similarity[order]),
-        *(found.contained[order], found.shared_bands[order], found.cluster_size[order]),
+        *(found.contained[order], found.shared_bands[order], found.cluster_size[order], shard),
     ]
-    writer.send(np.searchsorted(first, document[gone], side="right") - 1, _batch(columns, _DECISIONS))
+    decided = _batch(columns, _DECISIONS)
+    writer.send(shard, decided)
+    generation = np.searchsorted(first_of_generations(run), document, side="right")
+    also = (kept_shard != shard) & (kept_shard < run.num_shards) & (generation[gone] == generation[kept])
+    writer.send(kept_shard[also], decided.filter(pa.array(also)))
     progress.advance(len(rows))
 
 
@@ -414,11 +424,17 @@ def _cluster_sizes(kept: np.ndarray, generation: np.ndarray) -> np.ndarray:
 
 
 def write(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Write a shard's decisions, sorted by url_id, and count the documents that stay."""
-    rows = gather(run.work, slices, _DECISIONS).sort_by("url_id").combine_chunks()
+    """Write a shard's decisions, sorted by url_id, and those by the kept document; count the documents that stay."""
+    sent = gather(run.work, slices, _DECISIONS).sort_by("url_id")
+    rows = sent.filter(pc.equal(sent["shard"], shard)).drop_columns("shard").combine_chunks()
     writer.enter(len(rows))
     for batch in rows.to_batches():
         writer.write(batch)
+    of_kept = sent.filter(pc.equal(sent["kept_shard"], shard)).select(_OF_KEPT)
+    of_kept = of_kept.sort_by([(name, "ascending") for name in _OF_KEPT]).combine_chunks()
+    file = writer.open_file(".parquet", KEPT)
+    file.rows = len(of_kept)
+    pq.write_table(of_kept, file, compression="zstd")
     documents = int(np.diff(first_of_parts(run))[shard])
     near = int(pc.sum(pc.equal(rows["rule"], "near")).as_py() or 0)
     writer.count({"stay": documents - len(rows), "exact": len(rows) - near, "near": near})

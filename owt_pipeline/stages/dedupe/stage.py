@@ -44,7 +44,7 @@ class Dedupe(Stage):
     reads = "earlier"
     output = "duplicates"
     options = Options
-    version = 6
+    version = 7
     libraries = ("numpy", "xxhash")
     steps: tuple[Step, ...] = (
         Step(decisions.sketch, "sketch", keys=_parts, rows=_rows),

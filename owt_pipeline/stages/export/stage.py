@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
+from owt_pipeline.errors import UsageError
 from owt_pipeline.formats.takedowns import Takedowns, read_takedowns
 from owt_pipeline.ledger.commit import ShardWriter, lost_files
-from owt_pipeline.ledger.dataset import DatasetReader, Outcome, rejects_batch
+from owt_pipeline.ledger.dataset import DatasetReader, Outcome, empty, rejects_batch, replace_columns
 from owt_pipeline.ledger.exchange import Slice
 from owt_pipeline.ledger.root import read_root
 from owt_pipeline.stages.export.card import LANGUAGE, card
@@ -33,6 +35,12 @@ class ExportOptions:
         minimum=0.0,
         maximum=1.0,
     )
+    licenses: tuple[str, ...] = option(
+        (), "keep only documents whose page declares one of these licences, as SPDX identifiers", metavar="ID"
+    )
+
+
+_SPDX = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]*")
 
 
 def export(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
@@ -44,13 +52,18 @@ def export(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -
     before = _corpus_without_takedowns(run, shard)
     rejects: list[pa.RecordBatch] = []
     if before is None:
-        chosen = chosen_decisions(run.inputs["duplicates"].table(shard), run.options)
+        decisions = run.inputs["duplicates"]
+        chosen = chosen_decisions(decisions.table(shard), run.options)
+        of_kept = chosen_decisions(decisions.table(shard, kind="kept"), run.options)["kept_url_id"].value_counts()
     for batch in (before or run.inputs["clean"]).batches(shard, rows=1024):
         documents, forgotten = forget(batch, takedowns)
         rejects.append(forgotten)
         if before is None:
             documents, repeated = apply_decisions(documents, chosen)
             rejects.append(repeated)
+            documents, unlicensed = licensed(documents, run.options.licenses)
+            rejects.append(unlicensed)
+            documents = with_copies(documents, of_kept)
         writer.add(batch.num_rows, Outcome(documents, stats=_sizes(documents)))
     for batch in before.batches(shard, kind="rejects", rows=1024) if before else ():
         rejects += forget(batch, takedowns)
@@ -76,12 +89,19 @@ class Export(Stage):
 
     name = "export"
     inputs = ("clean", "duplicates")
+    kinds = ("data", "kept")
     output = "corpus"
     options = ExportOptions
     version = 6
     libraries = ("jinja2",)
     steps = (Step(export, rows=rows_of_input),)
     example = "owt export runs/2013 --rules exact --min_similarity 0.9"
+
+    def outside(self, options: ExportOptions) -> list[dict[str, Any]]:
+        for name in options.licenses:
+            if not _SPDX.fullmatch(name):
+                raise UsageError(f"licenses: {name!r} is not an SPDX identifier, such as CC-BY-4.0 or CC0-1.0")
+        return []
 
     def of_shard(self, options: Any, root: Root, inputs: Mapping[str, DatasetReader], shard: int) -> Any:
         """The takedowns that concern documents of the shard."""
@@ -154,6 +174,28 @@ def apply_decisions(documents: pa.RecordBatch, decisions: pa.Table) -> tuple[pa.
         for url_id, url, rule, kept, similarity in zip(*(column.to_pylist() for column in columns), strict=True)
     )
     return documents.filter(pc.invert(gone)), rejects_batch(rejects)
+
+
+def licensed(documents: pa.RecordBatch, licenses: Sequence[str]) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """(documents under one of `licenses`, in any case; rejects for the others); all documents if it is empty."""
+    if not licenses:
+        return documents, empty(REJECTS)
+    allowed = pa.array([name.lower() for name in licenses])
+    holds = pc.is_in(pc.utf8_lower(documents["license"]), allowed)
+    others = documents.filter(pc.invert(holds))
+    rows = zip(*(others[name].to_pylist() for name in ("url_id", "url", "license")), strict=True)
+    rejects = rejects_batch((key, url, Reason.LICENSE, name or "the page declares none") for key, url, name in rows)
+    return documents.filter(holds), rejects
+
+
+def with_copies(documents: pa.RecordBatch, of_kept: pa.StructArray) -> pa.RecordBatch:
+    """Rows of the corpus from rows of clean/: with the number of documents that each represents.
+
+    `of_kept` counts the decisions that apply: `values`, the ids of kept documents, and `counts`.
+    """
+    others = of_kept.field("counts").take(pc.index_in(documents["url_id"], of_kept.field("values")))
+    copies = pc.add(pc.fill_null(others, 0), 1).cast(pa.uint32())
+    return replace_columns(documents, DATASETS["corpus"].schema, copies=copies)
 
 
 def forgotten_in(root: Root, inputs: Mapping[str, DatasetReader], shard: int) -> list[tuple[int, str]] | None:

@@ -71,7 +71,7 @@ class PageRead:
       blocks, containers: its text.
       language: the language of the root element.
       title: the text of `<title>`.
-      metas: content of each `<meta>` by its name in lower case; the first one wins.
+      metas: content of each `<meta>` by its name in lower case; the first one wins, but those for robots are joined.
       scripts: the text of each script of linked data.
       headings: (text, links in and around it) of each `<h1>`.
       marked: elements that may name an author or a date.
@@ -95,6 +95,8 @@ class PageRead:
         name = get("property") or get("name") or get("itemprop") or get("http-equiv") or ""
         content = " ".join((get("content") or "").split())
         if content:
+            if name.lower() == "robots" and "robots" in self.metas:
+                self.metas["robots"] += f", {content}"
             for single in name.lower().split():  # some elements have several names
                 self.metas.setdefault(single.replace("dc:", "dc.").replace("dcterms:", "dcterms."), content)
 

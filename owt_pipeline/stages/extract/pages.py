@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from owt_pipeline.engine.workers import TIMEOUT_SIGNAL, WorkerDied, shared_pool
+from owt_pipeline.formats.messages import Headers
 from owt_pipeline.formats.warc import read_record
 from owt_pipeline.ledger.dataset import Outcome, empty, rejects_batch, replace_columns
 from owt_pipeline.stages.extract import extractor as extractors
 from owt_pipeline.stages.extract.charset import decode
 from owt_pipeline.stages.extract.extractor import Extracted, Page
 from owt_pipeline.stages.extract.not_pages import what_instead
+from owt_pipeline.stages.extract.reserved import reserved
 from schemas import DATASETS, Reason
 
 if TYPE_CHECKING:
@@ -50,10 +52,11 @@ class Rejected:
 
 @dataclass(frozen=True)
 class Found:
-    """A page's document and the charset of the page."""
+    """A page's document, the charset of the page, and what it says against its use (`reserved`)."""
 
     document: Extracted
     charset: str
+    reserved: str | None
 
 
 Result = Found | Rejected
@@ -77,7 +80,8 @@ def extract_all(
 def extract_row(extract: Extract, row: pa.RecordBatch) -> Result:
     """The result for a row of `pages/`: the columns `final_url`, `fetched_at` and `record`, a WARC record's bytes."""
     response = read_record(_one(row, "record"))
-    return extract_body(extract, _one(row, "final_url"), _one(row, "fetched_at"), response.body, response.charset)
+    url, moment = _one(row, "final_url"), _one(row, "fetched_at")
+    return extract_body(extract, url, moment, response.body, response.charset, response.headers)
 
 
 def extract_one(page: T, options: Options, work: Callable[[Extract, T], Result]) -> Result:
@@ -103,7 +107,14 @@ def _extract_no_wall(extract: extractors.Extract, page: Page) -> Extracted | Rej
     return extract(page) if instead is None else Rejected(*instead)
 
 
-def extract_body(extract: Extract, url: str, fetched_at: int, body: bytes | str, declared: str | None = None) -> Result:
+def extract_body(
+    extract: Extract,
+    url: str,
+    fetched_at: int,
+    body: bytes | str,
+    declared: str | None = None,
+    headers: Headers | None = None,
+) -> Result:
     """The document of a page.
 
     Args:
@@ -112,6 +123,7 @@ def extract_body(extract: Extract, url: str, fetched_at: int, body: bytes | str,
       fetched_at: time of the fetch, in seconds since 1970; no date on the page can be later.
       body: bytes in some charset, or decoded text.
       declared: the charset in the HTTP header, if any.
+      headers: the HTTP headers, if known.
     """
     if isinstance(body, str):
         html, charset = body, "utf-8"
@@ -126,7 +138,7 @@ def extract_body(extract: Extract, url: str, fetched_at: int, body: bytes | str,
         return document
     if document is None or not document.text.strip():
         return Rejected(Reason.NO_TEXT, f"{len(html):,} characters of {charset} without a main text")
-    return Found(document, charset)
+    return Found(document, charset, reserved(headers or [], html))
 
 
 def _rejected(death: WorkerDied, options: Options) -> Rejected:
@@ -184,7 +196,7 @@ def documents(pages: Sequence[tuple[pa.RecordBatch, Result]]) -> Outcome:
             field.name: [getattr(result.document, field.name) for _, result in found]
             for field in dataclasses.fields(Extracted)
         }
-        kept = replace_columns(index, schema, **columns)
+        kept = replace_columns(index, schema, **columns, reserved=[result.reserved for _, result in found])
     return Outcome(
         kept,
         rejects_batch((_one(row, "url_id"), _one(row, "url"), r.reason, r.detail) for row, r in rejected),

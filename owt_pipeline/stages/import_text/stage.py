@@ -157,7 +157,7 @@ class Import(Stage):
     inputs = ()
     output = "documents"
     options = ImportOptions
-    version = 5
+    version = 6
     steps = (
         Step(place_group, "records", keys=lambda run: range(len(_groups(run)) + run.settled)),
         Step(merge_shard),

@@ -86,7 +86,7 @@ def funnel(manifests: Mapping[str, Manifest], rejects: shown.Rejects, sample_url
 def dropped(
     tables: Tables, readers: Mapping[str, DatasetReader], rejects: shown.Rejects, takedowns: Takedowns
 ) -> list[dict[str, Any]]:
-    """Documents that each filter of clean dropped, as extracted, without those of `takedowns`."""
+    """Documents that each filter of clean dropped, as extracted, without those of `takedowns` and reserved ones."""
     if "clean" not in readers or "documents" not in readers or readers["documents"].gone:
         return []
     found = [
@@ -96,7 +96,7 @@ def dropped(
             "documents": shown.dropped(tables, rejects[name, reason], readers["documents"], takedowns),
         }
         for name, reason in rejects
-        if name == "clean"
+        if name == "clean" and reason != Reason.RESERVED
     ]
     return [row for row in found if row["documents"]]
 

@@ -36,10 +36,10 @@ _MOST_THREADS = 4
 _COLUMNS = {
     "urls": "url_id host subreddits created_utc score link_sources".split(),
     "pages": "url status source fetched_at days_after_submission fetch_ms body_bytes created_utc score".split(),
-    "documents": "language".split(),
+    "documents": "language reserved".split(),
     "clean": "url_id url language signals".split(),
     "duplicates": "url_id kept_url_id rule similarity shared_bands cluster_size".split(),
-    "corpus": "url_id url subreddits created_utc score language n_words n_chars n_bytes".split(),
+    "corpus": "url_id url subreddits created_utc score language n_words n_chars n_bytes copies".split(),
     "tokens": "n_tokens".split(),
 }
 """The columns that are read of each dataset; its table has `host` in place of `url`, but for clean's."""

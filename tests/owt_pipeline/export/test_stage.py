@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from owt_pipeline.ledger.root import read_manifest
 from owt_pipeline.stages.export.stage import STAGE, ExportOptions
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import Manifest
-from tests.owt_pipeline.dedupe.corpora import corpus_with_copies, dedupe, prose, write_clean
+from tests.owt_pipeline.dedupe.corpora import corpus_with_copies, dedupe, prose, url_id, write_clean
 from tests.owt_pipeline.runs import ask_owt
 
 
@@ -38,7 +39,8 @@ def test_corpus_is_clean_without_duplicates(decided: tuple[Path, list[dict[str, 
     gone = {row["url_id"] for row in decisions}
     for shard in range(3):
         rows = clean.table(shard).to_pylist()
-        assert corpus.table(shard).to_pylist() == [row for row in rows if row["url_id"] not in gone]
+        stay = [row for row in corpus.table(shard).to_pylist() if row.pop("copies")]
+        assert stay == [row for row in rows if row["url_id"] not in gone]
     assert manifest.counts.left == manifest.counts.entered - len(gone)
 
 
@@ -74,6 +76,8 @@ def test_another_policy_exports_again_from_the_same_decisions(
     manifest, corpus = export(workdir, **options)
     gone = {row["url_id"] for row in corpus.table(kind="rejects").to_pylist()}
     assert gone == {row["url_id"] for row in decisions if applies(row)}
+    others = Counter(row["kept_url_id"] for row in decisions if applies(row))
+    assert {row["url_id"]: row["copies"] - 1 for row in corpus.table().to_pylist() if row["copies"] > 1} == others
     assert manifest.counts.left == manifest.counts.entered - len(gone)
     assert read_manifest(Storage(str(workdir)), "duplicates") == before
 
@@ -94,7 +98,7 @@ def documents_of(run: Path) -> dict[str, dict[str, Any]]:
 def imported(folder: Path, texts: dict[str, str], *flags: object) -> Path:
     """A run up to dedupe of texts by the last part of their URLs."""
     run, file = folder / "run", folder / f"{'-'.join(texts)}.jsonl"
-    rows = [{"url": f"https://example.org/{name}", "text": text} for name, text in texts.items()]
+    rows = [{"url": f"https://{name}.example.org/{name}", "text": text} for name, text in texts.items()]
     file.write_text("\n".join(map(json.dumps, rows)))
     ask_owt("import", run, file, "--num_shards", 2, *flags)
     ask_owt("clean", run, "--min_tokens", 0, "--languages", "all")
@@ -112,3 +116,59 @@ def test_what_has_more_of_its_own_than_the_least_share_allows_stays(tmp_path: Pa
     assert set(documents_of(run)) == {"kept", "other"}
     error = "min_contained: 95.0 is not a number from 0.0 to 1.0"
     assert error in ask_owt("export", run, "--min_contained", 95, code=2)
+
+
+def test_a_later_generation_changes_neither_copies_nor_a_byte_of_earlier_ones(tmp_path: Path) -> None:
+    """Each counts its own: what repeats a document of an earlier generation is in `duplicates/` alone."""
+    words = prose(random.Random(3), 300)
+    first = {"longest": words, "same": words[:-1], "alone": words[::2]}
+    second = {"again": words[:-2], "new": words[::-1], "newer": words[::-1][:-1]}
+    runs = []
+    for name, batches in (("one", [first]), ("grown", [first, second])):
+        (tmp_path / name).mkdir()
+        for batch in batches:
+            texts = {key: " ".join(some) for key, some in batch.items()}
+            runs.append(imported(tmp_path / name, texts, *(["--add"] if batch is second else [])))
+            ask_owt("export", runs[-1])
+    one, grown = runs[0], runs[-1]
+    assert {key: row["copies"] for key, row in documents_of(one).items()} == {"longest": 2, "alone": 1}
+    found = {key: row["copies"] for key, row in documents_of(grown).items()}
+    assert found == {"longest": 2, "alone": 1, "new": 2}
+    files = {path.relative_to(one): path.read_bytes() for path in (one / "corpus").iterdir()}
+    assert len(files) == 2
+    assert files == {name: (grown / name).read_bytes() for name in files}
+
+
+def test_a_takedown_changes_no_row_of_another_document(tmp_path: Path) -> None:
+    """The copies of a document are a fact about the web, and only the shards with what goes are written again."""
+    words = prose(random.Random(4), 300)
+    texts = {"kept": words, "copy": words[:-1], "alone": words[::2]}
+    run = imported(tmp_path, {key: " ".join(some) for key, some in texts.items()})
+    ask_owt("export", run)
+    before = documents_of(run)
+    assert before["kept"]["copies"] == 2
+    (tmp_path / "list.txt").write_text("copy.example.org")
+    ask_owt("forget", run, tmp_path / "list.txt")
+    assert documents_of(run) == before
+    rejects = DatasetReader.open(Storage(str(run)), "corpus").table(kind="rejects").to_pylist()
+    assert [row["reason"] for row in rejects] == ["forgotten"]
+    (tmp_path / "list.txt").write_text("https://copy.example.org/copy")
+    ask_owt("forget", run, tmp_path / "list.txt")
+    assert documents_of(run) == {"alone": before["alone"]}
+
+
+def test_only_documents_under_the_licences_asked_for_are_kept(tmp_path: Path) -> None:
+    run, licenses = tmp_path / "run", ["CC-BY-4.0", "cc-by-4.0", "CC-BY-NC-4.0", "CC0-1.0", "All of it is ours", None]
+    write_clean(run, [" ".join(prose(random.Random(i), 50)) for i in range(len(licenses))], 2, license=licenses)
+    dedupe(run)
+    ask_owt("export", run, "--licenses", "CC-BY-4.0", "CC0-1.0")
+    assert set(documents_of(run)) == {"0", "1", "3"}
+    rejects = DatasetReader.open(Storage(str(run)), "corpus").table(kind="rejects").to_pylist()
+    assert {row["reason"] for row in rejects} == {"license"}
+    assert {row["detail"] for row in rejects} == {"CC-BY-NC-4.0", "All of it is ours", "the page declares none"}
+    assert "rejected by export: license" in ask_owt("why", run, url_id(2))
+    assert "no problems found" in ask_owt("verify", run)
+    error = ask_owt("export", run, "--licenses", "https://creativecommons.org/licenses/by/4.0/", code=2)
+    assert "is not an SPDX identifier, such as CC-BY-4.0 or CC0-1.0" in error
+    ask_owt("export", run)
+    assert len(documents_of(run)) == len(licenses)

@@ -41,6 +41,8 @@ def test_each_generation_says_what_it_added_and_repeated(tmp_path: Path) -> None
     first, second = rows_of(stats, "generations")
     assert (first["generation"], first["urls"], first["documents"], first["repeats_of_earlier"]) == ("0", 0, 6, 0)
     assert (second["documents"], second["repeats_within"], second["repeats_of_earlier"]) == (4, 1, 1)
+    # b.org/2 has a copy in its own generation, a.org/1 one in a later generation
+    assert rows_of(stats, "copies") == [{"copies": 2, "documents": 1}]
     assert first["tokens"] + second["tokens"] == stats["totals"]["tokens"]
     page = (run / "report/index.html").read_text()
     charts = json.loads(page.split('<script type="application/json" id="charts">')[1].split("</script>")[0])

@@ -1,0 +1,41 @@
+"""What a page says against its use for AI, or for text and data mining.
+
+`noai` and `noimageai` are values of `<meta name="robots">` and of the header `X-Robots-Tag`, as DeviantArt introduced
+them; `tdm-reservation` is a `<meta>` and a header of the W3C group's protocol (TDMRep), where 1 reserves the rights and
+what the page says overrides its header.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from owt_pipeline.formats.messages import Headers, header
+from owt_pipeline.stages.extract.reader import read_page
+
+TDM = "tdm-reservation"
+_FOR_ROBOTS = frozenset(("noai", "noimageai"))
+_MAYBE = re.compile(rf"noai|noimageai|{TDM}", re.IGNORECASE)
+_WITH_VALUE = ("unavailable_after", "max-snippet", "max-image-preview", "max-video-preview")
+_ROBOT = re.compile(r"\s*([^\s,:]+)\s*:")
+
+
+def reserved(headers: Headers, html: str) -> str | None:
+    """What a response states, of `noai`, `noimageai` and `tdm-reservation`, as a list with commas; None for nothing.
+
+    A header for one robot by its name (`otherbot: noai`) does not count. Few pages have the words at all; these are
+    parsed, so that comments, scripts and texts about the words do not count.
+    """
+    metas = read_page(html).metas if _MAYBE.search(html) else {}
+    rules = [metas.get("robots", ""), *(value for name, value in headers if name.lower() == "x-robots-tag")]
+    found = sorted({word for value in rules for word in _words(value)} & _FOR_ROBOTS)
+    if (metas.get(TDM) or header(headers, TDM) or "").strip() == "1":
+        found.append(TDM)
+    return ", ".join(found) or None
+
+
+def _words(value: str) -> Iterator[str]:
+    """The rules in a value, in lower case; none if it is for one robot."""
+    robot = _ROBOT.match(value)
+    if robot is None or robot[1].lower() in _WITH_VALUE:
+        yield from (word.strip().lower() for word in value.split(","))
