@@ -12,6 +12,7 @@ inputs; not paths, workers or versions of libraries.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import logging
@@ -205,8 +206,13 @@ def _table(workdir: Storage, manifest: Manifest | None) -> FileTable | None:
     try:
         return DatasetReader(workdir, manifest).table_of_files
     except UserError as error:
-        logger.warning("%s", error)
+        _warn_once(str(error))
         return None
+
+
+@functools.lru_cache(64)
+def _warn_once(message: str) -> None:
+    logger.warning("%s", message)
 
 
 def _backward(plan: StagePlan, workdir: Storage, root: Root, needed: dict[str, set[int]]) -> None:
@@ -327,10 +333,11 @@ def plan_stage(
     readers = {name: DatasetReader(workdir, manifest) for name, manifest in inputs.items()}
     about = msgspec.structs.replace(root, datasets={})
     work = _name_of_work(plan)
+    before = root.datasets.get(stage.output)
     run = StageRun(
         stage, options, runtime, readers, about, plan.keys, plan.made_from, frozenset(plan.make),
-        frozenset(plan.gone), plan.settled, root.datasets.get(stage.output), "", work_of(workdir, stage) / work,
-        started=time.time(),
+        frozenset(plan.gone), plan.settled, before if _table(workdir, before) else None, "",
+        work_of(workdir, stage) / work, started=time.time(),
     )  # fmt: skip
     workdir.remove_dead_spools()
     logger.debug("%s: %s", stage.name, options)

@@ -8,15 +8,19 @@ are older than the run, since a run that took over may have written others by no
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 from collections.abc import Iterator
 
+from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import read_root, swap_root
 from owt_pipeline.storage.folder import Entry, Storage
 from schemas import DATASETS
 from schemas.datasets import LEDGER
 from schemas.manifest import ManifestError, ShardRecord
+
+logger = logging.getLogger("owt")
 
 _RECORD = re.compile(rf"{LEDGER}/(?P<stage>\w+)/records/\d{{5}}-(?P<key>[0-9a-f]{{16}})\.json")
 _WORK = re.compile(rf"{LEDGER}/(?P<stage>\w+)/work/.+")
@@ -34,7 +38,11 @@ def sweep(workdir: Storage, run: str, since: float) -> None:
     keys: dict[str, set[str]] = {}
     named = {root.takedowns}
     for manifest in root.datasets.values():
-        table = DatasetReader(workdir, manifest).table_of_files
+        try:
+            table = DatasetReader(workdir, manifest).table_of_files
+        except UserError as error:  # of a dataset that this run did not make
+            logger.warning("what is out of date stays: %s", error)
+            return
         keys.setdefault(manifest.stage, set()).update(record.key[:16] for record in table.records)
         named.add(manifest.files.path)
         named.update(file.path for file in table.files)

@@ -64,6 +64,7 @@ def test_a_cancelled_job_is_continued_by_the_same_command(sent: Sent) -> None:
     assert code == 0, printed
     found, expected = contents(workdir), snapshot(sent.local)
     assert read_manifest(workdir, "clean") is not None
+    del found["ledger/manifest.json"]  # the other run has further stages
     assert [name for name in found if found[name] != expected[name]] == []
 
 

@@ -48,21 +48,6 @@ print([metric.committed for metric in found["counters"]], found["distributions"]
 """
 
 
-LATE = """\
-import sys, time
-import apache_beam as beam
-from owt_pipeline.engine.submission import explaining
-
-pipeline = beam.Pipeline(argv=sys.argv[1:])
-_ = pipeline | beam.Create([1])
-result = pipeline.run()
-while result.state != "FAILED":
-    time.sleep(0.1)
-with explaining():
-    result.wait_until_finish()
-"""
-
-
 def submit(service: Cloud, folder: Path, name: str, always: str = "") -> tuple[int, str]:
     (folder / "seen").mkdir()
     program = folder / "job.py"
@@ -112,14 +97,6 @@ def test_a_bundle_that_always_fails_is_tried_four_times_and_fails_the_job(servic
     attempts = service.get(f"/{failed['id']}/seen")["attempts"]
     assert [tried["attempt"] for tried in attempts if "seven" in tried["message"]] == [1, 2, 3, 4]
     assert not list((tmp_path / "seen").glob("group-*"))
-
-
-def test_why_a_job_failed_is_reported_even_if_it_failed_early(service: Cloud, tmp_path: Path) -> None:
-    (tmp_path / "late.py").write_text(LATE)
-    flags = [*service.flags("late"), "--sdk_container_image=registry/none:1", "--no_save_main_session"]
-    done = service.run("python", tmp_path / "late.py", *flags, cwd=tmp_path)
-    assert "UserError: the job failed:" in done.stderr
-    assert "image registry/none:1 cannot be pulled" in done.stderr
 
 
 def change(path: str, value: Any) -> Callable[[dict[str, Any]], None]:

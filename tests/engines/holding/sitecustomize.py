@@ -2,11 +2,12 @@
 
 Python imports this module when it starts, if its folder is on PYTHONPATH. In the folder `$OWT_TESTS_HOLD`, the first
 attempt at each Plan and each Publish leaves a file with its process id, and waits until a file `NAME.released` is
-there: a Plan when it has found out all and emitted nothing, a Publish when the manifest is there and nothing else is.
+there: a Plan when it has found out all and emitted nothing, a Publish when the root names its dataset.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
@@ -14,22 +15,33 @@ from collections.abc import Callable
 from typing import Any
 
 _FOLDER = os.environ["OWT_TESTS_HOLD"]
-_WRITTEN = re.compile(r"ledger/(\w+)/(?:\.work/\w+/(prepared-\w+\.json)|manifest\.json)$")
+_PLAN = re.compile(r"ledger/(\w+)/work/\w+/plan-\w+\.json$")
+
+
+def _first(name: str) -> bool:
+    """Leave this file with the process's id; False if another attempt was first."""
+    try:
+        descriptor = os.open(os.path.join(_FOLDER, name), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    except FileExistsError:
+        return False
+    os.write(descriptor, str(os.getpid()).encode())
+    os.close(descriptor)
+    return True
 
 
 def _holding(write: Callable[..., None]) -> Callable[..., None]:
     def hold(source: str, target: str, **options: Any) -> None:
         write(source, target, **options)
-        if found := _WRITTEN.search(target):
-            held = os.path.join(_FOLDER, f"{'plan' if found[2] else 'publish'}-{found[1]}")
-            try:
-                descriptor = os.open(held, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-            except FileExistsError:
-                return  # another attempt was first
-            os.write(descriptor, str(os.getpid()).encode())
-            os.close(descriptor)
-            while not os.path.exists(f"{held}.released"):
-                time.sleep(0.02)
+        names = []
+        if found := _PLAN.search(target):
+            names = [f"plan-{found[1]}"]
+        elif target.endswith("ledger/manifest.json"):
+            with open(target) as file:
+                names = [f"publish-{dataset}" for dataset in json.load(file)["datasets"]]
+        for name in names:
+            if _first(name):
+                while not os.path.exists(os.path.join(_FOLDER, f"{name}.released")):
+                    time.sleep(0.02)
 
     return hold
 
