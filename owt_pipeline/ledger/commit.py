@@ -333,11 +333,12 @@ def publish(
     dataset = str(about["dataset"])
     root, current = read_root(workdir)
     manifest = Manifest(files=write_list(workdir, dataset, table), digest=table.digest, totals=table.totals, **about)
-    if root.datasets.get(dataset) == manifest and root.run == run and current is not None:
-        return manifest, current
-    if current != version:
+    is_published = root.datasets.get(dataset) == manifest and root.run == run and current is not None
+    if not is_published and current != version:
         raise LostRun(workdir)
-    for name, content in (contents or {}).items():
+    for name, content in (contents or {}).items():  # also if only such a file was gone
         workdir.write(name, content)
+    if is_published and current is not None:
+        return manifest, current
     root = msgspec.structs.replace(root, datasets={**root.datasets, dataset: manifest})
     return manifest, swap_root(workdir, root, version, run)[1]
