@@ -25,11 +25,12 @@ from owt_pipeline.engine.stage import FINAL
 from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.commit import lost_files
 from owt_pipeline.ledger.dataset import DatasetReader
-from owt_pipeline.ledger.root import require_run
+from owt_pipeline.ledger.root import require_run, restore_root
 from owt_pipeline.stages import load
 from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lock import hold, mention_running
 from schemas import DATASETS, REJECTS
+from schemas.datasets import LEDGER
 from schemas.manifest import Manifest, Root, ShardFile
 from schemas.settings import ExitCode
 
@@ -67,6 +68,8 @@ def verify(workdir: Storage, *, repair: bool = False) -> Iterator[Finding]:
 
     Raises NotFound if the folder is not a run.
     """
+    if repair and (problem := restore_root(workdir)):
+        yield Finding(LEDGER, [problem])
     root = require_run(workdir)
     for name in (*DATASETS, "report"):
         if name not in root.datasets:

@@ -15,6 +15,9 @@ from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
 from schemas.manifest import ROOT, Manifest, ManifestError, Root
 
+COPY = f"{ROOT}.copy"
+"""What was written last, in case the root is damaged: generations and takedowns stand nowhere else."""
+
 
 class LostRun(UserError):
     """Another run has published in the same folder."""
@@ -32,7 +35,7 @@ def read_root(workdir: Storage) -> tuple[Root, str | None]:
     try:
         return Root.from_json(found[0], workdir.path(ROOT)), found[1]
     except ManifestError as error:
-        raise UserError(f"{error}; restore it from a backup, or `owt verify --repair` makes it again") from error
+        raise UserError(f"{error}: `owt verify --repair` restores it from its copy") from error
 
 
 def swap_root(workdir: Storage, root: Root, version: str | None, run: str) -> tuple[Root, str]:
@@ -48,7 +51,27 @@ def swap_root(workdir: Storage, root: Root, version: str | None, run: str) -> tu
         if found is None or found[0] != content:  # otherwise it was written, and the answer was lost
             raise LostRun(workdir)
         swapped = found[1]
+    workdir.write(COPY, content)
     return root, swapped
+
+
+def restore_root(workdir: Storage) -> str:
+    """Write the root's copy in its place if the root is damaged, and return what was wrong; "" if it is not damaged.
+
+    Raises UserError if the copy is damaged, too.
+    """
+    _, version = workdir.read_version(ROOT) or (b"", None)
+    try:
+        read_root(workdir)
+    except UserError as error:
+        try:
+            copy = workdir.read(COPY)
+            Root.from_json(copy, workdir.path(COPY))
+        except (FileNotFoundError, ManifestError) as broken:
+            raise UserError(f"{workdir.path(ROOT)} is damaged, and so is its copy ({broken})") from error
+        workdir.swap(ROOT, copy, version)
+        return f"{workdir.path(ROOT)} was damaged, and is restored from its copy"
+    return ""
 
 
 def change_root(workdir: Storage, change: Callable[[Root], Root], run: str) -> tuple[Root, str | None]:

@@ -127,7 +127,8 @@ def shard_file(run: Path, dataset: str, shard: int, kind: str = "data", split: s
 def is_same_in_all_runs(name: str) -> bool:
     """Whether a file is none of those that differ between equal runs: times, locks, flags, versions of files, and what
     a job whose launcher was killed leaves for it."""
-    return not {"run-log.jsonl", "settings.toml", ".lock", ".job", ".outcome", ".tmp"} & set(name.split("/"))
+    others = {"run-log.jsonl", "settings.toml", "manifest.json.copy", ".lock", ".job", ".outcome", ".tmp"}
+    return not others & set(name.split("/"))
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:

@@ -68,11 +68,11 @@ def damaged(run: Path, pattern: str, damage: Callable[[Path], None]) -> Path:
 
 
 def kinds_of_files(run: Path) -> dict[str, Path]:
-    """Every file of a run but for the log and the lock; of those that are alike, the largest, by what they have in
-    common."""
+    """Every file of a run but for the log, the lock and the copy of the root; of those that are alike, the largest, by
+    what they have in common."""
     found: dict[str, Path] = {}
     for path in sorted((path for path in run.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size):
-        if path.name not in ("run-log.jsonl", ".lock"):
+        if path.name not in ("run-log.jsonl", ".lock", "manifest.json.copy"):
             place = str(path.relative_to(run))
             found[re.sub(r"(part|files|tokenizer|\d{5})-[0-9a-f-]+", r"\1", place)] = path
     return found
