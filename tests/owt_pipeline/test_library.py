@@ -273,7 +273,7 @@ def test_what_are_no_texts_is_a_type_error(texts: object, message: str) -> None:
         ("a.jsonl", '{"text": 7}', "a.jsonl:1: 'text' is a int"),
         ("a.jsonl", '{"text": "a"}\n{"text"', "a.jsonl:2: not JSON"),
         ("a.parquet", "no parquet", "cannot be read as Parquet"),
-        ("a.csv", "text", "unknown extension"),
+        ("a.doc", "text", "unknown extension"),
     ],
 )
 def test_file_that_cannot_be_read_is_a_value_error(tmp_path: Path, name: str, content: str, message: str) -> None:
