@@ -15,7 +15,6 @@ from owt_pipeline.stages.extract.reader import read_page
 
 TDM = "tdm-reservation"
 _FOR_ROBOTS = frozenset(("noai", "noimageai"))
-_MAYBE = re.compile(rf"noai|noimageai|{TDM}", re.IGNORECASE)
 _WITH_VALUE = ("unavailable_after", "max-snippet", "max-image-preview", "max-video-preview")
 _ROBOT = re.compile(r"\s*([^\s,:]+)\s*:")
 
@@ -26,7 +25,8 @@ def reserved(headers: Headers, html: str) -> str | None:
     A header for one robot by its name (`otherbot: noai`) does not count. Few pages have the words at all; these are
     parsed, so that comments, scripts and texts about the words do not count.
     """
-    metas = read_page(html).metas if _MAYBE.search(html) else {}
+    lower = html.lower()  # four times as fast as an expression that ignores case
+    metas = read_page(html).metas if any(word in lower for word in (*_FOR_ROBOTS, TDM)) else {}
     rules = [metas.get("robots", ""), *(value for name, value in headers if name.lower() == "x-robots-tag")]
     found = sorted({word for value in rules for word in _words(value)} & _FOR_ROBOTS)
     if (metas.get(TDM) or header(headers, TDM) or "").strip() == "1":
