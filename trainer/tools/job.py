@@ -144,7 +144,7 @@ def _end_with_parent() -> None:
     """Wait until the other end of the standard input is closed, and end this process."""
     os.read(0, 1)  # sys.stdin's lock, held when a job ends, would abort the interpreter
     os.kill(os.getpid(), signal.SIGTERM)  # training saves and ends
-    time.sleep(10)
+    time.sleep(60)
     os._exit(1)
 
 
