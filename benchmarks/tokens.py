@@ -131,7 +131,7 @@ def write_corpus(workdir: Path, posts: Path, size: int) -> None:
         for start in range(0, len(some), 1024):
             rows = [
                 {"url_id": shard << 32 | start + i, "text": text, "subreddits": [], "language_score": 1.0}
-                | dict.fromkeys(("n_words", "n_chars", "n_bytes"), 1)
+                | dict.fromkeys(("n_words", "n_chars", "n_bytes", "copies"), 1)
                 for i, text in enumerate(some[start : start + 1024])
             ]
             writer.add(len(rows), Outcome(pa.RecordBatch.from_pylist(rows, schema)))

@@ -110,7 +110,8 @@ def check(workdir: Storage, manifest: Manifest, text: str = "a") -> None:
     named = {file.path for file in reader.table_of_files.files}
     records = {name for name in workdir.names() if name.startswith("ledger/extract/records/")}
     assert len(records) == PARTS
-    assert set(workdir.names()) == named | records | {manifest.files.path, "ledger/manifest.json", "run-log.jsonl"}
+    others = {manifest.files.path, "ledger/manifest.json", "ledger/manifest.json.copy", "run-log.jsonl"}
+    assert set(workdir.names()) == named | records | others
     assert {path: workdir.sha256(path) for path in named} == {f.path: f.sha256 for f in reader.table_of_files.files}
 
 

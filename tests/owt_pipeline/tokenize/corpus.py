@@ -25,7 +25,7 @@ def write_corpus(workdir: Path, texts: Sequence[str], shards: int = 2) -> Path:
 def _write(shard: int, writer: ShardWriter, *, texts: list[str], shards: int) -> None:
     rows = [
         {"url_id": i, "url": f"http://h/{i}", "text": texts[i], "subreddits": [], "language_score": 1.0, "n_words": 1}
-        | {"n_chars": len(texts[i]), "n_bytes": len(texts[i].encode())}
+        | {"n_chars": len(texts[i]), "n_bytes": len(texts[i].encode()), "copies": 1}
         for i in range(shard, len(texts), shards)
     ]
     writer.add(len(rows), Outcome(pa.RecordBatch.from_pylist(rows, DATASETS["corpus"].schema)))

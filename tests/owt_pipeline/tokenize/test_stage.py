@@ -37,7 +37,7 @@ def text_of(i: int) -> str:
 def write_corpus(shard: int, writer: ShardWriter) -> None:
     rows = [
         {"url_id": 2**63 + 1000 * shard + i, "url": f"http://h/{i}", "text": text_of(i), "subreddits": [],
-         "language_score": 1.0, "n_words": 1, "n_chars": 1, "n_bytes": 1}
+         "language_score": 1.0, "n_words": 1, "n_chars": 1, "n_bytes": 1, "copies": 1}
         for i in range(ROWS)
     ]  # fmt: skip
     writer.add(ROWS, Outcome(pa.RecordBatch.from_pylist(rows, DATASETS["corpus"].schema)))
