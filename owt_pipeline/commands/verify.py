@@ -31,7 +31,7 @@ from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lock import hold, mention_running
 from schemas import DATASETS, REJECTS
 from schemas.datasets import LEDGER
-from schemas.manifest import Manifest, Root, ShardFile
+from schemas.manifest import ROOT, Manifest, Root, ShardFile
 from schemas.settings import ExitCode
 
 _NO_IDS = np.zeros(0, np.uint64)
@@ -273,7 +273,8 @@ def _print(arguments: argparse.Namespace) -> int:
     if not arguments.repair:
         mention_running(workdir)
         return _report(verify(workdir), "are damaged: --repair removes them, and `owt run` makes them again")
-    require_run(workdir)
+    if not workdir.exists(ROOT):
+        require_run(workdir)  # raises, before the lock makes the folder
     with hold(workdir, uuid.uuid4().hex):
         return _report(verify(workdir, repair=True), "were removed; `owt run` makes them again")
 
