@@ -130,7 +130,7 @@ def test_a_task_manager_killed_in_each_stage_costs_the_parts_in_flight(
     """One after the other, in one job: each time a part was finished and others were at work."""
     with running(jobs.command(cluster.flags, Storage(str(tmp_path))), tmp_path) as job:
         finished: dict[Path, Mark] = {}
-        for number, stage in enumerate(ORDER):
+        for number, stage in enumerate(ORDER[:-1]):  # the report is one part
             job.wait_for_records(stage, 1 + number % 2)
             finished |= finished_files(job, stage)
             cluster.kill(cluster.task_managers()[number % 2])
