@@ -34,7 +34,7 @@ USED_WITHOUT_IMPORT = {
     "lxml-html-clean": "trafilatura's justext imports it",
     "tensorboard": "torch.utils.tensorboard imports it",
 }
-IMPORTED_UNDECLARED = {"torch-xla": "it needs an environment of its own: docs/how-to/tpu.md"}
+IMPORTED_UNDECLARED = {"torch-xla": "it needs an environment of its own: docs/training.md"}
 
 
 def test_the_release_gives_the_index_absolute_links_and_the_projects_address(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_every_help_has_a_usage_an_example_and_says_what_each_flag_is(
 def test_the_usage_and_the_page_list_every_command_and_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     usage = capsys.readouterr().out
-    page = (Path(__file__).parents[2] / "docs/exit-codes.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/how-to/troubleshooting.md").read_text()
     for code in ExitCode:
         assert re.search(rf"^  {code.value} +{re.escape(code.meaning)}$", usage, re.MULTILINE)
         assert f"| {code.value} | {code.meaning} |".replace("... | ", "... \\| ") in page
