@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.fs
 
 from trainer.manifest import ShardError, TokenFile
@@ -73,6 +74,22 @@ class Folder:
         """Bytes of each file, by path."""
         selector = pyarrow.fs.FileSelector(self._root, recursive=True, allow_not_found=True)
         return {info.path[len(self._root) + 1 :]: info.size for info in self._fs.get_file_info(selector)}
+
+    def rows(self, columns: Sequence[str], which: ds.Expression) -> pa.Table | None:
+        """These columns of the rows for which `which` holds, from all Parquet files below; None if there are none.
+
+        Raises ShardError if a column is missing or a file cannot be read.
+        """
+        try:
+            paths = [f"{self._root}/{path}" for path in sorted(self.sizes()) if path.endswith(".parquet")]
+            if not paths:
+                return None
+            files = ds.dataset(paths, filesystem=self._fs, format="parquet")
+            if missing := set(columns) - set(files.schema.names):
+                raise ShardError(f"{self}: the Parquet files have no column {min(missing)}")
+            return files.to_table(list(columns), filter=which)
+        except (pa.ArrowException, OSError) as error:
+            raise ShardError(f"{self} cannot be read: {' '.join(str(error).split())[:240]}") from error
 
     def fetch(self, files: Sequence[TokenFile], cache: str | Path | None) -> list[Path]:
         """The files on the local disk; those of a bucket are copied to `cache`, if they are not there.

@@ -80,6 +80,12 @@ class TokenDataset:
             self.opened[split] = Documents.open(files, vocab_size, self.manifest.ids_checked)
         return self.opened[split]
 
+    def url_ids(self, split: str) -> np.ndarray:
+        """The url_id of each document of one split, uint64 (n,)."""
+        files = self.files.get(split, [])
+        batches = [own for file in files for own in columns(file, ["url_id"], self.tokenizer.vocab_size)]
+        return np.concatenate([np.zeros(0, np.uint64), *(batch.column("url_id").to_numpy() for batch in batches)])
+
 
 def check_same_tokenizer(dataset: TokenDataset, other: TokenDataset) -> None:
     """Raises ShardError naming both datasets unless they have the same tokenizer."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import mmap
 import struct
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from trainer.shards import open_dataset
@@ -30,7 +32,9 @@ def in_order(tokens: Path) -> list[list[int]]:
 
 def test_nanogpt_reads_train_bin_and_val_bin(tokens: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tokens), str(tmp_path / "out")]) == 0
-    assert f"{tmp_path}/out/val.bin: 6 bytes" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"{tmp_path}/out/val.bin: 6 bytes" in printed
+    assert f"{tmp_path}/out/documents.parquet: " in printed
     # As nanoGPT's train.py maps it.
     data = np.memmap(tmp_path / "out" / "train.bin", dtype=np.uint16, mode="r")
     assert data.tolist() == [token for document in in_order(tokens) for token in [*document, EOT]]
@@ -48,6 +52,20 @@ def test_megatron_reads_the_indexed_dataset(
     assert [s.tolist() for s in sequences] == [[*document, EOT] for document in in_order(tokens)]
     assert bounds == list(range(len(DOCUMENTS) + 1))
     assert not (tmp_path / "val.idx").exists()  # an empty split is no file
+
+
+@pytest.mark.parametrize("layout", ["bin", "megatron"])
+def test_documents_parquet_says_which_document_each_token_is_of(tokens: Path, tmp_path: Path, layout: str) -> None:
+    assert main([str(tokens), str(tmp_path / "out"), "--format", layout]) == 0
+    for split, given in (("train", DOCUMENTS), ("val", [[20, 21]])):
+        ids = np.fromfile(tmp_path / "out" / f"{split}.bin", np.uint16)
+        table = pq.read_table(tmp_path / "out" / "documents.parquet", filters=[("split", "=", split)])
+        assert table.schema.field("offset").type == table.schema.field("url_id").type == pa.uint64()
+        offsets = [*table["offset"].to_pylist(), len(ids)]
+        parts = [ids[begin : end - 1].tolist() for begin, end in pairwise(offsets)]
+        # A document's url_id is its place in its split.
+        assert parts == [given[url_id] for url_id in table["url_id"].to_pylist()]
+        assert sorted(table["url_id"].to_pylist()) == list(range(len(given)))
 
 
 def read_megatron(stem: Path) -> tuple[type, list[np.ndarray], list[int]]:

@@ -1,7 +1,8 @@
 """Name the documents of a training step, with the part of each window that they take.
 
 python -m trainer.tools.documents RUN --step 1000 prints one line of JSON for each: `{"sample": 4096, "url_id": 7,
-"begin": 0, "end": 130}`. `owt why WORKDIR URL_ID` shows where a document comes from.
+"begin": 0, "end": 130, "url": "http://example.com/"}`. The URLs are those of the `corpus/` next to the tokens, or of
+--corpus; without either there are none. `owt why WORKDIR URL_ID` shows where a document comes from.
 """
 
 from __future__ import annotations
@@ -10,16 +11,21 @@ import dataclasses
 import itertools
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from schemas.settings import from_table
 from trainer.checkpoint import CheckpointError, read_record, resolve
 from trainer.command_line import CommandParser, run_reporting
 from trainer.config import TrainConfig
 from trainer.data import open_corpora
-from trainer.shards import Documents, columns
+from trainer.manifest import ShardError
+from trainer.remote import Folder
+from trainer.shards import Documents
 
 
 class Numbers(Documents):
@@ -35,13 +41,18 @@ class Numbers(Documents):
             out[start : start + length] = self._before + document
 
 
-def documents_of(run: str, step: int) -> Iterator[dict[str, int]]:
+def documents_of(run: str, step: int, corpus: Sequence[str] = ()) -> list[dict[str, Any]]:
     """The documents in each sample of a step (from 1 on): tokens begin … end−1 of its window are the document's.
 
     They are read from the same samples of a corpus in which every token is the number of its document.
 
+    Args:
+      corpus: folders of Parquet files with the documents' URLs (default: `corpus/` next to each dataset, if it is
+        there). Without any, there is no `url`; it is None for a document that has none or is not in the files.
+
     Raises:
       CheckpointError: the run has no checkpoint, or its data has changed since.
+      ShardError: `corpus` cannot be read.
     """
     path = resolve(run)
     record = read_record(path)
@@ -49,27 +60,42 @@ def documents_of(run: str, step: int) -> Iterator[dict[str, int]]:
     corpora = open_corpora(config.data, config.cache, record.data)
     if [own["digest"] for own in corpora.description()] != [own["digest"] for own in record.data]:
         raise CheckpointError(f"{path} was trained on other shards than {', '.join(config.data)} has now")
-    numbered, url_ids, before = [], [np.zeros(0, np.uint64)], 0
+    numbered, before = [], 0
     for dataset in corpora.datasets:
         numbers = Numbers(dataset.documents("train").lengths, before)
         tokenizer = dataclasses.replace(dataset.tokenizer, eot=-1)
         numbered.append(dataclasses.replace(dataset, tokenizer=tokenizer, opened={"train": numbers}))
-        for file in dataset.files.get("train", []):
-            batches = columns(file, ["url_id"], dataset.tokenizer.vocab_size)
-            url_ids += [batch.column("url_id").to_numpy() for batch in batches]
         before += len(numbers)
-    known, context = np.concatenate(url_ids), record.model_config.context
+    known, context = np.concatenate([own.url_ids("train") for own in corpora.datasets]), record.model_config.context
     batch = config.windows_per_batch(context)
     corpora = dataclasses.replace(corpora, datasets=tuple(numbered))
     long = {"long_min_tokens": config.long_min_tokens, "long_fraction": config.long_fraction}
     sampler = corpora.sampler(config.sampler, context, config.seed, **long)  # type: ignore[arg-type]
+    found: list[dict[str, Any]] = []
     for sample, row in enumerate(sampler.windows((step - 1) * batch, batch), (step - 1) * batch):
         begin = 0
         for number, tokens in itertools.groupby(row.tolist()):
             end = begin + len(list(tokens))
             if number >= 0:  # not an end-of-text
-                yield {"sample": sample, "url_id": int(known[number]), "begin": begin, "end": end}
+                found.append({"sample": sample, "url_id": int(known[number]), "begin": begin, "end": end})
             begin = end
+    next_to = [f"{own.folder.rpartition('/')[0]}/corpus" for own in corpora.datasets]
+    urls = _urls(
+        [Folder(folder) for folder in corpus or next_to], {part["url_id"] for part in found}, required=bool(corpus)
+    )
+    return [part | {"url": urls.get(part["url_id"])} for part in found] if urls is not None else found
+
+
+def _urls(folders: Sequence[Folder], url_ids: Collection[int], *, required: bool) -> dict[int, str | None] | None:
+    """The URL of each of the documents that has one, by its id; None if no folder has Parquet files."""
+    found = None
+    for folder in folders:
+        table = folder.rows(["url_id", "url"], pc.field("url_id").isin(pa.array(url_ids, pa.uint64())))
+        if table is not None:
+            found = (found or {}) | {row["url_id"]: row["url"] for row in table.to_pylist()}
+        elif required:
+            raise ShardError(f"no Parquet files in {folder}; give a run's folder corpus/")
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -77,11 +103,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("run", metavar="RUN", help="a run's folder, or a checkpoint")
     parser.add_argument("--step", metavar="N", type=int, required=True, help="counted from 1, as in metrics.jsonl")
 
+    parser.add_argument(
+        "--corpus",
+        metavar="FOLDER",
+        nargs="+",
+        default=[],
+        help="folders with the documents' URLs (default: corpus/ next to the tokens, if it is there)",
+    )
+
     def work() -> None:
         given = parser.parse_args(arguments)
         if given.step < 1:
             parser.error(f"argument --step: {given.step} is below 1")
-        for found in documents_of(given.run, given.step):
+        for found in documents_of(given.run, given.step, given.corpus):
             print(json.dumps(found))
 
     return run_reporting("trainer.tools.documents", work)

@@ -1,5 +1,7 @@
 """Write token shards in the layout of another trainer: nanoGPT's train.bin, or Megatron's .bin and .idx.
 
+Next to them, documents.parquet says which document each token is of.
+
 python -m trainer.tools.export_tokens WORKDIR/tokens FOLDER --format bin
 """
 
@@ -11,15 +13,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from trainer.command_line import CommandParser, check_local, run_reporting
 from trainer.manifest import ShardError
-from trainer.shards import Documents, open_dataset
+from trainer.shards import Documents, TokenDataset, open_dataset
 
 _MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
 _MEGATRON_VERSION = 1
 _MEGATRON_DTYPES = {"uint16": 8, "int32": 4}
 _DOCUMENTS = 4096  # per write
+_SCHEMA = pa.schema([("split", pa.string()), ("offset", pa.uint64()), ("url_id", pa.uint64())])
 
 
 def export_tokens(folder: str, out: Path, layout: str) -> list[Path]:
@@ -30,19 +35,24 @@ def export_tokens(folder: str, out: Path, layout: str) -> list[Path]:
     dataset (`megatron/core/datasets/indexed_dataset.py`) with one sequence per document, which ends in an end-of-text,
     as `preprocess_data.py --append-eod` writes it: uint16 or int32.
 
+    `documents.parquet` has a row for each document, in the same order: its `split` (train, val), the `offset` of its
+    first token in `SPLIT.bin`, in tokens, and its `url_id`.
+
     Raises:
       ShardError: shards that cannot be read.
       OSError: the files cannot be written.
     """
     dataset = open_dataset(folder)
     out.mkdir(parents=True, exist_ok=True)
-    written = []
-    for split in ("train", "val"):
-        if len(documents := dataset.documents(split)):
-            written += _LAYOUTS[layout](documents, dataset.tokenizer.eot, out / split)
-    if not written:
+    splits = [split for split in ("train", "val") if len(dataset.documents(split))]
+    if not splits:
         raise ShardError(f"{folder} has no document to export")
-    return written
+    written = [
+        path
+        for split in splits
+        for path in _LAYOUTS[layout](dataset.documents(split), dataset.tokenizer.eot, out / split)
+    ]
+    return [*written, _write_documents(dataset, splits, out / "documents.parquet")]
 
 
 def _write_bin(documents: Documents, eot: int, stem: Path) -> list[Path]:
@@ -63,6 +73,17 @@ def _write_megatron(documents: Documents, eot: int, stem: Path) -> list[Path]:
 
 
 _LAYOUTS = {"bin": _write_bin, "megatron": _write_megatron}
+
+
+def _write_documents(dataset: TokenDataset, splits: list[str], path: Path) -> Path:
+    """Write which document each token is of, and return the path."""
+    with pq.ParquetWriter(path, _SCHEMA) as file:
+        for split in splits:
+            ends = np.cumsum(dataset.documents(split).lengths + 1)
+            offsets = np.concatenate([[0], ends[:-1]]).astype(np.uint64)
+            names = pa.array([split] * len(ends))
+            file.write_table(pa.table([names, offsets, dataset.url_ids(split)], schema=_SCHEMA))
+    return path
 
 
 def _write_ids(documents: Documents, eot: int, path: Path, dtype: np.dtype) -> Path:
