@@ -149,6 +149,8 @@ class Cleaned:
       language: the detected one, as an ISO 639-1 code if it has one; "" if the text was rejected before detection.
       language_score: confidence in the language, from 0 to 1.
       signals: what each filter measures, `signals[FILTER][SIGNAL]`; empty if the text was rejected before.
+      own_signals: what your own functions measure (`signals=["module:function"]`), by name; empty if the text was
+        rejected before.
       reason: why the stage would reject it (`too_short`, `wrong_language`, ...); None if it would keep it.
       detail: the limit that it breaks, in words.
     """
@@ -159,6 +161,7 @@ class Cleaned:
     language: str
     language_score: float
     signals: Mapping[str, Mapping[str, float]]
+    own_signals: Mapping[str, float]
     reason: Reason | None
     detail: str
 

@@ -77,7 +77,8 @@ class ExtractText(beam.PTransform):
 class CleanText(beam.PTransform):
     """Texts -> repaired texts that pass the filters (`out`), and the others (`rejects`).
 
-    Adds `text` (repaired), `n_words`, `language`, `language_score` and `signals`, as in `owt_pipeline.Cleaned`.
+    Adds `text` (repaired), `n_words`, `language`, `language_score`, `signals` and `own_signals`, as in
+    `owt_pipeline.Cleaned`.
 
     Args:
       text_field: name of the field with the text.
@@ -90,6 +91,7 @@ class CleanText(beam.PTransform):
         "language": str,
         "language_score": float,
         "signals": Mapping[str, Mapping[str, float]],
+        "own_signals": Mapping[str, float],
     }
 
     def __init__(self, text_field: str = "text", **options: Any):

@@ -115,6 +115,23 @@ _CLEAN = [
         "what each filter measures: max_X and min_X of [clean.FILTER] limit signals.FILTER.X",
         nullable=True,
     ),
+    _field(
+        "own_signals",
+        pa.list_(
+            pa.field(
+                "item",
+                pa.struct(
+                    [
+                        pa.field("name", pa.string(), nullable=False),
+                        pa.field("value", pa.float64(), nullable=False),
+                    ]
+                ),
+                nullable=False,
+            )
+        ),
+        "what the functions in [clean] signals return: `module:function` and its number; null without any",
+        nullable=True,
+    ),
 ]
 
 REJECTS = pa.schema(

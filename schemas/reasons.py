@@ -86,6 +86,8 @@ class Reason(str, Enum):
     C4 = "c4", "clean", "breaks one of C4's rules"
     FINEWEB = "fineweb", "clean", "breaks one of FineWeb's rules"
     CONTAMINATED = "contaminated", "clean", "shares an n-gram with an evaluation set"
+    OWN_SIGNAL = "own_signal", "clean", "a signal of your own is beyond its threshold; the detail names it"
+    SIGNAL_FAILED = "signal_failed", "clean", "a signal of your own raised an error or returned no finite number"
 
     # export
     FORGOTTEN = "forgotten", "export", "taken down: the run's list of forgotten documents names it (owt forget)"

@@ -63,7 +63,7 @@ _MANIFEST_PARTS = (
 def _fields(schema: pa.Schema) -> str:
     lines = ["| field | type | null | meaning |", "|---|---|---|---|"]
     for field in schema:
-        kind = str(field.type).replace("<item: ", "<").replace(" not null>", ">")
+        kind = str(field.type).replace("<item: ", "<").replace(" not null", "")
         null = "yes" if field.nullable else ""
         lines.append(f"| `{field.name}` | `{kind}` | {null} | {field.metadata[b'description'].decode()} |")
     return "\n".join(lines) + "\n"

@@ -12,6 +12,7 @@ from py3langid.langid import MODEL_FILE, LanguageIdentifier
 from owt_pipeline.ledger.dataset import Outcome, rejects_batch, replace_columns
 from owt_pipeline.stages.clean.contamination import EvaluationSets, n_grams_of, shared_n_gram
 from owt_pipeline.stages.clean.filters import FILTERS, Signals, TextView, c4_lines, first_broken
+from owt_pipeline.stages.clean.own_signals import measure_own, parse_signals
 from owt_pipeline.stages.clean.repair import fix_text, mask, tidy
 from schemas import DATASETS, Reason
 
@@ -33,6 +34,7 @@ class Document:
       language, language_score: the detected language; empty and 0 if the document was rejected before.
       masked: number of replaced addresses.
       signals: the signals of each filter, by the filter's name; those after the one that rejected it are missing.
+      own_signals: the user's own, by name; empty if the document was rejected before.
       reason, detail: why it is rejected; None if it is kept.
     """
 
@@ -42,6 +44,7 @@ class Document:
     language: str = ""
     language_score: float = 0.0
     signals: dict[str, Signals] = field(default_factory=dict)
+    own_signals: dict[str, float] = field(default_factory=dict)
     reason: Reason | None = None
     detail: str = ""
 
@@ -61,6 +64,9 @@ def clean_batch(batch: pa.RecordBatch, options: Options, sets: EvaluationSets | 
         name: [getattr(document, name) for document in kept]
         for name in ("text", "language", "language_score", "n_words", "signals")
     }
+    columns["own_signals"] = [
+        [{"name": name, "value": value} for name, value in document.own_signals.items()] or None for document in kept
+    ]
     columns["n_chars"] = [len(document.text) for document in kept]
     columns["n_bytes"] = [len(document.text.encode("utf-8", "replace")) for document in kept]
     for name in ("title", "author", "site_name"):
@@ -81,7 +87,7 @@ def clean_batch(batch: pa.RecordBatch, options: Options, sets: EvaluationSets | 
 
 
 def clean_document(text: str, options: Options, sets: EvaluationSets | None = None) -> Document:
-    """The repaired and judged document, rejected if it shares an n-gram with `sets`; a pure function."""
+    """The repaired and judged document, rejected if it shares an n-gram with `sets`; as pure as the user's signals."""
     text, masked = _repaired(text, options)
     document = Document(text, 0, masked)
     for judge in (_by_length, _by_language, _by_filters):
@@ -91,6 +97,10 @@ def clean_document(text: str, options: Options, sets: EvaluationSets | None = No
     shared = shared_n_gram(document.text, n_grams_of(sets)) if sets is not None else None
     if shared is not None:
         document.reason, document.detail = Reason.CONTAMINATED, shared
+        return document
+    if options.signals:  # last, since they may be slow
+        own = measure_own(document.text, parse_signals(options.signals))
+        document.own_signals, document.reason, document.detail = own
     return document
 
 

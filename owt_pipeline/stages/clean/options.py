@@ -88,6 +88,11 @@ class Options:
         "published filters that reject documents; c4 also drops lines",
         choices=("gopher_repetition", "gopher_quality", "c4", "fineweb"),
     )
+    signals: tuple[str, ...] = option(
+        (),
+        "functions of your own from a text to a number, a column `own_signals`; with >=X or <=X, the numbers to keep",
+        metavar="MODULE:FUNCTION",
+    )
     decontaminate: tuple[str, ...] = option(
         (),
         "evaluation sets as JSON, Parquet or plain text; reject documents that share 13 words in a row with one",

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from owt_pipeline.engine.own_code import describe_own, load_own
 from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
 from owt_pipeline.errors import UsageError
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.exchange import Slice
 from owt_pipeline.stages.clean.options import Options
+from owt_pipeline.stages.clean.own_signals import parse_signals
 from owt_pipeline.storage.folder import expand_globs
 from schemas.settings import did_you_mean
 
@@ -30,6 +32,8 @@ def checked_sets(options: Options) -> EvaluationSets | None:
         )
     if options.uncurl_quotes and not options.fix_text:
         raise UsageError("uncurl_quotes changes text, but no_fix_text keeps it as it is; turn one of them off")
+    for signal in parse_signals(options.signals):
+        load_own(signal.name, "signals")
     if (sets := _evaluation_sets(options)) is not None:
         n_grams_of(sets)  # report an unreadable file here, not in a worker
     return sets
@@ -59,20 +63,22 @@ class Clean(Stage):
     inputs = ("documents",)
     output = "clean"
     options = Options
-    version = 10
+    version = 11
     libraries = ("ftfy", "py3langid", "tiktoken")
     steps = (Step(clean_shard, rows=rows_of_input),)
     example = "owt clean run --languages en --min_tokens 128"
 
     def outside(self, options: Options) -> list[dict[str, Any]]:
-        """Names and digests of the evaluation sets; a name's extension says how its file is read.
+        """Names and digests of the evaluation sets, whose extension says how a file is read, and of the user's signals.
 
         Checks the options too, so that a mistake is found before the stages that come first.
         """
-        if (sets := checked_sets(options)) is None:
-            return []
-        files = zip(sets.uris, sets.digests, strict=True)
-        return [{"kind": "evaluation", "name": uri.rpartition("/")[2], "sha256": digest} for uri, digest in files]
+        sets = checked_sets(options)
+        files = zip(sets.uris, sets.digests, strict=True) if sets is not None else ()
+        return [
+            *({"kind": "evaluation", "name": uri.rpartition("/")[2], "sha256": digest} for uri, digest in files),
+            *({"kind": "signal"} | describe_own(own.name, "signals") for own in parse_signals(options.signals)),
+        ]
 
     def preload(self, options: Options) -> Sequence[str]:
         return (

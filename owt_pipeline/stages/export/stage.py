@@ -92,7 +92,7 @@ class Export(Stage):
     kinds = ("data", "kept")
     output = "corpus"
     options = ExportOptions
-    version = 6
+    version = 7
     libraries = ("jinja2",)
     steps = (Step(export, rows=rows_of_input),)
     example = "owt export runs/2013 --rules exact --min_similarity 0.9"

@@ -20,15 +20,12 @@ main text. It may raise (the page is rejected as `extract_crash`), run forever (
 from __future__ import annotations
 
 import functools
-import hashlib
-import importlib
 import importlib.metadata
-import importlib.util
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from owt_pipeline.engine.own_code import describe_own, load_own
 from owt_pipeline.errors import UserError
 from owt_pipeline.stages.extract.model import digest
 from owt_pipeline.stages.extract.options import Settings as Settings
@@ -95,23 +92,13 @@ def describe(name: str) -> dict[str, Any]:
         except importlib.metadata.PackageNotFoundError:
             raise UserError(f"extractor: {name} is not installed: pip install {library}") from None
         return known | ({"sha256": digest()} if name == "blocks" else {})
-    module = sys.modules[_factory(name).__module__]
-    if not getattr(module, "__file__", None):
-        return {"name": name}
-    with open(str(module.__file__), "rb") as file:
-        return {"name": name, "sha256": hashlib.sha256(file.read()).hexdigest()}
+    _factory(name)
+    return describe_own(name, "extractor")
 
 
 def _factory(name: str) -> Callable[[Settings], Extract]:
     target = f"owt_pipeline.stages.extract.built_in:{name}" if name in BUILT_IN else name
-    module_name, colon, attribute = target.partition(":")
-    if not colon:
+    if ":" not in target:
         known = ", ".join(sorted(BUILT_IN))
         raise UserError(f"extractor: {name!r} is none of {known}, nor a `module:factory` of your own")
-    try:
-        factory: Callable[[Settings], Extract] = getattr(importlib.import_module(module_name), attribute)
-    except ImportError as error:
-        raise UserError(f"extractor: {name} cannot be imported ({error})") from error
-    except AttributeError:
-        raise UserError(f"extractor: module {module_name} has no {attribute!r}") from None
-    return factory
+    return load_own(target, "extractor")

@@ -59,7 +59,8 @@ def filter_batch(batch: pa.RecordBatch, divisor: int, lose: bool) -> Outcome:
     kept = batch.filter(pc.invert(drop))
     ones = [1] * kept.num_rows
     counts = {"language_score": ones, "n_words": ones, "n_chars": ones, "n_bytes": ones}
-    kept = replace_columns(kept, clean, **counts, signals=[None] * kept.num_rows)
+    none = [None] * kept.num_rows
+    kept = replace_columns(kept, clean, **counts, signals=none, own_signals=none)
     return Outcome(kept.slice(1) if lose else kept, rejects, {"batches": 1})
 
 

@@ -1,0 +1,43 @@
+"""Functions of the user's own, which an option names as `module:function`."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from owt_pipeline.errors import UserError
+
+
+def load_own(name: str, option: str) -> Callable[..., Any]:
+    """The function `name`, `module:function`; raises UserError, which names `option`."""
+    module_name, _, attribute = name.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise UserError(f"{option}: {name} cannot be imported ({error})") from error
+    except Exception as error:  # of the user's code
+        raise UserError(f"{option}: {name} cannot be imported ({type(error).__name__}: {error})") from error
+    if not hasattr(module, attribute):
+        raise UserError(f"{option}: module {module_name} has no {attribute!r}")
+    found = getattr(module, attribute)
+    if not callable(found):
+        raise UserError(f"{option}: {name} is of type {type(found).__name__}, not a function")
+    return found  # type: ignore[no-any-return]
+
+
+def describe_own(name: str, option: str) -> dict[str, str]:
+    """The name of the user's function and the SHA-256 of its source, for a stage's key; raises UserError.
+
+    The source is the file of its module, and that of the module it is defined in, if that is another one. A module
+    without a file has no digest.
+    """
+    modules = dict.fromkeys([load_own(name, option).__module__, name.partition(":")[0]])
+    files = dict.fromkeys(getattr(sys.modules.get(module), "__file__", None) for module in modules)
+    digest = hashlib.sha256()
+    for path in filter(None, files):
+        with open(path, "rb") as file:
+            digest.update(file.read())
+    return {"name": name} | ({"sha256": digest.hexdigest()} if any(files) else {})
