@@ -45,7 +45,7 @@ class OwnSignal:
         """What was found and what is allowed, if `value` breaks the threshold; else None."""
         if not self.side or (value >= self.limit if self.side == ">=" else value <= self.limit):
             return None
-        return f"{self.name} is {value:.4g}, {'less' if self.side == '>=' else 'more'} than {self.limit:,g}"
+        return f"{self.name} is {value:,.6g}, {'less' if self.side == '>=' else 'more'} than {self.limit:,g}"
 
 
 @functools.lru_cache(maxsize=8)  # for each document

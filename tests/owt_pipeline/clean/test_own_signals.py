@@ -97,7 +97,7 @@ def test_a_document_beyond_a_threshold_is_rejected_by_name(run: Path) -> None:
         3: ("too_short", "1 tokens, fewer than 128")
     }
     clean(run, "mine:capitals <= 0.5")
-    assert rejects(run)[2] == ("own_signal", "mine:capitals is 0.7668, more than 0.5")
+    assert rejects(run)[2] == ("own_signal", "mine:capitals is 0.766773, more than 0.5")
     # The limit itself passes.
     clean(run, f"mine:length>={len(TEXTS[1].strip())}")
     assert list(rows(run / "clean")) == [1]
