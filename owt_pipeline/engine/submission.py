@@ -190,7 +190,10 @@ def _require_google() -> None:
 
 def failure(error: Exception) -> UserError:
     """A runner's error as one line, for a job that left no outcome; its log has more."""
-    return UserError(f"the job failed ({type(error).__name__}: {_one_line(str(error))[:300]}); see the runner's log")
+    text = _one_line(str(error))
+    if len(text) > 600:  # a traceback's cause is at its end
+        text = f"{text[:300]} … {text[-300:]}"
+    return UserError(f"the job failed ({type(error).__name__}: {text}); see the runner's log")
 
 
 def _one_line(text: str) -> str:
