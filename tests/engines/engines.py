@@ -326,7 +326,7 @@ class Flink(Engine):
 
     def _wait_for_slots(self) -> None:
         def are_free() -> bool:
-            with contextlib.suppress(urllib.error.HTTPError):  # while the JobManager starts
+            with contextlib.suppress(OSError):  # an error or a closed connection, while the JobManager starts
                 found = self.rest_api("/overview")
                 return bool(found["slots-total"] == found["slots-available"] == self.slots)
             return False
