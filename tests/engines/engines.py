@@ -13,7 +13,6 @@ import signal
 import socket
 import subprocess
 import time
-import urllib.error
 import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
