@@ -51,6 +51,11 @@ def write_outcome(workdir: Storage, outcome: Outcome) -> None:
         workdir.write(_NAME, msgspec.json.encode(outcome))
 
 
+def has_outcome(workdir: Storage) -> bool:
+    """Whether a job has ended whose outcome nobody has read."""
+    return workdir.exists(_NAME)
+
+
 def take_outcome(workdir: Storage) -> Outcome | None:
     """The outcome that the job stored, which is then removed; None if there is none, or none that can be read."""
     try:

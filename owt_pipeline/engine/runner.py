@@ -4,19 +4,20 @@ results. If nothing has to be made, Beam is not even imported."""
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, replace
 from typing import Any
 
 from owt_pipeline.engine import parts, submission
 from owt_pipeline.engine.generations import begin
-from owt_pipeline.engine.outcome import take_outcome
+from owt_pipeline.engine.outcome import has_outcome, take_outcome
 from owt_pipeline.engine.plan import StagePlan, look
 from owt_pipeline.engine.publish import append_to_log, read_log
 from owt_pipeline.engine.stage import Runtime, Stage
@@ -25,7 +26,7 @@ from owt_pipeline.errors import JobRuns, UsageError, UserError
 from owt_pipeline.ledger.root import read_root, require_manifest
 from owt_pipeline.ledger.sweep import sweep
 from owt_pipeline.storage.folder import Storage, in_thread
-from owt_pipeline.storage.lock import hold, out_of_sight
+from owt_pipeline.storage.lock import Held, InUse, hold, out_of_sight
 from schemas.datasets import LEDGER
 from schemas.manifest import Manifest, Root
 
@@ -58,10 +59,14 @@ def run_stages(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Re
     on_cluster = runs_on_cluster(runtime.beam_flags)
     stages = without_imported(stages, runtime.workdir, read_root(runtime.workdir)[0])
     begin(stages, runtime, write=False)  # raises before anything is written
-    if on_cluster and submission.submits_later(submission.options_for(runtime.beam_flags, runtime.workdir, stages)):
-        _run_on_cluster(stages, replace(runtime, unattended=True, lock=True), None)
-        return []
-    with hold(runtime.workdir, runtime.run, as_object=on_cluster) as held:
+    detached = False
+    if on_cluster:
+        options = submission.options_for(runtime.beam_flags, runtime.workdir, stages)
+        if submission.submits_later(options):
+            _run_on_cluster(stages, replace(runtime, unattended=True, lock=True), None)
+            return []
+        detached = submission.is_detached(options)
+    with _holding(runtime, on_cluster, detached) as held:
         runtime = replace(runtime, lock=on_cluster or not runtime.workdir.is_local)
         root, version = begin(stages, runtime)
         plans = look(stages, runtime.workdir, root)
@@ -74,6 +79,22 @@ def run_stages(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Re
         runtime.workdir.remove_dead_spools()
         runtime.workdir.tidy(LEDGER)
     return results
+
+
+@contextlib.contextmanager
+def _holding(runtime: Runtime, on_cluster: bool, detached: bool) -> Iterator[Held]:
+    """Hold the run's lock. For a command that leaves its job, raises what an earlier one's job has ended with, and
+    JobRuns while that is at work."""
+    workdir = runtime.workdir
+    with contextlib.ExitStack() as stack:
+        held = hold(workdir, runtime.run, as_object=on_cluster, has_ended=lambda: has_outcome(workdir))
+        try:
+            since = stack.enter_context(held)
+        except InUse as error:
+            raise JobRuns(str(error)) if detached else error from None
+        if detached and (outcome := take_outcome(workdir)) is not None:
+            outcome.check()
+        yield since
 
 
 def _finished(plan: StagePlan) -> Result:

@@ -16,13 +16,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
 import msgspec
 
-from owt_pipeline.errors import UserError
+from owt_pipeline.errors import JobRuns, UserError
 from owt_pipeline.storage.disk import Process, this_process
 from owt_pipeline.storage.folder import Storage
 
@@ -56,6 +56,10 @@ class Holder(msgspec.Struct, frozen=True):
         return not self.elsewhere and process is not None and process.is_here and not process.runs()
 
 
+class InUse(UserError):
+    """Another run is at work in the folder."""
+
+
 class LockLost(UserError):
     """Another run has taken the folder over."""
 
@@ -68,37 +72,49 @@ class Held:
 
 
 @contextlib.contextmanager
-def hold(workdir: Storage, run: str, *, as_object: bool = False) -> Iterator[Held]:
-    """Hold the lock on a run's folder, which is created if missing, until the block ends.
+def hold(
+    workdir: Storage, run: str, *, as_object: bool = False, has_ended: Callable[[], bool] = lambda: False
+) -> Iterator[Held]:
+    """Hold the lock on a run's folder, which is created if missing, until the block ends; with JobRuns, the object is
+    left to the job.
 
     Arguments and errors are those of `take`.
     """
-    since = take(workdir, run, as_object=as_object)
-    with contextlib.ExitStack() as stack:
-        stack.callback(release, workdir, run)
-        if as_object or not workdir.is_local:
-            stack.enter_context(_renewing(workdir, run))
-        yield Held(since)
+    since = take(workdir, run, as_object=as_object, has_ended=has_ended)
+    try:
+        with contextlib.ExitStack() as stack:
+            if as_object or not workdir.is_local:
+                stack.enter_context(_renewing(workdir, run))
+            yield Held(since)
+    except JobRuns:
+        raise
+    except BaseException:
+        release(workdir, run)
+        raise
+    release(workdir, run)
 
 
-def take(workdir: Storage, run: str, *, as_object: bool = False) -> float:
+def take(
+    workdir: Storage, run: str, *, as_object: bool = False, has_ended: Callable[[], bool] = lambda: False
+) -> float:
     """Take the lock for a run; a repeated call has no effect. Returns since when it is held, by the clock of the
     storage.
 
-    With `as_object`, and always in a bucket, it is the object, which workers elsewhere renew (`renew`). Raises
-    UserError, which names the holder, if another run is at work.
+    With `as_object`, and always in a bucket, it is the object, which workers elsewhere renew (`renew`). `has_ended`
+    says whether a job that holds it is known to have ended. Raises InUse, which names the holder, if another run is at
+    work.
     """
     if workdir.is_local:
         since = _flock(workdir, run)
         if not as_object:
-            _wait_for_end(workdir)
+            _wait_for_end(workdir, has_ended)
             return since
     me = msgspec.json.encode(_me(run, elsewhere=as_object))
     while not workdir.create(OBJECT, me):
         holder, version = _read(workdir)
         if holder is not None and holder.run == run:
             break
-        if version is not None and _wait_for_end(workdir):
+        if version is not None and _wait_for_end(workdir, has_ended):
             workdir.swap(OBJECT, me, version)
             holder, _ = _read(workdir)
             if holder is not None and holder.run == run:
@@ -176,13 +192,13 @@ def _renewing(workdir: Storage, run: str) -> Iterator[None]:
         ended.set()
 
 
-def _wait_for_end(workdir: Storage) -> bool:
-    """Wait until the object was not renewed for TERM_SECONDS, or its process has ended; False if it is gone. UserError
-    if it is renewed."""
+def _wait_for_end(workdir: Storage, has_ended: Callable[[], bool]) -> bool:
+    """Wait until the object was not renewed for TERM_SECONDS, or its process or job has ended; False if it is gone.
+    InUse if it is renewed."""
     holder, version = _read(workdir)
     if version is None:
         return False
-    if holder is not None and holder.has_ended:
+    if (holder is not None and holder.has_ended) or has_ended():
         return True
     logger.warning(
         "%s is in use by %s: waiting %.0f s for a sign of life; if that job has ended, delete %s",
@@ -194,6 +210,8 @@ def _wait_for_end(workdir: Storage) -> bool:
         seen, now = _read(workdir)
         if now is None:
             return False
+        if has_ended():
+            return True
         if now != version:
             raise _in_use(workdir, seen)
     return True
@@ -230,8 +248,8 @@ def out_of_sight(workdir: Storage) -> UserError:
     )
 
 
-def _in_use(workdir: Storage, holder: Holder | None) -> UserError:
-    return UserError(f"{workdir} is in use by {holder or 'another command'}: wait for it to end, or stop it")
+def _in_use(workdir: Storage, holder: Holder | None) -> InUse:
+    return InUse(f"{workdir} is in use by {holder or 'another command'}: wait for it to end, or stop it")
 
 
 def _read(workdir: Storage) -> tuple[Holder | None, str | None]:
