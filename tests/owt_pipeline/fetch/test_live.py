@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import gzip
 import os
@@ -53,14 +54,20 @@ def serve() -> Iterator[Callable[[Mapping[str, Way]], BadServer]]:
         server.close()
 
 
-def fetch(runtime: Runtime, server: BadServer, **options: object) -> Manifest:
+@contextlib.contextmanager
+def options_for(server: BadServer, **options: object) -> Iterator[Options]:
     defaults: dict = {
         "resolve": server.rules, "user_agent": AGENT, "host_delay": 0.0,
         "connect_timeout": 1.0, "silence_timeout": 1.0, "timeout": 2.0, "retries": 1, "max_retry_wait": 3.0,
         "max_page_bytes": 1_000_000,
     }  # fmt: skip
     with constants({**defaults, **options}) as given:
-        return run_stage(STAGE, Options(**given), runtime)[0]
+        yield Options(**given)
+
+
+def fetch(runtime: Runtime, server: BadServer, **options: object) -> Manifest:
+    with options_for(server, **options) as given:
+        return run_stage(STAGE, given, runtime)[0]
 
 
 def outcome(runtime: Runtime, manifest: Manifest) -> tuple[dict[str, Response], dict[str, tuple[str, str]]]:

@@ -68,7 +68,8 @@ def test_a_lost_page_that_something_is_made_from_is_fetched_again_only_with_refe
 
 
 def fetch_and_extract(web: Web, **options: Any) -> None:
-    run_stages([(STAGE, options_for(web.server, **options)), (EXTRACT, EXTRACT.options())], web.runtime)
+    with options_for(web.server, **options) as given:
+        run_stages([(STAGE, given), (EXTRACT, EXTRACT.options())], web.runtime)
 
 
 def test_a_damaged_root_is_an_error_and_not_a_new_crawl(web: Web) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from owt_pipeline.formats import encoding as encodings
 from owt_pipeline.formats.encoding import is_hub_name
-from tests.owt_pipeline.runs import manifest_of
+from tests.owt_pipeline.runs import drop, manifest_of
 from tests.owt_pipeline.tokenize.corpus import write_corpus
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -78,7 +78,7 @@ def test_hub_tokenizer_is_fetched_once_and_cached_and_unknown_names_are_errors(
 
     hub.shutdown()
     hub.server_close()
-    (workdir / "ledger/tokens/manifest.json").unlink()
+    drop(workdir, "tokens")
     again = tokenize(workdir, hub, tmp_path / "home", "some/model")
     assert again.returncode == 0, again.stderr
     assert manifest_of(workdir, "tokens").digest == manifest.digest
