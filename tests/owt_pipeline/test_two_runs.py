@@ -12,13 +12,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from owt_pipeline.errors import UserError
-from owt_pipeline.ledger.root import read_manifest
+from owt_pipeline.errors import JobRuns, UserError
+from owt_pipeline.ledger.root import COPY, change_root, read_manifest, read_root, restore_root
 from owt_pipeline.storage import lock
 from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lock import running
+from schemas.manifest import ROOT
 from tests.owt_pipeline.runs import differing, owt, run_owt, write_sources
 from tests.servers.gcs import gcs_bucket
 from tests.servers.s3 import s3_bucket
@@ -133,6 +135,34 @@ def test_an_object_that_is_not_renewed_is_taken_over(monkeypatch: pytest.MonkeyP
         assert running(run) is not None
         lock.release(run, "two")
         assert running(run) is None
+
+
+def test_a_job_that_nobody_waits_for_keeps_the_lock_until_its_outcome_is_there(tmp_path: Path) -> None:
+    run = Storage(str(tmp_path))
+    with pytest.raises(JobRuns), lock.hold(run, "one", as_object=True):
+        raise JobRuns("the job is at work")
+    assert running(run) is not None
+    lock.release(run, "another")
+    assert run.exists(lock.OBJECT)
+    lock._flocked.pop((run.uri, "one")).close()  # as when its process ends
+    started = time.monotonic()
+    with lock.hold(run, "two", as_object=True, has_ended=lambda: True), pytest.raises(lock.LockLost):
+        lock.renew(run, "one")
+    assert time.monotonic() - started < lock.TERM_SECONDS / 10
+    assert not run.exists(lock.OBJECT)
+
+
+def test_a_damaged_root_is_restored_from_its_copy_and_both_damaged_is_an_error(tmp_path: Path) -> None:
+    run = Storage(str(tmp_path))
+    root, _ = change_root(run, lambda root: msgspec.structs.replace(root, takedowns="ledger/takedowns-0.jsonl"), "one")
+    run.write(ROOT, b"{")
+    assert "restored from its copy" in restore_root(run)
+    assert read_root(run)[0] == root
+    assert restore_root(run) == ""
+    run.write(ROOT, b"{")
+    run.write(COPY, b"{")
+    with pytest.raises(UserError, match="and so is its copy"):
+        restore_root(run)
 
 
 def test_a_lock_on_a_disk_goes_with_its_process(tmp_path: Path) -> None:
