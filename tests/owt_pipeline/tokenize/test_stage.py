@@ -127,35 +127,6 @@ def test_pyarrow_maps_the_shards_without_a_copy(workdir: Path) -> None:
     assert pa.total_allocated_bytes() - before < table["tokens"].nbytes / 2
 
 
-def test_duckdb_reads_the_shards(workdir: Path) -> None:
-    import duckdb
-
-    tokens = pa.dataset.dataset(workdir / "tokens" / "train", format="arrow")
-    counted = duckdb.connect().register("tokens", tokens).execute("select sum(len(tokens)), sum(n_tokens) from tokens")
-    total = manifest_of(workdir, "tokens").stats["tokens_train"]
-    assert counted.fetchall() == [(total, total)]
-
-
-def test_polars_reads_the_shards(workdir: Path) -> None:
-    import polars
-
-    path = shard_file(workdir, "tokens", 0, split="train")
-    frame = polars.read_ipc(path)
-    assert frame.schema["tokens"] == polars.List(polars.UInt16)
-    assert frame["tokens"].to_list() == read_mapped(path)["tokens"].to_pylist()
-    lazy = polars.scan_ipc(workdir / "tokens" / "train" / "*.arrow").select(polars.col("n_tokens").sum())
-    assert lazy.collect().item() == manifest_of(workdir, "tokens").stats["tokens_train"]
-
-
-def test_datasets_reads_the_shards(workdir: Path, tmp_path: Path) -> None:
-    import datasets
-
-    paths = sorted(map(str, (workdir / "tokens" / "train").iterdir()))
-    read = datasets.load_dataset("arrow", data_files=paths, split="train", cache_dir=str(tmp_path))
-    assert read.features["tokens"].feature.dtype == "uint16"
-    assert read["tokens"][:] == [ids for path in paths for ids in read_mapped(Path(path))["tokens"].to_pylist()]
-
-
 def test_large_vocabulary_is_written_as_32_bits(tmp_path: Path) -> None:
     from tokenizers import AddedToken
 

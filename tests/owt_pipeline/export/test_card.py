@@ -1,4 +1,4 @@
-"""Other libraries read the datasets of the stages: datasets, Polars, DuckDB."""
+"""The dataset card, and a corpus that is loaded by it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 
 import duckdb
-import polars as pl
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
@@ -16,7 +14,7 @@ from msgspec.structs import replace
 from owt_pipeline.stages.export.card import card
 from schemas import DATASETS
 from schemas.manifest import Counts
-from tests.owt_pipeline.runs import manifest_of, table_of
+from tests.owt_pipeline.runs import manifest_of
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -46,28 +44,6 @@ def test_datasets_loads_the_corpus_by_files_folder_or_card(small_run: Path, tmp_
         assert list(corpus["text"]) == texts(small_run)
         assert corpus.column_names == DATASETS["corpus"].schema.names
         assert all(isinstance(names, list) for names in corpus["subreddits"])
-
-
-def test_datasets_loads_the_tokens(small_run: Path, tmp_path: Path) -> None:
-    files = str(small_run / "tokens/train/part-*.arrow")
-    tokens = datasets.load_dataset("arrow", data_files=files, split="train", cache_dir=str(tmp_path))
-    assert tokens.num_rows == manifest_of(small_run, "tokens").stats["documents_train"]
-    assert all(len(row["tokens"]) == row["n_tokens"] for row in tokens)
-
-
-def test_polars_and_duckdb_read_every_file_of_every_dataset(small_run: Path) -> None:
-    for name in DATASETS:
-        for file in table_of(small_run, name).files:
-            path = str(small_run / file.path)
-            if path.endswith(".parquet"):
-                assert pl.scan_parquet(path).select(pl.len()).collect().item() == file.rows
-                assert len(pl.read_parquet(path)) == file.rows
-                assert len(duckdb.sql(f"select * from '{path}'").fetchall()) == file.rows
-            elif path.endswith(".arrow"):
-                tokens = pa.ipc.open_file(pa.memory_map(path)).read_all()
-                off = duckdb.sql("select count(*) from tokens where n_tokens <> len(tokens)").fetchall()
-                assert off == [(0,)]
-                assert pl.read_ipc(path)["url_id"].to_list() == tokens["url_id"].to_pylist()
 
 
 def test_card_has_the_numbers_that_duckdb_counts(small_run: Path) -> None:
