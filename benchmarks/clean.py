@@ -38,7 +38,7 @@ from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
 
 from owt_pipeline.stages.clean.documents import clean_document, detect
-from owt_pipeline.stages.clean.filters import FILTERS, TextView, c4_lines, first_broken
+from owt_pipeline.stages.clean.filters import FILTERS, c4_lines, first_broken
 from owt_pipeline.stages.clean.options import Options
 from owt_pipeline.stages.clean.repair import fix_text, tidy
 from owt_pipeline.stages.extract.extractor import Page, Settings, load
@@ -180,7 +180,7 @@ def posts(path: Path) -> Iterable[str]:
 
 
 def judge(rule: str, text: str) -> str | None:
-    return first_broken(FILTERS[rule](TextView(text)), getattr(Options(), rule))
+    return first_broken(FILTERS[rule](text), getattr(Options(), rule))
 
 
 def compare(
@@ -200,7 +200,7 @@ def compare(
         if theirs[peer]["kept"]:
             left = zip(pairs, evenly(texts, most), theirs[peer]["kept"], strict=True)
             both = [(text, kept) for (our, their), text, kept in left if our is None and their is None]
-            other = sum(c4_lines(TextView(text))[1] != kept for text, kept in both)
+            other = sum(c4_lines(text)[1] != kept for text, kept in both)
             line += f", {other} texts that both keep differ"
             good &= not other or not least
         print(line)

@@ -38,7 +38,7 @@ API = {
         "owt_pipeline.stages.extract.extractor:Extracted",
         "owt_pipeline.stages.extract.extractor:load",
     ],
-    "Clean text": ["owt_pipeline.stages.clean.filters:TextView", "owt_pipeline.stages.clean.filters:FILTERS"],
+    "Clean text": ["owt_pipeline.stages.clean.filters:FILTERS"],
     "Tokens": ["owt_pipeline.formats.encoding:load", "owt_pipeline.formats.encoding:Encoding"],
     "Train": [
         "trainer.shards:open_dataset",

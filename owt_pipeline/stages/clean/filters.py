@@ -10,7 +10,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -42,94 +42,47 @@ _NUMBER_BEFORE_UNIT = r"\d+(?:[.,]\d+)*(?=(?:[kcmn]?m|[km]?g|lb|oz|[kKMGT][bB]?)
 _WORD = re.compile(
     rf"{_NUMBER_BEFORE_UNIT}|{_TOKEN}|(?<=\w)['’]\w+|(?<![\w/.\\@~|-])(?!\.\.)[-/.\\@~|]+{_TOKEN}|\.\.+|--+|[^\w\s]|_"
 )
-_LETTER_OR_DIGIT = re.compile(r"[^\W_]")
-_PARAGRAPH = re.compile(r"\n{2,}")
-_LINE = re.compile(r"\n+")
 
 
-class TextView:
-    """A text with its words, lines and paragraphs.
-
-    Attributes:
-      text: the text.
-      words: its words; punctuation marks are words of their own.
-      distinct_words: count of each word, in the order of first occurrence.
-      spaced_words: count of each word separated by white space that contains a letter or a digit, with punctuation.
-      n_words: the total of `spaced_words`.
-      lines: its non-empty lines.
-      paragraphs: its blocks of text separated by empty lines.
-    """
-
-    def __init__(self, text: str):
-        self.text = text
-
-    @cached_property
-    def words(self) -> list[str]:
-        return _WORD.findall(self.text)
-
-    @cached_property
-    def distinct_words(self) -> Counter[str]:
-        return Counter(self.words)
-
-    @cached_property
-    def spaced_words(self) -> Counter[str]:
-        return Counter({word: n for word, n in Counter(self.text.split()).items() if _LETTER_OR_DIGIT.search(word)})
-
-    @cached_property
-    def n_words(self) -> int:
-        return self.spaced_words.total()
-
-    @cached_property
-    def lines(self) -> list[str]:
-        return _LINE.split(self.text)
-
-    @cached_property
-    def paragraphs(self) -> list[str]:
-        return _PARAGRAPH.split(self.text.strip())
+@lru_cache(maxsize=1)  # two filters need them
+def words_of(text: str) -> list[str]:
+    """The words of a text; punctuation marks are words of their own."""
+    return _WORD.findall(text)
 
 
-def gopher_repetition(view: TextView) -> Signals:
+def gopher_repetition(text: str) -> Signals:
     """How much a text repeats itself, by Gopher's rules.
 
     Characters are counted as in datatrove: with spaces for the most frequent n-gram; without spaces for repeated
     n-grams, where each repetition after the first counts, without overlap.
     """
-    size = max(1, len(view.text))
-    paragraphs, paragraph_chars = repeated(view.paragraphs)
-    lines, line_chars = repeated(view.lines)
+    size = max(1, len(text))
+    paragraphs, lines = re.split(r"\n{2,}", text.strip()), re.split(r"\n+", text)
+    repeated_paragraphs, paragraph_chars = repeated(paragraphs)
+    repeated_lines, line_chars = repeated(lines)
     return {
-        "duplicate_paragraphs": paragraphs / len(view.paragraphs),
+        "duplicate_paragraphs": repeated_paragraphs / len(paragraphs),
         "duplicate_paragraph_chars": paragraph_chars / size,
-        "duplicate_lines": lines / len(view.lines),
+        "duplicate_lines": repeated_lines / len(lines),
         "duplicate_line_chars": line_chars / size,
-        **{name: chars / size for name, chars in _n_gram_chars(view).items()},
+        **{name: chars / size for name, chars in _n_gram_chars(words_of(text)).items()},
     }
 
 
 def repeated(items: Sequence[str]) -> tuple[int, int]:
     """(number of items that repeat an earlier one, characters in them)."""
-    if len(set(items)) == len(items):
-        return 0, 0
-    seen: set[str] = set()
-    count = chars = 0
-    for item in items:
-        if item in seen:
-            count += 1
-            chars += len(item)
-        else:
-            seen.add(item)
-    return count, chars
+    counts = Counter(items)
+    return len(items) - len(counts), sum((count - 1) * len(item) for item, count in counts.items())
 
 
-def _n_gram_chars(view: TextView) -> dict[str, int]:
+def _n_gram_chars(words: Sequence[str]) -> dict[str, int]:
     """Characters of the most frequent 2- to 4-gram, and of the repeated 5- to 10-grams.
 
     An n-gram is represented by the number of its (n-1)-gram and that of its last word. Each step keeps only the places
     of n-grams that occur more than once, since longer repeated n-grams start at these; soon few remain.
     """
     found = {f"{'top' if n < 5 else 'duplicate'}_{n}_gram_chars": 0 for n in range(2, 11)}
-    words = view.words
-    numbers = dict(zip(view.distinct_words, range(len(view.distinct_words)), strict=True))
+    numbers = {word: number for number, word in enumerate(dict.fromkeys(words))}
     ids = np.fromiter(map(numbers.__getitem__, words), np.int64, len(words))
     ends = np.zeros(len(words) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, words), np.int64, len(words)), out=ends[1:])
@@ -140,16 +93,12 @@ def _n_gram_chars(view: TextView) -> dict[str, int]:
         pairs = groups * len(numbers) + ids[places + n - 1]
         _, first, groups, counts = np.unique(pairs, return_index=True, return_inverse=True, return_counts=True)
         if n <= 4:
-            top, start = 1, 0  # the first in the text among equals
-            if len(counts) and counts.max() > 1:
-                top = int(counts.max())
-                start = int(places[first[counts == top].min()])
+            top = int(counts.max(initial=1))
+            start = int(places[first[counts == top].min()]) if top > 1 else 0  # the first in the text among equals
             found[f"top_{n}_gram_chars"] = top * int(ends[start + n] - ends[start] + n - 1)
         again = counts[groups] > 1
         places, groups = places[again], groups[again]
-        if n >= 5:
-            if not len(places):
-                break
+        if n >= 5 and len(places):
             found[f"duplicate_{n}_gram_chars"] = _repeated_chars(places.tolist(), groups.tolist(), n, ends)
     return found
 
@@ -173,7 +122,7 @@ STOP_WORDS = frozenset("the be to of and that have with".split())
 _PUNCTUATION = string.punctuation + "“”„‘’‚«»…–—"
 
 
-def gopher_quality(view: TextView) -> Signals:
+def gopher_quality(text: str) -> Signals:
     """Whether a text looks like prose, by Gopher's rules.
 
     The paper does not define a word. Here words are separated by white space and contain a letter or a digit; Dolma and
@@ -182,11 +131,11 @@ def gopher_quality(view: TextView) -> Signals:
     `docs/benchmarks/figures.md`). Other open points follow datatrove: an ellipsis may be three points, a bullet may be
     a hyphen, and stop words are in lower case.
     """
-    text, words = view.text, view.spaced_words
+    words = {word: count for word, count in Counter(text.split()).items() if re.search(r"[^\W_]", word)}
     lines = text.splitlines()
-    n_words, n_lines = max(1, view.n_words), max(1, len(lines))
+    n_words, n_lines = max(1, sum(words.values())), max(1, len(lines))
     return {
-        "words": view.n_words,
+        "words": sum(words.values()),
         "word_length": sum(len(word) * count for word, count in words.items()) / n_words,
         "hash_signs": text.count("#") / n_words,
         "ellipses": (text.count("...") + text.count("…")) / n_words,
@@ -197,8 +146,7 @@ def gopher_quality(view: TextView) -> Signals:
     }
 
 
-MIN_LINE_WORDS = 5
-MAX_WORD_CHARS = 1000
+MIN_LINE_WORDS, MAX_WORD_CHARS = 5, 1000
 _CITATION = re.compile(r"\[\d*]|\[edit]|\[citation needed]")
 _ENDS = (".", "?", "!", '"')
 _POLICY = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
@@ -214,7 +162,7 @@ _ABBREVIATIONS = frozenset(
 _LONGEST_ABBREVIATION = 8  # characters, including a preceding quote or bracket
 
 
-def c4_lines(view: TextView) -> tuple[Signals, str]:
+def c4_lines(text: str) -> tuple[Signals, str]:
     """Whether the lines that end like sentences make a page of natural language, and these lines.
 
     C4's rules: Raffel et al., JMLR 2020, section 2.2, as implemented by the code that made C4: `clean_page` in
@@ -223,7 +171,7 @@ def c4_lines(view: TextView) -> tuple[Signals, str]:
     """
     lines = []
     lorem_ipsum = curly_brackets = 0
-    for line in map(_without_citations, view.text.splitlines()):
+    for line in map(_without_citations, text.splitlines()):
         if not line.endswith(_ENDS) or line.endswith("...") or len(line.split()) < MIN_LINE_WORDS:
             continue
         lowered = line.lower()
@@ -236,11 +184,6 @@ def c4_lines(view: TextView) -> tuple[Signals, str]:
     sentences = sum(map(_count_sentences, lines))
     signals = {"lorem_ipsum": lorem_ipsum, "curly_brackets": curly_brackets, "sentences": sentences}
     return signals, "\n".join(lines).strip()
-
-
-def c4(view: TextView) -> Signals:
-    """The signals of `c4_lines`."""
-    return c4_lines(view)[0]
 
 
 def _without_citations(line: str) -> str:
@@ -268,7 +211,6 @@ def _ends_sentence(line: str, found: re.Match[str]) -> bool:
 
 
 SHORT_LINE = 30
-
 # Sentence-ending marks of all scripts: Unicode's property Sentence_Terminal within the basic plane.
 _TERMINAL = re.compile(
     "[!.?\u0589\u061d-\u061f\u06d4\u0700-\u0702\u07f9\u0837\u0839\u083d\u083e\u0964\u0965\u104a\u104b\u1362\u1367\u1368"
@@ -279,25 +221,25 @@ _TERMINAL = re.compile(
 )
 
 
-def fineweb(view: TextView) -> Signals:
+def fineweb(text: str) -> Signals:
     """Whether a text's lines look like prose, not like a list, by FineWeb's own rules.
 
     New lines per word are counted as in datatrove, which made FineWeb.
     """
-    lines = [line for line in view.lines if line and not line.isspace()]
-    n_lines, new_lines = max(1, len(lines)), view.text.count("\n")
+    lines = [line for line in text.split("\n") if line and not line.isspace()]
+    n_lines, new_lines = max(1, len(lines)), text.count("\n")
     return {
         "punctuated_lines": sum(_TERMINAL.match(line[-1]) is not None for line in lines) / n_lines,
         "short_lines": sum(len(line) <= SHORT_LINE for line in lines) / n_lines,
-        "repeated_line_chars": repeated(lines)[1] / max(1, len(view.text) - new_lines),
-        "new_lines": new_lines / max(1, len(view.words)),
+        "repeated_line_chars": repeated(lines)[1] / max(1, len(text) - new_lines),
+        "new_lines": new_lines / max(1, len(words_of(text))),
     }
 
 
-FILTERS: dict[str, Callable[[TextView], Signals]] = {
+FILTERS: dict[str, Callable[[str], Signals]] = {
     "gopher_repetition": gopher_repetition,
     "gopher_quality": gopher_quality,
-    "c4": c4,
+    "c4": lambda text: c4_lines(text)[0],
     "fineweb": fineweb,
 }
 """Filters by their names for `--filters`, in the order in which they are applied, which is FineWeb's. A filter's name

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import ipaddress
 import re
 import unicodedata
-from itertools import chain
 from typing import Any
 
 import ftfy
 from ftfy.chardata import WIDTH_MAP
 
-# Characters that no rule of ftfy changes but the one for curly quotes, and that never look like mojibake.
-_HARMLESS = "\t\n\x20-\x7e\xa0\xb7\u2013\u2014\u2022\u2026"
+# Characters that no rule of ftfy and no normalization changes, and that never look like mojibake; a line of these is
+# not given to ftfy. Quotes are such characters unless they are uncurled.
+_HARMLESS = "\t\n\x20-\x7e\xb7\u2013\u2014\u2022"
 _QUOTES = "\u2018\u2019\u201c\u201d"
 _MAY_CHANGE = {
-    uncurl: re.compile(f"[^{_HARMLESS}{'' if uncurl else _QUOTES}]|&#?[0-9A-Za-z]{{1,24}};") for uncurl in (False, True)
+    uncurl: re.compile(f"[^{_HARMLESS}{'' if uncurl else _QUOTES}]|&#?[0-9A-Za-z]{{1,24}};").search
+    for uncurl in (False, True)
 }
 
-_MANY_MARKS = 10_000  # in a row; Python normalizes these in 0.1 s, and ten times as many in 10 s
+_MANY_MARKS = 1_000  # in a row; Python's normalization takes quadratic time: a second for 30,000
 
 _OF_OTHER_WIDTH = re.compile("[\u3000\uff01-\uffee]")
 _CJK = re.compile(
@@ -31,10 +33,10 @@ _TO_USUAL_WIDTH = {code: usual for code, usual in WIDTH_MAP.items() if chr(code)
 
 
 def fix_text(text: str, form: str = "NFC", uncurl_quotes: bool = False) -> str:
-    """`ftfy.fix_text(text, normalization=form, uncurl_quotes=uncurl_quotes)`, faster, with one difference.
+    """`ftfy.fix_text(text, normalization=form, uncurl_quotes=uncurl_quotes)`, faster, with two differences.
 
-    The difference: full-width punctuation such as `，` and `！` is kept in text with Chinese, Japanese or Korean
-    characters, where it belongs. ftfy makes it ASCII in any text.
+    Full-width punctuation such as `，` and `！` is kept in text with Chinese, Japanese or Korean characters, where it
+    belongs; ftfy makes it ASCII in any text. Thousands of combining marks in a row are separated by U+034F.
 
     Args:
       text: the text to repair.
@@ -42,77 +44,49 @@ def fix_text(text: str, form: str = "NFC", uncurl_quotes: bool = False) -> str:
       uncurl_quotes: whether to make curly quotes straight.
     """
     normalization: Any = None if form == "none" else form
-    config = ftfy.TextFixerConfig(normalization=normalization, uncurl_quotes=uncurl_quotes, explain=False)
-    if normalization and not _marks().isdisjoint(text[::_MANY_MARKS]):  # a run that long includes one of these
-        text = re.sub(f"[{''.join(_marks())}]{{{_MANY_MARKS},}}", _in_order, text)
-    as_wide = config._replace(fix_character_width=False)
-    fixed = _fix_lines(text, as_wide)
+    config = ftfy.TextFixerConfig(
+        normalization=normalization, uncurl_quotes=uncurl_quotes, fix_character_width=False, explain=False
+    )
+    if not _marks().isdisjoint(text[::_MANY_MARKS]):  # a run that long includes one of these
+        text = re.sub(f"[{''.join(_marks())}]{{{_MANY_MARKS}}}", "\\g<0>\u034f", text)
+    fixed = _fix_lines(text, config)
     if _OF_OTHER_WIDTH.search(fixed) is None:
         return fixed
-    if _CJK.search(fixed) is None:
-        return _fix_lines(text, config)
-    usual = fixed.translate(_TO_USUAL_WIDTH)
-    return fixed if usual == fixed else _fix_lines(usual, as_wide)  # again: usual width may complete mojibake
+    usual = fixed.translate(_TO_USUAL_WIDTH if _CJK.search(fixed) else WIDTH_MAP)
+    return fixed if usual == fixed else _fix_lines(usual, config)  # again: usual width may complete mojibake
 
 
 def _fix_lines(text: str, config: ftfy.TextFixerConfig) -> str:
     """`ftfy.fix_text(text, config)`, which repairs each line by itself; most lines have nothing to repair."""
     may_change = _MAY_CHANGE[config.uncurl_quotes]
-    if may_change.search(text) is None:
-        return _normalized(text, config)
     lines = re.findall(r".*\n|.+$", text)
     for number, line in enumerate(lines):
-        fix = may_change.search(line) is not None
-        lines[number] = ftfy.fix_text(line, config) if fix else _normalized(line, config)
+        lines[number] = ftfy.fix_text(line, config) if may_change(line) else line
         if config.unescape_html and "<" in line:  # from here on, as in ftfy: the text may be HTML on purpose
             config = config._replace(unescape_html=False)
     return "".join(lines)
-
-
-def _normalized(text: str, config: ftfy.TextFixerConfig) -> str:
-    return unicodedata.normalize(config.normalization, text) if config.normalization else text
 
 
 @functools.cache
 def _marks() -> frozenset[str]:
     """Combining marks, and characters that consist of some."""
     every = map(chr, range(0x300, 0x1F000))
-    return frozenset(char for char in every if unicodedata.combining(_decomposed(char)[0]))
-
-
-def _in_order(marks: re.Match[str]) -> str:
-    """The same by Unicode's canonical equivalence, in the order for which normalization takes linear time."""
-    return "".join(sorted(chain.from_iterable(map(_decomposed, marks[0])), key=unicodedata.combining))
-
-
-_decomposed = functools.partial(unicodedata.normalize, "NFD")
+    return frozenset(char for char in every if unicodedata.combining(unicodedata.normalize("NFD", char)[0]))
 
 
 # Spaces of other widths (Unicode category Zs); tabs are kept, as they may be code or a table.
 _SPACES = re.compile("[\xa0\u1680\u2000-\u200a\u202f\u205f\u3000]")
 # Characters without width or joining effect: zero-width space, soft hyphen, word joiner, byte order mark.
 _INVISIBLE = re.compile("[\u200b\xad\u2060\ufeff]")
-_LINE_END = re.compile(r"(?<![ \t\f])[ \t\f]+$", re.MULTILINE)
-_EMPTY_LINES = re.compile(r"\n{3,}")
 
 
 def tidy(text: str) -> str:
-    """`text` with normalised white space: one kind of space, none at line ends, at most one empty line in a row.
-
-    Idempotent.
-    """
+    """`text` with one kind of space, none at line ends, and at most one empty line in a row; idempotent."""
     if not text.isascii():
         text = _INVISIBLE.sub("", _SPACES.sub(" ", text))
-    if "\r" in text:
-        text = text.replace("\r\n", "\n").replace("\r", "\n")
-    if any(blank in text for blank in (" \n", "\t\n", "\f\n")):  # saves the slow expression
-        text = _LINE_END.sub("", text)
-    return _EMPTY_LINES.sub("\n\n", text).strip()
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(line.rstrip(" \t\f") for line in lines)).strip()
 
-
-EMAIL = "email@example.com"
-IPV4 = "192.0.2.1"
-IPV6 = "2001:db8::1"
 
 # Letters of Latin, Greek and Cyrillic. Not those of scripts without spaces: there, an address ends within a line.
 _LETTER = "A-Za-z\u00c0-\u024f\u0370-\u052f"
@@ -132,21 +106,16 @@ def mask(text: str) -> tuple[str, int]:
 
     The replacements are reserved for documentation: RFC 2606, RFC 5737, RFC 3849.
     """
-    count = 0
-
-    def replaced(match: re.Match[str]) -> str:
-        nonlocal count
-        try:
-            address = ipaddress.ip_address(match[0])
-        except ValueError:
-            return match[0]
-        if not address.is_global:
-            return match[0]
-        count += 1
-        return IPV4 if address.version == 4 else IPV6
-
-    text = _IP.sub(replaced, text)
+    count = sum(_substitute(address) != address for address in _IP.findall(text))
+    text = _IP.sub(lambda match: _substitute(match[0]), text)
     if "@" not in text:
         return text, count
-    text, emails = _EMAIL.subn(lambda match: EMAIL, text)  # last, since an address ends within what follows it
+    text, emails = _EMAIL.subn("email@example.com", text)  # last, since an address ends within what follows it
     return text, count + emails
+
+
+def _substitute(address: str) -> str:
+    with contextlib.suppress(ValueError):  # no address after all
+        if ipaddress.ip_address(address).is_global:
+            return "2001:db8::1" if ":" in address else "192.0.2.1"
+    return address

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from owt_pipeline.engine.own_code import describe_own, load_own
 from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
 from owt_pipeline.errors import UsageError
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.exchange import Slice
+from owt_pipeline.stages.clean.contamination import EvaluationSets, evaluation_sets, n_grams_of
 from owt_pipeline.stages.clean.options import Options
 from owt_pipeline.stages.clean.own_signals import parse_signals
-from owt_pipeline.storage.folder import expand_globs
 from schemas.settings import did_you_mean
 
-if TYPE_CHECKING:
-    from owt_pipeline.stages.clean.contamination import EvaluationSets
 
-
-def checked_sets(options: Options) -> EvaluationSets | None:
+def checked_sets(options: Options) -> EvaluationSets:
     """The evaluation sets of the options; raises UsageError for invalid options, UserError for an unreadable file."""
-    from owt_pipeline.stages.clean.contamination import n_grams_of
-    from owt_pipeline.stages.clean.documents import ALL, known_languages
+    from owt_pipeline.stages.clean.documents import known_languages
 
-    asked = set(options.languages) - {ALL, "en"}
+    asked = set(options.languages) - {"all", "en"}
     if asked and (unknown := sorted(asked - set(known_languages()))):  # loads the model
         raise UsageError(
             f"languages: {unknown[0]!r} is not a known language{did_you_mean(unknown[0], known_languages())}"
@@ -34,24 +30,16 @@ def checked_sets(options: Options) -> EvaluationSets | None:
         raise UsageError("uncurl_quotes changes text, but no_fix_text keeps it as it is; turn one of them off")
     for signal in parse_signals(options.signals):
         load_own(signal.name, "signals")
-    if (sets := _evaluation_sets(options)) is not None:
-        n_grams_of(sets)  # report an unreadable file here, not in a worker
+    sets = evaluation_sets(options.decontaminate)
+    n_grams_of(sets)  # report an unreadable file here, not in a worker
     return sets
 
 
 def clean_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
     from owt_pipeline.stages.clean.documents import clean_batch
 
-    clean = partial(clean_batch, options=run.options, sets=_evaluation_sets(run.options))
+    clean = partial(clean_batch, options=run.options, sets=evaluation_sets(run.options.decontaminate))
     run.map_batches(shard, writer, clean, rows=64)
-
-
-def _evaluation_sets(options: Options) -> EvaluationSets | None:
-    from owt_pipeline.stages.clean.contamination import evaluation_sets
-
-    if not options.decontaminate:
-        return None
-    return evaluation_sets(expand_globs(options.decontaminate, "decontaminate"))
 
 
 class Clean(Stage):
@@ -63,7 +51,7 @@ class Clean(Stage):
     inputs = ("documents",)
     output = "clean"
     options = Options
-    version = 11
+    version = 12
     libraries = ("ftfy", "py3langid", "tiktoken")
     steps = (Step(clean_shard, rows=rows_of_input),)
     example = "owt clean run --languages en --min_tokens 128"
@@ -73,12 +61,10 @@ class Clean(Stage):
 
         Checks the options too, so that a mistake is found before the stages that come first.
         """
-        sets = checked_sets(options)
-        files = zip(sets.uris, sets.digests, strict=True) if sets is not None else ()
-        return [
-            *({"kind": "evaluation", "name": uri.rpartition("/")[2], "sha256": digest} for uri, digest in files),
-            *({"kind": "signal"} | describe_own(own.name, "signals") for own in parse_signals(options.signals)),
-        ]
+        names = [(uri.rpartition("/")[2], digest) for uri, digest in checked_sets(options)]
+        sets = [{"kind": "evaluation", "name": name, "sha256": digest} for name, digest in names]
+        signals = [describe_own(own.name, "signals") for own in parse_signals(options.signals)]
+        return [*sets, *({"kind": "signal"} | signal for signal in signals)]
 
     def preload(self, options: Options) -> Sequence[str]:
         return (

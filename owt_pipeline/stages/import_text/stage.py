@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,13 +64,12 @@ class ImportOptions:
 
 
 class SourceFile(msgspec.Struct, frozen=True, array_like=True):
-    """A file to import: its path, its name in messages, its format, its length in bytes, and its generation."""
+    """A file to import: its path, its name in messages, its format, and its generation."""
 
     path: str
     name: str
     kind: str
-    bytes: int
-    generation: int = 0
+    generation: int
 
 
 def _groups(run: StageRun) -> list[list[SourceFile]]:
@@ -124,16 +125,11 @@ def _records(files: Sequence[SourceFile], options: ImportOptions) -> Iterator[tu
 
 def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
     """Step 2: write one shard in the order of the files, keeping the first document of each id."""
-    tables = list(read_slices(run.work, slices, ["url_id"]))
-    placed = [table.schema.names != SEEN.names for table in read_slices(run.work, slices)]
-    seen = np.concatenate(
-        [
-            np.zeros(0, np.uint64),
-            *(table["url_id"].to_numpy() for table, own in zip(tables, placed, strict=True) if not own),
-        ]
-    )
-    own = [slice for slice, is_own in zip(slices, placed, strict=True) if is_own]
-    first = first_of_each_id(read_slices(run.work, own, ["url_id", "reason"]), seen)
+    is_seen = [table.schema.names == SEEN.names for table in read_slices(run.work, slices)]
+    seen = read_slices(run.work, list(itertools.compress(slices, is_seen)))
+    own = [slice for slice, known in zip(slices, is_seen, strict=True) if not known]
+    ids = pa.concat_tables([SEEN.empty_table(), *seen])["url_id"].to_numpy()
+    first = first_of_each_id(read_slices(run.work, own, ["url_id", "reason"]), ids)
     start = 0
     for table in read_slices(run.work, own):
         for batch in table.to_batches(max_chunksize=256):
@@ -176,8 +172,7 @@ class Import(Stage):
 
     def prepare(self, run: StageRun) -> None:
         """Group the files; each group is one part, the unit of work and of resuming."""
-        left_out = _named(run.options)[1] if run.options.files else []
-        if left_out:
+        if run.options.files and (left_out := _named(run.options)[1]):
             some = ", ".join(left_out[:5]) + (", ..." if len(left_out) > 5 else "")
             logger.warning("import: files of folders left out, name them to import them: %s", some)
         groups: list[list[SourceFile]] = []
@@ -189,16 +184,13 @@ class Import(Stage):
             if generation.first >= run.settled
         ]
         for number, source in made:
-            path = source["uri"]
+            path, size = source["uri"], size + source["bytes"]
             kind = format_of(path) if run.options.format == "auto" else run.options.format
-            file = SourceFile(path, source["name"], kind, source["bytes"], number)
-            if groups and groups[-1][0].generation != number:
-                size = _GROUP_BYTES
-            if not groups or size + file.bytes > _GROUP_BYTES or len(groups[-1]) == _GROUP_FILES:
+            is_other = not groups or groups[-1][0].generation != number or len(groups[-1]) == _GROUP_FILES
+            if is_other or size > _GROUP_BYTES:
                 groups.append([])
-                size = 0
-            groups[-1].append(file)
-            size += file.bytes
+                size = source["bytes"]
+            groups[-1].append(SourceFile(path, source["name"], kind, number))
         run.work.write(_GROUPS_NAME, msgspec.json.encode(groups))
 
     def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> None:
@@ -236,12 +228,8 @@ def place(record: Record, names: Mapping[str, str]) -> dict[str, Any]:
     fields = record.fields
     if fields is None:
         return _rejected(row, Reason.BAD_RECORD, record.problem)
-    url = _string(fields, names["url"])
-    if url:
-        try:
-            row["url"] = canonical_url(url)
-        except BadURL:
-            row["url"] = None
+    with suppress(BadURL):
+        row["url"] = canonical_url(_string(fields, names["url"]) or "")
     text = field_value(fields, names["text"], _ABSENT)
     if text is _ABSENT:
         return _rejected(row, Reason.BAD_RECORD, f"no field '{names['text']}'; it has {_some(fields)}")
@@ -257,17 +245,14 @@ def place(record: Record, names: Mapping[str, str]) -> dict[str, Any]:
     return row
 
 
-def first_of_each_id(rows: Iterable[pa.Table], seen: np.ndarray | None = None) -> np.ndarray:
-    """bool (n,): whether each row is the first document with its id, which is none of those `seen`; the tables need
-    `url_id` and `reason` only."""
+def first_of_each_id(rows: Iterable[pa.Table], seen: np.ndarray) -> np.ndarray:
+    """bool (n,): whether each row, with `url_id` and `reason`, is the first document with its id, none of `seen`."""
     columns = [(table["url_id"].to_numpy(), table["reason"].is_null().to_numpy()) for table in rows]
     ids = np.concatenate([np.zeros(0, np.uint64), *(ids for ids, _ in columns)])
     good = np.flatnonzero(np.concatenate([np.zeros(0, bool), *(good for _, good in columns)]))
     first = np.zeros(len(ids), bool)
     first[good[np.unique(ids[good], return_index=True)[1]]] = True
-    if seen is not None and len(seen):
-        first &= ~np.isin(ids, seen)
-    return first
+    return first & ~np.isin(ids, seen)
 
 
 def outcome(rows: pa.RecordBatch, first: np.ndarray) -> Outcome:

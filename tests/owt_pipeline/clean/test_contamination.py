@@ -41,7 +41,7 @@ def test_documents_that_hold_text_of_an_evaluation_set_are_rejected(tmp_path: Pa
     else:
         pack = {".gz": gzip.compress, ".xz": lzma.compress}.get(path.suffix, bytes)
         path.write_bytes(pack(data))
-    options, sets = Options(), evaluation_sets([str(path)])
+    options, sets = Options(), evaluation_sets((str(path),))
     leaked = clean_document(ENGLISH + question.upper().replace(",", " -"), options, sets)
     assert leaked.reason == Reason.CONTAMINATED
     assert leaked.detail == "which of the four travellers first saw the lights of the harbour on"
@@ -49,25 +49,29 @@ def test_documents_that_hold_text_of_an_evaluation_set_are_rejected(tmp_path: Pa
     assert clean_document(ENGLISH + " short one", options, sets).reason is None
 
 
-def test_unreadable_evaluation_set_is_one_clear_error(tmp_path: Path) -> None:
-    (tmp_path / "set.jsonl").write_text('{"a": "b"}\nnot json\n')
-    with pytest.raises(UserError, match=r"set\.jsonl, line 2: not a JSON value"):
-        n_grams_of(evaluation_sets([str(tmp_path / "set.jsonl")]))
-    (tmp_path / "set.txt.gz").write_bytes(gzip.compress(b"plain words\n" * 50)[:-9])
-    with pytest.raises(UserError, match=r"set\.txt\.gz is damaged or incomplete: gz: the file ends"):
-        n_grams_of(evaluation_sets([str(tmp_path / "set.txt.gz")]))
-    (tmp_path / "set.zip").write_bytes(b"PK\x03\x04\xff")
-    with pytest.raises(UserError, match=r"set\.zip:1: not UTF-8 at byte 4; convert it first"):
-        n_grams_of(evaluation_sets([str(tmp_path / "set.zip")]))
-    (tmp_path / "set.parquet").write_bytes(b"PAR1 no more")
-    with pytest.raises(UserError, match=r"set\.parquet cannot be read as Parquet"):
-        n_grams_of(evaluation_sets([str(tmp_path / "set.parquet")]))
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("set.jsonl", b'{"a": "b"}\nnot json\n', "set.jsonl:2: not JSON"),
+        (
+            "set.txt.gz",
+            gzip.compress(b"plain words\n" * 50)[:-9],
+            "set.txt.gz is damaged or incomplete: gz: the file ends",
+        ),
+        ("set.zip", b"PK\x03\x04\xff", "set.zip:1: not UTF-8 at byte 4; convert it first"),
+        ("set.parquet", b"PAR1 no more", "set.parquet cannot be read as Parquet"),
+    ],
+)
+def test_unreadable_evaluation_set_is_one_clear_error(tmp_path: Path, name: str, content: bytes, problem: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=problem):
+        n_grams_of(evaluation_sets((str(tmp_path / name),)))
 
 
 def test_composed_and_decomposed_letters_are_the_same(tmp_path: Path) -> None:
     question = "Où le garçon a-t-il caché la clé de la forêt après l'été passé à côté du château ?"
     (tmp_path / "set.txt").write_text(unicodedata.normalize("NFD", question))
-    sets = evaluation_sets([str(tmp_path / "set.txt")])
+    sets = evaluation_sets((str(tmp_path / "set.txt"),))
     assert shared_n_gram(unicodedata.normalize("NFC", question), n_grams_of(sets)) is not None
 
 
@@ -83,6 +87,6 @@ def test_a_renamed_set_is_another_source(tmp_path: Path) -> None:
 )
 def test_a_shared_n_gram_is_found_if_and_only_if_there_is_one(left: list[str], right: list[str], n: int) -> None:
     n_grams = set(zip(*(right[start:] for start in range(n)), strict=False))
-    keys = np.unique(contamination._keys(right, n))
+    keys = np.unique(contamination._hashed(contamination._n_grams(" ".join(right), n)))
     expected = next((g for g in zip(*(left[start:] for start in range(n)), strict=False) if g in n_grams), None)
     assert shared_n_gram(" ".join(left), keys, n) == (" ".join(expected) if expected else None)

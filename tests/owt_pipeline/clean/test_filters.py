@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from owt_pipeline.stages.clean.documents import clean_document
-from owt_pipeline.stages.clean.filters import FILTERS, TextView, c4_lines, first_broken
+from owt_pipeline.stages.clean.filters import FILTERS, c4_lines, first_broken, words_of
 from owt_pipeline.stages.clean.options import Options
 from schemas import DATASETS, Reason, SettingsError
 from schemas.settings import from_table, shaping_options
@@ -25,7 +25,7 @@ WITHOUT_STOP_WORDS = [word for word in PROSE.split() if word.lower().strip(".") 
 
 
 def found(name: str, text: str) -> str | None:
-    return first_broken(FILTERS[name](TextView(text)), getattr(Options(), name))
+    return first_broken(FILTERS[name](text), getattr(Options(), name))
 
 
 def test_prose_passes_every_filter() -> None:
@@ -38,7 +38,7 @@ def test_every_filter_has_thresholds_and_a_column_of_its_signals() -> None:
     columns = DATASETS["clean"].schema.field("signals").type
     assert columns.names == list(FILTERS)
     for name, measure in FILTERS.items():
-        signals = measure(TextView(PROSE))
+        signals = measure(PROSE)
         assert columns.field(name).type.names == list(signals)
         limits = [field.name.partition("_")[2] for field in dataclasses.fields(getattr(Options(), name))]
         assert list(dict.fromkeys(limits)) == list(signals)
@@ -119,9 +119,8 @@ def plain_n_gram_chars(words: list[str]) -> dict[str, int]:
 @given(st.lists(st.sampled_from([*WORDS, "a", "b"]), min_size=1, max_size=150), st.integers(1, 4))
 def test_repeated_n_grams_are_those_of_the_plain_definition(words: list[str], times: int) -> None:
     text = " ".join(words * times)
-    view = TextView(text)
-    measured = FILTERS["gopher_repetition"](view)
-    for name, chars in plain_n_gram_chars(view.words).items():
+    measured = FILTERS["gopher_repetition"](text)
+    for name, chars in plain_n_gram_chars(words_of(text)).items():
         assert measured[name] == chars / len(text)
 
 
@@ -138,7 +137,7 @@ def test_repeated_n_grams_are_those_of_the_plain_definition(words: list[str], ti
     ],
 )  # fmt: skip
 def test_words_are_split_as_in_the_published_filters(text: str, words: list[str]) -> None:
-    assert TextView(text).words == words
+    assert words_of(text) == words
 
 
 @pytest.mark.parametrize(
@@ -155,7 +154,7 @@ def test_words_are_split_as_in_the_published_filters(text: str, words: list[str]
     ],
 )  # fmt: skip
 def test_c4_keeps_the_lines_that_the_published_code_keeps(lines: str, kept: str) -> None:
-    signals, left = c4_lines(TextView(f"{PROSE}\n{lines}"))
+    signals, left = c4_lines(f"{PROSE}\n{lines}")
     assert (first_broken(signals, Options().c4), left) == (None, f"{PROSE}\n{kept}".strip())
 
 
@@ -179,7 +178,7 @@ def test_c4_rejects_pages_by_lines_that_it_later_drops() -> None:
     ],
 )
 def test_c4_counts_sentences_as_punkt_does(text: str, sentences: int) -> None:
-    assert FILTERS["c4"](TextView(text))["sentences"] == sentences
+    assert FILTERS["c4"](text)["sentences"] == sentences
 
 
 def test_c4_rejects_pages_of_fewer_than_three_sentences() -> None:
@@ -192,8 +191,8 @@ def test_gopher_does_not_count_footnote_marks_as_words() -> None:
     noted = "\n".join(f"{line} [ {n} ] — [{n}]" for n, line in enumerate(LINES))
     marks = "\n".join(f"“{line[:-1]}” — [*] ({line})[^{n}] | … |" for n, line in enumerate(LINES))
     assert found("gopher_quality", noted) is found("gopher_quality", marks) is None
-    assert TextView('Two words — [ * ] "…"').spaced_words == {"Two": 1, "words": 1}
-    assert FILTERS["gopher_quality"](TextView("“the mill,” (to) *be* that. Have"))["stop_words"] == 4
+    assert FILTERS["gopher_quality"]('Two words — [ * ] "…"')["words"] == 2
+    assert FILTERS["gopher_quality"]("“the mill,” (to) *be* that. Have")["stop_words"] == 4
 
 
 @pytest.mark.parametrize(

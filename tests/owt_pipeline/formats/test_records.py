@@ -108,7 +108,7 @@ def test_only_newlines_end_a_line_of_an_evaluation_set(tmp_path: Path, inside: s
     texts = [f"Which river{inside}flows here", "and the next"]
     path = written(tmp_path / "set.txt", end.join(texts).encode())
     assert list(texts_of(str(path))) == texts
-    path = written(tmp_path / "set.jsonl", end.join(json.dumps(t, ensure_ascii=False) for t in texts).encode())
+    path = written(tmp_path / "set.jsonl", end.join(json.dumps({"q": t}, ensure_ascii=False) for t in texts).encode())
     assert list(texts_of(str(path))) == texts
 
 
