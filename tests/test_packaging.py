@@ -109,7 +109,7 @@ def test_every_kind_of_file_that_shapes_bytes_is_in_the_digest_of_the_code() -> 
 
 SHAPES_NO_BYTES = {
     **dict.fromkeys(("numpy", "orjson", "xxhash"), "exact by definition: integers, JSON, XXH3"),
-    **dict.fromkeys(("praw", "prawcore", "aiohappyeyeballs", "httptools", "protego", "yarl"), "of requests"),
+    **dict.fromkeys(("praw", "prawcore", "aiohttp", "protego", "yarl"), "of requests"),
     **dict.fromkeys(("msgspec", "apache-beam"), "of messages between processes"),
     "pyarrow": "named by every stage",
 }

@@ -8,18 +8,19 @@ import fnmatch
 import ipaddress
 import re
 import socket
-import time
-from collections import OrderedDict
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from aiohappyeyeballs import AddrInfoType
+from aiohttp.abc import AbstractResolver, ResolveResult
 
 from owt_pipeline.errors import UserError
-from owt_pipeline.stages.fetch.manners import Slots
 
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+AddrInfo = tuple[Any, ...]
+"""Family, type, protocol, canonical name and socket address, as by `socket.getaddrinfo`."""
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
@@ -37,8 +38,6 @@ metadata at metadata.google.internal, instance-data.ec2.internal, or a name with
 _THREADS = 512
 """Lookups at once; each needs a thread, started on demand. A name whose servers are dead occupies a thread for as long
 as the system's resolver waits, about 20 seconds; with few threads, the links of ten years ago would occupy them all."""
-
-_KEEP_SECONDS = 600.0
 
 
 class BlockedAddress(OSError):
@@ -100,8 +99,20 @@ class Addresses:
 
     def check_address(self, address: str) -> None:
         """Raise BlockedAddress for an address, not from a rule, that is not public."""
-        if not self.allow_private and not is_public(ipaddress.ip_address(address.partition("%")[0])):
+        if self.allow_private or isinstance(address, _Permitted):
+            return
+        if not is_public(ipaddress.ip_address(address.partition("%")[0])):
             raise BlockedAddress(f"the address {address} is not public")
+
+    def check_any(self, addresses: Sequence[str]) -> None:
+        """Raise BlockedAddress unless one of these addresses is allowed."""
+        blocked = None
+        for address in addresses:
+            try:
+                return self.check_address(address)
+            except BlockedAddress as error:
+                blocked = error
+        raise blocked or BlockedAddress("no address")
 
 
 def parse_rules(texts: tuple[str, ...]) -> tuple[Rule, ...]:
@@ -134,73 +145,50 @@ def is_public(ip: IPAddress) -> bool:
     return ip.is_global and not ip.is_multicast
 
 
-class CheckingResolver:
-    """The system's resolver, after the rules of `addresses`; it remembers names for some minutes.
+class _Permitted(str):
+    """An address from `--resolve`."""
 
-    The client connects to the addresses that `resolve` returns and does not resolve the name again, so changing the
-    address between check and connection (DNS rebinding) is of no use.
-    """
 
-    def __init__(self, addresses: Addresses, remembered: int = 10_000):
-        self._addresses, self._remembered = addresses, remembered
+class RuledResolver(AbstractResolver):
+    """The system's resolver, after the rules of `addresses`."""
+
+    def __init__(self, addresses: Addresses, seconds: float):
+        """A resolver that waits so many seconds for an answer, not counting the wait for other lookups."""
+        self._addresses, self._seconds = addresses, seconds
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="dns")
-        self._free_threads = Slots(_THREADS)
-        self._lookups: OrderedDict[tuple[str, int], tuple[float, asyncio.Future[list[AddrInfoType]]]] = OrderedDict()
+        self._free_threads = asyncio.Semaphore(_THREADS)
 
-    async def resolve(self, host: str, port: int, seconds: float) -> list[AddrInfoType]:
-        """The addresses of `host`; raises BlockedAddress if none is allowed, and OSError if it has none or no answer
-        comes within `seconds` (not counting the wait for other lookups)."""
-        begun, lookup = self._lookups.get((host, port), (0.0, None))
-        if lookup is None or time.monotonic() - begun > _KEEP_SECONDS or (lookup.done() and _failed(lookup)):
-            lookup = asyncio.ensure_future(self._resolve(host, port, seconds))
-            self._lookups[host, port] = time.monotonic(), lookup
-            if len(self._lookups) > self._remembered:
-                self._lookups.popitem(last=False)
-        return lookup.result() if lookup.done() else await asyncio.shield(lookup)  # others may wait for it, too
-
-    async def _resolve(self, host: str, port: int, seconds: float) -> list[AddrInfoType]:
-        rule = self._addresses.rule(host)
-        if rule is not None:
-            return [_info(rule.address, rule.port or port)]
-        allowed: list[AddrInfoType] = []
-        blocked = None
-        for info in await self.look_up(host, port, seconds):
-            try:
-                self._addresses.check_address(info[4][0])
-            except BlockedAddress as error:
-                blocked = error
-            else:
-                allowed.append(info)
-        if not allowed:
-            raise blocked or OSError(f"{host} has no address")
-        return allowed
-
-    async def look_up(self, host: str, port: int, seconds: float) -> list[AddrInfoType]:
-        """The addresses of `host`, unchecked; raises OSError."""
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        """The addresses of `host`, unchecked; raises OSError if it has none or no answer comes."""
+        if (rule := self._addresses.rule(host)) is not None:
+            return [_result(host, _Permitted(rule.address), rule.port or port)]
         await self._free_threads.acquire()
         lookup = asyncio.get_running_loop().run_in_executor(
-            self._threads, socket.getaddrinfo, host, port, 0, socket.SOCK_STREAM, 0, socket.AI_ADDRCONFIG
+            self._threads, socket.getaddrinfo, host, port, family, socket.SOCK_STREAM, 0, socket.AI_ADDRCONFIG
         )
         lookup.add_done_callback(self._end_lookup)
         try:
-            found = await asyncio.wait_for(asyncio.shield(lookup), seconds)  # the thread cannot be stopped
-            return [_info(str(info[4][0]), port) for info in found]
+            found = await asyncio.wait_for(asyncio.shield(lookup), self._seconds)  # the thread cannot be stopped
         except asyncio.TimeoutError:
-            raise socket.gaierror(socket.EAI_AGAIN, f"no answer about the name within {seconds:g} s") from None
+            problem = f"no answer about the name within {self._seconds:g} s"
+            raise socket.gaierror(socket.EAI_AGAIN, problem) from None
+        except UnicodeError as error:  # a label that is too long
+            raise socket.gaierror(socket.EAI_NONAME, f"no name: {error}") from error
+        return [_result(host, str(info[4][0]), port) for info in found]
 
     def _end_lookup(self, lookup: asyncio.Future[Any]) -> None:
         self._free_threads.release()
-        _failed(lookup)  # retrieves its exception, for which nobody may have waited
+        if not lookup.cancelled():
+            lookup.exception()  # retrieves it: nobody may have waited
 
-    def close(self) -> None:
+    async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _failed(lookup: asyncio.Future[Any]) -> bool:
-    return lookup.cancelled() or lookup.exception() is not None
-
-
-def _info(address: str, port: int) -> AddrInfoType:
-    if ":" in address:
-        return socket.AF_INET6, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (address, port, 0, 0)
-    return socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (address, port)
+def _result(name: str, address: str, port: int) -> ResolveResult:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    return ResolveResult(
+        hostname=name, host=address, port=port, family=family, proto=socket.IPPROTO_TCP, flags=socket.AI_NUMERICHOST
+    )

@@ -19,8 +19,7 @@ from yarl import URL
 from owt_pipeline.errors import UserError
 from owt_pipeline.stages.fetch.answers import NoPage, Received
 from owt_pipeline.stages.fetch.breaker import Breaker
-from owt_pipeline.stages.fetch.client import Client, Limits
-from owt_pipeline.stages.fetch.connections import Stop
+from owt_pipeline.stages.fetch.client import Client, Limits, Stop
 from owt_pipeline.stages.fetch.manners import Failed, Gate, Gates, retry_after, tried_once
 from owt_pipeline.stages.fetch.recorder import Recorder
 from schemas import Reason
@@ -94,7 +93,7 @@ class ArchiveClient:
         await self._client.close()
 
     def status(self) -> str:
-        return f"{self._client.slots.taken:,} requests{self._waiting}"
+        return f"{self._client.requests:,} requests{self._waiting}"
 
     async def get(
         self,

@@ -1,9 +1,8 @@
-"""One HTTP request within limits: its result is a response, or a failure with a reason."""
+"""One HTTP request within limits, by aiohttp: its result is a response, or a failure with a reason."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import errno
 import functools
 import logging
@@ -12,28 +11,20 @@ import socket
 import ssl
 import time
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from aiohappyeyeballs import AddrInfoType
+import aiohttp
+from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
-from owt_pipeline.formats.messages import ACCEPT_ENCODING, BadMessage, CutOff, Headers, TooLarge, decode_body
-from owt_pipeline.stages.fetch.addresses import Addresses, BlockedAddress, CheckingResolver, parse_rules
+from owt_pipeline.formats import messages
+from owt_pipeline.formats.messages import BadMessage, Headers, TooLarge
+from owt_pipeline.stages.fetch.addresses import Addresses, AddrInfo, BlockedAddress, RuledResolver, parse_rules
 from owt_pipeline.stages.fetch.answers import Received
-from owt_pipeline.stages.fetch.connections import (
-    Connection,
-    Hop,
-    IdleConnections,
-    ProxyError,
-    ResponseReader,
-    Silence,
-    Stop,
-    connect,
-    origin_of,
-)
-from owt_pipeline.stages.fetch.manners import Failed, Gate, Slots
+from owt_pipeline.stages.fetch.manners import Failed, Gate
 from schemas import Reason
 
 if TYPE_CHECKING:
@@ -46,10 +37,26 @@ CONNECT_SECONDS = 15.0
 SILENCE_SECONDS = 30.0
 """Without a byte, before the head and within the body."""
 
+MAX_LINE_BYTES = 64 << 10
+"""Limit of the status line and of each header; more than any server sends on purpose."""
+MAX_HEADERS = 500
+_HEAD_BYTES = MAX_LINE_BYTES + 2 * 256 * 1024
+"""Limit of a head, with what asyncio may read of the body at the same time."""
+
+_KEEP_NAMES_SECONDS = 600
+_SECOND_ADDRESS_DELAY = 0.25
+"""Seconds until a host's next address is tried, too, while one does not answer (RFC 8305)."""
+
+_FILES_EACH = 4
+"""Open files for a host that is asked, with kept-alive connections to the hosts before it."""
+
 _NO_SUCH_NAME = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
 
 _NO_RESOLVER = 3
 """After so many names without an answer, a machine behind a proxy is assumed to have no resolver for the internet."""
+
+Stop = Callable[[int, Headers], bool]
+"""Given status and headers, whether the body need not be read."""
 
 
 @dataclass(frozen=True)
@@ -77,44 +84,108 @@ class Limits:
         return cls(min(CONNECT_SECONDS, total), min(SILENCE_SECONDS, total), total, size, size)
 
 
-class _Route(NamedTuple):
-    """The addresses to connect to for a URL, and the proxy at these addresses, if there is one."""
+@dataclass
+class _Exchange:
+    """A request under way: its turn, and what aiohttp does not tell otherwise."""
 
-    infos: Sequence[AddrInfoType]
-    proxy: URL | None
+    gate: Gate
+    body_bytes: int
+    connection: _Connection | None = None  # once the request is sent
+    is_fresh: bool = False  # whether a connection was opened for it
+    blocked: BlockedAddress | None = None
+    address: str = ""
+
+
+_exchange: ContextVar[_Exchange] = ContextVar("_exchange")
+
+
+class _Connection(ResponseHandler):
+    """A connection that breaks off after `left` bytes, whatever they are: aiohttp takes chunks' extensions and
+    responses of status 1xx without end."""
+
+    left = _HEAD_BYTES
+
+    def data_received(self, data: bytes) -> None:
+        self.left -= len(data)
+        if self.left >= 0:
+            super().data_received(data)
+        elif self.transport is not None:
+            self.transport.abort()
+
+
+class _Response(aiohttp.ClientResponse):
+    async def start(self, connection: Any) -> aiohttp.ClientResponse:
+        """Called when the request has been sent: name and connection took no time of the host's turn."""
+        exchange = _exchange.get()
+        exchange.gate.begin()
+        exchange.connection = protocol = connection.protocol
+        exchange.address = (connection.transport.get_extra_info("peername") or ("",))[0]
+        protocol.left = _HEAD_BYTES
+        try:
+            await super().start(connection)
+        except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+            if exchange.is_fresh:  # aiohttp would send the request again at once
+                raise aiohttp.ClientConnectionError(_os_text(error)) from error
+            raise
+        protocol.left += exchange.body_bytes
+        return self
 
 
 class Client:
     """Makes requests over HTTP/1.1; to be made and used in one event loop, by any number of tasks at once.
 
     Attributes:
-      connections: how many requests may be under way at the same time; `slots` has one for each.
-      remembered: how many hosts' addresses, turns and robots.txt are kept.
+      connections: how many hosts may be asked at the same time.
+      remembered: how many hosts' turns and robots.txt are kept.
+      requests: how many requests are under way.
     """
 
     def __init__(self, options: Options, may_ask: Callable[[], bool] = lambda: True):
         """A client by the stage's options, which makes no request while `may_ask` returns False."""
         self._options, self._may_ask = options, may_ask
         self._addresses = Addresses(parse_rules(options.resolve), options.allowed_ports, options.allow_private_hosts)
-        connections = _allowed_connections(options.connections)
-        self.remembered = 4 * connections + 1000  # more than are open: redirects lead to others
-        self._resolver = CheckingResolver(self._addresses, self.remembered)
-        self._idle = IdleConnections(connections, max(15.0, 2 * options.host_delay))
-        self.connections, self.slots = connections, Slots(connections)
-        self._headers = {
-            "User-Agent": options.user_agent,
+        self._resolver = RuledResolver(self._addresses, Limits.of_page(options).connect)
+        self.connections = _allowed_connections(options.connections)
+        self.remembered = 4 * self.connections + 1000  # more than are open: redirects lead to others
+        self.requests = 0
+        self._direct = self._session(self._open_checked)
+        self._proxied = self._session(self._open)  # connects to the proxy only
+        self._proxies = urllib.request.getproxies_environment()  # once, since it goes through all variables
+        self._unresolved = 0  # names in a row for which the resolver gave no answer
+        self._behind_proxy: dict[tuple[str, int], BlockedAddress | None] = {}
+
+    def _session(self, open_socket: Callable[[AddrInfo], socket.socket]) -> aiohttp.ClientSession:
+        connector = aiohttp.TCPConnector(
+            limit=0,
+            keepalive_timeout=3 + 2 * self._options.host_delay,  # longer for all hosts would take too many files
+            resolver=self._resolver,
+            ttl_dns_cache=_KEEP_NAMES_SECONDS,
+            happy_eyeballs_delay=_SECOND_ADDRESS_DELAY,
+            socket_factory=open_socket,
+            ssl=_tls_context(self._options.verify_tls),
+        )
+        connector._factory = functools.partial(_Connection, asyncio.get_running_loop())  # type: ignore[assignment]
+        headers = {
+            "User-Agent": self._options.user_agent,
             "Accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.1",
             "Accept-Language": "en,*;q=0.5",
-            "Accept-Encoding": ACCEPT_ENCODING,
+            "Accept-Encoding": messages.ACCEPT_ENCODING,
         }
-        self._usual_lines = _lines(self._headers)
-        self._unresolved = 0  # names in a row for which the resolver gave no answer
-        self._proxies = urllib.request.getproxies_environment()  # once, since it goes through all variables
+        return aiohttp.ClientSession(
+            connector=connector,
+            headers=headers,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            response_class=_Response,
+            max_line_size=MAX_LINE_BYTES,
+            max_field_size=MAX_LINE_BYTES,
+            max_headers=MAX_HEADERS,
+        )
 
     async def close(self) -> None:
-        self._idle.close()
-        self._resolver.close()
-        await asyncio.sleep(0)  # lets the connections close their sockets
+        await self._direct.close()
+        await self._proxied.close()
+        await self._resolver.close()
 
     async def get(
         self,
@@ -131,95 +202,88 @@ class Client:
 
         To be called within `gate`, the host's. The wait for its turn does not count as the request's time.
 
-        The body is decoded; with `encoded`, it is left as sent and its decoded size is not checked. A body beyond its
-        limits raises Failed, or is cut there with `cut`. `stop` says, given status and headers, whether the body need
-        not be read. `headers` are sent in addition to the usual ones.
+        The body is decoded; with `encoded`, only its transfer encoding is removed and its decoded size is not checked.
+        A body beyond its limits raises Failed, or is cut there with `cut`. `stop` says, given status and headers,
+        whether the body need not be read. `headers` are sent in addition to the usual ones.
         """
-        route = await self._route(url, limits.connect)
-        reader = ResponseReader(stop, limits.wire_bytes, cut=cut)
-        request = self._request(url, route.proxy, headers)
-        async with self.slots:
-            while (wait := gate.next_turn - time.monotonic()) > 0 or not self._may_ask():
-                await asyncio.sleep(max(wait, 0.01))
-            gate.begin()
-            started = asyncio.get_running_loop().time()
-            try:
-                connection = await self._exchange(url, route, request, reader, limits, started + limits.total)
-                if route.proxy is not None:
-                    _check_proxy(reader.status, reader.headers)
-                body = b"".join(reader.body)
-                if not encoded:
-                    body = _decoded(reader.headers, body, limits.body_bytes, cut)
-            except (BadMessage, TooLarge, OSError, asyncio.TimeoutError) as error:
-                failure = _failure(error, limits, reader)
-                failure.network_works = route.proxy is None
-                failure.connected = route.proxy is None or url.scheme == "https" or reader.begun  # to the host
-                raise failure from error
-            ms = round((asyncio.get_running_loop().time() - started) * 1000)
-        ip = "" if route.proxy else connection.address
-        return Received(str(url), reader.status, reader.headers, reader.head, body, ms, reader.truncated, ip)
+        proxy = await self._route(url)
+        while (wait := gate.next_turn - time.monotonic()) > 0 or not self._may_ask():
+            await asyncio.sleep(max(wait, 0.01))
+        gate.begin()
+        exchange, started, begun = _Exchange(gate, 2 * limits.wire_bytes), time.monotonic(), False
+        _exchange.set(exchange)
+        self.requests += 1
+        try:
+            response = await (self._direct if proxy is None else self._proxied).get(
+                url,
+                proxy=proxy,
+                headers=headers,
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(limits.total, sock_connect=limits.connect, sock_read=limits.silence),
+            )
+            begun = True
+            received = await _received(response, url, limits, stop, cut)
+            if proxy is not None:
+                _check_proxy(received.status, received.headers)
+            if not encoded:
+                received = received._replace(body=_decoded(received, limits.body_bytes, cut))
+        except (BadMessage, TooLarge, aiohttp.ClientError, OSError, asyncio.TimeoutError) as error:
+            failure = _failure(error, limits, exchange, proxy, begun)
+            if exchange.connection is not None:
+                failure.network_works = proxy is None
+                failure.connected = proxy is None or url.scheme == "https" or begun  # to the host
+            raise failure from error
+        finally:
+            self.requests -= 1
+        ms = round((time.monotonic() - started) * 1000)
+        return received._replace(ms=ms, address="" if proxy else exchange.address)
 
-    def _request(self, url: URL, proxy: URL | None, headers: Mapping[str, str] | None) -> bytes:
-        lines = _lines({**self._headers, **headers}) if headers else self._usual_lines
-        target = url.raw_path_qs
-        if proxy is not None and url.scheme == "http":
-            target, lines = str(url.with_fragment(None)), lines + _proxy_authorization(proxy)
-        begin = f"GET {target} HTTP/1.1\r\nHost: {url.host_port_subcomponent}\r\n"
-        return begin.encode() + f"{lines}\r\n".encode("latin-1", "replace")  # a cookie's bytes as they were received
+    def _open_checked(self, info: AddrInfo) -> socket.socket:
+        """A socket for an address that may be connected to: every connection of `_direct` is made here, and no name is
+        resolved again, so changing the address between check and connection (DNS rebinding) is of no use."""
+        try:
+            self._addresses.check_address(info[4][0])
+        except BlockedAddress as error:  # the name's next address is tried, which may hide this error
+            _exchange.get().blocked = error
+            raise
+        return self._open(info)
 
-    async def _exchange(
-        self, url: URL, route: _Route, request: bytes, reader: ResponseReader, limits: Limits, deadline: float
-    ) -> Connection:
-        origin = origin_of(url)
-        connection = self._idle.take(origin)
-        if connection is not None:
-            try:
-                await connection.exchange(request, reader, limits.silence, deadline)
-            except ConnectionError:
-                if reader.begun:
-                    raise
-                connection = None  # the server closed it while the request was on its way
-        if connection is None:
-            connection = await self._connect(url, route, min(limits.connect, limits.total))
-            await connection.exchange(request, reader, limits.silence, deadline)
-        if reader.reusable:
-            self._idle.put(origin, connection)
-        else:
-            connection.close()
-        return connection
+    @staticmethod
+    def _open(info: AddrInfo) -> socket.socket:
+        _exchange.get().is_fresh = True
+        return socket.socket(*info[:3])
 
-    async def _route(self, url: URL, seconds: float) -> _Route:
-        """The addresses to connect to, where address and port are allowed; raises Failed."""
+    async def _route(self, url: URL) -> URL | None:
+        """The proxy, if there is one; raises Failed for a port or a name that is not allowed."""
         host, port = url.raw_host or "", url.port or 0
         proxy = None if self._addresses.rule(host) else self._proxy(url.scheme, f"{host}:{port}")
         try:
             self._addresses.check_port(host, port)
-            if proxy is None:
-                return _Route(await self._resolver.resolve(host, port, seconds), None)
-            await self._check_behind_proxy(host, port, seconds)
+            if proxy is not None:
+                await self._check_behind_proxy(host, port)
         except BlockedAddress as error:
             raise Failed(Reason.BLOCKED_ADDRESS, str(error)) from error
-        except (OSError, UnicodeError) as error:
-            number = error.errno if isinstance(error, socket.gaierror) else None
-            temporary, is_known = number == socket.EAI_AGAIN, number in _NO_SUCH_NAME
-            raise Failed(Reason.DNS, _os_text(error), transient=temporary, network_works=is_known) from error
-        try:
-            return _Route(await self._resolver.look_up(proxy.raw_host or "", proxy.port or 80, seconds), proxy)
-        except (OSError, UnicodeError) as error:
-            raise Failed(Reason.PROXY, f"{proxy.raw_host}: {_os_text(error)}", transient=True) from error
+        return proxy
 
-    async def _check_behind_proxy(self, host: str, port: int, seconds: float) -> None:
+    async def _check_behind_proxy(self, host: str, port: int) -> None:
         """Raise BlockedAddress for a host that must not be requested from the proxy: its name is private by its form,
         or this machine's resolver knows the name and its address is private."""
         self._addresses.check_name(host)
-        if not self._addresses.allow_private and self._unresolved < _NO_RESOLVER:
+        if self._addresses.allow_private:
+            return
+        if (host, port) not in self._behind_proxy and self._unresolved < _NO_RESOLVER:
+            if len(self._behind_proxy) >= self.remembered:
+                self._behind_proxy.clear()
+            self._behind_proxy[host, port] = None
             try:
-                await self._resolver.resolve(host, port, seconds)
+                self._addresses.check_any([found["host"] for found in await self._resolver.resolve(host, port)])
                 self._unresolved = 0
-            except BlockedAddress:
-                raise
+            except BlockedAddress as error:
+                self._behind_proxy[host, port] = error
             except OSError as error:  # the proxy may know the name
-                self._unresolved = 0 if getattr(error, "errno", 0) == socket.EAI_NONAME else self._unresolved + 1
+                self._unresolved = 0 if error.errno == socket.EAI_NONAME else self._unresolved + 1
+        if (blocked := self._behind_proxy.get((host, port))) is not None:
+            raise blocked
 
     def _proxy(self, scheme: str, host: str) -> URL | None:
         """The proxy for a host by the options or the environment."""
@@ -228,40 +292,60 @@ class Client:
             return None
         return URL(text if "://" in text else f"http://{text}") if text else None
 
-    async def _connect(self, url: URL, route: _Route, seconds: float) -> Connection:
-        """A connection to the URL's host, through the proxy if there is one; raises Failed."""
-        tls = _tls_context(self._options.verify_tls) if url.scheme == "https" else None
-        hop = None
-        if (proxy := route.proxy) is not None:
-            to = f"{url.host_subcomponent}:{url.port}"
-            tunnel = f"CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n{_proxy_authorization(proxy)}\r\n" if tls else ""
-            proxy_tls = _tls_context(self._options.verify_tls) if proxy.scheme == "https" else None
-            hop = Hop(proxy_tls, proxy.raw_host or "", tunnel.encode())
-        try:
-            return await asyncio.wait_for(connect(route.infos, tls, url.raw_host or "", hop), seconds)
-        except asyncio.TimeoutError as error:
-            raise Failed(Reason.TIMEOUT, f"no connection within {seconds:g} s", transient=True) from error
-        except ssl.SSLError as error:
-            raise Failed(Reason.TLS, _os_text(error)) from error
-        except ProxyError as error:
-            raise Failed(Reason.PROXY, _os_text(error), transient=True) from error
-        except OSError as error:
-            refused = route.proxy is None and error.errno in (errno.ECONNREFUSED, errno.ECONNRESET)
-            raise Failed(Reason.CONNECT, _os_text(error), transient=True, network_works=refused) from error
+
+async def _received(response: aiohttp.ClientResponse, url: URL, limits: Limits, stop: Stop, cut: bool) -> Received:
+    """The response with its body, as sent but for its transfer encoding; the connection can be used again if all of it
+    was read. Raises BadMessage, TooLarge, and aiohttp's errors."""
+    try:
+        if response.status < 200:
+            raise BadMessage(f"status {response.status}: another protocol, which nobody asked for")
+        raw = [(name, value.strip()) for name, value in response.raw_headers]
+        if any(name.lower() == b"transfer-encoding" for name, _ in raw):  # the records' headers describe their bodies
+            raw = [(b"X-Crawler-" * (name.lower() in _OF_TRANSFER) + name, value) for name, value in raw]
+        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in raw]
+        pieces, left, truncated = [], limits.wire_bytes, False
+        if stop(response.status, headers):
+            truncated = not response.content.is_eof()
+            pieces = [] if truncated else [response.content.read_nowait()]
+        else:
+            length = messages.header(headers, "content-length") or ""
+            if length.isdecimal() and int(length) > limits.wire_bytes and not cut:
+                raise TooLarge(f"Content-Length: {int(length):,}, more than {limits.wire_bytes:,} bytes")
+            while piece := await response.content.readany():
+                if truncated := len(piece) > left:
+                    if not cut:
+                        raise TooLarge(f"more than {limits.wire_bytes:,} bytes sent")
+                    pieces.append(piece[:left])
+                    break
+                left -= len(piece)
+                pieces.append(piece)
+        version = response.version or aiohttp.HttpVersion11
+        reason = (response.reason or "").encode("utf-8", "surrogateescape")
+        lines = [b"HTTP/%d.%d %d %s" % (*version, response.status, reason), *(b"%s: %s" % field for field in raw)]
+        head = b"\r\n".join([*lines, b"", b""])
+        return Received(str(url), response.status, headers, head, b"".join(pieces), 0, truncated)
+    finally:
+        if not response.content.at_eof():
+            response.close()
+
+
+def _decoded(received: Received, limit: int, cut: bool) -> bytes:
+    try:
+        return messages.decode_body(received.headers, received.body, limit, strictly=True)
+    except (TooLarge, messages.CutOff) as error:
+        if not cut:
+            raise
+        return error.within
+
+
+_OF_TRANSFER = (b"transfer-encoding", b"content-length")
 
 
 def _allowed_connections(wanted: int) -> int:
-    """The number of connections that are wanted, or as many as the system's limit on open files allows.
-
-    The soft limit is raised as far as needed.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = 2 * wanted + 500  # kept-alive connections, and the files of shards and libraries
-    if hard != resource.RLIM_INFINITY:
-        needed = min(needed, hard)
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-    allowed = max((needed - 500) // 2, 16)
+    """The connections that are wanted, or as many as the system's limit on open files allows, which is raised."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    allowed = wanted if hard == resource.RLIM_INFINITY else max((hard - 500) // _FILES_EACH, 16)
     if allowed < wanted:
         logger.warning("fetch: %d connections at once, not %d: the system allows %d files", allowed, wanted, hard)
     return min(wanted, allowed)
@@ -278,49 +362,62 @@ def _check_proxy(status: int, headers: Headers) -> None:
         raise Failed(Reason.CONNECT, f"the proxy answers with status {status}", transient=True)
 
 
-def _decoded(headers: Headers, body: bytes, limit: int, cut: bool) -> bytes:
-    try:
-        return decode_body(headers, body, limit, strictly=True)
-    except (TooLarge, CutOff) as error:
-        if not cut:
-            raise
-        return error.within
-
-
-def _failure(error: Exception, limits: Limits, reader: ResponseReader) -> Failed:
-    """The failure of a request whose connection raised `error`."""
+def _failure(error: Exception, limits: Limits, exchange: _Exchange, proxy: URL | None, begun: bool) -> Failed:
+    """The failure of a request that raised `error`; `begun` says whether a head was received."""
+    text = _os_text(error)
+    if exchange.connection is not None and exchange.connection.left < 0:
+        if not begun:
+            return Failed(Reason.BAD_RESPONSE, f"no head within {_HEAD_BYTES:,} bytes")
+        error = TooLarge(f"more than {2 * limits.wire_bytes:,} bytes sent")
     if isinstance(error, TooLarge):
         return Failed(Reason.TOO_LARGE, str(error))
     if isinstance(error, BadMessage):
-        return Failed(Reason.BAD_RESPONSE, str(error))
-    if isinstance(error, Silence):
-        return Failed(Reason.TIMEOUT, f"nothing came for {limits.silence:g} s")
+        return Failed(Reason.BAD_RESPONSE, text)
+    if isinstance(error, aiohttp.InvalidURL):  # a number for an address, such as 2130706433 for 127.0.0.1
+        return Failed(Reason.BLOCKED_ADDRESS, text)
     if isinstance(error, asyncio.TimeoutError):
-        return Failed(Reason.TIMEOUT, f"not complete within {limits.total:.3g} s")
-    if isinstance(error, ssl.SSLError):
-        return Failed(Reason.TLS, _os_text(error))
-    if reader.status:
-        return Failed(Reason.CONNECT, f"the body breaks off: {_os_text(error)}")
-    return Failed(Reason.CONNECT, _os_text(error), transient=True)
+        if exchange.connection is None:
+            return Failed(Reason.TIMEOUT, f"no connection within {limits.connect:g} s", transient=True)
+        is_silence = isinstance(error, aiohttp.ServerTimeoutError)
+        silence, total = f"nothing came for {limits.silence:g} s", f"not complete within {limits.total:.3g} s"
+        return Failed(Reason.TIMEOUT, silence if is_silence else total)
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        reason = Reason.PROXY if error.status == 407 else Reason.CONNECT
+        return Failed(reason, f"the proxy refuses: {error.status} {error.message}", transient=True)
+    if isinstance(error, aiohttp.ClientResponseError):
+        return Failed(Reason.BAD_RESPONSE, _first_line(error.message))
+    if proxy is not None and getattr(error, "host", None) == proxy.raw_host:
+        return Failed(Reason.PROXY, f"{proxy.raw_host}: {text}", transient=True)
+    number = getattr(error, "os_error", error).errno if isinstance(error, OSError) else None
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return Failed(Reason.DNS, text, transient=number == socket.EAI_AGAIN, network_works=number in _NO_SUCH_NAME)
+    if isinstance(error, (ssl.SSLError, aiohttp.ClientSSLError)):
+        return Failed(Reason.TLS, text)
+    if exchange.blocked is not None and not exchange.is_fresh:
+        return Failed(Reason.BLOCKED_ADDRESS, str(exchange.blocked))
+    if not begun:
+        is_refused = proxy is None and number in (errno.ECONNREFUSED, errno.ECONNRESET)
+        return Failed(Reason.CONNECT, text, transient=True, network_works=is_refused)
+    if isinstance(error, aiohttp.ClientPayloadError) and "ConnectionResetError" not in text:
+        cause = getattr(error.__cause__, "message", text)
+        return Failed(Reason.BAD_RESPONSE, f"the body breaks off or is damaged: {_first_line(cause)}")
+    return Failed(Reason.CONNECT, "the body breaks off: the connection was reset")
 
 
-def _os_text(error: Exception) -> str:
+def _os_text(error: BaseException) -> str:
+    error = getattr(error, "certificate_error", getattr(error, "os_error", error))
     if isinstance(error, ssl.SSLCertVerificationError):
         return error.verify_message
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return "closed before an answer"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
-def _lines(headers: Mapping[str, str]) -> str:
-    return "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-
-
-def _proxy_authorization(proxy: URL) -> str:
-    if proxy.user is None:
-        return ""
-    credentials = base64.b64encode(f"{proxy.user}:{proxy.password or ''}".encode()).decode()
-    return f"Proxy-Authorization: Basic {credentials}\r\n"
+def _first_line(message: str) -> str:
+    """The error: llhttp's messages go on with what it found."""
+    return " ".join(message.partition("\n")[0].rstrip(" :").split())[:200]
 
 
 @functools.lru_cache(maxsize=2)

@@ -127,7 +127,7 @@ class Fetcher:
     @property
     def requests(self) -> int:
         """How many requests are under way."""
-        return self.client.slots.taken
+        return self.client.requests
 
     async def fetch(self, posted_url: str) -> Fetched | NoPage:
         """The final response for a URL as it was posted, or why there is none."""

@@ -22,7 +22,6 @@ from protego import Protego
 from yarl import URL
 
 from owt_pipeline.stages.fetch.answers import Received
-from owt_pipeline.stages.fetch.connections import Origin, origin_of
 from schemas import Reason
 
 T = TypeVar("T")
@@ -39,6 +38,9 @@ MAX_CRAWL_DELAY = 60.0
 
 tried_once: ContextVar[bool] = ContextVar("tried_once", default=False)
 """Whether failed requests are not retried: at the end of a shard, when URLs that failed before are requested again."""
+
+Origin: TypeAlias = tuple[str, str | None, int | None]
+"""Scheme, host and port, as a key that costs less than a URL."""
 
 Get: TypeAlias = Callable[[URL], Awaitable[Received]]
 """Gets a robots.txt, politely and with retries; raises Failed."""
@@ -243,12 +245,13 @@ class Cookies:
             self._jar.extract_cookies(reply, urllib.request.Request(response.url))  # type: ignore[arg-type]
 
     def header(self, url: URL) -> str | None:
-        """The Cookie header for a request."""
+        """The Cookie header for a request, as text that is sent in UTF-8."""
         if self._jar is None:
             return None
         request = urllib.request.Request(str(url))
         self._jar.add_cookie_header(request)
-        return request.get_header("Cookie")
+        found = request.get_header("Cookie")
+        return found.encode("latin-1").decode("utf-8", "ignore") if found else None
 
 
 @dataclass(frozen=True)
@@ -289,7 +292,7 @@ class RobotsCache:
 
     async def of(self, url: URL) -> Robots:
         """The robots.txt for `url`."""
-        origin = origin_of(url)
+        origin: Origin = (url.scheme, url.raw_host, url.port)
         task = self._tasks.get(origin)
         if task is not None and task.done():
             found = task.result()

@@ -91,7 +91,7 @@ async def nested_gzip_bomb(request: Request) -> None:
     await request.answer(NESTED_GZIP_BOMB, Content_Encoding="gzip, gzip")
 
 
-@way("too_large")
+@way("bad_response")
 async def endless_trailers(request: Request) -> None:
     await request.answer(b"5\r\nhello\r\n0\r\n", Content_Length="", Transfer_Encoding="chunked")
     with contextlib.suppress(OSError):
@@ -214,6 +214,27 @@ async def negative_length(request: Request) -> None:
 @way("bad_response")
 async def two_lengths(request: Request) -> None:
     await request.answer(Content_Length=f"{len(PAGE)}\r\nContent-Length: 5")
+
+
+@way("bad_response")
+async def header_line_without_a_colon(request: Request) -> None:
+    await request.answer(X_Odd="a\r\nno colon")
+
+
+@way("bad_response")
+async def short_body_with_more_after_it(request: Request) -> None:
+    await request.answer(PAGE + b"and some more", Content_Length=str(len(PAGE)))
+
+
+@way("bad_response")
+async def junk_after_the_last_chunk(request: Request) -> None:
+    body = b"%x\r\n%s\r\n0\r\n\r\n<!-- served by -->" % (len(PAGE), PAGE)
+    await request.answer(body, Content_Length="", Transfer_Encoding="chunked")
+
+
+@way("bad_response")
+async def no_content_with_a_body(request: Request) -> None:
+    await request.answer(PAGE, "204 No Content")
 
 
 @way("bad_response")

@@ -74,11 +74,6 @@ async def empty_gzip(request: Request) -> None:
     await request.answer(b"", Content_Encoding="gzip")
 
 
-@way("empty_body")
-async def no_content_with_a_body(request: Request) -> None:
-    await request.answer(PAGE, "204 No Content")
-
-
 @way("redirect_loop")
 async def redirect_loop(request: Request) -> None:
     await request.redirect("/b" if request.path == "/" else "/")

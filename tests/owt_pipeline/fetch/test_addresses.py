@@ -10,10 +10,12 @@ import re
 import socket
 import time
 from email.utils import formatdate
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from yarl import URL
 
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.captures import captures
@@ -23,14 +25,16 @@ from owt_pipeline.stages.fetch import addresses as addresses_module
 from owt_pipeline.stages.fetch.addresses import (
     Addresses,
     BlockedAddress,
-    CheckingResolver,
     Rule,
+    RuledResolver,
     is_public,
     parse_rules,
 )
 from owt_pipeline.stages.fetch.answers import Received
+from owt_pipeline.stages.fetch.client import Client, Limits
 from owt_pipeline.stages.fetch.live import redirect_target, requested_url
-from owt_pipeline.stages.fetch.manners import Failed, retry_after, robots_token
+from owt_pipeline.stages.fetch.manners import Failed, Gate, retry_after, robots_token
+from owt_pipeline.stages.fetch.stage import Options
 from schemas import Reason
 
 PRIVATE = [
@@ -138,25 +142,51 @@ def test_the_requested_and_the_posted_url_have_one_canonical_form(scheme: str, h
     assert ".." in posted or "%2e" in posted or all(escape in left for escape in kept)
 
 
-def resolved(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> list[str]:
-    """The addresses to which a name with these addresses may be connected."""
+def connected(monkeypatch: pytest.MonkeyPatch, url: str, *addresses: str, **options: object) -> tuple[list[str], str]:
+    """The addresses that are connected to for a URL whose name has these addresses, and the reason of the failure."""
     infos = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 80)) for address in addresses]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: infos)
+    tried: list[str] = []
 
-    async def resolve() -> list[str]:
-        resolver = CheckingResolver(Addresses())
+    async def connect(_: asyncio.AbstractEventLoop, __: socket.socket, address: tuple) -> None:
+        tried.append(address[0])
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    async def get() -> Reason:
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(loop, "sock_connect", partial(connect, loop))
+        client = Client(Options(user_agent="x", **options))  # type: ignore[arg-type]
+        limits = Limits.of_page(Options())
         try:
-            return [str(info[4][0]) for info in await resolver.resolve("name.example", 80, 9.0)]
+            await client.get(URL(url), limits, lambda *_: False, Gate(0.0, 1))
+        except Failed as failure:
+            return failure.reason
         finally:
-            resolver.close()
+            await client.close()
+        raise AssertionError
 
-    return asyncio.run(resolve())
+    reason = asyncio.run(get())
+    return list(dict.fromkeys(tried)), reason
 
 
 def test_only_the_public_addresses_of_a_name_are_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert resolved(monkeypatch, "10.0.0.1", "8.8.8.8", "127.0.0.1") == ["8.8.8.8"]
-    with pytest.raises(BlockedAddress, match=r"10\.0\.0\.1 is not public"):
-        resolved(monkeypatch, "10.0.0.1")
+    name = "http://name.example/"
+    assert connected(monkeypatch, name, "10.0.0.1", "127.0.0.1", "8.8.8.8") == (["8.8.8.8"], "connect")
+    assert connected(monkeypatch, name, "10.0.0.1", "::1") == ([], "blocked_address")
+    permitted = connected(monkeypatch, name, allow_private_hosts=True, resolve=("*=10.0.0.1",))
+    assert permitted == (["10.0.0.1"], "connect")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "[::ffff:127.0.0.1]", "2130706433", "10.0.0.1"])
+def test_an_address_in_a_url_is_not_resolved_and_is_checked_too(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    assert connected(monkeypatch, f"http://{host}/") == ([], "blocked_address")
+    assert connected(monkeypatch, "http://8.8.8.8/") == (["8.8.8.8"], "connect")
+
+
+def test_what_a_rule_permits_for_one_name_is_permitted_for_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = ("demo.test=127.0.0.1:80",)
+    assert connected(monkeypatch, "http://demo.test/", resolve=rule) == (["127.0.0.1"], "connect")
+    assert connected(monkeypatch, "http://other.test/", "127.0.0.1", resolve=rule) == ([], "blocked_address")
 
 
 def test_names_without_an_answer_do_not_delay_other_names(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,12 +199,12 @@ def test_names_without_an_answer_do_not_delay_other_names(monkeypatch: pytest.Mo
     monkeypatch.setattr(addresses_module, "_THREADS", 3)
 
     async def resolve() -> list[object]:
-        resolver = CheckingResolver(Addresses())
+        resolver = RuledResolver(Addresses(), 0.2)
         names = [f"dead{i}.example" for i in range(6)] + [f"alive{i}.example" for i in range(6)]
         try:
-            return await asyncio.gather(*(resolver.resolve(name, 80, 0.2) for name in names), return_exceptions=True)
+            return await asyncio.gather(*(resolver.resolve(name, 80) for name in names), return_exceptions=True)
         finally:
-            resolver.close()
+            await resolver.close()
 
     found = asyncio.run(resolve())
     assert all("no answer about the name within 0.2 s" in str(error) for error in found[:6])

@@ -270,7 +270,7 @@ def test_requests_go_through_a_proxy(
     manifest = fetch(runtime, proxy.server, **options)
     assert {url.partition(f".{DOMAIN}")[0] for url in responses(runtime, manifest)} == {"https://plain", "https://tls"}
     found = {url.split("/")[2].partition(".")[0]: answer for url, answer in rejects(runtime, manifest).items()}
-    assert found.pop("refused") == ("connect", "robots.txt: the proxy refuses: HTTP/1.1 403 Forbidden")
+    assert found.pop("refused") == ("connect", "robots.txt: the proxy refuses: 403 Forbidden")
     assert found.pop("10")[0] == "blocked_address"
     assert found.pop("nowhere")[0] == "dns"  # asked without the proxy
     assert {name: reason for name, (reason, _) in found.items()} == dict.fromkeys(
