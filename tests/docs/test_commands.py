@@ -75,22 +75,3 @@ def test_files_that_the_documentation_names_exist() -> None:
             (page.name, path) for path in LINK.findall(text) if not (page.parent / path).exists() and path[0] != "$"
         ]
     assert [found for found in missing if found[1] not in MADE_BY_MAKE_DOCS] == []
-
-
-def test_the_pages_with_commands_are_those_that_teach() -> None:
-    taught = {
-        "tutorial",
-        "collecting",
-        "fetching",
-        "near-duplicates",
-        "own-text",
-        "finetuning",
-        "comparing-corpora",
-        "new-extractor",
-        "new-filter",
-        "resuming",
-        "takedown",
-        "growing-corpus",
-        "dataflow",
-    }
-    assert taught <= {page.stem for page in PAGES}
