@@ -22,9 +22,6 @@ from tests.owt_pipeline.making import write_dataset
 
 CLEAN = DATASETS["clean"].schema
 
-ELSEWHERE = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
-"""Beam's flags for workers in processes of their own."""
-
 
 def url_id(i: int) -> int:
     """The id of text i, distributed over 64 bits like real ids."""
