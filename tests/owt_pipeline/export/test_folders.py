@@ -35,17 +35,13 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
 
 
-def by_datasets(folder: str) -> int:
-    return datasets.load_dataset(folder, split="train").num_rows
-
-
 READERS: dict[str, Callable[[str], int]] = {
     "pyarrow": lambda folder: pq.read_table(folder).num_rows,
     "pandas": lambda folder: len(pandas.read_parquet(folder)),
     "polars": lambda folder: polars.scan_parquet(folder).collect().height,
     "duckdb, folder": lambda folder: len(duckdb.sql(f"select * from read_parquet('{folder}')").fetchall()),
     "duckdb, glob": lambda folder: len(duckdb.sql(f"select * from '{folder}/**/*.parquet'").fetchall()),
-    "datasets": by_datasets,
+    "datasets": lambda folder: datasets.load_dataset(folder, split="train").num_rows,
 }
 
 
@@ -74,44 +70,14 @@ def test_arrow_readers_open_the_tokens_as_a_folder(small_run: Path) -> None:
     }
 
 
-def blocks_of(page: str) -> list[tuple[str, str]]:
-    """(section, code) of the Python of a page."""
+def blocks_of(page: str) -> dict[str, str]:
+    """The Python of a page by its section and number."""
     text = (REPOSITORY / "docs/how-to" / page).read_text()
-    return [
-        (f"{heading}, {number}", code)
+    return {
+        f"{heading}, {number}": code
         for heading, body in re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
         for number, code in enumerate(re.findall(r"^```python\n(.*?)^```$", body, re.MULTILINE | re.DOTALL), 1)
-    ]
-
-
-BLOCKS = blocks_of("opening-tokens.md")
-
-
-@pytest.mark.parametrize("code", [code for _, code in BLOCKS], ids=[name for name, _ in BLOCKS])
-def test_the_guide_to_opening_tokens_works_as_written(
-    small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
-) -> None:
-    if "torch" in code or "trainer" in code:
-        pytest.importorskip("torch", reason="training needs torch")
-    (tmp_path / "run").symlink_to(small_run)
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {}
-    exec(compile(code, "opening-tokens.md", "exec"), names)
-    if "rows" in names:
-        assert names["rows"] == manifest_of(small_run, "tokens").stats["documents_train"]
-
-
-def test_the_guide_shows_each_reader() -> None:
-    assert {name.partition(",")[0] for name, _ in BLOCKS} == {
-        "PyArrow", "Polars", "pandas", "DuckDB", "Hugging Face datasets", "PyTorch"
-    }  # fmt: skip
-
-
-READS: dict[str, tuple[str, Callable[[dict[str, Any], Path], bool]]] = {
-    "nanochat, 1": ("pyarrow", lambda names, run: names["texts"] == [*itertools.chain(*texts_of(run)[:-1])]),
-    "nanoGPT, 1": ("torch", lambda names, run: names["ends"] == manifest_of(run, "tokens").stats["documents_train"]),
-    "NeMo Curator, 1": ("pandas", lambda names, run: len(names["frame"]) == sum(map(len, texts_of(run)))),
-}
+    }
 
 
 def texts_of(run: Path) -> list[list[str]]:
@@ -119,17 +85,33 @@ def texts_of(run: Path) -> list[list[str]]:
     return [pq.read_table(file)["text"].to_pylist() for file in sorted((run / "corpus").iterdir())]
 
 
-@pytest.mark.parametrize("name", READS)
-def test_other_tools_read_the_result_as_the_guide_says(
+OPENING, COMING = blocks_of("opening-tokens.md"), blocks_of("coming-from.md")
+READS: dict[str, Callable[[dict[str, Any], Path], bool]] = {
+    "nanochat, 1": lambda names, run: names["texts"] == [*itertools.chain(*texts_of(run)[:-1])],
+    "nanoGPT, 1": lambda names, run: names["ends"] == manifest_of(run, "tokens").stats["documents_train"],
+    "NeMo Curator, 1": lambda names, run: len(names["frame"]) == sum(map(len, texts_of(run))),
+}
+
+
+def test_the_guide_shows_each_reader() -> None:
+    found = {name.partition(",")[0] for name in OPENING}
+    assert found == {"PyArrow", "Polars", "pandas", "DuckDB", "Hugging Face datasets", "PyTorch"}
+
+
+@pytest.mark.parametrize("name", [*OPENING, *READS])
+def test_the_guides_to_reading_a_result_work_as_written(
     small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    needs, holds = READS[name]
-    pytest.importorskip(needs, reason=f"{needs} is not installed")
+    code = OPENING.get(name) or COMING[name]
+    if "torch" in code or "trainer" in code:
+        pytest.importorskip("torch", reason="training needs torch")
     (tmp_path / "run").symlink_to(small_run)
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    exec(compile(dict(blocks_of("coming-from.md"))[name], "coming-from.md", "exec"), names)
-    assert holds(names, small_run)
+    exec(compile(code, name, "exec"), names)
+    if "rows" in names:
+        assert names["rows"] == manifest_of(small_run, "tokens").stats["documents_train"]
+    assert name not in READS or READS[name](names, small_run)
 
 
 def test_the_ranks_of_nanochat_share_each_file(tmp_path: Path) -> None:
