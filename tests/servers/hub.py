@@ -1,4 +1,4 @@
-"""The part of the Hugging Face Hub that takes uploads: lists of files, preupload, Git LFS's batch API, and commits."""
+"""The parts of the Hugging Face Hub that take uploads, by Git LFS's batch API and commits, and that give a file."""
 
 from __future__ import annotations
 
@@ -34,13 +34,17 @@ class Hub:
     objects: dict[str, bytes] = field(default_factory=dict)
 
     def answer(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, object]:
-        """(status, JSON) for a request; a file is LFS's if its name ends as `_large` says."""
+        """(status, JSON or a file) for a request; a file is LFS's if its name ends as `_large` says."""
         path = path.partition("?")[0]
         if not path.startswith("/lfs/") and headers.get("authorization") != "Bearer hf_test":
             return 401, {"error": "Invalid username or password."}
         if self.failing:
             self.failing -= 1
             return 503, {"error": "unavailable"}
+        if "/resolve/" in path:
+            name, _, file = path.removeprefix("/").partition("/resolve/")
+            content = self.files.get(name, {}).get(file.partition("/")[2])
+            return (404, {"error": "Entry not found"}) if content is None else (200, content)
         if path == "/api/repos/create":
             entry = json.loads(body)
             name = "/".join(filter(None, (entry.get("organization"), entry["name"])))
@@ -109,14 +113,19 @@ def hub_server() -> Iterator[Hub]:
             body = self._body()
             headers = {key.lower(): value for key, value in self.headers.items()}
             status, content = hub.answer(self.command, self.path, body, headers)
-            text = json.dumps(content).encode()
+            text = content if isinstance(content, bytes) else json.dumps(content).encode()
             self.send_response(status)
-            self.send_header("Content-Type", "application/json")
+            if status == 404:
+                self.send_header("X-Error-Code", "RepoNotFound")
+            if isinstance(content, bytes):
+                self.send_header("ETag", f'"{hashlib.sha1(content).hexdigest()}"')
+                self.send_header("X-Repo-Commit", "0" * 40)
             self.send_header("Content-Length", str(len(text)))
             self.end_headers()
-            self.wfile.write(text)
+            if self.command != "HEAD":
+                self.wfile.write(text)
 
-        do_PUT = do_GET = do_POST
+        do_PUT = do_GET = do_HEAD = do_POST
 
         def _body(self) -> bytes:
             if self.headers.get("Transfer-Encoding") == "chunked":

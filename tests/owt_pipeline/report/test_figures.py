@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -47,28 +47,67 @@ def test_the_funnel_is_what_the_files_hold(stats: dict[str, Any], sql: Callable)
     assert by_dataset["tokens"]["left"] == by_dataset["corpus"]["left"] == stats["totals"]["documents"]
 
 
-@pytest.mark.parametrize("kind", ["domain", "subreddit"])
-def test_domains_and_subreddits_are_counted_exactly(stats: dict[str, Any], sql: Callable, kind: str) -> None:
-    key = {"domain": HOST, "subreddit": "unnest(subreddits)"}[kind]
-    urls, corpus = (
-        dict(sql(f"select key, count(*) from (select {key} as key from {name}) group by key"))
-        for name in ("urls", "corpus")
-    )
-    found = rows_of(stats, f"{kind}s")
-    ranked = sorted(corpus, key=lambda name: (-corpus[name], name))[:100]
-    assert [row[kind] for row in found] == ranked
-    for row in found:
-        assert (row["documents"], row["urls"]) == (corpus[row[kind]], urls[row[kind]])
-        assert row["survival"] == pytest.approx(corpus[row[kind]] / urls[row[kind]], abs=1e-6)
+def counted(key: str, table: str) -> str:
+    return f"(select key, count(*) as n from (select {key} as key from {table}) group by key)"
 
 
-def test_sources_of_links_are_counted(stats: dict[str, Any], sql: Callable) -> None:
-    found = sql("""
-        select link, count(*), count(corpus.url_id)
-        from (select url_id, unnest(link_sources) as link from urls) left join corpus using (url_id) group by link
-    """)
-    assert [(row["source"], row["urls"], row["documents"]) for row in rows_of(stats, "links")] == found
-    assert [row["share"] for row in rows_of(stats, "links")] == [1]
+def survivors(key: str) -> str:
+    both = f"{counted(key, 'corpus')} c join {counted(key, 'urls')} u using (key)"
+    return f"select key, c.n, u.n, c.n / u.n from {both} order by c.n desc, key limit 100"
+
+
+TABLES = {
+    "domains": ("domain documents urls survival", survivors(HOST)),
+    "subreddits": ("subreddit documents urls survival", survivors("unnest(subreddits)")),
+    "links": (
+        "source urls documents",
+        "select link, count(*) as n, count(corpus.url_id) from (select url_id, unnest(link_sources) as link from urls) "
+        "left join corpus using (url_id) group by link order by n desc, link",
+    ),
+    "answers": (
+        "answer urls",
+        "select 'status ' || status as answer, count(*) as n from pages group by 1 union all "
+        "select reason, count(*) from pages_rejects group by 1 order by n desc, answer",
+    ),
+    "duplicates": ("rule documents", "select rule, count(*) from duplicates group by 1 order by 1"),
+    "clusters": (
+        "size clusters",
+        f"select n + 1, count(*) from {counted('kept_url_id', 'duplicates')} group by 1 order by 1",
+    ),
+    "largest_clusters": (
+        "documents kept_url_id kept_url exact_copies near_duplicates",
+        "select count(*) + 1, kept_url_id::varchar, any_value(clean.url), count(*) filter (rule = 'exact'), "
+        "count(*) filter (rule = 'near') from duplicates join clean on clean.url_id = kept_url_id group by kept_url_id "
+        "order by 1 desc, kept_url_id limit 20",
+    ),
+    "removed_domains": (
+        "domain removed documents share",
+        f"select key, r.n, c.n, r.n / c.n from {counted(HOST, 'corpus_rejects')} r join {counted(HOST, 'clean')} c "
+        "using (key) order by r.n desc, key limit 50",
+    ),
+    "fetched_domains": (
+        "domain urls pages mean_body_bytes most_often_otherwise",
+        f"""select key, u.n, coalesce(p.n, 0), size, failure from {counted("host", "urls")} u
+            left join {counted(HOST, "pages")} p using (key)
+            left join (select {HOST} as key, avg(body_bytes) as size from pages group by 1) using (key)
+            left join (select key, first(reason order by n desc, reason) as failure from (
+                select {HOST} as key, reason, count(*) as n from pages_rejects group by all
+            ) group by key) using (key)
+            order by u.n desc, key limit 50""",
+    ),
+}  # fmt: skip
+"""Columns of figures, and the rows that they have to have, in order."""
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_has_the_rows_that_are_counted_again(stats: dict[str, Any], sql: Callable, name: str) -> None:
+    columns, query = TABLES[name]
+    found, expected = ([row[column] for column in columns.split()] for row in rows_of(stats, name)), sql(query)
+    assert expected
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours == [
+            pytest.approx(one, abs=0.06 if one > 1 else 1e-6) if type(one) is float else one for one in theirs
+        ]
 
 
 def test_years_languages_and_scores_are_those_of_the_rows(stats: dict[str, Any], sql: Callable) -> None:
@@ -101,10 +140,36 @@ def test_lengths_are_those_of_the_documents(stats: dict[str, Any], sql: Callable
         ]
         for q in (5, 25, 50, 75, 95):
             assert sql(f"select quantile_disc({column}, {q / 100}) from {table}") == [(found[f"{q} %"],)]
+
+
+def bins_of(stats: dict[str, Any]) -> Iterator[tuple[int, str, str, float, float]]:
+    """(rows, table, column, low, below) of each bar of a histogram."""
     for row in rows_of(stats, "histograms"):
         column, table = LENGTHS[row["measure"]]
-        counted = sql(f"select count(*) from {table} where {column} >= {row['low']} and {column} < {row['below']}")
-        assert counted == [(row["documents"],)]
+        yield row["documents"], table, column, row["low"], row["below"]
+    for row in rows_of(stats, "times"):
+        if row["measure"] == "bytes":
+            yield row["pages"], "pages", "body_bytes", row["low"], row["below"]
+    for row in rows_of(stats, "signals"):
+        near = 1e-8  # 0.3 is below 6 / 20
+        yield row["documents"], "clean", f"signals.{row['signal']}", row["low"] - near, row["below"] - near
+    near_duplicates = "(from duplicates where rule = 'near')"
+    for row in rows_of(stats, "similarities"):
+        below = 2 if row["below"] == 1 else row["below"]
+        yield row["near_duplicates"], near_duplicates, "similarity", row["similarity"], below
+
+
+def test_bars_count_the_rows_of_their_bins(stats: dict[str, Any], sql: Callable) -> None:
+    for rows, table, column, low, below in bins_of(stats):
+        assert sql(f"select count(*) from {table} where {column} >= {low} and {column} < {below}") == [(rows,)], column
+    assert {row["signal"].partition(".")[0] for row in rows_of(stats, "signals")} >= {
+        "gopher_quality",
+        "gopher_repetition",
+    }
+    sizes = [row["pages"] for row in rows_of(stats, "times") if row["measure"] == "bytes"]
+    assert sql("select count(body_bytes) from pages") == [(sum(sizes),)]
+    similar = sum(row["near_duplicates"] for row in rows_of(stats, "similarities"))
+    assert sql("select count(*) from duplicates where rule = 'near'") == [(similar,)]
 
 
 def test_the_totals_are_those_of_the_shards(stats: dict[str, Any], sql: Callable) -> None:
@@ -115,52 +180,6 @@ def test_the_totals_are_those_of_the_shards(stats: dict[str, Any], sql: Callable
     assert webtext["bytes per token"] == pytest.approx(size / tokens, abs=1e-3)
     assert stats["totals"]["bytes_per_token"] == pytest.approx(size / tokens, abs=1e-6)
     assert webtext["tokens per document"] == pytest.approx(tokens / stats["totals"]["documents"], abs=0.1)
-
-
-def test_duplicates_are_those_decided(stats: dict[str, Any], sql: Callable) -> None:
-    rules = dict(sql("select rule, count(*) from duplicates group by rule"))
-    assert {row["rule"]: row["documents"] for row in rows_of(stats, "duplicates")} == rules
-    clusters = sql("select kept_url_id, max(cluster_size), count(*) from duplicates group by 1")
-    sizes: dict[int, int] = {}
-    for _, size, removed in clusters:
-        assert size == removed + 1
-        sizes[size] = sizes.get(size, 0) + 1
-    assert {row["size"]: row["clusters"] for row in rows_of(stats, "clusters")} == sizes
-    largest = sorted(((size, kept) for kept, size, _ in clusters), key=lambda item: (-item[0], item[1]))[:20]
-    found = rows_of(stats, "largest_clusters")
-    assert [(row["documents"], int(row["kept_url_id"])) for row in found] == largest
-    for row in found:
-        assert sql(f"select url from clean where url_id = {row['kept_url_id']}") == [(row["kept_url"],)]
-        assert row["exact_copies"] + row["near_duplicates"] == row["documents"] - 1
-    near = "from duplicates where rule = 'near' and similarity"
-    for row in rows_of(stats, "similarities"):
-        last = 2 if row["below"] == 1 else row["below"]
-        assert sql(f"select count(*) {near} >= {row['similarity']} and similarity < {last}") == [
-            (row["near_duplicates"],)
-        ]
-    assert sum(row["near_duplicates"] for row in rows_of(stats, "similarities")) == rules["near"]
-
-
-def test_answers_are_those_of_the_pages(stats: dict[str, Any], sql: Callable) -> None:
-    expected = {f"status {status}": n for status, n in sql("select status, count(*) from pages group by 1")}
-    expected |= dict(sql("select reason, count(*) from pages_rejects group by 1"))
-    assert {row["answer"]: row["urls"] for row in rows_of(stats, "answers")} == expected
-    sizes = [row for row in rows_of(stats, "times") if row["measure"] == "bytes"]
-    for row in sizes:
-        counted = sql(f"select count(*) from pages where body_bytes >= {row['low']} and body_bytes < {row['below']}")
-        assert counted == [(row["pages"],)]
-    assert sql("select count(body_bytes) from pages") == [(sum(row["pages"] for row in sizes),)]
-
-
-def test_removals_by_domain_are_those_that_export_made(stats: dict[str, Any], sql: Callable) -> None:
-    removed = dict(sql(f"select {HOST}, count(*) from corpus_rejects group by 1"))
-    examined = dict(sql(f"select {HOST}, count(*) from clean group by 1"))
-    ranked = sorted(removed, key=lambda name: (-removed[name], name))[:50]
-    found = rows_of(stats, "removed_domains")
-    assert [row["domain"] for row in found] == ranked
-    for row in found:
-        assert (row["removed"], row["documents"]) == (removed[row["domain"]], examined[row["domain"]])
-        assert row["share"] == pytest.approx(row["removed"] / row["documents"], abs=1e-6)
 
 
 def test_removals_show_both_texts(stats: dict[str, Any], sql: Callable) -> None:
@@ -177,20 +196,7 @@ def test_removals_show_both_texts(stats: dict[str, Any], sql: Callable) -> None:
             assert found == [(shown["url"], shown["text"], shown["characters"])]
 
 
-def test_pages_by_domain_and_by_age_are_those_of_the_rows(stats: dict[str, Any], sql: Callable) -> None:
-    pages = {name: rest for name, *rest in sql(f"select {HOST}, count(*), avg(body_bytes) from pages group by 1")}
-    tried = dict(sql("select host, count(*) from urls group by 1"))
-    ranked = sorted(tried, key=lambda name: (-tried[name], name))[:50]
-    found = rows_of(stats, "fetched_domains")
-    assert [row["domain"] for row in found] == ranked
-    for row in found:
-        count, size = pages.get(row["domain"], (0, None))
-        assert (row["urls"], row["pages"]) == (tried[row["domain"]], count)
-        assert row["mean_body_bytes"] == (None if size is None else pytest.approx(size, abs=0.06))
-        failures = sql(
-            f"select reason from pages_rejects where {HOST} = '{row['domain']}' group by 1 order by count(*) desc, 1"
-        )
-        assert row["most_often_otherwise"] == (failures[0][0] if failures else None)
+def test_pages_by_age_are_those_of_the_rows(stats: dict[str, Any], sql: Callable) -> None:
     ((captured,),) = sql("select strftime(to_timestamp(max(fetched_at)) at time zone 'UTC', '%Y-%m') from pages")
     year, month = map(int, captured.split("-"))
     moment = "to_timestamp(created_utc) at time zone 'UTC'"
@@ -211,18 +217,6 @@ def test_pages_by_domain_and_by_age_are_those_of_the_rows(stats: dict[str, Any],
         assert row["gone_share"] == pytest.approx(gone / row["urls"], abs=1e-6)
         shares = sum(row[f"{name}_share"] for name in ("page", "gone", "no_answer", "other"))
         assert shares == pytest.approx(1, abs=1e-5)
-
-
-def test_signals_are_those_of_the_documents(stats: dict[str, Any], sql: Callable) -> None:
-    found = rows_of(stats, "signals")
-    assert {row["signal"].partition(".")[0] for row in found} >= {"gopher_quality", "gopher_repetition"}
-    for row in found:
-        value = f"signals.{row['signal']}"
-        near = 1e-8  # 0.3 is below 6 / 20
-        counted = sql(
-            f"select count(*) from clean where {value} >= {row['low']} - {near} and {value} < {row['below']} - {near}"
-        )
-        assert counted == [(row["documents"],)], row
 
 
 def test_documents_dropped_are_of_their_filter(stats: dict[str, Any], sql: Callable) -> None:

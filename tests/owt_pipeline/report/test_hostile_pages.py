@@ -46,14 +46,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
             writer.write_record(
                 writer.create_warc_record(url, "response", body, http_headers=head, warc_headers_dict=dated)
             )
-    flags = [
-        "--num_shards",
-        2,
-        "--languages",
-        "all",
-        "--min_tokens",
-        400,
-    ]
+    flags = ["--num_shards", 2, "--languages", "all", "--min_tokens", 400]
     given = ["--dumps", folder / "dump.ndjson", "--pages_from", folder / "pages.warc.gz"]
     run_owt("run", folder / "run", *given, *flags)
     return folder / "run" / "report" / "index.html"

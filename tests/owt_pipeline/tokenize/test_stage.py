@@ -3,50 +3,38 @@
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset
 import pytest
-import tiktoken
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 
 from owt_pipeline.commands.verify import verify
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats import encoding as encodings
-from owt_pipeline.ledger.commit import ShardWriter
-from owt_pipeline.ledger.dataset import DatasetReader, Outcome
+from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.stages.tokenize.stage import STAGE, TokenizeOptions
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
 from schemas.manifest import Manifest
-from tests.owt_pipeline.making import write_dataset
 from tests.owt_pipeline.runs import files_of, manifest_of, shard_file
-from tests.owt_pipeline.tokenize import corpus
+from tests.owt_pipeline.tokenize.corpus import FIRST_ID, write_corpus
 
-ROWS = 600
-
-
-def text_of(i: int) -> str:
-    return "" if i % 100 == 7 else f"Document {i}: " + " ".join(f"word{i * j % 97} ünï 中文" for j in range(i % 50))
-
-
-def write_corpus(shard: int, writer: ShardWriter) -> None:
-    rows = [
-        {"url_id": 2**63 + 1000 * shard + i, "url": f"http://h/{i}", "text": text_of(i), "subreddits": [],
-         "language_score": 1.0, "n_words": 1, "n_chars": 1, "n_bytes": 1, "copies": 1}
-        for i in range(ROWS)
-    ]  # fmt: skip
-    writer.add(ROWS, Outcome(pa.RecordBatch.from_pylist(rows, DATASETS["corpus"].schema)))
+TEXTS = [
+    "" if i % 100 == 7 else f"Document {i}: " + " ".join(f"word{i * j % 97} ünï 中文" for j in range(i % 50))
+    for i in range(1200)
+]
 
 
-def tokenized(folder: Path, options: TokenizeOptions, workers: int = 1) -> Manifest:
-    runtime = Runtime(Storage(str(folder)), workers)
-    write_dataset(runtime.workdir, "corpus", write_corpus, 2)
-    return run_stage(STAGE, options, runtime)[0]
+def tokenized(folder: Path, options: TokenizeOptions, workers: int = 1, texts: Sequence[str] = TEXTS) -> Manifest:
+    write_corpus(folder, texts)
+    return run_stage(STAGE, options, Runtime(Storage(str(folder)), workers))[0]
 
 
 @pytest.fixture(scope="module")
@@ -72,16 +60,12 @@ def test_every_document_is_in_one_split_with_openais_ids(workdir: Path) -> None:
                 assert row["url_id"] not in found
                 assert row["n_tokens"] == len(row["tokens"])
                 found[row["url_id"]] = row["tokens"]
-    for shard in range(2):
-        for i in range(ROWS):
-            ids = encoding.encode_ordinary(text_of(i))
-            assert found.pop(2**63 + 1000 * shard + i, []) == ids
-    assert not found
+    assert found == {FIRST_ID + i: encoding.encode_ordinary(text) for i, text in enumerate(TEXTS) if text}
 
 
 def test_ledger_counts_the_written_documents(workdir: Path) -> None:
     manifest = manifest_of(workdir, "tokens")
-    assert manifest.counts.entered == 2 * ROWS
+    assert manifest.counts.entered == len(TEXTS)
     assert manifest.counts.rejected == {"no_tokens": 12}
     tables = {
         split: pa.concat_tables(read_mapped(p) for p in sorted((workdir / "tokens" / split).iterdir()))
@@ -90,10 +74,10 @@ def test_ledger_counts_the_written_documents(workdir: Path) -> None:
     for split, table in tables.items():
         assert manifest.stats[f"documents_{split}"] == table.num_rows
         assert manifest.stats[f"tokens_{split}"] == np.sum(table["n_tokens"].to_numpy())
-    assert manifest.stats["text_bytes"] == 2 * sum(len(text_of(i).encode()) for i in range(ROWS))
+    assert manifest.stats["text_bytes"] == sum(len(text.encode()) for text in TEXTS)
     rejects = DatasetReader(Storage(str(workdir)), manifest).table(kind="rejects")
     assert set(rejects["reason"].to_pylist()) == {"no_tokens"}
-    assert rejects["url"].to_pylist()[0] == "http://h/7"
+    assert "http://h/7" in rejects["url"].to_pylist()
     assert [problem for found in verify(Storage(str(workdir))) for problem in found.problems] == []
 
 
@@ -128,8 +112,6 @@ def test_pyarrow_maps_the_shards_without_a_copy(workdir: Path) -> None:
 
 
 def test_large_vocabulary_is_written_as_32_bits(tmp_path: Path) -> None:
-    from tokenizers import AddedToken
-
     tokenizer = Tokenizer.from_buffer(encodings.gpt2_tokenizer_json())
     tokenizer.add_tokens([AddedToken(f"⟪{i}⟫", normalized=False) for i in range(1 << 14)])
     tokenizer.add_tokens([f"⟦{i}⟧" for i in range(1 << 14)])
@@ -147,15 +129,12 @@ def test_large_vocabulary_is_written_as_32_bits(tmp_path: Path) -> None:
     assert run_stage(STAGE, options, Runtime(Storage(str(tmp_path / "run"))))[1], "a changed tokenizer runs again"
 
 
-def test_a_corpus_too_small_for_its_fraction_is_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    tokenized(tmp_path, TokenizeOptions(val_fraction=1e-9))
-    assert "val/ is empty" in caplog.text
-
-
-def test_no_warning_about_validation_for_an_empty_corpus(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    corpus.write_corpus(tmp_path, [])
-    run_stage(STAGE, TokenizeOptions(), Runtime(Storage(str(tmp_path))))
-    assert "val/" not in caplog.text
+@pytest.mark.parametrize(("texts", "warned"), [(TEXTS, True), ([], False)])
+def test_a_corpus_too_small_for_its_fraction_is_warned_about(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, texts: list[str], warned: bool
+) -> None:
+    tokenized(tmp_path, TokenizeOptions(val_fraction=1e-9), texts=texts)
+    assert ("val/ is empty" in caplog.text) == warned
 
 
 def test_a_missing_tokenizer_file_is_one_clear_error(tmp_path: Path) -> None:
@@ -163,29 +142,18 @@ def test_a_missing_tokenizer_file_is_one_clear_error(tmp_path: Path) -> None:
         tokenized(tmp_path, TokenizeOptions(tokenizer=str(tmp_path / "absent.json")))
 
 
-def test_tiktokens_own_encoding_gives_the_same_ids_if_available() -> None:
-    from tiktoken_ext import openai_public
-
-    pattern = getattr(openai_public, "r50k_pat_str", None)
-    if pattern is None:
-        pytest.skip(f"tiktoken {tiktoken.__version__} does not export its pattern")
-    assert pattern == encodings._PATTERN
-
-
-def tokenizer_of(path: Path, model: object, *, letters: str, dropout: bool = False) -> str:
-    """A tokenizer of single letters that has none for others; `dropout`: its merges are dropped by chance."""
-    from tokenizers import AddedToken, decoders, models
-
-    vocabulary = {letter: i for i, letter in enumerate(sorted(set(letters)))}
-    if model is models.BPE:
-        merges = [(a, b) for a, b in ("ab", "cd") if a + b]
-        vocabulary |= {"ab": len(vocabulary), "cd": len(vocabulary) + 1}
-        tokenizer = Tokenizer(models.BPE(vocabulary, merges, dropout=0.5 if dropout else None))
-    else:
-        vocabulary |= {"<unk>": len(vocabulary)}
+def tokenizer_of(path: Path, *, dropout: float | None = None, unknown: bool = False, lower: bool = False) -> str:
+    """A file of a tokenizer of few letters; `dropout`: its merges are dropped by chance, and it cuts and pads."""
+    vocabulary = {token: i for i, token in enumerate([" ", "a", "b", "c", "d", "ab", "cd", "<unk>"])}
+    if unknown:
         tokenizer = Tokenizer(models.Unigram([(token, -1.0) for token in vocabulary], vocabulary["<unk>"], False))
+    else:
+        del vocabulary["<unk>"]
+        tokenizer = Tokenizer(models.BPE(vocabulary, [("a", "b"), ("c", "d")], dropout=dropout))
     tokenizer.decoder = decoders.Fuse()  # type: ignore[assignment]
     tokenizer.add_special_tokens([AddedToken("<|endoftext|>", special=True)])
+    if lower:
+        tokenizer.normalizer = normalizers.Lowercase()  # type: ignore[assignment]
     if dropout:
         tokenizer.enable_truncation(3)
         tokenizer.enable_padding(length=50)
@@ -193,39 +161,25 @@ def tokenizer_of(path: Path, model: object, *, letters: str, dropout: bool = Fal
     return str(path)
 
 
-LOSSY = ["no token", "unknown token", "lower case"]
-
-
-@pytest.mark.parametrize("case", LOSSY)
+@pytest.mark.parametrize(
+    ("kind", "bad"), [({}, "abc \u0142d"), ({"unknown": True}, "abc \u0142d"), ({"lower": True}, "abc ABC")]
+)
 def test_documents_that_a_tokenizer_cannot_write_are_counted_and_stop_it(
-    tmp_path: Path, case: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, kind: dict[str, bool], bad: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from tokenizers import models, normalizers
-
-    kind = models.Unigram if case == "unknown token" else models.BPE
-    name = tokenizer_of(tmp_path / "t.json", kind, letters="abcd ")
-    if case == "lower case":
-        tokenizer = Tokenizer.from_file(name)
-        tokenizer.normalizer = normalizers.Lowercase()  # type: ignore[assignment]
-        tokenizer.save(name)
-    bad = "abc ABC" if case == "lower case" else "abc \u0142d"
-    corpus.write_corpus(tmp_path / "run", ["abcd ab"] * 9 + [bad])
-    runtime = Runtime(Storage(str(tmp_path / "run")))
-    with pytest.raises(
-        UserError, match=r"1 documents \(10\.0%\) are not what their tokens decode to.*--max_changed_share"
-    ):
-        run_stage(STAGE, TokenizeOptions(name), runtime)
-    manifest, _ = run_stage(STAGE, TokenizeOptions(name, max_changed_share=0.1), runtime)
+    name, texts = tokenizer_of(tmp_path / "t.json", **kind), ["abcd ab"] * 9 + [bad]
+    said = "1 documents (10.0%) are not what their tokens decode to"
+    with pytest.raises(UserError, match=rf"{re.escape(said)}.*--max_changed_share"):
+        tokenized(tmp_path / "run", TokenizeOptions(name), texts=texts)
+    manifest = tokenized(tmp_path / "run", TokenizeOptions(name, max_changed_share=0.1), texts=texts)
     assert manifest.stats["documents_changed"] == 1
-    assert "1 documents (10.0%) are not what their tokens decode to" in caplog.text
+    assert said in caplog.text
 
 
 @pytest.mark.parametrize("texts", [["abcd" * 50] * 20, ["ab cd " * 9], ["a", "abab" * 100]])
 def test_dropout_truncation_and_padding_of_a_file_are_off(tmp_path: Path, texts: list[str]) -> None:
-    from tokenizers import models
-
-    plain = encodings.load(tokenizer_of(tmp_path / "a.json", models.BPE, letters="abcd "))
-    other = encodings.load(tokenizer_of(tmp_path / "b.json", models.BPE, letters="abcd ", dropout=True))
+    plain = encodings.load(tokenizer_of(tmp_path / "a.json"))
+    other = encodings.load(tokenizer_of(tmp_path / "b.json", dropout=0.5))
     for _ in range(5):
         for one, two in zip(plain.encode_batch(texts), other.encode_batch(texts), strict=True):
             assert one.tolist() == two.tolist()
