@@ -53,23 +53,15 @@ def texts_of(folder: Path) -> list[str]:
     return [json.loads(line)["text"] for line in (folder / "posts.jsonl").read_text().splitlines()]
 
 
-def test_hugging_face_datasets(folder: Path) -> None:
-    texts = [result.text for text in texts_of(folder) if not (result := owt.clean(text)).reason]
-    unique = len(texts) - len(owt.near_duplicates(texts, workers=1))
-    assert 0 < unique < len(texts)
+def test_datasets_polars_and_pandas(folder: Path) -> None:
+    texts = texts_of(folder)
+    cleaned = [result.text for text in texts if not (result := owt.clean(text)).reason]
+    unique = len(cleaned) - len(owt.near_duplicates(cleaned, workers=1))
+    assert 0 < unique < len(cleaned)
     assert run(folder, "Hugging Face datasets", "len(dataset)") == str(unique)
-
-
-def test_polars(folder: Path) -> None:
-    texts = texts_of(folder)
     gone = owt.near_duplicates(texts, workers=1)
-    kept = set(gone["kept_row"].to_pylist())
-    assert run(folder, "Polars", "len(unique), len(clusters)") == f"{len(texts) - len(gone)} {len(kept)}"
-
-
-def test_pandas(folder: Path) -> None:
-    texts = texts_of(folder)
-    left = len(texts) - len(owt.near_duplicates(texts, workers=1))
+    left, kept = len(texts) - len(gone), len(set(gone["kept_row"].to_pylist()))
+    assert run(folder, "Polars", "len(unique), len(clusters)") == f"{left} {kept}"
     assert run(folder, "pandas", "len(pages), pages['date'].iloc[0]").startswith(f"{left} 2020-01-0")
 
 
@@ -82,16 +74,13 @@ def parts() -> dict[str, str]:
     return {"python": str(python), "RAY_USAGE_STATS_ENABLED": "0", "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
-def test_datatrove(folder: Path, parts: dict[str, str]) -> None:
-    documents = "[Document(text=text, id='') for text in ('short', open('posts.jsonl').readline())]"
-    judged = f"__import__('datatrove.data') and [OwtFilter().filter(one) for one in {documents}]"
-    judged = judged.replace("Document(", "sys.modules['datatrove.data'].Document(").replace(
-        "sys.", "__import__('sys')."
+def test_datatrove(folder: Path, parts: dict[str, str], small_run: Path) -> None:  # noqa: F811
+    text = texts_of(folder)[0]
+    (folder / "documents.py").write_text(
+        f"from datatrove.data import Document\nBOTH = [Document(t, '') for t in ('short', {text!r})]"
     )
+    judged = "[OwtFilter().filter(one) for one in __import__('documents').BOTH]"
     assert run(folder, "datatrove", judged, **parts) == "[(False, 'too_short'), True]"
-
-
-def test_datatrove_reads_the_corpus(folder: Path, parts: dict[str, str], small_run: Path) -> None:  # noqa: F811
     (folder / "run").symlink_to(small_run)
     rows = sum(pq.ParquetFile(file).metadata.num_rows for file in (small_run / "corpus").iterdir())
     found = "len(documents), len({document.id for document in documents})"

@@ -51,11 +51,9 @@ def write_clean(workdir: Path, texts: Sequence[str], num_shards: int = 3, **colu
     write_dataset(Storage(str(workdir)), "clean", write, num_shards)
 
 
-def dedupe(
-    workdir: Path, workers: int = 1, beam_flags: tuple[str, ...] = (), **options: Any
-) -> tuple[Manifest, list[dict[str, Any]]]:
+def dedupe(workdir: Path, workers: int = 1, **options: Any) -> tuple[Manifest, list[dict[str, Any]]]:
     """Run dedupe; returns its manifest and the decisions of all shards."""
-    manifest, _ = run_stage(DEDUPE, Options(**options), Runtime(Storage(str(workdir)), workers, beam_flags))
+    manifest, _ = run_stage(DEDUPE, Options(**options), Runtime(Storage(str(workdir)), workers))
     return manifest, DatasetReader(Storage(str(workdir)), manifest).table().to_pylist()
 
 

@@ -61,9 +61,13 @@ def _html(n: int) -> str:
     return f"<!doctype html><html><head><title>{title}</title></head><body><article>{text}</article></body></html>"
 
 
-def test_nothing_of_a_page_acts_in_the_report(page: Path, browser: Browser) -> None:
+def test_names_are_shown_as_they_are_and_nothing_of_a_page_acts(page: Path, browser: Browser) -> None:
     text = page.read_text()
     assert "window.acted" in text  # it is shown,
+    stats = json.loads((page.parent / "stats.json").read_text())
+    assert {row["subreddit"] for row in rows_of(stats, "subreddits")} <= {LINK, IMAGE, "&lt;b&gt;"}
+    assert stats["removals"]
+    assert stats["dropped"]
     browser.open(page, 1100, 900)
     browser.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
     assert not browser.evaluate("'acted' in window")  # and does nothing
@@ -73,15 +77,7 @@ def test_nothing_of_a_page_acts_in_the_report(page: Path, browser: Browser) -> N
     assert browser.evaluate(handlers) == 0
     schemes = browser.evaluate("[...document.links].map(a => a.protocol)")
     assert set(schemes) <= {"https:", "file:"}  # file: are the page's own places
-    assert browser.problems == []
-    assert browser.requests == [page.as_uri()]
-
-
-def test_names_are_shown_as_they_are(page: Path, browser: Browser) -> None:
-    browser.open(page, 1100, 900)
     assert browser.evaluate(f"document.querySelector('#subreddits').textContent.includes({json.dumps(LINK)})")
     assert browser.evaluate("document.querySelectorAll('#subreddits a').length") == 0
-    stats = json.loads((page.parent / "stats.json").read_text())
-    assert {row["subreddit"] for row in rows_of(stats, "subreddits")} <= {LINK, IMAGE, "&lt;b&gt;"}
-    assert stats["removals"]
-    assert stats["dropped"]
+    assert browser.problems == []
+    assert browser.requests == [page.as_uri()]

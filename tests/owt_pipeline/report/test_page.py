@@ -154,28 +154,6 @@ def test_the_page_draws_in_a_browser_and_nothing_is_cut(run: Path, browser: Brow
     assert browser.requests == [(run / "report" / "index.html").as_uri()]
 
 
-def test_axes_of_counts_have_integers_and_every_chart_a_legend(run: Path, browser: Browser) -> None:
-    browser.open(run / "report" / "index.html", 1280, 900)
-    found = browser.evaluate(
-        "Object.entries(drawn).map(([name, chart]) => [name, chart.legend.legendItems.length, !!specs[name].percent, "
-        "specs[name].kind || '', chart.scales.y.ticks.map(t => t.value)])"
-    )
-    for name, legends, percent, kind, ticks in found:
-        assert legends >= 1, name
-        assert percent or kind == "line" or all(float(tick).is_integer() for tick in ticks), name
-
-
-def test_pointing_at_a_column_shows_its_value(run: Path, browser: Browser, stats: dict[str, Any]) -> None:
-    browser.open(run / "report" / "index.html", 1280, 900)
-    browser.evaluate("document.querySelector('#plot-years').scrollIntoView({block: 'center'})")
-    box = "drawn.years.canvas.getBoundingClientRect()"
-    x, y = browser.evaluate(f"(b => [b.x + b.width / 2, b.y + b.height / 2])({box})")
-    for shift in (5, 0):
-        browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=x - shift, y=y)
-    label = f"urls: {rows_of(stats, 'years')[0]['urls']:,}"
-    assert browser.comes_to(f"JSON.stringify((drawn.years.tooltip.body || []).map(b => b.lines)).includes('{label}')")
-
-
 def test_a_reason_of_few_rows_is_seen_and_opens_to_urls(run: Path, browser: Browser, stats: dict[str, Any]) -> None:
     browser.open(run / "report" / "index.html", 390, 900)
     for stage in stages(stats):

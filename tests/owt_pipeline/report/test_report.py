@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -24,28 +23,7 @@ from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.dedupe.corpora import prose
 from tests.owt_pipeline.report.test_figures import rows_of
 from tests.owt_pipeline.report.test_page import SECTIONS, Page
-from tests.owt_pipeline.runs import ask_owt, copy_of, differing, files_of, manifest_of, run_owt
-
-
-def test_one_and_two_workers_write_the_same_bytes_and_a_rerun_too(run: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "run"
-    shutil.copytree(run, copy)
-    for workers in (1, 2):
-        shutil.rmtree(copy / "report")
-        options = Options()
-        run_stage(STAGE, options, Runtime(Storage(str(copy)), workers))
-        assert differing(copy, run) == []
-
-
-def test_few_bytes_of_memory_and_one_thread_come_to_the_same_bytes(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    copy = copy_of(run, tmp_path / "run", without=("report",))
-    with monkeypatch.context() as small:
-        small.setattr(tables, "MEMORY", "24MB")
-        run_stage(STAGE, Options(), Runtime(Storage(str(copy))))
-    assert differing(copy, run) == []
-    assert not list((copy / ".tmp").glob("*"))
+from tests.owt_pipeline.runs import ask_owt, copy_of, manifest_of, run_owt
 
 
 def test_what_does_not_fit_into_memory_is_spilled_and_comes_to_the_same_rows(tmp_path: Path) -> None:
@@ -153,24 +131,6 @@ def test_evaluation_sets_and_other_corpora_are_among_the_sources(tmp_path: Path)
     assert manifest_of(tmp_path / "run", "corpus").counts.left == 1
     stats = json.loads((tmp_path / "run/report/stats.json").read_bytes())
     assert [source["name"] for source in stats["settings"]["duplicates"]["sources"]] == ["other.jsonl"]
-
-
-def test_the_report_stays_until_anything_it_shows_changes(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    copy = tmp_path / "run"
-    shutil.copytree(run, copy)
-    runtime = Runtime(Storage(str(copy)))
-    options = Options()
-    assert not run_stage(STAGE, options, runtime)[1]
-    dedupe = load("dedupe")
-    run_stage(dedupe, dedupe.options(threshold=0.95), runtime)
-    assert run_stage(STAGE, options, runtime)[1]
-    assert not run_stage(STAGE, options, runtime)[1]
-    unchanged = tables._sql
-    monkeypatch.setattr(tables, "_sql", lambda name: unchanged(name).replace("order by", "ORDER BY"))
-    assert run_stage(STAGE, options, runtime)[1]
-    assert [file.path for file in files_of(copy, "report", "asset")] == ["report/index.html", "report/stats.json"]
 
 
 GENERATIONS = (

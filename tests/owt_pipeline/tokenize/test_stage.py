@@ -32,9 +32,9 @@ TEXTS = [
 ]
 
 
-def tokenized(folder: Path, options: TokenizeOptions, workers: int = 1, texts: Sequence[str] = TEXTS) -> Manifest:
+def tokenized(folder: Path, options: TokenizeOptions, texts: Sequence[str] = TEXTS) -> Manifest:
     write_corpus(folder, texts)
-    return run_stage(STAGE, options, Runtime(Storage(str(folder)), workers))[0]
+    return run_stage(STAGE, options, Runtime(Storage(str(folder))))[0]
 
 
 @pytest.fixture(scope="module")
@@ -95,11 +95,6 @@ def test_tokenizer_is_stored_with_its_manifest(workdir: Path) -> None:
     assert manifest.properties["ids_checked"] is True
     assert (asset.path, asset.bytes) == (f"ledger/tokens/tokenizer-{asset.sha256[:8]}.json", len(content))
     assert Tokenizer.from_buffer(content).encode("Hello world").ids == [15496, 995]
-
-
-def test_two_workers_write_the_bytes_of_one(workdir: Path, tmp_path: Path) -> None:
-    manifest = tokenized(tmp_path, TokenizeOptions(val_fraction=0.1), workers=2)
-    assert manifest.digest == manifest_of(workdir, "tokens").digest
 
 
 def test_pyarrow_maps_the_shards_without_a_copy(workdir: Path) -> None:
