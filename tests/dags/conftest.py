@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+if importlib.util.find_spec("airflow") is None and "OWT_REQUIRE_AIRFLOW" not in os.environ:  # of make test-dags
+    collect_ignore_glob = ["test_*"]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -6,14 +6,11 @@ import io
 import json
 import os
 import pydoc_data.topics
-import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 REPOSITORY = Path(__file__).resolve().parents[2]
-REQUIRED = "OWT_REQUIRE_AIRFLOW" in os.environ  # set by make test-dags: what is missing is a failure
+PYTHON = os.environ.get("OWT_PYTHON", str(REPOSITORY / ".venv" / "bin" / "python"))  # which has the pipeline
 PAGES = 12
 
 
@@ -56,18 +53,3 @@ def write_dump(dump: Path, urls: list[str]) -> None:
 def manifest(workdir: Path, dataset: str) -> dict[str, Any]:
     content: dict[str, Any] = json.loads((workdir / "ledger" / "manifest.json").read_text())["datasets"][dataset]
     return content
-
-
-def pipeline_interpreter() -> str:
-    """The interpreter with the pipeline installed; where there is none, skips the test unless it has to run."""
-    python = os.environ.get("OWT_PYTHON", str(REPOSITORY / ".venv" / "bin" / "python"))
-    try:
-        found = subprocess.run([python, "-c", "import owt_pipeline"], capture_output=True, timeout=60).returncode == 0
-    except OSError:
-        found = False
-    if not found:
-        missing = f"{python} has no owt-pipeline installed: run `make test-dags`, or set OWT_PYTHON"
-        if REQUIRED:
-            pytest.fail(missing)
-        pytest.skip(missing)
-    return python

@@ -5,24 +5,17 @@ The service is the tests' (`tests/engines/dataflow.py`), which executes the jobs
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tests.dags.inputs import PAGES, write_dump, write_pages
-
-if importlib.util.find_spec("airflow") is None and "OWT_REQUIRE_AIRFLOW" not in os.environ:
-    pytest.skip("Airflow is not installed here: run `make test-dags`", allow_module_level=True)
-
 from google.auth.credentials import AnonymousCredentials
 from google.cloud.storage import Bucket, Client
 
+from tests.dags.inputs import PAGES, write_dump, write_pages
 from tests.engines.cloud import PROJECT, REGION, STATES, Cloud, cloud
 from tests.servers.gcs import gcs_bucket
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import copy
-import importlib.util
 import itertools
 import json
 import os
@@ -16,60 +14,30 @@ from typing import Any
 
 import pytest
 
-from tests.dags.inputs import PAGES, REQUIRED, manifest, pipeline_interpreter, write_dump, write_pages
+from tests.dags.inputs import PAGES, PYTHON, manifest, write_dump, write_pages
 from tests.servers.hub import environment_of, hub_server
-
-if importlib.util.find_spec("airflow") is None and not REQUIRED:
-    pytest.skip("Airflow is not installed here: run `make test-dags`", allow_module_level=True)
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ORDER = ["collect", "fetch", "extract", "clean", "dedupe", "export", "tokenize", "report"]
 TINY = ["--preset=tiny", "--max_steps=9"]
-TRAINING = {
-    "preset": "tiny",
-    "width": 32,
-    "context": 32,
-    "batch_tokens": 128,
-    "max_steps": 2,
-    "save_every": 2,
-    "val_every": 2,
-    "device": "cpu",
-}
+TRAINING = {"preset": "tiny", "width": 32, "context": 32, "batch_tokens": 128, "device": "cpu"}
+TRAINING |= dict.fromkeys(("max_steps", "save_every", "val_every"), 2)
 
 
-def test_airflow_reads_the_dag_without_an_error(dagbag: Any) -> None:
+def test_airflow_reads_the_dag_whose_stages_follow_each_other_in_the_pipelines_order(dagbag: Any) -> None:
     assert dagbag.import_errors == {}
     assert list(dagbag.dags) == ["openwebtext"]
     dag = dagbag.dags["openwebtext"]
     assert dag.timetable.can_be_scheduled is False
+    assert dag.max_active_runs > 1  # runs of different directories; the lock of one refuses a second
     assert "PYTHON -m owt_pipeline STAGE" in dag.doc_md
     assert all(task.retries == 2 for task in dag.tasks)
-
-
-def test_the_stages_follow_each_other_in_the_pipelines_order(dagbag: Any) -> None:
-    dag = dagbag.dags["openwebtext"]
     assert [task.task_id for task in dag.topological_sort()][: len(ORDER) + 1] == [*ORDER, "verify"]
     for before, after in itertools.pairwise([*ORDER, "verify"]):
         assert dag.get_task(after).upstream_task_ids == {before}
     assert dag.get_task("verify").downstream_task_ids == {"publish", "train"}
-
-
-def test_runs_of_different_directories_go_side_by_side(dagbag: Any) -> None:
-    """Two of one directory do not: its lock refuses the second."""
-    assert dagbag.dags["openwebtext"].max_active_runs > 1
-
-
-def test_other_dags_can_wait_for_what_the_stages_write(dagbag: Any) -> None:
-    dag = dagbag.dags["openwebtext"]
-    found = {task.task_id: [asset.name for asset in task.outlets] for task in dag.tasks if task.outlets}
-    assert found == {"export": ["owt_corpus"], "tokenize": ["owt_tokens"], "report": ["owt_report"]}
-
-
-def test_the_dag_imports_nothing_of_the_project() -> None:
-    tree = ast.parse((REPOSITORY / "dags" / "openwebtext.py").read_text())
-    modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    modules |= {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
-    assert not {module.split(".")[0] for module in modules} & {"owt_pipeline", "schemas", "trainer"}
+    assets = {task.task_id: [asset.name for asset in task.outlets] for task in dag.tasks if task.outlets}
+    assert assets == {"export": ["owt_corpus"], "tokenize": ["owt_tokens"], "report": ["owt_report"]}
 
 
 @pytest.mark.parametrize(
@@ -129,9 +97,7 @@ def test_each_task_starts_its_stage_by_module_name_with_the_flags_of_the_run(dag
         "collect": [
             "--dumps=/data/RS_*.zst",
             "--dumps=/data/RS_2013.xz",
-            "--links=/data/urls.txt",
-            "--num_shards=4",
-            "--add",
+            *"--links=/data/urls.txt --num_shards=4 --add".split(),
         ],
         "fetch": ["--pages_from=/data/a.warc.gz", "--pages_from=/data/b.warc.gz"],
         "clean": ["--min_tokens=64"],
@@ -163,7 +129,10 @@ def test_a_run_goes_from_a_dump_and_pages_to_tokens_and_a_failed_one_is_complete
     dag: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second one verifies, publishes to a Hub on loopback, and trains."""
-    monkeypatch.setenv("AIRFLOW_VAR_OWT_PYTHON", pipeline_interpreter())
+    from airflow.models.asset import AssetEvent
+    from airflow.utils.session import create_session
+
+    monkeypatch.setenv("AIRFLOW_VAR_OWT_PYTHON", PYTHON)
     warc = tmp_path / "pages.warc.gz"
     urls = write_pages(warc)
     write_dump(tmp_path / "RS_2024-01.zst", urls)
@@ -195,20 +164,9 @@ def test_a_run_goes_from_a_dump_and_pages_to_tokens_and_a_failed_one_is_complete
     assert "<html" in (workdir / "report" / "index.html").read_text()
     assert any(name.startswith("corpus/train/part-") for name in hub.files["someone/web"])
     assert (tmp_path / "gpt2" / "checkpoints" / "step-00000002").is_dir()
-    assert {name for name, extra in asset_events() if extra == {"workdir": str(workdir)}} == {
-        "owt_corpus",
-        "owt_tokens",
-        "owt_report",
-    }
-
-
-def asset_events() -> list[tuple[str, dict[str, Any]]]:
-    """(asset, extra) of every event."""
-    from airflow.models.asset import AssetEvent
-    from airflow.utils.session import create_session
-
     with create_session() as session:
-        return [(event.asset.name, event.extra) for event in session.query(AssetEvent).all()]
+        events = {e.asset.name for e in session.query(AssetEvent).all() if e.extra == {"workdir": str(workdir)}}
+    assert events == {"owt_corpus", "owt_tokens", "owt_report"}
 
 
 def test_the_command_of_the_documentation_works(airflow_home: Path, tmp_path: Path) -> None:
@@ -217,7 +175,7 @@ def test_the_command_of_the_documentation_works(airflow_home: Path, tmp_path: Pa
     write_dump(tmp_path / "RS_2019-01.zst", write_pages(tmp_path / "pages.warc.gz"))
     command = command.replace("/data/", f"{tmp_path}/")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = os.environ | {"PATH": path, "AIRFLOW_VAR_OWT_PYTHON": pipeline_interpreter()}
+    environment = os.environ | {"PATH": path, "AIRFLOW_VAR_OWT_PYTHON": PYTHON}
     done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert manifest(tmp_path / "owt", "tokens")["counts"]["entered"] > 0

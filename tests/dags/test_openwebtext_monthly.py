@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 import shutil
 from datetime import datetime, timezone
 from pathlib import Path
@@ -12,11 +10,7 @@ from typing import Any
 
 import pytest
 
-# Not importorskip: Airflow reads its settings when it is imported, and conftest.py has not made them yet.
-if importlib.util.find_spec("airflow") is None and "OWT_REQUIRE_AIRFLOW" not in os.environ:
-    pytest.skip("Airflow is not installed here: run `make test-dags`", allow_module_level=True)
-
-from tests.dags.inputs import manifest, pipeline_interpreter, write_dump, write_pages
+from tests.dags.inputs import PYTHON, manifest, write_dump, write_pages
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SETTINGS = {
@@ -48,7 +42,7 @@ def parameters_of(dag: Any, start: datetime) -> Any:
     return dag.get_task("parameters").python_callable(data_interval_start=start)
 
 
-def test_each_month_is_added_to_those_before(monthly: Any) -> None:
+def test_each_month_is_added_to_those_before_and_waits_for_the_one_before(monthly: Any) -> None:
     assert parameters_of(monthly, datetime(2023, 12, 1, tzinfo=timezone.utc)) == {
         "workdir": "/data/run",
         "dumps": ["/data/RS_2023-12.zst"],
@@ -63,6 +57,8 @@ def test_each_month_is_added_to_those_before(monthly: Any) -> None:
     task.conf = {}
     task.render_template_fields({"data_interval_start": datetime(2024, 1, 1, tzinfo=timezone.utc)})
     assert (task.trigger_dag_id, task.trigger_run_id) == ("openwebtext", "month_2024-01")
+    assert (task.depends_on_past, task.wait_for_completion, task.reset_dag_run) == (True, True, True)
+    assert (monthly.max_active_runs, monthly.catchup) == (1, True)
 
 
 @pytest.mark.timeout(900)  # three runs, on a machine that may be busy
@@ -72,7 +68,7 @@ def test_a_backfill_of_three_months_is_one_run_of_three_generations(
     """Each interval of a backfill, in order: what its task gives to `openwebtext`, and that DAG run with it."""
     from airflow.serialization.serialized_objects import DagSerialization
 
-    monkeypatch.setenv("AIRFLOW_VAR_OWT_PYTHON", pipeline_interpreter())
+    monkeypatch.setenv("AIRFLOW_VAR_OWT_PYTHON", PYTHON)
     urls = write_pages(tmp_path / "pages.warc.gz")
     months = ["2023-12", "2024-01", "2024-02"]
     for number, month in enumerate(months):
@@ -103,13 +99,6 @@ def test_a_backfill_of_three_months_is_one_run_of_three_generations(
     names = [[source["name"] for source in generation["sources"]] for generation in root["generations"]]
     assert names == [[f"RS_{month}.zst"] for month in months]
     assert manifest(tmp_path / "run", "report")["num_shards"] == 1
-
-
-def test_months_go_one_after_the_other_and_a_failed_one_holds_the_next(monthly: Any) -> None:
-    task = monthly.get_task("run_month")
-    assert (monthly.max_active_runs, monthly.catchup) == (1, True)
-    assert (task.depends_on_past, task.wait_for_completion, task.reset_dag_run) == (True, True, True)
-    assert monthly.start_date == datetime(2023, 12, 1, tzinfo=timezone.utc)
 
 
 def test_a_month_can_wait_for_its_dump(airflow_home: Path, tmp_path: Path) -> None:
