@@ -142,11 +142,6 @@ MAX_REDIRECTS = 10
 """Redirects followed for one URL."""
 
 
-def nearness(kind: int, date: int, moment: int) -> tuple[int, int, int]:
-    """The sort key of a URL's captures in every archive: the best kind (0), the nearest in time, the earliest."""
-    return int(kind), abs(date - moment), date
-
-
 INDEXED = tuple(field.name for field in fields(Page) if field.name not in ("record", "redirects"))
 """The fields of a page that are columns of its index."""
 

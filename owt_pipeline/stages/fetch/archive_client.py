@@ -9,18 +9,20 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections import defaultdict
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
+import pyarrow as pa
 from yarl import URL
 
 from owt_pipeline.errors import UserError
-from owt_pipeline.stages.fetch.answers import NoPage, Received
+from owt_pipeline.stages.fetch.answers import NoPage, Received, wanted_moment
 from owt_pipeline.stages.fetch.breaker import Breaker
 from owt_pipeline.stages.fetch.client import Client, Limits, Stop
-from owt_pipeline.stages.fetch.manners import Failed, Gate, Gates, retry_after, tried_once
+from owt_pipeline.stages.fetch.manners import Failed, Gates, for_each, retry_after, tried_once
+from owt_pipeline.stages.fetch.nearest import Asked, Refusal, Refused, nearest_page
 from owt_pipeline.stages.fetch.recorder import Recorder
 from schemas import Reason
 
@@ -40,28 +42,19 @@ MAX_RETRY_WAIT = 60.0
 MAX_FAILURES = 20
 """Failed requests in a row, after all retries, after which the archive is down."""
 
-BUSY = (403, 429, 503)
-"""Statuses with which Common Crawl answers too many requests."""
-
 _PASSING = (Reason.DNS, Reason.CONNECT, Reason.PROXY, Reason.TIMEOUT, Reason.BAD_RESPONSE)
 _FIRST_WAIT = 1.0  # seconds; doubled at each retry, and spread by half of it
 
 
-class Refused(Failed):
-    """An answer that no retry can change, such as 404 for a file that the index names."""
-
-
-class Refusal(NoPage):
-    """Why a URL has no page, although the archive answered."""
-
-
-def outcome(failure: Failed) -> NoPage:
-    """The outcome of the URL whose request failed."""
-    return (Refusal if isinstance(failure, Refused) else NoPage)(failure.reason, failure.detail)
-
-
 class ArchiveClient:
-    """Makes requests to an archive; to be made and used in one event loop, by any number of tasks at once."""
+    """Makes requests to an archive; to be made and used in one event loop, by any number of tasks at once. A subclass
+    is an `Archive`.
+
+    Attributes:
+      works: whether any answer came from an archive; until then, all other answers mean that it is down.
+    """
+
+    columns: ClassVar = ("url_id", "url", "posted_url", "created_utc")
 
     of_page: ClassVar[tuple[Reason, ...]] = ()
     """Reasons that concern the page, and not the archive."""
@@ -69,12 +62,13 @@ class ArchiveClient:
     busy: ClassVar[Collection[int]] = (429, 503)
     """Statuses after which a request is retried, in addition to 5xx."""
 
-    least_pause = 0.0
-    """Seconds without any request after a busy answer without Retry-After."""
+    tries: float = 3
 
-    def __init__(self, options: Options, crawl: Crawl, connections: int, delay: float, gate: Gate | None = None):
-        """A client for `connections` requests at once to the index, and as many to the data, with `delay` seconds
-        between two requests of all processes of the crawl: to each host, or through one `gate`."""
+    def __init__(
+        self, options: Options, crawl: Crawl, holdings: str, connections: int, delay: float, least_pause: float = 0.0
+    ):
+        """A client for `connections` requests at once to each host, with `delay` seconds between two of them, and
+        `least_pause` seconds without any after a busy answer without Retry-After."""
         asking = replace(
             options,
             allowed_ports=(),
@@ -82,18 +76,40 @@ class ArchiveClient:
             connections=2 * connections,
             host_delay=delay,
         )
-        self._options, self._limits, self._crawl, self._gate = options, Limits.of_page(options), crawl, gate
-        self._connections, self._delay = connections, delay
+        self.holdings, self.works = holdings, False
+        self._options, self._limits = options, Limits.of_page(options)
+        self._connections, self._delay, self._least_pause = connections, delay, least_pause
         self._client = Client(asking, crawl.may_ask)
         self._gates = Gates(delay, connections, self._client.remembered)
-        self._refused: defaultdict[str, float] = defaultdict(float)  # by host and folder, before the first that was not
         self._waiting = ""
 
     async def close(self) -> None:
         await self._client.close()
 
     def status(self) -> str:
-        return f"{self._client.requests:,} requests{self._waiting}"
+        return f"{self._client.requests:,} requests to {self.holdings}{self._waiting}"
+
+    async def ask(self, urls: pa.Table, recorder: Recorder, resumed: bool) -> None:
+        """Find the page of each URL of `urls` (with `columns`, and `captures` if they are known), answers to
+        `recorder`.
+
+        Raises UserError if the archive fails for MAX_FAILURES URLs in a row; but not for those that failed before and
+        are retried at the end, since their failures say nothing about the archive.
+        """
+        if resumed:
+            await asyncio.sleep(self._delay)
+        most = math.inf if recorder.is_last else MAX_FAILURES
+        what = "requests in a row to the archive failed after all retries"
+        held = Breaker(recorder, most, self._is_down, what)
+
+        async def ask(row: int) -> None:
+            url_id, url, posted, created, *captures = (urls[name][row].as_py() for name in urls.column_names)
+            begun = time.monotonic()
+            asked = Asked(url, posted, wanted_moment(self._options.archive_choice, created), *captures)
+            await held.take(url_id, await nearest_page(self, asked), begun)  # type: ignore[arg-type]
+
+        await for_each(ask, range(len(urls)), self._connections)
+        await held.settle()
 
     async def get(
         self,
@@ -113,8 +129,7 @@ class ArchiveClient:
         archive asks for a wait longer than LONGEST_PAUSE.
         """
         limits = replace(self._limits, wire_bytes=most, body_bytes=most) if most else self._limits
-        gate = self._gate or self._gates[url.raw_host or ""]
-        gate.delay = self.delay
+        gate = self._gates[url.raw_host or ""]
         problem = ""
         retries = 0 if tried_once.get() else int(min(retries, RETRIES))
         for attempt in range(retries + 1):
@@ -125,9 +140,9 @@ class ArchiveClient:
                 except Failed as failure:
                     if failure.reason in self.of_page:
                         raise
-                    if failure.reason not in _PASSING:
-                        raise self.refused(url, what, f"{failure.reason}, {failure.detail}") from failure
                     problem = f"{failure.reason}, {failure.detail}"
+                    if failure.reason not in _PASSING:
+                        raise refused(what, problem) from failure
                 else:
                     if response.status not in self.busy and response.status < 500:
                         self._waiting = ""
@@ -135,7 +150,7 @@ class ArchiveClient:
                     problem = f"status {response.status} {response.beginning()}".strip()
                     if response.status in self.busy:
                         asked = retry_after(response) or 0.0
-                        pause = asked or max(self.least_pause, min(_FIRST_WAIT, MAX_RETRY_WAIT))
+                        pause = asked or max(self._least_pause, min(_FIRST_WAIT, MAX_RETRY_WAIT))
             if asked > LONGEST_PAUSE:
                 raise UserError(
                     f"{what}: the archive asks for a wait of {asked:,.0f} s ({problem}): run the same command again "
@@ -146,53 +161,12 @@ class ArchiveClient:
                 gate.pause(pause)
                 self._waiting = f", waiting after {attempt + 1} failures of one: {problem[:80]}"
                 await asyncio.sleep(max(wait, pause))
-        raise archive_failed(what, problem)
+        raise Failed(Reason.ARCHIVE_FAILED, f"{what}: {problem}")
 
-    async def get_part(self, what: str, url: URL, most: int, span: str) -> Received:
-        """The response with the bytes `span` of a file; raises Failed as `get` does, and for any status but 206."""
-        headers = {"Range": f"bytes={span}", "Accept-Encoding": "identity"}
-        # The complete file, sent by a server that does not know ranges, is not read.
-        response = await self.get(what, url, most, lambda status, _: status != 206, headers=headers)
-        if response.status != 206:
-            raise self.refused(url, what, f"status {response.status} where a part (206) was asked for")
-        self.accepted(url)
-        return response
-
-    def accepted(self, url: URL) -> None:
-        """Note that the server answers as an archive does."""
-        self._refused[_place(url)] = -math.inf
-
-    def refused(self, url: URL, what: str, problem: str) -> Refused:
-        """The failure for an answer that no retry can change; raises UserError if there were no other answers."""
-        self._refused[_place(url)] += 1
-        if self._refused[_place(url)] >= MAX_FAILURES:
-            raise UserError(
-                f"none of {MAX_FAILURES} answers came from an archive; the last one, {what}: {problem}. "
-                "Check the address and run the same command again: it continues where it stopped"
-            )
-        return Refused(Reason.ARCHIVE_FAILED, f"{what}: {problem}")
-
-    @property
-    def delay(self) -> float:
-        """Seconds between two requests of this process."""
-        return self._delay * self._crawl.workers()
+    def _is_down(self, answer: NoPage) -> bool:
+        return answer.reason == Reason.ARCHIVE_FAILED and not (self.works and isinstance(answer, Refusal))
 
 
-def _place(url: URL) -> str:
-    """Host and first folder of a URL, by which index and data differ."""
-    return f"{url.raw_authority}/{url.raw_path.split('/')[1]}"
-
-
-def archive_failed(what: str, problem: str) -> Failed:
-    return Failed(Reason.ARCHIVE_FAILED, f"{what}: {problem}")
-
-
-def breaker(recorder: Recorder) -> Breaker:
-    """The breaker for an archive that is down after MAX_FAILURES in a row. URLs that failed before and are retried
-    at the end say nothing about the archive, so all of their failures are outcomes."""
-    what = "requests in a row to the archive failed after all retries"
-    return Breaker(recorder, math.inf if recorder.is_last else MAX_FAILURES, _is_down, what)
-
-
-def _is_down(answer: NoPage) -> bool:
-    return answer.reason == Reason.ARCHIVE_FAILED and not isinstance(answer, Refusal)
+def refused(what: str, problem: str) -> Refused:
+    """The failure of the request for `what` by an answer that no retry can change."""
+    return Refused(Reason.ARCHIVE_FAILED, f"{what}: {problem}")

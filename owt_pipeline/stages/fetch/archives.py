@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,30 +14,29 @@ import xxhash
 
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.captures import COMPLETE, Broken, captures, what_else
-from owt_pipeline.formats.messages import MAX_HEAD_BYTES, REDIRECTS, TooLarge
+from owt_pipeline.formats.messages import MAX_HEAD_BYTES, TooLarge
 from owt_pipeline.formats.urls import BadURL, canonicalize, host_of, url_id
 from owt_pipeline.formats.warc import BadRecord, read_record, rewritten, single_member
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import batch_of
-from owt_pipeline.stages.fetch.answers import (
-    EARLIEST,
-    MAX_REDIRECTS,
-    Answer,
-    NoPage,
-    Origin,
-    Page,
-    judge,
-    nearness,
-    wanted_moment,
+from owt_pipeline.stages.fetch.answers import EARLIEST, MAX_REDIRECTS, Answer, Origin, wanted_moment
+from owt_pipeline.stages.fetch.nearest import (
+    Asked,
+    Capture,
+    Found,
+    canonical_or_none,
+    nearest_page,
+    page_of_record,
 )
 from owt_pipeline.storage.folder import open_source
-from schemas import Reason
 from schemas.manifest import ShardRecord
 
 if TYPE_CHECKING:
     from owt_pipeline.engine.stage import StageRun
     from owt_pipeline.ledger.exchange import Slice
     from owt_pipeline.stages.fetch.stage import Options
+
+T = TypeVar("T")
 
 BUCKETS = 256
 """Parts of a file's index, by hash of the host: a shard reads only those of its hosts."""
@@ -158,9 +156,12 @@ def summary(archives: Archives) -> list[dict[str, Any]]:
 
 
 class Lookup:
-    """The captures of some URLs; a context manager that closes the archive files it opened."""
+    """The captures of some URLs, an `Archive`; a context manager that closes the archive files it opened."""
+
+    tries = math.inf
 
     def __init__(self, archives: Archives, found: pa.Table):
+        self.holdings = f"{len(archives.files)} archive files"
         self._archives = archives
         self._ids = found["url_id"].combine_chunks().to_numpy()
         self._found = found
@@ -174,114 +175,55 @@ class Lookup:
             file.close()
         self._files.clear()
 
-    def answer(self, wanted: int, created_utc: int | None) -> Answer:
-        """The page of the URL with the id `wanted`, from its successful capture nearest in time to `created_utc` (the
-        earliest of equally near ones; the earliest of all without a date), or the earliest or latest one, by the
-        options. If a capture turns out to be no page, the next best one is taken.
-        """
-        return self._answer(wanted, wanted_moment(self._archives.options.archive_choice, created_utc, EARLIEST), set())
+    def answer(self, url: str, created_utc: int | None) -> Answer:
+        """The page of a canonical URL, from its capture nearest in time to `created_utc` (without a date, the
+        earliest), or the earliest or latest one, by the options."""
+        moment = wanted_moment(self._archives.options.archive_choice, created_utc, EARLIEST)
+        return _finished(nearest_page(self, Asked(url, url, moment)))
 
-    def _answer(self, wanted: int, moment: int, seen: set[int]) -> Answer:
-        first: NoPage | None = None
-        seen.add(wanted)
-        start, end = (int(np.searchsorted(self._ids, np.uint64(wanted), side)) for side in ("left", "right"))
-        for capture in sorted(self._found.slice(start, end - start).to_pylist(), key=partial(_distance, moment=moment)):
-            if capture["status"] in REDIRECTS:
-                answer = self._redirected(capture, moment, seen)
-            else:
-                answer = self._page(capture)
-            if isinstance(answer, Page):
-                return answer
-            first = first or answer
-        return first or NoPage(Reason.NOT_ARCHIVED, f"in none of {len(self._archives.files)} archive files")
+    async def find(self, asked: Asked) -> Found:
+        start, end = (int(np.searchsorted(self._ids, np.uint64(url_id(asked.url)), side)) for side in ("left", "right"))
+        found = Found()
+        for row in self._found.slice(start, end - start).to_pylist():
+            place = row["file"], row["copied"], row["offset"], row["length"]
+            found.captures.append(Capture(row["date"], row["status"], place=place, target=row["target"]))
+        return found
 
-    def _redirected(self, capture: dict[str, Any], moment: int, seen: set[int]) -> Answer:
-        most = MAX_REDIRECTS
-        target = followed(capture["status"], capture["target"], capture["url_id"], seen, most)
-        if isinstance(target, NoPage):
-            return target
-        answer = self._answer(url_id(target), moment, seen)
-        if isinstance(answer, Page):
-            return replace(answer, redirects=(*self._redirect_record(capture), *answer.redirects))
-        if answer.reason == Reason.NOT_ARCHIVED:
-            return NoPage(Reason.NOT_ARCHIVED, f"redirects to {target}: {answer.detail}")
-        return answer
+    async def read(self, capture: Capture, url: str) -> Answer:
+        file, copied, offset, _ = capture.place
+        archive = self._archives.files[file].rpartition("/")[2]
+        origin = Origin("archive", None, archive, None if copied else offset)
+        data, where = self._read(*capture.place), f"at byte {offset} of {archive}"
+        return page_of_record(data, origin, self._archives.options.max_page_bytes, where)
 
-    def _page(self, capture: dict[str, Any]) -> Answer:
-        archive = self._archives.files[capture["file"]].rpartition("/")[2]
-        where = f"at byte {capture['offset']} of {archive}"
-        origin = Origin("archive", None, archive, None if capture["copied"] else capture["offset"])
-        return page_of_record(self._read(capture), origin, self._archives.options.max_page_bytes, where=where)
-
-    def _redirect_record(self, capture: dict[str, Any]) -> Iterator[bytes]:
-        """The record of a redirect, by which the page can be found under the original URL; none if it is broken."""
+    async def read_redirect(self, capture: Capture) -> tuple[str | None, tuple[bytes, ...]]:
         most = self._archives.options.max_page_bytes
         with contextlib.suppress(BadRecord, TooLarge):
-            member, record = single_member(self._read(capture), most + MAX_HEAD_BYTES)
+            member, record = single_member(self._read(*capture.place), most + MAX_HEAD_BYTES)
             read_record(record, most)
-            yield member or rewritten(record)
+            return capture.target, (member or rewritten(record),)
+        return capture.target, ()
 
-    def _read(self, capture: dict[str, Any]) -> bytes:
-        key = (capture["file"], capture["copied"])
+    def _read(self, file: int, copied: bool, offset: int, length: int) -> bytes:
+        key = (file, copied)
         if key not in self._files:
             if len(self._files) >= _OPEN_FILES:
                 self._files.pop(next(iter(self._files))).close()
-            if capture["copied"]:
-                record = self._archives.records[capture["file"]]
-                self._files[key] = self._archives.folder.open(_path(record, "copies"))
+            if copied:
+                self._files[key] = self._archives.folder.open(_path(self._archives.records[file], "copies"))
             else:
-                self._files[key] = open_source(self._archives.files[capture["file"]])
-        self._files[key].seek(capture["offset"])
-        return bytes(self._files[key].read(capture["length"]))
+                self._files[key] = open_source(self._archives.files[file])
+        self._files[key].seek(offset)
+        return bytes(self._files[key].read(length))
 
 
-def page_of_record(
-    data: bytes,
-    origin: Origin,
-    max_page_bytes: int,
-    *,
-    where: str,
-    fetch_ms: int = 0,
-    canonical: str | None = None,
-) -> Answer:
-    """The page in the bytes of an archived record, or why there is none.
-
-    `where` describes the record's place. With `canonical`, the record must be of this canonical URL.
-    """
+def _finished(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that waits for nothing."""
     try:
-        member, record = single_member(data, max_page_bytes + MAX_HEAD_BYTES)
-        response = read_record(record, max_page_bytes)
-    except BadRecord as error:
-        return NoPage(Reason.BAD_RESPONSE, f"{error}, {where}")
-    except TooLarge as error:
-        return NoPage(Reason.TOO_LARGE, str(error))
-    if canonical is not None and canonical_or_none(response.url) != canonical:
-        return NoPage(Reason.BAD_RESPONSE, f"the record is of {response.url[:200]!r}, {where}")
-    return judge(response, origin, fetch_ms, lambda _: member or rewritten(record))
-
-
-def followed(status: int, target: str | None, origin: int, seen: Collection[int], most: int) -> str | NoPage:
-    """The canonical URL `target` of an archived redirect, or why the redirect is not followed.
-
-    A redirect is not followed if it has no target (None), if the target is the URL itself (id `origin`) or one of the
-    ids `seen` on the way, and after `most` redirects.
-    """
-    if target is None:
-        return NoPage(Reason.BAD_REDIRECT, f"status {status} to no URL that could be archived")
-    if url_id(target) == origin:  # from http to https, or to www.
-        return NoPage(Reason.NOT_ARCHIVED, "archived is only a redirect to another spelling of the URL")
-    if url_id(target) in seen:
-        return NoPage(Reason.REDIRECT_LOOP, f"redirects to {target}, where it came from")
-    if len(seen) > most:
-        return NoPage(Reason.REDIRECT_LOOP, f"more than {most} redirects")
-    return target
-
-
-def _distance(capture: dict[str, Any], moment: int) -> tuple:
-    """The sort key of a URL's captures: successful ones, then redirects; the nearest in time; the earliest."""
-    status, date = capture["status"], capture["date"]
-    kind = 0 if 200 <= status < 300 else 1 if status in REDIRECTS else 2
-    return *nearness(kind, date, moment), capture["file"], capture["copied"], capture["offset"]
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    raise AssertionError("it waits for something")
 
 
 def _by_id(tables: list[pa.Table]) -> pa.Table:
@@ -291,13 +233,6 @@ def _by_id(tables: list[pa.Table]) -> pa.Table:
 
 def _bucket(host: str) -> int:
     return xxhash.xxh3_64_intdigest(host.encode()) % BUCKETS
-
-
-def canonical_or_none(url: str | None) -> str | None:
-    try:
-        return canonicalize(url)[0] if url else None
-    except BadURL:
-        return None
 
 
 def _path(record: ShardRecord, kind: str) -> str:

@@ -1,17 +1,23 @@
-"""Common Crawl's columnar index: its files, the range of keys of each row group, and reading columns of row groups.
+"""Common Crawl's columnar index: the captures of many URLs, of which only row groups that may have one are read.
 
-The index has about 300 Parquet files per crawl, each roughly sorted by SURT key; the least and greatest keys of a row
-group say whether a key can be in it. https://commoncrawl.org/columnar-index describes the index.
+    bounds    the files of the index   -> the least and the greatest key of each, in the order of keys
+    ask       a shard's URLs           -> the keys of those that no earlier source has, by file
+    match     the keys sent to a file  -> the captures of their URLs, by shard
+
+The index has about 300 Parquet files per crawl, each roughly sorted by SURT key (https://commoncrawl.org/columnar-index).
+Which of a URL's captures is taken is decided in its shard, where those of all files meet.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gzip
-import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -19,55 +25,80 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from owt_pipeline import progress
 from owt_pipeline.errors import UserError
+from owt_pipeline.formats.messages import is_html
+from owt_pipeline.formats.urls import tracking_pattern, unescaped
 from owt_pipeline.ledger.dataset import batch_of
-from owt_pipeline.storage.folder import Storage
+from owt_pipeline.ledger.exchange import Slice, read_slices
+from owt_pipeline.stages.fetch.cc_records import BulkClient, Call, RemoteFile, is_http, reading, root_of
+from owt_pipeline.stages.fetch.nearest import canonical_or_none
+from owt_pipeline.stages.fetch.surt import surt_key
+from owt_pipeline.storage.folder import Storage, at_once, open_source
+
+if TYPE_CHECKING:
+    from owt_pipeline.engine.stage import StageRun
+    from owt_pipeline.ledger.commit import ShardWriter
+    from owt_pipeline.stages.fetch.stage import Options
 
 KEY = "url_surtkey"
 NEEDED = ("url", "fetch_time", "fetch_status", "content_mime_detected",
-           "warc_filename", "warc_record_offset", "warc_record_length")  # fmt: skip
+          "warc_filename", "warc_record_offset", "warc_record_length")  # fmt: skip
 """The columns of a capture; `content_truncated` is missing in the first years' crawls."""
+_TRUNCATED = "content_truncated"
 
-GROUPS = pa.schema(
+WANTED_WITH = ["url_id", "url", "posted_url"]
+"""The columns of urls/ from which keys are made."""
+
+WANTED = pa.schema([("key", pa.binary()), ("url_id", pa.uint64()), ("shard", pa.uint32()), ("url", pa.string())])
+"""A key to look for, and its URL."""
+
+CAPTURE = pa.struct(
     [
-        ("file", pa.int32()),
-        ("group", pa.int32()),
-        ("rows", pa.int64()),
-        ("least", pa.binary()),
-        ("greatest", pa.binary()),
+        ("other", pa.string()),
+        ("date", pa.int64()),
+        ("truncated", pa.bool_()),
+        ("crawl", pa.string()),
+        ("file", pa.string()),
+        ("offset", pa.int64()),
+        ("length", pa.int64()),
     ]
 )
-"""Row groups with their least and greatest keys; null where these are unknown."""
+"""A capture of a page; or `other`, what it is, if it is none."""
 
-UNREADABLE = -1
-"""The number in place of the row groups of a file whose footer cannot be read."""
+FOUND = pa.schema([("url_id", pa.uint64()), ("shard", pa.uint32()), ("capture", CAPTURE)])
 
-_URLS_PER_RANGE = 1 << 17  # each range of keys is a part of the join
-_LEAST_RANGES, _MOST_RANGES = 16, 4096
-_FOOTER_BYTES = 64 << 10  # most footers are smaller
-_TAIL_BYTES = 8  # after a footer: its length, and Parquet's magic
-_MAGIC = b"PAR1"
 _MOST_PATHS_BYTES = 64 << 20
-_GAP_BYTES = 64 << 10  # the largest gap between columns that is read along with them
-_MOST_BYTES = 8 << 20  # of one request
-
-Read = Callable[[str, Sequence[tuple[int, int]]], list[bytes]]
-"""Reads (start, length)s of a file; raises UserError."""
+_MOST_PARTS = 512  # of a larger index, several files are one part
+_JOINED_AT_ONCE = 1 << 19  # keys in memory, about 100 MB; a part with more reads its row groups again
+_EVERY_KEY = (b"", b"\x7f")  # keys are of ASCII
 
 
-def list_files(index: str, crawls: Sequence[str], read_all: Callable[[str, int], bytes]) -> list[tuple[str, str]]:
-    """(crawl, URI) of the files of an index that list captures of pages, sorted; raises UserError if a crawl has none.
+class IndexFile(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """A file of the index, with its least and greatest key."""
+
+    least: bytes
+    greatest: bytes
+    crawl: str
+    uri: str
+
+
+def list_files(options: Options) -> list[tuple[str, str]]:
+    """(crawl, URI) of the files of the index that list captures of pages, sorted; raises UserError if a crawl has none.
 
     HTTP has no listing of folders, so there the list that Common Crawl publishes with each crawl is read.
     """
     found: list[tuple[str, str]] = []
-    for crawl in crawls:
+    index = options.cc_index
+    for crawl in options.cc_crawls:
         subset = f"crawl={crawl}/subset=warc/"
         if is_http(index):
             root, below = root_of(index), f"{index.rstrip('/')}/{subset}"
             paths = f"{root}/crawl-data/{crawl}/cc-index-table.paths.gz"
+            with reading(options, on_cluster=False) as call:
+                listed = call(BulkClient.read_all, paths, _MOST_PATHS_BYTES)
             try:
-                names = gzip.decompress(read_all(paths, _MOST_PATHS_BYTES)).decode().split()
+                names = gzip.decompress(listed).decode().split()
             except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
                 raise UserError(f"--cc_crawls {crawl}: {paths} is not a list of files: {error}") from error
             files = [uri for name in names if (uri := f"{root}/{name}").startswith(below) and uri.endswith(".parquet")]
@@ -82,133 +113,184 @@ def list_files(index: str, crawls: Sequence[str], read_all: Callable[[str, int],
     return found
 
 
-def root_of(index: str) -> str:
-    """The root that an index and its WARC files share; raises UserError if it cannot be derived."""
-    root, middle, _ = index.rstrip("/").partition("/cc-index/")
-    if not middle:
-        raise UserError(
-            f"--cc_index {index}: not a folder below .../cc-index/; give the root of the WARC files as --cc_data"
-        )
-    return root
+def read_bounds(run: StageRun, _number: int, _slices: Sequence[Slice], writer: ShardWriter) -> None:
+    """Write the files of the index with their bounds, by which URLs are sent to them; their footers are read."""
+    files = run.properties["cc_files"]
+    with reading(run.options, run.runtime.on_cluster) as call:
+        progress.doing(lambda: f"reading the footers of {len(files):,} index files")
+        found = at_once(lambda file: bounds_of(file[0], file[1], call), files)
+    writer.open_file(".json", "bounds").write(msgspec.json.encode(sorted(file for file, _ in found)))
+    writer.count({"row_groups": sum(groups for _, groups in found)})
 
 
-def is_http(uri: str) -> bool:
-    return uri.startswith(("http://", "https://"))
+def bounds_of(crawl: str, uri: str, call: Call) -> tuple[IndexFile, int]:
+    """A file of the index, and the number of its row groups; raises UserError."""
+    with opened(uri, call) as parquet:
+        limits = [_limits(parquet, group) for group in range(parquet.num_row_groups)]
+        least, greatest = min((each[0] for each in limits), default=b""), max((each[1] for each in limits), default=b"")
+        return IndexFile(least, greatest, crawl, uri), len(limits)
 
 
-def read_footer(uri: str, read_end: Callable[[str, int], tuple[bytes, int]]) -> tuple[bytes, int]:
-    """The footer of a Parquet file, and the file's size; raises UserError for another kind of file."""
-    end, size = read_end(uri, _FOOTER_BYTES)
-    length = int.from_bytes(end[-_TAIL_BYTES:-4], "little") + _TAIL_BYTES
-    if end[-4:] != _MAGIC or length > size:
-        raise UserError(f"{uri} is not a Parquet file: give Common Crawl's columnar index, or a complete copy of it")
-    if length > len(end):
-        end, size = read_end(uri, length)
-    return end[-length:], size
+def send_keys(run: StageRun, shard: int, urls: Iterable[pa.RecordBatch], writer: ShardWriter) -> None:
+    """Send the keys of URLs (columns WANTED_WITH) to the parts of the index that may have them."""
+    bounds = [(part[0].least, max(file.greatest for file in part)) for part in _parts(run)]
+    sent = 0
+    for batch in urls:
+        wanted = wanted_keys(batch, shard)
+        keys = wanted["key"].to_pylist()
+        for number, limits in enumerate(bounds):
+            writer.send(number, wanted[span(keys, *limits)])
+        sent += len(keys)
+    writer.count({"keys": sent})
 
 
-def groups_of(file: int, uri: str, footer: bytes) -> pa.RecordBatch:
-    """The row groups of a file, of schema GROUPS; raises UserError if a column is missing."""
-    with _reading(uri):
-        metadata = pq.read_metadata(pa.BufferReader(footer))
-    columns = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
-    missing = [name for name in (KEY, *NEEDED) if name not in columns]
-    if missing:
-        raise UserError(f"{uri} has no column {', '.join(missing)}: it is no file of Common Crawl's columnar index")
-    rows = []
-    for group in range(metadata.num_row_groups):
-        about = metadata.row_group(group)
-        statistics = about.column(columns[KEY]).statistics
-        known = statistics is not None and statistics.has_min_max
-        least, greatest = (_bytes(statistics.min), _bytes(statistics.max)) if known else (None, None)
-        rows.append((file, group, about.num_rows, least, greatest))
-    return batch_of(rows, GROUPS)
+def match(run: StageRun, number: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
+    """Send each shard the captures of its URLs in a part of the index."""
+    counts = Counter[str]()
+    with reading(run.options, run.runtime.on_cluster) as call:
+        for wanted in _at_once(read_slices(run.work, slices)):
+            for file in _parts(run)[number]:
+                with opened(file.uri, call) as parquet:
+                    found = join(parquet, file.crawl, wanted, counts)
+                writer.send(found["shard"].to_numpy(), found)
+            progress.advance(len(wanted))
+    writer.count(counts)
 
 
-class Ranges(msgspec.Struct, frozen=True):
-    """The plan of the join, made once all footers are read.
-
-    Attributes:
-      bounds: the least key of each range but the first.
-      footers: path of each file's footer.
-    """
-
-    bounds: list[bytes]
-    footers: list[str]
+def _parts(run: StageRun) -> list[list[IndexFile]]:
+    """The files of the index, in the order of their keys, by part."""
+    path = next(file.path for file in run.read_records("bounds")[0].files if file.kind == "bounds")
+    files = msgspec.json.decode(run.work.read(path), type=list[IndexFile])
+    size = -(-len(files) // _MOST_PARTS)
+    return [files[start : start + size] for start in range(0, len(files), size)]
 
 
-def plan_ranges(groups: pa.Table, urls: int) -> list[bytes]:
-    """The least key of each range but the first, for ranges with about as many rows of the index each.
-
-    `urls` is the number of the run's URLs, by which the number of ranges grows.
-    """
-    known = groups.filter(pc.is_valid(groups["least"])).sort_by([("least", "ascending"), ("file", "ascending")])
-    if not len(known):
-        return []
-    wanted = min(max(urls // _URLS_PER_RANGE, _LEAST_RANGES), _MOST_RANGES, len(known))
-    rows = np.cumsum(known["rows"].to_numpy())
-    starts = np.searchsorted(rows, rows[-1] * np.arange(1, wanted) / wanted, side="right")
-    return sorted(set(known["least"].take(pa.array(np.minimum(starts, len(known) - 1))).to_pylist()))
-
-
-class IndexReader:
-    """Reads columns of row groups of an index.
-
-    Attributes:
-      files: (crawl, URI) of each file.
-      read_bytes: bytes read so far.
-    """
-
-    def __init__(self, files: Sequence[tuple[str, str]], footer: Callable[[int], bytes], read: Read):
-        """A reader of `files`; `footer` gives the footer of one of them."""
-        self.files, self._read = files, read
-        self._metadata = lru_cache(64)(lambda file: pq.read_metadata(pa.BufferReader(footer(file))))  # some 100 kB each
-        self.read_bytes = 0
-
-    def columns(self, file: int, group: int, names: Sequence[str]) -> pa.Table:
-        """The columns `names` of a row group, as far as the file has them; raises UserError."""
-        uri, metadata = self.files[file][1], self._metadata(file)
-        about = metadata.row_group(group)
-        chunks = map(about.column, range(about.num_columns))
-        wanted = [chunk for chunk in chunks if chunk.path_in_schema in names]
-        pieces = _pieces(map(_place, wanted))
-        contents = self._read(uri, pieces)
-        with tempfile.TemporaryFile() as sparse:  # what was not read is a hole in it
-            for (start, _), content in zip(pieces, contents, strict=True):
-                sparse.seek(start)
-                self.read_bytes += sparse.write(content)
-            sparse.flush()  # outside of `_reading`, which would call a full disk a damaged index
-            with _reading(uri):
-                parquet = pq.ParquetFile(sparse, metadata=metadata)
-                return parquet.read_row_group(group, columns=[chunk.path_in_schema for chunk in wanted])
+def _at_once(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The rows of tables, sorted by key, in tables of about _JOINED_AT_ONCE rows."""
+    waiting: list[pa.Table] = []
+    for table in tables:
+        waiting.append(table)
+        if sum(map(len, waiting)) >= _JOINED_AT_ONCE:
+            yield pa.concat_tables(waiting).sort_by("key")
+            waiting = []
+    if waiting:
+        yield pa.concat_tables(waiting).sort_by("key")
 
 
 @contextlib.contextmanager
-def _reading(uri: str) -> Iterator[None]:
+def opened(uri: str, call: Call) -> Iterator[pq.ParquetFile]:
+    """A file of the index; raises UserError, also for what the block cannot read of it."""
     try:
-        yield
+        source = RemoteFile(uri, call) if is_http(uri) else open_source(uri)
+        with source, pq.ParquetFile(source, pre_buffer=True) as parquet:
+            missing = [name for name in (KEY, *NEEDED) if name not in parquet.schema_arrow.names]
+            if missing:
+                raise UserError(f"{uri} has no column {', '.join(missing)}: it is no file of Common Crawl's index")
+            yield parquet
     except (pa.ArrowException, OSError) as error:
         problem = " ".join(str(error).split())[:200]
         raise UserError(f"{uri} cannot be read: {problem}; a complete copy of the index is needed") from error
 
 
-def _bytes(value: str | bytes) -> bytes:
-    return value.encode() if isinstance(value, str) else value
+def _limits(parquet: pq.ParquetFile, group: int) -> tuple[bytes, bytes]:
+    """The least and the greatest key of a row group."""
+    chunk = parquet.metadata.row_group(group).column(parquet.schema_arrow.names.index(KEY))
+    if chunk.statistics is None or not chunk.statistics.has_min_max:
+        return _EVERY_KEY
+    least, greatest = chunk.statistics.min, chunk.statistics.max
+    return (least.encode(), greatest.encode()) if isinstance(least, str) else (least, greatest)
 
 
-def _place(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
-    """(start, length) of a column chunk in its file."""
-    dictionary = chunk.dictionary_page_offset if chunk.has_dictionary_page else None
-    start = min(chunk.data_page_offset, dictionary) if dictionary else chunk.data_page_offset
-    return start, chunk.total_compressed_size
+def wanted_keys(urls: pa.RecordBatch, shard: int) -> pa.RecordBatch:
+    """Rows of WANTED, sorted by key, for URLs (columns WANTED_WITH).
+
+    A URL is looked for in its canonical form and as posted, since an index keeps parameters that canonical URLs lack,
+    such as those for tracking; and under its path, ending in `?`, with any tracking parameters.
+    """
+    rows: list[tuple[bytes, int, int, str]] = []
+    for number, url, posted in zip(*(urls[name].to_pylist() for name in WANTED_WITH), strict=True):
+        keys = {key for key in (surt_key(url), surt_key(unescaped(posted))) if key is not None}
+        rows += [(key, number, shard, url) for key in keys | {_path_of(key) for key in keys}]
+    return batch_of(sorted(rows), WANTED)
 
 
-def _pieces(places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """(start, length) of the requests that cover some places: neighbours together, long ones in pieces."""
-    spans: list[list[int]] = []
-    for at, length in sorted(places):
-        if spans and at - spans[-1][1] <= _GAP_BYTES:
-            spans[-1][1] = max(spans[-1][1], at + length)
-        else:
-            spans.append([at, at + length])
-    return [(at, min(_MOST_BYTES, end - at)) for start, end in spans for at in range(start, end, _MOST_BYTES)]
+def _path_of(key: bytes) -> bytes:
+    return key.partition(b"?")[0] + b"?"
+
+
+def span(keys: Sequence[bytes], least: bytes, greatest: bytes) -> slice:
+    """Those of the sorted keys that rows with keys from `least` to `greatest` may match."""
+    first = bisect_left(keys, min(least, _path_of(least)))
+    return slice(first, max(first, bisect_right(keys, greatest)))
+
+
+def join(parquet: pq.ParquetFile, crawl: str, wanted: pa.Table, counts: Counter[str]) -> pa.RecordBatch:
+    """All captures that a file of the index has of the URLs of `wanted` (of WANTED, sorted by key), as rows of FOUND.
+
+    A capture is a URL's if its canonical URL is. `counts` gets counts of what is read and found.
+    """
+    keys = wanted["key"].to_pylist()
+    url_ids, shards = wanted["url_id"].to_pylist(), wanted["shard"].to_pylist()
+    whose = dict(zip(wanted["url"].to_pylist(), zip(url_ids, shards, strict=True), strict=True))
+    rows: list[tuple[int, int, dict[str, Any]]] = []
+    for group in range(parquet.num_row_groups):
+        some = keys[span(keys, *_limits(parquet, group))]
+        for row in _rows(parquet, group, some, counts) if some else ():
+            if owner := whose.get(canonical_or_none(row["url"]) or ""):
+                rows.append((*owner, {"crawl": crawl, **_capture(row)}))
+    counts["captures_found"] += len(rows)
+    counts["captures_truncated"] += sum(capture["truncated"] for _, _, capture in rows)
+    counts["captures_no_page"] += sum(capture["other"] is not None for _, _, capture in rows)
+    return batch_of(rows, FOUND)
+
+
+def _rows(
+    parquet: pq.ParquetFile, group: int, keys: Sequence[bytes], counts: Counter[str]
+) -> Iterator[Mapping[str, Any]]:
+    """The rows of a row group that may be captures of the keys' URLs."""
+    counts["row_groups_read"] += 1
+    counts["index_rows_read"] += parquet.metadata.row_group(group).num_rows
+    read = partial(_columns, parquet, group, counts)
+    column = read([KEY])[KEY].cast(pa.binary())
+    is_wanted = pc.is_in(column, value_set=pa.array(keys, pa.binary()))
+    paths = pa.array([key for key in keys if key.endswith(b"?")], pa.binary())
+    perhaps = np.flatnonzero(pc.is_in(pc.replace_substring_regex(column, r"\?.*", "?"), value_set=paths).to_numpy())
+    tracked = pc.match_substring_regex(column.take(pa.array(perhaps)), tracking_pattern()).to_numpy()
+    rows = np.union1d(np.flatnonzero(is_wanted.to_numpy()), perhaps[tracked])
+    if len(rows):
+        yield from read([*NEEDED, _TRUNCATED]).take(pa.array(rows)).to_pylist()
+
+
+def _columns(parquet: pq.ParquetFile, group: int, counts: Counter[str], names: Sequence[str]) -> pa.Table:
+    """The columns `names` of a row group, as far as the file has them."""
+    about = parquet.metadata.row_group(group)
+    chunks = [chunk for chunk in map(about.column, range(about.num_columns)) if chunk.path_in_schema in names]
+    counts["index_bytes_read"] += sum(chunk.total_compressed_size for chunk in chunks)
+    table = parquet.read_row_group(group, columns=[chunk.path_in_schema for chunk in chunks])
+    if "fetch_time" not in table.column_names:
+        return table
+    seconds = pc.cast(pc.cast(table["fetch_time"], pa.timestamp("s"), safe=False), pa.int64())
+    return table.set_column(table.schema.get_field_index("fetch_time"), "fetch_time", seconds)
+
+
+def _capture(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of the index, as CAPTURE has it."""
+    status, kind = row["fetch_status"], row["content_mime_detected"] or ""
+    has_record = row["warc_filename"] and row["warc_record_length"] and row["warc_record_offset"] is not None
+    is_page = status == 200 and is_html(kind) and bool(has_record)
+    return {
+        "other": None if is_page else f"status {status}" if status != 200 else kind or "no type",
+        "date": row["fetch_time"],
+        "truncated": is_page and bool(row.get(_TRUNCATED)),
+        "file": row["warc_filename"],
+        "offset": row["warc_record_offset"],
+        "length": row["warc_record_length"],
+    }
+
+
+def captures_by_url(found: pa.Table) -> dict[int, list[dict[str, Any]]]:
+    """The captures of each URL, by url_id, from rows of FOUND."""
+    captures: dict[int, list[dict[str, Any]]] = {}
+    for number, capture in zip(found["url_id"].to_pylist(), found["capture"].to_pylist(), strict=True):
+        captures.setdefault(number, []).append(capture)
+    return captures

@@ -1,38 +1,28 @@
-"""Common Crawl in bulk: ranges of its files, and a source that reads the records which the join with its index found.
+"""Common Crawl's files by range: those of its index, and the records of captures that are known.
 
-The files are on a web server, in a bucket or on a disk. Over HTTP, each archive host has its own rate, and requests are
-retried after 403, 429 and 503, with which Common Crawl answers too many requests.
+The files are on a web server, in a bucket or on a disk. Over HTTP, each host has its own rate, and requests are retried
+after 403, 429 and 503, with which Common Crawl answers too many requests.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import re
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from collections.abc import Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from yarl import URL
 
 from owt_pipeline.errors import UserError
-from owt_pipeline.stages.fetch.answers import Answer, NoPage, Origin, Page
-from owt_pipeline.stages.fetch.archive_client import (
-    BUSY,
-    ArchiveClient,
-    Refused,
-    archive_failed,
-    breaker,
-    outcome,
-)
-from owt_pipeline.stages.fetch.archives import page_of_record
-from owt_pipeline.stages.fetch.cc_index import is_http, list_files, root_of
-from owt_pipeline.stages.fetch.manners import Failed, Slots, for_each
-from owt_pipeline.stages.fetch.recorder import Recorder
+from owt_pipeline.stages.fetch.answers import Answer, NoPage, Origin, Received
+from owt_pipeline.stages.fetch.archive_client import ArchiveClient, refused
+from owt_pipeline.stages.fetch.manners import Failed
+from owt_pipeline.stages.fetch.nearest import Asked, Capture, Found, page_of_record
 from owt_pipeline.stages.fetch.sources import Crawl, Source, shared_loop
-from owt_pipeline.storage.folder import Storage
+from owt_pipeline.storage.folder import folder_of
 from schemas import Reason
 
 if TYPE_CHECKING:
@@ -40,166 +30,91 @@ if TYPE_CHECKING:
 
 _FIRST_RETRIES = 3  # a misspelt host should not take minutes to be reported
 _CONNECTIONS = 4  # requests at once to each host of the index and of the records
-_TOGETHER_BYTES = 8 << 20  # of one request
-_GAP_BYTES = 64 << 10  # the largest gap between two records that is read along: it costs less than another request
+_MOST_BYTES = 8 << 20  # of one request
+_END_BYTES = 64 << 10  # most footers of Parquet files are smaller
 
 _CONTENT_RANGE = re.compile(r"bytes \d+-\d+/(\d+)")
-
-
-CAPTURE = pa.struct(
-    [
-        ("crawl", pa.string()),
-        ("file", pa.string()),
-        ("offset", pa.int64()),
-        ("length", pa.int64()),
-        ("canonical", pa.string()),
-    ]
-)
-"""A record to read: its place, and its canonical URL."""
-
-
-class Unreadable(UserError):
-    """A request that failed while others succeeded."""
-
-
-class Try(NamedTuple):
-    """A record to read for the URL of a row: a capture, as CAPTURE has it."""
-
-    row: int
-    crawl: str
-    file: str
-    offset: int
-    length: int
-    canonical: str
-
-    def __str__(self) -> str:
-        return f"{self.length:,} bytes at {self.offset} of {self.file}"
 
 
 class BulkClient(ArchiveClient):
     """Reads ranges of Common Crawl's files, and the records of captures that are known."""
 
-    busy = BUSY
-    columns: ClassVar = ("url_id", "url")
+    busy = (403, 429, 503)
 
     def __init__(self, options: Options, crawl: Crawl):
-        super().__init__(options, crawl, _CONNECTIONS, options.cc_delay)
-        self._data = options.cc_data or root_of(options.cc_index)
-        self._slots = Slots(_CONNECTIONS)  # for reads from buckets and disks
+        super().__init__(options, crawl, ", ".join(options.cc_crawls), _CONNECTIONS, options.cc_delay)
+        self._data = (options.cc_data or root_of(options.cc_index)).rstrip("/")
 
-    def status(self) -> str:
-        return f"{self._slots.taken:,} requests" if self._slots.taken else super().status()
-
-    async def read(self, uri: str, start: int, length: int) -> bytes:
-        """`length` bytes of a file from `start` on; raises Failed with the reason `archive_failed`."""
-        where = f"{length:,} bytes at {start} of {uri}"
-        if not is_http(uri):
-            found = await self._in_thread(where, lambda folder, name: folder.read_range(name, start, length), uri)
-        else:
-            response = await self.get_part(where, URL(uri), length, f"{start}-{start + length - 1}")
-            found = response.body
-        if len(found) != length:
-            raise Refused(Reason.ARCHIVE_FAILED, f"{where}: only {len(found):,} bytes came")
+    async def find(self, asked: Asked) -> Found:
+        """The captures that the index has of the URL, dicts as cc_index.CAPTURE has them."""
+        found = Found()
+        for row in asked.captures:
+            if row["other"]:
+                found.others[row["other"]] += 1
+            else:
+                place = row["file"], row["offset"], row["length"], row["crawl"]
+                found.captures.append(Capture(row["date"], place=place, truncated=row["truncated"]))
         return found
 
-    async def read_pieces(self, uri: str, pieces: Sequence[tuple[int, int]]) -> list[bytes]:
-        """The bytes of each (start, length) of a file, all requested at once; raises Failed as `read` does."""
-        return list(await asyncio.gather(*(self.read(uri, start, length) for start, length in pieces)))
+    async def read(self, capture: Capture, url: str) -> Answer:
+        file, offset, length, crawl = capture.place
+        where = f"{length:,} bytes at {offset} of {file}"
+        if length > self._limits.wire_bytes:
+            return NoPage(Reason.TOO_LARGE, f"{where}, more than {self._limits.wire_bytes:,}")
+        begun = time.monotonic()
+        record = await self.read_range(f"{self._data}/{file.lstrip('/')}", offset, length)
+        ms = int((time.monotonic() - begun) * 1000)
+        origin = Origin("commoncrawl", crawl, file, offset)
+        return await asyncio.to_thread(page_of_record, record, origin, self._limits.body_bytes, where, ms, url)
 
-    async def read_end(self, uri: str, length: int) -> tuple[bytes, int]:
-        """The last bytes of a file, at most `length`, and the file's size; raises Failed as `read` does."""
-        where = f"the end of {uri}"
+    async def read_redirect(self, capture: Capture) -> NoPage:
+        return NoPage(Reason.NOT_ARCHIVED, "the index has pages alone")
+
+    async def read_range(self, uri: str, start: int, length: int) -> bytes:
+        """`length` bytes of a file from `start` on; raises Failed with the reason `archive_failed`."""
+        where = f"{length:,} bytes at {start} of {uri}"
         if is_http(uri):
-            response = await self.get_part(where, URL(uri), length, f"-{length}")
-            size = _CONTENT_RANGE.fullmatch(response.header("content-range") or "")
-            return response.body, int(size[1]) if size else len(response.body)
+            found = (await self._part(where, uri, length, f"{start}-{start + length - 1}")).body
+        else:
+            folder, name = folder_of(uri)
+            try:
+                found = await asyncio.to_thread(folder.read_range, name, start, length)
+            except (OSError, UserError) as error:
+                raise Failed(Reason.ARCHIVE_FAILED, f"{where}: {error}") from error
+        if len(found) != length:
+            raise refused(where, f"only {len(found):,} bytes came")
+        return found
 
-        def end(folder: Storage, name: str) -> tuple[bytes, int]:
-            size = folder.size(name)
-            start = max(size - length, 0)
-            return folder.read_range(name, start, size - start), size
-
-        return await self._in_thread(where, end, uri)
+    async def read_end(self, uri: str) -> tuple[bytes, int]:
+        """The last bytes of a file on a web server, and the file's size; raises Failed as `read_range` does."""
+        response = await self._part(f"the end of {uri}", uri, _END_BYTES, f"-{_END_BYTES}")
+        size = _CONTENT_RANGE.fullmatch(response.header("content-range") or "")
+        return response.body, int(size[1]) if size else len(response.body)
 
     async def read_all(self, uri: str, most: int) -> bytes:
-        """A complete file over HTTP, of at most `most` bytes; raises Failed as `read` does."""
+        """A complete file on a web server, of at most `most` bytes; raises Failed as `read_range` does."""
         response = await self.get(uri, URL(uri), most, headers={"Accept-Encoding": "identity"}, retries=_FIRST_RETRIES)
         if response.status != 200:
-            raise self.refused(URL(uri), uri, f"status {response.status}")
+            raise refused(uri, f"status {response.status}")
         return response.body
 
-    async def ask(self, urls: pa.Table, recorder: Recorder, resumed: bool) -> None:
-        """Read the records of `urls` (columns url_id, url and `captures`, a list of CAPTURE, the best first).
+    async def _part(self, what: str, uri: str, most: int, span: str) -> Received:
+        headers = {"Range": f"bytes={span}", "Accept-Encoding": "identity"}
+        # The complete file, sent by a server that does not know ranges, is not read.
+        response = await self.get(what, URL(uri), most, lambda status, _: status != 206, headers=headers)
+        if response.status != 206:
+            raise refused(what, f"status {response.status} where a part (206) was asked for")
+        self.works = True
+        return response
 
-        If a capture is no page or cannot be read, the next one is read. Raises UserError if the archive fails for
-        too many URLs in a row.
-        """
-        url_ids, lists = urls["url_id"].to_pylist(), urls["captures"].to_pylist()
-        captures = [iter([Try(row, **capture) for capture in found]) for row, found in enumerate(lists)]
-        first: dict[int, Answer] = {}  # by row: why its best capture is no page
-        tries = [next(found) for found in captures]
-        most = self._limits.wire_bytes
-        held = breaker(recorder)
 
-        async def take(row: int, answer: Answer, begun: float = 0.0) -> None:
-            if not isinstance(answer, Page):
-                answer = first.setdefault(row, answer)
-                if (other := next(captures[row], None)) is not None:
-                    again.append(other)
-                    return
-            await held.take(url_ids[row], answer, begun)
-
-        async def read(request: list[Try]) -> None:
-            begun = time.monotonic()
-            try:
-                answers = await self._answers(request)
-            except Failed as failure:
-                if len(request) > 1:  # one of them may be to blame
-                    for each in request:
-                        await read([each])
-                    return
-                answers = [outcome(failure)]
-            for each, answer in zip(request, answers, strict=True):
-                await take(each.row, answer, begun)
-
-        while tries:
-            again: list[Try] = []
-            for each in tries:
-                if each.length > most:
-                    await take(each.row, NoPage(Reason.TOO_LARGE, f"{each}, more than {most:,}"))
-            requests = grouped([each for each in tries if each.length <= most])
-            await for_each(read, requests, self._connections)
-            tries = again
-        await held.settle()
-
-    async def _answers(self, request: Sequence[Try]) -> list[Answer]:
-        """The answers of records that lie close together, read by one request; raises Failed as `read` does."""
-        start, end = request[0].offset, max(each.offset + each.length for each in request)
-        uri = f"{self._data.rstrip('/')}/{request[0].file.lstrip('/')}"
-        begun = time.monotonic()
-        content = await self.read(uri, start, end - start)
-        most, ms = self._limits.body_bytes, int((time.monotonic() - begun) * 1000)
-
-        def answer(each: Try) -> Answer:
-            record = content[each.offset - start :][: each.length]
-            origin = Origin("commoncrawl", each.crawl, each.file, each.offset)
-            return page_of_record(record, origin, most, where=str(each), fetch_ms=ms, canonical=each.canonical)
-
-        return await asyncio.to_thread(lambda: list(map(answer, request)))
-
-    async def _in_thread(self, where: str, read: Any, uri: str) -> Any:
-        folder, _, name = uri.rpartition("/")
-        async with self._slots:
-            try:
-                return await asyncio.to_thread(lambda: read(Storage(folder), name))
-            except (OSError, UserError) as error:
-                raise archive_failed(where, str(error)) from error
+Call = Callable[..., Any]
+"""Calls a method of a BulkClient: `call(BulkClient.read_end, uri)`; raises UserError."""
 
 
 @contextlib.contextmanager
-def reading(options: Options, on_cluster: bool) -> Iterator[Callable[..., Any]]:
-    """A function that calls methods of a client in the event loop that the parts of this process share:
-    `call(BulkClient.read_end, uri, 8)`. It raises Unreadable if a request fails, UserError if the archive is down."""
+def reading(options: Options, on_cluster: bool) -> Iterator[Call]:
+    """A Call, which any thread may use, in the event loop that the parts of this process share."""
     with shared_loop({"commoncrawl": Source(BulkClient, options)}, on_cluster) as loop:
 
         def call(method: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any) -> Any:
@@ -207,32 +122,49 @@ def reading(options: Options, on_cluster: bool) -> Iterator[Callable[..., Any]]:
                 return loop.run(method(loop.crawl.clients["commoncrawl"], *arguments))
             except Failed as failure:
                 problem = f"{failure.detail}; check it and --cc_crawls, or run again later"
-                raise Unreadable(f"--cc_index: {problem}") from failure
+                raise UserError(f"--cc_index: {problem}") from failure
 
         yield call
 
 
-def index_files(options: Options) -> list[tuple[str, str]]:
-    """(crawl, URI) of the files of the index; raises UserError."""
-    with reading(options, on_cluster=False) as archive:
-        read_all = partial(archive, BulkClient.read_all)
-        return list_files(options.cc_index, options.cc_crawls, read_all)
+class RemoteFile(io.RawIOBase):
+    """A file on a web server; its end is read once, all else by requests of at most 8 MiB."""
+
+    def __init__(self, uri: str, call: Call):
+        self._uri, self._call, self._at = uri, call, 0
+        self._end, self._size = call(BulkClient.read_end, uri)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        start, end = self._at, self._size if size < 0 else min(self._at + size, self._size)
+        self._at = end
+        if (before := self._size - len(self._end)) <= start:
+            return self._end[start - before : end - before]
+        places = [(at, min(_MOST_BYTES, end - at)) for at in range(start, end, _MOST_BYTES)]
+        return b"".join(self._call(BulkClient.read_range, self._uri, *place) for place in places)
 
 
-def grouped(tries: Sequence[Try]) -> list[list[Try]]:
-    """Records by request, in the order of files and offsets: neighbours in one file are read together."""
-    found: list[list[Try]] = []
-    end = 0
-    for each in sorted(tries, key=lambda each: (each.file, each.offset, each.row)):
-        together = (
-            found
-            and found[-1][0].file == each.file
-            and each.offset - end <= _GAP_BYTES
-            and each.offset + each.length - found[-1][0].offset <= _TOGETHER_BYTES
+def root_of(index: str) -> str:
+    """The root that an index and its WARC files share; raises UserError if it cannot be derived."""
+    root, middle, _ = index.rstrip("/").partition("/cc-index/")
+    if not middle:
+        raise UserError(
+            f"--cc_index {index}: not a folder below .../cc-index/; give the root of the WARC files as --cc_data"
         )
-        if not together:
-            found.append([])
-            end = 0
-        found[-1].append(each)
-        end = max(end, each.offset + each.length)
-    return found
+    return root
+
+
+def is_http(uri: str) -> bool:
+    return uri.startswith(("http://", "https://"))

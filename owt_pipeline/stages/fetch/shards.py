@@ -9,10 +9,12 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from owt_pipeline import progress
 from owt_pipeline.formats.warc import warcinfo_record
@@ -21,8 +23,16 @@ from owt_pipeline.ledger.dataset import DatasetReader, rejects_batch, replace_co
 from owt_pipeline.ledger.exchange import Slice, gather
 from owt_pipeline.stages.fetch.answers import INDEXED, Answer, NoPage, Page
 from owt_pipeline.stages.fetch.archives import Archives, Lookup, summary
-from owt_pipeline.stages.fetch.cc_join import FOUND, WANTED_WITH, captures_by_url, nothing_in, send_keys
-from owt_pipeline.stages.fetch.cc_records import CAPTURE, BulkClient, index_files
+from owt_pipeline.stages.fetch.cc_index import (
+    CAPTURE,
+    FOUND,
+    WANTED_WITH,
+    captures_by_url,
+    list_files,
+    match,
+    send_keys,
+)
+from owt_pipeline.stages.fetch.cc_records import BulkClient
 from owt_pipeline.stages.fetch.journal import Journal
 from owt_pipeline.stages.fetch.retried import outcomes_that_stay
 from owt_pipeline.stages.fetch.sources import LiveClient, Source, ask_under_claim, shared_loop
@@ -43,6 +53,9 @@ PAGES = DATASETS["pages"].schema
 URL_COLUMNS = ["url_id", "url", "score", "created_utc", "subreddits"]
 """The columns of urls/ that `write_answers` needs."""
 
+MISSING = pa.schema([("url_id", pa.uint64()), ("shard", pa.uint32())])
+"""A URL that no source has yet."""
+
 _WRITE_BYTES = 1 << 20
 _INDEXED_OF = attrgetter(*INDEXED)
 
@@ -52,27 +65,42 @@ def prepare(run: StageRun) -> None:
     if "archive" in options.order:
         run.properties["archives"] = expand_globs(options.pages_from, "--pages_from")
     if options.cc_index:
-        run.properties["cc_files"] = index_files(options)
+        run.properties["cc_files"] = list_files(options)
 
 
-def ask_first(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    """Ask the sources before Common Crawl, and send the keys of the URLs that none of them has."""
-    names = run.options.order[: run.options.order.index("commoncrawl")]
+def send_missing(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter, number: int) -> None:
+    """Ask the sources before the gathered source `number`, and send it the URLs that none of them has. `slices` are the
+    captures that Common Crawl has, if it is one of them."""
+    source = run.options.gathered[number]
+    names = run.options.order[: run.options.order.index(source)]
     with _lookup(run, shard, names) as lookup:
-        asking = _Asking(run, shard, lookup)
+        asking = _Asking(run, shard, lookup, captures_by_url(gather(run.work, slices, FOUND)))
         asking.ask(names, others_follow=True)
     batches = run.inputs["urls"].batches(shard, columns=WANTED_WITH, rows=1 << 14)
     missing = (batch.filter(pa.array(~np.isin(batch["url_id"].to_numpy(), asking.found))) for batch in batches)
-    send_keys(run, shard, missing, run.options.archive_choice, writer)
+    if source == "commoncrawl":
+        send_keys(run, shard, missing, writer)
+        return
+    for batch in missing:
+        writer.send(0, replace_columns(batch, MISSING, shard=np.full(batch.num_rows, shard)))
+
+
+def ask_gathered(run: StageRun, key: int, slices: Sequence[Slice], writer: ShardWriter, number: int) -> None:
+    """Ask a gathered source for what the shards have sent: keys of a part of Common Crawl's index, or, in the one part
+    that makes all requests to the Wayback Machine, URLs."""
+    if run.options.gathered[number] == "commoncrawl":
+        match(run, key, slices, writer)
+        return
+    missing = gather(run.work, slices, MISSING)
+    for shard in missing["shard"].unique().sort().to_pylist():
+        _Asking(run, shard, None).ask_for("wayback", missing.filter(pc.equal(missing["shard"], shard))["url_id"])
 
 
 def fetch_part(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Write a shard of pages/; with Common Crawl's columnar index, `slices` are the captures found for its URLs."""
+    """Write a shard of pages/. `slices` are the captures that Common Crawl has, if it is the last gathered source."""
     options: Options = run.options
-    crawls = ", ".join(options.cc_crawls)
-    captures = captures_by_url(gather(run.work, slices, FOUND), crawls) if options.cc_index else None
     with _lookup(run, shard, options.order) as lookup:
-        asking = _Asking(run, shard, lookup, captures)
+        asking = _Asking(run, shard, lookup, captures_by_url(gather(run.work, slices, FOUND)))
         asking.ask(options.order)
         pa.default_memory_pool().release_unused()  # the URLs' memory
         warcinfo = _warcinfo(run) if {"live", "wayback"} & set(options.order) else b""  # archives' pages have theirs
@@ -82,7 +110,9 @@ def fetch_part(run: StageRun, shard: int, slices: Sequence[Slice], writer: Shard
 
 def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
     if "cc_files" in run.properties:
-        for record in (found for step in ("ranges", "ask", "match") for found in run.read_records(step)):
+        for record in (
+            found for step in ("bounds", "send_0", "ask_0", "send_1", "ask_1") for found in run.read_records(step)
+        ):
             for name, count in record.stats.items():
                 run.stats[f"cc_{name}"] = run.stats.get(f"cc_{name}", 0) + count
         run.properties["commoncrawl"] = {
@@ -143,9 +173,9 @@ class _Asking:
         run: StageRun,
         shard: int,
         lookup: Lookup | None,
-        captures: Mapping[int, tuple[list[dict[str, Any]], NoPage]] | None = None,
+        captures: Mapping[int, list[dict[str, Any]]] = MappingProxyType({}),
     ):
-        """`captures` are those in Common Crawl's columnar index, if it is used, as by `captures_by_url`."""
+        """`captures` are those in Common Crawl's columnar index, as by `captures_by_url`."""
         self._run, self._shard, self._lookup, self._captures = run, shard, lookup, captures
         self._online = _online(run)
         self._journals: dict[str, Journal] = {}
@@ -158,7 +188,7 @@ class _Asking:
         for number, name in enumerate(names):
             last = not any(later in self._online for later in names[number + 1 :])  # on the network
             if name in self._online:
-                self._ask_online(name, last)
+                self._ask_online(name, last, only_known=name == "wayback")
             elif self._lookup is not None and (others_follow or not last):
                 pages = self._archived(self._lookup)
                 progress.advance(len(pages))
@@ -166,20 +196,17 @@ class _Asking:
 
     def answers(self, batch: pa.RecordBatch) -> Iterator[Answer]:
         """The answer of each URL of a batch: the first source's page, or why no source has one."""
-        ids, captures, order = batch["url_id"].to_pylist(), self._captures, self._run.options.order
+        ids, order = batch["url_id"].to_pylist(), self._run.options.order
         journaled = {name: journal.answers(ids) for name, journal in self._journals.items()}
         stay = self._stay.answers(batch["url_id"]) if self._stay is not None else {}
-        for url_id, created in zip(ids, batch["created_utc"].to_pylist(), strict=True):
+        for url_id, url, created in zip(ids, batch["url"].to_pylist(), batch["created_utc"].to_pylist(), strict=True):
             known = {name: next(answers) for name, answers in journaled.items()}
             if url_id in stay:
                 yield stay[url_id]
                 continue
             no_pages: dict[str, NoPage] = {}
             for name in order:
-                answer = self._lookup.answer(url_id, created) if name == "archive" and self._lookup else known[name]
-                if answer is None and captures is not None:  # not asked, as the index has no capture of a page
-                    nothing = nothing_in(", ".join(self._run.options.cc_crawls))
-                    _, answer = captures.get(url_id, ([], nothing))
+                answer = self._lookup.answer(url, created) if name == "archive" and self._lookup else known[name]
                 assert answer is not None
                 if isinstance(answer, Page):
                     yield answer
@@ -190,12 +217,19 @@ class _Asking:
         if not self._journals:
             progress.advance(batch.num_rows)
 
-    def _ask_online(self, name: str, last: bool) -> None:
-        """Ask a source on the network for the URLs that neither an earlier source nor its journal has.
+    def ask_for(self, name: str, url_ids: pa.ChunkedArray) -> None:
+        """Ask a source on the network for some URLs of the shard."""
+        ids = self._run.inputs["urls"].table(self._shard, columns=["url_id"])["url_id"].to_numpy()
+        self.found = np.setdiff1d(ids, url_ids.to_numpy())
+        self._ask_online(name, last=True)
+
+    def _ask_online(self, name: str, last: bool, only_known: bool = False) -> None:
+        """Ask a source on the network for the URLs that neither an earlier source nor its journal has; or, with
+        `only_known`, for none.
 
         `last` says whether it is the last such source, so that any answer counts as progress.
         """
-        work, captures = self._run.work, self._captures if name == "commoncrawl" else None
+        work = self._run.work
         journal = self._journals[name] = Journal(work / "journal" / shard_name(self._shard) / name)
 
         def answered(answers: int, pages: int) -> None:
@@ -206,10 +240,10 @@ class _Asking:
             table = self._without(np.union1d(known, journal.postponed), columns)
             if not table.num_rows and len(journal.postponed):  # at the end, temporary failures once more
                 table = self._without(known, columns)
-            return table if captures is None else _with_captures(table, captures)
+            return _with_captures(table, self._captures) if name == "commoncrawl" else table
 
         answered(len(journal), len(journal.pages))
-        if missing().num_rows:
+        if not only_known and missing().num_rows:
             with shared_loop(self._online, self._run.runtime.on_cluster) as loop:
                 claims, claim = work / "claims" / name, f"{self._shard:05d}"
                 have_answered = self._stay.final_urls() if self._stay is not None else []
@@ -229,18 +263,17 @@ class _Asking:
         known = set(self.found.tolist())
         pages = [
             url_id
-            for batch in self._run.inputs["urls"].batches(self._shard, columns=["url_id", "created_utc"])
-            for url_id, created in zip(batch["url_id"].to_pylist(), batch["created_utc"].to_pylist(), strict=True)
-            if url_id not in known and isinstance(lookup.answer(url_id, created), Page)
+            for batch in self._run.inputs["urls"].batches(self._shard, columns=["url_id", "url", "created_utc"])
+            for url_id, url, created in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            if url_id not in known and isinstance(lookup.answer(url, created), Page)
         ]
         return np.array(pages, np.uint64)
 
 
-def _with_captures(urls: pa.Table, captures: Mapping[int, tuple[list[dict[str, Any]], NoPage]]) -> pa.Table:
-    """The URLs that have captures, with a column of these."""
-    found = [captures[url_id][0] if url_id in captures else [] for url_id in urls["url_id"].to_pylist()]
-    urls = urls.append_column("captures", pa.array(found, pa.list_(CAPTURE)))
-    return urls.filter(pa.array([bool(each) for each in found], pa.bool_()))
+def _with_captures(urls: pa.Table, captures: Mapping[int, list[dict[str, Any]]]) -> pa.Table:
+    """The URLs, with a column of the captures of each."""
+    found = [captures.get(url_id, []) for url_id in urls["url_id"].to_pylist()]
+    return urls.append_column("captures", pa.array(found, pa.list_(CAPTURE)))
 
 
 def nowhere(no_pages: dict[str, NoPage]) -> NoPage:

@@ -90,8 +90,7 @@ class Options:
         "folder cc-index/", metavar="URI",
     )  # fmt: skip
     cc_delay: float = _how(
-        0.1, "seconds between two requests to a host of --cc_index and --cc_data; on a cluster, multiplied by the "
-        "number of shards fetched at once", minimum=0,
+        0.1, "seconds between two requests of a process to a host of --cc_index and --cc_data", minimum=0,
     )  # fmt: skip
     wayback_cdx: str = option(
         "https://web.archive.org/cdx/search/cdx",
@@ -122,14 +121,20 @@ class Options:
         """The sources to ask, in order."""
         return tuple(dict.fromkeys(self.sources)) or (("archive",) if self.pages_from else ("live",))
 
+    @property
+    def gathered(self) -> tuple[str, ...]:
+        """Those of the sources that are asked for the URLs of all shards together, in order: two, or "" for none."""
+        found = tuple(name for name in self.order if name in ("commoncrawl", "wayback"))
+        return (*("", "")[len(found) :], *found)
 
-def _later(place: str) -> Callable[..., Any]:
-    """The function `module:name` of this folder, imported when it is called: a finished stage needs none of these
-    imports."""
+
+def _later(place: str, *more: Any) -> Callable[..., Any]:
+    """The function `module:name` of this folder, called with `more` arguments at the end, and imported when it is
+    called: a finished stage needs none of these imports."""
     module, _, name = place.partition(":")
 
     def call(*arguments: Any) -> Any:
-        return getattr(importlib.import_module(f"owt_pipeline.stages.fetch.{module}"), name)(*arguments)
+        return getattr(importlib.import_module(f"owt_pipeline.stages.fetch.{module}"), name)(*arguments, *more)
 
     return call
 
@@ -147,11 +152,14 @@ def _index_files(run: StageRun) -> range:
     return range(len(run.properties.get("cc_files", ())))
 
 
-def _shards_to_ask(run: StageRun) -> list[int]:
-    """Shards that are not finished, if their URLs are looked up in bulk."""
-    if not _index_files(run):
-        return []
-    return [shard for shard in sorted(run.make) if run.place(SHARDS, shard).find()[0] is None]
+def _shards_to_ask(number: int) -> Callable[[StageRun], list[int]]:
+    """Shards that are not finished, if there is a gathered source of this number."""
+
+    def shards(run: StageRun) -> list[int]:
+        make = sorted(run.make) if run.options.gathered[number] else ()
+        return [shard for shard in make if run.place(SHARDS, shard).find()[0] is None]
+
+    return shards
 
 
 class Fetch(Stage):
@@ -168,10 +176,11 @@ class Fetch(Stage):
     libraries = ("fastwarc", "isal")
     steps = (
         Step(_later("archives:index_archive"), "index", keys=_archive_files),
-        Step(_later("cc_join:read_footers"), "footers", keys=_index_files, together=_READ_AT_ONCE),
-        Step(_later("cc_join:divide"), "ranges", keys=lambda run: _index_files(run)[:1]),
-        Step(_later("shards:ask_first"), "ask", _shards_to_ask, rows_of_input, together=_together),
-        Step(_later("cc_join:match"), "match", keys=what_was_sent, together=_READ_AT_ONCE),
+        Step(_later("cc_index:read_bounds"), "bounds", keys=lambda run: _index_files(run)[:1], together=1),
+        Step(_later("shards:send_missing", 0), "send_0", _shards_to_ask(0), rows_of_input, together=_together),
+        Step(_later("shards:ask_gathered", 0), "ask_0", keys=what_was_sent, together=_READ_AT_ONCE),
+        Step(_later("shards:send_missing", 1), "send_1", _shards_to_ask(1), rows_of_input, together=_together),
+        Step(_later("shards:ask_gathered", 1), "ask_1", keys=what_was_sent, together=_READ_AT_ONCE),
         Step(_later("shards:fetch_part"), rows=rows_of_input, together=_together),
     )
     example = "owt fetch run --pages_from 'archives/*.warc.gz'"
@@ -195,7 +204,7 @@ class Fetch(Stage):
         if bool(options.cc_index) != ("commoncrawl" in options.order):
             raise UsageError("--cc_index and --sources commoncrawl go together")
         if options.cc_index and not options.cc_data:
-            from owt_pipeline.stages.fetch.cc_index import root_of
+            from owt_pipeline.stages.fetch.cc_records import root_of
 
             root_of(options.cc_index)
         agent = options.user_agent

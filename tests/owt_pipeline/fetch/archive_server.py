@@ -1,17 +1,25 @@
-"""A web archive on loopback like Common Crawl, whose files are read by range."""
+"""Web archives on loopback: one like Common Crawl, whose files are read by range, and one like the Wayback Machine."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 from urllib.parse import parse_qs, urlsplit
+
+from owt_pipeline.stages.fetch.surt import surt_key
+
+DAY = 86_400
+AT = 15_000 * DAY
+HOST = "http://www.a.example"
 
 
 class Answer(NamedTuple):
@@ -107,3 +115,64 @@ class ArchiveServer:
             def log_message(self, *arguments: object) -> None: ...
 
         return Handler
+
+
+def _surt(url: str) -> str:
+    return (surt_key(url) or b"").decode()
+
+
+class Wayback(ArchiveServer):
+    """The Wayback Machine: its index and its captures; and Common Crawl's files.
+
+    Attributes:
+      captures: (URL, time) of each, with its body.
+      statuses: of those that are no page, with where they redirect to.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.captures: dict[tuple[str, int], bytes] = {}
+        self.statuses: dict[tuple[str, int], tuple[int, str]] = {}
+
+    def add(self, path: str, moment: int = AT, body: bytes = b"<p>page") -> None:
+        self.captures[f"{HOST}/{path}", moment] = body
+
+    def _usual(self, target: str, url: str, span: str) -> Answer:
+        parts = urlsplit(target)
+        if parts.path == "/cdx/search/cdx":
+            asked = {name: value for name, (value,) in parse_qs(parts.query).items()}
+            names, statuses, by_prefix = asked["fl"].split(","), asked["filter"], asked.get("matchType") == "prefix"
+            assert (asked["output"], statuses[:11]) == ("json", "statuscode:")
+            known = [
+                (u, m) for u, m in self.captures
+                if re.fullmatch(statuses[11:], str(self.statuses.get((u, m), (200, ""))[0]))
+                and (_surt(u).startswith(_surt(url)) if by_prefix else _surt(u) == _surt(url))
+            ]  # fmt: skip
+            if not by_prefix:
+                known.sort(key=lambda one: abs(int(asked["closest"]) - int(timestamp(one[1]))))
+            found = []
+            for u, m in known[: int(asked["limit"])]:
+                status = str(self.statuses.get((u, m), (200, ""))[0])
+                about = {"timestamp": timestamp(m), "original": u, "mimetype": "text/html", "statuscode": status}
+                found.append([about[name] for name in names])
+            return Answer(body=json.dumps([names, *found] if found else []).encode())
+        if parts.path.startswith("/data/"):
+            return super()._usual(target, url, span)
+        moment, _, original = target.removeprefix("/web/").partition("id_/")
+        for (archived, at), body in self.captures.items():
+            if (archived, timestamp(at)) == (original, moment):
+                headers = {
+                    "Content-Type": "text/html; charset=utf-8", "x-archive-orig-content-type": "text/html",
+                    "x-archive-orig-server": "Apache", "x-archive-orig-content-length": "9999",
+                    "x-archive-src": "some-crawl/some.warc.gz", "Memento-Datetime": formatdate(at, usegmt=True),
+                    "Link": "<http://a.example>; rel=original",
+                }  # fmt: skip
+                status, location = self.statuses.get((archived, at), (200, ""))
+                if location:
+                    headers["Location"] = f"{self.url}/web/{moment}id_/{location}"
+                return Answer(status, body, headers)
+        return Answer(404, b"not in the archive")
+
+    def asked_for(self) -> list[str]:
+        """The path of each request, in order; of lookups, the URL."""
+        return [parse_qs(urlsplit(path).query).get("url", [path])[0] for _, path in self.seen]

@@ -71,10 +71,10 @@ def table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema = SCHEMA) -> pa.T
     return pa.Table.from_pylist(list(rows), schema)
 
 
-def parquet(rows: pa.Table, group_rows: int = 1000) -> bytes:
+def parquet(rows: pa.Table, group_rows: int = 1000, **how: Any) -> bytes:
     """One file of the index."""
     sink = pa.BufferOutputStream()
-    pq.write_table(rows, sink, row_group_size=group_rows, compression="gzip", compression_level=1)
+    pq.write_table(rows, sink, row_group_size=group_rows, compression="gzip", compression_level=1, **how)
     return sink.getvalue().to_pybytes()
 
 

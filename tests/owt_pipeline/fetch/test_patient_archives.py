@@ -13,13 +13,13 @@ from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.warc import response_record
+from owt_pipeline.ledger.root import read_manifest
 from owt_pipeline.stages.fetch.stage import STAGE, Options
 from schemas.manifest import Manifest
-from tests.owt_pipeline.fetch.archive_server import Answer, ArchiveServer, Way
+from tests.owt_pipeline.fetch.archive_server import AT, DAY, HOST, Answer, ArchiveServer, Way, Wayback
 from tests.owt_pipeline.fetch.columnar import INDEX, publish, row, table
 from tests.owt_pipeline.fetch.constants import constants
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses, why_fetched
-from tests.owt_pipeline.fetch.test_wayback import AT, DAY, HOST, Wayback
 from tests.owt_pipeline.fetch.test_wayback import options as of_wayback
 
 CRAWL = "CC-MAIN-2014-10"
@@ -107,29 +107,24 @@ def test_an_archive_that_is_down_stops_the_run_and_no_url_has_an_outcome(
     assert fetch(runtime, archive).counts.left == 6
 
 
-def test_urls_of_an_unreadable_index_file_fail_until_they_are_retried(
-    archive: ArchiveServer, write_urls: Callable[..., Runtime]
+@pytest.mark.parametrize("down", ["/part-00001-", ".parquet"])
+@pytest.mark.parametrize("since", ["the start", "the join"])
+def test_an_index_that_cannot_be_read_stops_the_run_and_no_url_has_an_outcome(
+    down: str, since: str, archive: ArchiveServer, write_urls: Callable[..., Runtime]
 ) -> None:
     urls = [f"http://a{n}.example/x" for n in range(12)]
     for n, url in enumerate(urls):
         add(archive, url, n)
-    runtime, elsewhere = write_urls([*urls, "http://unknown.example/"]), write_urls(urls, "other")
     publish(archive.files, {CRAWL: table(archive.columnar)}, 4)
-    archive.way = lambda path, count: Answer(500) if "/part-00001-" in path else None
-    manifest = search(runtime, archive, archive_retries=1)
-    assert (manifest.counts.left, manifest.counts.rejected) == (9, {"archive_failed": 4})
-    assert manifest.stats["cc_footers_unread"] == 1
-    assert all(
-        "part-00001-c000.gz.parquet cannot be read" in detail for _, detail in rejects(runtime, manifest).values()
-    )
+    most = 0 if since == "the start" else 1  # a footer is read before the join
+    archive.way = lambda path, count: Answer(500) if down in path and count > most else None
+    runtime = write_urls([*urls, "http://unknown.example/"])
+    with pytest.raises(UserError, match=r"--cc_index: .*parquet: status 500; .*run again later"):
+        search(runtime, archive, archive_retries=1)
+    assert read_manifest(runtime.workdir, "pages") is None
     archive.way = lambda path, count: None
-    manifest = search(runtime, archive, retry_failed=True)
+    manifest = search(runtime, archive)
     assert (manifest.counts.left, manifest.counts.rejected) == (12, {"not_archived": 1})
-    archive.way = lambda path, count: Answer(500) if path.endswith(".parquet") else None
-    with pytest.raises(UserError, match=r"--cc_index: the end of .*parquet: status 500; .*run again later"):
-        search(elsewhere, archive, archive_retries=1)
-    archive.way = lambda path, count: None
-    assert search(elsewhere, archive).counts.left == 12
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut short", "cut off", "always busy"])
@@ -166,8 +161,10 @@ def test_an_address_that_is_no_archive_stops_the_run(
 ) -> None:
     for n in range(30):
         add(archive, f"http://a{n}.example/x", n)
-    runtime = write_urls([f"http://a{n}.example/x" for n in range(30)])
-    with pytest.raises(UserError, match=r"none of 20 answers came from an archive; .*404.* Check the address"):
+    runtime = write_urls([f"http://a{n}.example/x" for n in range(30)], num_shards=1)
+    with pytest.raises(
+        UserError, match=r"20 requests in a row to the archive failed.*404.* run the same command again"
+    ):
         fetch(runtime, archive, cc_data=f"{archive.url}/elsewhere")
 
 

@@ -21,13 +21,14 @@ from owt_pipeline.formats.warc import response_record
 from owt_pipeline.ledger.root import read_manifest, read_root
 from owt_pipeline.stages.fetch.sources import rows_by_host
 from owt_pipeline.stages.fetch.stage import STAGE, Options
-from tests.owt_pipeline.fetch.archive_server import ArchiveServer
+from tests.owt_pipeline.fetch.archive_server import Wayback
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
 from tests.owt_pipeline.fetch.columnar import INDEX, publish, row, table
 from tests.owt_pipeline.fetch.reading import reader, rejects, why_fetched
 
 HTML = [("Content-Type", "text/html")]
-NAMES = ("live", "archive", "commoncrawl")
+NAMES = ("live", "archive", "commoncrawl", "wayback")
+ORDERS = [*list(itertools.permutations(NAMES))[::4], ("commoncrawl", "wayback"), ("wayback", "live")]
 HOST = f"http://some.{DOMAIN}"
 AGENT = "TestBot/1.0 (+mailto:test@bad.test)"
 AT = 1_400_000_000
@@ -43,19 +44,19 @@ async def answer(request: Request) -> None:
 
 
 @pytest.fixture
-def servers() -> Iterator[tuple[BadServer, ArchiveServer]]:
-    live, archive = BadServer({"some": answer}), ArchiveServer()
+def servers() -> Iterator[tuple[BadServer, Wayback]]:
+    live, archive = BadServer({"some": answer}), Wayback()
     yield live, archive
     live.close()
     archive.close()
 
 
 def test_the_first_source_that_has_a_page_wins(
-    servers: tuple[BadServer, ArchiveServer], write_urls: Callable[..., Runtime], tmp_path: Path
+    servers: tuple[BadServer, Wayback], write_urls: Callable[..., Runtime], tmp_path: Path
 ) -> None:
     live, archive = servers
     file = tmp_path / "some.warc.gz"
-    holders = [set(some) for n in range(4) for some in itertools.combinations(NAMES, n)]
+    holders = [set(some) for n in range(5) for some in itertools.combinations(NAMES, n)]
     captures = []
     paths = {"-".join(sorted(some)) or "nowhere": some for some in holders}
     for path, some in paths.items():
@@ -66,41 +67,50 @@ def test_the_first_source_that_has_a_page_wins(
         if "commoncrawl" in some:
             archive.files[path] = record
             captures.append(row(f"{HOST}/{path}", AT, path, 0, len(record)))
+        if "wayback" in some:
+            archive.captures[f"{HOST}/{path}", AT] = b"<p>archived"
     captured = set(archive.files)
     publish(archive.files, {CRAWL: table(captures)})
-    for order in itertools.permutations(NAMES):
+    for order in ORDERS:
         live.requests.clear()
         archive.requests.clear()
         runtime = write_urls([f"{HOST}/{path}" for path in paths], "-".join(order))
         options = Options(
             sources=order, pages_from=(str(file),), resolve=live.rules, host_delay=0.0, cc_delay=0.0,
-            user_agent=AGENT,
-            cc_index=f"{archive.url}/data/{INDEX}", cc_crawls=(CRAWL,),
+            wayback_delay=0.0, user_agent=AGENT,
+            wayback_cdx=f"{archive.url}/cdx/search/cdx", wayback_pages=f"{archive.url}/web",
+            **({"cc_index": f"{archive.url}/data/{INDEX}", "cc_crawls": (CRAWL,)} if "commoncrawl" in order else {}),
         )  # fmt: skip
         manifest = run_stage(STAGE, options, runtime)[0]
         pages = reader(runtime, manifest).table().to_pylist()
         won = {page["url"].rpartition("/")[2]: page["source"] for page in pages}
-        assert won == {path: min(some, key=order.index) for path, some in paths.items() if some}
-        for name in NAMES:
+        held = {path: some.intersection(order) for path, some in paths.items()}
+        assert won == {path: min(some, key=order.index) for path, some in held.items() if some}
+        for name in order:
             assert manifest.stats[f"from_{name}"] == list(won.values()).count(name)
+        archived = {name: [path for path in archive.requests if path.startswith(name)] for name in ("/data/", "/web/")}
         asked = {
             "live": {path.strip("/") for (_, path) in live.requests if path != "/robots.txt"},
-            "commoncrawl": {path.rpartition("/")[2] for path in archive.requests} & captured,
+            "commoncrawl": {path.rpartition("/")[2] for path in archived["/data/"]} & captured,
+            "wayback": {path.rpartition("/")[2] for path in archived["/web/"]},
         }
-        for name, urls in asked.items():  # those that no earlier source had
+        for name in set(asked).intersection(order):  # those that no earlier source had
             earlier = set(order[: order.index(name)])
-            known = paths if name == "live" else captured
-            assert urls == {path for path in known if not paths[path] & earlier}
-        ((url, (reason, detail)),) = rejects(runtime, manifest).items()
-        assert reason == "http_404"
+            assert asked[name] == {
+                path for path in paths if (name == "live" or name in paths[path]) and not paths[path] & earlier
+            }
+        reason, detail = rejects(runtime, manifest)[url := f"{HOST.replace('http:', 'https:')}/nowhere"]
+        assert reason == ("http_404" if "live" in order else "not_archived")
         shown = {
             "live": "live: http_404, status 404",
-            "archive": "archive: not_archived, in none of 1 archive files",
+            "archive": "archive: not_archived, no capture of a page in 1 archive files",
             "commoncrawl": "commoncrawl: not_archived, no capture of a page in CC-MAIN-2014-20",
+            "wayback": "wayback: not_archived, no capture of a page in the Wayback Machine",
         }
         assert detail == "; ".join(shown[name] for name in order)
         assert why_fetched(runtime, url)["detail"] == detail
-        assert why_fetched(runtime, f"{HOST}/archive")["source"] == "archive"
+        for name in order:
+            assert why_fetched(runtime, f"{HOST}/{name}")["source"] == name
 
 
 @pytest.mark.parametrize(
@@ -138,7 +148,7 @@ def test_impossible_options_are_a_clear_error_and_lose_no_page(
     ],
 )
 def test_pages_are_fetched_again_only_for_an_option_of_a_source_that_is_asked(
-    servers: tuple[BadServer, ArchiveServer], write_urls: Callable[..., Runtime], options: dict, same: bool
+    servers: tuple[BadServer, Wayback], write_urls: Callable[..., Runtime], options: dict, same: bool
 ) -> None:
     runtime = write_urls([f"{HOST}/live"])
     plain = Options(resolve=servers[0].rules, user_agent=AGENT, host_delay=0.0)

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import gzip
 import json
-import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from email.utils import formatdate
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
-import pyarrow as pa
 import pytest
 from fastwarc.warc import ArchiveIterator
 from hypothesis import given
@@ -26,83 +21,14 @@ from hypothesis import strategies as st
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
-from owt_pipeline.stages.fetch import journal, wayback
-from owt_pipeline.stages.fetch.journal import Claim
-from owt_pipeline.stages.fetch.lookups import BadIndex, parse_captures
-from owt_pipeline.stages.fetch.recorder import Recorder
 from owt_pipeline.stages.fetch.stage import STAGE, Options
-from owt_pipeline.stages.fetch.surt import surt_key
-from owt_pipeline.stages.fetch.wayback import WaybackClient, original_headers
-from owt_pipeline.storage.disk import this_process
-from owt_pipeline.storage.folder import Storage
+from owt_pipeline.stages.fetch.wayback import BadIndex, original_headers, parse_captures
 from schemas.manifest import Manifest
-from tests.owt_pipeline.fetch.archive_server import Answer, ArchiveServer, timestamp
+from tests.owt_pipeline.fetch.archive_server import AT, DAY, HOST, Answer, Wayback, timestamp
 from tests.owt_pipeline.fetch.constants import constants
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses, why_fetched
 
 AGENT = "TestBot/1.0 (+mailto:test@bad.test)"
-DAY = 86_400
-AT = 15_000 * DAY
-HOST = "http://www.a.example"
-
-
-def _surt(url: str) -> str:
-    return (surt_key(url) or b"").decode()
-
-
-class Wayback(ArchiveServer):
-    """The Wayback Machine: its index and its captures.
-
-    Attributes:
-      captures: (URL, time) of each, with its body.
-      statuses: of those that are no page, with where they redirect to.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.captures: dict[tuple[str, int], bytes] = {}
-        self.statuses: dict[tuple[str, int], tuple[int, str]] = {}
-
-    def add(self, path: str, moment: int = AT, body: bytes = b"<p>page") -> None:
-        self.captures[f"{HOST}/{path}", moment] = body
-
-    def _usual(self, target: str, url: str, span: str) -> Answer:
-        parts = urlsplit(target)
-        if parts.path == "/cdx/search/cdx":
-            asked = {name: value for name, (value,) in parse_qs(parts.query).items()}
-            names, statuses, by_prefix = asked["fl"].split(","), asked["filter"], asked.get("matchType") == "prefix"
-            assert (asked["output"], statuses[:11]) == ("json", "statuscode:")
-            known = [
-                (u, m) for u, m in self.captures
-                if re.fullmatch(statuses[11:], str(self.statuses.get((u, m), (200, ""))[0]))
-                and (_surt(u).startswith(_surt(url)) if by_prefix else _surt(u) == _surt(url))
-            ]  # fmt: skip
-            if not by_prefix:
-                known.sort(key=lambda one: abs(int(asked["closest"]) - int(timestamp(one[1]))))
-            found = []
-            for u, m in known[: int(asked["limit"])]:
-                status = str(self.statuses.get((u, m), (200, ""))[0])
-                about = {"timestamp": timestamp(m), "original": u, "mimetype": "text/html", "statuscode": status}
-                found.append([about[name] for name in names])
-            return Answer(body=json.dumps([names, *found] if found else []).encode())
-        moment, _, original = target.removeprefix("/web/").partition("id_/")
-        for (archived, at), body in self.captures.items():
-            if (archived, timestamp(at)) == (original, moment):
-                headers = {
-                    "Content-Type": "text/html; charset=utf-8", "x-archive-orig-content-type": "text/html",
-                    "x-archive-orig-server": "Apache", "x-archive-orig-content-length": "9999",
-                    "x-archive-src": "some-crawl/some.warc.gz", "Memento-Datetime": formatdate(at, usegmt=True),
-                    "Link": "<http://a.example>; rel=original",
-                }  # fmt: skip
-                status, location = self.statuses.get((archived, at), (200, ""))
-                if location:
-                    headers["Location"] = f"{self.url}/web/{moment}id_/{location}"
-                return Answer(status, body, headers)
-        return Answer(404, b"not in the archive")
-
-    def asked_for(self) -> list[str]:
-        """The path of each request, in order; of lookups, the URL."""
-        return [parse_qs(urlsplit(path).query).get("url", [path])[0] for _, path in self.seen]
 
 
 @pytest.fixture
@@ -252,10 +178,13 @@ def test_a_capture_that_is_not_a_page_is_replaced_by_the_next(
     assert texts(runtime, fetch(runtime, archive)) == {"x": "<p>second"}
 
 
-def test_requests_of_all_shards_keep_to_one_rate(archive: Wayback, write_urls: Callable[..., Runtime]) -> None:
+def test_requests_of_all_shards_and_workers_keep_to_one_rate(
+    archive: Wayback, write_urls: Callable[..., Runtime]
+) -> None:
     urls = [(f"http://a{i}.example/x", AT) for i in range(6)]
     archive.captures = {(url, AT): b"<p>page" for url, _ in urls}
-    manifest = fetch(write_urls(urls, num_shards=3), archive, wayback_delay=0.1, wayback_connections=4)
+    runtime = replace(write_urls(urls, num_shards=3), workers=2)
+    manifest = fetch(runtime, archive, wayback_delay=0.1, wayback_connections=4)
     assert manifest.counts.left == 6
     times = [moment for moment, _ in archive.seen]
     assert len(times) == 12
@@ -347,59 +276,6 @@ def test_a_killed_run_repeats_only_requests_in_flight(archive: Wayback, write_ur
     asked = archive.asked_for()
     assert len(set(asked)) == 30 + 20 + 10  # lookups, captures, lookups with any parameters for tracking
     assert len(asked) - len(set(asked)) <= 4  # of the URL in flight, and of one on its way into the journal
-
-
-class Worker:
-    """A crawl with one claim, as a client in a process of its own has it."""
-
-    on_cluster = True
-
-    def __init__(self, claim: Claim):
-        self._claim = claim
-
-    def may_ask(self) -> bool:
-        return self._claim.is_valid
-
-    def workers(self) -> int:
-        return self._claim.claims
-
-
-class Taken(Recorder):
-    """A recorder that counts."""
-
-    is_last = False
-
-    def __init__(self) -> None:
-        self.answers: list[Any] = []
-
-    async def take(self, url_id: int, fetched: Any) -> None:
-        self.answers.append(fetched)
-
-
-def test_workers_on_a_cluster_share_one_rate(archive: Wayback, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "RENEW_SECONDS", 0.2)
-    monkeypatch.setattr(wayback, "_COUNTED_SECONDS", 0.6)
-    delay, workers, urls_each = 0.05, 4, 12
-
-    async def work(number: int) -> int:
-        urls = [f"https://a.example/{number}-{i}" for i in range(urls_each)]
-        ids = list(range(urls_each))
-        table = pa.table({"url_id": ids, "url": urls, "posted_url": urls, "created_utc": [AT] * urls_each})
-        async with Claim(Storage(str(tmp_path)), f"shard-{number}", [this_process()]) as claim:
-            client, recorder = WaybackClient(options(archive.url, wayback_delay=delay), Worker(claim)), Taken()
-            await client.ask(table, recorder, False)
-            await client.close()
-        return len(recorder.answers)
-
-    async def all_work() -> list[int]:
-        return await asyncio.gather(*map(work, range(workers)))
-
-    assert asyncio.run(all_work()) == [urls_each] * workers
-    times = [moment for moment, _ in archive.seen]
-    assert len(times) == 2 * workers * urls_each  # each is absent, also with any parameters for tracking
-    # Each keeps to a fourth of the rate; as some end, the others may go faster, so half of the requests are judged.
-    half = times[: len(times) // 2]
-    assert half[-1] - half[0] >= 0.8 * (len(half) - workers) * delay
 
 
 def test_only_urls_that_earlier_sources_do_not_have_are_requested(
