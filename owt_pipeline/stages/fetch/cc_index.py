@@ -31,7 +31,7 @@ from owt_pipeline.formats.messages import is_html
 from owt_pipeline.formats.urls import tracking_pattern, unescaped
 from owt_pipeline.ledger.dataset import batch_of
 from owt_pipeline.ledger.exchange import Slice, read_slices
-from owt_pipeline.stages.fetch.cc_records import BulkClient, Call, RemoteFile, is_http, reading, root_of
+from owt_pipeline.stages.fetch.cc_records import BulkClient, Call, RemoteFile, is_http, reading
 from owt_pipeline.stages.fetch.nearest import canonical_or_none
 from owt_pipeline.stages.fetch.surt import surt_key
 from owt_pipeline.storage.folder import Storage, at_once, open_source
@@ -93,7 +93,7 @@ def list_files(options: Options) -> list[tuple[str, str]]:
     for crawl in options.cc_crawls:
         subset = f"crawl={crawl}/subset=warc/"
         if is_http(index):
-            root, below = root_of(index), f"{index.rstrip('/')}/{subset}"
+            root, below = options.index_root, f"{index.rstrip('/')}/{subset}"
             paths = f"{root}/crawl-data/{crawl}/cc-index-table.paths.gz"
             with reading(options, on_cluster=False) as call:
                 listed = call(BulkClient.read_all, paths, _MOST_PATHS_BYTES)
@@ -239,8 +239,6 @@ def join(parquet: pq.ParquetFile, crawl: str, wanted: pa.Table, counts: Counter[
             if owner := whose.get(canonical_or_none(row["url"]) or ""):
                 rows.append((*owner, {"crawl": crawl, **_capture(row)}))
     counts["captures_found"] += len(rows)
-    counts["captures_truncated"] += sum(capture["truncated"] for _, _, capture in rows)
-    counts["captures_no_page"] += sum(capture["other"] is not None for _, _, capture in rows)
     return batch_of(rows, FOUND)
 
 

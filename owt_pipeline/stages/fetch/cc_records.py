@@ -43,7 +43,7 @@ class BulkClient(ArchiveClient):
 
     def __init__(self, options: Options, crawl: Crawl):
         super().__init__(options, crawl, ", ".join(options.cc_crawls), _CONNECTIONS, options.cc_delay)
-        self._data = (options.cc_data or root_of(options.cc_index)).rstrip("/")
+        self._data = (options.cc_data or options.index_root).rstrip("/")
 
     async def find(self, asked: Asked) -> Found:
         """The captures that the index has of the URL, dicts as cc_index.CAPTURE has them."""
@@ -154,16 +154,6 @@ class RemoteFile(io.RawIOBase):
             return self._end[start - before : end - before]
         places = [(at, min(_MOST_BYTES, end - at)) for at in range(start, end, _MOST_BYTES)]
         return b"".join(self._call(BulkClient.read_range, self._uri, *place) for place in places)
-
-
-def root_of(index: str) -> str:
-    """The root that an index and its WARC files share; raises UserError if it cannot be derived."""
-    root, middle, _ = index.rstrip("/").partition("/cc-index/")
-    if not middle:
-        raise UserError(
-            f"--cc_index {index}: not a folder below .../cc-index/; give the root of the WARC files as --cc_data"
-        )
-    return root
 
 
 def is_http(uri: str) -> bool:

@@ -111,7 +111,7 @@ def fetch_part(run: StageRun, shard: int, slices: Sequence[Slice], writer: Shard
 def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
     if "cc_files" in run.properties:
         for record in (
-            found for step in ("bounds", "send_0", "ask_0", "send_1", "ask_1") for found in run.read_records(step)
+            found for step in ("bounds", "ask_1", "gather_1", "ask_2", "gather_2") for found in run.read_records(step)
         ):
             for name, count in record.stats.items():
                 run.stats[f"cc_{name}"] = run.stats.get(f"cc_{name}", 0) + count

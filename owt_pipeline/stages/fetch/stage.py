@@ -122,6 +122,17 @@ class Options:
         return tuple(dict.fromkeys(self.sources)) or (("archive",) if self.pages_from else ("live",))
 
     @property
+    def index_root(self) -> str:
+        """The root that Common Crawl's index and its WARC files share; raises UserError if it cannot be derived."""
+        root, middle, _ = self.cc_index.rstrip("/").partition("/cc-index/")
+        if not middle:
+            raise UserError(
+                f"--cc_index {self.cc_index}: not a folder below .../cc-index/; give the root of the WARC files as "
+                "--cc_data"
+            )
+        return root
+
+    @property
     def gathered(self) -> tuple[str, ...]:
         """Those of the sources that are asked for the URLs of all shards together, in order: two, or "" for none."""
         found = tuple(name for name in self.order if name in ("commoncrawl", "wayback"))
@@ -177,10 +188,10 @@ class Fetch(Stage):
     steps = (
         Step(_later("archives:index_archive"), "index", keys=_archive_files),
         Step(_later("cc_index:read_bounds"), "bounds", keys=lambda run: _index_files(run)[:1], together=1),
-        Step(_later("shards:send_missing", 0), "send_0", _shards_to_ask(0), rows_of_input, together=_together),
-        Step(_later("shards:ask_gathered", 0), "ask_0", keys=what_was_sent, together=_READ_AT_ONCE),
-        Step(_later("shards:send_missing", 1), "send_1", _shards_to_ask(1), rows_of_input, together=_together),
-        Step(_later("shards:ask_gathered", 1), "ask_1", keys=what_was_sent, together=_READ_AT_ONCE),
+        Step(_later("shards:send_missing", 0), "ask_1", _shards_to_ask(0), rows_of_input, together=_together),
+        Step(_later("shards:ask_gathered", 0), "gather_1", keys=what_was_sent, together=_READ_AT_ONCE),
+        Step(_later("shards:send_missing", 1), "ask_2", _shards_to_ask(1), rows_of_input, together=_together),
+        Step(_later("shards:ask_gathered", 1), "gather_2", keys=what_was_sent, together=_READ_AT_ONCE),
         Step(_later("shards:fetch_part"), rows=rows_of_input, together=_together),
     )
     example = "owt fetch run --pages_from 'archives/*.warc.gz'"
@@ -204,9 +215,7 @@ class Fetch(Stage):
         if bool(options.cc_index) != ("commoncrawl" in options.order):
             raise UsageError("--cc_index and --sources commoncrawl go together")
         if options.cc_index and not options.cc_data:
-            from owt_pipeline.stages.fetch.cc_records import root_of
-
-            root_of(options.cc_index)
+            _ = options.index_root
         agent = options.user_agent
         if options.order != ("archive",) and not ("@" in agent or "://" in agent):
             found = f"{agent!r} has no contact address" if agent else "missing"

@@ -21,7 +21,6 @@ import json
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import datetime, timezone
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -207,39 +206,27 @@ class WaybackClient(ArchiveClient):
 
 
 def parse_captures(body: bytes, canonical: str) -> Found:
-    """The captures of the URL `canonical` in an index' answer; its place is the archive's file and the offset there, or
-    the time if these are unknown. A revisit is another date of the page with its digest.
+    """The captures of the URL `canonical` in an index' answer; a place is the archive's file and the offset there, or
+    the time if these are unknown.
 
     Captures of unknown content type may be pages, too. Malformed rows, such as a last line that is cut off, are
     skipped; an answer that is not a CDX index' raises BadIndex.
     """
-    pages: dict[Capture, str] = {}  # with their digests
-    revisits: set[tuple[str, int]] = set()
     found = Found()
     for row in _rows(body):
         with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError, BadURL):
             url = row.get("original") or row["url"]
             if canonical_url(url) != canonical:
                 continue
-            types = {row[name] for name in ("mimetype", "mime", "mime-detected") if row.get(name)} - {"unk"}
             status, date = str(row.get("statuscode") or row["status"]), seconds_of(row["timestamp"])
-            digest, file = str(row.get("digest") or ""), str(row.get("filename") or "")
-            place = (file, int(row["offset"])) if file else (date,)
-            if "warc/revisit" in types or status == "304":
-                revisits.add((digest, date))
-            elif status.isdecimal() and int(status) in REDIRECTS:
-                found.captures.append(Capture(date, int(status), url, place))
-            elif status == "200" and (not types or any(map(is_html, types))):
-                pages[Capture(date, 200, url, place)] = digest
+            kind = row.get("mimetype") or row.get("mime") or "unk"
+            file = str(row.get("filename") or "")
+            if status == _PAGES and kind != "unk" and not is_html(kind):
+                found.others[kind] += 1
+            elif status == _PAGES or (status.isdecimal() and int(status) in REDIRECTS):
+                found.captures.append(Capture(date, int(status), url, (file, int(row["offset"])) if file else (date,)))
             else:
-                found.others[f"status {status}" if status != "200" else ", ".join(sorted(types)) or "no type"] += 1
-    found.captures += pages
-    for capture, digest in pages.items() if revisits else ():
-        dates = [date for same, date in sorted(revisits) if digest == same != ""]
-        places = (capture.place if capture.place[1:] else (date,) for date in dates)
-        found.captures += [replace(capture, date=date, place=place) for date, place in zip(dates, places, strict=True)]
-    if revisits and not pages:
-        found.others["warc/revisit"] += len(revisits)
+                found.others[f"status {status}"] += 1
     return found
 
 

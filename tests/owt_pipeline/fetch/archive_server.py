@@ -5,18 +5,33 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timezone
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-from owt_pipeline.stages.fetch.surt import surt_key
+import pytest
 
+from owt_pipeline.engine.runner import run_stage
+from owt_pipeline.engine.stage import Runtime
+from owt_pipeline.formats.warc import response_record
+from owt_pipeline.stages.fetch.stage import STAGE, Options
+from owt_pipeline.stages.fetch.surt import surt_key
+from schemas.manifest import Manifest
+from tests.owt_pipeline.fetch.columnar import INDEX, publish, row, table
+from tests.owt_pipeline.fetch.constants import constants
+
+AGENT = "TestBot/1.0 (+mailto:test@bad.test)"
+HTML = [("Content-Type", "text/html")]
+CRAWLS = ("CC-MAIN-2014-10", "CC-MAIN-2014-41")
 DAY = 86_400
 AT = 15_000 * DAY
 HOST = "http://www.a.example"
@@ -69,6 +84,28 @@ class ArchiveServer:
         self._server.server_close()
         self._thread.join(10)
 
+    def options(self, **others: Any) -> Options:
+        """Those by which this archive is the source."""
+        return Options(**{"user_agent": AGENT, **others})
+
+    def fetch(self, runtime: Runtime, **others: Any) -> Manifest:
+        """The run's pages from this archive; failed requests are repeated after some hundredths of a second."""
+        with constants({"archive_retry_wait": 0.02, **others}) as given:
+            return run_stage(STAGE, self.options(**given), runtime)[0]
+
+    def fetch_until(self, runtime: Runtime, enough: Callable[[], bool], **others: Any) -> None:
+        """Fetch in a process that is killed once `enough` is true."""
+        command = [sys.executable, "-m", "owt_pipeline", "fetch", runtime.workdir.uri, "--quiet"]
+        for name, value in vars(self.options(**others)).items():
+            if value != getattr(Options(), name):
+                command += [f"--{name}", *map(str, value if isinstance(value, tuple) else (value,))]
+        with subprocess.Popen(command) as process:
+            end = time.monotonic() + 120
+            while not enough() and time.monotonic() < end and process.poll() is None:
+                time.sleep(0.005)
+            process.send_signal(signal.SIGKILL)
+        time.sleep(0.2)  # for requests on their way
+
     def _usual(self, target: str, url: str, span: str) -> Answer:
         return self._part(self.files.get(urlsplit(target).path.removeprefix("/data/")), span)
 
@@ -115,6 +152,53 @@ class ArchiveServer:
             def log_message(self, *arguments: object) -> None: ...
 
         return Handler
+
+
+class CommonCrawl(ArchiveServer):
+    """Crawls, and their index, which is published when it is searched first.
+
+    Attributes:
+      rows: those of the index, by crawl; an unknown crawl has none.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: dict[str, list[dict[str, Any]]] = {CRAWLS[0]: []}
+
+    def add(self, pages: Mapping[str, int], crawl: str = CRAWLS[0], **fields: Any) -> list[dict[str, Any]]:
+        """Put a page for each URL and time into one WARC file of a crawl; its rows of the index."""
+        name = f"crawl-data/{crawl}/warc/{len(self.files)}.warc.gz"
+        content, rows = b"", []
+        for url, moment in pages.items():
+            record = response_record(url, moment, "HTTP/1.1 200 OK", HTML, f"<p>{url} at {moment}".encode())
+            rows.append(row(url, moment, name, len(content), len(record), **fields))
+            content += record
+        self.files[name] = content
+        self.rows.setdefault(crawl, []).extend(rows)
+        return rows
+
+    def options(self, **others: Any) -> Options:
+        common = {"sources": ("commoncrawl",), "cc_index": f"{self.url}/data/{INDEX}", "cc_crawls": CRAWLS[:1]}
+        return super().options(**{**common, "cc_delay": 0.0, **others})
+
+    def fetch(self, runtime: Runtime, **others: Any) -> Manifest:
+        if not any(INDEX in name for name in self.files):
+            self.publish()
+        return super().fetch(runtime, **others)
+
+    def publish(self, number: int = 1) -> None:
+        """Publish the index of each crawl in `number` files."""
+        publish(self.files, {crawl: table(rows) for crawl, rows in self.rows.items()}, number)
+
+    def records_read(self) -> int:
+        return sum(count for path, count in list(self.requests.items()) if path.endswith(".warc.gz"))
+
+
+@pytest.fixture
+def commoncrawl() -> Iterator[CommonCrawl]:
+    server = CommonCrawl()
+    yield server
+    server.close()
 
 
 def _surt(url: str) -> str:
@@ -173,6 +257,18 @@ class Wayback(ArchiveServer):
                 return Answer(status, body, headers)
         return Answer(404, b"not in the archive")
 
+    def options(self, **others: Any) -> Options:
+        cdx, pages = f"{self.url}/cdx/search/cdx", f"{self.url}/web"
+        common = {"sources": ("wayback",), "wayback_cdx": cdx, "wayback_pages": pages, "wayback_delay": 0.0}
+        return super().options(**{**common, **others})
+
     def asked_for(self) -> list[str]:
         """The path of each request, in order; of lookups, the URL."""
         return [parse_qs(urlsplit(path).query).get("url", [path])[0] for _, path in self.seen]
+
+
+@pytest.fixture
+def wayback() -> Iterator[Wayback]:
+    server = Wayback()
+    yield server
+    server.close()

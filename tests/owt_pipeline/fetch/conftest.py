@@ -15,7 +15,10 @@ from owt_pipeline.formats.urls import canonicalize, url_id
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
+from tests.owt_pipeline.fetch.archive_server import commoncrawl, wayback
 from tests.owt_pipeline.making import write_dataset
+
+__all__ = ["commoncrawl", "wayback"]
 
 URLS = DATASETS["urls"].schema
 

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from owt_pipeline.errors import UserError
 from owt_pipeline.formats.urls import canonical_url, url_id
 from owt_pipeline.ledger.dataset import batch_of
 from owt_pipeline.stages.fetch import cc_index, cc_records
@@ -28,7 +27,7 @@ from owt_pipeline.stages.fetch.cc_index import (
     span,
     wanted_keys,
 )
-from owt_pipeline.stages.fetch.cc_records import BulkClient, root_of
+from owt_pipeline.stages.fetch.cc_records import BulkClient
 from owt_pipeline.stages.fetch.nearest import Asked, nearest_page
 from schemas import Reason
 from tests.owt_pipeline.fetch.columnar import parquet, row, table
@@ -171,16 +170,3 @@ def test_a_file_on_a_server_reads_like_one_on_a_disk(content: bytes, end: int, r
         for at, size in reads:
             assert ours.seek(min(at, len(content))) == disk.seek(min(at, len(content)))
             assert ours.read(size) == disk.read(size)
-
-
-def test_a_file_that_is_not_an_index_is_a_one_line_error() -> None:
-    index, rows = Published([]), [row("http://a.example/", 1, "f", 7, 1)]
-    schema = pa.schema([("url", pa.string()), ("fetch_time", pa.int64())])
-    index.files["http://text"] = b"<html>Welcome</html>"
-    index.files["http://other"] = parquet(table([{name: rows[0][name] for name in schema.names}], schema))
-    with pytest.raises(UserError, match=r"text cannot be read: .*magic bytes.*; a complete copy"):
-        bounds_of("CC", "http://text", index.call)
-    with pytest.raises(UserError, match=r"other has no column url_surtkey, fetch_status, .*: it is no file"):
-        bounds_of("CC", "http://other", index.call)
-    with pytest.raises(UserError, match=r"--cc_index /data/index: not a folder below .*; give the root"):
-        root_of("/data/index")

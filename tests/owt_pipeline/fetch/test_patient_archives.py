@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,52 +16,27 @@ from owt_pipeline.formats.warc import response_record
 from owt_pipeline.ledger.root import read_manifest
 from owt_pipeline.stages.fetch.stage import STAGE, Options
 from schemas.manifest import Manifest
-from tests.owt_pipeline.fetch.archive_server import AT, DAY, HOST, Answer, ArchiveServer, Way, Wayback
-from tests.owt_pipeline.fetch.columnar import INDEX, publish, row, table
-from tests.owt_pipeline.fetch.constants import constants
+from tests.owt_pipeline.fetch.archive_server import (
+    AT,
+    CRAWLS,
+    DAY,
+    HTML,
+    Answer,
+    CommonCrawl,
+    Way,
+    Wayback,
+)
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses, why_fetched
-from tests.owt_pipeline.fetch.test_wayback import options as of_wayback
 
-CRAWL = "CC-MAIN-2014-10"
-HTML = [("Content-Type", "text/html")]
+URLS = [f"http://a{n}.example/x" for n in range(30)]
 
 
 @pytest.fixture
-def archive() -> Iterator[ArchiveServer]:
-    server = ArchiveServer()
-    yield server
-    server.close()
-
-
-def add(server: ArchiveServer, url: str, moment: int) -> None:
-    """Add a page to the archive, in a file of its own, and to its index."""
-    record = response_record(url, moment, "HTTP/1.1 200 OK", HTML, f"<p>{url} at {moment}".encode())
-    file = f"crawl-data/{CRAWL}/{len(server.files)}.warc.gz"
-    server.files[file] = record
-    server.columnar = [*getattr(server, "columnar", []), row(url, moment, file, 0, len(record))]
-
-
-def options(server: ArchiveServer, **some: object) -> Options:
-    common: dict = {
-        "sources": ("commoncrawl",), "user_agent": "TestBot/1.0 (+mailto:a@b.test)",
-        "cc_index": f"{server.url}/data/{INDEX}", "cc_crawls": (CRAWL,), "cc_delay": 0.0,
-    }  # fmt: skip
-    return Options(**{**common, **some})
-
-
-def fetch(runtime: Runtime, server: ArchiveServer, **some: object) -> Manifest:
-    publish(server.files, {CRAWL: table(server.columnar)})
-    return search(runtime, server, **some)
-
-
-def search(runtime: Runtime, server: ArchiveServer, **some: object) -> Manifest:
-    """Fetch from the archive as it was published."""
-    with constants({"archive_retry_wait": 0.01, **some}) as given:
-        return run_stage(STAGE, options(server, **given), runtime)[0]
-
-
-def texts(runtime: Runtime, manifest: Manifest) -> dict[str, str]:
-    return {url: found.body.decode().removeprefix("<p>") for url, found in responses(runtime, manifest).items()}
+def archive(commoncrawl: CommonCrawl) -> CommonCrawl:
+    """Common Crawl with a page of each of URLS, in a file of its own."""
+    for n, url in enumerate(URLS):
+        commoncrawl.add({url: n})
+    return commoncrawl
 
 
 def half(answer: Answer) -> Way:
@@ -69,77 +44,73 @@ def half(answer: Answer) -> Way:
     return lambda path, count: answer if random.Random(f"{path} {count}").random() < 0.5 else None
 
 
+@pytest.mark.parametrize("status", [500, 503])
 def test_an_archive_that_refuses_half_of_all_requests_loses_no_page(
-    archive: ArchiveServer, write_urls: Callable[..., Runtime]
+    status: int, archive: CommonCrawl, wayback: Wayback, write_urls: Callable[..., Runtime]
 ) -> None:
-    for n in range(60):
-        add(archive, f"http://a{n}.example/x", n)
-    archive.way = half(Answer(503, b"SlowDown"))
-    manifest = fetch(write_urls([f"http://a{n}.example/x" for n in range(60)]), archive)
-    assert manifest.counts.left == 60
+    wayback.captures = {(url, AT): b"<p>page" for url in URLS[:10]}
+    for server, urls in ((archive, URLS), (wayback, URLS[:10])):
+        server.way = half(Answer(status, b"SlowDown"))
+        runtime = write_urls([(url, AT) for url in urls], type(server).__name__)
+        assert server.fetch(runtime).counts.left == len(urls)
 
 
 def test_a_url_whose_file_is_always_busy_is_a_reject_while_others_have_their_pages(
-    archive: ArchiveServer, write_urls: Callable[..., Runtime]
+    archive: CommonCrawl, write_urls: Callable[..., Runtime]
 ) -> None:
-    for n in range(12):
-        add(archive, f"http://a{n}.example/x", n)
     archive.way = lambda path, count: Answer(503, b"SlowDown") if path.endswith("/5.warc.gz") else None
-    runtime = write_urls([f"http://a{n}.example/x" for n in range(12)])
-    manifest = fetch(runtime, archive, archive_retries=2)
+    manifest = archive.fetch(runtime := write_urls(URLS[:12]), archive_retries=2)
     assert manifest.counts.left == 11
     ((reason, detail),) = rejects(runtime, manifest).values()
     assert reason == "archive_failed"
     assert "/5.warc.gz: status 503" in detail
 
 
+DOWN: dict[str, tuple[Callable[[str, int], bool], str]] = {
+    "five files": (lambda path, count: bool(re.search(r"/[1-5]\.warc\.gz$", path)), "3 requests in a row to the"),
+    "a file of the index": (lambda path, count: "/part-00001-" in path, r"--cc_index: .*parquet: status 503; .*"),
+    "the index": (lambda path, count: ".parquet" in path, r"--cc_index: .*parquet: status 503; .*"),
+    "the index from the join on": (lambda path, count: ".parquet" in path and count > 1, "--cc_index: .*parquet"),
+}
+"""By what is down: the requests that fail, and the message."""
+
+
+@pytest.mark.parametrize("what", DOWN)
 def test_an_archive_that_is_down_stops_the_run_and_no_url_has_an_outcome(
-    archive: ArchiveServer, write_urls: Callable[..., Runtime]
+    what: str, archive: CommonCrawl, write_urls: Callable[..., Runtime]
 ) -> None:
-    for n in range(6):
-        add(archive, f"http://a{n}.example/x", n)
-    some = re.compile(r"/[1-5]\.warc\.gz$")
-    archive.way = lambda path, count: Answer(503) if some.search(path) else None
-    runtime = write_urls([f"http://a{n}.example/x" for n in range(6)], num_shards=1)
-    with pytest.raises(UserError, match=r"3 requests in a row to the archive failed.*again later"):
-        fetch(runtime, archive, archive_retries=3, archive_failures=3)
-    archive.way = lambda path, count: None
-    assert fetch(runtime, archive).counts.left == 6
-
-
-@pytest.mark.parametrize("down", ["/part-00001-", ".parquet"])
-@pytest.mark.parametrize("since", ["the start", "the join"])
-def test_an_index_that_cannot_be_read_stops_the_run_and_no_url_has_an_outcome(
-    down: str, since: str, archive: ArchiveServer, write_urls: Callable[..., Runtime]
-) -> None:
-    urls = [f"http://a{n}.example/x" for n in range(12)]
-    for n, url in enumerate(urls):
-        add(archive, url, n)
-    publish(archive.files, {CRAWL: table(archive.columnar)}, 4)
-    most = 0 if since == "the start" else 1  # a footer is read before the join
-    archive.way = lambda path, count: Answer(500) if down in path and count > most else None
-    runtime = write_urls([*urls, "http://unknown.example/"])
-    with pytest.raises(UserError, match=r"--cc_index: .*parquet: status 500; .*run again later"):
-        search(runtime, archive, archive_retries=1)
+    fails, message = DOWN[what]
+    archive.publish(4)
+    archive.way = lambda path, count: Answer(503) if fails(path, count) else None
+    runtime = write_urls([*URLS[:12], "http://unknown.example/"], num_shards=1)
+    with pytest.raises(UserError, match=f"{message}.*again later"):
+        archive.fetch(runtime, archive_retries=2, archive_failures=3)
     assert read_manifest(runtime.workdir, "pages") is None
     archive.way = lambda path, count: None
-    manifest = search(runtime, archive)
+    manifest = archive.fetch(runtime)
     assert (manifest.counts.left, manifest.counts.rejected) == (12, {"not_archived": 1})
+
+
+def test_an_address_that_is_no_archive_stops_the_run(archive: CommonCrawl, write_urls: Callable[..., Runtime]) -> None:
+    runtime = write_urls(URLS, num_shards=1)
+    with pytest.raises(UserError, match=r"20 requests in a row to the archive failed.*404.* the same command again"):
+        archive.fetch(runtime, cc_data=f"{archive.url}/elsewhere")
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut short", "cut off", "always busy"])
 def test_after_an_unreadable_capture_the_next_best_is_read(
-    damage: str, archive: ArchiveServer, write_urls: Callable[..., Runtime]
+    damage: str, commoncrawl: CommonCrawl, write_urls: Callable[..., Runtime]
 ) -> None:
-    for n in range(10):
+    urls = URLS[:10]
+    for url in urls:
         for moment in (100, 200):
-            add(archive, f"http://a{n}.example/x", moment)
-    nearest = {f"/data/crawl-data/{CRAWL}/{2 * n}.warc.gz" for n in range(0, 10, 3)}
+            commoncrawl.add({url: moment})
+    nearest = {f"/data/crawl-data/{CRAWLS[0]}/warc/{2 * n}.warc.gz" for n in range(0, 10, 3)}
 
     def amiss(path: str, count: int) -> Answer | None:
         if path not in nearest:
             return None
-        content = archive.files[path.removeprefix("/data/")]
+        content = commoncrawl.files[path.removeprefix("/data/")]
         about = {"Content-Range": f"bytes 0-{len(content) - 1}/{len(content)}"}
         return {
             "missing": Answer(404, b"NoSuchKey"),
@@ -148,42 +119,45 @@ def test_after_an_unreadable_capture_the_next_best_is_read(
             "always busy": Answer(503),
         }[damage]
 
-    archive.way = amiss
-    runtime = write_urls([(f"http://a{n}.example/x", 100) for n in range(10)])
-    manifest = fetch(runtime, archive, archive_retries=2)
-    assert texts(runtime, manifest) == {
-        f"https://a{n}.example/x": f"http://a{n}.example/x at {100 if n % 3 else 200}" for n in range(10)
-    }
-
-
-def test_an_address_that_is_no_archive_stops_the_run(
-    archive: ArchiveServer, write_urls: Callable[..., Runtime]
-) -> None:
-    for n in range(30):
-        add(archive, f"http://a{n}.example/x", n)
-    runtime = write_urls([f"http://a{n}.example/x" for n in range(30)], num_shards=1)
-    with pytest.raises(
-        UserError, match=r"20 requests in a row to the archive failed.*404.* run the same command again"
-    ):
-        fetch(runtime, archive, cc_data=f"{archive.url}/elsewhere")
+    commoncrawl.way = amiss
+    manifest = commoncrawl.fetch(runtime := write_urls([(url, 100) for url in urls]), archive_retries=2)
+    found = {answer.url: answer.body.decode() for answer in responses(runtime, manifest).values()}
+    assert found == {url: f"<p>{url} at {100 if n % 3 else 200}" for n, url in enumerate(urls)}
 
 
 REDIRECTED = {
-    "http://a.example/old": ("301 Moved Permanently", "/new"),
-    "http://a.example/new": ("302 Found", "https://b.example/newest?utm_source=a"),
-    "https://b.example/newest": ("200 OK", ""),
-    "http://a.example/https": ("301 Moved Permanently", "https://www.a.example/https"),
-    "http://a.example/lost": ("301 Moved Permanently", "/nowhere"),
-    "http://a.example/loop": ("301 Moved Permanently", "/loop2"),
-    "http://a.example/loop2": ("301 Moved Permanently", "/loop"),
-    "http://a.example/mail": ("302 Found", "mailto:a@a.example"),
-    "http://a.example/gone": ("404 Not Found", ""),
-    "http://a.example/both": ("200 OK", ""),
+    "http://a.example/old": (301, "http://a.example/new"),
+    "http://a.example/new": (302, "https://b.example/newest?utm_source=a"),
+    "https://b.example/newest": (200, ""),
+    "http://a.example/https": (301, "https://www.a.example/https"),
+    "http://a.example/lost": (301, "http://a.example/nowhere"),
+    "http://a.example/loop": (301, "http://a.example/loop2"),
+    "http://a.example/loop2": (301, "http://a.example/loop"),
+    "http://a.example/mail": (302, "mailto:a@a.example"),
+    "http://a.example/gone": (404, ""),
+    "http://a.example/both": (200, ""),
 }
 ASKED = [(f"http://a.example/{name}", 5) for name in ("old", "https", "lost", "loop", "mail", "gone", "both")]
 
 
-def check_redirects(runtime: Runtime, manifest: Manifest) -> None:
+@pytest.mark.parametrize("way", ["archive", "wayback"])
+def test_redirects_are_followed_within_an_archive(
+    way: str, wayback: Wayback, write_urls: Callable[..., Runtime], tmp_path: Path
+) -> None:
+    captures = [(url, AT, *about) for url, about in REDIRECTED.items()]
+    captures.append(("http://a.example/both", AT - DAY, 301, "http://a.example/new"))
+    runtime = write_urls(ASKED)
+    if way == "wayback":
+        for url, moment, status, target in captures:
+            wayback.captures[url, moment] = b"" if target else b"<p>page"
+            wayback.statuses[url, moment] = status, target
+        manifest = wayback.fetch(runtime)
+    else:
+        with open(tmp_path / "a.warc.gz", "wb") as file:
+            for url, moment, status, target in captures:
+                headers = [("Location", target)] if target else HTML
+                file.write(response_record(url, moment, f"HTTP/1.1 {status} X", headers, b"" if target else b"<p>page"))
+        manifest = files_of(runtime, str(tmp_path / "a.warc.gz"))
     found = responses(runtime, manifest)
     assert {url: answer.url for url, answer in found.items()} == {
         "https://a.example/old": "https://b.example/newest",
@@ -194,71 +168,37 @@ def check_redirects(runtime: Runtime, manifest: Manifest) -> None:
     assert details["lost"][1].startswith("redirects to https://a.example/nowhere: no capture of a page in ")
     assert details["loop"][0] == "redirect_loop"
     assert details["mail"] == ("bad_redirect", "status 302 to no URL that could be archived")
-    assert details["gone"][0] == "not_archived"
-    assert details["gone"][1].endswith(": 1 of status 404")
+    assert details["gone"][0] == ("not_archived" if way == "wayback" else "http_404")
+    assert details["gone"][1].endswith(": 1 of status 404" if way == "wayback" else "status 404")
     assert why_fetched(runtime, "http://a.example/gone")["detail"] == details["gone"][1]
+    # The run's own files have the pages, and the redirects that led to them.
+    files = [runtime.workdir.path(file.path) for file in reader(runtime, manifest).files("warc")]
+    again = write_urls(ASKED, "again")
+    assert responses(again, files_of(again, *files)) == found
 
 
-def check_found_again(runtime: Runtime, manifest: Manifest, again: Runtime) -> None:
-    """The pages of a run are found by --pages_from, the redirects that led to them included."""
-    files = tuple(runtime.workdir.path(file.path) for file in reader(runtime, manifest).files("warc"))
-    found = run_stage(STAGE, Options(pages_from=files), again)[0]
-    assert responses(again, found) == responses(runtime, manifest)
+def files_of(runtime: Runtime, *files: str) -> Manifest:
+    return run_stage(STAGE, Options(pages_from=files), runtime)[0]
 
 
-def test_redirects_are_followed_within_the_wayback_machine(write_urls: Callable[..., Runtime]) -> None:
-    archive = Wayback()
-    try:
-        for url, (status, location) in REDIRECTED.items():
-            archive.captures[url, AT] = b"" if location else b"<p>page"
-            target = location if ":" in location else f"http://a.example{location}"
-            archive.statuses[url, AT] = (int(status[:3]), target if location else "")
-        archive.captures["http://a.example/both", AT - DAY] = b""
-        archive.statuses["http://a.example/both", AT - DAY] = (301, "http://a.example/new")
-        runtime = write_urls(ASKED)
-        manifest = run_stage(STAGE, of_wayback(archive.url), runtime)[0]
-        check_redirects(runtime, manifest)
-        check_found_again(runtime, manifest, write_urls(ASKED, "again"))
-    finally:
-        archive.close()
+TRACKED = {"x?utm_source=b&utm_medium=c": "x", "x?a=1&utm_campaign=z": "x?utm_source=reddit&a=1", "x": "x?fbclid=1"}
+"""URLs as archived, and as posted."""
 
 
-TRACKED = ["x?utm_source=b&utm_medium=c", "x?a=1&utm_campaign=z", "x"]
-
-
-@pytest.mark.parametrize("way", ["commoncrawl", "wayback"])
 def test_captures_with_tracking_parameters_are_found_by_the_canonical_url(
-    way: str, write_urls: Callable[..., Runtime], tmp_path: Path
+    commoncrawl: CommonCrawl, wayback: Wayback, write_urls: Callable[..., Runtime], tmp_path: Path
 ) -> None:
-    archive = Wayback() if way == "wayback" else ArchiveServer()
-    try:
-        urls = [f"http://t{n}.example/{path}" for n, path in enumerate(TRACKED)]
-        if isinstance(archive, Wayback):
-            archive.captures = {(url, AT): b"<p>page" for url in urls}
-        else:
-            for url in urls:
-                add(archive, url, 5)
-                add(archive, url.replace("/x", "/xyz"), 5)
-        posted = ["http://t0.example/x", "http://t1.example/x?utm_source=reddit&a=1", "http://t2.example/x?fbclid=1"]
-        runtime = write_urls([(url, 5) for url in posted])
-        if isinstance(archive, Wayback):
-            manifest = run_stage(STAGE, of_wayback(archive.url), runtime)[0]
-        else:
-            manifest = fetch(runtime, archive)
-        assert {found.url for found in responses(runtime, manifest).values()} == set(urls)
-    finally:
-        archive.close()
-
-
-def test_wayback_captures_after_retries_are_those_without_failures(write_urls: Callable[..., Runtime]) -> None:
-    archive = Wayback()
-    try:
-        for n in range(20):
-            archive.add(str(n))
-        archive.way = half(Answer(500, b"oops"))
-        with constants({"archive_retry_wait": 0.01}):
-            urls = [(f"{HOST}/{n}", AT) for n in range(20)]
-            manifest = run_stage(STAGE, of_wayback(archive.url), write_urls(urls))[0]
-        assert manifest.counts.left == 20
-    finally:
-        archive.close()
+    urls = [f"http://t{n}.example/{path}" for n, path in enumerate(TRACKED)]
+    wayback.captures = {(url, AT): b"<p>page" for url in urls}
+    for url in urls:
+        commoncrawl.add({url: 5, url.replace("/x", "/xyz"): 5})
+    (tmp_path / "a.warc.gz").write_bytes(b"".join(commoncrawl.files.values()))
+    posted = [(f"http://t{n}.example/{path}", 5) for n, path in enumerate(TRACKED.values())]
+    ways: dict[str, Callable[[Runtime], Manifest]] = {
+        "commoncrawl": commoncrawl.fetch,
+        "wayback": wayback.fetch,
+        "archive": lambda runtime: files_of(runtime, str(tmp_path / "a.warc.gz")),
+    }
+    for name, fetch in ways.items():
+        runtime = write_urls(posted, name)
+        assert {found.url for found in responses(runtime, fetch(runtime)).values()} == set(urls), name

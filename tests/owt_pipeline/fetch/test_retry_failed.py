@@ -14,14 +14,12 @@ from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.stages.fetch.retried import Outcomes
 from schemas.manifest import Manifest
-from tests.owt_pipeline.fetch.archive_server import Answer, ArchiveServer
+from tests.owt_pipeline.fetch.archive_server import Answer, CommonCrawl
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
 from tests.owt_pipeline.fetch.reading import reader, rejects
 from tests.owt_pipeline.fetch.test_live import AGENT, fetch, page, serve, wait_until
-from tests.owt_pipeline.fetch.test_patient_archives import add, archive
-from tests.owt_pipeline.fetch.test_patient_archives import fetch as fetch_archived
 
-__all__ = ["archive", "serve"]
+__all__ = ["serve"]
 
 STATUSES = ("429 Too Many Requests", "500 Internal Server Error", "503 Service Unavailable")
 OF_TIME = ("fetched_at", "fetch_ms", "warc_offset", "warc_length")
@@ -111,21 +109,21 @@ def test_temporary_failures_are_retried_and_all_other_outcomes_keep_their_bytes(
 
 
 def test_a_retried_archive_gives_the_bytes_of_a_run_in_which_it_never_failed(
-    archive: ArchiveServer, write_urls: Callable[..., Runtime]
+    commoncrawl: CommonCrawl, write_urls: Callable[..., Runtime]
 ) -> None:
     urls = [f"http://a{n}.example/x" for n in range(12)]
     for n, url in enumerate(urls):
-        add(archive, url, n)
+        commoncrawl.add({url: n})
     runtime, never_down = write_urls(urls), write_urls(urls, "other")
-    archive.way = lambda path, count: Answer(503) if path.endswith(("/5.warc.gz", "/6.warc.gz")) else None
-    first = fetch_archived(runtime, archive, archive_retries=1)
+    commoncrawl.way = lambda path, count: Answer(503) if path.endswith(("/5.warc.gz", "/6.warc.gz")) else None
+    first = commoncrawl.fetch(runtime, archive_retries=1)
     assert first.counts.rejected == {"archive_failed": 2}
-    archive.way = lambda path, count: None
-    archive.requests.clear()
-    second = fetch_archived(runtime, archive, retry_failed=True)
+    commoncrawl.way = lambda path, count: None
+    commoncrawl.requests.clear()
+    second = commoncrawl.fetch(runtime, retry_failed=True)
     assert second.counts.left == len(urls)
-    assert sum(count for path, count in archive.requests.items() if path.endswith(".warc.gz")) == 2
-    expected = fetch_archived(never_down, archive)
+    assert sum(count for path, count in commoncrawl.requests.items() if path.endswith(".warc.gz")) == 2
+    expected = commoncrawl.fetch(never_down)
     for kind in ("warc", "rejects"):
         shards = [[file.sha256 for file in reader(*each).files(kind)] for each in
                   ((runtime, second), (never_down, expected))]  # fmt: skip
@@ -162,16 +160,16 @@ def test_a_killed_retry_continues_also_without_the_flag(
 
 
 def test_a_failed_archive_is_the_reason_and_is_retried(
-    serve: Callable[..., BadServer], archive: ArchiveServer, write_urls: Callable[..., Runtime]
+    serve: Callable[..., BadServer], commoncrawl: CommonCrawl, write_urls: Callable[..., Runtime]
 ) -> None:
     web, url = Web(serve), f"http://gone.{DOMAIN}/0"
-    add(archive, url, 5)
+    commoncrawl.add({url: 5})
     runtime = write_urls([url], num_shards=1)
-    archive.way = lambda path, count: Answer(503) if path.endswith("/0.warc.gz") else None
+    commoncrawl.way = lambda path, count: Answer(503) if path.endswith("/0.warc.gz") else None
     both: dict[str, Any] = {"sources": ("live", "commoncrawl"), "resolve": web.server.rules, "archive_retries": 0}
-    first = fetch_archived(runtime, archive, **both)
+    first = commoncrawl.fetch(runtime, **both)
     ((reason, detail),) = rejects(runtime, first).values()
     assert reason == "archive_failed"
     assert detail.startswith("live: http_404, status 404; commoncrawl: archive_failed, ")
-    archive.way = lambda path, count: None
-    assert fetch_archived(runtime, archive, **both, retry_failed=True).counts.left == 1
+    commoncrawl.way = lambda path, count: None
+    assert commoncrawl.fetch(runtime, **both, retry_failed=True).counts.left == 1
