@@ -92,8 +92,9 @@ def ask_gathered(run: StageRun, key: int, slices: Sequence[Slice], writer: Shard
         match(run, key, slices, writer)
         return
     missing = gather(run.work, slices, MISSING)
-    for shard in missing["shard"].unique().sort().to_pylist():
-        _Asking(run, shard, None).ask_for("wayback", missing.filter(pc.equal(missing["shard"], shard))["url_id"])
+    with shared_loop(_online(run), run.runtime.on_cluster):  # held for all shards, so that the delay is kept
+        for shard in missing["shard"].unique().sort().to_pylist():
+            _Asking(run, shard, None).ask_for("wayback", missing.filter(pc.equal(missing["shard"], shard))["url_id"])
 
 
 def fetch_part(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
