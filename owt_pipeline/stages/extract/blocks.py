@@ -45,9 +45,7 @@ class Container:
       end: one more than the index of the last container in it.
       form: the form of the text directly in it.
       number: for an item of a numbered list, its number; for such a list, the number of its next item; else -1.
-      step: for a numbered list, the difference of consecutive numbers: 1, or -1 if it counts down.
       is_content: whether what is in it shows that it is content, whatever its tag says.
-      is_anchor: whether its id is only a target for links.
       names: its classes, id, role and `itemprop` as written, without an id made from a heading. Set, as are the
         following two, once it is known that the container holds text.
       kind: its kind by its names, flags of `names`.
@@ -55,16 +53,16 @@ class Container:
     """
 
     __slots__ = (
-        "attributes", "end", "form", "index", "is_anchor", "is_content", "is_named", "kind", "names", "names_content",
-        "number", "parent", "step", "tag",
+        "attributes", "end", "form", "index", "is_content", "is_named", "kind", "names", "names_content",
+        "number", "parent", "tag",
     )  # fmt: skip
 
     def __init__(self, index: int, tag: str, parent: Container | None, form: str):
         self.index, self.tag, self.parent, self.form = index, tag, parent, form
         self.attributes: Mapping[str, str] = _NONE
         self.kind, self.names_content, self.names = 0, False, ""
-        self.end, self.number, self.step = index + 1, -1, 1
-        self.is_content = self.is_anchor = self.is_named = False
+        self.end, self.number = index + 1, -1
+        self.is_content = self.is_named = False
 
     def around(self) -> Iterator[Container]:
         """The container and those around it, outwards."""
@@ -99,11 +97,3 @@ class Block:
         self.cells: tuple[str, ...] | None = None
         self.is_header = False
         self.links = self.images = 0
-
-    @property
-    def is_formula(self) -> bool:
-        """Whether it is a single formula, apart from punctuation after it."""
-        if self.marked is None:
-            return False
-        marked = self.marked.rstrip(" .,;")
-        return len(marked) > 2 and marked[0] in (FORMULA, DISPLAY) and marked.find(marked[0], 1) == len(marked) - 1

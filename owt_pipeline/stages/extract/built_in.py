@@ -15,12 +15,11 @@ from __future__ import annotations
 import gc
 import logging
 import re
-from html import unescape
 from typing import Any
 
-from owt_pipeline.stages.extract.blocks import ROW, Block
+from owt_pipeline.stages.extract.blocks import ROW
 from owt_pipeline.stages.extract.extractor import Extract, Extracted, Page, Settings
-from owt_pipeline.stages.extract.head import embedded_text, read_head
+from owt_pipeline.stages.extract.head import read_head
 from owt_pipeline.stages.extract.main_content import FAVORS, MOST_BLOCKS, main_content
 from owt_pipeline.stages.extract.metadata import read_metadata
 from owt_pipeline.stages.extract.model import Model, load
@@ -29,8 +28,6 @@ from owt_pipeline.stages.extract.rendering import markdown, plain_text
 
 logging.getLogger("trafilatura").setLevel(logging.CRITICAL)  # its problems with a page become reject rows
 
-_LITTLE_TEXT = 250  # characters; a page with less text may be filled by a script
-_ELEMENT = re.compile(r"</?[a-zA-Z][^<>]*>")
 _NO_TEXT = re.compile(
     r"\W*(?:false|true|null|undefined|(?:please wait\W*)?loading(?:\W+please wait)?|please wait)\W*", re.I
 )
@@ -63,24 +60,9 @@ def _extract(page: Page, settings: Settings, model: Model) -> Extracted | None:
     found = read.blocks if settings.include_tables else [block for block in read.blocks if block.form != ROW]
     cut, comments = FAVORS[settings.favor], settings.include_comments
     content = main_content(found, read.containers, head, model, cut, comments=comments)
-    text = plain_text(content)
-    as_markdown = settings.text_format == "markdown"
-    # Decided by the plain text for both formats, so that they have the same content.
-    embedded = _embedded(head.data, found, as_markdown) if len(text) < _LITTLE_TEXT else ""
-    text = embedded or (markdown(content) if as_markdown else text)
+    text = markdown(content) if settings.text_format == "markdown" else plain_text(content)
     left_out = max(len(found) - MOST_BLOCKS, 0) or None
     return Extracted(text, **metadata, blocks_left_out=left_out) if text and not _NO_TEXT.fullmatch(text) else None
-
-
-def _embedded(data: list[Any], found: list[Block], as_markdown: bool) -> str:
-    """The page's text from its embedded data if longer than all its blocks together; else ""."""
-    text = embedded_text(data)
-    if _ELEMENT.search(text):
-        inner = read_page(f"<div>{text}</div>", leaves_navigation=False).blocks
-        text = markdown(inner) if as_markdown else plain_text(inner)
-    else:
-        text = unescape(text).strip()
-    return text if len(text) > max(_LITTLE_TEXT, sum(block.chars for block in found)) else ""
 
 
 def trafilatura(settings: Settings) -> Extract:

@@ -38,12 +38,8 @@ _DETECTED = tuple(
     "cp1252 cp1250 cp1251 cp1253 cp1254 cp1255 cp1256 cp1257 cp1258 koi8-r koi8-u iso8859-2 iso8859-5 iso8859-7"
     " iso8859-13 cp866 cp874 cp932 euc-jp cp949 gb18030 big5hkscs".split()
 )
-# Fewest distinct letters that differ from windows-1252 in a text of Latin letters: a language of Central Europe may
-# have one (č in Slovenian), a Baltic one has more than Albanian (ë).
-_LATIN = {"cp1250": 1, "iso8859-2": 1, "cp1254": 2, "cp1258": 2, "cp1257": 4, "iso8859-13": 4}
-_TIMES_AS_SURE = 1.25  # least confidence relative to that of windows-1252
-_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
-_IN_A_ROW = re.compile(r"[^\x00-\x7f]{2,}")
+_TIMES_AS_SURE = 1.5  # least confidence relative to that of windows-1252
+_LEAST_LETTERS = 3  # fewest distinct letters beyond ASCII in a text that is not windows-1252
 
 
 def decode(body: bytes, declared: str | None) -> tuple[str, str]:
@@ -127,10 +123,5 @@ def _detect(body: bytes) -> str | None:
     if not found or not found[0]["encoding"] or found[0]["confidence"] < _TIMES_AS_SURE * usual:
         return None
     name = codecs.lookup(found[0]["encoding"]).name
-    text = sample.decode(name, "replace")
-    if name in _LATIN:
-        letters = [a for a, b in zip(text, sample.decode("cp1252", "replace"), strict=True) if a != b and a.isalpha()]
-        return name if len(letters) > 1 and len(set(letters)) >= _LATIN[name] else None
-    # Quotes and signs between Latin letters are no such text; words of other scripts are all beyond ASCII.
-    in_a_row = sum(map(len, _IN_A_ROW.findall(text)))
-    return name if in_a_row >= len(_BEYOND_ASCII.findall(text)) / 2 else None
+    letters = {letter for letter in sample.decode(name, "replace") if letter.isalpha() and not letter.isascii()}
+    return name if len(letters) >= _LEAST_LETTERS else None

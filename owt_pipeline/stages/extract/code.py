@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from owt_pipeline.stages.extract.names import BLOCK, LINES_OF_CODE, NOT_TEXT, finder, read_name
+from owt_pipeline.stages.extract.names import BLOCK, NOT_TEXT, finder
 
-NAMES_GUTTER = finder(
+_NAMES_GUTTER = finder(
     re.compile(
         r"(?:^|[\s_-])(?:line-?nos?|linenumbers?|line-?nums?|line-numbers?|ln|lnt|gutter|blob-num|rouge-gutter|gl"
         r"|hljs-ln-numbers|hljs-ln-n|line-numbers-rows|linenodiv|td-line-number)(?=[\s_-]|$)",
         re.IGNORECASE,
     )
 )
-NAMES_CODE_CELL = finder(re.compile(r"(?:^|\s)(?:blob-code|rouge-code|hljs-ln-code|code|codecell)(?=[\s_-]|$)"))
 _NAMES_LINE = finder(  # `line`, `code-line`, `CodeMirror-line`, `codeLine_x8a`, but not `inline`
     re.compile(
         r"(?:^|[\s_-])(?:cl|(?!inline|underline|outline|headline|newline)[A-Za-z]*?[lL]ine)"
@@ -28,19 +27,7 @@ _LANGUAGE = re.compile(
 )
 _SPACES = re.compile(r"[ \t\r\n]+")
 _NUMBERS = re.compile(r"[\d\s]*")
-_PRE = re.compile(r"white-space\s*:\s*pre\b(?!-line)", re.IGNORECASE)
-_MONOSPACE = re.compile(r"font(?:-family)?\s*:[^;]*(?:monospace|consolas|courier|menlo|monaco)", re.IGNORECASE)
 _SHOWN_AS_BLOCK = re.compile(r"display\s*:\s*(?:block|flex|grid)", re.IGNORECASE)
-
-_NO_CODE = frozenset(("p", "h1", "h2", "h3", "h4", "ul", "form"))
-
-
-def is_code(attributes: Mapping[str, str]) -> bool:
-    """Whether each element in a `<div>` is a line of code: an editor in the page, or what editors copy."""
-    style, classes = attributes.get("style"), attributes.get("class")
-    if style is not None and _MONOSPACE.search(style) is not None and _PRE.search(style) is not None:
-        return True
-    return classes is not None and bool(read_name("", classes, "")[0] & LINES_OF_CODE)
 
 
 def language_of(*classes: str | None) -> str:
@@ -66,14 +53,13 @@ class Lines:
     Attributes:
       depth: number of open elements, with the first.
       classes: those of a `<code>` in it; None if there is none.
-      has_numbers: whether there were line numbers, which are left out.
       pieces: the text so far.
 
     `keeps_spaces`: keep white space, as in `<pre>`; otherwise only `&nbsp;` indents.
     """
 
     def __init__(self, *, keeps_spaces: bool = True) -> None:
-        self.depth, self.has_numbers = 1, False
+        self.depth = 1
         self.classes: str | None = None
         self.pieces: list[str] = []
         self._keeps_spaces = keeps_spaces
@@ -90,10 +76,6 @@ class Lines:
         text = text.replace("\xa0", " ").replace("\u200b", "")
         return "\n".join(line.rstrip() for line in text.split("\n")).strip("\n")
 
-    def was_never_closed(self, tag: str) -> bool:
-        """Whether an element with this tag in it shows that it was never closed."""
-        return tag in _NO_CODE and (tag != "p" or self.classes is None)
-
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
         self.depth += 1
         if self._unseen:
@@ -109,7 +91,7 @@ class Lines:
         classes = attributes.get("class", "")
         if tag == "code" and self.classes is None:
             self.classes = classes
-        if (classes and NAMES_GUTTER[classes]) or "data-line-number" in attributes:
+        if (classes and _NAMES_GUTTER[classes]) or "data-line-number" in attributes:
             self._gutters.append((self.depth, len(self.pieces), self._line_ended))
         style = attributes.get("style")
         is_block = tag in BLOCK or (style is not None and _SHOWN_AS_BLOCK.search(style) is not None)
@@ -136,7 +118,7 @@ class Lines:
             _, first, line_ended = self._gutters.pop()
             if _NUMBERS.fullmatch("".join(self.pieces[first:])):
                 del self.pieces[first:]
-                self._line_ended, self.has_numbers = line_ended, True
+                self._line_ended = line_ended
 
     def add(self, text: str) -> None:
         if self._unseen:

@@ -1,7 +1,4 @@
-"""A page's own metadata: its `<meta>` elements and its linked data (schema.org), which may hold its text.
-
-Some pages have their text only as data, which a script displays, and almost none in their markup.
-"""
+"""A page's own metadata: its `<meta>` elements and its linked data (schema.org)."""
 
 from __future__ import annotations
 
@@ -151,11 +148,6 @@ def is_article(node: dict[str, Any]) -> bool:
     """Whether an object of linked data is an article or a forum thread."""
     kind = node.get("@type")
     return any(one in _ARTICLES for one in (kind if isinstance(kind, list) else [kind]))
-
-
-def embedded_text(data: list[Any]) -> str:
-    """The longest article or thread in the linked data, as text or HTML; else an empty string."""
-    return max(("\n".join(embedded_texts(value)) for value in data), key=len, default="")
 
 
 def embedded_texts(value: Any, depth: int = 0) -> Iterator[str]:

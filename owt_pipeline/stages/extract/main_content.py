@@ -13,7 +13,6 @@ Further rules:
   the page has enough other prose.
 - Hidden text is left out if the page shows about as much.
 - Text that occurs in two parts of the page (for wide and narrow screens, or as a quote) is kept once.
-- A term or a question is kept if its answer is.
 - Readers' comments are left out if there is an article.
 """
 
@@ -84,12 +83,11 @@ def main_content(
         return []
     page = view(blocks, containers, head)
     p = np.maximum(model.judge(page) - _CHROME_LESS * _is_secondary(page), 0)
-    forms = [PREFORMATTED if block.marked is not None and block.is_formula else block.form for block in blocks]
+    forms = [block.form for block in blocks]
     likely = _together(page, forms, p)
     f1 = expected_f1(page.counts.words * (1 - _LINKED * page.counts.links / page.counts.chars), p)
     keep = likely >= min(max(f1 - cut.margin, cut.least), cut.most)
     keep |= _is_between(keep) & (likely >= cut.between)
-    _keep_terms(blocks, keep)
     _keep_code(blocks, forms, keep)
     _leave_hidden(page, keep)
     if comments:
@@ -112,29 +110,20 @@ def _is_secondary(page: PageView) -> np.ndarray:
 
 
 def _once(kept: Sequence[Block]) -> list[Block]:
-    """`kept` without text that an earlier block has in another part of the page; lines of a poem may repeat.
-
-    A list is left out completely or not at all, since lists of facts may have some in common.
-    """
+    """`kept` without text that an earlier block has in another part of the page; lines of a poem may repeat."""
     parts: dict[str, set[Container]] = {}
-    repeats: dict[int, Container | None] = {}  # index of a block → the list that it is an item of
-    distinct: set[Container] = set()  # lists with other items
-    for index, block in enumerate(kept):
+    first = []
+    for block in kept:
         part = block.container
-        around = part.parent if part.tag == "li" else None
-        if (block.chars >= _REPEATED_CHARS or around is not None) and block.form not in (ROW, PREFORMATTED):
+        if block.chars >= _REPEATED_CHARS and block.form not in (ROW, PREFORMATTED):
             for _ in range(2):
                 if part.parent is not None and "articleBody" not in part.names:
                     part = part.parent
             known = parts.setdefault(_plain(block), set())
             if known and part not in known:
-                if block.chars >= _REPEATED_CHARS:
-                    repeats[index] = around
                 continue
             known.add(part)
-            if around is not None:
-                distinct.add(around)
-    first = [block for index, block in enumerate(kept) if index not in repeats or repeats[index] in distinct]
+        first.append(block)
     return _without_joins(first)
 
 
@@ -175,15 +164,6 @@ def _is_between(keep: np.ndarray) -> np.ndarray:
     return before & np.logical_or.accumulate(keep[::-1])[::-1]
 
 
-def _keep_terms(blocks: Sequence[Block], keep: np.ndarray) -> None:
-    """Keep a `<dt>` or `<summary>` directly before a kept block that it introduces."""
-    for index in range(len(blocks) - 2, -1, -1):
-        if keep[index + 1] and not keep[index]:
-            own = blocks[index].container
-            if own.tag in ("dt", "summary") and own.parent and blocks[index + 1].container.index < own.parent.end:
-                keep[index] = True
-
-
 def _leave_comments(blocks: Sequence[Block], page: PageView, head: Head, keep: np.ndarray) -> None:
     """Leave out readers' comments on an article: the page says that it is one, or has few
     comments, or only the other text is in one."""
@@ -204,7 +184,7 @@ def _is_in_article(block: Block) -> bool:
 
 
 def _keep_code(blocks: Sequence[Block], forms: Sequence[str], keep: np.ndarray) -> None:
-    """Keep preformatted text and formulas between two kept blocks, or between one and the page's end.
+    """Keep preformatted text between two kept blocks, or between one and the page's end.
 
     Labels next to code ("Copy", the name of a language) are ignored.
     """

@@ -73,7 +73,7 @@ class PageRead:
       title: the text of `<title>`.
       metas: content of each `<meta>` by its name in lower case; the first one wins, but those for robots are joined.
       scripts: the text of each script of linked data.
-      headings: (text, links in and around it) of each `<h1>`.
+      headings: the text of each `<h1>`.
       marked: elements that may name an author or a date.
       licences: links to licences.
       controlled: ids of elements that links and buttons open.
@@ -85,7 +85,7 @@ class PageRead:
     title: str | None = None
     metas: dict[str, str] = field(default_factory=dict)
     scripts: list[str] = field(default_factory=list)
-    headings: list[tuple[str, list[str]]] = field(default_factory=list)
+    headings: list[str] = field(default_factory=list)
     marked: list[Marked] = field(default_factory=list)
     licences: list[Licence] = field(default_factory=list)
     controlled: set[str] = field(default_factory=set)

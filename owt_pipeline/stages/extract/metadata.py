@@ -32,17 +32,11 @@ _BY = re.compile(
     r"^(?:(?:written|posted|published|story|words|article|text)\s+)?(?:by|par|por|von)\b:?\s+|^by:", re.IGNORECASE
 )
 _ISO = re.compile(r"(?<!\d)((?:19|20)\d\d)[-/.]?(0[1-9]|1[0-2])[-/.]?(0[1-9]|[12]\d|3[01])(?!\d)")
-_CJK = re.compile(r"((?:19|20)\d\d)\s*[年년]\s*(\d{1,2})\s*[月월]\s*(\d{1,2})\s*[日일]")
 _MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
-_WEEKDAY = (
-    r"(?:mon|tues|wednes|thurs|fri|satur|sun)day|montag|dienstag|mittwoch|donnerstag|freitag|samstag|sonntag|lundi|mardi"
-    r"|mercredi|jeudi|vendredi|samedi|dimanche|lunes|martes|miércoles|jueves|viernes|sábado|domingo|(?:lune|marte|mercole"
-    r"|giove|vener)dì|sabato|domenica|maandag|dinsdag|woensdag|donderdag|vrijdag|zaterdag|zondag"
-)
 # The rest of a byline after the name: a date, a count, a separator.
 _AFTER_NAME = re.compile(
     r"\s*(?:[|·•/\n]|\s[-–—]\s|\bon\s|\b(?:last )?updated\b|\bpublished\b).*$"
-    rf"|(?:,\s*|\s+)(?:{_WEEKDAY})\b.*$|(?:,\s*|\s+)(?:(?:mon|tue|wed|thu|fri|sat|sun),?\s+)?(?:{_MONTH}\.?\s+)?\d.*$",
+    rf"|(?:,\s*|\s+)(?:(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*,?\s+)?(?:{_MONTH}\.?\s+)?\d.*$",
     re.IGNORECASE | re.DOTALL,
 )
 _NAMES_AUTHOR = re.compile(
@@ -91,7 +85,7 @@ def read_metadata(page: PageRead, head: Head, url: str, fetched_at: int) -> dict
     publishers += [node.get("publisher") for node in nodes if is_article(node)]
     site_name = _first(metas, _SITE_NAMES) or next(filter(None, (_short(head.name_of(p)) for p in publishers)), None)
     return {
-        "title": _title(page, head, site_name, url),
+        "title": _title(page, head, site_name),
         "author": _author(page.marked, head),
         "date": _date(page.marked, head, url, fetched_at),
         "site_name": site_name,
@@ -100,33 +94,20 @@ def read_metadata(page: PageRead, head: Head, url: str, fetched_at: int) -> dict
     }
 
 
-def _title(page: PageRead, head: Head, site: str | None, url: str) -> str | None:
+def _title(page: PageRead, head: Head, site: str | None) -> str | None:
     """The heading that is part of one of the page's titles, its only heading, or a title without the site's name."""
     declared = [page.title, *map(head.metas.get, TITLE_NAMES), *(head.name_of(n.get("headline")) for n in head.nodes)]
     titles = [title for title in map(_short, declared) if title]
-    home = url.partition("//")[2].partition("/")
-    homes = ("/", f"//{home[0]}", f"//{home[0]}/") if home[2] else ()
     sites = {"", _words(site or "")}
-    headings = [
-        text
-        for heading, links in page.headings
-        if (text := _short(heading))
-        and _words(text) not in sites
-        and not any(link.removeprefix("https:").removeprefix("http:") in homes for link in links)
-    ]
+    headings = [text for text in filter(None, map(_short, page.headings)) if _words(text) not in sites]
     agreed = [text for text in headings if any(_words(text) in _words(title) for title in titles)]
     if agreed:
         return max(agreed, key=len)  # shorter ones may be the site's name
     if len(headings) == 1 and (not titles or set(_words(headings[0]).split()) & set(_words(titles[0]).split())):
         return headings[0]
-    return _without_site(titles[0], site) if titles else (headings[0] if headings else None)
-
-
-def _without_site(title: str, site: str | None) -> str:
-    parts = _SEPARATOR.split(title)
-    if len(parts) > 1 and site and _words(parts[0]) == _words(site):
-        return parts[1]
-    return parts[0] or title
+    if titles:
+        return _SEPARATOR.split(titles[0])[0] or titles[0]
+    return headings[0] if headings else None
 
 
 def _author(marked: Iterable[Marked], head: Head) -> str | None:
@@ -233,14 +214,10 @@ def _words(text: str) -> str:
 
 
 def date_in_text(text: str) -> date | None:
-    """The first date in `text` whose order is clear: year, month, day (`2019-05-03`, `20190503`, `2019年5月3日`)."""
-    match = _ISO.search(text) or _CJK.search(text)
-    return _day(*match.groups()) if match else None
-
-
-def _day(year: str, month: str | int, day: str | int) -> date | None:
+    """The first date in `text` whose order is clear: year, month, day (`2019-05-03`, `20190503`)."""
+    match = _ISO.search(text)
     try:
-        return date(int(year), int(month), int(day))
+        return date(*map(int, match.groups())) if match else None
     except ValueError:
         return None
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from importlib import resources
-from itertools import islice
 from typing import TypeVar
 
 from owt_pipeline.stages.extract.blocks import Container
@@ -37,8 +36,6 @@ COMMENT = 4
 HEADER = 8
 UNSHOWN = 16
 """Hidden by its own style or attribute, not only by its name."""
-LINES_OF_CODE = 32
-"""Each element in it is a line of code, as in an editor within the page."""
 
 NOT_TEXT = frozenset(NAMES["no text"])  # includes rt, the pronunciation of the characters of a <ruby>
 INLINE, BLOCK, CHROME_ROLES = (frozenset(NAMES[kind]) for kind in ("inline", "block", "chrome roles"))
@@ -51,7 +48,6 @@ _OF_TAG = dict.fromkeys("nav footer aside figure form fieldset".split(), (CHROME
 }
 _KIND_OF_WORD = dict.fromkeys(NAMES["comment words"], COMMENT) | dict.fromkeys(NAMES["chrome words"], CHROME)
 _CHROME_NAMES = frozenset(NAMES["chrome names"])
-_CODE_NAMES = frozenset(("cm-content", "CodeMirror-code", "view-lines", "ace_text-layer"))
 _HIDDEN_NAME = re.compile(
     r"(?:(?:is-|u-|d-|uk-)?(?:hidden|invisible|hide|none)|display-none|noprint|hide-print|(?:u-)?sr-only"
     r"|visually-?hidden|screen-reader(?:-text|-response)?|(?:c-)?offscreen|mw-editsection|mw-cite-backlink)",
@@ -62,7 +58,6 @@ _TELLING_WORDS = frozenset(
     (
         *_KIND_OF_WORD,
         *(word for name in _CHROME_NAMES for word in name.split("-")),
-        *"cm view ace".split(),
         *"hidden invisible hide none noprint print only visuallyhidden reader offscreen editsection backlink".split(),
     )
 )
@@ -77,8 +72,6 @@ _HIDING_STYLE = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden")
 STREAMED = re.compile(r"S:[0-9a-f]+")  # React sends parts of a page hidden, and a script moves them to their places
 
 _SCHEMA_COMMENT = re.compile(r"schema\.org/(?:Comment|UserComments)\b")
-_FOOTNOTE = ("footnote", "footnotes", "endnote")
-_MOST_AROUND = 50  # containers around a footer that are looked at
 
 _CONTENT_NAME = re.compile(
     r"(?:entry|article|art|post|page|story|blog|main|body)[-_]*(?:content|body|text|entry)|articlebody|story-?content"
@@ -133,19 +126,17 @@ def name_container(container: Container, controlled: Collection[str]) -> None:
         return
     get = attributes.get
     tag, classes, identifier = container.tag, get("class") or "", get("id") or ""
-    if len(attributes) == 1 and classes and tag not in ("footer", "figure"):  # most
+    if len(attributes) == 1 and classes and tag != "figure":  # most
         container.names = classes
         container.kind, container.names_content = read_name(tag, classes, "")
         return
-    if tag == "footer" and any(around.tag == "blockquote" for around in islice(container.around(), _MOST_AROUND)):
-        tag = "p"  # the source of the quote
-    named = "" if tag in HEADINGS or container.is_anchor else identifier
+    named = "" if tag in HEADINGS else identifier
     kind, container.names_content = read_name(tag, classes, named)
     role, prop, style, hidden = get("role"), get("itemprop"), get("style"), get("hidden")
     container.names = " ".join(filter(None, (classes, named, role, prop)))
     if role is not None and role in CHROME_ROLES:
         kind |= CHROME
-    if container.is_content or (tag == "aside" and (get("epub:type") or role or "").endswith(_FOOTNOTE)):
+    if container.is_content:
         kind = 0
     if prop == "comment" or _SCHEMA_COMMENT.search(get("itemtype") or ""):
         kind |= COMMENT
@@ -171,8 +162,6 @@ def _read_single(name: str) -> int:
         return 0  # true for most names; the expressions below take longer
     if _HIDDEN_NAME.fullmatch(name):
         return HIDDEN
-    if name in _CODE_NAMES:
-        return LINES_OF_CODE
     if _NO_KIND.match(name) or _OF_STATE.search(name):
         return 0
     if not _KIND_OF_WORD.keys().isdisjoint(words):

@@ -14,15 +14,10 @@ from collections.abc import Mapping
 from lxml import etree
 
 from owt_pipeline.stages.extract.blocks import CODE, FORMS, HEADING, ITEM, OTHER, Container
-from owt_pipeline.stages.extract.code import (
-    Lines,
-    is_code,
-)
 from owt_pipeline.stages.extract.formulas import Formula, cleaned, of_image
 from owt_pipeline.stages.extract.marks import PageRead
 from owt_pipeline.stages.extract.names import (
     BLOCK,
-    HEADINGS,
     HIDDEN,
     INLINE,
     NOT_TEXT,
@@ -36,7 +31,7 @@ from owt_pipeline.stages.extract.structure import SPECIAL, WITH_END, Structure
 from owt_pipeline.stages.extract.tables import LAYS_OUT, PARAGRAPHS
 from owt_pipeline.stages.extract.text import BREAK, INITIAL, PLAIN
 
-_BARE = INLINE - {"a", "code", "samp", "tt", "sup", "sub", "q", "time"}  # mean nothing without attributes
+_BARE = INLINE - {"a", "code", "samp", "tt", "sup", "q", "time"}  # mean nothing without attributes
 _CODE_TAGS = frozenset(("code", "samp", "tt"))
 _END_OF_BREAK = re.compile(r"</br\s*/?>", re.IGNORECASE)
 
@@ -52,7 +47,7 @@ _ROLES = {
     "button": _IS_BUTTON,
 }
 # What an element that is no container is on the stack, if it is not PLAIN.
-_LINK, _INLINE_CODE, _SUP, _SUB, _QUOTE, _LARGE_FORMULA = range(1, 7)
+_LINK, _INLINE_CODE, _SUP, _QUOTE = range(1, 5)
 
 
 def read_page(html: str, *, leaves_navigation: bool = True) -> PageRead:
@@ -118,19 +113,15 @@ class _Reader(Structure):
                 return False
             self._show_noscript()
         elif self._lines is not None:
-            if not self._lines.was_never_closed(tag):
-                if "data-cfemail" in attributes:
-                    self._lines.add(_decoded(attributes["data-cfemail"]))
-                    self._unseen = 1
-                else:
-                    self._lines.start(tag, attributes)
-                return False
-            self._leave_lines()
+            if "data-cfemail" in attributes:
+                self._lines.add(_decoded(attributes["data-cfemail"]))
+                self._unseen = 1
+            else:
+                self._lines.start(tag, attributes)
+            return False
         elif self._formula is not None:
-            if tag not in BLOCK:
-                self._formula.start(tag, attributes)
-                return False
-            self._leave_formula()
+            self._formula.start(tag, attributes)
+            return False
         return True
 
     def end(self, tag: str) -> None:
@@ -208,15 +199,9 @@ class _Reader(Structure):
         self._stack.append(PLAIN)
 
     def _start_block(self, tag: str, attributes: Mapping[str, str]) -> None:
-        if self._stack and self._stack[-1] == _INLINE_CODE and tag in ("div", "p"):
-            self._start_code_lines()
-            self._lines.start(tag, attributes)  # type: ignore[union-attr]
-            return
-        before = len(self.blocks)
         if self._pieces:
             self._end_block()
-        elif self._pending:
-            self._initial, self._pending, self._loose = "", False, None
+        self._initial = ""
         parent = self._at
         container = Container(len(self.containers), tag, parent, FORMS.get(tag, OTHER))
         if parent.form == ITEM and tag in ("p", "div"):
@@ -239,10 +224,6 @@ class _Reader(Structure):
                 table.has_paragraphs = True
         if tag in SPECIAL:
             self._start_special(tag, attributes, container)
-        elif tag not in BLOCK:
-            container.number = before  # of its sentence
-        elif container.attributes and tag == "div" and is_code(attributes):
-            self._start_lines(Lines(), container)
 
     def _start_inline(self, tag: str, attributes: Mapping[str, str]) -> None:
         opened: int | tuple = PLAIN
@@ -258,14 +239,9 @@ class _Reader(Structure):
                     return
                 if "aria-controls" in attributes:
                     self.page.controlled.update(attributes["aria-controls"].split())
-            if classes is not None:
-                if kind & HIDDEN or "MathJax" in classes:
-                    self._unseen, self._within = 1, True
-                    return
-                if "katex-display" in classes:
-                    self._is_large += 1
-                    self._stack.append(_LARGE_FORMULA)
-                    return
+            if classes is not None and (kind & HIDDEN or "MathJax" in classes):
+                self._unseen, self._within = 1, True
+                return
             if "itemprop" in attributes or (classes and (self._marks.open or may_mark_metadata[classes])):
                 self._marks.start(tag, attributes, self._at, len(self._stack))
             if tag == "a":
@@ -280,8 +256,8 @@ class _Reader(Structure):
         if tag in _CODE_TAGS:
             opened = _INLINE_CODE
             self._pieces.append(CODE)
-        elif tag == "sup" or tag == "sub":
-            opened = (_SUP if tag == "sup" else _SUB, len(self.blocks), len(self._pieces), self._links)
+        elif tag == "sup":
+            opened = (_SUP, len(self.blocks), len(self._pieces), self._links)
         elif tag == "q":
             opened = (_QUOTE, len(self.blocks), len(self._pieces))
             self._pieces.append("“")
@@ -305,8 +281,6 @@ class _Reader(Structure):
         self._hrefs.append(href)
         if href.startswith("#"):
             self.page.controlled.add(href[1:])
-        if self._heading is not None:
-            self._heading[1].append(href)
         self._marks.link("a", relation, href, self._at)
 
     def _start_unseen(self, tag: str, attributes: Mapping[str, str]) -> None:
@@ -336,7 +310,7 @@ class _Reader(Structure):
             if found is not None:
                 self._add_formula(*found)
             elif "alt" in attributes and INITIAL.fullmatch(attributes["alt"].strip()):
-                self._initial, self._pending = attributes["alt"].strip(), True
+                self._initial = attributes["alt"].strip()
 
     def _end_script(self) -> None:
         text, self._script = "".join(self._script or ()), None
@@ -355,8 +329,6 @@ class _Reader(Structure):
         self._start_block("noscript", attributes)
         self._stack.extend([PLAIN] * inner)
 
-    # Elements that are part of a sentence or a block, which only what follows decides.
-
     def _start_button(self, attributes: Mapping[str, str]) -> None:
         if "aria-controls" in attributes:
             self.page.controlled.update(attributes["aria-controls"].split())
@@ -373,21 +345,17 @@ class _Reader(Structure):
             self._hrefs.pop()
         elif opened == _INLINE_CODE:
             self._end_code()
-        elif opened == _LARGE_FORMULA:
-            self._is_large -= 1
         elif isinstance(opened, tuple) and opened[1] == len(self.blocks):  # no block ended in it
-            kind, _, start = opened[:3]
-            in_note = self._links_around > 0 and "#" in self._hrefs[-1] and self._stack[-1] == _LINK
-            if kind == _QUOTE:
-                self._end_quote(start)
+            if opened[0] == _QUOTE:
+                self._end_quote(opened[2])
             else:
-                self._end_script_text(start, is_sub=kind == _SUB, in_link=in_note or self._links > opened[3])
+                in_note = self._links_around > 0 and "#" in self._hrefs[-1] and self._stack[-1] == _LINK
+                self._end_superscript(opened[2], is_note=in_note or self._links > opened[3])
 
     def _end_container(self, container: Container) -> None:
         if self._pieces:
             self._end_block()
-        elif self._pending:
-            self._initial, self._pending, self._loose = "", False, None
+        self._initial = ""
         container.end = len(self.containers)
         parent = container.parent
         assert parent is not None
@@ -395,12 +363,6 @@ class _Reader(Structure):
         tag = container.tag
         if tag in WITH_END:
             self._end_special(tag, container)
-        elif tag not in BLOCK and self.blocks and self.blocks[-1].container is container:
-            count = len(self.blocks) - container.number
-            if count == 1 or (count == 2 and tag == "button"):
-                self._loose, self._pending = (tag, count), True
-        if tag in HEADINGS and parent.attributes and "id" in parent.attributes:
-            self._end_anchor(parent)
 
 
 def _decoded(protected: str) -> str:

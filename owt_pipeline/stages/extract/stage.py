@@ -46,7 +46,7 @@ class Extract(Stage):
     kinds = ("data", "warc")
     output = "documents"
     options = Options
-    version = 17
+    version = 18
     libraries = ("lxml", "chardet", "webencodings", "trafilatura")
     steps = (Step(extract_shard, rows=rows_of_input, together=1),)
     example = "owt extract run --favor precision"

@@ -10,7 +10,6 @@ from owt_pipeline.stages.extract.blocks import CODE, ITEM, PREFORMATTED, ROW, Bl
 LAYS_OUT = frozenset(("table", "h1", "h2", "form", "article", "section", "textarea"))
 """Elements that show a layout table."""
 PARAGRAPHS = frozenset(("p", "div", "ul", "ol", "pre", "dl", "h3", "h4", "h5", "blockquote", "figure", "center"))
-_ORDER = {"thead": 0, "tfoot": 2}  # in which a table's sections are shown; the foot may be written before the body
 _MAX_SPAN = 50  # columns or rows; some pages use 1000 for "all"
 _MAX_COLUMNS = 100  # in further columns, cells that span several count once
 
@@ -42,7 +41,6 @@ class Table:
       is_layout: whether it holds something that a table of data does not.
       has_headers, has_paragraphs: whether there are headers or a caption, and blocks within cells.
       captions: (start, end) of the blocks of captions.
-      code: the lines in cells of code, next to line numbers.
     """
 
     container: Container
@@ -52,9 +50,7 @@ class Table:
     is_layout: bool = False
     has_headers: bool = False
     has_paragraphs: bool = False
-    has_numbers: bool = False
     captions: list[tuple[int, int]] = field(default_factory=list)
-    code: list[str] = field(default_factory=list)
 
 
 def cell_of(tag: str, attributes: Mapping[str, str], start: int) -> Cell:
@@ -63,7 +59,7 @@ def cell_of(tag: str, attributes: Mapping[str, str], start: int) -> Cell:
 
 def rows_of_data(table: Table, blocks: list[Block]) -> list[Block] | None:
     """The rows of a data table whose cells have `blocks`; None for a layout table."""
-    rows = sorted(table.rows, key=lambda row: _ORDER.get(row[0], 1))
+    rows = table.rows
     widths = {sum(cell.columns for cell in cells) for _, cells in rows if cells}
     if table.is_layout or not widths or max(widths) < 2:
         return None

@@ -19,7 +19,6 @@ from owt_pipeline.stages.extract.blocks import (
 from owt_pipeline.stages.extract.code import Lines, counts_up, language_of
 from owt_pipeline.stages.extract.formulas import Formula
 from owt_pipeline.stages.extract.marks import Marks, PageRead
-from owt_pipeline.stages.extract.scripts import CONTEXT, subscript, superscript
 from owt_pipeline.stages.extract.tables import Table
 
 BREAK = "\x00"
@@ -30,9 +29,10 @@ PLAIN = 0
 """An open element that is nothing special, on the stack."""
 _UNMARKED = str.maketrans({CODE: None, FORMULA: None, DISPLAY: None})
 _LINKS_TO_SELF = frozenset(("¶", "#", "🔗", "↩", "↩︎", "⤴", "⏎"))
-_MARK = re.compile("[\x00-\x03]")
 _LONGEST_SCRIPT = 20  # pieces of text
-_LONGEST_LINE = 120  # of lines whose indentation is kept; a longer line is a paragraph
+# Superscripts that keep meaning after a digit, a bracket or a word of one or two letters; `e` and `o` are ordinals.
+_EXPONENT = re.compile(r"[-−–+]?(?:\d+[a-z]?|[bijkmnpqtxyzA-Z])(?:[-−–+](?:\d+|[a-z]))?[-−–+]?")
+_BASE = re.compile(r"(?:[\d)\]}]|(?<![^\W\d_])[^\W\d_]{1,2})$")
 
 
 class Text:
@@ -49,14 +49,10 @@ class Text:
         self._has_marks = False
         self._link_chars = self._links = self._images = 0
         self._links_around = 0
-        # The tag of an element that may be part of a sentence, and the number of blocks of the sentence so far.
-        self._loose: tuple[str, int] | None = None
         self._initial = ""  # a letter that is an image
-        self._pending = False  # whether one of `_initial` and `_loose` is set
         self._lines: Lines | None = None
         self._lines_of = self._at
         self._formula: Formula | None = None
-        self._is_large = 0  # depth of displayed formulas
         self._within = False  # whether `_lines` or `_formula` is set, or the text is not shown
         self._tables: list[Table] = []
 
@@ -65,8 +61,10 @@ class Text:
             self._marks.add(text)
         if not self._pieces and text.isspace() and "\xa0" not in text:  # half of all texts, between two blocks
             return
-        if self._pending:
-            text = self._continued(text)
+        if self._initial:
+            start = text.lstrip()
+            text = self._initial + start if start[:1].islower() else text
+            self._initial = ""
         if self._links_around:
             if text in _LINKS_TO_SELF:
                 return
@@ -79,8 +77,6 @@ class Text:
         self._has_marks = self._has_marks or CODE in joined  # code may continue in the next block
         if BREAK in joined:
             lines = [" ".join(line.split()) for line in joined.split(BREAK)]
-            if "\xa0" in joined:
-                lines = _indented(lines, joined.split(BREAK))
             text = "\n".join(filter(None, lines))
             if "" in lines:
                 marked = re.sub("\n{3,}", "\n\n", "\n".join(lines).strip("\n"))
@@ -102,54 +98,19 @@ class Text:
                 block.text = last.text + text
                 block.marked = marked and last.text + marked
                 block.chars = len(block.text)
-            is_again = self._has_marks and block.is_formula and last is not None and last.text == text
-            if not is_again:  # a formula, followed by its image
-                self.blocks.append(block)
+            self.blocks.append(block)
             self._images = 0
         self._pieces, self._link_chars, self._links, self._has_marks = [], 0, 0, False
-        self._pending, self._initial, self._loose = False, "", None
-
-    def _continued(self, text: str) -> str:
-        """`text` after a letter that is an image, or an element that may be part of its sentence."""
-        if text.isspace():
-            return "" if self._initial else text
-        if self._initial:
-            initial, self._initial = self._initial, ""
-            start = text.lstrip()
-            text = initial + start if start[0].islower() else text
-        if self._loose and (self._loose[0] != "button" or any(map(str.isalpha, text))):
-            self._rejoin(self._loose[1])
-        self._pending, self._loose = False, None
-        return text
-
-    def _rejoin(self, count: int) -> None:
-        """Go on with the sentence of the last blocks: a button or an unknown element was a part of it."""
-        again = self.blocks[-count:]
-        del self.blocks[-count:]
-        for block in again:
-            self._pieces += (
-                [block.marked or block.text, " "] if block is not again[-1] else [block.marked or block.text]
-            )
-            self._links += block.links
-            self._link_chars += block.link_chars
-            self._has_marks |= block.marked is not None
+        self._initial = ""
 
     def _end_formula(self) -> None:
         formula, self._formula, self._within = self._formula, None, False
         assert formula is not None
         latex = formula.latex()
         if latex:
-            self._add_formula(latex, formula.is_large or self._is_large > 0)
+            self._add_formula(latex, formula.is_large)
         elif text := formula.text():
             self._add(text)
-
-    def _leave_formula(self) -> None:
-        """Go on with blocks, since the formula was never closed."""
-        formula, self._formula, self._within = self._formula, None, False
-        assert formula is not None
-        if text := formula.text():
-            self._add(text)
-        self._stack.extend([PLAIN] * formula.depth)
 
     def _add_formula(self, latex: str, is_large: bool) -> None:
         if not latex or (self._pieces and self._pieces[-1].strip(FORMULA + DISPLAY) == latex):
@@ -190,29 +151,11 @@ class Text:
     def _start_lines(self, lines: Lines, container: Container) -> None:
         self._lines, self._lines_of, self._within = lines, container, True
 
-    def _leave_lines(self) -> None:
-        """Go on with blocks, since the code was never closed."""
-        assert self._lines is not None
-        depth = self._lines.depth
-        self._end_lines()
-        self._stack.extend([PLAIN] * (depth - 1))
-
     def _end_lines(self) -> None:
         lines, container, self._lines, self._within = self._lines, self._lines_of, None, False
         assert lines is not None
         text = lines.text()
-        if self._tables:
-            table, in_cell = self._tables[-1], container.tag in ("td", "th")
-            if counts_up(text) or (in_cell and not text.strip("0123456789 \n")) or (lines.has_numbers and not text):
-                table.has_numbers = True  # the numbers of lines in another cell
-                return
-            if in_cell and table.has_numbers:
-                table.code.append(text)
-                return
-            if in_cell:
-                self._pieces.append(text)
-                return
-        if text.strip():
+        if text.strip() and not (self._tables and counts_up(text)):  # the numbers of lines in another cell
             around = container.parent
             further = around.parent if around is not None else None
             names = [some.attributes.get("class") for some in (container, around, further) if some is not None]
@@ -226,16 +169,16 @@ class Text:
         else:
             self._pieces.append("”")
 
-    def _end_script_text(self, start: int, *, is_sub: bool, in_link: bool) -> None:
-        """Write a superscript or subscript, which is the text from the piece `start` on."""
-        if len(self._pieces) - start > _LONGEST_SCRIPT:
-            return  # never closed
-        text = "".join(self._pieces[start:])
-        if text and not _MARK.search(text):
-            before = "".join(self._pieces[max(start - 8, 0) : start]).rpartition(BREAK)[2][-CONTEXT:]
-            written = subscript(text, before) if is_sub else superscript(text, before, in_link=in_link)
-            if written != text:
-                self._pieces[start:] = [written]
+    def _end_superscript(self, start: int, *, is_note: bool) -> None:
+        """Write a superscript, which is the text from the piece `start` on: `10^6` is not 106."""
+        text = "".join(self._pieces[start:]) if len(self._pieces) < start + _LONGEST_SCRIPT else ""
+        script = text.strip()
+        before = "".join(self._pieces[max(start - 8, 0) : start])
+        if is_note and script.isdecimal():
+            self._pieces[start:] = [f"[{script}]"]
+        elif not is_note and _EXPONENT.fullmatch(script) and _BASE.search(before):
+            written = script if script.lstrip("-−–+").isalnum() else f"{{{script}}}"
+            self._pieces[start:] = [f"^{written}", text[len(text.rstrip()) :]]
 
 
 def _is_initial(last: Block, block: Block) -> bool:
@@ -243,13 +186,3 @@ def _is_initial(last: Block, block: Block) -> bool:
     if last.form in (ITEM, HEADING, ROW) or block.form in (ITEM, HEADING):
         return False
     return block.text[0].islower() and INITIAL.fullmatch(last.text) is not None
-
-
-def _indented(lines: list[str], raw: list[str]) -> list[str]:
-    """`lines` with their relative indentation by `&nbsp;`: code and verse written with `<br>`."""
-    if max(map(len, lines)) > _LONGEST_LINE:
-        return lines
-    before = (len(line.lstrip(" \t\r\n")) - len(line.lstrip()) for line in raw)
-    widths = [width if text else _LONGEST_LINE for width, text in zip(before, lines, strict=True)]
-    least = min(widths)
-    return [" " * (width - least) + text if text else "" for width, text in zip(widths, lines, strict=True)]

@@ -116,14 +116,6 @@ def test_lists_are_kept_complete_and_code_between_kept_paragraphs() -> None:
     assert "\nx = 1\n\nprint(x)\n" in text
 
 
-def test_article_in_linked_data_is_read_if_the_markup_has_none() -> None:
-    data = '<script type="application/ld+json">{"@graph":[{"@type":"NewsArticle","articleBody":"%s"}]}</script>'
-    assert extract(page("<div id=root></div>", data % (SENTENCE * 5).strip())) == (SENTENCE * 5).strip()
-    assert extract(page(f"<article>{P * 3}</article>", data % "teaser")).count("quick brown") == 9
-    lines = f"{SENTENCE * 4}\\n1 < 2 & 3 &gt; 2.\\n{SENTENCE}"
-    assert extract(page("<div id=root></div>", data % lines)).splitlines()[1:2] == ["1 < 2 & 3 > 2."]
-
-
 def test_a_page_with_little_text_costs_no_import_of_another_extractor() -> None:
     code = "import sys\nfrom owt_pipeline import extract\nextract(sys.argv[1])\nassert 'trafilatura' not in sys.modules"
     subprocess.run([sys.executable, "-c", code, page("<p>A short text.</p>")], check=True)
@@ -158,27 +150,10 @@ def test_text_in_two_places_is_kept_once() -> None:
     assert [text.count(f"{number}. The quick") for number in range(4)] == [1, 1, 1, 1]
 
 
-def test_lists_of_facts_keep_those_that_they_have_in_common() -> None:
-    school = "<section><h2>{0}</h2><p>{0}. {1}</p><ul><li>Location: Boston, Massachusetts<li>Score: {2}</ul></section>"
-    schools = school.format("Harvard", SENTENCE * 2, 730) + school.format("MIT", SENTENCE * 3, 722)
-    text = extract(page(f"<article><h1>Two schools</h1>{schools}</article>"))
-    assert (text.count("Location: Boston"), text.count("Score: 722")) == (2, 1)
-    narrow = f"<div class='narrow'>{schools}</div>"
-    assert extract(page(f"<h1>Two schools</h1>{schools}{narrow}")).count("Location: Boston") == 2
-
-
 def test_lines_that_repeat_within_a_text_are_kept() -> None:
     refrain = "<p>And the fox jumped over the lazy dog, again and again.</p>"
     verses = "".join(f"<p>{number}. {SENTENCE * 2}</p>{refrain}" for number in range(4))
     assert extract(page(f"<article><h1>A song</h1>{verses}</article>")).count("again and again") == 4
-
-
-def test_furigana_is_not_text() -> None:
-    ruby = "<ruby>虐待<rp>(</rp><rt>ぎゃくたい</rt><rp>)</rp></ruby>を<ruby>防<rt>ふせ</rt></ruby>ぐ法律ができました。"
-    text = extract(page(f"<article><h1>ニュース</h1><p>{ruby * 15}</p><p>{ruby * 15}続き</p></article>"))
-    assert "虐待を防ぐ法律ができました。虐待を" in text
-    assert "ぎゃく" not in text
-    assert "ふせ" not in text
 
 
 def test_article_repeated_as_one_piece_is_kept_once() -> None:
