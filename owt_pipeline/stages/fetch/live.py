@@ -76,7 +76,7 @@ class Fetched(NamedTuple):
     max_body_bytes: int
 
     def answer(self) -> Answer:
-        """The page, or why there is none. This takes longer than the request, so it is done in another process."""
+        """The page, or why there is none. This takes longer than the request, so it is done in a thread."""
         received, content_type = self.received, content_type_of(self.received.headers)
         try:
             body = b""  # whatever was received of a response that is no page

@@ -24,7 +24,7 @@ from owt_pipeline.stages.fetch.breaker import Breaker
 from owt_pipeline.stages.fetch.journal import Claim, Journal
 from owt_pipeline.stages.fetch.live import Fetcher
 from owt_pipeline.stages.fetch.manners import Slots, for_each, tried_once
-from owt_pipeline.stages.fetch.recorder import Recorder, Recording, start_recording
+from owt_pipeline.stages.fetch.recorder import Recorder
 from owt_pipeline.storage.disk import this_process
 from owt_pipeline.storage.folder import Storage
 from schemas import Reason
@@ -84,19 +84,10 @@ class Crawl:
         self.clients: dict[str, Client] = {
             name: source.client(source.options, self) for name, source in sources.items()
         }
-        self._recording: asyncio.Future[Recording] | None = None
 
     async def close(self) -> None:
         for client in self.clients.values():
             await client.close()
-        if self._recording is not None:
-            await (await self._recording).close()
-
-    async def recording(self) -> Recording:
-        """The process that makes records, started when the first shard needs it."""
-        if self._recording is None:
-            self._recording = asyncio.ensure_future(start_recording())
-        return await asyncio.shield(self._recording)
 
     def may_ask(self) -> bool:
         """Whether requests may be made: not just after this process was stopped for a long time."""
@@ -190,10 +181,9 @@ async def ask_under_claim(
     The claim is the file `claim_name` in `claims`. `answered` is called with the numbers of further answers and of
     pages among them. `have_answered` are URLs whose live hosts have answered before.
     """
-    recording = await crawl.recording()
     client = crawl.clients[name]
     while (await asyncio.to_thread(missing)).num_rows:
-        async with Claim(claims, claim_name, [this_process(), recording.process.result()]) as claim:
+        async with Claim(claims, claim_name, [this_process()]) as claim:
             await asyncio.to_thread(journal.load)
             urls = [await asyncio.to_thread(missing)]  # a list, so that `pop` leaves no reference here
             if urls[0].num_rows:
@@ -208,7 +198,7 @@ async def ask_under_claim(
                 resumed = claim.was_taken_over or len(journal) > 0
                 progress.doing(client.status)
                 try:
-                    async with Recorder(recording, journal.folder, claim.attempt, answered, is_last) as recorder:
+                    async with Recorder(journal.folder, claim.attempt, answered, is_last) as recorder:
                         await _while_claimed(claim, client.ask(urls.pop(), recorder, resumed))
                 finally:
                     crawl.claims.discard(claim)

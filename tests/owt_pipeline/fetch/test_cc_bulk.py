@@ -19,6 +19,7 @@ from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.urls import BadURL, canonical_url
 from owt_pipeline.formats.warc import gzip_member, response_record, single_member
+from owt_pipeline.stages.fetch import recorder
 from owt_pipeline.stages.fetch.stage import STAGE, Options
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import Manifest
@@ -215,17 +216,17 @@ def test_a_busy_archive_is_asked_again_and_a_finished_join_is_not_repeated(
     assert not any(INDEX in path for path in commoncrawl.requests)
 
 
-def test_after_a_kill_only_records_in_flight_are_read_again(commoncrawl: CommonCrawl, tmp_path: Path) -> None:
+def test_after_a_kill_only_records_of_the_last_seconds_are_read_again(commoncrawl: CommonCrawl, tmp_path: Path) -> None:
     pages = {f"http://a.example/{n}": n for n in range(40)}
     for page, moment in pages.items():
         commoncrawl.add({page: moment})
     commoncrawl.publish()
     commoncrawl.slowness = 0.05
     runtime = write_urls_to(tmp_path / "run", list(pages), 1)
-    commoncrawl.fetch_until(runtime, lambda: commoncrawl.records_read() >= 12)
-    assert 12 <= commoncrawl.records_read() < 40
+    commoncrawl.fetch_until(runtime, lambda: commoncrawl.records_read() >= 18, cc_delay=0.4)
+    assert 18 <= commoncrawl.records_read() < 40
     assert commoncrawl.fetch(runtime).counts.left == 40
-    assert commoncrawl.records_read() <= 50  # four in flight, and those on the way into the journal
+    assert commoncrawl.records_read() - 40 <= (recorder.SEGMENT_SECONDS + 1) / 0.4
 
 
 def test_a_bad_capture_is_a_reject_with_a_reason(commoncrawl: CommonCrawl, write_urls: Callable[..., Runtime]) -> None:

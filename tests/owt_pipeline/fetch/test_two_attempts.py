@@ -9,11 +9,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
-from pathlib import Path
 
 import pytest
 
-from owt_pipeline.engine import workers
 from owt_pipeline.engine.parts import Work
 from owt_pipeline.engine.plan import plan_stage
 from owt_pipeline.engine.publish import publish_stage
@@ -46,27 +44,9 @@ def attempt(workdir: str, folder: str, machine: str, rules: tuple[str, ...]) -> 
     disk._host = lambda: machine  # type: ignore[assignment]
     for name in ("TERM_SECONDS", "_VALID_SECONDS", "RENEW_SECONDS", "_LOOK_SECONDS"):
         setattr(journal, name, getattr(journal, name) / FASTER)
-    start = workers.start_child
-    workers.start_child = lambda *_: start(_record, 0.0)
+    recorder.SEGMENT_SECONDS /= FASTER
     runtime = Runtime(Storage(workdir), on_cluster=True)
     Work(STAGE, options(rules), runtime, len(STAGE.steps) - 1, folder).do(0, [])
-
-
-def _record(end: object) -> None:
-    recorder.SEGMENT_SECONDS /= FASTER
-    recorder._serve(end)  # type: ignore[arg-type]
-
-
-def tree(root: int) -> list[int]:
-    """A process and its descendants."""
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and (entry / "stat").exists():
-            parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-    found = [root]
-    for pid in found:
-        found += [child for child, parent in parents.items() if parent == pid]
-    return found
 
 
 class Machines:
@@ -128,8 +108,7 @@ def test_of_two_attempts_at_a_shard_one_fetches_and_the_other_continues_where_it
         wait_until(lambda: web.count() > len(urls) / 2, 120)
         ended = time.monotonic()
         if outcome == "killed":
-            for pid in tree(first.pid):  # with its recording process, as a machine goes down
-                os.kill(pid, signal.SIGKILL)
+            first.kill()
         else:
             os.kill(first.pid, signal.SIGSTOP)
             wait_until(lambda: web.count() > 3 * len(urls) / 4, 120)
@@ -161,8 +140,9 @@ def test_a_killed_crawl_into_a_bucket_continues_where_it_stopped(
         with subprocess.Popen(command) as process:
             wait_until(lambda: web.count() > len(urls) / 2, 60)
             process.kill()
+        killed = time.monotonic()
         subprocess.run(command, check=True)
         assert require_manifest(runtime.workdir, "pages").counts.left == len(urls)
         assert not (runtime.workdir / "ledger/fetch/work").names()
     assert min(web.gaps()) > 0.8 * DELAY
-    assert web.count() - len(urls) <= 2 * HOSTS  # one in flight a host, and those that waited to be recorded
+    assert sum(killed - when >= recorder.BUCKET_SECONDS + 1 for when in web.asked_again()) == 0
