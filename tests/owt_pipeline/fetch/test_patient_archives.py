@@ -14,6 +14,7 @@ from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.warc import response_record
 from owt_pipeline.ledger.root import read_manifest
+from owt_pipeline.stages.fetch import cc_index
 from owt_pipeline.stages.fetch.stage import STAGE, Options
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.archive_server import (
@@ -202,3 +203,13 @@ def test_captures_with_tracking_parameters_are_found_by_the_canonical_url(
     for name, fetch in ways.items():
         runtime = write_urls(posted, name)
         assert {found.url for found in responses(runtime, fetch(runtime)).values()} == set(urls), name
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_several_files_of_a_large_index_are_one_part(
+    parts: int, archive: CommonCrawl, write_urls: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cc_index, "_MOST_PARTS", parts)
+    archive.publish(4)
+    manifest = archive.fetch(write_urls([*URLS, "http://unknown.example/"]))
+    assert (manifest.counts.left, manifest.counts.rejected) == (30, {"not_archived": 1})
