@@ -95,7 +95,7 @@ def list_files(options: Options) -> list[tuple[str, str]]:
         if is_http(index):
             root, below = options.index_root, f"{index.rstrip('/')}/{subset}"
             paths = f"{root}/crawl-data/{crawl}/cc-index-table.paths.gz"
-            with reading(options, on_cluster=False) as call:
+            with reading(options) as call:
                 listed = call(BulkClient.read_all, paths, _MOST_PATHS_BYTES)
             try:
                 names = gzip.decompress(listed).decode().split()
@@ -116,7 +116,7 @@ def list_files(options: Options) -> list[tuple[str, str]]:
 def read_bounds(run: StageRun, _number: int, _slices: Sequence[Slice], writer: ShardWriter) -> None:
     """Write the files of the index with their bounds, by which URLs are sent to them; their footers are read."""
     files = run.properties["cc_files"]
-    with reading(run.options, run.runtime.on_cluster) as call:
+    with reading(run.options) as call:
         progress.doing(lambda: f"reading the footers of {len(files):,} index files")
         found = at_once(lambda file: bounds_of(file[0], file[1], call), files)
     writer.open_file(".json", "bounds").write(msgspec.json.encode(sorted(file for file, _ in found)))
@@ -147,7 +147,7 @@ def send_keys(run: StageRun, shard: int, urls: Iterable[pa.RecordBatch], writer:
 def match(run: StageRun, number: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
     """Send each shard the captures of its URLs in a part of the index."""
     counts = Counter[str]()
-    with reading(run.options, run.runtime.on_cluster) as call:
+    with reading(run.options) as call:
         for wanted in _at_once(read_slices(run.work, slices)):
             for file in _parts(run)[number]:
                 with opened(file.uri, call) as parquet:

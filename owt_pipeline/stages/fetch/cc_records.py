@@ -113,9 +113,9 @@ Call = Callable[..., Any]
 
 
 @contextlib.contextmanager
-def reading(options: Options, on_cluster: bool) -> Iterator[Call]:
+def reading(options: Options) -> Iterator[Call]:
     """A Call, which any thread may use, in the event loop that the parts of this process share."""
-    with shared_loop({"commoncrawl": Source(BulkClient, options)}, on_cluster) as loop:
+    with shared_loop({"commoncrawl": Source(BulkClient, options)}) as loop:
 
         def call(method: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any) -> Any:
             try:

@@ -205,7 +205,6 @@ class Claim:
     Attributes:
       attempt: a unique name.
       was_taken_over: whether another attempt may have made requests a moment ago.
-      claims: how many attempts, at any shard, hold a claim, as far as this one knows.
       lost: done when another attempt has taken the claim over.
     """
 
@@ -215,7 +214,6 @@ class Claim:
         """A claim in the file `name`, held by these processes: once they have ended, it is free."""
         self.attempt = uuid.uuid4().hex
         self.was_taken_over = False
-        self.claims = 1
         self._folder, self._name = folder, name
         self._claim = _Claim(self.attempt, 0, [str(process) for process in processes])
         self._valid_until = 0.0
@@ -256,7 +254,6 @@ class Claim:
                 continue
             if holder is not None and holder.owner == self.attempt:
                 self._valid_until = asked + _VALID_SECONDS
-                self.claims = max(len(await asyncio.to_thread(self._folder.names)), 1)
                 return
             self.was_taken_over = True
             if version != watched:
@@ -283,7 +280,6 @@ class Claim:
             return False
         renewed = msgspec.structs.replace(holder, renewals=holder.renewals + 1)
         self._folder.swap(self._name, msgspec.json.encode(renewed), version)
-        self.claims = max(len(self._folder.names()), 1)
         return True
 
 

@@ -92,7 +92,7 @@ def ask_gathered(run: StageRun, key: int, slices: Sequence[Slice], writer: Shard
         match(run, key, slices, writer)
         return
     missing = gather(run.work, slices, MISSING)
-    with shared_loop(_online(run), run.runtime.on_cluster):  # held for all shards, so that the delay is kept
+    with shared_loop(_online(run)):  # held for all shards, so that the delay is kept
         for shard in missing["shard"].unique().sort().to_pylist():
             _Asking(run, shard, None).ask_for("wayback", missing.filter(pc.equal(missing["shard"], shard))["url_id"])
 
@@ -245,7 +245,7 @@ class _Asking:
 
         answered(len(journal), len(journal.pages))
         if not only_known and missing().num_rows:
-            with shared_loop(self._online, self._run.runtime.on_cluster) as loop:
+            with shared_loop(self._online) as loop:
                 claims, claim = work / "claims" / name, f"{self._shard:05d}"
                 have_answered = self._stay.final_urls() if self._stay is not None else []
                 loop.run(ask_under_claim(loop.crawl, name, claims, claim, journal, missing, answered, have_answered))

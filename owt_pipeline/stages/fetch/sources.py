@@ -73,13 +73,11 @@ class Crawl:
     """What the shards of a process share; to be made and used in one event loop.
 
     Attributes:
-      on_cluster: whether other processes make requests at the same time.
       clients: one client per source, by name.
       claims: the claims of the shards at work.
     """
 
-    def __init__(self, sources: Mapping[str, Source], on_cluster: bool):
-        self.on_cluster = on_cluster
+    def __init__(self, sources: Mapping[str, Source]):
         self.claims: set[Claim] = set()
         self.clients: dict[str, Client] = {
             name: source.client(source.options, self) for name, source in sources.items()
@@ -92,10 +90,6 @@ class Crawl:
     def may_ask(self) -> bool:
         """Whether requests may be made: not just after this process was stopped for a long time."""
         return all(claim.is_valid for claim in self.claims)
-
-    def workers(self) -> int:
-        """How many processes make requests, so that each takes its part of a rate."""
-        return max((claim.claims for claim in self.claims), default=1) if self.on_cluster else 1
 
 
 class LiveClient:
@@ -222,7 +216,7 @@ async def _while_claimed(claim: Claim, asking: Coroutine[Any, Any, None]) -> Non
 class CrawlLoop:
     """An event loop in a thread of its own, with what all shards of this process share."""
 
-    def __init__(self, sources: Mapping[str, Source], on_cluster: bool):
+    def __init__(self, sources: Mapping[str, Source]):
         self.users = 0
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loop = asyncio.new_event_loop()
@@ -230,7 +224,7 @@ class CrawlLoop:
         self._thread.start()
 
         async def make() -> Crawl:
-            return Crawl(sources, on_cluster)
+            return Crawl(sources)
 
         self.crawl = self.run(make())
 
@@ -276,15 +270,15 @@ _lock = threading.Lock()
 
 
 @contextlib.contextmanager
-def shared_loop(sources: Mapping[str, Source], on_cluster: bool) -> Iterator[CrawlLoop]:
+def shared_loop(sources: Mapping[str, Source]) -> Iterator[CrawlLoop]:
     """This process' loop for these sources, kept as long as some shard uses it.
 
     If a shard fails, those of the other threads are cancelled: their work is no longer needed.
     """
-    key = tuple(sources.items()), on_cluster
+    key = tuple(sources.items())
     with _lock:
         if key not in _loops:
-            _loops[key] = CrawlLoop(sources, on_cluster)
+            _loops[key] = CrawlLoop(sources)
         loop = _loops[key]
         loop.users += 1
     try:

@@ -264,82 +264,61 @@ def test_the_capture_nearest_to_the_submission_is_taken(tmp_path: Path, write_ur
     assert found == {"x": page("day 110"), "y": page("day 90"), "z": page("day 60")}
 
 
-def test_each_failure_in_an_archive_has_its_reason(tmp_path: Path, write_urls: Callable[..., Runtime]) -> None:
-    ok, host = "HTTP/1.1 200 OK", "http://a.example"
-    file = tmp_path / "failures.warc.gz"
-    good = response_record(f"{host}/damaged", 1, ok, HTML, page("x" * 3000))
-    file.write_bytes(
-        archive(
-            [
-                (f"{host}/gone", 1, "HTTP/1.1 404 Not Found", HTML, page("gone")),
-                (f"{host}/pdf", 1, ok, [("Content-Type", "application/pdf")], b"%PDF-1.4"),
-                (f"{host}/pdf-as-html", 1, ok, HTML, b"%PDF-1.4"),
-                (f"{host}/empty", 1, ok, HTML, b""),
-                (f"{host}/large", 1, ok, HTML, page("x" * 5000)),
-                (f"{host}/relative", 1, "HTTP/1.1 301 Moved", [("Location", "/untyped")], b""),
-                (f"{host}/nowhere", 1, "HTTP/1.1 301 Moved", [], b""),
-                (f"{host}/untyped", 1, ok, [], page("untyped")),
-            ]
-        )
-        + good[:200] + b"?" + good[201:]
-    )  # fmt: skip
-    names = "gone pdf pdf-as-html empty large relative nowhere untyped damaged absent"
-    runtime = write_urls([f"{host}/{name}" for name in names.split()])
-    manifest = fetch(runtime, file, max_page_bytes=4000, allow_damaged=True)
-    found = responses(runtime, manifest)
-    assert {url.rpartition("/")[2] for url in found} == {"relative", "untyped"}
-    reasons = {url.rpartition("/")[2]: reason for url, (reason, _) in rejects(runtime, manifest).items()}
-    assert reasons == {
-        "gone": "http_404",
-        "pdf": "not_html",
-        "pdf-as-html": "not_html",
-        "empty": "empty_body",
-        "large": "too_large",
-        "nowhere": "bad_redirect",
-        "damaged": "not_archived",
-        "absent": "not_archived",
-    }
-    assert manifest.properties["archives"][0]["broken"] == 1
+def response(status: int, headers: str = "Content-Type: text/html", body: bytes | None = None) -> bytes:
+    return f"HTTP/1.1 {status} X\r\n{headers}\r\n\r\n".encode() + (page("a") if body is None else body)
+
+
+ZIPPED = gzip.compress(page("zipped"))
+INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
+HOST = "http://a.example"
+ODD: dict[str, tuple[bytes, str | None]] = {
+    "list": (response(200, "Content-Type: text/plain, text/html"), None),
+    "half": (response(200, "Content-Type: html"), None),
+    "quoted": (response(200, 'Content-Type: "text/html"'), None),
+    "unseparated": (response(200, "Content-Type: text/html charset=utf-8"), None),
+    "any": (response(200, "Content-Type: */*"), None),
+    "unknown": (response(200, "Content-Type: unknown/unknown"), None),
+    "untyped": (response(200, "Server: x"), None),
+    "untrailed": (response(200, "Content-Type: text/html\r\nContent-Encoding: gzip", ZIPPED[:-8]), None),
+    "wrong": (response(200, "Content-Type: text/html\r\nContent-Encoding: gzip", ZIPPED[:-8] + bytes(8)), None),
+    "deflate": (response(200, "Content-Type: text/html\r\nContent-Encoding: deflate", ZIPPED), None),
+    "continue": (INTERIM + response(200), None),
+    "hints": (b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" + response(200), None),
+    "relative": (response(301, "Location: /any", b""), None),
+    "words": (response(200, "Content-Type: html", b"just words"), "not_html"),
+    "image": (response(200, "Content-Type: */*", b"\x89PNG\r\n"), "not_html"),
+    "text": (response(200, "Content-Type: text/html, text/plain"), "not_html"),
+    "pdf": (response(200, "Content-Type: application/pdf", b"%PDF-1.4"), "not_html"),
+    "pdf-as-html": (response(200, body=b"%PDF-1.4"), "not_html"),
+    "gone": (INTERIM + response(404, "Server: x"), "http_404"),
+    "cut": (response(200, "Content-Type: text/html\r\nContent-Encoding: gzip", ZIPPED[:-12]), "bad_response"),
+    "empty": (response(200, body=b""), "empty_body"),
+    "large": (response(200, body=page("x" * 5000)), "too_large"),
+    "nowhere": (response(301, "Server: x", b""), "bad_redirect"),
+    "absent": (b"", "not_archived"),
+    "only": (INTERIM, ""),  # any
+}
+"""Blocks of records, each with the reason that there is no page."""
 
 
 def test_whatever_an_archive_has_is_a_page_or_a_reject(tmp_path: Path, write_urls: Callable[..., Runtime]) -> None:
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\n\r\n"
-    zipped = gzip.compress(page("zipped"))
-    encoded = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Encoding: %s\r\n\r\n"
-    pages = {
-        "list": head % b"text/plain, text/html" + page("a"),
-        "half": head % b"html" + page("a"),
-        "quoted": head % b'"text/html"' + page("a"),
-        "unseparated": head % b"text/html charset=utf-8" + page("a"),
-        "any": head % b"*/*" + page("a"),
-        "unknown": head % b"unknown/unknown" + page("a"),
-        "untrailed": encoded % b"gzip" + zipped[:-8],
-        "wrong": encoded % b"gzip" + zipped[:-8] + bytes(8),
-        "deflate": encoded % b"deflate" + zipped,
-        "continue": b"HTTP/1.1 100 Continue\r\n\r\n" + head % b"text/html" + page("a"),
-        "hints": b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" + head % b"text/html" + page("a"),
-    }
-    rejected = {
-        "words": (head % b"html" + b"just words", "not_html"),
-        "image": (head % b"*/*" + b"\x89PNG\r\n", "not_html"),
-        "text": (head % b"text/html, text/plain" + page("a"), "not_html"),
-        "gone": (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 404 Not Found\r\n\r\n", "http_404"),
-        "cut": (encoded % b"gzip" + zipped[:-12], "bad_response"),
-        "only": (b"HTTP/1.1 100 Continue\r\n\r\n", None),
-    }
-    blocks = {**pages, **{name: block for name, (block, _) in rejected.items()}}
     file = tmp_path / "odd.warc.gz"
-    file.write_bytes(b"".join(record_of_block(f"http://a.example/{name}", 1, block) for name, block in blocks.items()))
+    file.write_bytes(b"".join(record_of_block(f"{HOST}/{name}", 1, block) for name, (block, _) in ODD.items() if block))
     with file.open("rb") as records:
         assert all(record.verify_payload_digest() for record in ArchiveIterator(records))
-    runtime = write_urls([f"http://a.example/{name}" for name in blocks])
-    manifest = fetch(runtime, file)
+    damaged = response_record(f"{HOST}/damaged", 1, "HTTP/1.1 200 OK", HTML, page("x" * 3000))
+    with file.open("ab") as stream:
+        stream.write(damaged[:200] + b"?" + damaged[201:])
+    runtime = write_urls([f"{HOST}/{name}" for name in (*ODD, "damaged")])
+    manifest = fetch(runtime, file, max_page_bytes=4000, allow_damaged=True)
     found = {url.rpartition("/")[2]: response for url, response in responses(runtime, manifest).items()}
-    assert found.keys() == pages.keys()
+    assert found.keys() == {name for name, (_, reason) in ODD.items() if reason is None}
     assert all(response.body.startswith(b"<") for response in found.values())
     reasons = {url.rpartition("/")[2]: reason for url, (reason, _) in rejects(runtime, manifest).items()}
-    assert reasons.keys() == rejected.keys()
-    assert all(reasons[name] == reason for name, (_, reason) in rejected.items() if reason)
+    assert reasons.keys() == {"damaged"} | {name for name, (_, reason) in ODD.items() if reason is not None}
+    assert reasons["damaged"] == "not_archived"
+    assert all(reasons[name] == reason for name, (_, reason) in ODD.items() if reason)
+    assert manifest.properties["archives"][0]["broken"] == 1
 
 
 def test_a_glob_without_files_says_so(write_urls: Callable[..., Runtime], tmp_path: Path) -> None:
