@@ -3,23 +3,23 @@
 `collect` → `fetch` → `extract` → `clean` → `dedupe` → `export` → `tokenize` → `report` → `verify` → `publish`, `train`
 
 Each stage runs as `PYTHON -m owt_pipeline STAGE` with the flags of the parameters below. All other options are in the
-TOML file `config`, which every worker has to be able to read; parameters override it.
+TOML file `settings`, which every worker has to be able to read; parameters override it.
 
 **The interpreter** has to be that of an environment with `owt-pipeline`, not Airflow's own, because their pinned
 packages conflict. The Airflow variable `owt_python` names it (`airflow variables set owt_python
 /opt/owt/.venv/bin/python`, or `AIRFLOW_VAR_OWT_PYTHON` in the environment). A run's parameters cannot choose it.
 
 **Triggering again is cheap.** Finished stages are skipped, and an interrupted stage continues at the shard where it
-stopped. So trigger a failed run again with the same `workdir`; retries lose nothing. After a changed parameter, its
+stopped. So trigger a failed run again with the same folder; retries lose nothing. After a changed parameter, its
 stage and the later ones run again.
 
-**One run per working directory.** Runs with different directories run at the same time. A second run of the
-same directory is refused, and Airflow retries its task.
+**One DAG run per folder.** Those of different folders run at the same time. A second one of the
+same folder is refused, and Airflow retries its task.
 
 **Assets.** `export`, `tokenize` and `report` update the assets `owt_corpus`, `owt_tokens` and `owt_report`, with the
-run's `workdir` as extra; schedule other DAGs on them.
+run's folder as extra (`run`); schedule other DAGs on them.
 
-**Runners.** `FnApiRunner` runs on the worker itself, with `workers` processes. For any other runner, `workdir` is a
+**Runners.** `FnApiRunner` runs on the worker itself, with `workers` processes. For any other runner, `run` is a
 bucket that all its machines can reach, and `beam_flags` has Beam's flags, such as
 `{"project": "p", "region": "europe-west1", "temp_location": "gs://b/tmp"}`. On Dataflow, the task submits the job and
 is deferred; each minute it takes a worker for a few seconds to ask whether the job has ended.
@@ -73,7 +73,7 @@ def params() -> dict[str, Param]:
         return Param(None, type=["null", "integer"], minimum=minimum, description=description)
 
     return {
-        "workdir": Param(type="string", minLength=1, description="folder of the run: a local path, gs:// or s3://"),
+        "run": Param(type="string", minLength=1, description="folder of the run: a local path, gs:// or s3://"),
         "dumps": files("Reddit submission dumps: .zst, .xz, .bz2, .gz or plain; globs are allowed"),
         "links": files("tables of links, or lists of URLs, one per line"),
         "add": Param(False, type="boolean", description="add the sources that the run does not have yet"),
@@ -81,7 +81,7 @@ def params() -> dict[str, Param]:
         "num_shards": number(1, "shards of what is added"),
         "min_tokens": number(0, "documents with fewer tokens are rejected"),
         "workers": number(1, "processes for CPU-bound work; empty: all cores"),
-        "config": Param(None, type=["null", "string"], pattern=r"\.toml$", description="settings in TOML"),
+        "settings": Param(None, type=["null", "string"], pattern=r"\.toml$", description="settings in TOML"),
         "runner": Param(RUNNERS[0], type="string", enum=list(RUNNERS), description="Beam's runner"),
         "beam_flags": Param({}, type="object", description="further flags of Beam, by name"),
         "verify": Param(True, type="boolean", description="read and check every byte before publishing or training"),
@@ -131,7 +131,7 @@ class RunProgram(BaseOperator):
         if done.exit_code:
             raise AirflowException(f"{' '.join(arguments[:2])} ended with exit code {done.exit_code}: {done.output}")
         for asset in self.outlets:
-            context["outlet_events"][asset].extra = {"workdir": params["workdir"]}
+            context["outlet_events"][asset].extra = {"run": params["run"]}
 
     def on_kill(self) -> None:
         self.hook.send_sigterm()
@@ -142,22 +142,22 @@ def run_stage(stage: str, params: dict[str, Any]) -> list[str]:
     runner = params["runner"]
     detached = {"no_wait_until_finish": True} if runner == "DataflowRunner" else {}
     given = {name: params[name] for name in ("workers", *STAGES[stage])}
-    words = [params["workdir"], *filter(None, [params["config"]])]
+    words = [params["run"], *filter(None, [params["settings"]])]
     return ["owt_pipeline", stage, *words, *flags({"runner": runner, **params["beam_flags"], **detached, **given})]
 
 
 def verify(params: dict[str, Any]) -> list[str] | None:
-    return ["owt_pipeline", "verify", params["workdir"]] if params["verify"] else None
+    return ["owt_pipeline", "verify", params["run"]] if params["verify"] else None
 
 
 def publish(params: dict[str, Any]) -> list[str] | None:
     withheld = ["--urls_only"] if params["urls_only"] else []
-    command = ["owt_pipeline", "publish", params["workdir"], params["publish"], "--yes", *withheld]
+    command = ["owt_pipeline", "publish", params["run"], params["publish"], "--yes", *withheld]
     return command if params["publish"] else None
 
 
 def train(params: dict[str, Any]) -> list[str] | None:
-    tokens = f"{params['workdir'].rstrip('/')}/tokens"
+    tokens = f"{params['run'].rstrip('/')}/tokens"
     given = flags({"data": tokens, "out": params["model"], **params["train_flags"]})
     return ["trainer.train", *given] if params["model"] else None
 

@@ -4,7 +4,7 @@ This DAG exists if `openwebtext_monthly.json` is next to this file, with the par
 the first month. An item of a list with `{month}` is repeated for each month from the first on; elsewhere, `{month}` is
 the interval's month:
 
-    {"first": "2024-01", "workdir": "gs://bucket/run", "dumps": ["gs://bucket/dumps/RS_{month}.zst"]}
+    {"first": "2024-01", "run": "gs://bucket/run", "dumps": ["gs://bucket/dumps/RS_{month}.zst"]}
 
 Months run one after the other, and a failed one blocks the next: clear its task to continue where it stopped. Once a
 later month was added, an earlier one cannot be run again by itself. A month is added when it ends, or `days_later` (at
@@ -29,11 +29,11 @@ OWN = ("first", "days_later")
 def read_settings(path: Path) -> dict[str, Any]:
     """The settings in a file; raises ValueError for invalid ones."""
     settings = json.loads(path.read_text(encoding="utf-8"))
-    for name in ("first", "workdir", "dumps"):
+    for name in ("first", "run", "dumps"):
         if not settings.get(name):
             raise ValueError(f"{path.name} lacks '{name}'")
-    if "{month}" in settings["workdir"]:
-        raise ValueError(f"{path.name}: workdir {settings['workdir']!r} has {{month}}, but one run has all months")
+    if "{month}" in settings["run"]:
+        raise ValueError(f"{path.name}: run {settings['run']!r} has {{month}}, but one run has all months")
     if not any("{month}" in item for item in settings["dumps"]):
         raise ValueError(f"{path.name}: dumps {settings['dumps']!r} need {{month}}, since each month has another one")
     if settings.get("days_later", 0) not in range(28):

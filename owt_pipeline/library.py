@@ -405,14 +405,14 @@ def publish_documents(workdir: Storage, records: Sequence[ShardRecord]) -> Manif
     """Publish the shards that `write_documents` wrote."""
     import msgspec
 
-    from owt_pipeline.ledger.commit import publish
+    from owt_pipeline.ledger.commit import publish_dataset
     from owt_pipeline.ledger.root import change_root
     from schemas import DATASETS
     from schemas.manifest import Counts, Generation
 
     generations = [Generation("import", 0, len(records))]
     _, version = change_root(workdir, lambda root: msgspec.structs.replace(root, generations=generations), "")
-    return publish(
+    return publish_dataset(
         workdir,
         records,
         version=version,

@@ -84,5 +84,5 @@ class Run:
         runtime = replace(runtime, lock=not runtime.workdir.is_local)
         if not isinstance(runner, FnApiRunner) and not runtime.on_cluster:
             place = {"host": type(runner).__name__}
-            runtime = replace(runtime.elsewhere([stage for stage, _ in self.stages], place), lock=True)
+            runtime = replace(runtime.for_cluster([stage for stage, _ in self.stages], place), lock=True)
         return replace(self, runtime=runtime)

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, ClassVar, Optional
+from functools import partial
+from typing import Any, Optional, TypeAlias
 
 import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindows
@@ -23,15 +24,14 @@ from owt_pipeline.stages.dedupe.options import Comparison
 from owt_pipeline.stages.extract.pages import Rejected
 from schemas.settings import from_table
 
-_OUT, _REJECTS = "out", "rejects"
-_PROBLEM = {"reason": str, "detail": str}
 # Beam's schemas do not accept `str | None`.
 _TEXT: Any = Optional[str]  # noqa: UP045
 _NUMBER: Any = Optional[float]  # noqa: UP045
 
-Fields = dict[str, Any]
-Judge = Callable[[Fields], "Fields | tuple[str, str]"]
-"""From a row's fields to those it gains, or to (reason, detail) if it is rejected."""
+Fields: TypeAlias = dict[str, Any]
+Outputs: TypeAlias = dict[str, beam.PCollection]
+Judged: TypeAlias = "Fields | tuple[str, str]"
+"""The fields that a row gains, or (reason, detail) if it is rejected."""
 
 
 class ExtractText(beam.PTransform):
@@ -46,32 +46,29 @@ class ExtractText(beam.PTransform):
       **options: those of `owt_pipeline.Extractor`.
     """
 
-    fields = dict.fromkeys(("title", "author", "date", "site_name", "language", "license"), _TEXT) | {"text": str}
+    fields: Mapping[str, Any] = {
+        "text": str,
+        **dict.fromkeys(("title", "author", "date", "site_name", "language", "license"), _TEXT),
+    }
 
     def __init__(self, html_field: str = "html", url_field: str = "url", **options: Any):
         super().__init__()
         Extractor(**options)  # raises errors about the options here, not in a worker
-        self.html_field, self.url_field, self.options = html_field, url_field, options
+        self.extractor = partial(Extractor, **{"isolated": True, "workers": 1, **options})
+        self.judge = partial(_extract, html_field=html_field, url_field=url_field)
 
-    def expand(self, rows: beam.PCollection) -> dict[str, beam.PCollection]:
-        html_field, url_field, options = self.html_field, self.url_field, self.options
+    def expand(self, rows: beam.PCollection) -> Outputs:
+        return _judged(rows, self.extractor, self.judge, self.fields)
 
-        def make() -> Judge:
-            extractor = Extractor(**{"isolated": True, "workers": 1, **options})
 
-            def extract(row: Fields) -> Fields | tuple[str, str]:
-                html, url = _value(row, html_field), row.get(url_field)
-                if not isinstance(html, (str, bytes)):
-                    return "no_text", f"{html_field} is {type(html).__name__}, not text or bytes"
-                # pandas writes NaN for no URL
-                (result,) = extractor.map([(html, url if isinstance(url, str) else "")])
-                if isinstance(result, Rejected):
-                    return str(result.reason), result.detail or ""
-                return {name: getattr(result, name) for name in ExtractText.fields}
-
-            return extract
-
-        return _judged(rows, make, self.fields)
+def _extract(extractor: Extractor, row: Fields, html_field: str, url_field: str) -> Judged:
+    html, url = _value(row, html_field), row.get(url_field)
+    if not isinstance(html, (str, bytes)):
+        return "no_text", f"{html_field} is {type(html).__name__}, not text or bytes"
+    (result,) = extractor.map([(html, url if isinstance(url, str) else "")])  # pandas writes NaN for no URL
+    if isinstance(result, Rejected):
+        return str(result.reason), result.detail or ""
+    return {name: getattr(result, name) for name in ExtractText.fields}
 
 
 class CleanText(beam.PTransform):
@@ -85,7 +82,7 @@ class CleanText(beam.PTransform):
       **options: those of `owt_pipeline.Cleaner`.
     """
 
-    fields: ClassVar[Mapping[str, Any]] = {
+    fields: Mapping[str, Any] = {
         "text": str,
         "n_words": int,
         "language": str,
@@ -97,26 +94,19 @@ class CleanText(beam.PTransform):
     def __init__(self, text_field: str = "text", **options: Any):
         super().__init__()
         Cleaner(**options)
-        self.text_field, self.options = text_field, options
+        self.cleaner, self.judge = partial(Cleaner, **options), partial(_clean, text_field=text_field)
 
-    def expand(self, rows: beam.PCollection) -> dict[str, beam.PCollection]:
-        text_field, options = self.text_field, self.options
+    def expand(self, rows: beam.PCollection) -> Outputs:
+        return _judged(rows, self.cleaner, self.judge, self.fields)
 
-        def make() -> Judge:
-            cleaner = Cleaner(**options)
 
-            def clean(row: Fields) -> Fields | tuple[str, str]:
-                text = _value(row, text_field)
-                if not isinstance(text, str):
-                    return "empty_text", f"{text_field} is {type(text).__name__}, not text"
-                cleaned = cleaner(text)
-                if cleaned.reason is not None:
-                    return str(cleaned.reason), cleaned.detail
-                return {name: getattr(cleaned, name) for name in CleanText.fields}
-
-            return clean
-
-        return _judged(rows, make, self.fields)
+def _clean(cleaner: Cleaner, row: Fields, text_field: str) -> Judged:
+    if not isinstance(text := _value(row, text_field), str):
+        return "empty_text", f"{text_field} is {type(text).__name__}, not text"
+    cleaned = cleaner(text)
+    if cleaned.reason is not None:
+        return str(cleaned.reason), cleaned.detail
+    return {name: getattr(cleaned, name) for name in CleanText.fields}
 
 
 class MarkNearDuplicates(beam.PTransform):
@@ -134,7 +124,7 @@ class MarkNearDuplicates(beam.PTransform):
       **options: those of `owt_pipeline.near_duplicates`.
     """
 
-    fields: ClassVar[Mapping[str, Any]] = {
+    fields: Mapping[str, Any] = {
         "document": int, "cluster": int, "duplicate": bool, "similarity": _NUMBER, "rule": _TEXT
     }  # fmt: skip
 
@@ -143,24 +133,22 @@ class MarkNearDuplicates(beam.PTransform):
         from_table(Comparison, options, "MarkNearDuplicates")
         self.text_field, self.options = text_field, {"workers": workers, **options}
 
-    def expand(self, rows: beam.PCollection) -> dict[str, beam.PCollection]:
+    def expand(self, rows: beam.PCollection) -> Outputs:
         if not isinstance(rows.windowing.windowfn, GlobalWindows):
             raise ValueError("rows are compared with all others: give them in GlobalWindows()")
-        text_field = self.text_field
-
-        def check(row: Fields) -> Fields | tuple[str, str]:
-            text = _value(row, text_field)
-            is_text = isinstance(text, (str, type(None)))
-            return {} if is_text else ("empty_text", f"{text_field} is {type(text).__name__}, not text")
-
-        checked = _judged(rows, lambda: check, {})
+        checked = _judged(rows, None, partial(_check, text_field=self.text_field), {})
         marked = (
-            checked[_OUT]
+            checked["out"]
             | beam.Map(lambda row: (0, pickle.dumps(row._asdict(), 5)))
             | beam.GroupByKey()
-            | beam.FlatMap(_marked, text_field, self.options)
+            | beam.FlatMap(_marked, self.text_field, self.options)
         )
-        return {**checked, **_typed(rows, {_OUT: (marked, self.fields)})}
+        return {"out": _typed(marked, rows, self.fields), "rejects": checked["rejects"]}
+
+
+def _check(_: None, row: Fields, text_field: str) -> Judged:
+    is_text = isinstance(text := _value(row, text_field), (str, type(None)))
+    return {} if is_text else ("empty_text", f"{text_field} is {type(text).__name__}, not text")
 
 
 def _marked(group: tuple[int, Iterable[bytes]], text_field: str, options: Fields) -> Iterator[beam.Row]:
@@ -174,54 +162,41 @@ def _marked(group: tuple[int, Iterable[bytes]], text_field: str, options: Fields
         yield beam.Row(**{**row, **about, "similarity": gone["similarity"], "rule": gone["rule"]})
 
 
-class _Judge(beam.DoFn):
-    """`make` is called once per worker."""
+def _judged(rows: beam.PCollection, tool: Any, judge: Callable[..., Judged], fields: Mapping[str, Any]) -> Outputs:
+    found = rows | "Judge" >> beam.ParDo(_Judge(tool, judge)).with_outputs("rejects", main="out")
+    rejects = _typed(found["rejects"], rows, {"reason": str, "detail": str})
+    return {"out": _typed(found["out"], rows, fields), "rejects": rejects}
 
-    def __init__(self, make: Callable[[], Judge]):
-        self.make = make
+
+class _Judge(beam.DoFn):
+    """Calls `judge(tool(), row)`, with a tool that is made once per worker."""
+
+    def __init__(self, tool: Callable[[], Any] | None, judge: Callable[..., Judged]):
+        self.make_tool, self.judge = tool, judge
 
     def setup(self) -> None:
-        self.judge = self.make()
+        self.tool = self.make_tool and self.make_tool()
 
     def process(self, row: Any) -> Iterator[Any]:
-        fields = _fields_of(row)
-        found = self.judge(fields)
+        if not (is_dict := isinstance(row, Mapping)) and not hasattr(row, "_asdict"):
+            raise TypeError(f"a row is a beam.Row, a named tuple or a dict, not {type(row).__name__}")
+        fields = dict(row if is_dict else row._asdict())
+        found = self.judge(self.tool, fields)
         if isinstance(found, tuple):
-            rejected = {**fields, "reason": found[0], "detail": found[1]}
-            yield beam.pvalue.TaggedOutput(_REJECTS, beam.Row(**rejected))
+            rejected = beam.Row(**{**fields, "reason": found[0], "detail": found[1]})
+            yield beam.pvalue.TaggedOutput("rejects", rejected)
         else:
             yield beam.Row(**{**fields, **found})
 
 
-def _judged(
-    rows: beam.PCollection,
-    make: Callable[[], Judge],
-    fields: Mapping[str, Any],
-) -> dict[str, beam.PCollection]:
-    found = rows | "Judge" >> beam.ParDo(_Judge(make)).with_outputs(_REJECTS, main=_OUT)
-    return _typed(rows, {_OUT: (found[_OUT], fields), _REJECTS: (found[_REJECTS], _PROBLEM)})
-
-
-def _typed(
-    rows: beam.PCollection, outputs: Mapping[str, tuple[beam.PCollection, Mapping[str, Any]]]
-) -> dict[str, beam.PCollection]:
-    """The outputs, with a schema derived from that of the input, if it has one."""
-    known = RowTypeConstraint.from_user_type(rows.element_type) if rows.element_type is not None else None
-    if isinstance(rows.element_type, RowTypeConstraint):
-        known = rows.element_type
-    for collection, fields in outputs.values():
-        if known is not None:
-            collection.element_type = RowTypeConstraint.from_fields(list(({**dict(known._fields), **fields}).items()))
-    return {name: collection for name, (collection, _) in outputs.items()}
-
-
-def _fields_of(row: Any) -> dict[str, Any]:
-    """The fields of a row by name; raises TypeError if it is not a row."""
-    if isinstance(row, Mapping):
-        return dict(row)
-    if isinstance(row, beam.Row) or hasattr(row, "_asdict"):
-        return dict(row._asdict())
-    raise TypeError(f"a row is a beam.Row, a named tuple or a dict, not {type(row).__name__}")
+def _typed(found: beam.PCollection, rows: beam.PCollection, fields: Mapping[str, Any]) -> beam.PCollection:
+    """`found` with the schema of `rows`, if these have one, and `fields`."""
+    known: Any = rows.element_type
+    if known is not None and not isinstance(known, RowTypeConstraint):
+        known = RowTypeConstraint.from_user_type(known)
+    if known is not None:
+        found.element_type = RowTypeConstraint.from_fields([*{**dict(known._fields), **fields}.items()])
+    return found
 
 
 def _value(fields: Mapping[str, Any], name: str) -> Any:

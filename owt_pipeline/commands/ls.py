@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-from owt_pipeline.command_line import Command, CommandParser, aligned
+from owt_pipeline.command_line import Command, CommandParser, aligned, duration, size
 from owt_pipeline.engine.publish import read_log
 from owt_pipeline.ledger.commit import lost_files
 from owt_pipeline.ledger.dataset import DatasetReader
@@ -134,24 +134,6 @@ def _list(arguments: argparse.Namespace) -> int:
     if holder := running(workdir):
         print(f"\nin use by {holder}")
     return 0
-
-
-def duration(seconds: float) -> str:
-    """`seconds` for a person: `40 s`, `12 min`, `3.5 h`, `4.2 days`."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"
-
-
-def size(count: float) -> str:
-    """Bytes for a person, in powers of 1,000."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if count >= 10 or unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
 
 
 def _moment(seconds: float) -> str:

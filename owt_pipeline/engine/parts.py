@@ -18,9 +18,10 @@ from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.exchange import SLICES, Slice, read_index
 from owt_pipeline.ledger.root import read_root
+from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lock import renew
 from schemas import DATASETS
-from schemas.manifest import Manifest, ShardRecord
+from schemas.manifest import Manifest, ShardFile, ShardRecord
 
 _SLOW_SECONDS = 10.0
 
@@ -82,7 +83,7 @@ class Work:
         place = run.place(self.step.name, key)
         folder = run.workdir if self.step.name == SHARDS else run.work
         record, version = place.find()
-        if record is not None and any(_is_lost(folder, file.path, file.bytes) for file in record.files):
+        if record is not None and not all(_is_there(folder, file) for file in record.files):
             record = None
         if record is None:
             record = _make(run, self.step, key, sorted(set(slices)), version)
@@ -106,11 +107,11 @@ class Work:
             return self.stage.output in read_root(self.runtime.workdir)[0].datasets
 
 
-def _is_lost(folder: Any, path: str, size: int) -> bool:
+def _is_there(folder: Storage, file: ShardFile) -> bool:
     try:
-        return bool(folder.size(path) != size)
+        return folder.size(file.path) == file.bytes
     except FileNotFoundError:
-        return True
+        return False
 
 
 def _make(run: StageRun, step: Step, key: int, slices: Sequence[Slice], replaces: str | None) -> ShardRecord:

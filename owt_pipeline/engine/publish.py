@@ -12,7 +12,7 @@ from typing import Any
 from owt_pipeline.engine.plan import is_published, open_run, sources_of
 from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, StageRun
 from owt_pipeline.errors import LedgerError, UserError
-from owt_pipeline.ledger.commit import lost_files, publish
+from owt_pipeline.ledger.commit import lost_files, publish_dataset
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import LostRun, read_root
 from owt_pipeline.storage.folder import Storage, at_once
@@ -64,7 +64,7 @@ def publish_stage(run: StageRun, version: str | None) -> tuple[Manifest, str | N
     counts = run.counts or sum((record.counts for record in records), Counts())
     if not counts.balanced:
         raise LedgerError(f"{run.stage.name}: the ledger does not balance: {counts}")
-    manifest, written = publish(
+    manifest, written = publish_dataset(
         run.workdir,
         records,
         run.assets,

@@ -26,7 +26,7 @@ from owt_pipeline.errors import JobRuns, UsageError, UserError
 from owt_pipeline.ledger.root import read_root, require_manifest
 from owt_pipeline.ledger.sweep import sweep
 from owt_pipeline.storage.folder import Storage, in_thread
-from owt_pipeline.storage.lock import Held, InUse, hold, out_of_sight
+from owt_pipeline.storage.lock import InUse, hold, out_of_sight
 from schemas.datasets import LEDGER
 from schemas.manifest import Manifest, Root
 
@@ -66,7 +66,7 @@ def run_stages(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Re
             _run_on_cluster(stages, replace(runtime, unattended=True, lock=True), None)
             return []
         detached = submission.is_detached(options)
-    with _holding(runtime, on_cluster, detached) as held:
+    with _holding(runtime, on_cluster, detached) as since:
         runtime = replace(runtime, lock=on_cluster or not runtime.workdir.is_local)
         root, version = begin(stages, runtime)
         plans = look(stages, runtime.workdir, root)
@@ -75,14 +75,14 @@ def run_stages(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Re
         results = [_finished(plan) for plan in finished]
         if first is not None:
             results += _run_graph(stages[first:], runtime, version)
-        sweep(runtime.workdir, runtime.run, held.since)
+        sweep(runtime.workdir, runtime.run, since)
         runtime.workdir.remove_dead_spools()
         runtime.workdir.tidy(LEDGER)
     return results
 
 
 @contextlib.contextmanager
-def _holding(runtime: Runtime, on_cluster: bool, detached: bool) -> Iterator[Held]:
+def _holding(runtime: Runtime, on_cluster: bool, detached: bool) -> Iterator[float]:
     """Hold the run's lock. For a command that leaves its job, raises what an earlier one's job has ended with, and
     JobRuns while that is at work."""
     workdir = runtime.workdir
@@ -205,14 +205,14 @@ def _run_on_cluster(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, versi
     from owt_pipeline.engine.graph import build
 
     options = submission.options_for(runtime.beam_flags, runtime.workdir, stages)
-    runtime = runtime.elsewhere([stage for stage, _ in stages], submission.place_of(options))
+    runtime = runtime.for_cluster([stage for stage, _ in stages], submission.describe_runner(options))
     pipeline = beam.Pipeline(options=options)
     build(pipeline, [(stage, submission.with_absolute_paths(given)) for stage, given in stages], runtime, version)
     result = pipeline.run()
     if runtime.unattended:
         return
     job = submission.job_of(result)
-    logger.info("job %s on %s", job, submission.place_of(options)["host"])
+    logger.info("job %s on %s", job, submission.describe_runner(options)["host"])
     if submission.is_detached(options):
         raise JobRuns(f"job {job} is at work on {runtime.workdir}; run the same command again for its outcome")
     result.wait_until_finish()

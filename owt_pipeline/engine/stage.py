@@ -59,7 +59,7 @@ class Runtime:
     versions: tuple[tuple[str, str], ...] = ()
     add: bool = False
 
-    def elsewhere(self, stages: Iterable[Stage], place: Mapping[str, Any]) -> Runtime:
+    def for_cluster(self, stages: Iterable[Stage], place: Mapping[str, Any]) -> Runtime:
         """The same runtime, with parts placed by a runner on a cluster."""
         found = versions_of_everything(name for stage in stages for name in stage.libraries)
         return dataclasses.replace(self, on_cluster=True, place=place, workers=1, versions=tuple(found.items()))

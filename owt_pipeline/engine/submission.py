@@ -74,7 +74,7 @@ def is_dataflow(options: PipelineOptions) -> bool:
     return (_view(options, "StandardOptions").runner or "").rpartition(".")[2] == DATAFLOW
 
 
-def place_of(options: PipelineOptions) -> dict[str, Any]:
+def describe_runner(options: PipelineOptions) -> dict[str, Any]:
     """Where the stages run, for the run's log: the runner as `host`."""
     return {"host": str(_view(options, "StandardOptions").runner)}
 

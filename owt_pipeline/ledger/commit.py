@@ -306,7 +306,7 @@ def write_list(workdir: Storage, dataset: str, table: FileTable) -> FileList:
     return listed
 
 
-def publish(
+def publish_dataset(
     workdir: Storage,
     records: Sequence[ShardRecord],
     assets: Sequence[ShardFile] = (),

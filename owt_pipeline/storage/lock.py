@@ -17,7 +17,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import BinaryIO
 
 import msgspec
@@ -35,13 +34,13 @@ RENEW_SECONDS = 60.0
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """Content of the lock: the run's id, its command and process; whether workers elsewhere renew it, too; `renewals`
+    """Content of the lock: the run's id, its command and process; whether a job's workers renew it, too; `renewals`
     makes each content unique."""
 
     run: str
     command: str
     process: str
-    elsewhere: bool = False
+    of_job: bool = False
     renewals: int = 0
 
     def __str__(self) -> str:
@@ -53,7 +52,7 @@ class Holder(msgspec.Struct, frozen=True):
     def has_ended(self) -> bool:
         """Whether nobody works on the run any more, as its only process, one of this machine, has ended."""
         process = Process.parse(self.process)
-        return not self.elsewhere and process is not None and process.is_here and not process.runs()
+        return not self.of_job and process is not None and process.is_here and not process.runs()
 
 
 class InUse(UserError):
@@ -64,19 +63,12 @@ class LockLost(UserError):
     """Another run has taken the folder over."""
 
 
-@dataclass(frozen=True)
-class Held:
-    """A lock that is held since this time, by the clock of the storage, in seconds since 1970."""
-
-    since: float
-
-
 @contextlib.contextmanager
 def hold(
     workdir: Storage, run: str, *, as_object: bool = False, has_ended: Callable[[], bool] = lambda: False
-) -> Iterator[Held]:
+) -> Iterator[float]:
     """Hold the lock on a run's folder, which is created if missing, until the block ends; with JobRuns, the object is
-    left to the job.
+    left to the job. Gives since when it is held, by the clock of the storage, in seconds since 1970.
 
     Arguments and errors are those of `take`.
     """
@@ -85,7 +77,7 @@ def hold(
         with contextlib.ExitStack() as stack:
             if as_object or not workdir.is_local:
                 stack.enter_context(_renewing(workdir, run))
-            yield Held(since)
+            yield since
     except JobRuns:
         raise
     except BaseException:
@@ -100,7 +92,7 @@ def take(
     """Take the lock for a run; a repeated call has no effect. Returns since when it is held, by the clock of the
     storage.
 
-    With `as_object`, and always in a bucket, it is the object, which workers elsewhere renew (`renew`). `has_ended`
+    With `as_object`, and always in a bucket, it is the object, which the job's workers renew (`renew`). `has_ended`
     says whether a job that holds it is known to have ended. Raises InUse, which names the holder, if another run is at
     work.
     """
@@ -109,7 +101,7 @@ def take(
         if not as_object:
             _wait_for_end(workdir, has_ended)
             return since
-    me = msgspec.json.encode(_me(run, elsewhere=as_object))
+    me = msgspec.json.encode(_me(run, of_job=as_object))
     while not workdir.create(OBJECT, me):
         holder, version = _read(workdir)
         if holder is not None and holder.run == run:
@@ -268,8 +260,8 @@ def _decoded(content: bytes) -> Holder | None:
     return None
 
 
-def _me(run: str, *, elsewhere: bool = False) -> Holder:
-    return Holder(run, _command(), str(this_process()), elsewhere)
+def _me(run: str, *, of_job: bool = False) -> Holder:
+    return Holder(run, _command(), str(this_process()), of_job)
 
 
 def _command() -> str:

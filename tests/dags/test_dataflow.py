@@ -73,7 +73,7 @@ def test_a_stage_is_deferred_until_its_launcher_ends_and_fails_with_it(
             "dataflow_endpoint": "http://dataflow.sandbox",
             "extra_package": str(service.wheel),
         }
-        given = {"workdir": f"{service.bucket}/run", "dumps": [f"{service.bucket}/{dump}"], "num_shards": 2}
+        given = {"run": f"{service.bucket}/run", "dumps": [f"{service.bucket}/{dump}"], "num_shards": 2}
         place = {"runner": "DataflowRunner", "beam_flags": beam}
         return str(dag.test(run_conf={**given, **place}, mark_success_pattern=OTHERS).state)
 

@@ -43,7 +43,7 @@ def test_airflow_reads_the_dag_whose_stages_follow_each_other_in_the_pipelines_o
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [
-        ("workdir", ""),
+        ("run", ""),
         ("dumps", "one.zst"),
         ("num_shards", 0),
         ("min_tokens", -1),
@@ -64,14 +64,14 @@ def test_each_task_starts_its_stage_by_module_name_with_the_flags_of_the_run(dag
         dag,
         tmp_path,
         {
-            "workdir": "/data/run one",
+            "run": "/data/run one",
             "dumps": ["/data/RS_*.zst", "/data/RS_2013.xz"],
             "links": ["/data/urls.txt"],
             "pages_from": ["/data/a.warc.gz", "/data/b.warc.gz"],
             "num_shards": 4,
             "min_tokens": 64,
             "workers": 2,
-            "config": "/data/owt.toml",
+            "settings": "/data/owt.toml",
             "beam_flags": {"project": "p", "experiments": ["a", "b"], "no_auth": True, "dry_run": False},
             "add": True,
             "publish": "hf://someone/web",
@@ -107,18 +107,18 @@ def test_each_task_starts_its_stage_by_module_name_with_the_flags_of_the_run(dag
 def test_whoever_triggers_a_run_does_not_choose_the_program_that_runs(dag: Any, tmp_path: Path) -> None:
     """Neither by the interpreter, which is the deployment's, nor by words that a shell would read."""
     assert "python" not in dag.params
-    words = {"workdir": "/data/$(touch x); python -c pass", "dumps": ["{{ var.value.owt_python }}", "--runner=x"]}
+    words = {"run": "/data/$(touch x); python -c pass", "dumps": ["{{ var.value.owt_python }}", "--runner=x"]}
     chosen = tmp_path / "chosen"
     started = commands_of(dag, tmp_path, {**words, "python": str(chosen), "verify": False})
     assert not chosen.exists()
     for stage, command in zip(ORDER, started, strict=True):
         assert command[:3] == ["-m", "owt_pipeline", stage]
-        assert words["workdir"] in command
+        assert words["run"] in command
     assert started[0][-2:] == ["--dumps={{ var.value.owt_python }}", "--dumps=--runner=x"]
 
 
 def test_a_parameter_left_empty_leaves_its_flag_to_the_config(dag: Any, tmp_path: Path) -> None:
-    started = commands_of(dag, tmp_path, {"workdir": "/data/run", "verify": False})
+    started = commands_of(dag, tmp_path, {"run": "/data/run", "verify": False})
     assert len(started) == len(ORDER)  # what comes after is skipped
     for command in started:
         assert own_flags(command) == []
@@ -138,7 +138,7 @@ def test_a_run_goes_from_a_dump_and_pages_to_tokens_and_a_failed_one_is_complete
     write_dump(tmp_path / "RS_2024-01.zst", urls)
     workdir = tmp_path / "run"
     run = {
-        "workdir": str(workdir),
+        "run": str(workdir),
         "dumps": [str(tmp_path / "RS_*.zst")],
         "num_shards": 2,
         "min_tokens": 20,
@@ -165,7 +165,7 @@ def test_a_run_goes_from_a_dump_and_pages_to_tokens_and_a_failed_one_is_complete
     assert any(name.startswith("corpus/train/part-") for name in hub.files["someone/web"])
     assert (tmp_path / "gpt2" / "checkpoints" / "step-00000002").is_dir()
     with create_session() as session:
-        events = {e.asset.name for e in session.query(AssetEvent).all() if e.extra == {"workdir": str(workdir)}}
+        events = {e.asset.name for e in session.query(AssetEvent).all() if e.extra == {"run": str(workdir)}}
     assert events == {"owt_corpus", "owt_tokens", "owt_report"}
 
 

@@ -15,7 +15,7 @@ from tests.dags.inputs import PYTHON, manifest, write_dump, write_pages
 REPOSITORY = Path(__file__).resolve().parents[2]
 SETTINGS = {
     "first": "2023-12",
-    "workdir": "/data/run",
+    "run": "/data/run",
     "dumps": ["/data/RS_{month}.zst"],
     "num_shards": 4,
     "beam_flags": {"job_name": "owt-{month}"},
@@ -44,7 +44,7 @@ def parameters_of(dag: Any, start: datetime) -> Any:
 
 def test_each_month_is_added_to_those_before_and_waits_for_the_one_before(monthly: Any) -> None:
     assert parameters_of(monthly, datetime(2023, 12, 1, tzinfo=timezone.utc)) == {
-        "workdir": "/data/run",
+        "run": "/data/run",
         "dumps": ["/data/RS_2023-12.zst"],
         "num_shards": 4,
         "beam_flags": {"job_name": "owt-2023-12"},
@@ -52,7 +52,7 @@ def test_each_month_is_added_to_those_before_and_waits_for_the_one_before(monthl
     }
     third = parameters_of(monthly, datetime(2024, 2, 1, tzinfo=timezone.utc))
     assert third["dumps"] == ["/data/RS_2023-12.zst", "/data/RS_2024-01.zst", "/data/RS_2024-02.zst"]
-    assert (third["workdir"], third["beam_flags"]) == ("/data/run", {"job_name": "owt-2024-02"})
+    assert (third["run"], third["beam_flags"]) == ("/data/run", {"job_name": "owt-2024-02"})
     task = monthly.get_task("run_month").prepare_for_execution()
     task.conf = {}
     task.render_template_fields({"data_interval_start": datetime(2024, 1, 1, tzinfo=timezone.utc)})
@@ -75,7 +75,7 @@ def test_a_backfill_of_three_months_is_one_run_of_three_generations(
         write_dump(tmp_path / f"RS_{month}.zst", urls[4 * number : 4 * number + 5])  # each month one of the next, too
     settings = {
         "first": months[0],
-        "workdir": f"{tmp_path}/run",
+        "run": f"{tmp_path}/run",
         "dumps": [f"{tmp_path}/RS_{{month}}.zst"],
         "pages_from": [str(tmp_path / "pages.warc.gz")],
         "num_shards": 2,
@@ -116,7 +116,7 @@ def test_without_settings_there_is_no_schedule(airflow_home: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"workdir": "/data/{month}"}, r"workdir '/data/{month}' has {month}, but one run has all months"),
+        ({"run": "/data/{month}"}, r"run '/data/{month}' has {month}, but one run has all months"),
         ({"dumps": ["/data/RS.zst"]}, r"dumps ['/data/RS.zst'] need {month}"),
         ({"dumps": []}, "openwebtext_monthly.json lacks 'dumps'"),
         ({"days_later": 31}, "days_later is 31, not a whole number from 0 to 27"),

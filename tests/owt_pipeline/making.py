@@ -9,7 +9,7 @@ from uuid import uuid4
 import msgspec
 import pyarrow as pa
 
-from owt_pipeline.ledger.commit import Place, ShardWriter, publish
+from owt_pipeline.ledger.commit import Place, ShardWriter, publish_dataset
 from owt_pipeline.ledger.root import change_root
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, REJECTS
@@ -45,7 +45,7 @@ def _publish(workdir: Storage, dataset: str, records: list[ShardRecord], **about
     _, version = change_root(workdir, with_shards, "")
     counts = sum((record.counts for record in records), Counts())
     known = {"dataset": dataset, "stage": DATASETS[dataset].stage, "stage_version": 1, "counts": counts}
-    return publish(workdir, records, version=version, num_shards=len(records), **{**known, **about})[0]
+    return publish_dataset(workdir, records, version=version, num_shards=len(records), **{**known, **about})[0]
 
 
 def publish_rows(

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from owt_pipeline.ledger import commit
-from owt_pipeline.ledger.commit import Place, ShardWriter, lost_files, publish
+from owt_pipeline.ledger.commit import Place, ShardWriter, lost_files, publish_dataset
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import read_root
 from owt_pipeline.ledger.sweep import sweep
@@ -75,7 +75,7 @@ def published(workdir: Storage) -> tuple[Manifest, list[dict[str, Any]]]:
     assert record is not None
     _, version = read_root(workdir)
     about = {"dataset": "clean", "stage": "clean", "stage_version": 1, "num_shards": 1, "counts": record.counts}
-    manifest, _ = publish(workdir, [record], version=version, **about)
+    manifest, _ = publish_dataset(workdir, [record], version=version, **about)
     sweep(workdir, "", 1e11)
     reader = DatasetReader(workdir, manifest)
     assert lost_files(workdir, reader.table_of_files.files) == {}
