@@ -94,13 +94,19 @@ def _run(argv: Sequence[str] | None) -> int:
         print(dry_run.table(dry_run.steps(planned, runtime)))
         return 0
     results = run_stages(planned, runtime)
-    if results and path in (None, config.settings_of(runtime.workdir)):
-        lasting = {name: {n: flags[n] for n in flags if n not in config.ONCE} for name, flags in given.items()}
-        remember(runtime.workdir, lasting)
+    _remember(runtime.workdir, path, given, results)
     if results and not arguments.quiet:  # the log has said it all
         print(funnel_table(results))
         print(_outputs(results, runtime.workdir))
     return _exit_code(results, runtime.add)
+
+
+def _remember(
+    workdir: Storage, path: str | None, given: Mapping[str, dict[str, Any]], results: Sequence[Result]
+) -> None:
+    """Write the flags of a run by the folder's own settings into these."""
+    if results and path in (None, config.settings_of(workdir)):
+        remember(workdir, {name: {n: flags[n] for n in flags if n not in config.ONCE} for name, flags in given.items()})
 
 
 def _exit_code(results: Sequence[Result], may_collect_nothing: bool) -> int:
@@ -318,4 +324,5 @@ def _run_stage(stage: Stage, argv: Sequence[str] | None) -> int:
         require_run(runtime.workdir)
     check_folder(runtime.workdir)
     results = run_stages([(stage, options)], runtime)
+    _remember(runtime.workdir, path, {stage.name: given}, results)
     return _exit_code(results, may_collect_nothing=True)

@@ -25,7 +25,8 @@ from owt_pipeline.engine.workers import close_shared_pool, importing, start_serv
 from owt_pipeline.errors import JobRuns, UsageError, UserError
 from owt_pipeline.ledger.root import read_root, require_manifest
 from owt_pipeline.ledger.sweep import sweep
-from owt_pipeline.storage.folder import Storage, in_thread
+from owt_pipeline.storage.buckets import in_thread
+from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lock import InUse, hold, out_of_sight
 from schemas.datasets import LEDGER
 from schemas.manifest import Manifest, Root

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from owt_pipeline.errors import UserError
-from owt_pipeline.storage.folder import in_thread, open_source
+from owt_pipeline.storage.buckets import in_thread
+from owt_pipeline.storage.folder import open_source
 
 if TYPE_CHECKING:
     import tiktoken

@@ -1,24 +1,31 @@
-"""The client of object stores: obstore, for S3, Google Cloud Storage and Azure.
+"""Folders in buckets, for `Storage`: obstore, for S3, Google Cloud Storage and Azure, and what its errors mean.
 
 It finds credentials where the services' other tools do, and retries requests by itself.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
+import errno
 import functools
 import json
 import os
 import re
+import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
+from urllib.parse import urlsplit
 
 import pyarrow.fs
 
 from owt_pipeline.errors import UserError
+
+_Answer = TypeVar("_Answer")
 
 PIECE_BYTES = 32 << 20
 """Size of an upload's pieces; each is one request, and two are in memory at once."""
@@ -27,6 +34,123 @@ REQUESTS_AT_ONCE = 16
 
 _NO_CREDENTIALS = ("//169.254.", "//metadata", "/meta-data/", "/latest/api/token", "Account must be specified")
 """Parts of error messages that mean: no credentials are set, and this machine gets none from a cloud."""
+
+
+_FIRST_SECONDS = 7.0
+_RETRY_SECONDS = 120.0
+
+_ENVIRONMENT = ("AWS_", "AZURE_", "GOOGLE_", "CLOUDSDK_", "STORAGE_EMULATOR_HOST", "HOME")
+"""Prefixes of the variables that a client depends on: when one changes, a bucket gets a new client."""
+
+_buckets: dict[tuple[Any, ...], Bucket] = {}  # one client per bucket and process, so that connections are reused
+_connecting = threading.Lock()
+
+_CREDENTIALS = {
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
+    "gs": "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS",
+    "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+}
+_ADDRESS = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "az": "AZURE_STORAGE_ENDPOINT"}
+
+
+class Remote:
+    """The bucket of a folder (`gs://`, `s3://`, `az://`): its client, and the meaning of the client's errors.
+
+    Attributes:
+      spool_folder: local folder of files that are to be uploaded.
+    """
+
+    def __init__(self, uri: str, proven: bool = False):
+        """The bucket of the folder at `uri`; `proven` if another process has reached it already."""
+        parts = urlsplit(uri)
+        self.spool_folder = os.path.join(tempfile.gettempdir(), f"owt-{os.getuid()}")
+        self._scheme, self._place, self._proven = parts.scheme, parts.netloc, proven
+        self._prefix = f"{parts.path.strip('/')}/" if parts.path.strip("/") else ""
+        if not parts.netloc.rpartition("@")[2]:
+            raise UserError(f"{uri} names no bucket: write {parts.scheme}://BUCKET/FOLDER")
+
+    @contextlib.contextmanager
+    def request(self, name: str) -> Iterator[tuple[Bucket, str]]:
+        """The bucket's client and the object's key; the client's errors are turned into those of `Storage`."""
+        key = self._prefix + name
+        bucket = self._connected(key)
+        try:
+            yield bucket, key
+        except Exception as error:
+            if (failure := bucket.failure(error)) is None:
+                raise
+            raise _explained(f"{self._scheme}://{self._place}/{key}", failure, first=False) from error
+
+    def _connected(self, key: str) -> Bucket:
+        environment = tuple(sorted(item for item in os.environ.items() if item[0].startswith(_ENVIRONMENT)))
+        identity = (os.getpid(), self._scheme, self._place, environment)
+        with _connecting:
+            if identity not in _buckets:
+                if not self._proven:
+                    self._prove(key)
+                _buckets[identity] = self._client(_RETRY_SECONDS)
+            return _buckets[identity]
+
+    def _client(self, seconds: float) -> Bucket:
+        user, _, name = self._place.rpartition("@")
+        return Bucket(self._scheme, name, user == "anonymous", seconds)
+
+    def _prove(self, key: str) -> None:
+        """Make one small request to the bucket; raises UserError if it fails or takes over seven seconds."""
+        try:
+            # In a thread, because a name server or a metadata server may not answer for longer.
+            in_thread(lambda: _ask(self._client(_FIRST_SECONDS * 0.6), key)).result(_FIRST_SECONDS)
+        except Exception as error:
+            late = isinstance(error, (TimeoutError, concurrent.futures.TimeoutError))  # one class from Python 3.11 on
+            slow = Failure("network", f"no answer in {_FIRST_SECONDS:.0f} s") if late else None
+            if (failure := slow or Bucket.failure(error)) is None:
+                raise
+            if failure.kind == "missing":  # of the listing; a missing object is not a failure
+                failure = Failure("no bucket", failure.detail)
+            raise _explained(f"{self._scheme}://{self._place}", failure, first=True) from error
+
+
+def _ask(bucket: Bucket, key: str) -> None:
+    if key and not key.endswith("/"):
+        try:
+            bucket.size(key)
+            return
+        except Exception as error:
+            failure = bucket.failure(error)
+            if failure is None or failure.kind != "missing":
+                raise
+    # Only a listing shows whether the object or the bucket is missing.
+    next(bucket.list(key.rpartition("/")[0], 1), None)
+
+
+def _explained(uri: str, failure: Failure, first: bool) -> Exception:
+    scheme = urlsplit(uri).scheme
+    match failure.kind:
+        case "missing":
+            return FileNotFoundError(errno.ENOENT, "No such file or directory", uri)
+        case "no bucket":
+            return UserError(f"{uri}: there is no such bucket: check its name, or make it")
+        case "credentials":
+            return UserError(f"{uri}: no credentials found: {_CREDENTIALS[scheme]} ({failure.detail})")
+        case "refused":
+            return UserError(f"{uri}: the credentials do not give access: {failure.detail}")
+    if first:
+        return UserError(f"{uri}: no connection: {failure.detail}; check the network and {_ADDRESS[scheme]}")
+    return OSError(errno.EIO, f"no answer from the bucket: {failure.detail}", uri)
+
+
+def in_thread(call: Callable[[], _Answer]) -> concurrent.futures.Future[_Answer]:
+    """Call in a thread that does not keep this process from ending."""
+    future: concurrent.futures.Future[_Answer] = concurrent.futures.Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
 
 
 @dataclass(frozen=True)

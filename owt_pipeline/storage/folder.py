@@ -17,8 +17,6 @@ import io
 import logging
 import os
 import re
-import tempfile
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, TypeVar
@@ -27,7 +25,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 
 from owt_pipeline.errors import UserError
-from owt_pipeline.storage.buckets import REQUESTS_AT_ONCE, Bucket, Failure
+from owt_pipeline.storage.buckets import REQUESTS_AT_ONCE, Remote
 from owt_pipeline.storage.disk import SPOOL_FOLDER, Disk, HashingFile, check_utf8, remove_dead_spools, spool_file
 
 logger = logging.getLogger("owt")
@@ -225,20 +223,6 @@ def at_once(call: Callable[[_Item], _Answer], items: Iterable[_Item]) -> list[_A
         return list(threads.map(call, items))
 
 
-def in_thread(call: Callable[[], _Answer]) -> concurrent.futures.Future[_Answer]:
-    """Call in a thread that does not keep this process from ending."""
-    future: concurrent.futures.Future[_Answer] = concurrent.futures.Future()
-
-    def run() -> None:
-        try:
-            future.set_result(call())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return future
-
-
 def _split(uri: str) -> tuple[str, str]:
     """Scheme and URI, or an empty scheme and a local path."""
     match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", uri) or re.match(r"(gs|s3|az|file):/", uri)
@@ -339,108 +323,7 @@ def _bucket_matches(pattern: str) -> list[str]:
     return [path for path in paths if fnmatch.fnmatchcase(path, pattern) or path.startswith(pattern.rstrip("/") + "/")]
 
 
-_FIRST_SECONDS = 7.0
-_RETRY_SECONDS = 120.0
 _READ_AHEAD_BYTES = 1 << 20
-
-_ENVIRONMENT = ("AWS_", "AZURE_", "GOOGLE_", "CLOUDSDK_", "STORAGE_EMULATOR_HOST", "HOME")
-"""Prefixes of the variables that a client depends on: when one changes, a bucket gets a new client."""
-
-_buckets: dict[tuple[Any, ...], Bucket] = {}  # one client per bucket and process, so that connections are reused
-_connecting = threading.Lock()
-
-_CREDENTIALS = {
-    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
-    "gs": "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS",
-    "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
-}
-_ADDRESS = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "az": "AZURE_STORAGE_ENDPOINT"}
-
-
-class Remote:
-    """The bucket of a folder (`gs://`, `s3://`, `az://`): its client, and the meaning of the client's errors.
-
-    Attributes:
-      spool_folder: local folder of files that are to be uploaded.
-    """
-
-    def __init__(self, uri: str, proven: bool = False):
-        """The bucket of the folder at `uri`; `proven` if another process has reached it already."""
-        parts = urlsplit(uri)
-        self.spool_folder = os.path.join(tempfile.gettempdir(), f"owt-{os.getuid()}")
-        self._scheme, self._place, self._proven = parts.scheme, parts.netloc, proven
-        self._prefix = f"{parts.path.strip('/')}/" if parts.path.strip("/") else ""
-        if not parts.netloc.rpartition("@")[2]:
-            raise UserError(f"{uri} names no bucket: write {parts.scheme}://BUCKET/FOLDER")
-
-    @contextlib.contextmanager
-    def request(self, name: str) -> Iterator[tuple[Bucket, str]]:
-        """The bucket's client and the object's key; the client's errors are turned into those of `Storage`."""
-        key = self._prefix + name
-        bucket = self._connected(key)
-        try:
-            yield bucket, key
-        except Exception as error:
-            if (failure := bucket.failure(error)) is None:
-                raise
-            raise _explained(f"{self._scheme}://{self._place}/{key}", failure, first=False) from error
-
-    def _connected(self, key: str) -> Bucket:
-        environment = tuple(sorted(item for item in os.environ.items() if item[0].startswith(_ENVIRONMENT)))
-        identity = (os.getpid(), self._scheme, self._place, environment)
-        with _connecting:
-            if identity not in _buckets:
-                if not self._proven:
-                    self._prove(key)
-                _buckets[identity] = self._client(_RETRY_SECONDS)
-            return _buckets[identity]
-
-    def _client(self, seconds: float) -> Bucket:
-        user, _, name = self._place.rpartition("@")
-        return Bucket(self._scheme, name, user == "anonymous", seconds)
-
-    def _prove(self, key: str) -> None:
-        """Make one small request to the bucket; raises UserError if it fails or takes over seven seconds."""
-        try:
-            # In a thread, because a name server or a metadata server may not answer for longer.
-            in_thread(lambda: _ask(self._client(_FIRST_SECONDS * 0.6), key)).result(_FIRST_SECONDS)
-        except Exception as error:
-            late = isinstance(error, (TimeoutError, concurrent.futures.TimeoutError))  # one class from Python 3.11 on
-            slow = Failure("network", f"no answer in {_FIRST_SECONDS:.0f} s") if late else None
-            if (failure := slow or Bucket.failure(error)) is None:
-                raise
-            if failure.kind == "missing":  # of the listing; a missing object is not a failure
-                failure = Failure("no bucket", failure.detail)
-            raise _explained(f"{self._scheme}://{self._place}", failure, first=True) from error
-
-
-def _ask(bucket: Bucket, key: str) -> None:
-    if key and not key.endswith("/"):
-        try:
-            bucket.size(key)
-            return
-        except Exception as error:
-            failure = bucket.failure(error)
-            if failure is None or failure.kind != "missing":
-                raise
-    # Only a listing shows whether the object or the bucket is missing.
-    next(bucket.list(key.rpartition("/")[0], 1), None)
-
-
-def _explained(uri: str, failure: Failure, first: bool) -> Exception:
-    scheme = urlsplit(uri).scheme
-    match failure.kind:
-        case "missing":
-            return FileNotFoundError(errno.ENOENT, "No such file or directory", uri)
-        case "no bucket":
-            return UserError(f"{uri}: there is no such bucket: check its name, or make it")
-        case "credentials":
-            return UserError(f"{uri}: no credentials found: {_CREDENTIALS[scheme]} ({failure.detail})")
-        case "refused":
-            return UserError(f"{uri}: the credentials do not give access: {failure.detail}")
-    if first:
-        return UserError(f"{uri}: no connection: {failure.detail}; check the network and {_ADDRESS[scheme]}")
-    return OSError(errno.EIO, f"no answer from the bucket: {failure.detail}", uri)
 
 
 class _Ranges(io.RawIOBase):

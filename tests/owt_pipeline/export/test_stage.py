@@ -160,4 +160,7 @@ def test_only_documents_under_the_licences_asked_for_are_kept(tmp_path: Path) ->
     error = ask_owt("export", run, "--licenses", "https://creativecommons.org/licenses/by/4.0/", code=2)
     assert "is not an SPDX identifier, such as CC-BY-4.0 or CC0-1.0" in error
     ask_owt("export", run)
+    assert len(documents_of(run)) == 3, "the run's settings have the flag"
+    (run / "settings.toml").unlink()
+    ask_owt("export", run)
     assert len(documents_of(run)) == len(licenses)
