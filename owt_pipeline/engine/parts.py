@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
@@ -152,12 +152,18 @@ def do_locally(work: Work, parts: Mapping[int, Sequence[Slice]]) -> Iterator[tup
     together = step.together(run) if callable(step.together) else step.together
     total = sum(pending.values()) if rows else None
     with progress.step(title(work.stage, step), shards=len(pending), rows=total):
-        if together > 1:
-            done = _in_threads(work, list(pending), parts, together)
-        elif not together and work.runtime.workers > 1:
-            done = _in_processes(work, pending, parts)
+        if together == 1 or (not together and work.runtime.workers == 1):
+            done: Iterator[tuple[int, Done]] = ((key, work.do(key, parts[key])) for key in pending)
+        elif together:
+            threads = ThreadPoolExecutor(together)
+            stop = partial(threads.shutdown, wait=False, cancel_futures=True)
+            done = _at_once(list(pending), together, lambda key: threads.submit(work.do, key, parts[key]), stop)
         else:
-            done = ((key, work.do(key, parts[key])) for key in pending)
+            pool = shared_pool(work.runtime.workers)
+            largest = sorted(pending, key=lambda key: -pending[key])
+            done = _at_once(
+                largest, pool.workers, lambda key: pool.submit(partial(work.do, key), parts[key]), pool.close
+            )
         for key, result in done:
             progress.shard_done()
             yield key, result
@@ -188,31 +194,36 @@ def title(stage: Stage, step: Step) -> str:
     return stage.name if step.name == SHARDS else f"{stage.name} ({step.name})"
 
 
-def _in_processes(
-    work: Work, rows: Mapping[int, int], parts: Mapping[int, Sequence[Slice]]
+def _at_once(
+    keys: Sequence[int], number: int, start: Callable[[int], Future[Done | WorkerDied]], stop: Callable[[], None]
 ) -> Iterator[tuple[int, Done]]:
-    """Make each part in one worker process."""
-    pool = shared_pool(work.runtime.workers)
-    waiting = sorted(rows, key=lambda key: rows[key])
+    """Make `number` parts at once, in this order; an error, or Ctrl-C, does not wait for the others."""
+    waiting = list(reversed(keys))
     given: dict[Future[Done | WorkerDied], int] = {}
     begun: dict[int, float] = {}
+    cancelled: CancelledError | None = None
     progress.doing(lambda: _slowest(begun))
     try:
-        while waiting or given:
-            if waiting and len(given) < work.runtime.workers:
+        while given or (waiting and cancelled is None):
+            while waiting and len(given) < number and cancelled is None:
                 key = waiting.pop()
                 begun[key] = time.monotonic()
-                given[pool.submit(partial(work.do, key), parts[key])] = key
-                continue
+                given[start(key)] = key
             for future in wait(given, return_when=FIRST_COMPLETED).done:
-                done = future.result()
-                if isinstance(done, WorkerDied):
-                    raise died(done)
                 key = given.pop(future)
                 del begun[key]
+                try:
+                    done = future.result()
+                except CancelledError as error:  # another part has failed and closed the pool; its error comes next
+                    cancelled = error
+                    continue
+                if isinstance(done, WorkerDied):
+                    raise died(done)
                 yield key, done
+        if cancelled:
+            raise cancelled
     except BaseException:
-        pool.close()
+        stop()
         raise
 
 
@@ -221,26 +232,3 @@ def _slowest(begun: Mapping[int, float]) -> str:
     since, key = min(((since, key) for key, since in list(begun.items())), default=(0.0, 0))
     seconds = time.monotonic() - since
     return f"part {key} for {seconds:.0f} s" if begun and seconds >= _SLOW_SECONDS else ""
-
-
-def _in_threads(
-    work: Work, keys: Sequence[int], parts: Mapping[int, Sequence[Slice]], together: int
-) -> Iterator[tuple[int, Done]]:
-    """Make `together` parts at once in threads: for parts that wait, or that use the pool themselves."""
-    threads = ThreadPoolExecutor(together)
-    given = {threads.submit(work.do, key, parts[key]): key for key in keys}
-    cancelled: CancelledError | None = None
-    try:
-        while given:
-            for future in wait(given, return_when=FIRST_COMPLETED).done:
-                key = given.pop(future)
-                try:
-                    done = future.result()
-                except CancelledError as error:  # another part has failed and closed the pool; its error comes next
-                    cancelled = error
-                    continue
-                yield key, done
-        if cancelled:
-            raise cancelled
-    finally:  # an error, or Ctrl-C, does not wait for the others
-        threads.shutdown(wait=False, cancel_futures=True)

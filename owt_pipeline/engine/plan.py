@@ -304,13 +304,16 @@ class Prepared(msgspec.Struct, frozen=True):
     root: Root
     keys: list[str]
     made_from: list[str]
-    make: list[int]
-    gone: list[int]
+    make: frozenset[int]
+    gone: frozenset[int]
     settled: int
     before: Manifest | None
     started: float
     properties: dict[str, Any]
     assets: list[ShardFile]
+
+
+_OF_RUN = tuple(name for name in Prepared.__struct_fields__ if name != "inputs")  # as `StageRun` has them
 
 
 def plan_stage(
@@ -342,19 +345,7 @@ def plan_stage(
     workdir.remove_dead_spools()
     logger.debug("%s: %s", stage.name, options)
     stage.prepare(run)
-    prepared = Prepared(
-        inputs,
-        about,
-        list(run.keys),
-        list(run.made_from),
-        sorted(plan.make),
-        sorted(plan.gone),
-        plan.settled,
-        run.before,
-        run.started,
-        run.properties,
-        run.assets,
-    )  # type: ignore[arg-type]
+    prepared = Prepared(inputs, **{name: getattr(run, name) for name in _OF_RUN})
     content = msgspec.json.encode(prepared)
     digest = hashlib.sha256(content).hexdigest()[:8]
     run.work.write(f"plan-{digest}.json", content)
@@ -390,11 +381,8 @@ def _open_run(stage: Stage, options: Any, runtime: Runtime, name: str) -> StageR
     work = work_of(runtime.workdir, stage) / folder
     found = msgspec.json.decode(work.read(f"plan-{digest}.json"), type=Prepared)
     readers = {dataset: DatasetReader(runtime.workdir, manifest) for dataset, manifest in found.inputs.items()}
-    return StageRun(
-        stage, options, runtime, readers, found.root, found.keys, found.made_from, frozenset(found.make),
-        frozenset(found.gone), found.settled, found.before,
-        name, work, found.properties, found.assets, found.started,
-    )  # fmt: skip
+    known = {field: getattr(found, field) for field in _OF_RUN}
+    return StageRun(stage, options, runtime, readers, name=name, work=work, **known)
 
 
 def is_published(run: StageRun) -> bool:

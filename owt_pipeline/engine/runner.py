@@ -18,7 +18,7 @@ from typing import Any
 from owt_pipeline.engine import parts, submission
 from owt_pipeline.engine.generations import begin
 from owt_pipeline.engine.outcome import has_outcome, take_outcome
-from owt_pipeline.engine.plan import StagePlan, look
+from owt_pipeline.engine.plan import look
 from owt_pipeline.engine.publish import append_to_log, read_log
 from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.engine.workers import close_shared_pool, importing, start_server
@@ -72,8 +72,9 @@ def run_stages(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Re
         root, version = begin(stages, runtime)
         plans = look(stages, runtime.workdir, root)
         first = next((number for number, plan in enumerate(plans) if not plan.finished), None)
-        finished = plans if first is None else plans[:first]
-        results = [_finished(plan) for plan in finished]
+        results = [Result(plan.stage, plan.published, None) for plan in plans[:first] if plan.published is not None]
+        for result in results:
+            result.log()
         if first is not None:
             results += _run_graph(stages[first:], runtime, version)
         sweep(runtime.workdir, runtime.run, since)
@@ -96,13 +97,6 @@ def _holding(runtime: Runtime, on_cluster: bool, detached: bool) -> Iterator[flo
         if detached and (outcome := take_outcome(workdir)) is not None:
             outcome.check()
         yield since
-
-
-def _finished(plan: StagePlan) -> Result:
-    assert plan.published is not None
-    result = Result(plan.stage, plan.published, None)
-    result.log()
-    return result
 
 
 def run_stage(stage: Stage, options: Any, runtime: Runtime) -> tuple[Manifest, bool]:

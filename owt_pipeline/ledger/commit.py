@@ -297,15 +297,6 @@ def lost_files(workdir: Storage, files: Iterable[ShardFile]) -> dict[str, str]:
     return found
 
 
-def write_list(workdir: Storage, dataset: str, table: FileTable) -> FileList:
-    """Write a dataset's list of files, named by its content."""
-    content = table.to_parquet()
-    digest = hashlib.sha256(content).hexdigest()
-    listed = FileList(f"{ledger_of(dataset)}/files-{digest[:8]}.parquet", len(content), digest, len(table.files))
-    workdir.write(listed.path, content)
-    return listed
-
-
 def publish_dataset(
     workdir: Storage,
     records: Sequence[ShardRecord],
@@ -332,12 +323,16 @@ def publish_dataset(
     table = FileTable(records, assets)
     dataset = str(about["dataset"])
     root, current = read_root(workdir)
-    manifest = Manifest(files=write_list(workdir, dataset, table), digest=table.digest, totals=table.totals, **about)
+    content = table.to_parquet()
+    sha256 = hashlib.sha256(content).hexdigest()
+    listed = FileList(f"{ledger_of(dataset)}/files-{sha256[:8]}.parquet", len(content), sha256, len(table.files))
+    workdir.write(listed.path, content)
+    manifest = Manifest(files=listed, digest=table.digest, totals=table.totals, **about)
     is_published = root.datasets.get(dataset) == manifest and root.run == run and current is not None
     if not is_published and current != version:
         raise LostRun(workdir)
-    for name, content in (contents or {}).items():  # also if only such a file was gone
-        workdir.write(name, content)
+    for name, asset in (contents or {}).items():  # also if only such a file was gone
+        workdir.write(name, asset)
     if is_published and current is not None:
         return manifest, current
     root = msgspec.structs.replace(root, datasets={**root.datasets, dataset: manifest})

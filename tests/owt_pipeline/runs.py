@@ -35,7 +35,7 @@ min_tokens = 64
 
 def write_sources(folder: Path) -> Path:
     """Write the dump, the WARC file and a CONFIG.toml; returns the last."""
-    run_owt("demo", "--write_inputs", folder)
+    ask_owt("demo", "--write_inputs", folder)
     config = folder / "config.toml"
     config.write_text(CONFIG.format(folder=folder))
     return config

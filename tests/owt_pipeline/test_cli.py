@@ -18,7 +18,7 @@ from owt_pipeline.formats.warc import response_record
 from owt_pipeline.stages import load
 from owt_pipeline.storage.folder import Storage
 from schemas.settings import ExitCode
-from tests.owt_pipeline.runs import ask_owt, copy_of, drop, manifest_of, owt, run_owt, shard_file, write_sources
+from tests.owt_pipeline.runs import ask_owt, copy_of, drop, manifest_of, owt, shard_file, write_sources
 
 EVERY = [*COMMANDS, *STAGES]
 
@@ -52,12 +52,12 @@ def test_the_usage_and_the_page_list_every_command_and_exit_code(capsys: pytest.
 
 
 def test_exit_codes_are_as_documented(small_run: Path, tmp_path: Path) -> None:
-    run_owt("verify", small_run, code=0)
+    ask_owt("verify", small_run, code=0)
     damaged = copy_of(small_run, tmp_path / "run")
     (damaged / "report/stats.json").write_text("{}")
-    run_owt("verify", damaged, code=1)
-    assert "did you mean 'verify'?" in run_owt("verfy", code=2)
-    run_owt("why", small_run, "https://nobody.example/", code=3)
+    ask_owt("verify", damaged, code=1)
+    assert "did you mean 'verify'?" in ask_owt("verfy", code=2)
+    ask_owt("why", small_run, "https://nobody.example/", code=3)
 
 
 @pytest.mark.parametrize(
@@ -303,7 +303,7 @@ def test_a_folder_with_other_files_is_no_run(command: str, tmp_path: Path) -> No
     texts = tmp_path / "texts.jsonl"
     texts.write_text('{"text": "some text of my own"}\n')
     asked = ["--links", os.devnull] if command == "run" else [texts]
-    refused = run_owt(command, home, *asked, "--workers", 1, code=1)
+    refused = ask_owt(command, home, *asked, "--workers", 1, code=1)
     assert f"{home} is no run and not empty: it holds photos/holiday.jpg; give a new folder" in refused
     assert sorted(path.name for path in home.iterdir()) == ["config.toml", "photos"]
 
@@ -324,7 +324,8 @@ def test_a_file_that_no_stage_wrote_is_left_alone(small_config: Path, small_run:
     orphan = run / "corpus" / f"{part[:10]}-00000000.parquet"  # as an earlier attempt may have left it
     for name in (*mine, orphan):
         (run / name).write_text("mine")
-    run_owt("run", run, small_config, "--workers", 1)
+    os.utime(orphan, (0, 0))
+    ask_owt("run", run, small_config, "--workers", 1)
     assert all((run / name).read_text() == "mine" for name in mine)
     assert not orphan.exists()
 
@@ -338,10 +339,11 @@ def test_ls_shows_what_is_interrupted(small_run: Path, tmp_path: Path) -> None:
     assert (states["tokenize"], states["clean"]) == ("interrupted", "finished")
 
 
-def test_a_run_ends_by_naming_what_it_made_and_what_to_do_next(small_config: Path, small_run: Path) -> None:
-    command = owt("run", small_run, small_config, "--workers", 1)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    lines = done.stdout.splitlines()[-4:]
+def test_a_run_ends_by_naming_what_it_made_and_what_to_do_next(
+    small_config: Path, small_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", str(small_run), str(small_config), "--workers", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()[-4:]
     assert [line.split()[:2] for line in lines[:3]] == [
         ["corpus", f"{small_run}/corpus"],
         ["tokens", f"{small_run}/tokens"],
@@ -355,11 +357,11 @@ def test_a_run_without_a_document_ends_with_1_and_says_why_instead_of_what_is_ne
     other = tmp_path / "other.warc.gz"
     record = response_record("http://a.example/", 0, "HTTP/1.1 200 OK", [("Content-Type", "text/html")], b"<p>")
     other.write_bytes(record)
-    output = run_owt("run", tmp_path / "run", config, "--pages_from", other, code=1)
+    output = ask_owt("run", tmp_path / "run", config, "--workers", 1, "--pages_from", other, code=1)
     assert "next:" not in output
     assert re.search(r"pages   only 0 of \d+ URLs have a page \(not_archived \d+\)", output)
     assert "no document came out: fetch let none of" in output.strip().splitlines()[-1]
-    assert "no document came out" in run_owt("fetch", tmp_path / "run", "--pages_from", other, code=1)
+    assert "no document came out" in ask_owt("fetch", tmp_path / "run", "--pages_from", other, code=1)
 
 
 @pytest.mark.parametrize("flag", ["--allow_damaged", "--collect.allow_damaged"])

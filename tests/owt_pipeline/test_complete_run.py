@@ -171,7 +171,7 @@ def test_a_damaged_input_is_one_clear_error(small_config: Path, small_run: Path,
     run = copy_of(small_run, tmp_path / "run", without=("clean",))
     path = shard_file(run, "documents", 1)
     path.write_bytes(path.read_bytes()[:100])
-    error = run_owt("clean", run, small_config, code=1)
+    error = ask_owt("clean", run, small_config, "--workers", 1, code=1)
     assert f"{path} " in error
     assert "--until extract` makes it again" in error
 
