@@ -25,7 +25,6 @@ import os
 import pickle
 import select
 import signal
-import socket
 import sys
 import tempfile
 import threading
@@ -334,29 +333,6 @@ def map_batches(
         if isinstance(result, WorkerDied):
             raise died(result)
         yield batch, result
-
-
-@dataclass(frozen=True)
-class Child:
-    """A child process, and this process's end of its socket."""
-
-    process: Any
-    socket: socket.socket
-
-    @property
-    def pid(self) -> int:
-        return int(self.process.pid)
-
-    def end(self) -> int:
-        """Kill the child if it is alive; returns its exit code, negative for the signal it died of."""
-        return _end(self.process)
-
-
-def start_child(target: Callable[[socket.socket], object], seconds: float = 0.0) -> Child:
-    """Call `target(socket)` in a new process, which ends by itself once this process has ended."""
-    ours, theirs = socket.socketpair()
-    with theirs:
-        return Child(_start(target, theirs), ours)
 
 
 @contextlib.contextmanager
