@@ -119,16 +119,14 @@ def test_public_addresses_are_masked() -> None:
         ("o'brien@site.co.uk, 'me@x.org'", "email@example.com, 'email@example.com'"),
         ("jürgen@müller.de or почта@пример.рф or a@b.xn--p1ai", " or ".join(["email@example.com"] * 3)),
         ("me@example.org- and x@y.com.", "email@example.com- and email@example.com."),
+        *(
+            (f"me@exam{char}ple.org or 8.8.{char}8.8", "email@example.com or 192.0.2.1")
+            for char in "\u200b\xad\u2060\ufeff"
+        ),
     ],
 )
-def test_addresses_with_other_letters_and_next_to_marks_are_masked(text: str, masked: str) -> None:
-    assert mask(text)[0] == masked
-
-
-@pytest.mark.parametrize("invisible", ["\u200b", "\xad", "\u2060", "\ufeff"])
-def test_an_invisible_character_hides_no_address(invisible: str) -> None:
-    text = f"{ENGLISH} me@exam{invisible}ple.org or 8.8.{invisible}8.8"
-    assert kept(text, mask_addresses=True).text.endswith(" email@example.com or 192.0.2.1")
+def test_addresses_with_other_letters_marks_and_invisible_characters_are_masked(text: str, masked: str) -> None:
+    assert kept(f"{ENGLISH} {text}", mask_addresses=True).text.endswith(f" {masked}")
 
 
 @given(st.lists(st.sampled_from([*"a1.@:f -'", "é", "8.8.8.8", "2606:4700::", "x@y.org"]), max_size=30).map("".join))
@@ -186,11 +184,13 @@ def test_signals_are_a_column_that_gives_the_filters_decisions() -> None:
 
 
 def test_rows_do_not_depend_on_batch_size() -> None:
-    texts = [ENGLISH, FRENCH, "short", ENGLISH * 2]
-    rows = [{"url_id": n, "url": None, "text": text, "subreddits": []} for n, text in enumerate(texts)]
+    rows = [
+        {"url_id": n, "url": None, "text": text, "subreddits": []}
+        for n, text in enumerate([ENGLISH, FRENCH, "short", ENGLISH * 2])
+    ]
     batch = pa.RecordBatch.from_pylist(rows, DATASETS["documents"].schema)
     complete = clean_batch(batch, Options())
     single = [clean_batch(batch.slice(n, 1), Options()) for n in range(4)]
-    assert [row for one in single for row in one.kept.to_pylist()] == complete.kept.to_pylist()  # type: ignore[union-attr]
+    assert [row for one in single for row in pa.table(one.kept).to_pylist()] == pa.table(complete.kept).to_pylist()
     assert [row for one in single for row in one.rejects.to_pylist()] == complete.rejects.to_pylist()
-    assert complete.kept["url_id"].to_pylist() == [0, 3]  # type: ignore[index]
+    assert [row["url_id"] for row in pa.table(complete.kept).to_pylist()] == [0, 3]

@@ -1,8 +1,9 @@
-"""Signals of the user's own, through the command line, and the guide to them."""
+"""Signals of the user's own, and the guide to them."""
 
 from __future__ import annotations
 
 import re
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,18 @@ import pyarrow.parquet as pq
 import pytest
 
 import owt_pipeline as owt
+from owt_pipeline.engine.runner import run_stage
+from owt_pipeline.engine.stage import Runtime
+from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.root import require_manifest
+from owt_pipeline.stages.clean import own_signals
+from owt_pipeline.stages.clean.options import Options
+from owt_pipeline.stages.clean.stage import STAGE
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
 from tests.owt_pipeline.making import write_dataset
-from tests.owt_pipeline.runs import ask_owt, run_owt
+from tests.owt_pipeline.runs import run_owt
 
 GUIDE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "new-filter.md"
 SENTENCE = "The river ran past the old mill, and nobody in the village could say how long it had done so. "
@@ -47,66 +54,74 @@ def write_documents(texts: list[str], shard: int, writer: ShardWriter) -> None:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Documents next to a module of signals, which no other test has imported."""
     (tmp_path / "mine.py").write_text(SIGNALS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    own_signals._loaded.cache_clear()  # type: ignore[attr-defined]
     write_dataset(Storage(str(tmp_path / "run")), "documents", partial(write_documents, TEXTS))
     return tmp_path / "run"
 
 
-def clean(run: Path, *signals: str, code: int = 0) -> str:
-    flags = ["--signals", *signals] if signals else []
-    return run_owt("clean", run, "--languages", "all", *flags, code=code, env={"PYTHONPATH": paths(run)})
+def owt_clean(run: Path, *signals: str, code: int = 0) -> str:
+    paths = f"{run.parent}:{Path(__file__).resolve().parents[3]}"
+    return run_owt("clean", run, "--languages", "all", "--signals", *signals, code=code, env={"PYTHONPATH": paths})
 
 
-def paths(run: Path) -> str:
-    return f"{run.parent}:{Path(__file__).resolve().parents[3]}"
+def clean(run: Path, *signals: str) -> dict[int, tuple[str, str]]:
+    """Clean in this process; the rejects by id."""
+    run_stage(STAGE, Options(languages=("all",), signals=signals), Runtime(Storage(str(run))))
+    return {key: (row["reason"], row["detail"]) for key, row in rows(run / "ledger/clean/rejects").items()}
 
 
 def rows(folder: Path) -> dict[int, dict[str, Any]]:
     return {row["url_id"]: row for file in folder.glob("*.parquet") for row in pq.read_table(file).to_pylist()}
 
 
-def rejects(run: Path) -> dict[int, tuple[str, str]]:
-    return {key: (row["reason"], row["detail"]) for key, row in rows(run / "ledger/clean/rejects").items()}
-
-
 def test_what_a_function_returns_is_a_column_of_clean_and_corpus(run: Path) -> None:
-    clean(run, "mine:length", "mine:capitals")
+    owt_clean(run, "mine:length", "mine:capitals")
     found = rows(run / "clean")
     assert sorted(found) == [0, 1, 2]
     for row in found.values():
         assert [signal["name"] for signal in row["own_signals"]] == ["mine:length", "mine:capitals"]
         assert row["own_signals"][0]["value"] == row["n_chars"]
-    assert rejects(run) == {3: ("too_short", "1 tokens, fewer than 128")}
     run_owt("dedupe", run)
     run_owt("export", run)
-    assert {key: row["own_signals"] for key, row in rows(run / "corpus").items()} == {
-        key: row["own_signals"] for key, row in found.items() if key in rows(run / "corpus")
-    }
+    corpus = rows(run / "corpus")
+    assert corpus
+    assert all(row["own_signals"] == found[key]["own_signals"] for key, row in corpus.items())
     query = "select url_id from '{}/clean/*.parquet' where map_from_entries(own_signals)['mine:capitals'] > 0.5"
     assert duckdb.sql(query.format(run)).fetchall() == [(2,)]
     (source,) = [own for own in require_manifest(Storage(str(run)), "clean").sources if own["name"] == "mine:length"]
-    assert source["kind"] == "signal"
-    assert len(source["sha256"]) == 64
+    assert (source["kind"], len(source["sha256"])) == ("signal", 64)
 
 
-def test_a_document_beyond_a_threshold_is_rejected_by_name(run: Path) -> None:
-    clean(run, "mine:length>=1000", "mine:capitals <= 0.5")
-    lengths = {n: f"mine:length is {len(TEXTS[n].strip())}, less than 1,000" for n in (0, 2)}
-    assert rejects(run) == {n: ("own_signal", detail) for n, detail in lengths.items()} | {
-        3: ("too_short", "1 tokens, fewer than 128")
-    }
-    clean(run, "mine:capitals <= 0.5")
-    assert rejects(run)[2] == ("own_signal", "mine:capitals is 0.766773, more than 0.5")
-    # The limit itself passes.
-    clean(run, f"mine:length>={len(TEXTS[1].strip())}")
-    assert list(rows(run / "clean")) == [1]
-    (run / "settings.toml").unlink()  # which has the flag of the last run
-    clean(run)
-    assert {row["own_signals"] for row in rows(run / "clean").values()} == {None}
+@pytest.mark.parametrize(
+    ("signals", "details"),
+    [
+        ((), {}),
+        (
+            ("mine:length>=1000", "mine:capitals <= 0.5"),
+            {0: "mine:length is 939, less than 1,000", 2: "mine:length is 939, less than 1,000"},
+        ),
+        (("mine:capitals <= 0.5",), {2: "mine:capitals is 0.766773, more than 0.5"}),
+        (
+            ("mine:length>=1879",),
+            dict.fromkeys((0, 2), "mine:length is 939, less than 1,879"),
+        ),  # the limit itself passes
+        (("mine:length<=1.8e3",), {1: "mine:length is 1,879, more than 1,800"}),
+    ],
+)
+def test_a_document_beyond_a_threshold_is_rejected_by_name(
+    run: Path, signals: tuple[str, ...], details: dict[int, str]
+) -> None:
+    short = {3: ("too_short", "1 tokens, fewer than 128")}
+    assert clean(run, *signals) == {n: ("own_signal", detail) for n, detail in details.items()} | short
+    assert all((row["own_signals"] is None) == (not signals) for row in rows(run / "clean").values())
 
 
-def test_a_function_that_fails_rejects_only_that_document(tmp_path: Path) -> None:
+def test_a_function_that_fails_rejects_only_that_document(run: Path) -> None:
     words = {
         "fine": None,
         "raise": "RuntimeError: as asked",
@@ -116,38 +131,32 @@ def test_a_function_that_fails_rejects_only_that_document(tmp_path: Path) -> Non
         "list": "TypeError: .*list.*",
     }
     texts = [f"{SENTENCE * 10} {word}" for word in words]
-    (tmp_path / "mine.py").write_text(SIGNALS)
-    run = tmp_path / "failing"
-    write_dataset(Storage(str(run)), "documents", partial(write_documents, texts))
-    clean(run, "mine:hostile")
-    assert list(rows(run / "clean")) == [0]
+    failing = run.parent / "failing"
+    write_dataset(Storage(str(failing)), "documents", partial(write_documents, texts))
+    found = clean(failing, "mine:hostile")
+    assert list(rows(failing / "clean")) == [0]
     for number, wanted in enumerate(words.values()):
-        reason, detail = rejects(run).get(number, (None, None))
+        reason, detail = found.get(number, (None, ""))
         assert (reason == "signal_failed") == (wanted is not None)
-        assert wanted is None or re.fullmatch(f"mine:hostile: {wanted}", str(detail))
-    run_owt("verify", run)
+        assert wanted is None or re.fullmatch(f"mine:hostile: {wanted}", detail)
     # As without the model's file: no document is left, and that is an error.
-    write_dataset(Storage(str(tmp_path / "none")), "documents", partial(write_documents, texts[1:2]))
-    assert "clean let none of 1 through (signal_failed 1)" in clean(tmp_path / "none", "mine:hostile", code=1)
+    write_dataset(Storage(str(run.parent / "none")), "documents", partial(write_documents, texts[1:2]))
+    assert "clean let none of 1 through (signal_failed 1)" in owt_clean(run.parent / "none", "mine:hostile", code=1)
 
 
 def test_an_edited_function_runs_the_stage_again(run: Path) -> None:
     def is_made_again(*signals: str) -> bool:
         files = [(file.name, file.stat().st_ino) for file in (run / "clean").iterdir()]
-        clean(run, *signals)
+        owt_clean(run, *signals)
         return files != [(file.name, file.stat().st_ino) for file in (run / "clean").iterdir()]
 
-    clean(run, "mine:length")
-    assert not is_made_again("mine:length")
-    (run.parent / "mine.py").write_text(SIGNALS.replace("return len(text)", "return 2 * len(text)"))
-    assert is_made_again("mine:length")
-    assert rows(run / "clean")[0]["own_signals"] == [{"name": "mine:length", "value": 2.0 * len(TEXTS[0].strip())}]
-    assert is_made_again("mine:length>=1")
     # A function that another module only imports: its own source counts, too.
     (run.parent / "theirs.py").write_text("from mine import length\n")
+    owt_clean(run, "theirs:length")
+    assert not is_made_again("theirs:length")
+    (run.parent / "mine.py").write_text(SIGNALS.replace("return len(text)", "return 2 * len(text)"))
     assert is_made_again("theirs:length")
-    (run.parent / "mine.py").write_text(SIGNALS)
-    assert is_made_again("theirs:length")
+    assert rows(run / "clean")[0]["own_signals"] == [{"name": "theirs:length", "value": 2.0 * len(TEXTS[0].strip())}]
 
 
 @pytest.mark.parametrize(
@@ -164,14 +173,17 @@ def test_an_edited_function_runs_the_stage_again(run: Path) -> None:
         (["raising:length"], 1, "signals: raising:length cannot be imported (RuntimeError: no model)"),
     ],
 )
-def test_a_mistake_is_one_clear_error(
-    run: Path, signals: list[str], code: int, message: str, monkeypatch: pytest.MonkeyPatch
+def test_a_mistake_is_one_clear_error_before_anything_is_written(
+    run: Path, signals: list[str], code: int, message: str
 ) -> None:
-    monkeypatch.syspath_prepend(str(run.parent))
     (run.parent / "broken.py").write_text("def length(text:\n")
     (run.parent / "raising.py").write_text("raise RuntimeError('no model')\n")
-    assert message in ask_owt("clean", run, "--signals", *signals, code=code)
+    with pytest.raises(UserError, match=re.escape(message)) as error:
+        clean(run, *signals)
+    assert error.value.exit_code == code
     assert not (run / "clean").exists()
+    with pytest.raises(ValueError, match=re.escape(message)):
+        owt.clean("text", signals=signals)
 
 
 FASTTEXT = """\
@@ -191,20 +203,15 @@ def test_the_guides_classifier_works(run: Path) -> None:
     assert len([line for line in code.splitlines() if line]) <= 8
     (run.parent / "quality.py").write_text(code)
     (run.parent / "fasttext.py").write_text(FASTTEXT)
-    clean(run, "quality:good>=0.2")
+    assert clean(run, "quality:good>=0.2")[2] == ("own_signal", "quality:good is 0.1, less than 0.2")
     assert sorted(rows(run / "clean")) == [0, 1]
-    assert rejects(run)[2] == ("own_signal", "quality:good is 0.1, less than 0.2")
 
 
 def test_the_guide_is_short() -> None:
     assert len(GUIDE.read_text().split()) <= 400
 
 
-def test_a_text_is_measured_in_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "my_own_signals.py").write_text(SIGNALS)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    found = owt.clean(TEXTS[0], signals=["my_own_signals:length<=10"])
-    assert found.own_signals == {"my_own_signals:length": len(found.text)}
+def test_a_text_is_measured_in_this_process(run: Path) -> None:
+    found = owt.clean(TEXTS[0], signals=["mine:length<=10"])
+    assert found.own_signals == {"mine:length": len(found.text)}
     assert found.reason == "own_signal"
-    with pytest.raises(ValueError, match="signals: 'length' is none of"):
-        owt.clean("text", signals=["length"])

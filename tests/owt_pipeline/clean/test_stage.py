@@ -10,7 +10,7 @@ import pytest
 
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.errors import UsageError, UserError
+from owt_pipeline.errors import UsageError
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.stages.clean.options import Options
@@ -82,13 +82,13 @@ def test_text_that_is_not_to_be_fixed_is_byte_for_byte_the_same(tmp_path: Path) 
         assert manifest.stats["changed_texts"] == (not wanted)
 
 
-def test_quotes_are_not_uncurled_in_text_that_is_not_to_be_fixed(workdir: Path) -> None:
-    with pytest.raises(UserError, match="uncurl_quotes changes text, but no_fix_text keeps it as it is; turn one"):
-        run_stage(STAGE, Options(fix_text=False, uncurl_quotes=True), Runtime(Storage(str(workdir))))
-
-
-def test_an_unknown_language_is_one_clear_error(workdir: Path) -> None:
-    with pytest.raises(UsageError, match="'eng' is not a known language"):
-        STAGE.outside(Options(languages=("eng",)))  # before the stages that come first
-    with pytest.raises(UserError, match="'eng' is not a known language; did you mean 'en'"):
-        run_stage(STAGE, Options(languages=("eng",)), Runtime(Storage(str(workdir))))
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (Options(fix_text=False, uncurl_quotes=True), "uncurl_quotes changes text, but no_fix_text keeps it as it is"),
+        (Options(languages=("eng",)), "'eng' is not a known language; did you mean 'en'"),
+    ],
+)
+def test_a_mistaken_option_is_one_clear_error(options: Options, problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        STAGE.outside(options)  # before the stages that come first
