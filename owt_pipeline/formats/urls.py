@@ -50,20 +50,31 @@ def canonical_url(url: str) -> str:
 
 def canonicalize(url: str) -> tuple[str, str]:
     """(canonical URL, its host without port) of `url`; raises BadURL."""
-    if "&amp;" in url:
-        url = unescaped(url)
-    simple = _SIMPLE(url)
-    if simple is None or "/." in url or len(url) > MAX_LENGTH - 2:  # one of https, one of an empty path
-        return _canonicalize_any(url)
-    host, path, query = simple.groups()
-    if host.startswith("www.") or len(host) > 253:
-        return _canonicalize_any(url)
-    path = path.rstrip("/") or "/" if path else "/"
+    if len(url) > MAX_LENGTH:
+        raise BadURL(f"{len(url):,} characters, more than {MAX_LENGTH:,}")
+    url = _NEWLINES("", url.strip(SPACE))
+    parts = _PARTS(url)
+    if parts is None:
+        raise BadURL("no scheme such as https://" if url else "empty")
+    scheme, netloc, path, query, fragment = parts.groups()
+    if scheme.lower() not in ("http", "https"):
+        raise BadURL(f"the scheme {scheme[:40]} is neither http nor https")
+    if not netloc:
+        raise BadURL("no host")
+    host, port = _host_and_port(netloc)
+    path = unescaped(_UNSAFE_IN_PATH(_escape, path.replace("\\", "/")))
+    if _DOT_SEGMENT(path):
+        path = _without_dot_segments(path)
+    canonical = f"https://{host}{port}{path.rstrip('/') or '/'}"
     if query:
-        query = _without_tracking(query, host)
+        query = _without_tracking(unescaped(_UNSAFE_IN_QUERY(_escape, query)), host)
         if query:
-            return f"https://{host}{path}?{query}", host
-    return f"https://{host}{path}", host
+            canonical += "?" + query
+    if fragment and fragment[0] in "!/%":
+        canonical += _route(fragment)
+    if len(canonical) > MAX_LENGTH:
+        raise BadURL(f"{len(canonical):,} characters when encoded, more than {MAX_LENGTH:,}")
+    return canonical, host
 
 
 def home_of(host: str) -> int:
@@ -130,15 +141,6 @@ def redirected(url: str, location: str) -> str:
 SPACE = "".join(map(chr, range(33)))
 SAFE = r"A-Za-z0-9\-._~!$'()*+,;=:@/"
 _DECODED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~!'()*,:@")
-KEPT_ESCAPE = "%(?:[0189A-F][0-9A-F]|2[02-6BF]|3[B-F]|5[B-E]|60|7[BCDF])"
-"""A regular expression for canonical percent-escapes: in upper case, not of _DECODED."""
-
-# Most URLs match this: nothing to decode, encode, resolve or lower.
-_SIMPLE = re.compile(
-    rf"https?://(?:www\.)?((?:[a-z0-9-]{{1,63}}\.)+[a-z]{{2,63}})(/[{SAFE}]*(?:{KEPT_ESCAPE}[{SAFE}]*)*)?"
-    rf"(?:\?([{SAFE}?&]*(?:{KEPT_ESCAPE}[{SAFE}?&]*)*))?(?:#(?:[^!/%\t\r\n].*)?)?",
-    re.DOTALL,
-).fullmatch
 _NEWLINES = re.compile(r"[\t\n\r]+").sub
 _PARTS = re.compile(
     r"([A-Za-z][A-Za-z0-9+.\-]*):(?:[/\\]{2}([^/\\?#]*)([^?#]*)(?:\?([^#]*))?(?:#(.*))?)?", re.DOTALL
@@ -153,34 +155,6 @@ _UNSENT_IN_QUERY = re.compile(r"[^!-~]|[\"<>']").sub
 _DOTS = re.compile(r"(?<=/)(?:\.|%2[eE]){1,2}(?=/|\Z)").sub
 _PORTS = {"http": 80, "https": 443}
 _DOT_SEGMENT = re.compile(r"/\.{1,2}(?:/|\Z)").search
-
-
-def _canonicalize_any(url: str) -> tuple[str, str]:
-    if len(url) > MAX_LENGTH:
-        raise BadURL(f"{len(url):,} characters, more than {MAX_LENGTH:,}")
-    url = _NEWLINES("", url.strip(SPACE))
-    parts = _PARTS(url)
-    if parts is None:
-        raise BadURL("no scheme such as https://" if url else "empty")
-    scheme, netloc, path, query, fragment = parts.groups()
-    if scheme.lower() not in ("http", "https"):
-        raise BadURL(f"the scheme {scheme[:40]} is neither http nor https")
-    if not netloc:
-        raise BadURL("no host")
-    host, port = _host_and_port(netloc)
-    path = unescaped(_UNSAFE_IN_PATH(_escape, path.replace("\\", "/")))
-    if _DOT_SEGMENT(path):
-        path = _without_dot_segments(path)
-    canonical = f"https://{host}{port}{path.rstrip('/') or '/'}"
-    if query:
-        query = _without_tracking(unescaped(_UNSAFE_IN_QUERY(_escape, query)), host)
-        if query:
-            canonical += "?" + query
-    if fragment and fragment[0] in "!/%":
-        canonical += _route(fragment)
-    if len(canonical) > MAX_LENGTH:
-        raise BadURL(f"{len(canonical):,} characters when encoded, more than {MAX_LENGTH:,}")
-    return canonical, host
 
 
 def _route(fragment: str) -> str:
