@@ -7,54 +7,25 @@ from __future__ import annotations
 
 import bz2
 import lzma
-import re
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
-import numpy as np
 import zstandard
 
-BLOCK_BYTES = 8 << 20
-PIECE_BYTES = 2 << 20
-"""A block is parsed in pieces of this size, whose objects fit the cache; smaller pieces need more calls."""
+BLOCK_BYTES = 2 << 20
+"""The objects parsed from a block of this size fit the cache; smaller blocks need more calls."""
 
 MAX_LINE_BYTES = 32 << 20
 """A line that is longer than this by a piece of the file or more is skipped, since it would fill the memory."""
 
 
-@dataclass(frozen=True)
-class Block:
-    """Consecutive complete lines.
+class Block(NamedTuple):
+    """Consecutive complete lines, separated by newlines; `first_line` is the number of the first, from 1."""
 
-    Attributes:
-      data: the lines, separated by newlines; any object with a buffer.
-      first_line: number of the first line in its file, from 1.
-      num_lines: number of lines.
-    """
-
-    data: Any
+    data: bytes
     first_line: int
-    num_lines: int
-
-    def pieces(self, piece_bytes: int = PIECE_BYTES) -> Iterator[Block]:
-        """The same lines in smaller blocks; the data is not copied."""
-        data, start, line = memoryview(self.data), 0, self.first_line
-        while start <= len(data):
-            newline = _NEWLINE(data, start + piece_bytes)
-            end = newline.start() if newline else len(data)
-            num_lines = _count_newlines(data[start:end]) + 1
-            yield Block(data[start:end], line, num_lines)
-            start, line = end + 1, line + num_lines
-
-
-_NEWLINE = re.compile(rb"\n").search
-
-
-def _count_newlines(data: bytes | memoryview) -> int:
-    """`data.count(b"\\n")`, four times as fast."""
-    return int(np.count_nonzero(np.frombuffer(data, np.uint8) == ord("\n")))
 
 
 def is_utf16(data: bytes) -> bool:
@@ -90,7 +61,7 @@ class LineReader:
         return self._source.bytes_read
 
     def __iter__(self) -> Iterator[Block]:
-        line, size, num_lines = 1, 0, 0  # num_lines: newlines in `waiting`
+        line, size = 1, 0
         waiting: list[bytes] = []
         in_overlong = False
         for piece in self._source:
@@ -101,32 +72,24 @@ class LineReader:
                     continue
                 in_overlong = False
             end = piece.rfind(b"\n")
-            num_lines += _count_newlines(piece)
-            if size + len(piece) < self._block_bytes or (end < 0 and size < MAX_LINE_BYTES):
-                waiting.append(piece)
-                size += len(piece)
+            waiting.append(piece)
+            size += len(piece)
+            if size < self._block_bytes or (end < 0 and size - len(piece) < MAX_LINE_BYTES):
                 continue
-            if end < 0:  # the last line in `waiting` is too long
-                data = b"".join(waiting)
-                waiting = []
-                if num_lines:
-                    yield Block(data[: data.rfind(b"\n")], line, num_lines)
-                line += num_lines + 1
-                self.overlong.append(line - 1)
-                in_overlong, size, num_lines = True, 0, 0
-                continue
-            waiting.append(piece[:end])
-            yield Block(b"".join(waiting), line, num_lines)  # the only copy of the content
-            line += num_lines
-            waiting = [piece[end + 1 :]]
-            size, num_lines = len(waiting[0]), 0
+            lines, newline, rest = b"".join(waiting).rpartition(b"\n")
+            if newline:
+                yield Block(lines, line)
+                line += lines.count(b"\n") + 1
+            if end < 0:  # the last line is too long
+                self.overlong.append(line)
+                in_overlong, line, rest = True, line + 1, b""
+            waiting, size = [rest], len(rest)
         data = b"".join(waiting)
         if self.broken is not None and not data.endswith(b"}"):
             data = data[: max(data.rfind(b"\n"), 0)]
         if data:
             self.ends_within_line = not data.endswith(b"\n")
-            data = data.removesuffix(b"\n")
-            yield Block(data, line, data.count(b"\n") + 1)
+            yield Block(data.removesuffix(b"\n"), line)
 
 
 # Compressed bytes read at a time, usually some hundred kilobytes when decoded. After a read that gives more (runs of

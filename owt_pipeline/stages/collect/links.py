@@ -9,14 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
-from itertools import islice
 from typing import Any
 
-import pyarrow as pa
-
-from owt_pipeline.errors import UserError
 from owt_pipeline.formats.records import Record, known_format, read_records
-from owt_pipeline.stages.collect.submissions import SUBMISSIONS, as_text, integer, submissions
+from owt_pipeline.stages.collect.submissions import as_text, integer
 from schemas import Reason
 
 _URL = ("posted_url", "url")
@@ -26,46 +22,24 @@ _COLUMNS = (*_URL, "score", *_TIME, "title", *_SOURCE, "subreddits")
 """The columns that are read; of several for the same, the first that has a value. urls/ of a run has `posted_url`,
 `link_sources` and `subreddits`, and Hacker News' dump `time`."""
 
-_BATCH_ROWS = 10_000
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d:\d\d)(?:\.\d+)?)? ?(?:UTC|Z|([+-]\d\d):?(\d\d))?")
 
 _Row = dict[str, Any]
 
 
-class LinkReader:
-    """The rows of a table, in batches of schema SUBMISSIONS. The attributes are those of `Reader`.
+def link_rows(path: str, name: str) -> Iterator[_Row]:
+    """The rows of a table, by columns of SUBMISSIONS.
 
-    Raises UserError if the file is damaged or has no column `url`, unless damaged files are allowed.
+    Raises UserError if the file is damaged, or Parquet or CSV without a column `url`.
     """
-
-    def __init__(self, path: str, name: str, size: int, *, allow_damaged: bool = False):
-        self._path, self._name, self._allow_damaged = path, name, allow_damaged
-        self.bytes_read, self.bytes_decompressed = size, 0  # unknown
-        self.overlong: list[int] = []
-        self.ends_within_line = False
-        self.broken: str | None = None
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        rows = self._rows()
-        while some := list(islice(rows, _BATCH_ROWS)):
-            yield submissions({name: [row.get(name) for row in some] for name in SUBMISSIONS.names})
-
-    def _rows(self) -> Iterator[_Row]:
-        kind = known_format(self._path) or "text"
-        records = read_records(
-            self._path, self._name, kind, columns=_COLUMNS, required=("url", "posted_url"), split_text="lines"
-        )
-        try:
-            if kind == "text":
-                yield from _of_lines(records)
-                return
-            for record in records:
-                line = int(record.where.rpartition(":")[2])
-                yield _bad_line(line, record.problem) if record.fields is None else _of_fields(line, record.fields)
-        except UserError as error:
-            if not self._allow_damaged:
-                raise UserError(f"{error}, or take what can be read with --allow_damaged") from error
-            self.broken = str(error).removeprefix(self._path).strip(" ,:")
+    kind = known_format(path) or "text"
+    records = read_records(path, name, kind, columns=_COLUMNS, required=("url", "posted_url"), split_text="lines")
+    if kind == "text":
+        yield from _of_lines(records)
+        return
+    for record in records:
+        line = int(record.where.rpartition(":")[2])
+        yield _bad_line(line, record.problem) if record.fields is None else _of_fields(line, record.fields)
 
 
 def _bad_line(line: int, note: str | None) -> _Row:

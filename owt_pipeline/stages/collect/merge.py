@@ -10,9 +10,7 @@ rejected     repeated ×2    |  repeated  |  low_score
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,9 +18,6 @@ from owt_pipeline.formats.urls import home_of, host_of
 from schemas import DATASETS, REJECTS, Reason
 
 URLS: pa.Schema = DATASETS["urls"].schema
-
-_EARLIER = pa.schema([("url_id", pa.uint64()), ("note", pa.string())])
-_SCORES = pa.schema([("url_id", pa.uint64()), ("submission_id", pa.string()), ("score", pa.int64())])
 
 # Each row with what decides about it. Equal ids of other URLs than the first one collide; rows with a reason have one
 # group for each row, so that they do not count.
@@ -40,26 +35,27 @@ WITH named AS (
     ORDER BY created_utc NULLS LAST, submission_id NULLS LAST, score DESC NULLS LAST, source_name, line
   )
 ), scored AS (
-  SELECT ordered.*, seen.note AS seen_note, seen.url_id IS NOT NULL AS is_seen, before.score AS score_before,
+  SELECT ordered.*, before.generation AS generation_before, before.score AS score_before,
     max(ordered.score) FILTER (NOT collides) OVER of_url AS score_here,
     coalesce(bool_or(ordered.score IS NULL) FILTER (NOT collides) OVER of_url, false) AS is_listed,
     submission_id IS NULL
       OR row_number() OVER (PARTITION BY url_id, collides, submission_id ORDER BY place) = 1 AS counts
   FROM ordered
-  LEFT JOIN seen USING (url_id)
-  LEFT JOIN (SELECT url_id, max(score) AS score FROM scores GROUP BY url_id) AS before USING (url_id)
+  LEFT JOIN (
+    SELECT url_id, max(score) AS score, min(generation) FILTER (score IS NULL) AS generation FROM known GROUP BY url_id
+  ) AS before USING (url_id)
   WINDOW of_url AS (PARTITION BY url_id)
 ), decided AS (
   SELECT * EXCLUDE (reason), greatest(score_here, score_before) AS best,
     CASE WHEN collides THEN $id_collision
-         WHEN is_seen THEN $seen_before
+         WHEN generation_before IS NOT NULL THEN $seen_before
          WHEN NOT is_listed AND best < $min_score THEN $low_score
          WHEN place > 1 THEN $repeated_url END AS reason
   FROM scored
 )
 SELECT * REPLACE (
   CASE reason WHEN $id_collision THEN url
-              WHEN $seen_before THEN seen_note
+              WHEN $seen_before THEN concat('generation ', generation_before)
               WHEN $low_score THEN concat(
                 'score ', score, CASE WHEN score_before IS NOT NULL
                 THEN concat(', ', best, ' with earlier generations') END
@@ -102,53 +98,24 @@ KNOWN = pa.schema(
         pa.field("home", pa.uint64(), nullable=False),
         pa.field("url_id", pa.uint64(), nullable=False),
         pa.field("generation", pa.int32(), nullable=False),
-        pa.field("submission_id", pa.string()),
         pa.field("score", pa.int64()),  # of a submission whose score was too low; null for an accepted URL
     ]
 )
 """What a generation knows of a URL."""
 
-_LOW = r"^score (?P<score>-?[0-9]+)(?:, -?[0-9]+ with earlier generations)?; (?:submission (?P<id>[^,]+), )?"
-
 
 def known_of(urls: pa.Table, rejects: pa.Table, generation: int) -> pa.Table:
-    """Rows of schema KNOWN from a shard of a generation: its URLs (columns `url_id` and `url`), and its rejects."""
+    """Rows of schema KNOWN from a shard of a generation: its URLs, and its rejects."""
     low = rejects.filter(pc.equal(rejects["reason"], str(Reason.LOW_SCORE)))
-    found = pc.extract_regex(low["detail"].combine_chunks(), _LOW)
-    identifier = found.field("id")
-    parts = [
-        (urls, pa.nulls(len(urls), pa.string()), pa.nulls(len(urls), pa.int64())),
-        (low, pc.if_else(pc.equal(identifier, ""), None, identifier), found.field("score").cast(pa.int64())),
-    ]
-    tables = []
-    for rows, submission, score in parts:
-        homes = np.fromiter((home_of(host_of(url)) for url in rows["url"].to_pylist()), np.uint64, len(rows))
-        columns = [homes, rows["url_id"].combine_chunks(), np.full(len(rows), generation, np.int32), submission, score]
-        tables.append(pa.table([pa.array(column) if isinstance(column, np.ndarray) else column for column in columns],
-                               schema=KNOWN))  # fmt: skip
-    return pa.concat_tables(tables)
-
-
-@dataclass(frozen=True)
-class Earlier:
-    """What earlier generations know about some URLs.
-
-    Attributes:
-      seen: `url_id` and `note` of the accepted URLs; the note names the generation.
-      scores: `url_id`, `submission_id` and `score` of submissions of other URLs.
-    """
-
-    seen: pa.Table
-    scores: pa.Table
-
-    @classmethod
-    def of(cls, known: pa.Table) -> Earlier:
-        """From rows of schema KNOWN in any order."""
-        is_low = known["score"].is_valid()
-        accepted = known.filter(pc.invert(is_low))
-        note = pc.binary_join_element_wise("generation", accepted["generation"].cast(pa.string()), " ")
-        seen = pa.table({"url_id": accepted["url_id"], "note": note})
-        return cls(seen, known.filter(is_low).select(["url_id", "submission_id", "score"]))
+    score = pc.extract_regex(low["detail"].combine_chunks(), r"^score (?P<score>-?[0-9]+)").field("score")
+    found = [*urls["url"].to_pylist(), *low["url"].to_pylist()]
+    columns = {
+        "home": pa.array([home_of(host_of(url)) for url in found], pa.uint64()),
+        "url_id": pa.chunked_array([*urls["url_id"].chunks, *low["url_id"].chunks], pa.uint64()),
+        "generation": pa.array([generation] * len(found), pa.int32()),
+        "score": pa.concat_arrays([pa.nulls(len(urls), pa.int64()), score.cast(pa.int64())]),
+    }
+    return pa.table(columns, schema=KNOWN)
 
 
 def merge_submissions(
@@ -156,7 +123,7 @@ def merge_submissions(
     sources: Sequence[tuple[str, str]],
     *,
     min_score: int,
-    earlier: Earlier | None = None,
+    known: pa.Table | None = None,
 ) -> tuple[pa.Table, pa.Table]:
     """(URLs, rejects) of all the submissions of some URLs, both ordered by url_id.
 
@@ -167,8 +134,8 @@ def merge_submissions(
       rows: of schema ROWS, in any order. A submission that occurs twice (in two dumps) counts once.
       sources: name of each source, for the rejects' details, and where its links are found.
       min_score: the minimum score of a URL; one without a score, from a table or a WARC file, needs none.
-      earlier: what earlier generations know about these URLs: those they accepted are rejected; the scores of the
-        others count with these.
+      known: of schema KNOWN, what earlier generations know about these URLs: those they accepted are rejected; the
+        scores of the others count with these.
     """
     reasons = (Reason.ID_COLLISION, Reason.SEEN_BEFORE, Reason.LOW_SCORE, Reason.REPEATED_URL)
     values = {str(reason): str(reason) for reason in reasons}
@@ -178,8 +145,7 @@ def merge_submissions(
         database.register("rows", rows)
         columns = [range(len(sources)), *([source[i] for source in sources] for i in (0, 1))]
         database.register("names", pa.table([*map(pa.array, columns)], names=["source", "name", "link_source"]))
-        database.register("seen", earlier.seen.cast(_EARLIER) if earlier else _EARLIER.empty_table())
-        database.register("scores", earlier.scores.cast(_SCORES) if earlier else _SCORES.empty_table())
+        database.register("known", KNOWN.empty_table() if known is None else known)
         database.execute(_JUDGED, {**values, "min_score": min_score})
         urls = database.sql(_URLS, params={"repeated_url": values["repeated_url"]}).to_arrow_table()
         rejects = database.sql(_REJECTS).to_arrow_table().cast(REJECTS)

@@ -5,15 +5,12 @@ from __future__ import annotations
 import configparser
 import logging
 import time
-from collections.abc import Iterator
 from functools import lru_cache
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from owt_pipeline.errors import UserError
-from owt_pipeline.formats.lines import Block
 from owt_pipeline.stages.collect.submissions import Submission
 
 if TYPE_CHECKING:
@@ -26,52 +23,29 @@ logger = logging.getLogger("owt")
 _MOST_WAITS = 5  # for one request
 _LONGEST_WAIT = 600.0  # seconds: the period for which Reddit counts requests
 
-_asking = Lock()  # PRAW's session is not thread-safe, and Reddit's rate limit holds for all threads
 
+def top_submissions(subreddit: str, options: Options) -> bytes:
+    """The top submissions of all time as lines of JSON: of Reddit's listings, the one with the most that pass
+    `min_score`; about 1,000.
 
-class SubredditReader:
-    """The submissions of a subreddit, as one block of lines of JSON.
-
-    Its attributes are those of `sources.Reader`; the bytes are those of the lines.
+    PRAW obeys Reddit's rate limits; after a 429, this waits as long as Reddit asks for. A subreddit that cannot be read
+    (banned, private, misspelt) is logged and has none. Raises UserError if Reddit cannot be reached or the credentials
+    are wrong.
     """
+    import prawcore
 
-    broken, ends_within_line = None, False
-
-    def __init__(self, subreddit: str, options: Options):
-        self._subreddit, self._options = subreddit, options
-        self.bytes_read = self.bytes_decompressed = 0
-        self.overlong: list[int] = []
-
-    def __iter__(self) -> Iterator[Block]:
-        """PRAW obeys Reddit's rate limits; after a 429, this waits as long as Reddit asks for.
-
-        A subreddit that cannot be read (banned, private, misspelt) is logged and yields nothing. Raises UserError if
-        Reddit cannot be reached or the credentials are wrong.
-        """
-        with _asking:
-            lines = list(self._lines())
-        if lines:
-            data = b"\n".join(lines)
-            self.bytes_read = self.bytes_decompressed = len(data)
-            yield Block(data, 1, len(lines))
-
-    def _lines(self) -> Iterator[bytes]:
-        import prawcore
-
-        name = self._subreddit
-        try:
-            subreddit = _reddit(self._options.praw_site).subreddit(name)
-            # Of Reddit's listings, of about 1,000 each, the one with the most submissions that pass `min_score`.
-            for submission in subreddit.top(time_filter="all", limit=self._options.praw_limit):
-                yield orjson.dumps(_record(submission))
-        except (prawcore.NotFound, prawcore.Forbidden, prawcore.Redirect, prawcore.UnavailableForLegalReasons) as error:
-            logger.warning("r/%s cannot be read, continuing without it: %s", name, error)
-        except prawcore.PrawcoreException as error:
-            raise UserError(
-                f"Reddit's API fails for r/{name}: {error}. Check the credentials (praw.ini, or "
-                "praw_client_id and praw_client_secret in the environment) and the network; then run the same "
-                "command again: it continues at this subreddit"
-            ) from error
+    try:
+        found = _reddit(options.praw_site).subreddit(subreddit).top(time_filter="all", limit=options.praw_limit)
+        return b"".join(orjson.dumps(_record(submission)) + b"\n" for submission in found)
+    except (prawcore.NotFound, prawcore.Forbidden, prawcore.Redirect, prawcore.UnavailableForLegalReasons) as error:
+        logger.warning("r/%s cannot be read, continuing without it: %s", subreddit, error)
+        return b"\n"
+    except prawcore.PrawcoreException as error:
+        raise UserError(
+            f"Reddit's API fails for r/{subreddit}: {error}. Check the credentials (praw.ini, or "
+            "praw_client_id and praw_client_secret in the environment) and the network; then run the same "
+            "command again: it continues at this subreddit"
+        ) from error
 
 
 @lru_cache(1)  # one session for all subreddits: it keeps the token and the state of the rate limit

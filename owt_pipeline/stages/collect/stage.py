@@ -10,8 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -24,29 +23,19 @@ from owt_pipeline import progress
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
 from owt_pipeline.engine.workers import map_batches
 from owt_pipeline.errors import UserError
-from owt_pipeline.formats import lines
 from owt_pipeline.formats.records import describe_file, named_files
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.exchange import Slice, read_slices
-from owt_pipeline.stages.collect.links import LinkReader
-from owt_pipeline.stages.collect.merge import KNOWN, Earlier, known_of, merge_submissions
+from owt_pipeline.stages.collect.merge import KNOWN, known_of, merge_submissions
 from owt_pipeline.stages.collect.options import Options
-from owt_pipeline.stages.collect.reddit import SubredditReader
+from owt_pipeline.stages.collect.reddit import top_submissions
 from owt_pipeline.stages.collect.rules import Rules, blocklists
-from owt_pipeline.stages.collect.sources import (
-    Reader,
-    Source,
-    Tally,
-    WarcUrlReader,
-    block_batches,
-    row_of_problem,
-    rows_of_block,
-)
+from owt_pipeline.stages.collect.sources import Source, Tally, problem, read_source, rows_of_batch
 from owt_pipeline.stages.collect.submissions import ROWS
-from owt_pipeline.storage.folder import Storage, describe_source, expand_globs, open_source
+from owt_pipeline.storage.folder import Storage, describe_source, expand_globs
 from schemas import Reason
-from schemas.manifest import Generation, Root, ShardRecord, ledger_of
+from schemas.manifest import Root, ShardRecord, ledger_of
 
 logger = logging.getLogger("owt")
 
@@ -60,11 +49,6 @@ _SHARD_BYTES = {"dump": 100 << 20, "links": 1 << 20, "warc": 500 << 20, "subredd
 _LEAST_SHARDS = 8
 
 
-def _open_generations(run: StageRun) -> list[Generation]:
-    """The generations whose shards are made."""
-    return [generation for generation in run.root.generations if generation.first >= run.settled]
-
-
 def _sources(run: StageRun) -> list[tuple[int, Source]]:
     """(number of its generation, source) of each source, numbered in the order of the generations."""
     found = [(number, each) for number, of in enumerate(run.root.generations) for each in of.sources]
@@ -76,13 +60,13 @@ def _sources(run: StageRun) -> list[tuple[int, Source]]:
 
 def _to_read(run: StageRun) -> list[tuple[int, Source]]:
     """The sources of the generations that are made; all if what was found in the others is lost."""
-    settled = len(run.root.generations) - len(_open_generations(run))
+    settled = sum(generation.first < run.settled for generation in run.root.generations)
     if not run.workdir.exists(_INPUTS):
         settled = 0
     return [(generation, source) for generation, source in _sources(run) if generation >= settled]
 
 
-def read_source(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWriter) -> None:
+def read_part(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWriter) -> None:
     """Step 1: send a source's rows to the shards of their hosts; or what a settled shard knows of its URLs.
 
     This process decompresses the source, which cannot be split; the pool's processes parse it.
@@ -93,53 +77,37 @@ def read_source(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWri
         return
     generation, source = to_read[number]
     tally = Tally(source.name, source.kind)
-
-    def write(rows: pa.RecordBatch) -> None:
+    uri = run.workdir.path(source.uri) if source.kind == "subreddit" else source.uri
+    rules = _rules(run.options)
+    batches = read_source(source, uri, tally, run.options.allow_damaged)
+    for _, rows in map_batches(partial(rows_of_batch, source=source, rules=rules), batches, run.runtime.workers):
         tally.add(rows)
-        for later in _open_generations(run):
-            if later.first >= run.root.generations[generation].first:
-                _send(rows, later, writer)
-        progress.advance(rows.num_rows)
-
-    with _opened(run, source) as reader:
-        work = partial(rows_of_block, source=source, rules=_rules(run.options))
-        for _, rows in map_batches(work, block_batches(reader, source), run.runtime.workers):
-            write(rows)
-    for line in reader.overlong:
-        write(row_of_problem(source, line, Reason.BAD_LINE, f"over {lines.MAX_LINE_BYTES:,} bytes"))
-    tally.bytes_read, tally.bytes_decompressed = reader.bytes_read, reader.bytes_decompressed
-    tally.broken = reader.broken
-    if source.kind == "dump" and tally.broken is None:
-        if not tally.lines:
-            tally.broken = f"the file has no {'lines' if reader.bytes_read else 'bytes'}"
-        elif reader.ends_within_line and tally.last_malformed == tally.last_line:
-            tally.broken = f"the file ends in the middle of line {tally.last_line:,}"
-    tally.overlong = min(reader.overlong, default=0)
+        _send(run, generation, rows, writer)
+    tally.finish()
     if tally.problem is not None and not run.options.allow_damaged:
         raise UserError(f"{source.uri}: {tally.problem}")
     if tally.broken is not None:
-        lost = row_of_problem(source, tally.last_line + 1, Reason.BROKEN_FILE, tally.broken)
-        for later in _open_generations(run):
-            if later.first >= run.root.generations[generation].first:
-                _send(lost, later, writer)
+        lost = problem(tally.last_line + 1, Reason.BROKEN_FILE, tally.broken)
+        _send(run, generation, rows_of_batch(lost, source, rules), writer)
     writer.open_file(".json", _TALLY).write(msgspec.json.encode(tally))
 
 
-def _send(rows: pa.RecordBatch, generation: Generation, writer: ShardWriter) -> None:
-    """Send rows with a column `home` to the shards of a generation."""
-    writer.send(generation.first + (rows["home"].to_numpy() % np.uint64(generation.shards)).astype(np.int64), rows)
+def _send(run: StageRun, since: int, rows: pa.RecordBatch, writer: ShardWriter) -> None:
+    """Send rows with a column `home` to the shards of the generations that are made, from `since` on."""
+    for generation in run.root.generations[since:]:
+        if generation.first >= run.settled:
+            shards = generation.first + (rows["home"].to_numpy() % np.uint64(generation.shards)).astype(np.int64)
+            writer.send(shards, rows)
+    progress.advance(rows.num_rows)
 
 
 def _read_shard(run: StageRun, shard: int, writer: ShardWriter) -> None:
     """What a shard of an earlier generation knows: the URLs it accepted, and scores that were too low."""
     assert run.before is not None
-    urls = DatasetReader(run.workdir, run.before)
-    rejects = urls.table(shard, kind="rejects")
-    known = known_of(urls.table(shard, columns=["url_id", "url"]), rejects, run.root.generation_of(shard))
+    urls, number = DatasetReader(run.workdir, run.before), run.root.generation_of(shard)
+    known = known_of(urls.table(shard, columns=["url_id", "url"]), urls.table(shard, kind="rejects"), number)
     for batch in known.to_batches():
-        for later in _open_generations(run):
-            _send(batch, later, writer)
-        progress.advance(batch.num_rows)
+        _send(run, 0, batch, writer)
 
 
 def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
@@ -155,37 +123,20 @@ def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: Shar
             "collect: shard %d has %d submissions, which are merged in memory: if they do not fit, use more "
             "--num_shards", shard, len(rows),
         )  # fmt: skip
-    sources = _sources(run)
-    generation_of = np.array([generation for generation, _ in sources], np.int64)
-    of_row = generation_of[rows["source"].to_numpy()] if len(rows) else np.zeros(0, np.int64)
-    mine = run.root.generation_of(shard)
+    sources, mine = _sources(run), run.root.generation_of(shard)
+    of_row = np.array([number for number, _ in sources], np.int64).take(rows["source"].to_numpy())
+    names = [(source.name, source.link_source) for _, source in sources]
     for generation in range(mine + 1):
         own = rows.filter(pa.array(of_row == generation))
-        urls, rejects = merge_submissions(
-            own,
-            [(source.name, source.link_source) for _, source in sources],
-            min_score=run.options.min_score,
-            earlier=Earlier.of(known) if generation else None,
-        )
+        earlier = known if generation else None
+        urls, rejects = merge_submissions(own, names, min_score=run.options.min_score, known=earlier)
         if generation < mine:
             known = pa.concat_tables([known, known_of(urls, rejects, generation)])
     writer.enter(len(own))
-    for batch in urls.to_batches(max_chunksize=1 << 14):
-        writer.write(batch)
-    for batch in rejects.to_batches(max_chunksize=1 << 14):
-        writer.reject(batch)
+    for table, write in ((urls, writer.write), (rejects, writer.reject)):
+        for batch in table.to_batches(max_chunksize=1 << 14):
+            write(batch)
     progress.advance(len(own))
-
-
-@contextmanager
-def _opened(run: StageRun, source: Source) -> Iterator[Reader]:
-    """A reader of a source."""
-    uri = run.workdir.path(source.uri) if source.kind == "subreddit" else source.uri
-    with open_source(uri) as file:
-        if source.kind == "links":
-            yield LinkReader(uri, source.name, file.size(), allow_damaged=run.options.allow_damaged)
-            return
-        yield WarcUrlReader(file, file.size()) if source.kind == "warc" else lines.LineReader(file)
 
 
 def _files(options: Options) -> list[dict[str, Any]]:
@@ -228,7 +179,7 @@ class Collect(Stage):
     libraries = ("msgspec", "idna", "xxhash", "duckdb", "tld")
     steps = (
         Step(
-            read_source,
+            read_part,
             _SOURCES,
             keys=lambda run: range(len(_to_read(run)) + run.settled),
             rows=lambda run: {},  # not known before they are read
@@ -289,11 +240,9 @@ class Collect(Stage):
         if damaged:
             run.properties["damaged"] = damaged
         run.write_asset(_INPUTS_NAME, msgspec.json.format(msgspec.json.encode(tallies), indent=1))
-        run.stats["files"] = len(tallies)
-        run.stats["lines"] = sum(tally.lines for tally in tallies)
-        run.stats["broken_files"] = sum(tally.broken is not None for tally in tallies)
-        run.stats["bytes_read"] = sum(tally.bytes_read for tally in tallies)
-        run.stats["bytes_decompressed"] = sum(tally.bytes_decompressed for tally in tallies)
+        run.stats |= {"files": len(tallies), "broken_files": sum(tally.broken is not None for tally in tallies)}
+        for name in ("lines", "bytes_read", "bytes_decompressed"):
+            run.stats[name] = sum(getattr(tally, name) for tally in tallies)
 
 
 def _stored(source: dict[str, Any], generation: int, options: Options, workdir: Storage) -> dict[str, Any]:
@@ -301,8 +250,7 @@ def _stored(source: dict[str, Any], generation: int, options: Options, workdir: 
     asked = hashlib.sha256(repr(options.praw_limit).encode()).hexdigest()[:8]
     path = f"{ledger_of('collect')}/reddit/{generation}-{source['uri']}-{asked}.jsonl"
     if not workdir.exists(path):
-        blocks = SubredditReader(source["uri"], options)
-        workdir.write(path, b"\n".join(bytes(block.data) for block in blocks) + b"\n")
+        workdir.write(path, top_submissions(source["uri"], options))
     content = workdir.read(path)
     return {**source, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest(), "stored": path}
 

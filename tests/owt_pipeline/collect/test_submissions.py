@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from owt_pipeline.formats.lines import Block
 from owt_pipeline.formats.urls import url_id
 from owt_pipeline.stages.collect.rules import Rules
-from owt_pipeline.stages.collect.submissions import ROWS, RowMaker, read_block
+from owt_pipeline.stages.collect.submissions import ROWS, read_block, rows_of
 
 LINK = {
     "id": "abc1",
@@ -35,7 +35,7 @@ LINK = {
 def rows(*lines: bytes | dict[str, Any], rules: Rules | None = None) -> list[dict[str, Any]]:
     rules = rules or Rules()
     texts = [line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines]
-    batch = RowMaker(rules).rows(read_block(Block(b"\n".join(texts), 11, len(texts)), rules), 3, "RS_test.zst")
+    batch = rows_of(read_block(Block(b"\n".join(texts), 11), rules), 3, "RS_test.zst", rules)
     assert batch.schema == ROWS
     batch.validate(full=True)
     return batch.to_pylist()
