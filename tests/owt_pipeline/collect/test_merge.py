@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from owt_pipeline.stages.collect.merge import URLS, merge_submissions
+from owt_pipeline.stages.collect.merge import KNOWN, URLS, known_of, merge_submissions
 from owt_pipeline.stages.collect.submissions import ROWS
 from schemas import REJECTS
 
@@ -81,6 +81,29 @@ def test_two_urls_with_one_id_are_distinguished() -> None:
     urls, rejects = merge(rows)
     assert [(u["url"], u["submission_ids"]) for u in urls] == [("u", ["a", "c"])]
     assert sorted((r["url"], r["reason"]) for r in rejects) == [("u", "repeated_url"), ("v", "id_collision")]
+
+
+def test_what_earlier_generations_accepted_is_rejected_and_their_low_scores_count() -> None:
+    def generation(number: int, *submissions: dict[str, Any], known: pa.Table) -> tuple[list[Any], list[Any], pa.Table]:
+        rows = pa.Table.from_pylist(list(submissions), ROWS)
+        urls, rejects = merge_submissions(rows, [*zip(NAMES, ORIGINS, strict=True)], min_score=3, known=known)
+        return urls.to_pylist(), rejects.to_pylist(), pa.concat_tables([known, known_of(urls, rejects, number)])
+
+    a, b, c = ({"url_id": k, "url": f"https://{k}.org/", "submission_id": f"s{k}"} for k in (1, 2, 3))
+    first = [submission(**a, score=5), submission(**b, score=1), submission(**c, score=-2)]
+    _, _, known = generation(0, *first, known=KNOWN.empty_table())
+    assert known.select(["url_id", "generation", "score"]).to_pylist() == [
+        {"url_id": k, "generation": 0, "score": score} for k, score in ((1, None), (2, 1), (3, -2))
+    ]
+    second = [submission(**a, score=9), submission(**b, score=4), submission(**c, score=2)]
+    urls, rejects, known = generation(1, *second, known=known)
+    assert [(url["url_id"], url["score"]) for url in urls] == [(2, 4)]
+    assert [(reject["reason"], reject["detail"]) for reject in rejects] == [
+        ("seen_before", "generation 0; submission s1, RS_1.zst:1"),
+        ("low_score", "score 2, 2 with earlier generations; submission s3, RS_1.zst:1"),
+    ]
+    _, rejects, _ = generation(2, *second, known=known)
+    assert [reject["detail"].partition(";")[0] for reject in rejects[:2]] == ["generation 0", "generation 1"]
 
 
 def test_merging_no_rows_gives_none() -> None:
