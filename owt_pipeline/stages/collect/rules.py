@@ -16,9 +16,9 @@ import xxhash
 from tld import is_tld
 
 from owt_pipeline.errors import UserError
-from owt_pipeline.formats.lines import LineReader
+from owt_pipeline.formats.records import open_decompressed
 from owt_pipeline.formats.urls import BadURL, canonicalize, host_of
-from owt_pipeline.storage.folder import expand_globs, open_source
+from owt_pipeline.storage.folder import expand_globs
 
 
 @dataclass(frozen=True)
@@ -160,13 +160,9 @@ def _file_hosts() -> Mapping[str, re.Pattern[str]]:
 
 
 def _entries(path: str) -> Iterator[str]:
-    with open_source(path) as file:
-        reader = LineReader(file)
-        for block in reader:
-            for line in block.data.split(b"\n"):
-                yield from _entry(line)
-    if reader.broken is not None:  # a part of the list would accept what the user wants to reject
-        raise UserError(f"the blocklist {path} cannot be read: {reader.broken}; give a complete file")
+    with open_decompressed(path) as file:
+        for line in file:
+            yield from _entry(line)
 
 
 def _entry(line: bytes) -> Iterator[str]:

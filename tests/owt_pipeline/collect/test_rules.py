@@ -89,7 +89,7 @@ def test_a_missing_list_is_named() -> None:
 def test_a_truncated_list_is_not_mistaken_for_the_complete_one(tmp_path: Path) -> None:
     path = tmp_path / "domains.gz"
     path.write_bytes(gzip.compress("".join(f"{k}.example\n" for k in range(999)).encode())[:-100])
-    with pytest.raises(UserError, match=r"domains\.gz cannot be read: gz: the file ends at byte [\d,]+"):
+    with pytest.raises(UserError, match=r"domains\.gz is damaged or incomplete: gz: the file ends at byte [\d,]+"):
         blocked_domains(((str(path), ""),))
 
 

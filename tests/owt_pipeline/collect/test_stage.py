@@ -269,7 +269,7 @@ def test_empty_files_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture)
 def test_a_broken_blocklist_stops_the_run_with_one_line(tmp_path: Path, workers: int) -> None:
     (tmp_path / "urls.txt").write_text("http://a.example/")
     (tmp_path / "domains.gz").write_bytes(gzip.compress(b"a.example\n" * 999)[:-9])
-    with pytest.raises(UserError, match=r"domains\.gz cannot be read"):
+    with pytest.raises(UserError, match=r"domains\.gz is damaged or incomplete"):
         collect(
             tmp_path / "run",
             workers=workers,
