@@ -15,7 +15,7 @@ import zstandard
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats import lines
 from owt_pipeline.stages.collect.sources import Tally
-from tests.owt_pipeline.collect.collecting import Collected, collect, start
+from tests.owt_pipeline.collect.collecting import Collected, collect
 from tests.owt_pipeline.collect.test_stage import holds, links, write_dump
 
 # As each publisher has them: one record of each, but for long texts.
@@ -76,8 +76,7 @@ def test_published_submissions_are_read(tmp_path: Path, name: str, record: dict[
     assert row["created_utc"] == int(record["created_utc"])
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("suffix", [".zst", ".xz", ".bz2", ".gz"])
+@pytest.mark.parametrize(("suffix", "workers"), [(".zst", 2), (".zst", 1), (".xz", 1), (".bz2", 1), (".gz", 1)])
 def test_a_truncated_dump_is_an_error_without_allow_damaged(
     suffix: str, workers: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -155,23 +154,6 @@ def test_a_file_that_is_not_a_dump_is_a_one_line_error(tmp_path: Path, name: str
     assert str(error.value).startswith(str(tmp_path / name))
     assert expected in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_the_command_exits_with_an_error_code(tmp_path: Path) -> None:
-    (tmp_path / "RC.ndjson").write_text(json.dumps(COMMENT) + "\n")
-    process = start(tmp_path / "run", "--dumps", str(tmp_path / "RC.ndjson"))
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "RC.ndjson, line 1: comments" in said
-    assert "Traceback" not in said
-
-
-def test_a_stage_run_as_a_module_prints_no_python_warning(tmp_path: Path) -> None:
-    dump = write_dump(tmp_path / "RS_2020-01.zst", links(3))
-    process = start(tmp_path / "run", "--dumps", str(dump), "--quiet")
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 0
-    assert "Warning" not in said
 
 
 def test_comments_among_submissions_are_malformed_lines(tmp_path: Path) -> None:

@@ -337,17 +337,6 @@ def test_files_without_rows_are_named(tmp_path: Path) -> None:
     assert [tally.kind for tally in tallies] == ["links"] * len(files)
 
 
-def test_a_changed_row_is_read_again(tmp_path: Path) -> None:
-    """Also if length, beginning and end of a large file without a checksum are the same."""
-    rows = [f"https://example.org/{i:060}\n" for i in range(26_000)]
-    table = tmp_path / "long.txt"
-    table.write_text("".join(rows))
-    before = by_url(links(tmp_path / "run", table))
-    rows[13_000] = rows[13_000].replace("org/0", "org/x")
-    table.write_text("".join(rows))
-    assert by_url(links(tmp_path / "run", table)).keys() - before == {rows[13_000].strip()}
-
-
 def test_what_publish_wrote_is_a_table(small_run: Path, tmp_path: Path) -> None:
     corpus = pa.concat_tables(pq.read_table(path) for path in sorted((small_run / "corpus").glob("part-*.parquet")))
     for split, rows in (("train", corpus.slice(0, 10)), ("validation", corpus.slice(10))):

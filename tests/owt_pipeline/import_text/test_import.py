@@ -25,7 +25,7 @@ from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats import records
-from owt_pipeline.formats.records import MAX_RECORD_BYTES, open_decompressed, read_records
+from owt_pipeline.formats.records import MAX_RECORD_BYTES, read_records
 from owt_pipeline.formats.urls import canonical_url, url_id
 from owt_pipeline.ledger import exchange
 from owt_pipeline.ledger.dataset import DatasetReader
@@ -296,18 +296,6 @@ def test_absolute_and_relative_paths_can_be_mixed(tmp_path: Path, monkeypatch: p
     manifest = imported(tmp_path / "run", tmp_path / "a.txt", "b.txt")
     assert [source["name"] for source in manifest.sources] == ["a.txt", "b.txt"]
     assert manifest == imported(tmp_path / "again", "a.txt", "b.txt")
-
-
-@given(st.lists(st.binary(max_size=400_000), min_size=1, max_size=4), st.booleans())
-@settings(max_examples=20, deadline=None)
-def test_all_zstd_frames_of_a_file_are_read(
-    tmp_path_factory: pytest.TempPathFactory, parts: list[bytes], checksum: bool
-) -> None:
-    path = tmp_path_factory.mktemp("zstd") / "in.zst"
-    compress = zstandard.ZstdCompressor(write_checksum=checksum).compress
-    path.write_bytes(b"".join(compress(part) for part in parts))
-    with open_decompressed(str(path)) as file:
-        assert file.read() == b"".join(parts)
 
 
 @pytest.mark.parametrize(
