@@ -56,7 +56,7 @@ def test_every_field_and_every_reason_is_described() -> None:
     for reason in Reason:
         assert reason.stage
         assert reason.description
-        assert Reason.of(reason.value) is reason
+        assert Reason.of(str(reason)) is reason
 
 
 def test_the_data_reference_is_not_stale() -> None:

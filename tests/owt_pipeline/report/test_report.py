@@ -23,7 +23,14 @@ from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.dedupe.corpora import prose
 from tests.owt_pipeline.report.test_figures import rows_of
 from tests.owt_pipeline.report.test_page import SECTIONS, Page
-from tests.owt_pipeline.runs import ask_owt, copy_of, manifest_of, run_owt
+from tests.owt_pipeline.runs import ask_owt, copy_of, differing, manifest_of, run_owt
+
+
+def test_a_report_that_is_made_again_has_the_same_bytes(run: Path, tmp_path: Path) -> None:
+    copy = copy_of(run, tmp_path / "run", without=("report",))
+    run_stage(STAGE, Options(), Runtime(Storage(str(copy))))
+    assert differing(copy, run) == []
+    assert not list((copy / ".tmp").glob("*"))
 
 
 def test_what_does_not_fit_into_memory_is_spilled_and_comes_to_the_same_rows(tmp_path: Path) -> None:
