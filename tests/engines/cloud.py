@@ -98,10 +98,6 @@ class Cloud:
     def messages(self, job: str) -> list[str]:
         return [said["messageText"] for said in self.get(f"/{job}/messages")["jobMessages"]]
 
-    def post(self, body: bytes, region: str = REGION) -> dict[str, Any]:
-        """Create a job; what is refused is `{"error": ...}`."""
-        return self._answer(urllib.request.Request(self._address("", region), body, method="POST"))
-
     def _address(self, path: str, region: str = REGION) -> str:
         return f"{self.url}/v1b3/projects/{PROJECT}/locations/{region}/jobs{path}"
 

@@ -32,7 +32,6 @@ def test_a_template_writes_the_files_of_a_run_on_this_machine(service: Cloud, te
     job = launched["job"]["id"]
     assert service.wait(job) == "DONE", service.messages(job)
     seen = service.get(f"/{job}/seen")
-    assert seen["attempts"] == []
     pool = seen["description"]["environment"]["workerPools"][0]
     assert pool["sdkHarnessContainerImages"][0]["containerImage"] == IMAGE
     sent.check(Storage(workdir))
@@ -59,17 +58,8 @@ user_agent = "tests/1.0 (+mailto:me@example.org)"  # without which nothing is la
     assert any("RS_cut.zst" in said for said in service.messages(job))
 
 
-@pytest.mark.parametrize(
-    ("parameters", "said"),
-    [
-        ({}, "run: Missing required parameter"),
-        ({"run": "/tmp/run"}, "run: Value of parameter does not match"),
-        ({"run": "gs://bucket/run", "settings": "c.toml"}, "settings: Value of parameter does not match"),
-        ({"run": "gs://bucket/run", "shards": "8"}, "shards: Unrecognized parameter"),
-        ({"run": "gs://bucket/run", "beam_flags": "--num_shards=0"}, "owt: error: --num_shards: 0 is not"),
-    ],
-)
-def test_wrong_parameters_are_refused(service: Cloud, template: str, parameters: dict[str, str], said: str) -> None:
-    error = service.launch("wrong", template, parameters)["error"]
-    assert said in error["message"]
-    assert "Traceback" not in error["message"]
+def test_a_wrong_flag_is_refused_by_the_launcher(service: Cloud, template: str) -> None:
+    parameters = {"run": "gs://bucket/run", "beam_flags": "--num_shards=0"}
+    message = service.launch("wrong", template, parameters)["error"]["message"]
+    assert "owt: error: --num_shards: 0 is not" in message
+    assert "Traceback" not in message
