@@ -189,7 +189,8 @@ def time_nanogpt(texts: list[str], path: Path, tokens: int) -> float:
 def measure_loader(tokens: int, seconds: float, rounds: int) -> bool:
     import torch
 
-    from trainer.data import Loader, open_corpora
+    from trainer.corpora import open_corpora
+    from trainer.data import Loader
 
     def nanogpt_get_batch(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
         """nanoGPT's `get_batch` (train.py, MIT licence): random windows, the file mapped anew each time."""

@@ -42,8 +42,8 @@ API = {
     "Tokens": ["owt_pipeline.formats.encoding:load", "owt_pipeline.formats.encoding:Encoding"],
     "Train": [
         "trainer.shards:open_dataset",
-        "trainer.data:open_corpora",
-        "trainer.data:Corpora",
+        "trainer.corpora:open_corpora",
+        "trainer.corpora:Corpora",
         "trainer.data:Loader",
         "trainer.model:GPT",
         "trainer.config:TrainConfig",

@@ -33,61 +33,44 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from trainer.model import GPT, ModelConfig
 from trainer.remote import sha256_of
 from trainer.signing import Signer
 
 RECORD, WEIGHTS, TRAINING, TOKENIZER = "checkpoint.json", "model.safetensors", "training.safetensors", "tokenizer.json"
-FORMAT = 3
+FORMAT = 4
 KEPT = 3  # newest checkpoints of a run
 _NEWEST = "newest"
 _NAME = re.compile(r"step-\d{8}")
-_VERSIONS = {
-    "python": platform.python_version(),
-    **{package.__name__: package.__version__ for package in (torch, numpy, pyarrow, safetensors)},
-}
 
 
 class CheckpointError(ValueError):
     """A checkpoint that is damaged, incomplete, or not one at all."""
 
 
+def _versions() -> dict[str, str]:
+    packages = (torch, numpy, pyarrow, safetensors)
+    return {"python": platform.python_version(), **{package.__name__: package.__version__ for package in packages}}
+
+
 @dataclass(frozen=True)
 class Record:
-    """What `checkpoint.json` says.
+    """What `checkpoint.json` says."""
 
-    Attributes:
-      step: optimizer steps done.
-      model: the model's shape.
-      settings: those of the run.
-      data: what it reads, by `Corpora.description`.
-      tokenizer: name, sha256, vocab_size, eot.
-      parent: digest of the checkpoint this run continued from, or "".
-      world_size: number of ranks.
-      versions: of the libraries that determine the numbers.
-      files: length and SHA-256 of each file.
-    """
-
-    step: int
-    model: dict[str, Any]
-    settings: dict[str, Any]
-    data: list[dict[str, Any]]
-    tokenizer: dict[str, Any]
-    parent: str
-    world_size: int
-    versions: dict[str, str] = field(default_factory=lambda: dict(_VERSIONS))
-    files: dict[str, dict[str, Any]] = field(default_factory=dict)
+    step: int  # optimizer steps done
+    model: dict[str, Any]  # the model's shape
+    settings: dict[str, Any]  # of the run
+    data: list[dict[str, Any]]  # what it reads, by `Corpora.description`
+    tokenizer: dict[str, Any]  # name, sha256, vocab_size, eot
+    parent: str  # digest of the checkpoint this run continued from, or ""
+    world_size: int  # number of ranks
+    versions: dict[str, str] = field(default_factory=_versions)  # of the libraries that determine the numbers
+    files: dict[str, dict[str, Any]] = field(default_factory=dict)  # length and SHA-256 of each file
     format: int = FORMAT
 
     @property
     def digest(self) -> str:
-        """SHA-256 over the names and digests of the files."""
-        lines = "".join(f"{entry['sha256']}  {name}\n" for name, entry in sorted(self.files.items()))
-        return hashlib.sha256(lines.encode()).hexdigest()
-
-    @property
-    def model_config(self) -> ModelConfig:
-        return ModelConfig(**self.model)
+        """SHA-256 over all entries, and so over the digests of the files."""
+        return hashlib.sha256(json.dumps(dataclasses.asdict(self), sort_keys=True).encode()).hexdigest()
 
 
 class Saver:
@@ -146,9 +129,8 @@ class Saver:
             shutil.copymode(part / TOKENIZER, part / name)  # else only its owner can read it
         files = {p.name: {"bytes": p.stat().st_size, "sha256": sha256_of(p)} for p in sorted(part.iterdir())}
         record = dataclasses.replace(record, files=files)
-        entries = {**dataclasses.asdict(record), "digest": record.digest}
-        text = json.dumps(entries | {"checksum": _checksum(entries)}, indent=1) + "\n"
-        (part / RECORD).write_text(text, encoding="utf-8")
+        entries = dataclasses.asdict(record) | {"digest": record.digest}
+        (part / RECORD).write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
         if self._signer:
             self._signer.sign(part)
         for path in [*part.iterdir(), part]:
@@ -175,8 +157,8 @@ def _prune(newest: Path) -> None:
     found = [path for path in checkpoints(newest.parent) if path.name <= newest.name]
     for path in found[:-KEPT]:
         # Renamed first: an interrupted deletion must not leave half a checkpoint under its name.
-        path.rename(path.with_name(f".{path.name}.gone"))
-    for left in [*newest.parent.glob(".step-*.gone"), *newest.parent.glob(".step-*.part")]:
+        path.rename(path.with_name(f".{path.name}.part"))
+    for left in newest.parent.glob(".step-*.part"):
         shutil.rmtree(left, ignore_errors=True)
 
 
@@ -209,10 +191,7 @@ def read_record(folder: Path) -> Record:
     path = folder / RECORD
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
-        changed = entries.pop("checksum") != _checksum(entries)
-        digest = entries.pop("digest")
-        record = Record(**entries)
-        changed |= record.digest != digest
+        digest, record = entries.pop("digest"), Record(**entries)
         files = [(folder / name, entry["bytes"], entry["sha256"]) for name, entry in record.files.items()]
     except FileNotFoundError:
         raise CheckpointError(f"{folder} is not a checkpoint: it has no {RECORD}") from None
@@ -220,7 +199,7 @@ def read_record(folder: Path) -> Record:
         raise CheckpointError(f"{path} cannot be read ({error}): the checkpoint is damaged") from error
     if record.format != FORMAT:
         raise CheckpointError(f"{path} is of format {record.format}, this program reads {FORMAT}")
-    if changed:
+    if record.digest != digest:
         raise CheckpointError(f"{path} was changed, by hand or by damage: its entries do not match its digest")
     for file, length, sha256 in files:
         if not file.is_file():
@@ -250,70 +229,26 @@ def latest(folder: Path, report: Callable[[str], None], *, strict: str = "") -> 
     Raises:
       CheckpointError: all checkpoints are damaged or gone (it says how), or the newest is and `strict` is given.
     """
-    known, damaged = checkpoints(folder), []
-    name = folder.parent / _NEWEST
+    known, problems, name = checkpoints(folder), [], folder.parent / _NEWEST
     saved = name.read_text(encoding="utf-8") if name.exists() else ""
     if saved and all(path.name < saved for path in known):
-        damaged.append(f"{folder / saved}, the newest checkpoint that was saved, is gone")
+        problems.append(f"{folder / saved}, the newest checkpoint that was saved, is gone")
     for path in reversed(known):
-        if strict and damaged:
+        if strict and problems:
             break
         try:
             found = path, read_record(path)
         except CheckpointError as error:
-            damaged.append(str(error))
+            problems.append(str(error))
             continue
-        for problem in damaged:
+        for problem in problems:
             report(f"{problem}; taking {path.name}, the newest intact one")
         return found
-    if strict and damaged:
-        raise CheckpointError(f"{damaged[0]}; {strict}")
-    if damaged:
-        raise CheckpointError(f"no checkpoint in {folder} is intact: {'; '.join(damaged)}")
-    return None
-
-
-def resolve(
-    path: str | Path, step: int | None = None, report: Callable[[str], None] = lambda line: None, *, strict: str = ""
-) -> Path:
-    """The checkpoint in `path`, or, in a run's folder, that of `step` or the newest intact one.
-
-    Args:
-      report: called with lines that name the checkpoint taken from a run's folder, and why it is not the newest.
-      strict: of `latest`.
-
-    Raises:
-      CheckpointError: there is none, or as `latest`.
-    """
-    folder = Path(path)
-    if (folder / RECORD).exists() and step is None:
-        return folder
-    place = folder if folder.name == "checkpoints" else folder / "checkpoints"
-    if step is not None:
-        taken = place / f"step-{step:08d}"
-        if not taken.is_dir():
-            known = ", ".join(str(int(own.name.removeprefix("step-"))) for own in checkpoints(place)) or "none"
-            raise CheckpointError(f"{folder} has no checkpoint of step {step}; it has {known}")
-    else:
-        found = latest(place, report, strict=strict)
-        if found is None:
-            raise CheckpointError(f"{folder} is neither a checkpoint nor the folder of a run that has one")
-        taken = found[0]
-    report(f"taking {taken}")
-    return taken
-
-
-def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[GPT, Record]:
-    """The model of a checkpoint, in evaluation mode, and its record; raises CheckpointError."""
-    record = read_record(folder)
-    model = GPT(record.model_config)
-    model.load_state_dict(load_file(folder / WEIGHTS))
-    return model.to(device).eval(), record
-
-
-def _checksum(entries: dict[str, Any]) -> str:
-    """SHA-256 of the record's entries, which the digests of its files do not cover."""
-    return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
+    if not problems:
+        return None
+    raise CheckpointError(
+        f"{problems[0]}; {strict}" if strict else f"no checkpoint in {folder} is intact: {'; '.join(problems)}"
+    )
 
 
 def _sync(path: Path) -> None:

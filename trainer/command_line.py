@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
-import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from schemas import SettingsError
-from schemas.settings import ExitCode, FlagFormatter, add_flags, flags_given, from_table, shortened
+from schemas.settings import ExitCode, FlagFormatter, add_flags, did_you_mean, flags_given, from_table, shortened
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 Options = TypeVar("Options")
 
@@ -26,8 +29,8 @@ class CommandParser(argparse.ArgumentParser):
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         found, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            near = _nearest_flag(unknown[0].partition("=")[0], list(self._option_string_actions))
-            self.error(f"unknown argument {unknown[0]}" + (f"; did you mean {near}?" if near else ""))
+            near = did_you_mean(unknown[0].partition("=")[0], self._option_string_actions).replace("'", "")
+            self.error(f"unknown argument {unknown[0]}" + near * near.startswith("; did"))
         return found
 
     def format_help(self) -> str:
@@ -42,10 +45,29 @@ class CommandParser(argparse.ArgumentParser):
         raise SettingsError(message if message.endswith("?") else f"{message}; see {self.prog} --help")
 
 
-def _nearest_flag(given: str, known: list[str]) -> str:
-    """The flag that `given` abbreviates by initials, as --lr does --learning_rate, or resembles; "" for none."""
-    initials = [name for name in known if "".join(word[:1] for word in name[2:].split("_")) == given[2:]]
-    return (initials or difflib.get_close_matches(given, known, n=1) or [""])[0]
+def parse_with_file(
+    parser: CommandParser, arguments: Sequence[str] | None
+) -> tuple[argparse.Namespace, dict[str, Any], str]:
+    """(flags, settings of the CONFIG.toml if one is given, the name of their source for errors).
+
+    The settings are the table `[train]` of the file, or the complete file if it has no tables.
+    """
+    help = "settings, at the top or in [train]"
+    parser.add_argument("config", nargs="?", type=Path, metavar="CONFIG.toml", help=help)
+    namespace, path = (given := parser.parse_args(arguments)), given.config
+    if not path:
+        return namespace, {}, "flags"
+    if path.suffix != ".toml" and not path.exists():
+        parser.error(f"unexpected '{path}': no CONFIG.toml; flags such as --compile take no value")
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise SettingsError(f"{path} is not TOML: {error}") from error
+    if "train" not in table and (tables := [key for key, value in table.items() if isinstance(value, dict)]):
+        raise SettingsError(f"{path} has tables ({', '.join(tables)}) but no [train]; add it")
+    return namespace, dict(table.get("train", table)), f"{path}: [train]"
 
 
 def read_text(path: str, what: str) -> str:
@@ -57,12 +79,6 @@ def read_text(path: str, what: str) -> str:
         raise SettingsError(f"{what}: {path} is not UTF-8 at byte {error.start}; convert it first (iconv)") from error
     except OSError as error:
         raise SettingsError(f"{what}: {path} cannot be read: {error.strerror}") from error
-
-
-def read_lines(path: str, what: str) -> list[str]:
-    """The lines of a file as of `read_text`; only a line feed, with or without a carriage return, ends one."""
-    lines = re.split("\r?\n", read_text(path, what))
-    return lines if lines[-1] else lines[:-1]
 
 
 def note(message: str) -> None:
@@ -104,30 +120,12 @@ def run_command(
 def run_reporting(prog: str, work: Callable[[], int | None], *expected: type[Exception]) -> int:
     """Do `work` and return its exit code, or that of an error, which is reported in one line on the error stream.
 
-    Such errors are those `expected`, ValueError, OSError, and what a damaged cache of torch.compile causes.
+    Such errors are those `expected`, ValueError and OSError.
     """
     try:
         return work() or 0
     except Exception as error:
-        damage = damaged_compile_cache(error)
-        if not (damage or isinstance(error, (ValueError, OSError, *expected))):
+        if not isinstance(error, (ValueError, OSError, *expected)):
             raise
-        reported = damage or error
-    print(f"{prog}: {reported}", file=sys.stderr, flush=True)
-    return ExitCode.USAGE if isinstance(reported, SettingsError) else ExitCode.ERROR
-
-
-def damaged_compile_cache(error: BaseException | None) -> str:
-    """What to do if `error` comes from a library in torch.compile's cache that cannot be loaded; else "".
-
-    A process that is killed while it compiles can leave an empty library there, which torch loads unchecked.
-    """
-    while error is not None:
-        found = re.match(r"(/.+\.so): (.+)", str(error)) if isinstance(error, (ImportError, OSError)) else None
-        if found and (library := Path(found[1])).parent.name == library.name[1:3]:  # the cache names its folders so
-            return (
-                f"torch.compile left a damaged file ({library}: {found[2]}), as when it is killed while it compiles; "
-                f"delete its cache, {library.parents[1]}, and run the same command again"
-            )
-        error = error.__cause__ or error.__context__  # which torch suppresses
-    return ""
+        print(f"{prog}: {error}", file=sys.stderr, flush=True)
+        return ExitCode.USAGE if isinstance(error, SettingsError) else ExitCode.ERROR

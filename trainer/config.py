@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from schemas import SettingsError, option
 from schemas.settings import add_flags, flags_given, from_table
-from trainer.command_line import CommandParser
+from trainer.command_line import CommandParser, parse_with_file
 from trainer.model import PRESETS, ModelConfig, preset
 from trainer.optimizers import OPTIMIZERS, SCHEDULES, learning_rate
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 DEVICES = ("auto", "cpu", "cuda", "xla")
 LEARNING_RATES = {
-    "tiny": 3e-3,
-    "124M": 6e-4,
-    "355M": 3e-4,
-    "774M": 2.5e-4,
-    "1.5B": 2e-4,
-    "prettybig": 3e-4,
-    "algpt2": 6e-4,
-}
+    "tiny": 3e-3, "124M": 6e-4, "355M": 3e-4, "774M": 2.5e-4, "1.5B": 2e-4, "prettybig": 3e-4, "algpt2": 6e-4,
+}  # fmt: skip
 """Peak rates of AdamW by size, as in table 2.1 of the GPT-3 paper (Brown et al., 2020); tiny's is from trials."""
 
 
@@ -132,7 +117,7 @@ class TrainConfig:
     def model_config(self, vocab_size: int) -> ModelConfig:
         """The model's shape; raises SettingsError for one that cannot be."""
         try:
-            return preset(self.preset, vocab_size=vocab_size, **{name: getattr(self, name) for name in _SHAPE})
+            return preset(self.preset, vocab_size=vocab_size, **{name: getattr(self, name) for name in SHAPE})
         except ValueError as error:
             raise SettingsError(str(error)) from error
 
@@ -160,18 +145,13 @@ class TrainConfig:
 
     def learning_rate_of(self, step: int) -> float:
         """The learning rate of step 0 … max_steps−1, of a run that is `resolved`."""
-        assert self.schedule is not None
-        assert self.learning_rate is not None
         warmup = min(self.warmup_steps or max(1, self.max_steps // 100), self.max_steps)
-        return self.learning_rate * learning_rate(step, self.schedule, warmup, self.max_steps, self.decay_fraction)
+        share = learning_rate(step, self.schedule or "", warmup, self.max_steps, self.decay_fraction)
+        return share * (self.learning_rate or 0.0)
 
 
-_SHAPE = {field.name for field in dataclasses.fields(ModelConfig)} & {f.name for f in dataclasses.fields(TrainConfig)}
+SHAPE = {field.name for field in dataclasses.fields(ModelConfig)} & {f.name for f in dataclasses.fields(TrainConfig)}
 """The settings that define the model's shape."""
-
-_FROZEN = _SHAPE - {"dropout"} | {"preset", "init_from", "seed", "batch_tokens", "optimizer"}
-_FROZEN |= {"sampler", "long_min_tokens", "long_fraction", "document_mask"}
-"""The settings that a resumed run has to keep."""
 
 _EXAMPLES = """\
 examples:
@@ -194,47 +174,3 @@ def parse(arguments: Sequence[str] | None = None) -> TrainConfig:
     add_flags(parser, TrainConfig)
     namespace, table, where = parse_with_file(parser, arguments)
     return from_table(TrainConfig, {**table, **flags_given(TrainConfig, namespace)}, where)
-
-
-def parse_with_file(
-    parser: CommandParser, arguments: Sequence[str] | None
-) -> tuple[argparse.Namespace, dict[str, Any], str]:
-    """(flags, settings of the CONFIG.toml if one is given, the name of their source for errors)."""
-    parser.add_argument(
-        "config", nargs="?", type=Path, metavar="CONFIG.toml", help="settings, at the top or in [train]"
-    )
-    namespace = parser.parse_args(arguments)
-    if not namespace.config:
-        return namespace, {}, "flags"
-    if namespace.config.suffix != ".toml" and not namespace.config.exists():
-        parser.error(f"unexpected '{namespace.config}': no CONFIG.toml; flags such as --compile take no value")
-    return namespace, read_toml(namespace.config), f"{namespace.config}: [train]"
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """The table `[train]` of a run's configuration, or the complete file if it has no tables."""
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise SettingsError(f"{path} is not TOML: {error}") from error
-    if "train" in table:
-        return dict(table["train"])
-    if tables := [key for key, value in table.items() if isinstance(value, dict)]:
-        raise SettingsError(f"{path} has tables ({', '.join(tables)}) but no [train]; add it")
-    return table
-
-
-def changes(before: dict[str, Any], now: TrainConfig) -> tuple[list[str], list[str]]:
-    """How a resumed run's settings differ: (refused changes, allowed changes that affect the result)."""
-    refused: list[str] = []
-    noted: list[str] = []
-    for field in dataclasses.fields(now):
-        # `data` is compared by what the shards hold, not by where they are.
-        if not field.metadata["shapes_bytes"] or field.name == "data" or field.name not in before:
-            continue
-        old, new = before[field.name], getattr(now, field.name)
-        if old != new:
-            (refused if field.name in _FROZEN else noted).append(f"{field.name} was {old}, is {new}")
-    return refused, noted

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import gc
 import os
@@ -29,6 +28,7 @@ from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from schemas import SettingsError
+from trainer.device import device_of
 
 # That ranks wait for each other to start (a torchrun that is killed then leaves some alone) and in each operation of a
 # step; and in `any`, where they wait for one that copies shards or writes to a slow disk.
@@ -153,13 +153,6 @@ class Ranks:
             ) from error
 
 
-def device_of(name: str) -> torch.device:
-    """The device called `name`: auto, cpu or cuda; raises ValueError if there is no such device."""
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device is cuda, but torch finds no CUDA device; use --device cpu")
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
-
-
 def _join_xla() -> XlaRanks:
     """This process among those that `trainer.xla` started; raises SettingsError without torch_xla."""
     package = xla_package()
@@ -252,15 +245,6 @@ def averaged_when(net: nn.Module, last: bool) -> AbstractContextManager[Any]:
     return nullcontext() if last or not isinstance(net, DistributedDataParallel) else net.no_sync()
 
 
-def autocast_of(dtype: str, device: torch.device) -> torch.autocast:
-    """Autocast for `dtype`: float32, bfloat16, or auto, which is bfloat16 on GPUs and TPUs."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=in_bfloat16(dtype, device))
-
-
-def in_bfloat16(dtype: str, device: torch.device) -> bool:
-    return dtype == "bfloat16" or (dtype == "auto" and device.type != "cpu")
-
-
 class StopSignals:
     """SIGTERM and SIGINT, received as a name to check between steps instead of ending the process within one.
 
@@ -292,9 +276,6 @@ class StopSignals:
         self.received = signal.Signals(number).name
 
 
-_UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
-
-
 @contextmanager
 def sole_writer(folder: Path, say: Callable[[str], None], patience: float = 10) -> Iterator[None]:
     """Lock the run's `folder` by its file `.lock`; the lock is released when the process ends, however it ends.
@@ -311,27 +292,22 @@ def sole_writer(folder: Path, say: Callable[[str], None], patience: float = 10) 
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("a+", encoding="utf-8") as file:
         end = time.monotonic() + patience
-        while not _locked(file.fileno(), folder, say):
-            if time.monotonic() > end:
-                file.seek(0)
-                raise SettingsError(
-                    f"{folder} is being written by another run ({file.read().strip() or 'process unknown'}); "
-                    "stop that one first, or give another --out"
-                )
-            time.sleep(0.2)
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    file.seek(0)
+                    raise SettingsError(
+                        f"{folder} is being written by another run ({file.read().strip() or 'process unknown'}); "
+                        "stop that one first, or give another --out"
+                    ) from None
+                time.sleep(0.2)
+            except OSError as error:  # a file system without locks
+                say(f"{folder} cannot be locked ({error.strerror}): make sure that no other run writes there")
+                break
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
         file.flush()
         yield
-
-
-def _locked(descriptor: int, folder: Path, say: Callable[[str], None]) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        if error.errno not in _UNSUPPORTED:
-            raise
-        say(f"{folder} cannot be locked ({error.strerror}): make sure that no other run writes there")
-    return True

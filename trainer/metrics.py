@@ -4,36 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-import re
-import resource
-import sys
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from trainer.device import memory_gb, mfu
 from trainer.distributed import Ranks
 from trainer.page import Page, replace_text
-
-PEAK_TFLOPS: dict[str, float] = {
-    "A100": 312.0,
-    "H100 PCIe": 756.0,
-    "H100 NVL": 835.5,
-    "H100": 989.4,
-    "H200 NVL": 835.5,
-    "H200": 989.4,
-    "GH200": 989.4,
-    "B200": 2250.0,
-    "GB200": 2500.0,
-    "L4": 121.0,
-    "L40S": 362.0,
-    "RTX 4090": 165.2,
-    "RTX 3090": 71.0,
-}
-"""Dense bf16 rates with 32-bit accumulation, in 10**12 operations a second, by NVIDIA's data sheets."""
-_PLAIN = re.compile(r"NVIDIA|GeForce|SXM\d?|PCI[Ee]|\d+GB|HBM\d\w*")  # words of a name that make no difference
 
 
 class Diverged(RuntimeError):
@@ -158,33 +139,6 @@ class Metrics:
             self._events.close()
 
 
-def mfu(flops_per_second: float, device: torch.device) -> float | None:
-    """The share of the device's peak rate, or None for a device whose peak is not in the table."""
-    if device.type != "cuda":
-        return None
-    peak = peak_tflops(torch.cuda.get_device_name(device))
-    return flops_per_second / (peak * 1e12) if peak else None
-
-
-def peak_tflops(name: str) -> float | None:
-    """The peak rate of the GPU that the driver calls `name`.
-
-    None if the name has a word that may mean another chip, or a part of one: Laptop, Ti, D, MIG.
-    """
-    words = set(name.replace("-", " ").split())
-    keys = {key: set(key.split()) for key in PEAK_TFLOPS}
-    known = [key for key, own in keys.items() if own <= words and all(map(_PLAIN.fullmatch, words - own))]
-    return PEAK_TFLOPS[max(known, key=len)] if known else None
-
-
-def memory_gb(device: torch.device) -> float:
-    """Peak memory of this process in 10**9 bytes: of the GPU, or resident on a CPU."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 1e9
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
-
-
 def progress_line(record: dict[str, Any], max_steps: int, device: torch.device) -> str:
     """The progress line of a step."""
     step, rate = record["step"], record["tokens_per_s"]
@@ -194,18 +148,8 @@ def progress_line(record: dict[str, Any], max_steps: int, device: torch.device) 
     parts += [f"lr {record['lr']:.2e}", f"norm {record['grad_norm']:.2f}", f"{rate:,.0f} tokens/s"]
     if device.type == "cuda":
         parts.append("MFU unknown" if record["mfu"] is None else f"MFU {record['mfu']:.1%}")
-    left = (max_steps - step) * record["tokens"] / rate if rate else math.inf
-    parts += [f"{record['memory_gb']:.1f} GB", f"{duration(left)} left"]
-    return "  ".join(parts)
-
-
-def duration(seconds: float) -> str:
-    """Hours and minutes, or minutes and seconds."""
-    if not math.isfinite(seconds):
-        return "?"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rest:02d}s"
+    left = timedelta(seconds=round((max_steps - step) * record["tokens"] / max(rate, 0.1)))
+    return "  ".join([*parts, f"{record['memory_gb']:.1f} GB", f"{left} left"])
 
 
 def _kept_until(path: Path, step: int) -> list[dict[str, Any]]:

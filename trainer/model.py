@@ -18,6 +18,8 @@ from torch import nn
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.utils.checkpoint import checkpoint
 
+from trainer.cross_entropy import fused_cross_entropy
+
 Mask = torch.Tensor | BlockMask
 """Which position sees which: (B, 1, T, T) of bool, or FlexAttention's blocks of it."""
 
@@ -57,12 +59,6 @@ class ModelConfig:
             raise ValueError(f"rope turns pairs of channels: a head of {self.width // self.n_head} has an odd number")
 
     @property
-    def is_gpt2(self) -> bool:
-        """Whether this is GPT-2 as published, without additional parts."""
-        plain = ModelConfig(self.vocab_size, self.context, self.n_layer, self.n_head, self.width, self.dropout)
-        return self == plain
-
-    @property
     def padded_vocab_size(self) -> int:
         return -(-self.vocab_size // 128) * 128
 
@@ -77,6 +73,13 @@ PRESETS: dict[str, ModelConfig] = {
     "algpt2": ModelConfig(embedding_width=96, shared_layers=True),  # 12.2M; ALBERT's width of 128 would make it 13.9M
 }
 """The published sizes, ConnorJL's PrettyBig, an ALBERT-style one as bkkaggle's ALGPT2, and one for a CPU."""
+
+
+Cached = tuple[torch.Tensor, int]
+"""A layer's keys and values of the positions seen (2, B, H, context, D), and their number."""
+
+Rotation = tuple[torch.Tensor, torch.Tensor]
+"""Cosines and sines of the angles: (T, D / 2) each."""
 
 
 def preset(name: str, **changes: Any) -> ModelConfig:
@@ -193,8 +196,7 @@ class GPT(nn.Module):
         return loss.view_as(targets) if reduction == "none" else loss
 
     def _narrow(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.ln_f(x)
-        return self.embedding_down(x) if self.config.embedding_width else x
+        return self.embedding_down(self.ln_f(x)) if self.config.embedding_width else self.ln_f(x)
 
     def _logits(self, x: torch.Tensor) -> torch.Tensor:
         # A view without the vocabulary's padding, which so has no probability and no gradient.
@@ -233,7 +235,7 @@ class Block(nn.Module):
     def forward(
         self,
         x: torch.Tensor,
-        cache: tuple[torch.Tensor, int] | None = None,
+        cache: Cached | None = None,
         mask: Mask | None = None,
         rotation: Rotation | None = None,
     ) -> torch.Tensor:
@@ -254,7 +256,7 @@ class Attention(nn.Module):
     def forward(
         self,
         x: torch.Tensor,
-        cache: tuple[torch.Tensor, int] | None,
+        cache: Cached | None,
         mask: Mask | None,
         rotation: Rotation | None,
     ) -> torch.Tensor:
@@ -267,9 +269,8 @@ class Attention(nn.Module):
         if rotation is not None:
             q, k = rotate(q, rotation), rotate(k, rotation)
         q, k = q.type_as(v), k.type_as(v)  # autocast computes rms_norm in float32, and FlexAttention wants one type
-        causal = False
-        if x.shape[1] > 1:  # an `if`: in compiled code the length may be symbolic, and SDPA needs a bool
-            causal = True
+        # A bool also in compiled code, where the length may be symbolic.
+        causal = True if x.shape[1] > 1 else False  # noqa: SIM210
         if cache is not None:
             (keys, values), past = cache
             end = past + x.shape[1]
@@ -277,13 +278,11 @@ class Attention(nn.Module):
                 raise ValueError("a cache that is not empty takes one token at a time")
             keys[:, :, past:end], values[:, :, past:end] = k, v
             k, v = keys[:, :, :end], values[:, :, :end]
-        dropout = self.dropout if self.training else 0.0
-        if mask is None:
-            y = F.scaled_dot_product_attention(q, k, v, is_causal=causal, dropout_p=dropout)
-        elif isinstance(mask, torch.Tensor):
-            y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
-        else:
+        if isinstance(mask, BlockMask):
             y = _flex_attention(q.device.type)(q, k, v, block_mask=mask)
+        else:
+            dropout, causal = self.dropout if self.training else 0.0, causal and mask is None
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)
         return self.resid_dropout(self.c_proj(y.transpose(1, 2).flatten(2)))
 
 
@@ -308,19 +307,13 @@ class MLP(nn.Module):
         return self.resid_dropout(self.c_proj(F.relu(x).square() if self.relu2 else F.gelu(x, approximate="tanh")))
 
 
-Rotation = tuple[torch.Tensor, torch.Tensor]
-"""Cosines and sines of the angles: (T, D / 2) each."""
-
-_BASE = 10_000.0
-
-
 def rotation_of(positions: torch.Tensor, channels: int) -> Rotation:
     """The rotation at positions (T,) of heads with `channels` channels, in float32.
 
     Channel pair i turns by position · 10000^(−2i / channels).
     """
     pairs = torch.arange(0, channels, 2, dtype=torch.float32, device=positions.device)
-    angles = positions[:, None].float() * _BASE ** (-pairs / channels)
+    angles = positions[:, None].float() * 10_000.0 ** (-pairs / channels)
     return angles.cos(), angles.sin()
 
 
@@ -329,81 +322,3 @@ def rotate(x: torch.Tensor, rotation: Rotation) -> torch.Tensor:
     cos, sin = rotation
     left, right = x.float().chunk(2, dim=-1)
     return torch.cat([left * cos - right * sin, right * cos + left * sin], dim=-1)
-
-
-_ROWS = 8  # tokens per softmax: with GPT-2's vocabulary 1.6 MB in float32, which fits in a cache
-
-
-def fused_cross_entropy(
-    x: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, vocab_size: int, chunk: int, reduction: str = "mean"
-) -> torch.Tensor:
-    """Cross-entropy in nats of the logits x·weightᵀ, equal to F.cross_entropy's, in value and gradients.
-
-    A chunk's logits are overwritten by their gradient in the forward pass, as in Liger Kernel's fused linear
-    cross-entropy (Hsu et al., 2024): nothing is computed twice, and there is no other tensor of their size. The
-    backward pass can run only once. On a CPU it is faster than torch's own in chunks of 2,048; each chunk adds to the
-    gradient of the complete weight, so at width 768 chunks of half the size take a tenth longer.
-
-    Args:
-      x: (N, C).
-      weight: (V, C), of which the rows from `vocab_size` on are padding.
-      targets: (N,); −100 is ignored.
-      chunk: about how many rows of x at a time: chunks are made as even as possible.
-      reduction: `mean` or `sum` over the tokens that are not ignored.
-    """
-    chunk = -(-len(x) // max(1, round(len(x) / chunk)))
-    counts = (targets != -100).float()
-    share = counts / counts.sum() if reduction == "mean" else counts
-    learns = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
-    return _FusedCrossEntropy.apply(x, weight, targets.clamp_min(0)[:, None], share, vocab_size, chunk, learns)
-
-
-class _FusedCrossEntropy(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: torch.Tensor,
-        weight: torch.Tensor,
-        targets: torch.Tensor,
-        share: torch.Tensor,
-        vocab_size: int,
-        chunk: int,
-        learns: bool,
-    ) -> torch.Tensor:
-        device = x.device.type
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
-        matrix = weight.to(dtype)
-        total = x.new_zeros((), dtype=torch.float32)
-        grad_x = torch.empty_like(x) if learns else None
-        grad_weight = None
-        parts = (part.split(chunk) for part in (x.to(dtype), targets, share))
-        for number, (inputs, wanted, weights) in enumerate(zip(*parts, strict=True)):
-            logits = F.linear(inputs, matrix)  # (chunk, V)
-            logits[:, vocab_size:] = -math.inf
-            total += _to_gradient(logits, wanted, weights, learns)
-            if grad_x is None:
-                continue
-            grad_x[number * chunk :][: len(inputs)] = logits @ matrix
-            part = logits.t() @ inputs
-            grad_weight = part.to(weight.dtype) if grad_weight is None else grad_weight.add_(part)
-        ctx.save_for_backward(grad_x, grad_weight)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        grad_x, grad_weight = ctx.saved_tensors
-        return grad_x.mul_(grads[0]), grad_weight.mul_(grads[0]), None, None, None, None, None
-
-
-def _to_gradient(logits: torch.Tensor, targets: torch.Tensor, share: torch.Tensor, learns: bool) -> torch.Tensor:
-    """The loss of `logits` (N, V), weighted by `share` (N,); with `learns`, its gradient overwrites them."""
-    total = share.new_zeros(())
-    # torch.compile makes its own loops, and would unroll this one.
-    rows = len(logits) if logits.is_cuda or torch.compiler.is_compiling() else _ROWS
-    for part, wanted, weights in zip(logits.split(rows), targets.split(rows), share.split(rows), strict=True):
-        logs = F.log_softmax(part, 1, dtype=torch.float32)
-        total -= logs.gather(1, wanted)[:, 0].dot(weights)
-        if learns:
-            gradient = logs.exp_().scatter_add_(1, wanted, logs.new_full(wanted.shape, -1.0))
-            part.copy_(gradient.mul_(weights[:, None]))
-    return total

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 
-from trainer.checkpoint import CheckpointError, load_model, resolve
+from trainer.checkpoint import RECORD, WEIGHTS, CheckpointError, Record, checkpoints, latest, read_record
 from trainer.command_line import check_local, first_line, note
 from trainer.data import DocumentBlocks
 from trainer.model import GPT, ModelConfig
@@ -84,7 +85,7 @@ def load_pretrained(
     verifier = Verifier(verify_key) if verify_key else None
     huggingface = is_huggingface(Path(source))
     strict = "restore it, or name another one by --step" if newest or verifier else ""
-    folder = Path(source) if huggingface else resolve(source, step, note, strict=strict)
+    folder = Path(source) if huggingface else resolve(source, step, strict=strict)
     if verifier:
         verifier.check(folder)
     if huggingface:
@@ -95,6 +96,40 @@ def load_pretrained(
     eot, settings = record.tokenizer["eot"], record.settings
     blocks = DocumentBlocks(eot, settings["document_mask"])
     return Pretrained(folder, model, folder / "tokenizer.json", eot, record.step, blocks)
+
+
+def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[GPT, Record]:
+    """The model of a checkpoint, in evaluation mode, and its record; raises CheckpointError."""
+    record = read_record(folder)
+    model = GPT(ModelConfig(**record.model))
+    model.load_state_dict(load_file(folder / WEIGHTS))
+    return model.to(device).eval(), record
+
+
+def resolve(path: str | Path, step: int | None = None, *, strict: str = "") -> Path:
+    """The checkpoint in `path`, or, in a run's folder, that of `step` or the newest intact one, which is noted.
+
+    `strict` is that of `latest`.
+
+    Raises:
+      CheckpointError: there is none, or as `latest`.
+    """
+    folder = Path(path)
+    if (folder / RECORD).exists() and step is None:
+        return folder
+    place = folder if folder.name == "checkpoints" else folder / "checkpoints"
+    if step is not None:
+        taken = place / f"step-{step:08d}"
+        if not taken.is_dir():
+            known = ", ".join(str(int(own.name.removeprefix("step-"))) for own in checkpoints(place)) or "none"
+            raise CheckpointError(f"{folder} has no checkpoint of step {step}; it has {known}")
+    else:
+        found = latest(place, note, strict=strict)
+        if found is None:
+            raise CheckpointError(f"{folder} is neither a checkpoint nor the folder of a run that has one")
+        taken = found[0]
+    note(f"taking {taken}")
+    return taken
 
 
 class Tokenizer:
@@ -129,8 +164,6 @@ class Tokenizer:
             self.loaded.model.dropout = None
         entries = json.loads(self.loaded.to_str())
         self.definition = entries["model"], {token["content"]: token["id"] for token in entries["added_tokens"]}
-        name = entries["model"].get("unk_token")
-        self._unknown = entries["model"].get("unk_id") if name is None else self.loaded.token_to_id(name)
 
     def encode(self, text: str) -> list[int]:
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -140,11 +173,8 @@ class Tokenizer:
         return self.loaded.decode(ids, skip_special_tokens=True)
 
     def count_bytes(self, ids: Sequence[int]) -> int:
-        """UTF-8 bytes of the text that `ids` decode to; the unknown token has none."""
-        known = [token for token in ids if token != self._unknown]
-        if self.loaded.decoder is None:  # the package would write a space between any two tokens
-            return len("".join(map(self.loaded.id_to_token, known)).encode("utf-8"))
-        return len(self.decode(known).encode("utf-8"))
+        """UTF-8 bytes of the text that `ids` decode to."""
+        return len(self.decode(ids).encode("utf-8"))
 
 
 _TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
@@ -184,10 +214,8 @@ def load_huggingface(folder: Path) -> GPT:
     config = theirs.config
     if config.n_inner not in (None, 4 * config.n_embd):
         raise ValueError(f"{folder / 'config.json'}: n_inner is {config.n_inner}, this model has 4 × n_embd")
-    masks = {name for name in report["unexpected_keys"] if name.endswith((".attn.bias", ".attn.masked_bias"))}
-    for problem, names in (("missing", report["missing_keys"]), ("unexpected", report["unexpected_keys"] - masks)):
-        if names:
-            raise ValueError(f"{folder} is no GPT-2: the tensor {min(names)} is {problem}")
+    if missing := report["missing_keys"]:
+        raise ValueError(f"{folder} is no GPT-2: the tensor {min(missing)} is missing")
     if not torch.equal(theirs.lm_head.weight, theirs.transformer.wte.weight):
         raise ValueError(
             f"{folder} has an output layer of its own (lm_head), although its config.json ties it to the embedding; "
@@ -217,28 +245,23 @@ def to_huggingface(model: GPT) -> dict[str, torch.Tensor]:
 
 
 def end_of_text(folder: Path, vocab_size: int) -> int:
-    """The id of end-of-text in a folder of transformers'.
+    """The id of end-of-text in a folder of transformers': that of config.json, or else the tokenizer's <|endoftext|>.
 
-    It is what config.json or generation_config.json name as `eos_token_id`: of several ids, the one that the tokenizer
-    ends texts with, or the first. If they name none, it is the tokenizer's.
+    Of several ids in config.json, it is the tokenizer's if it is among them, or the first.
 
     Raises:
-      ValueError: none of them names one, or it is outside the vocabulary.
+      ValueError: neither names one, or it is outside the vocabulary.
     """
-    named: list[int] = []
-    for name in ("config.json", "generation_config.json"):
-        found = _entries(folder / name).get("eos_token_id")
-        named = named or [token for token in (found if isinstance(found, list) else [found]) if type(token) is int]
+    found = _entries(folder / "config.json").get("eos_token_id")
+    named = [token for token in (found if isinstance(found, list) else [found]) if type(token) is int]
     if (folder / "tokenizer.json").is_file():
-        text = _entries(folder / "tokenizer_config.json").get("eos_token") or "<|endoftext|>"
-        tokenizer = Tokenizer(folder / "tokenizer.json").loaded
-        known = tokenizer.token_to_id(text["content"] if isinstance(text, dict) else text)
+        known = Tokenizer(folder / "tokenizer.json").loaded.token_to_id("<|endoftext|>")
         if known is not None and (not named or known in named):
             named = [known]
     if not named:
         raise ValueError(
-            f"{folder}: neither config.json nor generation_config.json has an eos_token_id, and there is no "
-            "tokenizer.json with <|endoftext|>: write the id of end-of-text into config.json"
+            f"{folder}: config.json has no eos_token_id, and there is no tokenizer.json with <|endoftext|>: write the "
+            "id of end-of-text into config.json"
         )
     if not 0 <= named[0] < vocab_size:
         raise ValueError(f"{folder}: end-of-text is {named[0]}, outside the vocabulary of {vocab_size}")
@@ -252,11 +275,9 @@ def save_huggingface(model: GPT, folder: Path, tokenizer: Path, eot: int) -> Non
       ValueError: transformers is not installed, or the model has a part that GPT2LMHeadModel lacks.
     """
     config, transformers = model.config, _transformers()
-    if not config.is_gpt2:
-        raise ValueError(
-            "a model with a factorised embedding, shared layers or pieces of the speedrun preset is no GPT-2 that "
-            "transformers knows"
-        )
+    plain = ModelConfig(config.vocab_size, config.context, config.n_layer, config.n_head, config.width, config.dropout)
+    if config != plain:
+        raise ValueError(f"transformers knows no GPT-2 with other parts than {plain}; this is {config}")
     shape = transformers.GPT2Config(
         vocab_size=config.vocab_size, n_positions=config.context, n_embd=config.width, n_layer=config.n_layer,
         n_head=config.n_head, attn_pdrop=config.dropout, resid_pdrop=config.dropout, embd_pdrop=0.0,

@@ -22,23 +22,31 @@ class Publisher:
     """Sends a run's figures and each of its checkpoints in the background. A failure is reported; training continues.
 
     Args:
-      uri: as of `open_place`.
+      uri: `s3://BUCKET/PATH`, `gs://BUCKET/PATH` or `hf://OWNER/NAME`.
       run: the run's folder.
       say: prints a message.
 
     Raises:
-      SettingsError: as `open_place`, or there is no token of the Hub.
+      SettingsError: `uri` is none of these, the Hub's client or token is missing, or the bucket cannot be reached.
     """
 
     def __init__(self, uri: str, run: Path, say: Callable[[str], None]) -> None:
         self._run, self._say = run, say
-        self._bucket, self._root = open_place(uri)
+        self._bucket: pyarrow.fs.FileSystem | None = None
         self._scheduler: Any = None  # of the Hub, from the first push on: it makes the repository
-        if not self._bucket:
-            import huggingface_hub
+        scheme, _, self._root = uri.partition("://")
+        try:
+            if scheme in ("s3", "gs"):
+                self._bucket, self._root = open_bucket(uri.rstrip("/"))
+            elif scheme == "hf" and self._root.count("/") == 1 and all(self._root.split("/")):
+                import huggingface_hub
 
-            if not huggingface_hub.get_token():
-                raise SettingsError(f"publish: {uri}: there is no token of the Hub; run `hf auth login`")
+                if not huggingface_hub.get_token():
+                    raise SettingsError(f"publish: {uri}: there is no token of the Hub; run `hf auth login`")
+            else:
+                raise SettingsError(f"publish: {uri} is not hf://OWNER/NAME, s3://BUCKET/PATH or gs://BUCKET/PATH")
+        except (ImportError, pyarrow.ArrowInvalid, OSError) as error:
+            raise SettingsError(f"publish: {uri}: {first_line(error)}") from error
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="publish")
 
     def push(self, checkpoint: Path) -> None:
@@ -65,9 +73,8 @@ class Publisher:
     def _send(self, names: list[str]) -> None:
         if self._bucket:
             for name in [*names, *(name for name in _FIGURES if (self._run / name).exists())]:
-                pyarrow.fs.copy_files(
-                    str(self._run / name), f"{self._root}/{name}", destination_filesystem=self._bucket
-                )
+                there = f"{self._root}/{name}"
+                pyarrow.fs.copy_files(str(self._run / name), there, destination_filesystem=self._bucket)
             return
         import huggingface_hub
 
@@ -78,22 +85,3 @@ class Publisher:
             allow_patterns=[*_FIGURES, "checkpoints/step-*"],  # a checkpoint has this name once it is complete
         )
         self._scheduler.trigger().result()  # sends all that has changed
-
-
-def open_place(uri: str) -> tuple[pyarrow.fs.FileSystem | None, str]:
-    """(File system, path) of `s3://BUCKET/PATH` or `gs://BUCKET/PATH`; (None, OWNER/NAME) of `hf://OWNER/NAME`.
-
-    Raises:
-      SettingsError: it is none of these, the Hub's client is missing, or the bucket cannot be reached.
-    """
-    scheme, _, path = uri.partition("://")
-    try:
-        if scheme in ("s3", "gs"):
-            return open_bucket(uri.rstrip("/"))
-        if scheme == "hf" and path.count("/") == 1 and all(path.split("/")):
-            import huggingface_hub  # noqa: F401
-
-            return None, path
-    except (ImportError, pyarrow.ArrowInvalid, OSError) as error:
-        raise SettingsError(f"publish: {uri}: {first_line(error)}") from error
-    raise SettingsError(f"publish: {uri} is not hf://OWNER/NAME, s3://BUCKET/PATH or gs://BUCKET/PATH")

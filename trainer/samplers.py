@@ -131,83 +131,52 @@ class Packed:
         return documents.astype(np.int32 if len(self.documents) < 1 << 31 else np.int64), ends
 
 
-class Places:
-    """Which of two samplers each sample comes from; a `share` of the samples comes from the first.
-
-    Each block of 1,024 samples has a fixed number from the first sampler, at places that a permutation of the block
-    picks. So the number of its samples before sample i is known without looking at them. The actual share differs from
-    `share` by less than one sample per block; `share` is rounded to a multiple of 2**-40.
-    """
-
-    def __init__(self, share: float, seed: int) -> None:
-        if not 0 <= share <= 1:
-            raise ValueError(f"a share lies between 0 and 1, not {share}")
-        self._share, self._seed = round(share * (1 << _SHARE_BITS)), seed
-        self._block = _recent(self._draw_block)
-
-    def draw(self, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """(which sampler, which of its samples) for samples first … first+count−1."""
-        blocks = range(first >> _BLOCK_BITS, ((first + count - 1) >> _BLOCK_BITS) + 1)
-        sources, indices = zip(*map(self._block, blocks), strict=True)
-        low = first - blocks[0] * _BLOCK
-        return np.concatenate(sources)[low : low + count], np.concatenate(indices)[low : low + count]
-
-    def _draw_block(self, block: int) -> tuple[np.ndarray, np.ndarray]:
-        before = self._first_before(block)
-        ours = self._first_before(block + 1) - before
-        rank = Permutation(_BLOCK, self._seed, block)(np.arange(_BLOCK))
-        source = (rank >= ours).astype(np.int64)
-        first_index = before + np.cumsum(source == 0) - 1
-        second_index = block * _BLOCK - before + np.cumsum(source) - 1
-        return source, np.where(source == 0, first_index, second_index)
-
-    def _first_before(self, block: int) -> int:
-        """Samples of the first sampler in all blocks before `block`."""
-        return (block * self._share) >> (_SHARE_BITS - _BLOCK_BITS)
-
-
 class Mixture:
-    """Samples of two samplers, at their `places`; nest it for more than two.
+    """Samples of two samplers, a `share` of them from the first; nest it for more than two.
 
-    Both samplers are read in order, so no token is skipped.
+    Of samples 0 … i−1, ⌊i · share⌋ are from the first: sources are spread evenly, so that every batch has the share but
+    for one sample. Both samplers are read in order, so no token is skipped. `share` is rounded to a multiple of 2**-40.
+
+    Raises:
+      ValueError: the samplers have different contexts, or the share is not between 0 and 1.
     """
 
-    def __init__(self, first: Sampler, second: Sampler, places: Places) -> None:
+    def __init__(self, first: Sampler, second: Sampler, share: float) -> None:
         if first.context != second.context:
             raise ValueError(f"samplers of different context: {first.context} and {second.context}")
-        self.context, self._places, self._samplers = first.context, places, (first, second)
+        if not 0 <= share <= 1:
+            raise ValueError(f"a share lies between 0 and 1, not {share}")
+        self.context, self._share, self._samplers = first.context, round(share * (1 << _SHARE_BITS)), (first, second)
+
+    def sources(self, first: int, count: int) -> tuple[np.ndarray, int]:
+        """(whether each sample is from the second sampler, samples of the first sampler before sample `first`)."""
+        before, rest = divmod(first * self._share, 1 << _SHARE_BITS)
+        own = (rest + np.arange(count + 1) * self._share) >> _SHARE_BITS  # fits in 64 bits up to 2**23 samples
+        return np.diff(own) == 0, before
 
     def windows(self, first: int, count: int) -> np.ndarray:
-        source, index = self._places.draw(first, count)
-        out: np.ndarray | None = None
-        for number, sampler in enumerate(self._samplers):
-            rows = np.flatnonzero(source == number)
-            if not rows.size:
-                continue
-            # A sampler's samples within [first, first + count) are consecutive, in permuted order.
-            wanted = index[rows]
-            low = int(wanted.min())
-            part = sampler.windows(low, int(wanted.max()) - low + 1)
-            if out is None:
-                out = np.empty((count, self.context + 1), part.dtype)
-            elif part.itemsize > out.itemsize:
-                out = out.astype(part.dtype)
-            out[rows] = part[wanted - low]
-        assert out is not None
+        second, before = self.sources(first, count)
+        starts, counts = (before, first - before), (count - int(second.sum()), int(second.sum()))
+        parts = [
+            sampler.windows(start, max(1, number))[:number]
+            for sampler, start, number in zip(self._samplers, starts, counts, strict=True)
+        ]
+        out = np.empty((count, self.context + 1), np.promote_types(parts[0].dtype, parts[1].dtype))
+        out[~second], out[second] = parts
         return out
 
 
-def mix(samplers: Sequence[Sampler], weights: Sequence[float], seed: int) -> Sampler:
+def mix(samplers: Sequence[Sampler], weights: Sequence[float]) -> Sampler:
     """Samples of several samplers in proportion to `weights`: nested mixtures of two."""
     sampler = samplers[-1]
     for k in reversed(range(len(samplers) - 1)):
         # The share of each among its own samples and those of all samplers after it.
-        sampler = Mixture(samplers[k], sampler, Places(weights[k] / sum(weights[k:]), seed + k))
+        sampler = Mixture(samplers[k], sampler, weights[k] / sum(weights[k:]))
     return sampler
 
 
 def longbiased(
-    documents: Documents, context: int, eot: int, seed: int, *, long_min_tokens: int = 512, long_fraction: float = 0.7
+    documents: Documents, context: int, eot: int, seed: int, long_min_tokens: int = 512, long_fraction: float = 0.7
 ) -> Sampler:
     """`long_fraction` of the samples from documents of at least `long_min_tokens`, the others from all.
 
@@ -216,14 +185,12 @@ def longbiased(
     each 42 documents that it joined.
 
     Raises:
-      ValueError: there is no document, or none is long.
+      ValueError: none is long.
     """
     long = np.flatnonzero(documents.lengths >= long_min_tokens)
-    if not long.size:
-        raise ValueError(f"no document has {long_min_tokens} tokens or more; lower long_min_tokens, or use packed")
     # Another seed, so that the long documents do not come in the order they have among all.
     first = Packed(documents, context, eot, seed ^ 0x4C4F4E47, long)
-    return Mixture(first, Packed(documents, context, eot, seed), Places(long_fraction, seed))
+    return Mixture(first, Packed(documents, context, eot, seed), long_fraction)
 
 
 _ROUNDS = 6  # four are enough for a large domain (Luby and Rackoff); small ones need two more

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import nn
 
 from schemas import SettingsError
 from trainer.command_line import read_text
-from trainer.data import Corpora, DocumentBlocks, check_length
+from trainer.corpora import Corpora, check_length
+from trainer.data import DocumentBlocks
 from trainer.distributed import Ranks
 from trainer.pretrained import Tokenizer
 from trainer.samplers import Packed
@@ -25,14 +24,13 @@ def validation_loss(
     net: nn.Module,
     windows: torch.Tensor,
     ranks: Ranks,
-    *,
+    blocks: DocumentBlocks,
     micro_batch: int,
-    autocast: contextlib.AbstractContextManager[Any] | None = None,
-    blocks: DocumentBlocks | None = None,
 ) -> float:
     """The mean loss in nats per token over `windows` (N, T + 1), which the ranks divide; the same on all ranks.
 
-    `blocks` says whether the documents of a window see each other, as in the model's training.
+    `blocks` says whether the documents of a window see each other, as in the model's training. The precision is that of
+    the autocast that the caller is in.
     """
     sums = torch.zeros(2, dtype=torch.float64, device=ranks.device)
     was_training = net.training
@@ -45,9 +43,7 @@ def validation_loss(
         rows = torch.arange(micro_batch)
         ids = (own if len(own) else windows)[rows % max(1, len(own))].to(ranks.device, torch.int64)
         inputs, targets = ids[:, :-1], ids[:, 1:].where((rows < len(own)).to(ranks.device)[:, None], -100)
-        with autocast or contextlib.nullcontext():
-            extra = blocks(inputs) if blocks else {}
-            loss = net(inputs, targets, reduction="sum", **extra).double()
+        loss = net(inputs, targets, reduction="sum", **blocks(inputs)).double()
         sums += torch.stack([loss, loss.new_tensor(len(own) * targets.shape[1])])
         ranks.sync()
     net.train(was_training)

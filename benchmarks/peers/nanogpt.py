@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from trainer.metrics import memory_gb
+from trainer.device import memory_gb
 from trainer.tools.export_tokens import export_tokens
 
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # where test_gpu.py runs, msgspec may be missing
     from schemas.manifest import ShardFile, ShardRecord
 
 torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install torch")
+from trainer.config import TrainConfig  # noqa: E402
+
 torch.set_num_threads(1)
 
 WriteTokens = Callable[..., Path]
@@ -163,6 +165,18 @@ def text_tokens(tmp_path: Path, write_tokens: WriteTokens, tokenizer_file: Path)
     text = "\n".join(path.read_text(encoding="utf-8") for path in sorted((REPOSITORY / "schemas").glob("*.py")))
     documents = [tokenizer.encode(part).ids for part in text.split("\n\n") if part.strip()]
     return write_tokens(tmp_path / "tokens", documents[:60], documents[60:70])
+
+
+def small_config(data: Path | str, out: Path, **settings: Any) -> TrainConfig:
+    """A run of a model of two layers of width 32, on the CPU."""
+    own = {"preset": "tiny", "width": 32, "context": 32, "batch_tokens": 512, "device": "cpu"}
+    return TrainConfig(data=(str(data),), out=str(out), **own | settings)
+
+
+@pytest.fixture
+def config(text_tokens: Path, tmp_path: Path) -> TrainConfig:
+    """A run of eight steps, of which each second one is saved."""
+    return small_config(text_tokens, tmp_path / "run", max_steps=8, save_every=2)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +12,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch._dynamo.utils import counters
 
-from trainer import checkpoint
+from tests.trainer.conftest import small_config
 from trainer.checkpoint import CheckpointError
-from trainer.config import TrainConfig
-from trainer.generation import generate
 from trainer.model import GPT, ModelConfig
-from trainer.pretrained import Pretrained, Tokenizer, load_huggingface, load_pretrained
+from trainer.pretrained import Pretrained, Tokenizer, load_huggingface, load_model, load_pretrained, resolve
 from trainer.shards import TokenizerInfo, open_dataset
 from trainer.tools import evaluate, export, sample
-from trainer.tools.evaluate import EvaluateOptions, score_text, text_windows
-from trainer.tools.sample import SampleOptions
+from trainer.tools.evaluate import EvaluateOptions, detokenize, published_words, score_text, text_windows
+from trainer.tools.sample import SampleOptions, generate
 from trainer.train import train
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -33,20 +29,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def run(text_tokens: Path, tmp_path: Path) -> Path:
     """A short run of a small model, with its last checkpoint."""
-    out = tmp_path / "run"
-    train(
-        TrainConfig(
-            data=(str(text_tokens),),
-            out=str(out),
-            preset="tiny",
-            width=32,
-            context=32,
-            batch_tokens=512,
-            max_steps=30,
-            device="cpu",
-        )
-    )
-    return out
+    train(small_config(text_tokens, tmp_path / "run", max_steps=30))
+    return tmp_path / "run"
 
 
 @pytest.fixture(scope="module")
@@ -105,12 +89,8 @@ def test_a_sample_ends_before_end_of_text_and_a_seed_repeats_it(model: GPT) -> N
     assert draws[0] == draws[1] != draws[2]
 
 
-def test_the_sample_command_writes_text_after_each_prompt(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    prompts = tmp_path / "prompts.txt"
-    prompts.write_text("def \nimport ")
-    arguments = [str(run), "--prompts", str(prompts), "--max_tokens", "8", "--num_samples", "2"]
+def test_the_sample_command_writes_text_after_each_prompt(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [str(run), "--prompt", "def ", "import ", "--max_tokens", "8", "--num_samples", "2"]
     capsys.readouterr()
     assert sample.main(arguments) == 0
     written = capsys.readouterr().out
@@ -119,12 +99,6 @@ def test_the_sample_command_writes_text_after_each_prompt(
     assert all(len(text) > 4 for text in samples), samples
     assert sample.main(arguments) == 0
     assert capsys.readouterr().out == written
-
-
-def test_text_is_yielded_as_it_is_generated(run: Path) -> None:
-    pieces = sample.sample(str(run), SampleOptions(prompt=("def ",), max_tokens=10**9, device="cpu"))
-    assert next(pieces) == "def "
-    assert len([next(pieces) for _ in range(3)]) == 3  # with the rest of a billion tokens to come
 
 
 def test_a_folder_that_is_not_a_checkpoint_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -202,7 +176,7 @@ def test_transformers_loads_an_exported_model_and_generates_the_same_text(
     assert len({path.stat().st_mode for path in folder.iterdir()}) == 1
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    ours, record = checkpoint.load_model(checkpoint.resolve(run))
+    ours, record = load_model(resolve(run))
     eot = record.tokenizer["eot"]
     assert tokenizer.eos_token_id == theirs.config.eos_token_id == eot
 
@@ -229,17 +203,7 @@ def test_transformers_loads_an_exported_model_and_generates_the_same_text(
     back = load_huggingface(folder)
     for name, tensor in ours.state_dict().items():
         assert torch.equal(back.state_dict()[name], tensor), name
-    tuned = TrainConfig(
-        data=(str(text_tokens),),
-        out=str(tmp_path / "tuned"),
-        init_from=str(folder),
-        preset="tiny",
-        width=32,
-        context=32,
-        batch_tokens=512,
-        max_steps=1,
-        device="cpu",
-    )
+    tuned = small_config(text_tokens, tmp_path / "tuned", init_from=str(folder), max_steps=1)
     assert train(tuned) < 5.5  # a fresh model starts at ln 400 = 5.99
 
 
@@ -282,38 +246,34 @@ def _check(trained: Pretrained, tokenizer: TokenizerInfo, entries: dict[str, Any
     trained.check_tokenizer(dataclasses.replace(tokenizer, sha256="0" * 64), "shards")
 
 
-@pytest.fixture
-def graphs(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """torch.compile without a compiler behind it; gives how many graphs it has made."""
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
-    torch._dynamo.reset()
-    counters.clear()
-    return lambda: (counters["stats"]["unique_graphs"], len(counters["graph_break"]))
-
-
-@pytest.mark.slow
-def test_sampling_in_bfloat16_and_compiled_compiles_few_graphs(run: Path, graphs: Any) -> None:
+def test_in_bfloat16_a_model_writes_and_scores_nearly_the_same(run: Path, text_tokens: Path, tmp_path: Path) -> None:
     options = SampleOptions(prompt=("def ", "import numpy as"), max_tokens=30, temperature=0, device="cpu")
-    plain = "".join(sample.sample(str(run), options))
-    assert "".join(sample.sample(str(run), dataclasses.replace(options, compile=True))) == plain
-    made, breaks = graphs()
-    assert made <= 3  # of a prompt of any length, and of a token after any number of them
-    assert not breaks
-    half = "".join(sample.sample(str(run), dataclasses.replace(options, dtype="bfloat16")))
+    plain, half = (
+        "".join(sample.sample(str(run), dataclasses.replace(options, dtype=d))) for d in ("auto", "bfloat16")
+    )
     assert half.startswith(plain[:8])
     assert len(half) > 60
-
-
-def test_evaluation_in_bfloat16_and_compiled_gives_the_same_loss(
-    run: Path, text_tokens: Path, tmp_path: Path, graphs: Any
-) -> None:
     (tmp_path / "text").write_text("def main():\n    return 1\n" * 40)
-    options = EvaluateOptions(data=(str(text_tokens),), windows=21, text=str(tmp_path / "text"), device="cpu")
-    plain = evaluate.evaluate(str(run), options)
-    compiled = evaluate.evaluate(str(run), dataclasses.replace(options, compile=True))
-    assert graphs() == (2, 0)  # every pass over validation windows has one shape, and every one over text
-    half = evaluate.evaluate(str(run), dataclasses.replace(options, dtype="bfloat16"))
+    asked = EvaluateOptions(data=(str(text_tokens),), windows=21, text=str(tmp_path / "text"), device="cpu")
+    full, half_scores = (
+        evaluate.evaluate(str(run), dataclasses.replace(asked, dtype=dtype)) for dtype in ("auto", "bfloat16")
+    )
     for key in ("val_loss", "perplexity"):
-        assert compiled[key] == pytest.approx(plain[key], rel=1e-5)
-        assert half[key] == pytest.approx(plain[key], rel=1e-2)
-        assert half[key] != plain[key]
+        assert half_scores[key] == pytest.approx(full[key], rel=1e-2)
+        assert half_scores[key] != full[key]
+
+
+def test_published_perplexities_divide_by_words_and_line_ends() -> None:
+    lines = [" ", " = Robert Boulter = ", " ", " He is <unk> @-@ tall , he said . ", " Next line . "]
+    text = "".join(line + "\n" for line in lines)
+    assert len(text.split()) == 4 + 9 + 3
+    assert published_words(text) == 4 + 9 + 3 + 5
+
+
+def test_wikitexts_tokens_become_running_text() -> None:
+    tokens = (
+        ' = Boulter = \n \n He \'s a poet @-@ actor , won 1 @,@ 000 ( a thousand ) at " The Bill " . \n = = Life = = \n'
+    )
+    assert detokenize(tokens) == (
+        ' = Boulter =\n\nHe\'s a poet-actor, won 1,000 (a thousand) at "The Bill".\n== Life ==\n'
+    )

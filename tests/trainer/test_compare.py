@@ -202,17 +202,6 @@ def test_settings_that_cannot_be_compared_give_a_one_line_error(
     assert not (tmp_path / "out").exists()
 
 
-def test_help_shows_its_own_flags_and_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        compare.main(["--help"])
-    text = capsys.readouterr().out
-    assert text.startswith("usage: python -m trainer.tools.compare [CONFIG.toml] [FLAGS]\n")
-    assert "--eval_text FILE" in text
-    assert "--optimizer" in text
-    assert "--val_data" not in text
-    assert "examples:" in text
-
-
 def test_each_document_is_scored_independently() -> None:
     torch.manual_seed(0)
     model = GPT(ModelConfig(vocab_size=50, context=16, n_layer=1, n_head=2, width=16)).eval()

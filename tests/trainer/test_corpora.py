@@ -15,8 +15,9 @@ from schemas import SettingsError
 from schemas.manifest import Counts, ShardFile, ShardRecord
 from tests.trainer.conftest import TOKENIZER, describe_file, edit_manifest, write_ledger, write_token_dataset
 from trainer import checkpoint
-from trainer.data import Loader, open_corpora
-from trainer.manifest import ShardError
+from trainer.corpora import open_corpora
+from trainer.data import Loader
+from trainer.remote import ShardError
 from trainer.tools import evaluate
 from trainer.train import main
 

@@ -14,9 +14,8 @@ import pytest
 import torch
 
 from schemas import SettingsError
-from trainer import checkpoint
-from trainer.config import TrainConfig
-from trainer.pretrained import Tokenizer
+from tests.trainer.conftest import small_config
+from trainer.pretrained import Tokenizer, load_model, resolve
 from trainer.shards import TokenizerInfo, open_dataset
 from trainer.train import train
 from trainer.validation import windows_of_text
@@ -127,12 +126,9 @@ def test_an_unusable_validation_text_gives_a_one_line_error(
 def test_training_reports_the_loss_over_the_validation_text(tmp_path: Path, text_tokens: Path) -> None:
     path = tmp_path / "wiki.valid.raw"
     path.write_text("The heron is a wading bird of Europe and Asia . \n" * 30)
-    config = TrainConfig(
-        data=(str(text_tokens),), out=str(tmp_path / "run"), val_data=str(path), preset="tiny", width=32, context=32,
-        batch_tokens=256, max_steps=2, val_every=1, device="cpu",
-    )  # fmt: skip
+    config = small_config(text_tokens, tmp_path / "run", val_data=str(path), batch_tokens=256, max_steps=2, val_every=1)
     train(config)
-    model, _ = checkpoint.load_model(checkpoint.resolve(tmp_path / "run"))
+    model, _ = load_model(resolve(tmp_path / "run"))
     windows = windows_of_text(str(path), open_dataset(text_tokens).tokenizer, 32, 64).long()
     with torch.no_grad():
         wanted = model(windows[:, :-1], windows[:, 1:]).item()

@@ -13,9 +13,10 @@ import torch
 
 from tests.trainer.conftest import EOT, write_token_dataset
 from trainer.config import TrainConfig
-from trainer.data import Loader, open_corpora
-from trainer.generation import generate
+from trainer.corpora import open_corpora
+from trainer.data import Loader
 from trainer.model import GPT, preset
+from trainer.tools.sample import generate
 from trainer.train import train
 
 

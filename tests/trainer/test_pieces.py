@@ -11,10 +11,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from trainer import checkpoint
 from trainer.config import parse
-from trainer.generation import generate
-from trainer.model import GPT, PRESETS, KVCache, ModelConfig, rotate, rotation_of
+from trainer.model import GPT, KVCache, ModelConfig, rotate, rotation_of
+from trainer.pretrained import load_model, resolve
+from trainer.tools.sample import generate
 from trainer.train import train
 
 SHAPE = ModelConfig(vocab_size=60, context=12, n_layer=4, n_head=2, width=16)
@@ -95,27 +95,6 @@ def test_logits_and_gradients_are_those_of_the_plain_version(piece: str) -> None
         torch.testing.assert_close(own, wanted, rtol=1e-3, atol=1e-5, msg=name)
 
 
-@pytest.mark.parametrize("piece", PIECES)
-def test_several_steps_of_each_piece_are_those_of_the_plain_version(piece: str) -> None:
-    ours, theirs = model_with(piece), model_with(piece)
-    ids = torch.randint(60, (7,), generator=torch.Generator().manual_seed(2))
-    optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-2) for model in (ours, theirs)]
-    for _ in range(3):
-        losses = [
-            ours(ids[None, :-1], ids[None, 1:]),
-            F.cross_entropy(plain_logits(dict(theirs.named_parameters()), shape_of(piece), ids[:-1].tolist()), ids[1:]),
-        ]
-        assert losses[0].item() == pytest.approx(losses[1].item(), abs=1e-4)
-        for optimizer, loss in zip(optimizers, losses, strict=True):
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-
-def shape_of(piece: str) -> ModelConfig:
-    return dataclasses.replace(SHAPE, **PIECES[piece])  # type: ignore[arg-type]
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("piece", PIECES)
 def test_text_generated_with_the_cache_equals_text_without(piece: str) -> None:
@@ -128,19 +107,6 @@ def test_text_generated_with_the_cache_equals_text_without(piece: str) -> None:
         ids.append(token)
     cache = KVCache(model, 1)
     torch.testing.assert_close(model.next_logits(torch.tensor([ids[:5]]), cache), model(torch.tensor([ids[:5]]))[:, -1])
-
-
-@pytest.mark.parametrize("piece", PIECES)
-def test_recomputed_activations_change_no_gradient(piece: str) -> None:
-    ids = torch.randint(60, (2, 12), generator=torch.Generator().manual_seed(3))
-    gradients = []
-    for recomputed in (False, True):
-        model = model_with(piece)
-        model.checkpoint_activations = recomputed
-        model(ids, ids).backward()
-        gradients.append([p.grad for p in model.parameters()])
-    for one, other in zip(*gradients, strict=True):
-        assert torch.equal(one, other)  # type: ignore[arg-type]
 
 
 def test_rope_depends_only_on_distances() -> None:
@@ -171,14 +137,6 @@ def test_queries_and_keys_have_the_type_of_values_under_autocast() -> None:
     assert set(seen) == {torch.bfloat16}
 
 
-def test_gpt2_presets_use_none_of_the_speedrun_pieces() -> None:
-    for name, shape in PRESETS.items():
-        assert shape.is_gpt2 == (name != "algpt2")
-        assert not any((shape.rope, shape.qk_norm))
-        assert shape.activation == "gelu"
-    assert all(not dataclasses.replace(SHAPE, **own).is_gpt2 for own in PIECES.values())  # type: ignore[arg-type]
-
-
 def test_the_speedrun_preset_trains_and_resumes(tmp_path: Path, text_tokens: Path) -> None:
     path = Path(__file__).resolve().parents[2] / "presets" / "speedrun.toml"
     flags = ["--data", str(text_tokens), "--out", str(tmp_path / "run"), "--preset", "tiny", "--n_layer", "6"]
@@ -189,6 +147,6 @@ def test_the_speedrun_preset_trains_and_resumes(tmp_path: Path, text_tokens: Pat
     config = parse([str(path), *flags, "--max_steps", "8", "--save_every", "4"])
     loss = train(config)
     assert loss < math.log(400)
-    model, record = checkpoint.load_model(checkpoint.resolve(tmp_path / "run"))
+    model, record = load_model(resolve(tmp_path / "run"))
     assert (record.step, model.config.qk_norm) == (8, True)
     train(parse([str(path), *flags, "--max_steps", "10"]))

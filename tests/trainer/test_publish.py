@@ -14,7 +14,7 @@ import pytest
 from schemas import SettingsError
 from tests.servers.hub import environment_of, hub_server
 from tests.servers.s3 import s3_bucket
-from trainer.publishing import Publisher, open_place
+from trainer.publishing import Publisher
 from trainer.remote import open_bucket
 
 FLAGS: Sequence[object] = (
@@ -92,7 +92,7 @@ def test_a_bucket_gets_the_run(tmp_path: Path) -> None:
 )
 def test_an_invalid_destination_is_refused(uri: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
-        open_place(uri)
+        Publisher(uri, Path(), print)
 
 
 def _publish_to(uri: str, folder: Path) -> None:

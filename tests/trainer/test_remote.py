@@ -19,8 +19,7 @@ from tests.servers.gcs import gcs_bucket
 from tests.servers.s3 import s3_bucket
 from tests.trainer.conftest import REPOSITORY
 from trainer.config import TrainConfig
-from trainer.manifest import ShardError
-from trainer.remote import open_bucket
+from trainer.remote import ShardError, open_bucket
 from trainer.samplers import Packed
 from trainer.shards import open_dataset
 from trainer.tools import compare, job

@@ -12,8 +12,8 @@ import pytest
 
 from schemas.manifest import Counts, ShardRecord
 from tests.trainer.conftest import describe_file, edit_manifest, write_ledger
-from trainer.data import open_corpora
-from trainer.manifest import ShardError
+from trainer.corpora import open_corpora
+from trainer.remote import ShardError
 from trainer.shards import open_dataset
 
 WriteTokens = Callable[..., Path]

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from schemas import SettingsError
+from tests.trainer.conftest import small_config
 from trainer import checkpoint
 from trainer.config import TrainConfig
+from trainer.pretrained import resolve
 from trainer.signing import SIGNATURE, SignatureError, Signer, Verifier
 from trainer.tools import evaluate, export, job, sample
 from trainer.train import train
@@ -40,11 +42,8 @@ def keys(tmp_path: Path) -> tuple[str, str]:
 
 
 def config(text_tokens: Path, out: Path, **settings: object) -> TrainConfig:
-    options: dict[str, object] = {
-        "data": (str(text_tokens),), "out": str(out), "preset": "tiny", "width": 16, "context": 16, "batch_tokens": 64,
-        "max_steps": 2, "val_every": 0, "device": "cpu", **settings,
-    }  # fmt: skip
-    return TrainConfig(**options)  # type: ignore[arg-type]
+    own = {"width": 16, "context": 16, "batch_tokens": 64, "max_steps": 2, "val_every": 0}
+    return small_config(text_tokens, out, **own | settings)
 
 
 def altered(folder: Path, file: str, place: Path) -> Path:
@@ -62,7 +61,7 @@ def test_a_signed_checkpoint_and_its_export_are_accepted_unless_a_byte_is_altere
 ) -> None:
     private, public = keys
     train(config(text_tokens, tmp_path / "run", sign_key=private, verify_key=public))
-    signed = checkpoint.resolve(tmp_path / "run")
+    signed = resolve(tmp_path / "run")
     folder = tmp_path / "exported"
     assert export.main([str(signed), str(folder), "--verify_key", public, "--sign_key", private]) == 0
     verifier = Verifier(public)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from trainer.config import TrainConfig
-from trainer.data import open_corpora
+from trainer.corpora import open_corpora
 from trainer.tools import documents
 from trainer.train import train
 
@@ -67,54 +65,6 @@ def test_the_command_prints_a_line_of_json_for_each(
     assert {line["sample"] for line in lines} == set(range(8))
     assert documents.main([config.out, "--step", "0"]) == 2
     assert "argument --step: 0 is below 1" in capsys.readouterr().err
-
-
-def test_the_urls_are_those_of_the_corpus(
-    tmp_path: Path, write_tokens: WriteTokens, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tokens = write_tokens(tmp_path / "mine", [[d] * n for d, n in enumerate(FIRST)])
-    config = trained(tmp_path / "run", [str(tokens)])
-
-    def urls(*flags: str) -> set[tuple[int, str | None]]:
-        capsys.readouterr()
-        assert documents.main([config.out, "--step", "1", *flags]) == 0
-        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-        return {(line["url_id"], line.get("url", "no key")) for line in lines}
-
-    ids = {url_id for url_id, _ in urls()}
-    assert urls() == {(url_id, "no key") for url_id in ids}
-    # The last document is not in the corpus, and the first has no URL, as imported text.
-    for folder, of in (("elsewhere", "http://b.example/{}"), ("mine/corpus", "http://a.example/{}")):
-        known = {url_id: of.format(url_id) for url_id in range(1, len(FIRST) - 1)}
-        for part in (range(3), range(3, len(FIRST) - 1)):
-            file = tmp_path / folder / f"generation={part.start}/part-00000.parquet"
-            file.parent.mkdir(parents=True)
-            rows = [{"url_id": url_id, "url": known.get(url_id), "text": "Text."} for url_id in part]
-            schema = pa.schema([("url_id", pa.uint64()), ("url", pa.string()), ("text", pa.string())])
-            pq.write_table(pa.Table.from_pylist(rows, schema), file)
-        assert urls("--corpus", str(tmp_path / folder)) == {(url_id, known.get(url_id)) for url_id in ids}
-    assert urls() == {(url_id, known.get(url_id)) for url_id in ids}  # mine/corpus is next to mine/tokens
-
-
-def test_a_folder_that_is_no_corpus_gives_one_line(
-    tmp_path: Path, text_tokens: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = trained(tmp_path / "run", [str(text_tokens)])
-    for name, content, message in (
-        ("empty", None, "no Parquet files in {}; give a run's folder corpus/"),
-        ("other", {"url_id": [1], "text": ["a"]}, "{}: the Parquet files have no column url"),
-    ):
-        (tmp_path / name).mkdir()
-        if content:
-            pq.write_table(pa.table(content), tmp_path / name / "a.parquet")
-        capsys.readouterr()
-        assert documents.main([config.out, "--step", "1", "--corpus", str(tmp_path / name)]) == 1
-        (line,) = capsys.readouterr().err.splitlines()
-        assert line == f"trainer.tools.documents: {message.format(tmp_path / name)}"
-    (tmp_path / "other" / "a.parquet").write_bytes(b"PAR1 cut short")
-    assert documents.main([config.out, "--step", "1", "--corpus", str(tmp_path / "other")]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert f"{tmp_path}/other cannot be read: " in line
 
 
 def test_shards_that_have_changed_since_are_refused(

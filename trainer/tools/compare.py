@@ -16,9 +16,11 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,13 +29,15 @@ import torch
 
 from schemas import SettingsError, option
 from schemas.settings import ExitCode, add_flags, flags_given, from_table
-from trainer.command_line import CommandParser, run_reporting
-from trainer.config import TrainConfig, changes, parse_with_file
-from trainer.data import Corpora, check_length, open_corpora
-from trainer.distributed import StopSignals, device_of, sole_writer
+from trainer.command_line import CommandParser, parse_with_file, run_reporting
+from trainer.config import TrainConfig
+from trainer.corpora import check_length, open_corpora
+from trainer.device import device_of
+from trainer.distributed import StopSignals, sole_writer
 from trainer.page import Page, replace_text
 from trainer.pretrained import Tokenizer
 from trainer.remote import sha256_of
+from trainer.resuming import changes
 from trainer.shards import check_same_tokenizer
 from trainer.tools.differences import Scores, as_text, difference_table, value_table
 from trainer.tools.job import Job, read_documents, read_json
@@ -41,7 +45,6 @@ from trainer.tools.job import Job, read_documents, read_json
 _OWN = {  # settings of trainer.train that are set here
     "data", "out", "val_every", "val_data", "publish", "sign_key",
 }  # fmt: skip
-_MANY_EPOCHS = 4  # up to about four, repeated text is worth nearly as much as new text (Muennighoff et al., 2023)
 
 
 @dataclass(frozen=True)
@@ -97,19 +100,25 @@ class Comparison:
         if not steps:
             raise SettingsError("the length of the training is not set: give --tokens or --max_steps")
         self.config = dataclasses.replace(config, max_steps=steps, val_every=0)
+        self._what = (
+            f"{options.seeds} models on each corpus, {steps:,} steps of {tokens:,} tokens. Scores are bits per byte: "
+            "lower is better. Errors are standard errors of paired differences; a corpus is called better if the 95% "
+            "interval excludes zero."
+        )
+        Tokenizer(opened[0].tokenizer.path)
+        evaluations = {}  # the source of each set of texts, by its name, digest and most tokens
         self._corpora = [["corpus", "training tokens", "passes over it", "shards"]]
         for name, entry, own in zip(self.names, options.data, opened, strict=True):
             check_same_tokenizer(opened[0].datasets[0], own.datasets[0])
             check_length(sum(own.tokens), shape.context, f"{entry}, split train")
-            epochs = self.config.max_steps * tokens / sum(own.tokens)
-            many = " (many: its text repeats)" * (epochs > _MANY_EPOCHS)
-            self._corpora.append([name, f"{sum(own.tokens):,}", f"{epochs:.2f}{many}", entry])
-        self._what = (
-            f"{options.seeds} models on each corpus, {self.config.max_steps:,} steps of {tokens:,} tokens. Scores are "
-            "bits per byte: lower is better. Errors are standard errors of paired differences; a corpus is called "
-            "better if the 95% interval excludes zero."
-        )
-        evaluations = dict(self._evaluations(options, opened))
+            self._corpora.append([name, f"{sum(own.tokens):,}", f"{steps * tokens / sum(own.tokens):.2f}", entry])
+            if options.eval_val and any(len(dataset.documents("val")) for dataset in own.datasets):
+                evaluations[f"val of {name} {own.digest[:12]} {options.eval_tokens}"] = entry
+            elif options.eval_val:
+                say(f"{name} has no document in its val split, so no model is scored on it")
+        for path in options.eval_text:
+            read_documents(path)  # now, so that an error is found before the first model is trained
+            evaluations[f"{path} {sha256_of(Path(path))[:12]} {options.eval_tokens}"] = path
         if not evaluations:
             raise SettingsError("nothing to score the models on, without a val split: give --eval_text FILE")
         self.jobs = []
@@ -118,18 +127,6 @@ class Comparison:
                 folder = str(self.out / "runs" / name / f"seed-{seed}")
                 settings = dataclasses.replace(self.config, data=tuple(entry.split(",")), seed=seed, out=folder)
                 self.jobs.append(Job(name, own.digest, settings, evaluations, options.eval_tokens))
-
-    def _evaluations(self, options: CompareOptions, opened: list[Corpora]) -> Iterator[tuple[str, str]]:
-        """(name, digest and most tokens; source) of each set of texts."""
-        Tokenizer(opened[0].tokenizer.path)
-        for name, entry, own in zip(self.names, options.data, opened, strict=True):
-            if options.eval_val and any(len(dataset.documents("val")) for dataset in own.datasets):
-                yield f"val of {name} {own.digest[:12]} {options.eval_tokens}", entry
-            elif options.eval_val:
-                self._say(f"{name} has no document in its val split, so no model is scored on it")
-        for path in options.eval_text:
-            read_documents(path)  # now, so that an error is found before the first model is trained
-            yield f"{path} {sha256_of(Path(path))[:12]} {options.eval_tokens}", path
 
     def prepare(self) -> None:
         """Create each job's folder, or check that an existing one has these settings and corpora."""
@@ -145,45 +142,32 @@ class Comparison:
 
     def run(self, stop: StopSignals) -> int:
         """Do the jobs that are not finished, one at a time on each GPU or on the CPU; returns how many failed."""
-        waiting, devices, failed = [job for job in self.jobs if not job.finished], _devices(self.config.device), 0
+        waiting = [job for job in self.jobs if not job.finished]
         self._say(f"{len(self.jobs) - len(waiting)} of {len(self.jobs)} runs are finished")
-        running: dict[subprocess.Popen[bytes], tuple[Job, str]] = {}
-        while (waiting and not stop.received) or running:
-            while waiting and devices and not stop.received:
-                job, device = waiting.pop(0), devices.pop()
-                with (job.folder / "output.txt").open("ab") as output:
-                    process = subprocess.Popen(
-                        [sys.executable, "-m", "trainer.tools.job", str(job.folder)],
-                        stdin=subprocess.PIPE,  # closed when this process ends, however it ends; then the job ends
-                        stdout=output,
-                        stderr=output,
-                        env={**os.environ, "CUDA_VISIBLE_DEVICES": device},
-                    )
-                running[process] = job, device
-            time.sleep(0.1)
-            for process in [process for process in running if process.poll() is not None]:
-                job, device = running.pop(process)
-                devices.append(device)
-                said = (job.folder / "output.txt").read_text(encoding="utf-8", errors="replace").rstrip()
-                self._say(f"{job}: {said.rpartition(chr(10))[2]}")
-                if not job.finished and not stop.received:
-                    failed += 1
-                    self._say(f"{job} failed with exit code {process.returncode}; see {job.folder / 'output.txt'}")
-                self.report()
-            if stop.received:
-                for process in running:
-                    process.terminate()
-        return failed
+        jobs, reporting = iter(waiting), threading.Lock()  # a thread of each device takes the next job
+
+        def work_on(device: str) -> int:
+            failed = 0
+            for job in jobs:
+                if stop.received:
+                    break
+                code, said = _do(job, device, stop)
+                with reporting:
+                    self._say(f"{job}: {said}")
+                    if not job.finished and not stop.received:
+                        failed += 1
+                        self._say(f"{job} failed with exit code {code}; see {job.folder / 'output.txt'}")
+                    self.report()
+            return failed
+
+        with ThreadPoolExecutor() as threads:
+            return sum(threads.map(work_on, _devices(self.config.device)))
 
     def report(self) -> str:
         """Write the page and the tables, and return the tables."""
         scores: Scores = defaultdict(lambda: defaultdict(dict))
-        page = Page(
-            self.out / "comparison.html",
-            "Comparison of corpora",
-            self.config.max_steps,
-            dataclasses.asdict(self.config),
-        )
+        settings = dataclasses.asdict(self.config)
+        page = Page(self.out / "comparison.html", "Comparison of corpora", self.config.max_steps, settings)
         for job in self.jobs:
             known = job.scores()
             for key in (key for key in job.evaluations if key in known):
@@ -203,6 +187,24 @@ class Comparison:
         }
         replace_text(self.out / "scores.json", json.dumps(plain, indent=1) + "\n")
         return text
+
+
+def _do(job: Job, device: str, stop: StopSignals) -> tuple[int, str]:
+    """Do a job in a process of its own, which sees one device; its exit code and the last line that it printed."""
+    path = job.folder / "output.txt"
+    with path.open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "trainer.tools.job", str(job.folder)],
+            stdin=subprocess.PIPE,  # closed when this process ends, however it ends; then the job ends
+            stdout=output,
+            stderr=output,
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": device},
+        )
+        while process.poll() is None:
+            if stop.received:
+                process.terminate()
+            time.sleep(0.1)
+    return process.returncode, path.read_text(encoding="utf-8", errors="replace").rstrip().rpartition("\n")[2]
 
 
 def _names(data: Sequence[str]) -> list[str]:

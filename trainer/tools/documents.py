@@ -1,8 +1,7 @@
 """Name the documents of a training step, with the part of each window that they take.
 
 python -m trainer.tools.documents RUN --step 1000 prints one line of JSON for each: `{"sample": 4096, "url_id": 7,
-"begin": 0, "end": 130, "url": "http://example.com/"}`. The URLs are those of the `corpus/` next to the tokens, or of
---corpus; without either there are none. `owt why WORKDIR URL_ID` shows where a document comes from.
+"begin": 0, "end": 130}`. `owt why WORKDIR URL_ID` shows the URL of a document and where it comes from.
 """
 
 from __future__ import annotations
@@ -11,20 +10,17 @@ import dataclasses
 import itertools
 import json
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from schemas.settings import from_table
-from trainer.checkpoint import CheckpointError, read_record, resolve
+from trainer.checkpoint import CheckpointError, read_record
 from trainer.command_line import CommandParser, run_reporting
 from trainer.config import TrainConfig
-from trainer.data import open_corpora
-from trainer.manifest import ShardError
-from trainer.remote import Folder
+from trainer.corpora import open_corpora
+from trainer.pretrained import resolve
 from trainer.shards import Documents
 
 
@@ -41,18 +37,13 @@ class Numbers(Documents):
             out[start : start + length] = self._before + document
 
 
-def documents_of(run: str, step: int, corpus: Sequence[str] = ()) -> list[dict[str, Any]]:
+def documents_of(run: str, step: int) -> Iterator[dict[str, Any]]:
     """The documents in each sample of a step (from 1 on): tokens begin … end−1 of its window are the document's.
 
     They are read from the same samples of a corpus in which every token is the number of its document.
 
-    Args:
-      corpus: folders of Parquet files with the documents' URLs (default: `corpus/` next to each dataset, if it is
-        there). Without any, there is no `url`; it is None for a document that has none or is not in the files.
-
     Raises:
       CheckpointError: the run has no checkpoint, or its data has changed since.
-      ShardError: `corpus` cannot be read.
     """
     path = resolve(run)
     record = read_record(path)
@@ -66,36 +57,18 @@ def documents_of(run: str, step: int, corpus: Sequence[str] = ()) -> list[dict[s
         tokenizer = dataclasses.replace(dataset.tokenizer, eot=-1)
         numbered.append(dataclasses.replace(dataset, tokenizer=tokenizer, opened={"train": numbers}))
         before += len(numbers)
-    known, context = np.concatenate([own.url_ids("train") for own in corpora.datasets]), record.model_config.context
+    known, context = np.concatenate([own.url_ids("train") for own in corpora.datasets]), record.model["context"]
+    sampler = dataclasses.replace(corpora, datasets=tuple(numbered)).sampler(
+        config.sampler, context, config.seed, config.long_min_tokens, config.long_fraction
+    )
     batch = config.windows_per_batch(context)
-    corpora = dataclasses.replace(corpora, datasets=tuple(numbered))
-    long = {"long_min_tokens": config.long_min_tokens, "long_fraction": config.long_fraction}
-    sampler = corpora.sampler(config.sampler, context, config.seed, **long)  # type: ignore[arg-type]
-    found: list[dict[str, Any]] = []
     for sample, row in enumerate(sampler.windows((step - 1) * batch, batch), (step - 1) * batch):
         begin = 0
         for number, tokens in itertools.groupby(row.tolist()):
             end = begin + len(list(tokens))
             if number >= 0:  # not an end-of-text
-                found.append({"sample": sample, "url_id": int(known[number]), "begin": begin, "end": end})
+                yield {"sample": sample, "url_id": int(known[number]), "begin": begin, "end": end}
             begin = end
-    next_to = [f"{own.folder.rpartition('/')[0]}/corpus" for own in corpora.datasets]
-    urls = _urls(
-        [Folder(folder) for folder in corpus or next_to], {part["url_id"] for part in found}, required=bool(corpus)
-    )
-    return [part | {"url": urls.get(part["url_id"])} for part in found] if urls is not None else found
-
-
-def _urls(folders: Sequence[Folder], url_ids: Collection[int], *, required: bool) -> dict[int, str | None] | None:
-    """The URL of each of the documents that has one, by its id; None if no folder has Parquet files."""
-    found = None
-    for folder in folders:
-        table = folder.rows(["url_id", "url"], pc.field("url_id").isin(pa.array(url_ids, pa.uint64())))
-        if table is not None:
-            found = (found or {}) | {row["url_id"]: row["url"] for row in table.to_pylist()}
-        elif required:
-            raise ShardError(f"no Parquet files in {folder}; give a run's folder corpus/")
-    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -103,19 +76,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("run", metavar="RUN", help="a run's folder, or a checkpoint")
     parser.add_argument("--step", metavar="N", type=int, required=True, help="counted from 1, as in metrics.jsonl")
 
-    parser.add_argument(
-        "--corpus",
-        metavar="FOLDER",
-        nargs="+",
-        default=[],
-        help="folders with the documents' URLs (default: corpus/ next to the tokens, if it is there)",
-    )
-
     def work() -> None:
         given = parser.parse_args(arguments)
         if given.step < 1:
             parser.error(f"argument --step: {given.step} is below 1")
-        for found in documents_of(given.run, given.step, given.corpus):
+        for found in documents_of(given.run, given.step):
             print(json.dumps(found))
 
     return run_reporting("trainer.tools.documents", work)

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 
 from schemas import SettingsError, option
-from trainer.command_line import CommandParser, note, read_text, run_command
-from trainer.data import open_corpora
-from trainer.distributed import Ranks, autocast_of
+from trainer.command_line import CommandParser, read_text, run_command
+from trainer.corpora import open_corpora
+from trainer.device import autocast_of
+from trainer.distributed import Ranks
 from trainer.model import GPT
 from trainer.pretrained import Tokenizer, load_pretrained
 from trainer.validation import validation_loss, validation_windows
@@ -32,26 +33,20 @@ def score_text(
       stride: as of `score_documents`.
 
     Returns:
-      tokens, words, bytes, loss (nats per token), perplexity (per token), word_perplexity, bits_per_byte (of UTF-8).
+      tokens, words, bytes, loss (nats per token), perplexity (per token), word_perplexity, bits_per_byte (of the
+        text that the ids decode to, in UTF-8).
 
     Raises:
       ValueError: there is no text that the tokenizer can write, or the stride is longer than the context.
     """
     ids, words = tokenizer.encode(text), words or len(text.split())
-    length, size = len(text.encode("utf-8", "surrogatepass")), written_bytes(tokenizer, ids, text)
+    size = tokenizer.count_bytes(ids)
     if not size:
         raise ValueError("the text is empty, or the tokenizer cannot write any of it: it has no perplexity")
-    if size < length:
-        note(f"the tokenizer loses {length - size:,} of the text's {length:,} bytes: bits_per_byte is of the others")
     nats = float(score_documents(model, [ids], eot, stride=stride, micro_batch=micro_batch))
     perplexities = {"perplexity": _exp(nats / len(ids)), "word_perplexity": _exp(nats / max(1, words))}
     counts = {"tokens": len(ids), "words": words, "bytes": size}
     return counts | {"loss": nats / len(ids), "bits_per_byte": nats / math.log(2) / size} | perplexities
-
-
-def written_bytes(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> int:
-    """The UTF-8 bytes of `text` that its `ids` have: a tokenizer may drop or replace what is not in its vocabulary."""
-    return min(len(text.encode("utf-8", "surrogatepass")), tokenizer.count_bytes(ids))
 
 
 @torch.no_grad()
@@ -74,16 +69,15 @@ def score_documents(
     # The longest first: little padding, and running out of memory shows at once.
     windows.sort(key=lambda window: -len(window[1]))
     result = torch.zeros(len(documents), dtype=torch.float64)
-    rows, step = min(micro_batch, len(windows)), -(-context // 4)  # at most four shapes, each compiled once
     for first in range(0, len(windows), micro_batch):
         own = windows[first : first + micro_batch]
-        shape = rows, min(context, -(-len(own[0][1]) // step) * step)
+        shape = len(own), len(own[0][1])
         inputs, targets = torch.zeros(shape, dtype=torch.int64), torch.full(shape, -100)
         for row, (_, ids, wanted) in enumerate(own):
             inputs[row, : len(ids)] = torch.tensor(ids)
             targets[row, len(ids) - len(wanted) : len(ids)] = torch.tensor(wanted)
         nats = model(inputs.to(device), targets.to(device), reduction="none").double().sum(1).cpu()
-        result.index_add_(0, torch.tensor([k for k, *_ in own]), nats[: len(own)])
+        result.index_add_(0, torch.tensor([k for k, *_ in own]), nats)
     return result
 
 
@@ -112,27 +106,16 @@ _RULES = (  # of Megatron-LM's detokenizer
     (r" \n", "\n"),
     (r"\n ", "\n"),
 )
-_WIKITEXT = {241_211: ("test", 4_358), 213_886: ("validation", 3_760)}  # words: (set, lines)
 
 
-def published_words(text: str, path: str) -> tuple[int, str]:
-    """(number of words that published WikiText perplexities divide by, the published set that the file is, or "").
+def published_words(text: str) -> int:
+    """The number of words that published WikiText perplexities divide by: those between white space, and line ends.
 
-    It counts words between white space and line ends: Merity et al. (2016, table 1) give 217,646 tokens for the
-    validation set and 245,569 for the test set, which has 241,211 words and 4,358 lines, whose ends are the token
-    `<eos>`. It is the same for `wiki.test.tokens` and `wiki.test.raw`, since `<unk>` replaces single words.
-
-    Raises:
-      ValueError: the words are those of a published set but the lines are not, as after removing blank lines.
+    Merity et al. (2016, table 1) give 217,646 tokens for the validation set and 245,569 for the test set, which has
+    241,211 words and 4,358 lines, whose ends are the token `<eos>`. It is the same for `wiki.test.tokens` and
+    `wiki.test.raw`, since `<unk>` replaces single words. Blank lines count: take the file as it was published.
     """
-    words, lines = len(text.split()), text.count("\n")
-    name, wanted = _WIKITEXT.get(words, ("", lines))
-    if lines != wanted:
-        raise ValueError(
-            f"{path} has the {words:,} words of WikiText's {name} set, but {lines:,} lines in place of {wanted:,}; "
-            "take the file as it was published: its blank lines count"
-        )
-    return words + lines, name
+    return len(text.split()) + text.count("\n")
 
 
 def detokenize(text: str) -> str:
@@ -159,7 +142,6 @@ class EvaluateOptions:
     step: int | None = option(None, "the run's checkpoint of this step (default: the newest)", minimum=0)
     verify_key: str | None = option(None, "refuse a model unless the owner of this public key signed it", metavar="PEM")
     dtype: str = option("auto", "auto is bfloat16 on cuda", choices=("auto", "float32", "bfloat16"))
-    compile: bool = option(False, "torch.compile the model: faster after half a minute")
 
 
 def evaluate(folder: str, options: EvaluateOptions) -> dict[str, Any]:
@@ -169,8 +151,6 @@ def evaluate(folder: str, options: EvaluateOptions) -> dict[str, Any]:
     with Ranks.join(options.device) as ranks, autocast_of(options.dtype, ranks.device):
         trained = load_pretrained(folder, ranks.device, verify_key=options.verify_key, step=options.step)
         model, micro_batch = trained.model, options.micro_batch
-        if options.compile:
-            model = torch.compile(model)  # type: ignore[assignment]
         result: dict[str, Any] = {"model": str(trained.folder)}
         if trained.step is not None:
             result["step"] = trained.step
@@ -181,14 +161,11 @@ def evaluate(folder: str, options: EvaluateOptions) -> dict[str, Any]:
             if windows is None:
                 raise ValueError(f"{', '.join(options.data)}: there is no document in the val split; give other --data")
             result["val_windows"] = len(windows)
-            result["val_loss"] = validation_loss(model, windows, ranks, micro_batch=micro_batch, blocks=trained.blocks)
+            result["val_loss"] = validation_loss(model, windows, ranks, trained.blocks, micro_batch)
         if options.text:
             text, tokenizer = read_text(options.text, "text"), Tokenizer(trained.tokenizer)
-            words = len(text.split())
+            words = published_words(text) if options.wikitext else 0
             result |= {"text": options.text, "stride": options.stride or model.config.context}
-            if options.wikitext:
-                words, known = published_words(text, options.text)
-                result["wikitext"] = f"the published {known} set" if known else "not a published set"
             how = {"words": words, "stride": options.stride, "micro_batch": micro_batch}
             result |= score_text(model, tokenizer, detokenize(text) if options.detokenize else text, trained.eot, **how)
         return result if ranks.main else {}

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from schemas import SettingsError, option
-from trainer.checkpoint import RECORD
-from trainer.command_line import CommandParser, run_command
+from trainer.command_line import CommandParser, check_local, run_command
 from trainer.pretrained import load_pretrained, save_huggingface
 from trainer.signing import Signer
 
@@ -31,20 +30,13 @@ def export(source: str, place: str, options: ExportOptions) -> None:
     """Write the model in `source` to a folder: weights as safetensors, configuration, tokenizer.
 
     Raises:
-      SettingsError: the folder is a file, or contains the model or a run, which would be overwritten.
+      SettingsError: the folder is not empty: nothing is overwritten.
       ValueError: there is no such model, it is not signed as required, or transformers has no class for it.
     """
-    if "://" in place:
-        raise SettingsError(
-            f"{place} is not a local folder; export to one, and send that (`hf upload OWNER/NAME FOLDER`)"
-        )
+    check_local(place, "where the model goes")
     folder = Path(place)
-    if folder.exists() and not folder.is_dir():
-        raise SettingsError(f"{folder} is a file; give a folder instead")
-    if folder.exists() and Path(source).exists() and folder.samefile(source):
-        raise SettingsError(f"{folder} is the model itself; give another folder to export it to")
-    if (folder / "checkpoints").exists() or (folder / RECORD).exists():
-        raise SettingsError(f"{folder} is a run or a checkpoint; give another folder")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise SettingsError(f"{folder} exists and is not an empty folder; give another one")
     signer = Signer(options.sign_key) if options.sign_key else None
     trained = load_pretrained(source, verify_key=options.verify_key, step=options.step, newest=True)
     save_huggingface(trained.model, folder, trained.tokenizer, trained.eot)

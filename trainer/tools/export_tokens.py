@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from trainer.command_line import CommandParser, check_local, run_reporting
-from trainer.manifest import ShardError
+from trainer.remote import ShardError
 from trainer.shards import Documents, TokenDataset, open_dataset
 
 _MEGATRON_MAGIC = b"MMIDIDX\x00\x00"

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 
 from schemas import option
-from trainer.command_line import CommandParser, read_lines, run_command
-from trainer.distributed import device_of, in_bfloat16
-from trainer.generation import generate, stream_text
+from trainer.command_line import CommandParser, run_command
+from trainer.device import device_of, in_bfloat16
+from trainer.model import GPT, KVCache
 from trainer.pretrained import Tokenizer, load_pretrained
 
 
@@ -21,7 +21,6 @@ class SampleOptions:
     """Settings of `trainer.tools.sample`."""
 
     prompt: tuple[str, ...] = option((), "texts to continue (default: a new document)", metavar="TEXT")
-    prompts: str | None = option(None, "a file of prompts, one per line", metavar="FILE")
     num_samples: int = option(1, "samples of each prompt", minimum=1)
     max_tokens: int = option(200, "most tokens of a sample", minimum=1)
     temperature: float = option(0.8, "0 picks the most likely token", minimum=0)
@@ -32,40 +31,84 @@ class SampleOptions:
     step: int | None = option(None, "the run's checkpoint of this step (default: the newest)", minimum=0)
     verify_key: str | None = option(None, "refuse a model unless the owner of this public key signed it", metavar="PEM")
     dtype: str = option("auto", "auto is bfloat16 on cuda", choices=("auto", "float32", "bfloat16"))
-    compile: bool = option(False, "torch.compile the model: faster after half a minute")
 
 
 def sample(folder: str, options: SampleOptions) -> Iterator[str]:
-    """Pieces of text as they are generated; raises ValueError for a folder or file that cannot be used."""
+    """Each sample with its prompt, as it is finished; raises ValueError for a folder that cannot be used."""
     device = device_of(options.device)
     trained = load_pretrained(folder, device, verify_key=options.verify_key, step=options.step)
+    model, tokenizer = trained.model, Tokenizer(trained.tokenizer)
     if in_bfloat16(options.dtype, device):
-        trained.model.to(torch.bfloat16)
-    if options.compile:
-        trained.model.next_logits = torch.compile(trained.model.next_logits, dynamic=True)  # type: ignore[method-assign]
-    tokenizer = Tokenizer(trained.tokenizer)
-    prompts = list(options.prompt)
-    if options.prompts:
-        prompts += read_lines(options.prompts, "prompts")
+        model.to(torch.bfloat16)
+    how = {"temperature": options.temperature, "top_k": options.top_k, "top_p": options.top_p, "stop": trained.eot}
     generator = torch.Generator().manual_seed(options.seed)
-    first = True
-    for prompt in prompts or [""]:
+    for prompt in options.prompt or [""]:
+        known = tokenizer.encode(prompt)
         for _ in range(options.num_samples):
-            yield prompt if first else f"\n---\n{prompt}"
-            first = False
-            known = tokenizer.encode(prompt)
-            ids = generate(
-                trained.model,
-                [trained.eot, *known],  # as in training, where every document follows one
-                options.max_tokens,
-                temperature=options.temperature,
-                top_k=options.top_k,
-                top_p=options.top_p,
-                stop=trained.eot,
-                generator=generator,
-            )
-            yield from stream_text(tokenizer, ids, known)
-    yield "\n"
+            # As in training, a document follows an end-of-text. All ids are decoded together: a character's bytes may
+            # be in several tokens, and some decoders remove a space at the start.
+            ids = generate(model, [trained.eot, *known], options.max_tokens, generator=generator, **how)  # type: ignore[arg-type]
+            yield tokenizer.decode([*known, *ids])
+
+
+@torch.no_grad()
+def generate(
+    model: GPT,
+    prompt: list[int],
+    max_tokens: int,
+    *,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    stop: int | None = None,
+    generator: torch.Generator | None = None,
+) -> Iterator[int]:
+    """Up to `max_tokens` ids that continue `prompt`, one by one, ending before `stop`.
+
+    With a KV cache, each costs one token's forward pass. When the context is full, it is cut to its latest half.
+
+    Args:
+      prompt: at least one id.
+      temperature: 0 picks the most likely token.
+      top_k: sample from the k most likely tokens; 0 for all.
+      top_p: sample from the fewest tokens that have this probability together (Holtzman et al., 2020).
+    """
+    if not prompt:
+        raise ValueError("a prompt needs at least one token; end-of-text is the empty one")
+    device = model.wte.weight.device
+    context = model.config.context
+    written = list(prompt)
+    cache = KVCache(model, 1)
+    ahead = written[-context:]
+    for _ in range(max_tokens):
+        if cache.length + len(ahead) > context:
+            cache.length = 0
+            ahead = written[-max(1, context // 2) :]
+        logits = model.next_logits(torch.tensor([ahead], device=device), cache)[0]
+        token = _choose(logits.float(), temperature, top_k, top_p, generator)
+        if token == stop:
+            return
+        yield token
+        written.append(token)
+        ahead = [token]
+
+
+def _choose(
+    logits: torch.Tensor, temperature: float, top_k: int, top_p: float, generator: torch.Generator | None
+) -> int:
+    if temperature == 0:
+        return int(logits.argmax())
+    logits, ids = (logits / temperature).sort(descending=True, stable=True)
+    if top_k:
+        logits = logits[:top_k]
+    probabilities = logits.softmax(0)
+    if top_p < 1:
+        # The token that reaches p is kept, and always the most likely one.
+        outside = probabilities.cumsum(0) - probabilities >= top_p
+        outside[0] = False
+        probabilities = probabilities.masked_fill(outside, 0)
+    # Drawn on the CPU, so that a seed means the same on every device.
+    return int(ids[int(torch.multinomial(probabilities.cpu(), 1, generator=generator))])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -75,8 +118,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
 
     def work(given: argparse.Namespace, options: SampleOptions) -> None:
-        for piece in sample(given.model, options):
-            print(piece, end="", flush=True)
+        for number, text in enumerate(sample(given.model, options)):
+            print("---\n" * (number > 0) + text, flush=True)
 
     return run_command(parser, SampleOptions, work, arguments)
 

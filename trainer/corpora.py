@@ -1,0 +1,155 @@
+"""Token datasets with one tokenizer, mixed by weight: what a run reads."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from schemas import SettingsError
+from trainer.remote import ShardError
+from trainer.samplers import Packed, Sampler, longbiased, mix
+from trainer.shards import TokenDataset, TokenizerInfo, check_same_tokenizer, open_dataset
+
+
+@dataclass(frozen=True)
+class Corpora:
+    """Token datasets with one tokenizer, and each one's share of the samples (they sum to 1).
+
+    i determines which corpus sample i is from, and which of its samples it is. Each corpus is read in its own order:
+    one with a small share takes longer to repeat.
+
+    Attributes:
+      datasets, shares: what is read.
+      tokens: of each dataset, to predict in one pass over its documents, each with its end-of-text.
+    """
+
+    datasets: tuple[TokenDataset, ...]
+    shares: tuple[float, ...]
+    tokens: tuple[int, ...]
+
+    @property
+    def tokenizer(self) -> TokenizerInfo:
+        return self.datasets[0].tokenizer
+
+    @property
+    def names(self) -> str:
+        return ", ".join(dataset.folder for dataset in self.datasets)
+
+    @property
+    def digest(self) -> str:
+        """The digest of a single dataset, or one over the digests and shares of all."""
+        if len(self.datasets) == 1:
+            return self.datasets[0].digest
+        lines = "".join(f"{d.digest}  {share!r}\n" for d, share in zip(self.datasets, self.shares, strict=True))
+        return hashlib.sha256(lines.encode()).hexdigest()
+
+    def description(self) -> list[dict[str, Any]]:
+        """Each dataset as a run's record describes it: folder, digest, number of files of each split, share."""
+        return [
+            {
+                "folder": dataset.folder,
+                "digest": dataset.digest,
+                "files": {split: len(files) for split, files in dataset.files.items()},
+                "share": share,
+            }
+            for dataset, share in zip(self.datasets, self.shares, strict=True)
+        ]
+
+    def say_what_is_not_read(self, samples: int, say: Callable[[str], None]) -> None:
+        """Say which datasets have grown since the run began, and of which its `samples` have none."""
+        for dataset, share, tokens in zip(self.datasets, self.shares, self.tokens, strict=True):
+            if dataset.grown:
+                say(
+                    f"{dataset.folder} has grown: this run goes on with the files that it began with; a new run with "
+                    "--init_from reads all"
+                )
+            if tokens and share * samples < 1:
+                say(f"{dataset.folder} has a share of {share:.1g}: none of this run's {samples:,} samples is of it")
+
+    def sampler(
+        self, name: str, context: int, seed: int, long_min_tokens: int = 512, long_fraction: float = 0.7
+    ) -> Sampler:
+        """The training samples, `packed` or `longbiased`: a mixture of those of each dataset.
+
+        Raises:
+          ShardError: there are too few tokens for a window, or no document is long enough for `longbiased`.
+        """
+        check_length(sum(self.tokens), context, f"{self.names}, split train")
+        used = [k for k, tokens in enumerate(self.tokens) if tokens]
+        documents = [self.datasets[k].documents("train") for k in used]
+        eot = self.tokenizer.eot
+        long = [name == "longbiased" and bool((own.lengths >= long_min_tokens).any()) for own in documents]
+        if name == "longbiased" and not any(long):
+            raise ShardError(
+                f"{self.names}, split train: no document has {long_min_tokens} tokens or more; lower long_min_tokens, "
+                "or use packed"
+            )
+        samplers = [  # a dataset without a long document gives of all its own
+            longbiased(own, context, eot, seed, long_min_tokens, long_fraction)
+            if has_long
+            else Packed(own, context, eot, seed)
+            for own, has_long in zip(documents, long, strict=True)
+        ]
+        return mix(samplers, [self.shares[k] for k in used])
+
+
+def open_corpora(data: Sequence[str], cache: str | Path | None = None, begun: Sequence[dict[str, Any]] = ()) -> Corpora:
+    """The token shards in the folders `data`.
+
+    Args:
+      data: folders, sampled in proportion to their tokens; or FOLDER=WEIGHT, in proportion to the weights.
+      cache: of `open_dataset`.
+      begun: the `description` of the corpora that a run has begun with: datasets that have grown since are opened as
+        they were.
+
+    Raises:
+      SettingsError: an entry is invalid, or only some have weights.
+      ShardError: as `open_dataset`; the tokenizers differ; or a dataset is named twice.
+    """
+    if not data or not all(data):
+        raise SettingsError("data: name a folder of token shards, WORKDIR/tokens")
+    entries = [_parse(entry) for entry in data]
+    if len({weight is None for _, weight in entries}) > 1:
+        folder = next(folder for folder, weight in entries if weight is None)
+        raise SettingsError(f"data: {folder} has no weight, others have; write {folder}=WEIGHT, or give none a weight")
+    datasets = [open_dataset(folder, cache) for folder, _ in entries]
+    known: dict[str, TokenDataset] = {}
+    for dataset in datasets:
+        check_same_tokenizer(dataset, datasets[0])
+        if dataset.files and (other := known.setdefault(dataset.digest, dataset)) is not dataset:
+            raise ShardError(f"{other.folder} and {dataset.folder} are the same tokens; name them once")
+    if len(datasets) == len(begun):
+        datasets = [dataset.first(entry["files"]) for dataset, entry in zip(datasets, begun, strict=True)]
+    counts = [int((lengths := dataset.documents("train").lengths).sum()) + len(lengths) for dataset in datasets]
+    # A dataset without a document in `train` has no share.
+    weights = [weight if weight and count else count for (_, weight), count in zip(entries, counts, strict=True)]
+    shares = tuple(weight / (sum(weights) or 1) for weight in weights)
+    return Corpora(tuple(datasets), shares, tuple(counts))
+
+
+def _parse(entry: str) -> tuple[str, float | None]:
+    folder, sign, text = entry.rpartition("=")
+    try:
+        weight = float(text) if sign else None
+    except ValueError:
+        return entry, None  # a folder may have the sign in its name
+    if weight is None:
+        return entry, None
+    if not folder or not 0 < weight < math.inf:
+        raise SettingsError(f"data: {entry!r} is not FOLDER=WEIGHT with a weight above 0, as wiki/tokens=0.3")
+    return folder, weight
+
+
+def check_length(tokens: int, context: int, where: str) -> None:
+    """Raises ShardError unless `tokens`, end-of-text included, fill a window of `context`."""
+    if not tokens:
+        raise ShardError(f"{where}: there is no document; run tokenize on more text")
+    if tokens <= context:
+        raise ShardError(
+            f"{where}: {tokens:,} tokens, end-of-text included, are fewer than the "
+            f"{context + 1:,} of a window; give a smaller context, or run tokenize on more text"
+        )

@@ -1,0 +1,104 @@
+"""What a run continues from: its newest checkpoint, if it is the same run, or the model of `init_from`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+
+from schemas import SettingsError
+from trainer import checkpoint
+from trainer.checkpoint import CheckpointError, Record
+from trainer.config import SHAPE, TrainConfig
+from trainer.corpora import Corpora
+from trainer.model import GPT
+from trainer.pretrained import load_pretrained
+from trainer.signing import Verifier
+
+_FROZEN = SHAPE - {"dropout"} | {
+    "preset", "init_from", "seed", "batch_tokens", "optimizer", "sampler", "long_min_tokens", "long_fraction",
+    "document_mask",
+}  # fmt: skip
+"""The settings that a resumed run has to keep."""
+
+
+def newest(out: Path, say: Callable[[str], None], verify_key: str | None) -> tuple[Path, Record] | None:
+    """The run's newest intact checkpoint; None for a new run.
+
+    Raises:
+      CheckpointError: there are some and none is intact, or the newest is not and `verify_key` is given.
+      SignatureError: the owner of `verify_key` did not sign it.
+    """
+    verifier = Verifier(verify_key) if verify_key else None
+    strict = "with verify_key, no earlier one is taken in its place" if verifier else ""
+    try:
+        found = checkpoint.latest(out / "checkpoints", say, strict=strict)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; restore it from a copy, or move {out} aside to start at step 0") from error
+    if found and verifier:
+        verifier.check(found[0])
+    return found
+
+
+def check_same_run(
+    path: Path, before: Record, config: TrainConfig, corpora: Corpora, say: Callable[[str], None]
+) -> None:
+    """Raises SettingsError if the checkpoint is of another run; says which settings have changed."""
+    refused, noted = changes(before.settings, config)
+    was, now = dataclasses.replace(corpora.tokenizer, **before.tokenizer), corpora.tokenizer
+    if not was.same_as(now):
+        refused.append(f"the tokenizer was {was}, is {now}")
+    datasets = before.data, corpora.description()
+    old, new = ([(own["digest"], own["share"]) for own in entries] for entries in datasets)
+    if old != new:
+        was_read, is_read = (
+            ", ".join(f"{own['folder']} ({own['share']:.1%}, {own['digest'][:12]}…)" for own in entries)
+            for entries in datasets
+        )
+        new_run = f"other data is a new run with --init_from {config.out}"
+        refused.append(f"the data was {was_read}, is {is_read}: {new_run}")
+    if refused:
+        raise SettingsError(f"{path} is of another run: {'; '.join(refused)}. Use another --out, or the same settings")
+    for note in noted:
+        say(f"changed since {path.name}: {note}")
+
+
+def changes(before: dict[str, Any], now: TrainConfig) -> tuple[list[str], list[str]]:
+    """How a resumed run's settings differ: (refused changes, allowed changes that affect the result)."""
+    refused: list[str] = []
+    noted: list[str] = []
+    for field in dataclasses.fields(now):
+        # `data` is compared by what the shards hold, not by where they are.
+        if not field.metadata["shapes_bytes"] or field.name == "data" or field.name not in before:
+            continue
+        old, new = before[field.name], getattr(now, field.name)
+        if old != new:
+            (refused if field.name in _FROZEN else noted).append(f"{field.name} was {old}, is {new}")
+    return refused, noted
+
+
+def load_weights(
+    model: GPT, path: Path | None, config: TrainConfig, corpora: Corpora, say: Callable[[str], None]
+) -> Path | None:
+    """Load the weights of the run's checkpoint `path`, or else of `init_from`; returns whose optimizer's state to load.
+
+    Raises:
+      CheckpointError, ValueError: why `init_from` cannot be loaded.
+    """
+    if path:
+        model.load_state_dict(load_file(path / checkpoint.WEIGHTS))
+        return path
+    if not config.init_from:
+        return None
+    trained = load_pretrained(config.init_from, verify_key=config.verify_key)
+    trained.check_tokenizer(corpora.tokenizer, corpora.datasets[0].folder)
+    ours, theirs = model.config, trained.model.config
+    if dataclasses.replace(ours, dropout=0.0) != dataclasses.replace(theirs, dropout=0.0):
+        raise CheckpointError(f"{config.init_from} is of another shape: {theirs}; these settings make {ours}")
+    model.load_state_dict(trained.model.state_dict())
+    same = trained.step is not None and checkpoint.read_record(trained.folder).settings["optimizer"] == config.optimizer
+    say(f"weights{' and state of the optimizer' if same else ''} from {config.init_from}")
+    return trained.folder if same else None
