@@ -204,10 +204,8 @@ def read_record(folder: Path) -> Record:
     for file, length, sha256 in files:
         if not file.is_file():
             raise CheckpointError(f"{file} is missing: the checkpoint is damaged")
-        size = file.stat().st_size
-        if size != length:
-            state = "truncated" if size < length else "damaged"
-            raise CheckpointError(f"{file} has {size} bytes instead of {length}: the checkpoint is {state}")
+        if (size := file.stat().st_size) != length:
+            raise CheckpointError(f"{file} has {size} bytes instead of {length}: the checkpoint is damaged")
         if sha256_of(file) != sha256:
             raise CheckpointError(f"{file} was changed: its SHA-256 is not that of {RECORD}")
     return record

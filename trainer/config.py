@@ -108,11 +108,8 @@ class TrainConfig:
     def __post_init__(self) -> None:
         if self.document_mask and self.dropout:
             raise SettingsError("FlexAttention has no dropout: give document_mask or dropout, not both")
-        if self.device == "xla":
-            wrong = ["compile"] * bool(self.compile)
-            wrong += [f"optimizer {self.optimizer}"] * (self.optimizer != "adamw")
-            if wrong:
-                raise SettingsError(f"device xla does not support {', '.join(wrong)}: leave it out")
+        if self.device == "xla" and (self.compile or self.optimizer != "adamw"):
+            raise SettingsError("device xla supports neither compile nor optimizers other than adamw: leave them out")
 
     def model_config(self, vocab_size: int) -> ModelConfig:
         """The model's shape; raises SettingsError for one that cannot be."""

@@ -111,20 +111,15 @@ class Loader:
         return tokens.pin_memory() if self.device.type == "cuda" else tokens
 
     def _split(self, number: int, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        inputs, targets = split_windows(tokens, self.device)
+        mask = 0xFFFF if tokens.dtype == torch.int16 else 0xFFFFFFFF
+        wide = tokens.to(self.device, non_blocking=True).to(torch.int64).bitwise_and_(mask)
+        inputs, targets = wide[:, :-1], wide[:, 1:]
         if self._uneven:  # on every micro-batch, so that all have the same strides
             begin, end = self._span(number % self.accumulation)
             row = torch.arange(self.micro_batch, device=self.device)[:, None]
             # If all rows are padding, one keeps its targets: the loss, whose weight is 0, must be a number.
             targets = targets.where(row < max(1, end - begin), -100)
         return inputs, targets
-
-
-def split_windows(tokens: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Windows (B, T + 1) of int16 or int32 bits as (inputs, targets), each (B, T) int64 on `device`."""
-    mask = 0xFFFF if tokens.dtype == torch.int16 else 0xFFFFFFFF
-    wide = tokens.to(device, non_blocking=True).to(torch.int64).bitwise_and_(mask)
-    return wide[:, :-1], wide[:, 1:]
 
 
 @dataclass(frozen=True)

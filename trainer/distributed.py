@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import gc
+import importlib
 import os
 import pickle
 import re
@@ -60,7 +61,9 @@ class Ranks:
           ValueError: there is no CUDA device, or torch_xla is not installed.
         """
         if device == "xla":
-            return _join_xla()
+            package, runtime = xla_package(), importlib.import_module("torch_xla.runtime")
+            size = runtime.world_size()
+            return XlaRanks(runtime.global_ordinal() if size > 1 else 0, size, package.device())
         place = device_of(device)
         if "RANK" not in os.environ:
             return cls(0, 1, place)
@@ -108,18 +111,20 @@ class Ranks:
         dist.broadcast_object_list(box, 0, group=self._control)
         return box[0]
 
-    def share_weights(self, model: nn.Module) -> None:
-        """Copy rank 0's weights to every rank, unless DDP does it."""
-
-    def average_gradients(self, model: nn.Module) -> None:
-        """Average the gradients over the ranks, unless DDP has done so in the backward pass."""
-
-    def sync(self) -> None:
-        """End a step on a device that records the work of a step and runs it as one program."""
-
     def stack(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
         """Scalars of this rank's device as one tensor (N,)."""
         return torch.stack(list(values))
+
+    # What DDP and CUDA do by themselves, and `XlaRanks` on request.
+
+    def share_weights(self, model: nn.Module) -> None:
+        """Copy rank 0's weights to every rank."""
+
+    def average_gradients(self, model: nn.Module) -> None:
+        """Average the gradients over the ranks."""
+
+    def sync(self) -> None:
+        """End a step on a device that records the work of a step and runs it as one program."""
 
     def leave(self, failed: bool = False) -> None:
         """Leave the group and end its threads, which requires that nothing refers to the group any more.
@@ -151,15 +156,6 @@ class Ranks:
                 "another rank ended or cannot be reached: its own output says why; the same command continues from "
                 f"the last checkpoint, as torchrun itself does with --max-restarts ({reason})"
             ) from error
-
-
-def _join_xla() -> XlaRanks:
-    """This process among those that `trainer.xla` started; raises SettingsError without torch_xla."""
-    package = xla_package()
-    import torch_xla.runtime as runtime
-
-    size = runtime.world_size()
-    return XlaRanks(runtime.global_ordinal() if size > 1 else 0, size, package.device())
 
 
 class XlaRanks(Ranks):

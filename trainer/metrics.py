@@ -22,30 +22,42 @@ class Diverged(RuntimeError):
 
 
 class StepLog:
-    """The records of finished steps, whose losses stay on the device until `collect`.
+    """The records of a run's steps, whose losses stay on the device until `collect`.
+
+    On rank 0 they go to the run's folder: metrics.jsonl, training.html, and TensorBoard's events if it is installed.
 
     Args:
-      metrics: where records go, on rank 0; None elsewhere.
+      folder: the run's.
+      step: steps already done; records of later steps, left by a killed run, are removed.
+      settings: of the run, for its page; `max_steps` among them.
+      ranks: this process among the others.
       tokens, flops: of one step, over all ranks.
-      max_steps: of the run.
       say: prints a message.
     """
 
     def __init__(
-        self,
-        metrics: Metrics | None,
-        ranks: Ranks,
-        tokens: int,
-        flops: float,
-        max_steps: int,
+        self, folder: Path, step: int, settings: dict[str, Any], ranks: Ranks, tokens: int, flops: float,
         say: Callable[[str], None],
-    ) -> None:
-        self._metrics, self._ranks, self._say = metrics, ranks, say
-        self._tokens, self._flops, self._max_steps = tokens, flops, max_steps
+    ) -> None:  # fmt: skip
+        self._ranks, self._say, self._tokens, self._flops = ranks, say, tokens, flops
+        self._max_steps, self.last_loss = settings["max_steps"], math.nan
+        self._events: Any = None
         self._pending: list[tuple[dict[str, Any], torch.Tensor, torch.Tensor]] = []
         self._records: list[dict[str, Any]] = []
-        self.last_loss = math.nan
         self.restart_clock()
+        if not ranks.main:
+            return
+        path, title = folder / "metrics.jsonl", f"Training of {folder.resolve().name}"
+        self._page = Page(folder / "training.html", title, self._max_steps, settings)
+        for record in _kept_until(path, step):
+            self._page.add(record)
+        self._file = path.open("a", encoding="utf-8")
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._events = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+        except ImportError:
+            say("no TensorBoard events: the package tensorboard is not installed (pip install tensorboard)")
 
     def add(self, step: int, rate: float, loss: torch.Tensor, norm: torch.Tensor) -> None:
         """Note a step: its learning rate, this rank's loss and the gradient's norm, both still on the device."""
@@ -73,68 +85,28 @@ class StepLog:
 
     def write(self) -> None:
         """Write the collected records, and print the progress line of the last."""
-        if self._metrics:
-            for record in self._records:
-                self._metrics.write(record)
-            self._metrics.flush()
-            self._say(progress_line(self._records[-1], self._max_steps, self._ranks.device))
-        self._records.clear()
+        records, self._records = self._records, []
+        if not self._ranks.main:
+            return
+        for record in records:
+            self._file.write(json.dumps(record | {"time": round(time.time(), 3)}) + "\n")
+            self._page.add(record)
+            for name, value in record.items() if self._events else ():
+                if isinstance(value, (int, float)) and name != "step":
+                    self._events.add_scalar(name, value, record["step"])
+        self._file.flush()
+        self._page.write()
+        if self._events:
+            self._events.flush()
+        self._say(progress_line(records[-1], self._max_steps, self._ranks.device))
 
     def restart_clock(self) -> None:
         """Leave the time until now, spent on validation or a checkpoint, out of the steps' rates."""
         self._clock = time.perf_counter()
 
     def close(self) -> None:
-        if self._metrics:
-            self._metrics.close()
-
-
-class Metrics:
-    """The records of a run, in its folder: metrics.jsonl, training.html, and TensorBoard's events if it is installed.
-
-    Args:
-      folder: the run's folder.
-      step: steps already done; records of later steps, left by a killed run, are removed.
-      settings: of the run, for its page.
-      max_steps: of the run.
-      say: prints a message.
-    """
-
-    def __init__(
-        self, folder: Path, step: int, settings: dict[str, Any], max_steps: int, say: Callable[[str], None]
-    ) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / "metrics.jsonl"
-        self._page = Page(folder / "training.html", f"Training of {folder.resolve().name}", max_steps, settings)
-        for record in _kept_until(path, step):
-            self._page.add(record)
-        self._file = path.open("a", encoding="utf-8")
-        self._events: Any = None
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._events = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
-        except ImportError:
-            say("no TensorBoard events: the package tensorboard is not installed (pip install tensorboard)")
-
-    def write(self, record: dict[str, Any]) -> None:
-        """One step's record; `step` counts steps done, from 1."""
-        record["time"] = round(time.time(), 3)
-        self._file.write(json.dumps(record) + "\n")
-        self._page.add(record)
-        if self._events:
-            for name, value in record.items():
-                if isinstance(value, (int, float)) and name != "step":
-                    self._events.add_scalar(name, value, record["step"])
-
-    def flush(self) -> None:
-        self._file.flush()
-        self._page.write()
-        if self._events:
-            self._events.flush()
-
-    def close(self) -> None:
-        self._file.close()
+        if self._ranks.main:
+            self._file.close()
         if self._events:
             self._events.close()
 

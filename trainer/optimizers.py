@@ -37,12 +37,10 @@ def make_optimizers(name: str, model: nn.Module, *, lr: float, weight_decay: flo
     if name == "adafactor":
         groups = with_matrices(matrices)
         return [Adafactor([{**g, "relative_decay": g["weight_decay"], "weight_decay": 0.0} for g in groups], lr=lr)]
-    if name == "muon":
-        hidden = [p for key, p in parameters if p.dim() == 2 and key.startswith("h.")]
-        others = [p for key, p in parameters if p.dim() == 2 and not key.startswith("h.")]
-        muon = torch.optim.Muon(hidden, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
-        return [muon, torch.optim.AdamW(with_matrices(others), lr=lr, betas=_BETAS, fused=True)]
-    raise ValueError(f"no optimizer '{name}'; known: {', '.join(OPTIMIZERS)}")
+    hidden = [p for key, p in parameters if p.dim() == 2 and key.startswith("h.")]
+    others = [p for key, p in parameters if p.dim() == 2 and not key.startswith("h.")]
+    muon = torch.optim.Muon(hidden, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
+    return [muon, torch.optim.AdamW(with_matrices(others), lr=lr, betas=_BETAS, fused=True)]
 
 
 class Adafactor(torch.optim.Adafactor):

@@ -24,7 +24,7 @@ from trainer.corpora import open_corpora
 from trainer.data import DocumentBlocks, Loader
 from trainer.device import autocast_of, default_micro_batch, in_bfloat16, use_fastest_attention
 from trainer.distributed import Ranks, StopSignals, averaged_when, averaging, sole_writer
-from trainer.metrics import Diverged, Metrics, StepLog
+from trainer.metrics import Diverged, StepLog
 from trainer.model import GPT
 from trainer.optimizers import make_optimizers
 from trainer.publishing import Publisher
@@ -230,8 +230,7 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
         f"{loader.accumulation} micro-batches of {loader.micro_batch} at most"
     )
     settings = dataclasses.asdict(config)
-    metrics = Metrics(out, step, settings, config.max_steps, say) if ranks.main else None
-    log = StepLog(metrics, ranks, tokens, model.flops_per_token * tokens, config.max_steps, say)
+    log = StepLog(out, step, settings, ranks, tokens, model.flops_per_token * tokens, say)
     ending.callback(log.close)
     ending.callback(gc.unfreeze)
     ending.callback(gc.enable)

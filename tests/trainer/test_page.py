@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from tests.trainer.conftest import small_config
 from trainer.device import mfu, peak_tflops
-from trainer.metrics import Metrics, progress_line
+from trainer.distributed import Ranks
+from trainer.metrics import StepLog, progress_line
 from trainer.page import Curve, Page, chart
 from trainer.train import train
 
@@ -192,8 +193,10 @@ def test_on_a_gpu_whose_peak_is_unknown_the_progress_line_says_so() -> None:
 
 def test_a_step_that_a_killed_run_logged_is_logged_once_by_the_next(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"st')
-    metrics = Metrics(tmp_path, 2, {}, 3, print)
-    metrics.write({"step": 3, "loss": 1.0})
-    metrics.close()
+    log = StepLog(tmp_path, 2, {"max_steps": 3}, Ranks(0, 1, torch.device("cpu")), 8, 1e9, print)
+    log.add(3, 1e-3, torch.tensor(1.0), torch.tensor(1.0))
+    log.collect()
+    log.write()
+    log.close()
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]

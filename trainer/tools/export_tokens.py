@@ -47,32 +47,27 @@ def export_tokens(folder: str, out: Path, layout: str) -> list[Path]:
     splits = [split for split in ("train", "val") if len(dataset.documents(split))]
     if not splits:
         raise ShardError(f"{folder} has no document to export")
-    written = [
-        path
-        for split in splits
-        for path in _LAYOUTS[layout](dataset.documents(split), dataset.tokenizer.eot, out / split)
-    ]
+    written = []
+    for split in splits:
+        documents, path = dataset.documents(split), out / f"{split}.bin"
+        megatron = layout == "megatron"
+        dtype = np.dtype(np.int32) if megatron and documents.dtype == np.uint32 else documents.dtype
+        written.append(_write_ids(documents, dataset.tokenizer.eot, path, dtype))
+        if megatron:
+            written.append(_write_megatron_index(documents, dtype, path.with_suffix(".idx")))
     return [*written, _write_documents(dataset, splits, out / "documents.parquet")]
 
 
-def _write_bin(documents: Documents, eot: int, stem: Path) -> list[Path]:
-    return [_write_ids(documents, eot, stem.with_suffix(".bin"), documents.dtype)]
-
-
-def _write_megatron(documents: Documents, eot: int, stem: Path) -> list[Path]:
-    dtype = np.dtype(np.uint16 if documents.dtype == np.uint16 else np.int32)
+def _write_megatron_index(documents: Documents, dtype: np.dtype, path: Path) -> Path:
     lengths = documents.lengths + 1
-    with stem.with_suffix(".idx").open("wb") as file:
+    with path.open("wb") as file:
         file.write(_MEGATRON_MAGIC)
         file.write(struct.pack("<QB", _MEGATRON_VERSION, _MEGATRON_DTYPES[dtype.name]))
         file.write(struct.pack("<QQ", len(lengths), len(lengths) + 1))  # sequences, bounds of documents
         file.write(lengths.astype("<i4").tobytes())
         file.write(((np.cumsum(lengths) - lengths) * dtype.itemsize).astype("<i8").tobytes())  # offsets in bytes
         file.write(np.arange(len(lengths) + 1).astype("<i8").tobytes())  # a document is one sequence
-    return [_write_ids(documents, eot, stem.with_suffix(".bin"), dtype), stem.with_suffix(".idx")]
-
-
-_LAYOUTS = {"bin": _write_bin, "megatron": _write_megatron}
+    return path
 
 
 def _write_documents(dataset: TokenDataset, splits: list[str], path: Path) -> Path:
@@ -106,7 +101,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("tokens", metavar="TOKENS", help="folder of the token shards: WORKDIR/tokens")
     parser.add_argument("folder", metavar="FOLDER", help="where the files go")
     parser.add_argument(
-        "--format", choices=_LAYOUTS, default="bin", help="bin: nanoGPT's; megatron: Megatron-LM's (default: bin)"
+        "--format",
+        choices=("bin", "megatron"),
+        default="bin",
+        help="bin: nanoGPT's; megatron: Megatron-LM's (default: bin)",
     )
 
     def work() -> None:
