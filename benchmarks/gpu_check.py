@@ -11,9 +11,7 @@ and torch. A rate is the median of three runs, and `spread` how far they lie apa
 clocks and the power limit.
 Needs torch 2.9 or later with CUDA, numpy, pyarrow and safetensors; the tests also pytest and tokenizers. Exits 1
 where a piece failed, and 3 where all ran and an aim was missed.
-
-Rates are those of the trainer's own command on real text: Python's standard library, by a vocabulary of GPT-2's size
-that is made of it (as bytes, without the package tokenizers), or `--data`.
+Rates are those of the trainer's own command on Python's standard library as text (`library_tokens`), or on `--data`.
 """
 
 from __future__ import annotations
@@ -52,29 +50,25 @@ Result = dict[str, Any]
 
 @dataclass(frozen=True)
 class Check:
-    """What the pieces have in common.
+    """What the pieces have in common."""
 
-    Attributes:
-      scratch: a folder for tokens and runs.
-      data: token shards to measure rates on.
-      tiny: the smallest model and a few steps, to try the command itself.
-      memory: of the GPU, in 10**9 bytes.
-      deadline: when the piece must have ended, by `time.perf_counter`.
-    """
-
-    scratch: Path
-    data: Path
+    scratch: Path  # a folder for tokens and runs
+    data: Path  # token shards to measure rates on
     device: str
-    tiny: bool
-    memory: float
-    deadline: float
+    tiny: bool  # the smallest model and a few steps, to try the command itself
+    deadline: float  # when the piece must have ended, by `time.perf_counter`
+
+    @property
+    def micro_batch(self) -> int:
+        """Windows of a forward pass that fit in the GPU's memory."""
+        return 32 if self.device == "cuda" and torch.cuda.get_device_properties(0).total_memory > 70e9 else 8
 
     def train(self, name: str, *flags: object, steps: int, launcher: tuple[str, ...] = TRAIN) -> Path:
         """A run of the trainer by its command; returns its folder, to which it adds output.txt."""
         run = self.scratch / name
         own: list[object] = [] if "--data" in flags else ["--data", self.data]
         own += ["--out", run, "--device", self.device]
-        own += ["--val_every", 0, "--save_every", 0, "--micro_batch", 32 if self.memory > 70 else 8]
+        own += ["--val_every", 0, "--save_every", 0, "--micro_batch", self.micro_batch]
         own += [*flags, "--max_steps", min(steps, 12) if self.tiny else steps]
         if self.tiny:
             own += ["--preset", "tiny", "--width", 32, "--context", 32, "--batch_tokens", 256, "--no_compile"]
@@ -162,7 +156,7 @@ def next_to_nanogpt(check: Check) -> Result:
 
     def measure(number: int) -> Result:
         shape = ("--shape", 2, 2, 32, 32, "--batch_tokens", 256, "--windows", 8, "--steps", 6) if check.tiny else ()
-        windows = () if check.tiny else ("--windows", 32 if check.memory > 70 else 8)
+        windows = () if check.tiny else ("--windows", check.micro_batch)
         output = check.call(
             "benchmarks/peers/nanogpt.py", "--data", check.data, "--device", check.device, *shape, *windows
         )
@@ -307,10 +301,6 @@ PIECES: dict[str, Piece] = {
     "all_gpus_muon": Piece("124M on every GPU, Muon", scaling("--optimizer", "muon")),
     "longbiased": Piece("124M, longbiased", rate_of("124M", "--sampler", "longbiased")),
     "mask": Piece("124M, document mask", rate_of("124M", "--document_mask")),
-    "uncompiled": Piece("124M, not compiled", rate_of("124M", "--no_compile", steps=15)),
-    "recomputed": Piece(
-        "124M, mask, activations recomputed", rate_of("124M", "--document_mask", "--checkpoint_activations")
-    ),
     "muon": Piece("124M, Muon", rate_of("124M", "--optimizer", "muon")),
     "prettybig": Piece(
         "PrettyBig, checkpointed",
@@ -373,8 +363,7 @@ def main() -> int:
 def in_time(name: str, arguments: argparse.Namespace, tokens: Path, scratch: Path, deadline: float) -> Result:
     """The result of a piece; an `error` where it failed or was not finished at the deadline."""
     scratch.mkdir()
-    memory = torch.cuda.get_device_properties(0).total_memory / 1e9 if arguments.device == "cuda" else 0.0
-    check = Check(scratch, tokens, arguments.device, arguments.tiny, memory, deadline)
+    check = Check(scratch, tokens, arguments.device, arguments.tiny, deadline)
     try:
         return PIECES[name].run(check)
     except subprocess.TimeoutExpired:
@@ -421,13 +410,8 @@ def conditions(device: str) -> Result:
 
 def machine_of(device: str) -> dict[str, str]:
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    cuda = device == "cuda"
-    return {
-        "device": torch.cuda.get_device_name() if cuda else "CPU",
-        "torch": torch.__version__,
-        "cuda": str(torch.version.cuda) if cuda else "",
-        "commit": commit.stdout.strip() or "unknown",
-    }
+    name, cuda = (torch.cuda.get_device_name(), str(torch.version.cuda)) if device == "cuda" else ("CPU", "")
+    return {"device": name, "torch": torch.__version__, "cuda": cuda, "commit": commit.stdout.strip() or "unknown"}
 
 
 def page(found: dict[str, Any]) -> str:
@@ -440,20 +424,15 @@ def page(found: dict[str, Any]) -> str:
     columns = {"tokens_per_s": "{:,}", "mfu": "{:.1%}", "memory_gb": "{:.1f} GB", "compile_s": "{:.0f} s"}
     for name, result in found["pieces"].items():
         cells = [form.format(result[key]) if result.get(key) is not None else "" for key, form in columns.items()]
-        rest = {key: value for key, value in result.items() if key not in {*columns, "curve", "conditions"}}
-        lines.append(f"| {PIECES[name].title} | {' | '.join(cells)} | {listed(rest)} |")
+        others = {key: value for key, value in result.items() if key not in {*columns, "curve", "conditions"}}
+        rest = ", ".join(f"{key} {shown(value)}" for key, value in others.items())
+        lines.append(f"| {PIECES[name].title} | {' | '.join(cells)} | {rest} |")
     if points := found["pieces"].get("curve", {}).get("curve"):
         lines += ["", "Validation loss, nats a token:", "", "| tokens | loss |", "|---|---|"]
         lines += [f"| {tokens:,} | {loss:.4f} |" for tokens, loss in points]
     failures, missed = verdict(found)
     lines += ["", *(f"- failed: {line}" for line in failures), *(f"- missed aim: {line}" for line in missed)]
-    if last := [result["conditions"] for result in found["pieces"].values() if "conditions" in result]:
-        lines += ["", f"Before the last piece: {listed(last[-1])}."]
     return "\n".join(lines) + "\n"
-
-
-def listed(values: Result) -> str:
-    return ", ".join(f"{key} {shown(value)}" for key, value in values.items())
 
 
 def shown(value: Any) -> str:

@@ -83,7 +83,7 @@ def test_a_missed_aim_is_not_a_failure() -> None:
 
 def test_a_rate_is_the_median_of_three_with_their_spread(tmp_path: Path) -> None:
     rates = iter([90, 120, 100, 100])
-    check = Check(tmp_path, tmp_path, "cpu", False, 0.0, time.perf_counter() + 100)
+    check = Check(tmp_path, tmp_path, "cpu", False, time.perf_counter() + 100)
     found = repeated(check, lambda number: {"tokens_per_s": next(rates), "number": number})
     assert found == {"tokens_per_s": 100, "number": 2, "rates": [90, 100, 120], "spread": 0.3}
     late = dataclasses.replace(check, deadline=time.perf_counter())
