@@ -14,10 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trainer.conftest import small_config
-from trainer.checkpoint import CheckpointError
 from trainer.model import GPT, ModelConfig
-from trainer.pretrained import Pretrained, Tokenizer, load_huggingface, load_model, load_pretrained, resolve
-from trainer.shards import TokenizerInfo, open_dataset
+from trainer.pretrained import Tokenizer, load_huggingface, load_model, resolve
 from trainer.tools import evaluate, export, sample
 from trainer.tools.evaluate import EvaluateOptions, detokenize, published_words, score_text, text_windows
 from trainer.tools.sample import SampleOptions, generate
@@ -225,25 +223,6 @@ def test_a_hugging_face_folder_with_another_tokenizer_is_refused(
     capsys.readouterr()
     assert evaluate.main([str(folder), *flags]) == 1
     assert f"{text_tokens} has the tokenizer test, which is not that of {folder}" in capsys.readouterr().err
-
-
-def test_a_unigram_tokenizer_is_compared_by_its_tokens_and_scores(run: Path, text_tokens: Path) -> None:
-    trained, tokenizer = load_pretrained(str(run)), open_dataset(text_tokens).tokenizer
-    entries = json.loads(trained.tokenizer.read_text())
-    entries["model"] = {"type": "Unigram", "unk_id": 0, "vocab": [["a", -1.0], ["b", -2.0]]}
-    with pytest.raises(CheckpointError, match="has the tokenizer test, which is not that of"):
-        _check(trained, tokenizer, entries)
-    trained.tokenizer.write_text(json.dumps(entries))
-    _check(trained, tokenizer, entries)
-    entries["model"]["vocab"][1][1] = -3.0
-    with pytest.raises(CheckpointError, match="has the tokenizer test, which is not that of"):
-        _check(trained, tokenizer, entries)
-
-
-def _check(trained: Pretrained, tokenizer: TokenizerInfo, entries: dict[str, Any]) -> None:
-    """Check shards whose tokenizer is written with other spaces than the model's."""
-    tokenizer.path.write_text(json.dumps(entries, indent=1))
-    trained.check_tokenizer(dataclasses.replace(tokenizer, sha256="0" * 64), "shards")
 
 
 def test_in_bfloat16_a_model_writes_and_scores_nearly_the_same(run: Path, text_tokens: Path, tmp_path: Path) -> None:

@@ -92,6 +92,8 @@ def test_an_output_layer_that_is_not_the_embedding_is_refused(
         ({"n_inner": 64}, "n_inner is 64, this model has 128|no model that transformers loads"),
         ({"layer_norm_epsilon": 1e-6}, "layer_norm_epsilon is 1e-06"),
         ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True"),
+        ({"reorder_and_upcast_attn": True}, "reorder_and_upcast_attn is True, this model has False"),
+        ({"add_cross_attention": True}, "add_cross_attention is True"),
         ({"model_type": "llama"}, "model_type is 'llama', this model has 'gpt2'"),
         ({"n_embd": 64}, "no model that transformers loads"),
         ({"n_layer": 3}, "is no GPT-2: the tensor transformer.h.2.* is missing"),

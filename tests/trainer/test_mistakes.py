@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 import torch
 
+from schemas import SettingsError
 from tests.trainer.conftest import edit_manifest
 from trainer import checkpoint
-from trainer.config import TrainConfig
-from trainer.pretrained import load_huggingface
+from trainer.config import TrainConfig, parse
 from trainer.shards import open_dataset
 from trainer.tools import evaluate, export, export_tokens, sample
 from trainer.train import main, train
@@ -84,16 +84,6 @@ def test_a_run_whose_checkpoints_are_all_damaged_stops_and_names_each(
     assert "step-00000006/checkpoint.json cannot be read" in error
     assert f"move {run} aside to start at step 0" in error
     assert contents(run) == before | {".lock": (run / ".lock").read_bytes()}
-
-
-def test_a_command_given_a_run_without_an_intact_checkpoint_says_what_is_wrong_with_each(
-    config: TrainConfig, capsys: pytest.CaptureFixture[str]
-) -> None:
-    train(config)
-    damage_all(Path(config.out))
-    capsys.readouterr()
-    assert sample.main([config.out]) == 1
-    assert "step-00000002/model.safetensors is missing" in capsys.readouterr().err
 
 
 def test_export_takes_a_run_with_a_damaged_newest_checkpoint_only_by_its_step(
@@ -249,20 +239,6 @@ def test_a_model_is_not_exported_over_itself_a_run_or_a_file(
     assert contents(tmp_path) == before
 
 
-@pytest.mark.parametrize("key", ["reorder_and_upcast_attn", "add_cross_attention", "scale_attn_by_inverse_layer_idx"])
-def test_a_hugging_face_model_of_a_kind_that_is_not_implemented_is_refused(
-    config: TrainConfig, tmp_path: Path, key: str
-) -> None:
-    train(dataclasses.replace(config, max_steps=1))
-    folder = tmp_path / "exported"
-    assert export.main([config.out, str(folder)]) == 0
-    load_huggingface(folder)
-    entries = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(entries | {key: True}))
-    with pytest.raises(ValueError, match=rf"config\.json: {key} is True, this model has False"):
-        load_huggingface(folder)
-
-
 @pytest.mark.parametrize(
     "module", ["trainer.train", "trainer.tools.sample", "trainer.tools.evaluate", "trainer.tools.export"]
 )
@@ -275,3 +251,51 @@ def test_without_torch_a_command_says_how_to_install_it(module: str, tmp_path: P
     assert result.returncode == 1
     (line,) = result.stderr.splitlines()
     assert "needs PyTorch 2.9 or later, which is not installed: pip install torch safetensors tensorboard" in line
+
+
+def test_an_unknown_key_suggests_the_right_one(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text('data = "tokens"\nout = "run"\nlearning_rat = 1e-3\n')
+    with pytest.raises(SettingsError, match=r"unknown key 'learning_rat'; did you mean 'learning_rate'\?"):
+        parse([str(path)])
+    for flag in ("--learning_rat", "--learning_rat=1e-3"):
+        with pytest.raises(SettingsError, match=rf"unknown argument {flag}; did you mean --learning_rate\?"):
+            parse(["--data", "tokens", "--out", "run", flag, "1e-3"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("max_steps = -1", "max_steps: -1 is not a whole number of at least 0"),
+        ('preset = "125M"', r"preset: '125M' is not one of .*did you mean '124M'\?"),
+        ("max_steps", "is not TOML"),
+        ("[collect]", r"has tables \(collect\) but no \[train\]"),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_is_allowed(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(text)
+    with pytest.raises(SettingsError, match=message):
+        parse([str(path), "--data", "tokens", "--out", "run"])
+
+
+def test_a_users_mistake_is_reported_in_one_line_without_a_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--data", str(tmp_path), "--out", str(tmp_path), "--device", "cpu"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("trainer.train: no token shards in")
+    assert len(error.splitlines()) == 1
+
+
+def test_the_trainer_needs_only_torch_numpy_pyarrow_and_safetensors() -> None:
+    heavy = ["apache_beam", "owt_pipeline", "tokenizers", "tiktoken", "transformers", "tensorboard"]
+    modules = ", ".join(f"trainer.{name}" for name in ("train", "tools.sample", "tools.evaluate", "tools.export"))
+    code = f"import sys, {modules}; print([name for name in {heavy} if name in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_the_value_of_a_switch_is_not_mistaken_for_the_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--data", "tokens", "--out", "run", "--compile", "false"]) == 2
+    assert "unexpected 'false': no CONFIG.toml; flags such as --compile take no value" in capsys.readouterr().err

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from trainer.config import parse
-from trainer.model import GPT, KVCache, ModelConfig, rotate, rotation_of
+from trainer.model import GPT, KVCache, ModelConfig
 from trainer.pretrained import load_model, resolve
 from trainer.tools.sample import generate
 from trainer.train import train
@@ -107,18 +107,6 @@ def test_text_generated_with_the_cache_equals_text_without(piece: str) -> None:
         ids.append(token)
     cache = KVCache(model, 1)
     torch.testing.assert_close(model.next_logits(torch.tensor([ids[:5]]), cache), model(torch.tensor([ids[:5]]))[:, -1])
-
-
-def test_rope_depends_only_on_distances() -> None:
-    q, k = torch.randn(2, 1, 1, 6, 8, generator=torch.Generator().manual_seed(4))
-
-    def scores(positions: torch.Tensor) -> torch.Tensor:
-        rotation = rotation_of(positions, 8)
-        return rotate(q, rotation) @ rotate(k, rotation).mT
-
-    positions = torch.arange(6)
-    torch.testing.assert_close(scores(positions), scores(positions + 5))
-    assert not torch.allclose(scores(positions), scores(2 * positions))
 
 
 def test_queries_and_keys_have_the_type_of_values_under_autocast() -> None:

@@ -6,12 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
-from schemas.manifest import Counts, ShardRecord
-from tests.trainer.conftest import describe_file, edit_manifest, write_ledger
+from tests.trainer.conftest import edit_manifest
 from trainer.corpora import open_corpora
 from trainer.remote import ShardError
 from trainer.shards import open_dataset
@@ -112,25 +110,3 @@ def test_an_empty_split_is_named(tmp_path: Path, write_tokens: WriteTokens) -> N
     folder = str(write_tokens(tmp_path, [], DOCUMENTS))
     with pytest.raises(ShardError, match=f"{folder}, split train: there is no document"):
         open_corpora([folder]).sampler("packed", 8, 0)
-
-
-def test_a_million_documents_in_a_hundred_record_batches_are_opened(tmp_path: Path, write_tokens: WriteTokens) -> None:
-    rng = np.random.default_rng(0)
-    lengths = rng.integers(0, 12, 1_000_000, dtype=np.uint32)
-    folder = write_tokens(tmp_path, [], shards=1)
-    path = folder / "train" / "part-00000.arrow"
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    values = pa.array(np.zeros(offsets[-1], np.uint16))
-    table = pa.table(
-        {
-            "url_id": np.arange(len(lengths), dtype=np.uint64),
-            "n_tokens": lengths,
-            "tokens": pa.ListArray.from_arrays(pa.array(offsets), values),
-        }
-    )
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table, max_chunksize=10_000)
-    shard = describe_file(folder.parent, path, "data", 0, len(lengths))
-    write_ledger(folder.parent, [ShardRecord(0, Counts(), [shard])], {"vocab_size": 400, "eot": 399}, len(lengths))
-    sampler = open_corpora([str(folder)]).sampler("packed", 1024, 0)
-    assert sampler.windows(10, 1).shape == (1, 1025)
