@@ -112,11 +112,8 @@ class TrainConfig:
             raise SettingsError("device xla supports neither compile nor optimizers other than adamw: leave them out")
 
     def model_config(self, vocab_size: int) -> ModelConfig:
-        """The model's shape; raises SettingsError for one that cannot be."""
-        try:
-            return preset(self.preset, vocab_size=vocab_size, **{name: getattr(self, name) for name in SHAPE})
-        except ValueError as error:
-            raise SettingsError(str(error)) from error
+        """The model's shape; raises ValueError for one that cannot be."""
+        return preset(self.preset, vocab_size=vocab_size, **{name: getattr(self, name) for name in SHAPE})
 
     def windows_per_batch(self, context: int) -> int:
         """Samples of a global batch; raises SettingsError if the tokens are not a multiple of the context."""

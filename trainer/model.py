@@ -136,16 +136,13 @@ class GPT(nn.Module):
         reduction: str = "mean",
         mask: Mask | None = None,
     ) -> torch.Tensor:
-        """The loss, or the logits without `targets`.
+        """The loss, a scalar (or (B, T), without a reduction); without `targets` the logits (B, T, V).
 
         Args:
           ids: (B, T), T at most `context`.
           targets: (B, T); −100 is ignored.
           reduction: of the cross-entropy in nats: `mean`, `sum`, or `none` for (B, T).
           mask: which position sees which (`data.attention_mask`); by default each sees all before it.
-
-        Returns:
-          A scalar (or (B, T)), or logits (B, T, V).
         """
         return self._output(self._hidden(ids, None, mask), targets, reduction)
 
@@ -233,11 +230,7 @@ class Block(nn.Module):
         self.mlp = MLP(config)
 
     def forward(
-        self,
-        x: torch.Tensor,
-        cache: Cached | None = None,
-        mask: Mask | None = None,
-        rotation: Rotation | None = None,
+        self, x: torch.Tensor, cache: Cached | None = None, mask: Mask | None = None, rotation: Rotation | None = None
     ) -> torch.Tensor:
         x = x + self.attn(self.ln_1(x), cache, mask, rotation)
         return x + self.mlp(self.ln_2(x))
@@ -254,11 +247,7 @@ class Attention(nn.Module):
         self.resid_dropout = nn.Dropout(config.dropout)
 
     def forward(
-        self,
-        x: torch.Tensor,
-        cache: Cached | None,
-        mask: Mask | None,
-        rotation: Rotation | None,
+        self, x: torch.Tensor, cache: Cached | None, mask: Mask | None, rotation: Rotation | None
     ) -> torch.Tensor:
         q, k, v = (
             part.unflatten(2, (self.n_head, -1)).transpose(1, 2)  # (B, H, T, D)

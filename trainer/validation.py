@@ -21,11 +21,7 @@ VAL_TOKENS = 1 << 16  # 64 windows of 1,024
 
 @torch.no_grad()
 def validation_loss(
-    net: nn.Module,
-    windows: torch.Tensor,
-    ranks: Ranks,
-    blocks: DocumentBlocks,
-    micro_batch: int,
+    net: nn.Module, windows: torch.Tensor, ranks: Ranks, blocks: DocumentBlocks, micro_batch: int
 ) -> float:
     """The mean loss in nats per token over `windows` (N, T + 1), which the ranks divide; the same on all ranks.
 
