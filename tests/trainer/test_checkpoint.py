@@ -261,7 +261,7 @@ def test_a_finished_run_says_that_there_is_nothing_to_do(
     lines = (Path(config.out) / "metrics.jsonl").read_text()
     for max_steps in (8, 5):
         train(dataclasses.replace(config, max_steps=max_steps))
-        said = f"nothing to do: {config.out} is at step 8, and max_steps is {max_steps}; a higher"
+        said = f"nothing to do: {config.out} is at step 8 of {max_steps}; a higher"
         assert said in capsys.readouterr().out
     assert (Path(config.out) / "metrics.jsonl").read_text() == lines
 
