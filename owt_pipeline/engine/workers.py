@@ -45,19 +45,8 @@ from owt_pipeline.errors import LedgerError, UserError, WorkerError
 R = TypeVar("R")
 T = TypeVar("T")
 
-
-def _as_stream(batch: pa.RecordBatch) -> tuple[Callable[[pa.Buffer], pa.RecordBatch], tuple[pa.Buffer]]:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return _of_stream, (sink.getvalue(),)
-
-
-def _of_stream(data: pa.Buffer) -> pa.RecordBatch:
-    return pa.ipc.open_stream(data).read_next_batch()
-
-
-copyreg.pickle(pa.RecordBatch, _as_stream)  # pyarrow's own pickle of a slice holds all rows of its parent
+# pyarrow's own pickle of a slice holds all rows of its parent.
+copyreg.pickle(pa.RecordBatch, lambda batch: (pa.ipc.read_record_batch, (batch.serialize(), batch.schema)))
 
 TIMEOUT_SIGNAL = signal.SIGPROF
 """Signal that kills a worker when it has used up its CPU time."""
