@@ -244,7 +244,7 @@ def test_a_job_submitted_again_after_its_job_server_died_continues(cluster: Flin
 def test_a_worker_killed_while_it_fetches_costs_the_answers_of_the_last_seconds(
     cluster: Flink, jobs: Jobs, serve: Callable[..., BadServer], tmp_path: Path
 ) -> None:
-    """And no host is asked more often than before: the other attempt waits for the claim, then for the host's turn."""
+    """And no host is asked more often than before: the next attempt waits for the host's turn."""
     hosts, pages, delay = 6, 40, 0.3
     web = Web()
     server = serve({f"h{host}": web.answer for host in range(hosts)})

@@ -79,7 +79,7 @@ class ArchiveClient:
         self.holdings, self.works = holdings, False
         self._options, self._limits = options, Limits.of_page(options)
         self._connections, self._delay, self._least_pause = connections, delay, least_pause
-        self._client = Client(asking, crawl.may_ask)
+        self._client = Client(asking)
         self._gates = Gates(delay, connections, self._client.remembered)
         self._waiting = ""
 

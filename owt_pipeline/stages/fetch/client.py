@@ -140,9 +140,8 @@ class Client:
       requests: how many requests are under way.
     """
 
-    def __init__(self, options: Options, may_ask: Callable[[], bool] = lambda: True):
-        """A client by the stage's options, which makes no request while `may_ask` returns False."""
-        self._options, self._may_ask = options, may_ask
+    def __init__(self, options: Options):
+        self._options = options
         self._addresses = Addresses(parse_rules(options.resolve), options.allowed_ports, options.allow_private_hosts)
         self._resolver = RuledResolver(self._addresses, Limits.of_page(options).connect)
         self.connections = _allowed_connections(options.connections)
@@ -207,8 +206,8 @@ class Client:
         whether the body need not be read. `headers` are sent in addition to the usual ones.
         """
         proxy = await self._route(url)
-        while (wait := gate.next_turn - time.monotonic()) > 0 or not self._may_ask():
-            await asyncio.sleep(max(wait, 0.01))
+        while (wait := gate.next_turn - time.monotonic()) > 0:
+            await asyncio.sleep(wait)
         gate.begin()
         exchange, started, begun = _Exchange(gate, 2 * limits.wire_bytes), time.monotonic(), False
         _exchange.set(exchange)

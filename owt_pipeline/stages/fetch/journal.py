@@ -1,14 +1,12 @@
 """The journal of a shard: the answers to its URLs as they arrive, which the next attempt finds if this one is killed.
 
 An attempt writes its answers to segments in the working directory, each once and complete. The next attempt reads the
-segments of all attempts and requests only URLs that are in none of them. A claim prevents that two attempts make
-requests for a shard at the same time.
+segments of all attempts and requests only URLs that are in none of them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import struct
 import time
 import uuid
@@ -20,18 +18,14 @@ import numpy as np
 from isal import isal_zlib
 
 from owt_pipeline.stages.fetch.answers import Answer, NoPage, Page
-from owt_pipeline.storage.disk import Process
 from owt_pipeline.storage.folder import Storage, at_once
 from schemas.reasons import TEMPORARY
 
 R = TypeVar("R")
 T = TypeVar("T")
 
-TERM_SECONDS = 30.0
-"""A claim that was not renewed for so long, by the clock of the process that watches it, can be taken over."""
-_VALID_SECONDS = 25.0  # after a renewal, for its owner, who so stops before anybody else begins
-RENEW_SECONDS = 5.0
-_LOOK_SECONDS = 0.5
+PATIENCE_SECONDS = 60.0
+"""An attempt that writes no segment for so long is taken for dead; two segments of a run in a bucket."""
 
 _MAGIC = b"OWT\x03"
 _HEAD = struct.Struct("<4sII")  # magic, number of entries, CRC-32 of the index
@@ -181,113 +175,51 @@ _decode_no_page = msgspec.msgpack.Decoder(NoPage).decode
 _decode_page = msgspec.msgpack.Decoder(Page).decode
 
 
-class _Claim(msgspec.Struct, frozen=True):
-    """The content of a claim's file: the attempt that owns it, and its processes; `renewals` makes each one unique."""
-
-    owner: str
-    renewals: int
-    processes: list[str]
-
-    def is_dead(self) -> bool:
-        """Whether its processes ran on this host and have ended."""
-        found = [Process.parse(text) for text in self.processes]
-        return all(process is not None and process.is_here and not process.runs() for process in found)
+class Superseded(Exception):
+    """Another attempt makes the requests for the shard now."""
 
 
-class Claim:
-    """The right of one attempt to make requests for a shard: a file that is renewed by compare-and-swap.
+class Attempt:
+    """The right of one attempt to make requests for a shard: a file with its id, which the next attempt replaces.
 
-        async with Claim(folder, name, processes) as claim: ...  # waits until no other attempt holds it
-
-    Its owner makes requests only while `is_valid`. It can be taken over only after that, also from a process that was
-    stopped and wakes up.
+    An attempt that finds another's id there stops. It looks when it writes a segment, so both may make requests for as
+    long as a segment takes.
 
     Attributes:
-      attempt: a unique name.
-      was_taken_over: whether another attempt may have made requests a moment ago.
-      lost: done when another attempt has taken the claim over.
+      id: a unique name.
     """
 
-    lost: asyncio.Future[None]
-
-    def __init__(self, folder: Storage, name: str, processes: Sequence[Process]):
-        """A claim in the file `name`, held by these processes: once they have ended, it is free."""
-        self.attempt = uuid.uuid4().hex
-        self.was_taken_over = False
+    def __init__(self, folder: Storage, name: str):
+        """An attempt whose file is `name` in `folder`."""
+        self.id = uuid.uuid4().hex
         self._folder, self._name = folder, name
-        self._claim = _Claim(self.attempt, 0, [str(process) for process in processes])
-        self._valid_until = 0.0
 
-    async def __aenter__(self) -> Claim:
-        await self._acquire()
-        self.lost = asyncio.ensure_future(self._keep())
-        return self
+    def begin(self) -> bool:
+        """Take the file over; returns whether another attempt had it, which may still make requests."""
+        was_there = self._folder.exists(self._name)
+        self._folder.write(self._name, self.id.encode())
+        return was_there
 
-    async def __aexit__(self, *_: object) -> None:
-        given_back = asyncio.ensure_future(self._give_back())
-        try:
-            await asyncio.shield(given_back)
-        except asyncio.CancelledError:
-            await given_back  # otherwise the next attempt would wait until it expires
-            raise
+    def check(self) -> None:
+        """Raise Superseded if the file has another attempt's id."""
+        if self._owner() not in (None, self.id):
+            raise Superseded
 
-    async def _give_back(self) -> None:
-        self.lost.cancel()
-        await asyncio.gather(self.lost, return_exceptions=True)
-        self._valid_until = 0.0
-        with contextlib.suppress(OSError):
-            if await asyncio.to_thread(self._renew):
-                await asyncio.to_thread(self._folder.delete, self._name)
+    def end(self) -> None:
+        """Remove the file, unless it is another attempt's."""
+        if self._owner() == self.id:
+            self._folder.delete(self._name)
 
-    @property
-    def is_valid(self) -> bool:
-        return time.monotonic() < self._valid_until
-
-    async def _acquire(self) -> None:
-        watched, since = None, 0.0
-        while True:
-            asked = time.monotonic()
-            if await asyncio.to_thread(self._folder.create, self._name, msgspec.json.encode(self._claim)):
-                watched = None
-            holder, version = await asyncio.to_thread(_read_claim, self._folder, self._name)
-            if version is None:
-                continue
-            if holder is not None and holder.owner == self.attempt:
-                self._valid_until = asked + _VALID_SECONDS
+    async def wait_for_other(self, journal: Storage) -> None:
+        """Wait until the attempt that has superseded this one ends, or has written nothing for PATIENCE_SECONDS."""
+        seen, since = ("", 0), 0.0
+        while (owner := await asyncio.to_thread(self._owner)) not in (None, self.id):
+            if (now := (owner, len(await asyncio.to_thread(journal.names)))) != seen:
+                seen, since = now, time.monotonic()
+            elif time.monotonic() - since > PATIENCE_SECONDS:
                 return
-            self.was_taken_over = True
-            if version != watched:
-                watched, since = version, time.monotonic()
-            if (holder is not None and holder.is_dead()) or time.monotonic() - since >= TERM_SECONDS:
-                await asyncio.to_thread(self._folder.swap, self._name, msgspec.json.encode(self._claim), version)
-            else:
-                await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(PATIENCE_SECONDS / 20)
 
-    async def _keep(self) -> None:
-        """Renew the claim until it is lost; while the storage fails, it becomes invalid."""
-        while True:
-            await asyncio.sleep(RENEW_SECONDS)
-            asked = time.monotonic()
-            with contextlib.suppress(OSError):
-                if not await asyncio.to_thread(self._renew):
-                    return
-                self._valid_until = asked + _VALID_SECONDS
-
-    def _renew(self) -> bool:
-        """Write the claim again; returns whether it is still this attempt's."""
-        holder, version = _read_claim(self._folder, self._name)
-        if holder is None or holder.owner != self.attempt:
-            return False
-        renewed = msgspec.structs.replace(holder, renewals=holder.renewals + 1)
-        self._folder.swap(self._name, msgspec.json.encode(renewed), version)
-        return True
-
-
-def _read_claim(folder: Storage, name: str) -> tuple[_Claim | None, str | None]:
-    """A claim, and the version of its file; no claim if the content is damaged."""
-    found = folder.read_version(name)
-    if found is None:
-        return None, None
-    with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
-        return msgspec.json.decode(found[0], type=_Claim), found[1]
-    return None, found[1]
+    def _owner(self) -> str | None:
+        found = self._folder.read_version(self._name)
+        return found[0].decode("utf-8", "replace") if found is not None else None

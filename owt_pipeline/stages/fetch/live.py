@@ -111,10 +111,9 @@ class Fetcher:
       client: makes the requests.
     """
 
-    def __init__(self, options: Options, may_ask: Callable[[], bool] = lambda: True):
-        """A fetcher that makes no request while `may_ask` returns False."""
+    def __init__(self, options: Options):
         self.options, self._limits = options, Limits.of_page(options)
-        self.client = Client(options, may_ask)
+        self.client = Client(options)
         self.gates = Gates(options.host_delay, 1, self.client.remembered)
         self._agent = robots_token(options.user_agent)
         self._robots = RobotsCache(self._get_robots, self.client.remembered)

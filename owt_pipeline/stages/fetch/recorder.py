@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from owt_pipeline.stages.fetch.answers import Answer, Page
-from owt_pipeline.stages.fetch.journal import SegmentWriter
+from owt_pipeline.stages.fetch.journal import Attempt, SegmentWriter
 from owt_pipeline.stages.fetch.live import Fetched
 from owt_pipeline.storage.folder import Storage
 
@@ -27,27 +27,32 @@ class Recorder:
 
     async with Recorder(folder, attempt, recorded) as recorder:
         ...  await recorder.take(url_id, fetched)
+
+    Attributes:
+      stopped: done once it cannot go on; its result raises why: Superseded, or what writing raised.
     """
 
-    def __init__(self, folder: Storage, attempt: str, recorded: Callable[[int, int], None], is_last: bool = True):
+    stopped: asyncio.Future[None]
+
+    def __init__(self, folder: Storage, attempt: Attempt, recorded: Callable[[int, int], None], is_last: bool = True):
         """A recorder for the journal in `folder`; calls `recorded` with the numbers of further answers and pages.
 
         Unless `is_last`, temporary failures do not count as answers.
         """
         self.is_last = is_last
-        self._recorded, self._writer = recorded, SegmentWriter(folder, attempt, is_last)
+        self._recorded, self._attempt, self._writer = recorded, attempt, SegmentWriter(folder, attempt.id, is_last)
         self._seconds = SEGMENT_SECONDS if folder.is_local else BUCKET_SECONDS
         self._batch: list[tuple[int, Fetched | Answer]] = []
         self._batch_bytes = 0
         self._recording, self._writing = asyncio.Lock(), threading.Lock()
 
     async def __aenter__(self) -> Recorder:
-        self._ticks = asyncio.ensure_future(self._tick())
+        self.stopped = asyncio.ensure_future(self._tick())
         return self
 
     async def __aexit__(self, kind: type | None, *_: object) -> None:
-        self._ticks.cancel()
-        (error,) = await asyncio.gather(self._ticks, return_exceptions=True)
+        self.stopped.cancel()
+        (error,) = await asyncio.gather(self.stopped, return_exceptions=True)
         if isinstance(error, Exception):
             if kind is None:
                 raise error
@@ -57,8 +62,8 @@ class Recorder:
     async def take(self, url_id: int, fetched: Fetched | Answer) -> None:
         """Take a result; waits while a batch is full and the one before is being recorded. Raises what writing
         raised, such as OSError for a full disk."""
-        if self._ticks.done():
-            self._ticks.result()
+        if self.stopped.done():
+            self.stopped.result()
         self._batch.append((url_id, fetched))
         self._batch_bytes += len(fetched.received.body) if isinstance(fetched, Fetched) else 100
         if self._batch_bytes >= _BATCH_BYTES:
@@ -86,4 +91,6 @@ class Recorder:
                 pages += isinstance(answer, Page)
             if is_end or self._writer.bytes >= SEGMENT_BYTES:
                 self._writer.flush()
+            if is_end:
+                self._attempt.check()
         return answers, pages

@@ -35,7 +35,7 @@ from owt_pipeline.stages.fetch.cc_index import (
 from owt_pipeline.stages.fetch.cc_records import BulkClient
 from owt_pipeline.stages.fetch.journal import Journal
 from owt_pipeline.stages.fetch.retried import outcomes_that_stay
-from owt_pipeline.stages.fetch.sources import LiveClient, Source, ask_under_claim, shared_loop
+from owt_pipeline.stages.fetch.sources import LiveClient, Source, ask_source, shared_loop
 from owt_pipeline.stages.fetch.wayback import WaybackClient
 from owt_pipeline.storage.folder import expand_globs
 from schemas import DATASETS, Reason
@@ -163,7 +163,7 @@ def _lookup(run: StageRun, shard: int, names: Sequence[str]) -> Iterator[Lookup 
 
 
 class _Asking:
-    """Asks the sources for a shard's URLs; journals and claims are in the run's folder `work`.
+    """Asks the sources for a shard's URLs; journals and attempts are in the run's folder `work`.
 
     Attributes:
       found: ids of the URLs that have a page in the sources asked so far, or whose outcome stays.
@@ -246,9 +246,9 @@ class _Asking:
         answered(len(journal), len(journal.pages))
         if not only_known and missing().num_rows:
             with shared_loop(self._online) as loop:
-                claims, claim = work / "claims" / name, f"{self._shard:05d}"
+                client, attempts, file = loop.crawl.clients[name], work / "attempts" / name, f"{self._shard:05d}"
                 have_answered = self._stay.final_urls() if self._stay is not None else []
-                loop.run(ask_under_claim(loop.crawl, name, claims, claim, journal, missing, answered, have_answered))
+                loop.run(ask_source(client, attempts, file, journal, missing, answered, have_answered))
         self.found = np.union1d(self.found, journal.pages)
 
     def _without(self, known: np.ndarray, columns: Sequence[str]) -> pa.Table:

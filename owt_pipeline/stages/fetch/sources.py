@@ -21,11 +21,10 @@ from yarl import URL
 from owt_pipeline import progress
 from owt_pipeline.stages.fetch.answers import NoPage, Page
 from owt_pipeline.stages.fetch.breaker import Breaker
-from owt_pipeline.stages.fetch.journal import Claim, Journal
+from owt_pipeline.stages.fetch.journal import Attempt, Journal, Superseded
 from owt_pipeline.stages.fetch.live import Fetcher
 from owt_pipeline.stages.fetch.manners import Slots, for_each, tried_once
 from owt_pipeline.stages.fetch.recorder import Recorder
-from owt_pipeline.storage.disk import this_process
 from owt_pipeline.storage.folder import Storage
 from schemas import Reason
 
@@ -70,15 +69,9 @@ class Source:
 
 
 class Crawl:
-    """What the shards of a process share; to be made and used in one event loop.
-
-    Attributes:
-      clients: one client per source, by name.
-      claims: the claims of the shards at work.
-    """
+    """What the shards of a process share: one client per source, by name; used in one event loop."""
 
     def __init__(self, sources: Mapping[str, Source]):
-        self.claims: set[Claim] = set()
         self.clients: dict[str, Client] = {
             name: source.client(source.options, self) for name, source in sources.items()
         }
@@ -87,26 +80,21 @@ class Crawl:
         for client in self.clients.values():
             await client.close()
 
-    def may_ask(self) -> bool:
-        """Whether requests may be made: not just after this process was stopped for a long time."""
-        return all(claim.is_valid for claim in self.claims)
-
 
 class LiveClient:
     """Fetches pages from the live web.
 
     Attributes:
       fetcher: fetches one page.
-      open_hosts: a slot for each host whose URLs are being fetched, by any shard: `most_hosts`, which keep all
-        connections busy while hosts wait for their turns.
+      open_hosts: a slot for each host whose URLs are being fetched, by any shard. A host has one request at a time, so
+        these are the connections.
     """
 
     columns: ClassVar = ("url_id", "posted_url", "host")
 
     def __init__(self, options: Options, crawl: Crawl):
-        self.fetcher = Fetcher(options, crawl.may_ask)
-        self.most_hosts = 2 * self.fetcher.client.connections
-        self.open_hosts = Slots(self.most_hosts)
+        self.fetcher = Fetcher(options)
+        self.open_hosts = Slots(self.fetcher.client.connections)
         self._crawl = crawl
 
     async def close(self) -> None:
@@ -141,7 +129,7 @@ class LiveClient:
                     fetched = await fetcher.fetch(posted[row].as_py())
                     await held.take(int(url_ids[row]), fetched, begun, name=str(rows[0]))
 
-        await for_each(fetch_host, hosts, self.most_hosts)
+        await for_each(fetch_host, hosts, fetcher.client.connections)
         await held.settle()
 
 
@@ -160,24 +148,24 @@ def rows_by_host(hosts: pa.ChunkedArray) -> Iterator[np.ndarray]:
     return (rows[ends[host] - counts[host] : ends[host]] for host in order)
 
 
-async def ask_under_claim(
-    crawl: Crawl,
+async def ask_source(
+    client: Client,
+    attempts: Storage,
     name: str,
-    claims: Storage,
-    claim_name: str,
     journal: Journal,
     missing: Callable[[], pa.Table],
     answered: Callable[[int, int], None],
     have_answered: Sequence[str],
 ) -> None:
-    """Request the URLs that are `missing` in `journal` from the source `name` until none is, under the shard's claim.
+    """Request the URLs that are `missing` in `journal` from a source until none is, by attempts with the file `name`.
 
-    The claim is the file `claim_name` in `claims`. `answered` is called with the numbers of further answers and of
-    pages among them. `have_answered` are URLs whose live hosts have answered before.
+    `answered` is called with the numbers of further answers and of pages among them. `have_answered` are URLs whose
+    live hosts have answered before.
     """
-    client = crawl.clients[name]
     while (await asyncio.to_thread(missing)).num_rows:
-        async with Claim(claims, claim_name, [this_process()]) as claim:
+        attempt = Attempt(attempts, name)
+        resumed = await asyncio.to_thread(attempt.begin) or len(journal) > 0
+        try:
             await asyncio.to_thread(journal.load)
             urls = [await asyncio.to_thread(missing)]  # a list, so that `pop` leaves no reference here
             if urls[0].num_rows:
@@ -188,26 +176,24 @@ async def ask_under_claim(
                     pages = [page.final_url for page in earlier if isinstance(page, Page)]
                     for url in (*have_answered, *pages):
                         client.fetcher.trust(str(URL(url, encoded=True).origin()))
-                crawl.claims.add(claim)
-                resumed = claim.was_taken_over or len(journal) > 0
                 progress.doing(client.status)
-                try:
-                    async with Recorder(journal.folder, claim.attempt, answered, is_last) as recorder:
-                        await _while_claimed(claim, client.ask(urls.pop(), recorder, resumed))
-                finally:
-                    crawl.claims.discard(claim)
+                async with Recorder(journal.folder, attempt, answered, is_last) as recorder:
+                    await _until_stopped(recorder, client.ask(urls.pop(), recorder, resumed))
+        except Superseded:
+            await attempt.wait_for_other(journal.folder)
+        finally:
+            await asyncio.to_thread(attempt.end)
         await asyncio.to_thread(journal.load)
 
 
-async def _while_claimed(claim: Claim, asking: Coroutine[Any, Any, None]) -> None:
-    """Await `asking`, but no longer than the claim is held."""
+async def _until_stopped(recorder: Recorder, asking: Coroutine[Any, Any, None]) -> None:
+    """Await `asking`, but no longer than the recorder goes on; raises what either raises."""
     task = asyncio.ensure_future(asking)
     try:
-        while not (task.done() or claim.lost.done()):
-            await asyncio.wait({task, claim.lost}, timeout=1, return_when=asyncio.FIRST_COMPLETED)
+        while not (task.done() or recorder.stopped.done()):
+            await asyncio.wait({task, recorder.stopped}, timeout=1, return_when=asyncio.FIRST_COMPLETED)
             progress.advance(0)  # shows that the run is alive while no answer arrives
-        if task.done():
-            await task
+        await (task if task.done() else recorder.stopped)
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -246,7 +232,7 @@ class CrawlLoop:
         """Cancel all that runs."""
 
         def cancel() -> None:
-            while self._tasks:  # once each: a second cancellation would interrupt the release of its claim
+            while self._tasks:
                 self._tasks.pop().cancel()
 
         self._loop.call_soon_threadsafe(cancel)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,16 +14,16 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from owt_pipeline.engine.stage import Runtime, StageRun
-from owt_pipeline.errors import UserError
 from owt_pipeline.formats.warc import response_record
 from owt_pipeline.ledger.commit import Place, ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.stages.fetch import journal as journal_module
+from owt_pipeline.stages.fetch import recorder as recorder_module
 from owt_pipeline.stages.fetch.answers import Answer, NoPage, Page
-from owt_pipeline.stages.fetch.journal import Claim, Journal, SegmentWriter
+from owt_pipeline.stages.fetch.journal import Attempt, Journal, SegmentWriter, Superseded
+from owt_pipeline.stages.fetch.recorder import Recorder
 from owt_pipeline.stages.fetch.shards import fetch_part
 from owt_pipeline.stages.fetch.stage import STAGE, Options
-from owt_pipeline.storage.disk import Process, this_process
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, Reason
 from schemas.manifest import Root, ShardRecord
@@ -100,92 +98,60 @@ def test_a_journal_reads_the_segments_written_meanwhile(tmp_path: Path) -> None:
     assert list(journal.answers([2, 4])) == [NoPage(Reason.DNS, "2"), NoPage(Reason.DNS, "4")]
 
 
-ELSEWHERE = Process("another-host", 1, "0")
-
-
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Claims with a tenth of their times; with less, a busy machine is late for a renewal."""
-    for name in ("TERM_SECONDS", "_VALID_SECONDS", "RENEW_SECONDS", "_LOOK_SECONDS"):
-        monkeypatch.setattr(journal_module, name, getattr(journal_module, name) / 10)
+    monkeypatch.setattr(journal_module, "PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr(recorder_module, "SEGMENT_SECONDS", 0.3)
+
+
+NOTHING = NoPage(Reason.DNS, "no such name")
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_claim_that_is_not_renewed_is_taken_over_after_its_owner_stopped_asking(tmp_path: Path) -> None:
+def test_an_attempt_that_finds_anothers_id_stops_and_loses_no_answer(tmp_path: Path) -> None:
     async def run() -> None:
-        folder = Storage(str(tmp_path))
-        first, second = (Claim(folder, "part", [ELSEWHERE]) for _ in range(2))
-        await first._acquire()
-        assert first.is_valid
-        assert not first.was_taken_over
-        began = time.monotonic()
-        await second._acquire()
-        assert time.monotonic() - began >= 1
-        assert second.was_taken_over
-        assert not first.is_valid
-        first.lost = asyncio.ensure_future(first._keep())
-        await asyncio.wait_for(first.lost, 10)
-        await first.__aexit__()
-        assert folder.exists("part"), "it is another's"
+        folder, attempts = Storage(str(tmp_path / "journal")), Storage(str(tmp_path / "attempts"))
+        first, second = (Attempt(attempts, "part") for _ in range(2))
+        assert not first.begin()
+        with pytest.raises(Superseded):
+            async with Recorder(folder, first, lambda *_: None) as recorder:
+                await recorder.take(1, NOTHING)
+                await asyncio.sleep(0.5)
+                assert not recorder.stopped.done()
+                assert second.begin()
+                await recorder.take(2, NOTHING)
+                await asyncio.wait_for(recorder.stopped, 10)
+        first.end()
+        assert attempts.exists("part"), "it is the second's"
+        second.check()
+        second.end()
+        assert not attempts.exists("part")
+        assert Journal(folder).ids.tolist() == [1, 2]
 
     asyncio.run(run())
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_claim_that_is_renewed_is_not_taken_over(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_superseded_attempt_waits_until_the_other_ends_or_writes_nothing_more(tmp_path: Path, ends: bool) -> None:
     async def run() -> None:
-        folder = Storage(str(tmp_path))
-        second = Claim(folder, "part", [ELSEWHERE])
-        async with Claim(folder, "part", [ELSEWHERE]) as first:
-            waiting = asyncio.ensure_future(second._acquire())
-            for _ in range(40):  # for longer than the term
-                await asyncio.sleep(0.1)
-                assert first.is_valid
+        folder, attempts = Storage(str(tmp_path / "journal")), Storage(str(tmp_path / "attempts"))
+        first, second = (Attempt(attempts, "part") for _ in range(2))
+        first.begin()
+        second.begin()
+        waiting = asyncio.ensure_future(first.wait_for_other(folder))
+        for number in range(5):  # for longer than its patience
+            folder.create(f"{number}", b"a segment")
+            await asyncio.sleep(0.4)
             assert not waiting.done()
-        await waiting
-        assert second.is_valid
-
-    asyncio.run(run())
-
-
-def test_the_claim_of_a_process_of_this_machine_that_has_ended_is_free_at_once(tmp_path: Path) -> None:
-    async def run() -> None:
-        folder = Storage(str(tmp_path))
-        ended = replace(this_process(), started="long ago")
-        await Claim(folder, "part", [ended, ended])._acquire()
+        if ends:
+            second.end()
         started = time.monotonic()
-        async with Claim(folder, "part", [this_process()]) as claim:
-            assert claim.is_valid
-            assert time.monotonic() - started < journal_module.TERM_SECONDS
-        assert not folder.exists("part")
-
-    asyncio.run(run())
-
-
-def test_a_claim_is_given_back_by_an_attempt_that_is_cancelled_while_it_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def run() -> None:
-        folder, leaving = Storage(str(tmp_path)), threading.Event()
-
-        renew = Claim._renew
-
-        def give_back(claim: Claim) -> bool:
-            leaving.set()
-            time.sleep(0.2)
-            return renew(claim)
-
-        async def fail() -> None:
-            async with Claim(folder, "part", [this_process()]) as claim:
-                monkeypatch.setattr(claim, "_renew", lambda: give_back(claim))
-                raise UserError("no host has answered")
-
-        task = asyncio.ensure_future(fail())
-        await asyncio.to_thread(leaving.wait, 10)
-        task.cancel()  # another shard has failed, too
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert not folder.exists("part")
+        await asyncio.wait_for(waiting, 30)
+        assert ends or time.monotonic() - started > 0.5
+        first.begin()
+        with pytest.raises(Superseded):
+            second.check()
 
     asyncio.run(run())
 

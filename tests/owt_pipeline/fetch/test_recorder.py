@@ -14,7 +14,7 @@ import pytest
 
 from owt_pipeline.stages.fetch import recorder as recorder_module
 from owt_pipeline.stages.fetch.answers import NoPage, Page, Received
-from owt_pipeline.stages.fetch.journal import Journal, SegmentWriter
+from owt_pipeline.stages.fetch.journal import Attempt, Journal, SegmentWriter
 from owt_pipeline.stages.fetch.live import Fetched
 from owt_pipeline.stages.fetch.recorder import Recorder
 from owt_pipeline.storage.folder import Storage
@@ -24,6 +24,18 @@ from tests.conftest import REPOSITORY
 BODY = b"<p>page</p>" * 10_000
 PAGE = Fetched(Received("http://a.example/", 200, [], b"HTTP/1.1 200 OK\r\n\r\n", BODY, 5), (), 1, 5, 1_000_000)
 MOST_WAITING = 4 << 20
+
+
+class _Only(Attempt):
+    """The only attempt at a shard."""
+
+    def __init__(self) -> None:
+        self.id = "a"
+
+    def check(self) -> None: ...
+
+
+ATTEMPT = _Only()
 
 
 def test_pages_wait_for_a_slow_thread_in_bounded_memory_and_all_are_recorded(
@@ -40,7 +52,7 @@ def test_pages_wait_for_a_slow_thread_in_bounded_memory_and_all_are_recorded(
 
     async def record() -> int:
         given = 0
-        async with Recorder(folder, "a", lambda *more: shown.append(more)) as recorder:
+        async with Recorder(folder, ATTEMPT, lambda *more: shown.append(more)) as recorder:
 
             async def give(first: int) -> None:
                 nonlocal given
@@ -69,7 +81,7 @@ def test_pages_wait_for_a_slow_thread_in_bounded_memory_and_all_are_recorded(
 async def take_ten(folder: Storage, then: Callable[[], Awaitable[None]], seconds: float = 0.2) -> None:
     """Record ten pages, and see what follows."""
     recorder_module.SEGMENT_SECONDS = seconds
-    async with Recorder(folder, "a", lambda *_: None) as recorder:
+    async with Recorder(folder, ATTEMPT, lambda *_: None) as recorder:
         for url_id in range(10):
             await recorder.take(url_id, PAGE)
         await then()
@@ -105,7 +117,7 @@ def test_a_failure_to_write_is_raised_by_the_next_page_and_at_the_end(
     monkeypatch.setattr(recorder_module, "SEGMENT_SECONDS", 0.1)
 
     async def record(seconds: float, more: bool) -> None:
-        async with Recorder(Storage(str(tmp_path)), "a", lambda *_: None) as recorder:
+        async with Recorder(Storage(str(tmp_path)), ATTEMPT, lambda *_: None) as recorder:
             await recorder.take(0, PAGE)
             await asyncio.sleep(seconds)
             if more:
