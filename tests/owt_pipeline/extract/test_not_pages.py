@@ -15,47 +15,11 @@ from owt_pipeline.stages.extract.not_pages import MAX_WORDS, what_instead
 from owt_pipeline.stages.extract.options import Options
 from owt_pipeline.stages.extract.pages import Found, Rejected, extract_body, load_extractor
 
-MISSING = "<p>Sorry, the page you are looking for could not be found.</p><p>Search:</p>"
-
-INSTEAD = {  # titles and scripts as these servers and services send them
-    "soft_404": [
-        "<title>404 Not Found</title><h1>Not Found</h1><p>The requested URL was not found on this server.</p>",
-        "<title>404 - File or directory not found.</title><h2>Server Error</h2>",
-        f"<title>Page not found - The Example Times</title>{MISSING}",
-        f"<title>Page Not Found | Example</title>{MISSING}",
-        f"<title>The page cannot be found</title>{MISSING}",
-        f"<title>Error 404 (Not Found)!!1</title>{MISSING}",
-        f"<title>The Example Times: Page not found</title>{MISSING}",
-        f"<title>Oops! That page can&#8217;t be found.</title>{MISSING}",
-        f"<TITLE>\n Example &mdash; 404 </TITLE>{MISSING}",
-        "<title>example.com</title><script src='//img.sedoparking.com/templates/bg.js'></script><p>Related links</p>",
-        "<title>example.com</title><script src='https://d38psrni17bvxu.cloudfront.net/parkingcrew.net/x.js'></script>",
-        "<title>example.com is for sale | HugeDomains</title><h1>Buy now</h1>",
-        "<title>This domain may be for sale!</title>",
-        "<script>window.onload=function(){window.location.href='/lander'}</script>",
-        "<title>example.com</title><script src='//img1.wsimg.com/parking-lander/static/js/main.js'></script>",
-    ],
-    "wall": [
-        "<title>Just a moment...</title><p>Enable JavaScript and cookies to continue</p>",
-        "<title>Attention Required! | Cloudflare</title><h1>Sorry, you have been blocked</h1>",
-        "<title>x.org</title><script>window._cf_chl_opt={cvId:'3',cZone:'x.org',cType:'managed'};</script>",
-        "<title>Access Denied</title><h1>Access Denied</h1>You have no permission. Reference #18.2d351ab8.15",
-        "<html><iframe src='/_Incapsula_Resource?CWUDNSAI=9&incident_id=1'>Request unsuccessful.</iframe></html>",
-        "<title>x.com</title><script src='https://ct.captcha-delivery.com/c.js'></script><p>Please enable JS</p>",
-        '<title>Access to this page has been denied.</title><div id="px-captcha"></div>',
-        "<title>Robot or human?</title><p>Activate and hold the button to confirm that you're human.</p>",
-        "<title>Pardon Our Interruption...</title><p>As you were browsing something about your browser</p>",
-        "<title>Are you a robot?</title><p>Please make sure your browser supports JavaScript and cookies</p>",
-        "<title>Before you continue to YouTube</title><form action='https://consent.youtube.com/save'></form>",
-        "<title>Yahoo</title><form action='https://consent.yahoo.com/v2/collectConsent?s=1'>Privacy</form>",
-        "<title>Log in to Facebook</title><form><input name=email></form>",
-        "<title>LinkedIn Login, Sign in | LinkedIn</title><form><input name=session_key></form>",
-        "<title>Sign in to continue</title>",
-    ],
-}
+# The reason, and a page with titles and scripts as these servers and services send them.
+INSTEAD = [line.split("\t") for line in Path(__file__).with_name("not_pages.txt").read_text("utf-8").splitlines()]
 
 
-@pytest.mark.parametrize(("reason", "page"), [(reason, page) for reason, pages in INSTEAD.items() for page in pages])
+@pytest.mark.parametrize(("reason", "page"), INSTEAD)
 def test_missing_pages_parked_domains_and_walls_are_rejected_with_their_reason(reason: str, page: str) -> None:
     found = extract_body(load_extractor(Options()), "http://a.example/x", 1, page)
     assert isinstance(found, Rejected)
