@@ -61,11 +61,6 @@ _TELLING_WORDS = frozenset(
         *"hidden invisible hide none noprint print only visuallyhidden reader offscreen editsection backlink".split(),
     )
 )
-# Names that describe a state, or the post in a wrapper (WordPress lists its categories and tags).
-_NO_KIND = re.compile(
-    r"(?:has|no|with|is|not|tag|category|cat|post|hide|tagged|single|page|logged|right|left|js|wp-embed)[-_]|has[A-Z]"
-)
-_OF_STATE = re.compile(r"-(?:enabled|disabled|active|loaded|open|visible|inactive)$")
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _LOWER_WORD = re.compile(r"[a-z]+")
 _HIDING_STYLE = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden")
@@ -162,8 +157,6 @@ def _read_single(name: str) -> int:
         return 0  # true for most names; the expressions below take longer
     if _HIDDEN_NAME.fullmatch(name):
         return HIDDEN
-    if _NO_KIND.match(name) or _OF_STATE.search(name):
-        return 0
     if not _KIND_OF_WORD.keys().isdisjoint(words):
         return next(_KIND_OF_WORD[word] for word in words if word in _KIND_OF_WORD)
     return CHROME if name in _CHROME_NAMES else 0
