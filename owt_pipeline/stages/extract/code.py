@@ -25,7 +25,6 @@ _LANGUAGE = re.compile(
     r"(?!(?:none|text|plaintext|default|source|wrapper|container|box|block|frame)\b)([a-z][a-z0-9+#]{0,15})(?=[\s;]|$)",
     re.IGNORECASE,
 )
-_SPACES = re.compile(r"[ \t\r\n]+")
 _NUMBERS = re.compile(r"[\d\s]*")
 _SHOWN_AS_BLOCK = re.compile(r"display\s*:\s*(?:block|flex|grid)", re.IGNORECASE)
 
@@ -54,15 +53,12 @@ class Lines:
       depth: number of open elements, with the first.
       classes: those of a `<code>` in it; None if there is none.
       pieces: the text so far.
-
-    `keeps_spaces`: keep white space, as in `<pre>`; otherwise only `&nbsp;` indents.
     """
 
-    def __init__(self, *, keeps_spaces: bool = True) -> None:
+    def __init__(self) -> None:
         self.depth = 1
         self.classes: str | None = None
         self.pieces: list[str] = []
-        self._keeps_spaces = keeps_spaces
         self._line_ended = False
         self._after_break = 0  # pieces up to and including the last <br>
         self._gutters: list[tuple[int, int, bool]] = []  # depth of an element of line numbers, its first piece
@@ -123,12 +119,6 @@ class Lines:
     def add(self, text: str) -> None:
         if self._unseen:
             return
-        if not self._keeps_spaces:
-            text = _SPACES.sub(" ", text)
-            if not self.pieces or self._line_ended or self.pieces[-1].endswith("\n"):
-                text = text.lstrip(" ")
-            if not text:
-                return
         if self._line_ended:
             self._line_ended = False
             if text.isspace() and "\n" in text:

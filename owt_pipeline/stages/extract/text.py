@@ -126,27 +126,8 @@ class Text:
         if start == len(self._pieces) - 1:
             self._pieces.pop()
             return
-        if BREAK not in self._pieces[start:]:
-            self._pieces.append(CODE)
-            self._has_marks = True
-            return
-        self._start_code_lines()
-        self._end_lines()
-
-    def _start_code_lines(self) -> None:
-        """Read what an inline element of code has so far, and what follows in it, as lines."""
-        start = max((i for i, piece in enumerate(self._pieces) if piece == CODE), default=-1)
-        after, self._pieces = self._pieces[start + 1 :] if start >= 0 else [], self._pieces[: max(start, 0)]
-        if self._pieces:
-            self._end_block()
-        lines = Lines(keeps_spaces=False)
-        for piece in after:
-            if piece == BREAK:
-                lines.start("br", {})
-                lines.end()
-            else:
-                lines.add(piece)
-        self._start_lines(lines, self._at)
+        self._pieces.append(CODE)
+        self._has_marks = True
 
     def _start_lines(self, lines: Lines, container: Container) -> None:
         self._lines, self._lines_of, self._within = lines, container, True
