@@ -222,10 +222,10 @@ class Documents:
     ) -> None:
         """For each k: `out[at[k]:at[k]+count[k]] = document[k][begin[k]:begin[k]+count[k]]`."""
         chunk, source = np.searchsorted(self._first, documents, side="right") - 1, self._starts[documents] + begin
-        slices = (chunk, source, source + count, at, at + count)
+        chunks, slices = self._chunks, (chunk, source, source + count, at, at + count)
         # One slice assignment per document: about a microsecond each, with Python integers as indices.
         for k, s, e, o, p in zip(*(part.tolist() for part in slices), strict=True):
-            out[o:p] = self._chunks[k][s:e]
+            out[o:p] = chunks[k][s:e]
 
 
 def _tokenizer_of(
