@@ -9,7 +9,7 @@ journal, WARC and index on disk, checksums. The others read, decode and drop the
 repeats, also of ratios: in wall-clock time, and in CPU time, which includes our other processes.
 
 Pages are sent in gzip first, as by nearly all servers, and then uncompressed. Exits 1 if, by the wall clock, the stage
-reaches less than 0.85 of the bare loop or 4 times the threads for pages in gzip, or less than 0.5 of the bare loop for
+reaches less than 0.8 of the bare loop or 4 times the threads for pages in gzip, or less than 0.5 of the bare loop for
 uncompressed pages.
 
 With --memory, fetches the URLs of one shard, 50 per host, answered by a tiny page or by 404. Exits 1 if the stage's
@@ -104,7 +104,7 @@ def speed(hosts: int, pages: int, page_bytes: int, repeats: int, coding: str) ->
         micros = f"{1e6 * median(cpu[name]):,.0f} µs | {1e6 * median(served[name]):,.0f} µs"
         print(f"| {name} | {median(rates[name]):,.0f} | {micros} | {ratios[name]:.2f} | {in_cpu:.2f} |", flush=True)
     _, bare, threads = ratios.values()
-    return bare >= 0.85 and threads >= 4 if coding == "gzip" else bare >= 0.5
+    return bare >= 0.8 and threads >= 4 if coding == "gzip" else bare >= 0.5
 
 
 def median_ratio(ours: Sequence[float], others: Sequence[float]) -> float:
