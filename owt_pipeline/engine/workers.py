@@ -333,14 +333,22 @@ def importing() -> Iterator[None]:
     """
     collects = gc.isenabled()
     gc.disable()
+    try:
+        with _without_pandas():
+            yield
+        gc.freeze()
+    finally:
+        if collects:
+            gc.enable()
+
+
+@contextlib.contextmanager
+def _without_pandas() -> Iterator[None]:
     sys.meta_path.insert(0, _NoPandas)  # type: ignore[arg-type]  # the class is the finder
     try:
         yield
-        gc.freeze()
     finally:
         sys.meta_path.remove(_NoPandas)  # type: ignore[arg-type]
-        if collects:
-            gc.enable()
 
 
 class _NoPandas:
@@ -352,5 +360,5 @@ class _NoPandas:
 
 def keep_pandas_out() -> None:
     """Let pyarrow look for pandas now, and find none; `to_pandas` looks again, and works as usual."""
-    with importing():
+    with _without_pandas():
         pa.array([])

@@ -45,13 +45,14 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
 
 @contextlib.contextmanager
 def at_work(config: Path, run: Storage) -> Iterator[subprocess.Popen[str]]:
-    """An `owt run` that has written its first dataset; its processes are gone when the block ends."""
+    """An `owt run` that has written its first dataset and works on the next one; its processes are gone when the block
+    ends."""
     command = owt("run", run, config, "--workers", 1)
     with subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as first:
         try:
-            while read_manifest(run, "urls") is None:
+            while read_manifest(run, "urls") is None or not (run / "warc").list():
                 assert first.poll() is None
                 time.sleep(0.05)
             yield first

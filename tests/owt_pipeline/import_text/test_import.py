@@ -285,7 +285,9 @@ def test_the_command_takes_files_without_a_flag(tmp_path: Path, capsys: pytest.C
     arguments = [run, str(tmp_path / "a.jsonl"), "--text_field", "body", str(tmp_path / "b.jsonl")]
     assert cli.main(["import", *arguments]) == 0
     assert [row["text"] for row in documents(tmp_path / "run")] == ["a", "b"]
-    assert cli.main(["import", run]) == 1
+    assert cli.main(["import", run]) == 0  # its settings name them
+    assert "2 in = 2 out (finished)" in capsys.readouterr().err
+    assert cli.main(["import", str(tmp_path / "another")]) == 1
     assert "no files given" in capsys.readouterr().err
 
 
