@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from trainer.config import TrainConfig
@@ -65,6 +67,29 @@ def test_the_command_prints_a_line_of_json_for_each(
     assert {line["sample"] for line in lines} == set(range(8))
     assert documents.main([config.out, "--step", "0"]) == 2
     assert "argument --step: 0 is below 1" in capsys.readouterr().err
+
+
+def test_the_urls_are_those_of_the_corpus(
+    tmp_path: Path, write_tokens: WriteTokens, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokens = write_tokens(tmp_path / "tokens", [[d] * n for d, n in enumerate(FIRST)])
+    config, corpus = trained(tmp_path / "run", [str(tokens)]), tmp_path / "corpus"
+    known = {url_id: f"http://a.example/{url_id}" for url_id in range(1, len(FIRST) - 1)}
+    corpus.mkdir()
+    for part in (range(3), range(3, len(FIRST) - 1)):  # the last document is in no file, and the first has no URL
+        rows = {"url_id": pa.array(part, pa.uint64()), "url": pa.array([known.get(i) for i in part], pa.string())}
+        pq.write_table(pa.table(rows), corpus / f"part-{part.start}.parquet")
+    capsys.readouterr()
+    assert documents.main([config.out, "--step", "1", "--corpus", str(corpus)]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line.pop("url") for line in lines] == [known.get(line["url_id"]) for line in lines]
+    assert lines == list(documents.documents_of(config.out, 1))
+    (corpus / "part-0.parquet").write_bytes(b"PAR1 cut short")
+    for folder in (corpus, tmp_path / "absent"):
+        assert documents.main([config.out, "--step", "1", "--corpus", str(folder)]) == 1
+        error = capsys.readouterr().err
+        assert f"{folder} cannot be read: " in error
+        assert "Traceback" not in error
 
 
 def test_shards_that_have_changed_since_are_refused(

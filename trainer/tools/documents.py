@@ -1,7 +1,8 @@
 """Name the documents of a training step, with the part of each window that they take.
 
 python -m trainer.tools.documents RUN --step 1000 prints one line of JSON for each: `{"sample": 4096, "url_id": 7,
-"begin": 0, "end": 130}`. `owt why WORKDIR URL_ID` shows the URL of a document and where it comes from.
+"begin": 0, "end": 130}`, with `--corpus WORKDIR/corpus` also its `url`. `owt why WORKDIR URL_ID` shows where a document
+comes from.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset
 
 from schemas.settings import from_table
 from trainer.checkpoint import CheckpointError, read_record
@@ -21,6 +25,7 @@ from trainer.command_line import CommandParser, run_reporting
 from trainer.config import TrainConfig
 from trainer.corpora import open_corpora
 from trainer.pretrained import resolve
+from trainer.remote import ShardError
 from trainer.shards import Documents
 
 
@@ -71,17 +76,37 @@ def documents_of(run: str, step: int) -> Iterator[dict[str, Any]]:
             begin = end
 
 
+def urls_of(folder: str, url_ids: Sequence[int]) -> dict[int, str | None]:
+    """The documents' URLs by id, from the Parquet files of a run's `corpus/`, on disk or in a bucket.
+
+    A document that is not in the corpus is left out. Raises ShardError if the folder cannot be read.
+    """
+    try:
+        rows = pyarrow.dataset.dataset(folder, format="parquet").to_table(
+            ["url_id", "url"], filter=pc.field("url_id").isin(pa.array(url_ids, pa.uint64()))
+        )
+    except (pa.ArrowException, OSError) as error:
+        reason = " ".join(str(error).split())[:240]
+        raise ShardError(f"{folder} cannot be read: {reason}; give a run's folder corpus/") from error
+    return dict(zip(rows["url_id"].to_pylist(), rows["url"].to_pylist(), strict=True))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = CommandParser(prog="python -m trainer.tools.documents", description=__doc__)
     parser.add_argument("run", metavar="RUN", help="a run's folder, or a checkpoint")
     parser.add_argument("--step", metavar="N", type=int, required=True, help="counted from 1, as in metrics.jsonl")
+    parser.add_argument("--corpus", metavar="FOLDER", help="a run's folder corpus/, for the documents' URLs")
 
     def work() -> None:
         given = parser.parse_args(arguments)
         if given.step < 1:
             parser.error(f"argument --step: {given.step} is below 1")
-        for found in documents_of(given.run, given.step):
-            print(json.dumps(found))
+        found = list(documents_of(given.run, given.step))
+        if given.corpus:
+            urls = urls_of(given.corpus, [part["url_id"] for part in found])
+            found = [part | {"url": urls.get(part["url_id"])} for part in found]
+        for part in found:
+            print(json.dumps(part))
 
     return run_reporting("trainer.tools.documents", work)
 
