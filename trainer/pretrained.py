@@ -163,6 +163,8 @@ class Tokenizer:
         if hasattr(self.loaded.model, "dropout"):
             self.loaded.model.dropout = None
         entries = json.loads(self.loaded.to_str())
+        name = entries["model"].get("unk_token")
+        self._unknown = entries["model"].get("unk_id") if name is None else self.loaded.token_to_id(name)
         self.definition = entries["model"], {token["content"]: token["id"] for token in entries["added_tokens"]}
 
     def encode(self, text: str) -> list[int]:
@@ -173,8 +175,11 @@ class Tokenizer:
         return self.loaded.decode(ids, skip_special_tokens=True)
 
     def count_bytes(self, ids: Sequence[int]) -> int:
-        """UTF-8 bytes of the text that `ids` decode to."""
-        return len(self.decode(ids).encode("utf-8"))
+        """UTF-8 bytes of the text that `ids` decode to; the unknown token has none."""
+        known = [token for token in ids if token != self._unknown]
+        if self.loaded.decoder is None:  # the package would write a space between any two tokens
+            return len("".join(map(self.loaded.id_to_token, known)).encode("utf-8"))
+        return len(self.decode(known).encode("utf-8"))
 
 
 _TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
@@ -245,23 +250,28 @@ def to_huggingface(model: GPT) -> dict[str, torch.Tensor]:
 
 
 def end_of_text(folder: Path, vocab_size: int) -> int:
-    """The id of end-of-text in a folder of transformers': that of config.json, or else the tokenizer's <|endoftext|>.
+    """The id of end-of-text in a folder of transformers'.
 
-    Of several ids in config.json, it is the tokenizer's if it is among them, or the first.
+    It is what config.json or generation_config.json name as `eos_token_id`: of several ids, the one that the tokenizer
+    ends texts with, or the first. If they name none, it is the tokenizer's.
 
     Raises:
-      ValueError: neither names one, or it is outside the vocabulary.
+      ValueError: none of them names one, or it is outside the vocabulary.
     """
-    found = _entries(folder / "config.json").get("eos_token_id")
-    named = [token for token in (found if isinstance(found, list) else [found]) if type(token) is int]
+    named: list[int] = []
+    for name in ("config.json", "generation_config.json"):
+        found = _entries(folder / name).get("eos_token_id")
+        named = named or [token for token in (found if isinstance(found, list) else [found]) if type(token) is int]
     if (folder / "tokenizer.json").is_file():
-        known = Tokenizer(folder / "tokenizer.json").loaded.token_to_id("<|endoftext|>")
+        text = _entries(folder / "tokenizer_config.json").get("eos_token") or "<|endoftext|>"
+        tokenizer = Tokenizer(folder / "tokenizer.json").loaded
+        known = tokenizer.token_to_id(text["content"] if isinstance(text, dict) else text)
         if known is not None and (not named or known in named):
             named = [known]
     if not named:
         raise ValueError(
-            f"{folder}: config.json has no eos_token_id, and there is no tokenizer.json with <|endoftext|>: write the "
-            "id of end-of-text into config.json"
+            f"{folder}: neither config.json nor generation_config.json has an eos_token_id, and there is no "
+            "tokenizer.json with <|endoftext|>: write the id of end-of-text into config.json"
         )
     if not 0 <= named[0] < vocab_size:
         raise ValueError(f"{folder}: end-of-text is {named[0]}, outside the vocabulary of {vocab_size}")

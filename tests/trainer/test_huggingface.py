@@ -117,23 +117,37 @@ def test_weights_that_cannot_be_read_are_refused_in_one_line(folder: Path, conte
 
 
 @pytest.mark.parametrize(
-    ("config", "tokenizer", "wanted"),
+    ("config", "generation", "tokenizer", "wanted"),
     [
-        (7, True, 7),
-        ([7], True, 7),
-        ([7, 399], True, 399),  # the tokenizer's end-of-text
-        ([7, 11], True, 7),
-        ([399, 7], False, 399),
-        (None, True, 399),
-        (..., True, 399),
-        ([], True, 399),
+        (7, 399, True, 7),
+        ([7], 399, True, 7),
+        ([7, 399], None, True, 399),  # the tokenizer's end-of-text
+        ([7, 11], None, True, 7),
+        ([399, 7], None, False, 399),
+        (None, 7, True, 7),
+        (None, [7, 399], True, 399),
+        (..., ..., True, 399),
+        (None, None, True, 399),
+        ([], None, True, 399),
     ],
 )
-def test_end_of_text_is_what_the_folder_names(folder: Path, config: Any, tokenizer: bool, wanted: int) -> None:
+def test_end_of_text_is_what_the_folder_names(
+    folder: Path, config: Any, generation: Any, tokenizer: bool, wanted: int
+) -> None:
     change(folder / "config.json", eos_token_id=config)
+    change(folder / "generation_config.json", eos_token_id=generation)
     if not tokenizer:
         (folder / "tokenizer.json").unlink()
     assert load_pretrained(str(folder)).eot == wanted
+
+
+def test_the_tokenizers_own_name_of_end_of_text_counts(folder: Path) -> None:
+    change(folder / "config.json", eos_token_id=...)
+    (folder / "generation_config.json").unlink()
+    number = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]["e"]
+    for name in ("e", {"content": "e", "lstrip": False}):
+        (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": name}))
+        assert end_of_text(folder, 512) == number
 
 
 @pytest.mark.parametrize(
@@ -147,6 +161,7 @@ def test_end_of_text_is_what_the_folder_names(folder: Path, config: Any, tokeniz
     ],
 )
 def test_a_folder_without_an_end_of_text_is_refused(folder: Path, eos: Any, message: str) -> None:
+    (folder / "generation_config.json").unlink()
     (folder / "tokenizer.json").unlink()
     change(folder / "config.json", eos_token_id=eos)
     with pytest.raises(ValueError, match=message):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tokenizers import Tokenizer as Loaded
-from tokenizers import decoders, models
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from trainer.data import DocumentBlocks
 from trainer.model import GPT, ModelConfig
@@ -65,26 +66,79 @@ def test_a_tokenizer_with_dropout_of_the_wild_gives_one_loss(testdata: Path) -> 
     assert len({tuple(tokenizer.encode(text)) for _ in range(5)}) == 1
 
 
-def letters() -> Loaded:
-    """A BPE of single letters, which drops other ones."""
-    tokenizer = Loaded(models.BPE({token: k for k, token in enumerate("abcdefghijklmnopqrstuvwxyz .")}, []))
+WORDS = ["the", "quiet", "harbour", "slept", "until", "noon"]
+
+
+def word_level(tokens: list[str], **options: Any) -> Loaded:
+    return Loaded(models.WordLevel({token: number for number, token in enumerate(tokens)}, **options))
+
+
+def unigram() -> Loaded:
+    tokenizer = Loaded(models.Unigram([("<unk>", 0.0), *((f"▁{word}", -1.0) for word in WORDS)], 0))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    return tokenizer
+
+
+def letters(unknown: str | None) -> Loaded:
+    """A BPE of single letters; without `unknown`, other letters are dropped."""
+    tokens = [*"abcdefghijklmnopqrstuvwxyz .", *([unknown] if unknown else [])]
+    tokenizer = Loaded(models.BPE({token: k for k, token in enumerate(tokens)}, [], unk_token=unknown))
     tokenizer.decoder = decoders.Fuse()
     return tokenizer
 
 
-@pytest.mark.parametrize(("text", "written"), [("the harbour slept.", 18), ("the порт slept…", 10), ("порт", 0)])
-def test_bits_per_byte_are_of_the_text_that_the_ids_decode_to(text: str, written: int, tmp_path: Path) -> None:
-    letters().save(str(tmp_path / "tokenizer.json"))
+def without_decoder() -> Loaded:
+    """Words of letters; the package joins its tokens with spaces."""
+    tokenizer = letters(None)
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Whitespace(), None
+    return tokenizer
+
+
+def stripped() -> Loaded:
+    tokenizer = letters(None)
+    tokenizer.normalizer = normalizers.Strip()
+    return tokenizer
+
+
+@pytest.mark.parametrize(
+    ("make", "text", "written"),
+    [
+        (lambda: letters(None), "the harbour slept.", 18),
+        (lambda: letters(None), "the HARBOUR slept.", 11),
+        (lambda: letters(None), "the порт slept…", 10),
+        (lambda: letters("<unk>"), "the порт slept…", 10),
+        (lambda: letters("[UNK]"), "THE HARBOUR.", 2),
+        (stripped, "  the harbour \n", 11),
+        (unigram, "the quiet порт slept", 15),
+        (lambda: word_level([*WORDS, "?"], unk_token="?"), "noon", 4),
+        (without_decoder, "the harbour slept", 15),
+        (without_decoder, "the Harbour slépt", 13),
+        (without_decoder, "порт and harbour", 10),
+    ],
+)
+def test_bits_per_byte_count_the_bytes_that_the_tokenizer_writes(
+    make: Callable[[], Loaded], text: str, written: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make().save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "text").write_text(text)
     torch.manual_seed(0)
     tokenizer = Tokenizer(tmp_path / "tokenizer.json")
     model = GPT(ModelConfig(vocab_size=40, context=32, n_layer=1, n_head=2, width=32)).eval()
-    if not written:
-        with pytest.raises(ValueError, match="the tokenizer cannot write any of it"):
-            score_text(model, tokenizer, text, 39)
-        return
     report = score_text(model, tokenizer, text, 39)
+    lost = len(text.encode()) - written
+    assert report["bytes"] == written
+    assert (f"loses {lost} of the text's {len(text.encode())} bytes" in capsys.readouterr().err) == (lost > 0)
     trained = Pretrained(tmp_path, model, tmp_path / "tokenizer.json", 39, 1, DocumentBlocks(39))
     score = job.score(trained, str(tmp_path / "text"), 0, 2)
-    assert score.bytes == [report["bytes"]] == [written]
+    assert score.bytes == [written]
     assert score.value == pytest.approx(report["bits_per_byte"])
+
+
+@pytest.mark.parametrize("make", [lambda: letters(None), lambda: letters("<unk>"), unigram])
+def test_a_text_that_the_tokenizer_cannot_write_at_all_has_no_perplexity(
+    make: Callable[[], Loaded], tmp_path: Path
+) -> None:
+    make().save(str(tmp_path / "tokenizer.json"))
+    model = GPT(ModelConfig(vocab_size=40, context=32, n_layer=1, n_head=2, width=32)).eval()
+    with pytest.raises(ValueError, match="the tokenizer cannot write any of it"):
+        score_text(model, Tokenizer(tmp_path / "tokenizer.json"), "порт", 39)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from schemas import SettingsError, option
-from trainer.command_line import CommandParser, read_text, run_command
+from trainer.command_line import CommandParser, note, read_text, run_command
 from trainer.corpora import open_corpora
 from trainer.device import autocast_of
 from trainer.distributed import Ranks
@@ -40,13 +40,20 @@ def score_text(
       ValueError: there is no text that the tokenizer can write, or the stride is longer than the context.
     """
     ids, words = tokenizer.encode(text), words or len(text.split())
-    size = tokenizer.count_bytes(ids)
+    length, size = len(text.encode("utf-8", "surrogatepass")), written_bytes(tokenizer, ids, text)
     if not size:
         raise ValueError("the text is empty, or the tokenizer cannot write any of it: it has no perplexity")
+    if size < length:
+        note(f"the tokenizer loses {length - size:,} of the text's {length:,} bytes: bits_per_byte is of the others")
     nats = float(score_documents(model, [ids], eot, stride=stride, micro_batch=micro_batch))
     perplexities = {"perplexity": _exp(nats / len(ids)), "word_perplexity": _exp(nats / max(1, words))}
     counts = {"tokens": len(ids), "words": words, "bytes": size}
     return counts | {"loss": nats / len(ids), "bits_per_byte": nats / math.log(2) / size} | perplexities
+
+
+def written_bytes(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> int:
+    """The UTF-8 bytes of `text` that its `ids` have: a tokenizer may drop or replace what is not in its vocabulary."""
+    return min(len(text.encode("utf-8", "surrogatepass")), tokenizer.count_bytes(ids))
 
 
 @torch.no_grad()

@@ -30,7 +30,7 @@ from trainer.metrics import Diverged
 from trainer.page import replace_text
 from trainer.pretrained import Pretrained, Tokenizer, load_pretrained
 from trainer.tools.differences import Score
-from trainer.tools.evaluate import score_documents
+from trainer.tools.evaluate import score_documents, written_bytes
 from trainer.train import train
 
 
@@ -88,13 +88,15 @@ def score(trained: Pretrained, source: str, most_tokens: int, micro_batch: int, 
 
     Of more than about `most_tokens`, evenly spaced texts are scored; 0 for all.
     """
-    tokenizer, documents = Tokenizer(trained.tokenizer), []
+    tokenizer, documents, sizes = Tokenizer(trained.tokenizer), [], []
     if Path(source).is_file():
-        documents = [tokenizer.encode(text) for text in read_documents(source)]
+        for text in read_documents(source):
+            documents.append(tokenizer.encode(text))
+            sizes.append(written_bytes(tokenizer, documents[-1], text))
     else:
         for split in (dataset.documents("val") for dataset in open_corpora(source.split(","), cache).datasets):
             documents += [split[number].tolist() for number in range(len(split))]
-    sizes = list(map(tokenizer.count_bytes, documents))
+        sizes = list(map(tokenizer.count_bytes, documents))
     every = max(1, -(-sum(map(len, documents)) // most_tokens)) if most_tokens else 1
     chosen = [number for number in range(0, len(documents), every) if sizes[number]]
     if not chosen:
