@@ -33,10 +33,15 @@ _BY = re.compile(
 )
 _ISO = re.compile(r"(?<!\d)((?:19|20)\d\d)[-/.]?(0[1-9]|1[0-2])[-/.]?(0[1-9]|[12]\d|3[01])(?!\d)")
 _MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
+_WEEKDAY = (
+    r"(?:mon|tues|wednes|thurs|fri|satur|sun)day|montag|dienstag|mittwoch|donnerstag|freitag|samstag|sonntag|lundi|mardi"
+    r"|mercredi|jeudi|vendredi|samedi|dimanche|lunes|martes|miércoles|jueves|viernes|sábado|domingo|(?:lune|marte|mercole"
+    r"|giove|vener)dì|sabato|domenica|maandag|dinsdag|woensdag|donderdag|vrijdag|zaterdag|zondag"
+)
 # The rest of a byline after the name: a date, a count, a separator.
 _AFTER_NAME = re.compile(
     r"\s*(?:[|·•/\n]|\s[-–—]\s|\bon\s|\b(?:last )?updated\b|\bpublished\b).*$"
-    rf"|(?:,\s*|\s+)(?:(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*,?\s+)?(?:{_MONTH}\.?\s+)?\d.*$",
+    rf"|(?:,\s*|\s+)(?:{_WEEKDAY})\b.*$|(?:,\s*|\s+)(?:(?:mon|tue|wed|thu|fri|sat|sun),?\s+)?(?:{_MONTH}\.?\s+)?\d.*$",
     re.IGNORECASE | re.DOTALL,
 )
 _NAMES_AUTHOR = re.compile(
