@@ -39,7 +39,7 @@ from owt_pipeline.storage.folder import Storage
 REPOSITORY = Path(__file__).resolve().parent.parent
 NUM_SHARDS = 8
 COPIES = 8
-FLOOR = 0.35
+FLOOR = 0.4
 
 
 def main() -> int:

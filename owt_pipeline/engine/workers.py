@@ -336,7 +336,8 @@ def importing() -> Iterator[None]:
     try:
         with _without_pandas():
             yield
-        gc.freeze()
+        if not gc.get_freeze_count():  # what is frozen is never freed
+            gc.freeze()
     finally:
         if collects:
             gc.enable()
