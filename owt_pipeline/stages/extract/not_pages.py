@@ -83,7 +83,7 @@ _CHECKS = {  # markers in the HTML of walls, which the pages behind them do not 
 }
 
 
-def what_instead(page: str) -> tuple[Reason, str] | None:
+def reason_for_no_page(page: str) -> tuple[Reason, str] | None:
     """(reason to reject a page sent instead of the requested one, its signal); None for any other page."""
     if len(page) > _MAX_CHARACTERS:
         return None

@@ -26,7 +26,7 @@ from owt_pipeline.ledger.dataset import Outcome, empty, rejects_batch, replace_c
 from owt_pipeline.stages.extract import extractor as extractors
 from owt_pipeline.stages.extract.charset import decode
 from owt_pipeline.stages.extract.extractor import Extracted, Page
-from owt_pipeline.stages.extract.not_pages import what_instead
+from owt_pipeline.stages.extract.not_pages import reason_for_no_page
 from owt_pipeline.stages.extract.reserved import reserved
 from schemas import DATASETS, Reason
 
@@ -103,7 +103,7 @@ def load_extractor(options: Options) -> Extract:
 
 
 def _extract_no_wall(extract: extractors.Extract, page: Page) -> Extracted | Rejected | None:
-    instead = what_instead(page.html)
+    instead = reason_for_no_page(page.html)
     return extract(page) if instead is None else Rejected(*instead)
 
 

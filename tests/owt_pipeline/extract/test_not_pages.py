@@ -11,7 +11,7 @@ import pytest
 from fastwarc.warc import ArchiveIterator
 
 from owt_pipeline.stages.extract.charset import decode
-from owt_pipeline.stages.extract.not_pages import MAX_WORDS, what_instead
+from owt_pipeline.stages.extract.not_pages import MAX_WORDS, reason_for_no_page
 from owt_pipeline.stages.extract.options import Options
 from owt_pipeline.stages.extract.pages import Found, Rejected, extract_body, load_extractor
 
@@ -42,14 +42,14 @@ ARTICLES = [
 @pytest.mark.parametrize("title", ARTICLES)
 def test_article_about_such_pages_is_kept(title: str) -> None:
     text = "<p>" + "Many words about something else. " * MAX_WORDS + "</p>"
-    assert what_instead(f"<title>{title}</title>{text}") is None
+    assert reason_for_no_page(f"<title>{title}</title>{text}") is None
     page = f"<title>{title}</title>{text}"
     assert isinstance(extract_body(load_extractor(Options()), "http://a.example/x", 1, page), Found)
 
 
 @pytest.mark.parametrize("title", ARTICLES)
 def test_short_post_with_such_words_in_its_title_is_kept(title: str) -> None:
-    assert what_instead(f"<title>{title}</title><p>Few words.</p>") is None
+    assert reason_for_no_page(f"<title>{title}</title><p>Few words.</p>") is None
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_short_post_with_such_words_in_its_title_is_kept(title: str) -> None:
     ],
 )
 def test_short_page_with_a_script_of_such_a_service_is_kept(script: str) -> None:
-    assert what_instead(f"<title>A poem</title>{script}<p>Few words.</p>") is None
+    assert reason_for_no_page(f"<title>A poem</title>{script}<p>Few words.</p>") is None
 
 
 def real_pages(testdata: Path) -> Iterator[tuple[str, str]]:
@@ -80,4 +80,4 @@ def real_pages(testdata: Path) -> Iterator[tuple[str, str]]:
 def test_none_of_the_real_pages_is_rejected(testdata: Path) -> None:
     pages = list(real_pages(testdata))
     assert len(pages) == 1957
-    assert [(url, what) for url, page in pages if (what := what_instead(page)) is not None] == []
+    assert [(url, what) for url, page in pages if (what := reason_for_no_page(page)) is not None] == []
