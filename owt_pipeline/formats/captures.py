@@ -1,8 +1,8 @@
 """The captures in an archive file: every HTTP response and the place of its bytes.
 
-Archives are WARC, plain or compressed, or ARC, the Internet Archive's format until 2009. A capture is addressed by a
-range of bytes that `read_record` can read on its own. If a file has no such ranges (ARC; several records in one gzip
-member), its responses are copied to a file next to the index.
+Archives are WARC, plain or gzip, or ARC, the Internet Archive's format until 2009. A capture is addressed by a range of
+bytes at which `read_record` finds it. If a file has no such ranges (ARC; several records in one gzip member), its
+responses are copied to a file next to the index.
 """
 
 from __future__ import annotations
@@ -11,18 +11,15 @@ import calendar
 import contextlib
 import gzip
 import io
-import itertools
 import re
 import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, BinaryIO
 
-from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
-from warcio.archiveiterator import ArchiveIterator as WarcioIterator
-from warcio.exceptions import ArchiveLoadFailed
-from warcio.recordloader import ARCHeadersParser
+from fastwarc.warc import ArchiveIterator, WarcRecordType
 
 from owt_pipeline.formats.messages import REDIRECTS, BadMessage, content_type_of, header, split_response
 from owt_pipeline.formats.urls import redirected
@@ -31,17 +28,15 @@ from owt_pipeline.formats.warc import (
     BadRecord,
     capture_time,
     member_of,
-    panics_as_bad_records,
     read_block,
     record_of_block,
     target_uri,
 )
 
-_MAGICS = {b"\x1f\x8b": b"\x1f\x8b\x08", b"\x04\x22": b"\x04\x22\x4d\x18"}  # gzip, LZ4
-_PLAIN_MAGIC = b"WARC/"
+_GZIP_MAGIC = b"\x1f\x8b"
 _ARC_MAGIC = b"filedesc:"
+_ARC_HEADER = re.compile(rb"(\w+:.*) \S+ (\d{14})\d* (?:.* )?(\d+)\s*", re.DOTALL)  # URL, IP address, date, ..., length
 _MAX_ARC_LINE = 1 << 16
-_ARC_HEADER = re.compile(rb"\w+:.* \d{14,} .*\d\s*$", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -53,20 +48,20 @@ class Capture:
       date: time of capture, seconds since 1970 in UTC; 0 if unknown.
       status: HTTP status code.
       location: absolute target of a redirect; None if it is not one.
-      offset: first byte of its record, in the archive or in the file next to the index.
-      length: bytes of its record.
-      copied: whether it is in the file next to the index.
       content_type: the Content-Type header as sent; None if there is none.
+      offset: first byte of its record, in the archive or in the file next to the index.
+      length: bytes of its record, or more.
+      copied: whether it is in the file next to the index.
     """
 
     url: str
     date: int
     status: int
     location: str | None
-    offset: int
-    length: int
-    copied: bool
-    content_type: str | None = None
+    content_type: str | None
+    offset: int = 0
+    length: int = 0
+    copied: bool = False
 
 
 COMPLETE = (
@@ -80,7 +75,7 @@ class Broken:
     """A part of an archive that cannot be read: the offset and the reason."""
 
     offset: int
-    problem: str = "a damaged record"
+    problem: str
 
     def __str__(self) -> str:
         return f"the record at byte {self.offset:,}: {self.problem}"
@@ -90,163 +85,162 @@ def captures(file: BinaryIO, size: int, copy: Callable[[bytes], int]) -> Iterato
     """The responses in an archive of `size` bytes, in order, up to the first damage, which is the last result.
 
     A complete record whose content is not an HTTP response is a `Broken`, too, and reading goes on after it. `copy`
-    appends a record to the file next to the index and returns its offset there.
+    appends a record to the file next to the index and returns its offset there. The archive of a shard without pages
+    is empty; anything else without responses is a `Broken`.
     """
-    is_arc = _beginning(file).startswith(_ARC_MAGIC)
-    yield from _arc_captures(file, copy) if is_arc else _warc_captures(file, size, copy)
+    start = file.read(1 << 16)
+    file.seek(0)
+    is_gzip = start.startswith(_GZIP_MAGIC)
+    if is_gzip:
+        with contextlib.suppress(zlib.error):
+            start = zlib.decompressobj(31).decompress(start, 1 << 12)
+    if start.startswith(_ARC_MAGIC):
+        source = gzip.GzipFile(fileobj=file) if is_gzip else io.BufferedReader(file)  # type: ignore[type-var]
+        yield from _arc_captures(source, file, copy)
+    elif start.startswith(b"WARC/"):
+        yield from _warc_captures(file, size, is_gzip, copy)
+    elif size:
+        yield Broken(0, f"no WARC or ARC file, which begins with {start[:20]!r}")
 
 
-@dataclass(frozen=True)
-class _Found:
-    """A complete record at `offset`, with its content if it is an HTTP response.
-
-    `inside`: the record shares a gzip member with others, so it cannot be read on its own.
-    `least_end`: a lower bound of the offset of its end.
-    """
-
-    offset: int
-    record: WarcRecord
-    block: bytes | None
-    inside: bool
-    least_end: int
-
-
-def _warc_captures(file: BinaryIO, size: int, copy: Callable[[bytes], int]) -> Iterator[Capture | Broken]:
-    # A record is yielded once the next one, or the end of the file, shows where it ends.
-    magic = _MAGICS.get(_peek(file, 2), _PLAIN_MAGIC)
-    source: Any = _RecentBytes(file)
-    last: _Found | None = None
-    begun = member = 0  # offsets of the record, and of the gzip member, that is being read
-    problem = ""
-    try:
-        with panics_as_bad_records():
-            for record in ArchiveIterator(source, parse_http=False):
-                at, inside = record.stream_pos, not source.has(record.stream_pos, magic)
-                if last is not None:
-                    if last.offset == at:  # records of one member, at least by FastWARC's offsets
-                        last, inside = replace(last, inside=True), True
-                    elif last.least_end > at:
-                        last = None
-                        raise BadRecord("another record begins within it")
-                    yield from _capture(last, at, copy)
-                last, begun, member = None, at, member if inside else at
-                least_end = source.head_end(at) + record.content_length if magic == _PLAIN_MAGIC else 0
-                block = read_block(record) if _is_response(record) else None
-                last = _Found(at, record, block, inside, least_end)
-    except (OSError, BadRecord) as error:
-        problem = " ".join(str(error).split())[:200]
-    end: int | None
-    if magic == _MAGICS[b"\x1f\x8b"]:  # FastWARC reports no error for a cut record that it skips
-        end = _end_of_member(file, member)
-    elif magic == _PLAIN_MAGIC and last is not None:
-        file.seek(last.least_end)
-        is_followed = file.read(2) in (b"\r\n", b"\n", b"\n\n") or not problem
-        end = min(last.least_end + 4, size) if last.least_end <= size and is_followed else None
-    else:  # of LZ4, the checksum may be what is wrong
-        end = None if problem else size
-    if last is not None and (end is not None or last.inside):
-        yield from _capture(last, end or size, copy)
-        begun = end or size
-    if end is None:
-        problem = problem or "the file ends within it"
-    if problem:
-        yield Broken(begun, problem)
-
-
-def _capture(found: _Found, end: int, copy: Callable[[bytes], int]) -> Iterator[Capture | Broken]:
-    if found.block is not None:
-        capture = _of_response(target_uri(found.record), capture_time(found.record), found.block)
-        if capture is None:
-            yield Broken(found.offset, "not an HTTP response")
-        elif found.inside:
-            yield _copied(capture, member_of(found.record, found.block), copy)
-        else:
-            yield replace(capture, offset=found.offset, length=end - found.offset)
-
-
-class _Unzipped(gzip.GzipFile):
-    def read(self, size: int | None = -1) -> bytes:
-        try:
-            return super().read(size)
-        except EOFError as error:  # which warcio takes for the end of the file
-            raise BadRecord("the file ends within it") from error
-
-
-class _ArcIterator(WarcioIterator):
-    INC_RECORD = ""  # which it writes to stderr where a record has another length than its header says, and goes on
-
-
-def _arc_captures(file: BinaryIO, copy: Callable[[bytes], int]) -> Iterator[Capture | Broken]:
-    # Buffered, since pyarrow files have no readline; decompressed here, since warcio refuses several records in a
-    # gzip member.
-    source: Any = _Unzipped(fileobj=file) if _peek(file, 2) == b"\x1f\x8b" else io.BufferedReader(file)  # type: ignore[type-var]
-    last: tuple[str, int, bytes] | None = None
-    at, problem, records = 0, "", None
-    try:
-        names = _skip_version_block(source)
-        records = _ArcIterator(source, no_record_parse=True)
-        records.loader.arc_parser.headernames = names
-        for record in records:
-            if records.err_count:
-                break
-            yield from _arc_capture(at, last, copy)
-            last, at = None, file.tell()
-            length = record.rec_headers.get_header("length")
-            if record.rec_headers.get_header("uri").lower().startswith("http"):
-                if not length.isdigit() or int(length) > MAX_BODY_BYTES:
-                    raise BadRecord(f"a length of {length[:20]}")
-                block = record.raw_stream.read()
-                if len(block) < int(length):
-                    raise BadRecord(f"the file ends within it: {len(block):,} of {int(length):,} bytes")
-                last = (record.rec_headers.get_header("uri"), _arc_date(record), block)
-    except (OSError, EOFError, zlib.error, ArchiveLoadFailed, BadRecord) as error:
-        problem = " ".join(str(error).split())[:200]
-    if records is not None and records.err_count:
-        last, problem = None, "its length is wrong"
-    yield from _arc_capture(at, last, copy)
-    if problem:
-        yield Broken(at, problem)
-
-
-def _arc_capture(
-    at: int, found: tuple[str, int, bytes] | None, copy: Callable[[bytes], int]
+def _warc_captures(
+    file: BinaryIO, size: int, is_gzip: bool, copy: Callable[[bytes], int]
 ) -> Iterator[Capture | Broken]:
-    if found is not None:
-        capture = _of_response(*found)
-        yield _copied(capture, record_of_block(*found), copy) if capture else Broken(at, "not an HTTP response")
+    """A response is yielded once the next record, or the end of the file, shows where it ends. FastWARC gives all
+    records of a gzip member the offset of the member, or in the first one those of its reads."""
 
+    def capture(record: Any, block: bytes, before: int, at: int, end: int) -> Capture | Broken:
+        found = _of_response(at, target_uri(record), capture_time(record), block)
+        if isinstance(found, Broken):
+            return found
+        if first_is_shared or at in (before, end, size):
+            return _copied(found, member_of(record, block), copy)
+        return replace(found, offset=at, length=end - at)
 
-def _skip_version_block(source: Any) -> list[str]:
-    """Read up to the first record; returns the fields of its header by warcio's names.
-
-    The block names them, in one of two versions. Its length is not used: in some archives it is wrong.
-    """
-    names = list(ARCHeadersParser.ARC_HEADERS)
-    while line := source.readline(_MAX_ARC_LINE):
-        if line.startswith(b"URL IP-address "):
-            fields = line.decode("latin-1").lower().split()
-            names = [{"url": "uri", "archive-length": "length"}.get(name, name) for name in fields]
-        elif _ARC_HEADER.match(line) and not line.startswith(_ARC_MAGIC):
-            source.seek(source.tell() - len(line))
-            break
-    return names
-
-
-def _arc_date(record: Any) -> int:
+    waiting: Callable[[int], Capture | Broken] | None = None
+    kinds: list[str] = []
+    at, problem, first_is_shared = -1, "", False
     try:
-        return calendar.timegm(time.strptime(record.rec_headers.get_header("archive-date")[:14], "%Y%m%d%H%M%S"))
-    except ValueError:
-        raise BadRecord("a date that is none") from None
+        for record in ArchiveIterator(file, parse_http=False):
+            before, at = at, record.stream_pos
+            if len(kinds) == 1 and is_gzip:
+                first_is_shared = not _begins(file, at, _GZIP_MAGIC)
+            if waiting is not None:
+                yield waiting(at)
+            waiting = None
+            kinds.append(record.headers.get("WARC-Type") or "")
+            if "Content-Length" not in record.headers:
+                raise BadRecord("the file ends within its head")
+            if _is_response(record):
+                waiting = partial(capture, record, read_block(record), before, at)
+            elif record.reader.consume(record.content_length) < record.content_length:
+                raise BadRecord("the file ends within it")
+    except BadRecord as error:
+        problem = str(error)
+    except OSError as error:
+        problem = f"damage in it or after it: {' '.join(str(error).split())[:200]}"
+        if not is_gzip and waiting is not None and not _is_apart(file, at, record.content_length):
+            waiting = None
+    end = min(file.tell(), size) if problem else size
+    if is_gzip and not problem and not _is_complete(file, 0 if first_is_shared else max(at, 0)):
+        problem = "the file ends within it or within the next one"
+    if waiting is not None:
+        yield waiting(end)
+    if problem:
+        yield Broken(max(at, 0), problem)
+    elif len(kinds) > 1 and "response" not in kinds:
+        what = ", ".join(sorted(set(kinds)))
+        yield Broken(0, f"no response among its records ({what}): WET and WAT files have no pages, their WARC files do")
 
 
-def _of_response(url: str, date: int, block: bytes) -> Capture | None:
-    """The capture of a response, without its place; None if the bytes are not a response."""
+def _begins(file: BinaryIO, at: int, magic: bytes) -> bool:
+    """Whether the bytes at `at` are `magic`."""
+    here = file.tell()
+    file.seek(at)
+    found = file.read(len(magic))
+    file.seek(here)
+    return found == magic
+
+
+def _is_apart(file: BinaryIO, at: int, length: int) -> bool:
+    """Whether the record at `at`, of so many bytes of content, ends as its head says."""
+    file.seek(at)
+    head, end, _ = file.read(1 << 17).partition(b"\r\n\r\n")
+    return _begins(file, at + len(head + end) + length, b"\r\n")
+
+
+def _is_complete(file: BinaryIO, at: int) -> bool:
+    """Whether all gzip members from `at` on are complete."""
+    file.seek(at)
+    try:
+        with gzip.GzipFile(fileobj=file) as members:
+            while members.read(1 << 20):
+                pass
+    except (OSError, EOFError, zlib.error):
+        return False
+    return True
+
+
+def _is_response(record: Any) -> bool:
+    if record.record_type != WarcRecordType.response:
+        return False
+    if record.content_length > MAX_BODY_BYTES:
+        raise BadRecord(f"a record of {record.content_length:,} bytes")
+    return target_uri(record)[:4].lower() == "http"
+
+
+def _arc_captures(source: Any, file: BinaryIO, copy: Callable[[bytes], int]) -> Iterator[Capture | Broken]:
+    """What comes before the first header is the version block, whose length is wrong in some archives. After a record
+    comes an empty line, or at once the next header or the end; anything else shows that its length is wrong."""
+    waiting: tuple[int, str, int, bytes] | None = None
+    at, problem, is_first, is_apart = 0, "", True, True
+    try:
+        for line in iter(partial(source.readline, _MAX_ARC_LINE), b""):
+            found = None if line.startswith(_ARC_MAGIC) else _ARC_HEADER.fullmatch(line)
+            if found is None and (is_first or not line.strip()):
+                is_apart = True
+                continue
+            if found is None or not (is_apart or line.startswith(b"http")):
+                waiting, problem = None, "its length is wrong"
+                break
+            if waiting is not None:
+                yield _arc_capture(*waiting, copy)
+            is_first, is_apart, waiting, at, length = False, False, None, file.tell(), int(found[3])
+            if length > MAX_BODY_BYTES:
+                raise BadRecord(f"a length of {length:,}")
+            block = source.read(length)
+            if len(block) < length:
+                raise BadRecord(f"the file ends within it: {len(block):,} of {length:,} bytes")
+            if found[1].lower().startswith(b"http"):
+                waiting = at, found[1].decode("latin-1"), seconds_of(found[2].decode()), block
+    except ValueError as error:  # of which BadRecord is one
+        problem = str(error)
+    except (OSError, EOFError, zlib.error) as error:
+        problem = f"damage in it or after it: {' '.join(str(error).split())[:200]}"
+    if waiting is not None:
+        yield _arc_capture(*waiting, copy)
+    if problem or is_first:
+        yield Broken(at, problem or "no record")
+
+
+def _arc_capture(at: int, url: str, date: int, block: bytes, copy: Callable[[bytes], int]) -> Capture | Broken:
+    found = _of_response(at, url, date, block)
+    return found if isinstance(found, Broken) else _copied(found, record_of_block(url, date, block), copy)
+
+
+def seconds_of(timestamp: str) -> int:
+    """A time as archives write it, YYYYMMDDhhmmss in UTC, in seconds since 1970; raises ValueError."""
+    return calendar.timegm(time.strptime(timestamp, "%Y%m%d%H%M%S"))
+
+
+def _of_response(at: int, url: str, date: int, block: bytes) -> Capture | Broken:
+    """The capture of a response, without its place; Broken if the bytes are not a response."""
     try:
         status, headers, _ = split_response(block)
     except BadMessage:
-        return None
+        return Broken(at, "not an HTTP response")
     location = absolute(url, header(headers, "location")) if status in REDIRECTS else None
-    return Capture(url, date, status, location, 0, 0, False, content_type_of(headers))
+    return Capture(url, date, status, location, content_type_of(headers))
 
 
 def absolute(url: str, location: str | None) -> str | None:
@@ -259,101 +253,3 @@ def absolute(url: str, location: str | None) -> str | None:
 
 def _copied(capture: Capture, member: bytes, copy: Callable[[bytes], int]) -> Capture:
     return replace(capture, offset=copy(member), length=len(member), copied=True)
-
-
-def _end_of_member(file: BinaryIO, start: int) -> int | None:
-    """The end of the gzip member at `start`; None if it is damaged or cut off."""
-    file.seek(start)
-    member = zlib.decompressobj(31)
-    with contextlib.suppress(zlib.error):
-        while not member.eof and (piece := file.read(1 << 16)):
-            member.decompress(piece)
-    return file.tell() - len(member.unused_data) if member.eof else None
-
-
-class _RecentBytes:
-    """A file that keeps the last bytes that were read of it."""
-
-    def __init__(self, file: BinaryIO):
-        self._file, self._recent, self._recent_at = file, b"", 0
-
-    def read(self, size: int = -1) -> bytes:
-        data = self._file.read(size)
-        dropped = max(len(self._recent) - (1 << 17), 0)
-        self._recent = self._recent[dropped:] + data
-        self._recent_at += dropped
-        return data
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def has(self, offset: int, magic: bytes) -> bool:
-        """Whether `magic` is at `offset`; False if those bytes are no longer kept."""
-        return offset >= self._recent_at and self._recent.startswith(magic, offset - self._recent_at)
-
-    def head_end(self, offset: int) -> int:
-        """The end of the head of the record at `offset`; `offset` itself if those bytes are no longer kept."""
-        end = self._recent.find(b"\r\n\r\n", offset - self._recent_at) if offset >= self._recent_at else -1
-        return self._recent_at + end + 4 if end >= 0 else offset
-
-
-def _is_response(record: WarcRecord) -> bool:
-    if record.record_type != WarcRecordType.response:
-        return False
-    if record.content_length > MAX_BODY_BYTES:
-        raise BadRecord(f"a record of {record.content_length:,} bytes")
-    return target_uri(record)[:4].lower() == "http"
-
-
-_FIRST_RECORDS = 10  # a WARC file of pages has a response among them
-_TEXTS = (
-    (re.compile(rb"(?:[\w./-]+\.(?:gz|parquet)\s+)+", re.ASCII), "a list of paths: name the files that it lists"),
-    (
-        re.compile(rb"\s*<(?:!doctype|html|\?xml)", re.IGNORECASE),
-        "a page of HTML, such as a server's answer to a wrong URL",
-    ),
-    (re.compile(rb"\s*[{\[]"), "JSON: is it a dump of submissions? Those are read by `owt collect --dumps`"),
-)
-
-
-def what_else(file: BinaryIO, size: int) -> str:
-    """What a file is instead of an archive of pages, and what to do; "" for an archive.
-
-    The archive of a shard without pages is empty.
-    """
-    if not size:
-        return ""
-    start = _beginning(file)
-    if start.startswith((_PLAIN_MAGIC, _MAGICS[b"\x04\x22"])):
-        file.seek(0)
-        kinds: list[WarcRecordType] = []
-        with contextlib.suppress(OSError, BadRecord), panics_as_bad_records():
-            records = ArchiveIterator(file, parse_http=False)
-            kinds = [record.record_type for record in itertools.islice(records, _FIRST_RECORDS)]
-        file.seek(0)
-        if WarcRecordType.response not in kinds and WarcRecordType.conversion in kinds:
-            return "a WET file, which has the text of pages alone: take the WARC file of the same name"
-        if len(kinds) > 1 and all(kind in (WarcRecordType.warcinfo, WarcRecordType.metadata) for kind in kinds):
-            return "a WAT file, which has metadata of pages alone: take the WARC file of the same name"
-        return ""
-    if start.startswith(_ARC_MAGIC):
-        return ""
-    return next(
-        (what for pattern, what in _TEXTS if pattern.match(start)), f"something else: it begins with {start[:20]!r}"
-    )
-
-
-def _beginning(file: BinaryIO) -> bytes:
-    """The first bytes of a file, decompressed if it is gzip."""
-    start = _peek(file, 1 << 16)
-    if start.startswith(b"\x1f\x8b"):
-        with contextlib.suppress(zlib.error):
-            start = zlib.decompressobj(31).decompress(start, 1 << 12)
-    return start
-
-
-def _peek(file: BinaryIO, length: int) -> bytes:
-    file.seek(0)
-    start = file.read(length)
-    file.seek(0)
-    return start

@@ -8,7 +8,6 @@ for batch in pages(reader, shard):                    # index rows with the byte
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import io
 import re
@@ -64,17 +63,6 @@ class BadRecord(ValueError):
     """The bytes are not a WARC response record, or its HTTP response cannot be read."""
 
 
-@contextlib.contextmanager
-def panics_as_bad_records() -> Iterator[None]:
-    """Raise FastWARC's Rust panics (at damaged LZ4 checksums), which are not subclasses of Exception, as BadRecord."""
-    try:
-        yield
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":  # cannot be imported
-            raise
-        raise BadRecord(f"a damaged WARC record: {error}") from error
-
-
 @dataclass(frozen=True)
 class Response:
     """A fetched HTTP response.
@@ -106,12 +94,11 @@ def read_record(data: bytes, max_body_bytes: int = MAX_BODY_BYTES) -> Response:
       TooLarge: the body decodes to more than `max_body_bytes`.
     """
     try:
-        with panics_as_bad_records():
-            record = next(iter(ArchiveIterator(io.BytesIO(data), parse_http=False, quirks_mode=True)), None)
-            if record is None or record.record_type != WarcRecordType.response:
-                raise BadRecord("no WARC response record")
-            status, headers, raw = split_response(read_block(record))
-            body = decode_body(headers, raw, max_body_bytes)
+        record = next(iter(ArchiveIterator(io.BytesIO(data), parse_http=False, quirks_mode=True)), None)
+        if record is None or record.record_type != WarcRecordType.response:
+            raise BadRecord("no WARC response record")
+        status, headers, raw = split_response(read_block(record))
+        body = decode_body(headers, raw, max_body_bytes)
     except OSError as error:
         raise BadRecord(f"a damaged WARC record: {error}") from error
     except BadMessage as error:

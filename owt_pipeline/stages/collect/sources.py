@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats import lines
-from owt_pipeline.formats.captures import COMPLETE, Broken, captures, what_else
+from owt_pipeline.formats.captures import COMPLETE, Broken, captures
 from owt_pipeline.formats.lines import Block, LineReader, is_utf16
 from owt_pipeline.formats.messages import REDIRECTS, is_html
 from owt_pipeline.stages.collect.links import link_rows
@@ -175,9 +175,6 @@ def _rows_of_table(uri: str, tally: Tally, allow_damaged: bool) -> Iterator[dict
 def _rows_of_archive(file: Any, tally: Tally) -> Iterator[dict[str, Any]]:
     """The target URI of each HTML response that is no redirect; a "line" is such a response."""
     line, broken, first = 0, 0, ""
-    if what := what_else(file, tally.bytes_read):
-        tally.broken = f"1 broken records, the first is no WARC or ARC file but {what}"
-        return
     for capture in captures(file, tally.bytes_read, copy=lambda record: 0):
         if isinstance(capture, Broken):
             broken, first = broken + 1, first or str(capture)

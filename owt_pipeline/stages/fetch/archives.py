@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from owt_pipeline.errors import UserError
-from owt_pipeline.formats.captures import COMPLETE, Broken, captures, what_else
+from owt_pipeline.formats.captures import COMPLETE, Broken, captures
 from owt_pipeline.formats.messages import MAX_HEAD_BYTES, TooLarge
 from owt_pipeline.formats.urls import BadURL, canonicalize, host_of, url_id
 from owt_pipeline.formats.warc import BadRecord, read_record, rewritten, single_member
@@ -74,10 +74,6 @@ def index_archive(run: StageRun, number: int, _slices: Sequence[Slice], writer: 
 
     first = ""  # problem
     with open_source(path) as file:
-        if what := what_else(file, file.size()):
-            first = f"no WARC or ARC file but {what}"
-            if not run.options.allow_damaged:
-                raise UserError(f"{path}: {first}")
         for capture in captures(file, file.size(), copy):
             if isinstance(capture, Broken):
                 if not run.options.allow_damaged:

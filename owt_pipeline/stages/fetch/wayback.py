@@ -14,9 +14,7 @@ address, so one part makes the requests of the complete run.
 
 from __future__ import annotations
 
-import calendar
 import contextlib
-import email.utils
 import json
 import re
 import time
@@ -27,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from yarl import URL
 
+from owt_pipeline.formats.captures import seconds_of
 from owt_pipeline.formats.messages import (
     REDIRECTS,
     BadMessage,
@@ -193,15 +192,14 @@ class WaybackClient(ArchiveClient):
             body = decode_body(encoded, body, self._limits.body_bytes, strictly=True)
         headers = [(name, value) for name, value in headers if name.lower() not in _OF_TRANSFER]
         content_type = content_type_of(headers)
-        date = _memento_date(replay) or capture.date
-        response = Response(capture.url, date, 200, headers, content_type, charset_of(content_type), body)
+        response = Response(capture.url, capture.date, 200, headers, content_type, charset_of(content_type), body)
         file, offset = capture.place if len(capture.place) == 2 else (replay.header("x-archive-src"), None)
         origin = Origin("wayback", None, file, offset)
         return judge(
             response,
             origin,
             replay.ms,
-            lambda _: response_record(capture.url, date, "HTTP/1.1 200 OK", headers, body),
+            lambda _: response_record(capture.url, capture.date, "HTTP/1.1 200 OK", headers, body),
         )
 
 
@@ -249,11 +247,6 @@ def _rows(body: bytes) -> Iterator[dict[str, Any]]:
     yield from rows
 
 
-def seconds_of(timestamp: str) -> int:
-    """A time as archives write it, YYYYMMDDhhmmss in UTC, in seconds since 1970; raises ValueError."""
-    return calendar.timegm(time.strptime(timestamp, "%Y%m%d%H%M%S"))
-
-
 def timestamp(moment: int) -> str:
     """A time as archives write it, YYYYMMDDhhmmss in UTC."""
     return datetime.fromtimestamp(moment, timezone.utc).strftime("%Y%m%d%H%M%S")
@@ -267,10 +260,3 @@ def original_headers(replay: Headers) -> Headers:
             original += [(name, value) for name, value in replay if name.lower() == "content-type"]
         return original
     return [(name, value) for name, value in replay if name.lower() not in _OF_REPLAY]
-
-
-def _memento_date(replay: Received) -> int | None:
-    try:
-        return int(email.utils.parsedate_to_datetime(replay.header("memento-datetime") or "").timestamp())
-    except (TypeError, ValueError, OverflowError):
-        return None

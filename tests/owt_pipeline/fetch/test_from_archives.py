@@ -82,7 +82,7 @@ def test_every_format_gives_the_same_pages_and_bytes_again(testdata: Path, write
         if record.http_headers and record.http_headers.status_code == 200
     }
     made = []
-    for number, name in enumerate(["warcfile.warc", "warcfile.warc.gz", "warcfile.warc.lz4", "warcfile.warc.lz4"]):
+    for number, name in enumerate(["warcfile.warc", "warcfile.warc.gz", "warcfile.warc.gz"]):
         runtime = write_urls(expected, f"run{number}")
         made.append(fetch(runtime, folder / name))
         found = {response.url: response.body for response in responses(runtime, made[-1]).values()}
@@ -175,20 +175,6 @@ def test_what_is_no_record_does_not_change_those_before(junk: bytes, compressed:
     for after in (records[2:], []):
         found = found_in(b"".join([*records[:2], junk, *after]))
         assert found in (["0", "1", None], ["0", "1", *map(str, range(2, 2 + len(after)))])
-
-
-@pytest.mark.parametrize("damaged_at", [155, 395, 635])
-def test_damage_at_which_fastwarc_panics_is_the_first_and_last_that_is_found(damaged_at: int, testdata: Path) -> None:
-    folder = testdata / "warc" / "resiliparse"
-    damaged = bytearray((folder / "block-sized-records.warc.lz4").read_bytes())
-    damaged[damaged_at] ^= 1
-    good = (folder / "warcfile.warc.lz4").read_bytes()
-    (broken,) = captures(io.BytesIO(damaged + good), len(damaged + good), len)
-    assert isinstance(broken, Broken)
-    *found, broken = captures(io.BytesIO(good + damaged), len(good + damaged), len)
-    assert isinstance(broken, Broken)
-    assert len(found) == 16
-    assert not any(isinstance(capture, Broken) for capture in found)
 
 
 def test_records_that_share_a_member_are_found() -> None:
@@ -338,21 +324,15 @@ DAMAGED = {
     "cut_request.warc.gz": (lambda content: content + member("request")[:-30], "the record at byte "),
     "cut_request.warc": (lambda content: gzip.decompress(content + member("request"))[:-6], "the record at byte "),
     "corrupt.warc.gz": (lambda content: content[:900] + bytes(60) + content[960:], "the record at byte "),
-    "page.warc.gz": (lambda content: b"<!DOCTYPE html><title>404", "no WARC or ARC file but a page of HTML"),
+    "cut_head.warc": (lambda content: gzip.decompress(content + member("request"))[:-90], "the record at byte "),
+    "cut_head.warc.gz": (lambda content: content + member("request")[:40], "the record at byte "),
+    "page.warc.gz": (lambda content: b"<!DOCTYPE html><title>404", "no WARC or ARC file, which begins with b'<!DOC"),
     "CC.warc.wet.gz": (
         lambda content: member("warcinfo") + 9 * member("conversion"),
-        "no WARC or ARC file but a WET file, which has the text of pages alone: take the WARC file of the same name",
+        "no response among its records (conversion, warcinfo): WET and WAT files have no pages, their WARC files do",
     ),
-    "CC.warc.wat.gz": (
-        lambda content: member("warcinfo") + 9 * member("metadata", "application/json"),
-        "no WARC or ARC file but a WAT file, which has metadata",
-    ),
-    "warc.paths.gz": (
-        lambda content: gzip_member(b"crawl-data/CC-MAIN-2014-10/segments/1/warc/CC-1.warc.gz\n" * 50),
-        "no WARC or ARC file but a list of paths: name the files that it lists",
-    ),
-    "RS_2013-01.zst": (lambda content: b"\x28\xb5\x2f\xfd" + bytes(50), "no WARC or ARC file but something else"),
-    "dump.ndjson": (lambda content: b'{"id": 1}\n' * 9, "no WARC or ARC file but JSON: is it a dump of submissions?"),
+    "warc.paths.gz": (lambda content: gzip_member(b"crawl-data/1.warc.gz\n" * 50), "no WARC or ARC file, which begins"),
+    "RS_2013-01.zst": (lambda content: b"\x28\xb5\x2f\xfd" + bytes(50), "no WARC or ARC file, which begins with"),
 }  # fmt: skip
 
 
@@ -369,12 +349,11 @@ def test_a_damaged_archive_is_an_error_without_allow_damaged(
     assert said.startswith(str(tmp_path / name))
     assert expected in said
     assert "\n" not in said
-    if expected.startswith("the record"):
-        assert "fetch it again and compare its checksum, or take what can be read with --allow_damaged" in said
+    assert "fetch it again and compare its checksum, or take what can be read with --allow_damaged" in said
     with caplog.at_level("WARNING", logger="owt"):
         manifest = fetch(runtime, tmp_path / name, allow_damaged=True)
     (archive,) = manifest.properties["archives"]
-    assert archive["problem"].startswith(expected)
+    assert expected in archive["problem"]
     assert archive["problem"] in caplog.text
     assert archive["responses"] == manifest.counts.left
     assert archive["responses"] in ((2, 4, 5) if expected.startswith("the record") else (0,))
