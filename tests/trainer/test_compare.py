@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -18,10 +19,10 @@ from schemas import SettingsError
 from trainer.data import DocumentBlocks
 from trainer.model import GPT, ModelConfig
 from trainer.pretrained import Pretrained, Tokenizer
-from trainer.tools import compare, job
+from trainer.tools import compare
+from trainer.tools.compare import read_documents
 from trainer.tools.differences import Score, as_text, difference, difference_table
 from trainer.tools.evaluate import score_documents, score_text, text_windows
-from trainer.tools.job import read_documents
 
 from .conftest import REPOSITORY, TrainerProcess, WriteTokens
 from .test_page import Checked
@@ -59,8 +60,10 @@ def command(corpora: dict[str, Path], out: Path, *more: str) -> list[str]:
     return [*data, "--out", str(out), "--eval_text", str(corpora["eval"]), *SMALL, *more]
 
 
-def scores(out: Path) -> dict[str, dict[str, dict[str, float]]]:
-    return json.loads((out / "scores.json").read_text())
+def scores(out: Path) -> dict[str, dict[str, dict[str, list[float]]]]:
+    """Each run's scores, by its folder."""
+    found = sorted(out.glob("runs/*/*/scores.json"))
+    return {path.parent.relative_to(out / "runs").as_posix(): json.loads(path.read_text()) for path in found}
 
 
 @pytest.mark.slow
@@ -75,17 +78,9 @@ def test_a_corpus_with_shuffled_characters_scores_worse(
     out = tmp_path / "comparison"
     done = trainer.run(*command(corpora, out, "--seeds", "3", "--max_steps", "30"), module="trainer.tools.compare")
     assert done.returncode == 0, done.stdout + done.stderr
-    rows = [line.split("|") for line in (out / "comparison.md").read_text().splitlines() if "mixed − plain" in line]
-    wanted = {
-        "val of plain": "plain is better",
-        "val of mixed": "mixed is better",
-        str(corpora["eval"]): "plain is better",
-    }
-    assert {cells[1].strip(): cells[-2].strip() for cells in rows} == wanted
-    found = scores(out)
-    held_out = str(corpora["eval"])
-    assert set(found) == {held_out, "val of plain", "val of mixed"}
-    assert list(found[held_out]["plain"]) == ["1337", "1338", "1339"]
+    (row,) = (line.split("|") for line in (out / "comparison.md").read_text().splitlines() if "mixed − plain" in line)
+    assert (row[1].strip(), row[-2].strip()) == (str(corpora["eval"]), "plain is better")
+    assert list(scores(out)) == [f"{name}/seed-{seed}" for name in ("mixed", "plain") for seed in (1337, 1338, 1339)]
     text = (out / "comparison.html").read_text()
     assert "plain is better" in text
     assert text.count("<figure>") == 1
@@ -93,10 +88,9 @@ def test_a_corpus_with_shuffled_characters_scores_worse(
     runs = sorted((out / "runs").glob("*/seed-*"))
     assert [len(list((run / "checkpoints").glob("step-*"))) for run in runs] == [1] * 6
     assert not [run for run in runs if "Fatal" in (run / "output.txt").read_text()]
-    assert [len(json.loads((run / "scores.json").read_text())) for run in runs] == [3] * 6
     first = [json.loads((run / "metrics.jsonl").read_text().splitlines()[0]) for run in runs]
     assert len({record["lr"] for record in first}) == 1
-    # A second call makes nothing again, and a further seed only its own runs.
+    # A second call makes nothing again.
     times = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/*/checkpoints/*/model.safetensors")}
     again = trainer.run(*command(corpora, out, "--seeds", "3", "--max_steps", "30"), module="trainer.tools.compare")
     assert "6 of 6 runs are finished" in again.stdout
@@ -108,56 +102,28 @@ def test_a_corpus_with_shuffled_characters_scores_worse(
     assert "the shards of mixed have changed" in capsys.readouterr().err
 
 
-def test_the_same_corpus_twice_gives_no_difference(
-    tmp_path: Path, corpora: dict[str, Path], trainer: TrainerProcess
-) -> None:
-    out = tmp_path / "comparison"
-    copy = tmp_path / "copy" / "tokens"
-    subprocess.run(["cp", "-r", str(corpora["plain"].parent), str(copy.parent)], check=True)
-    done = trainer.run(
-        *command(corpora | {"mixed": copy}, out, "--seeds", "2", "--max_steps", "8"), module="trainer.tools.compare"
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = scores(out)
-    for by_name in found.values():
-        assert by_name["plain"] == by_name["copy"]
-        assert by_name["plain"]["1337"] != by_name["plain"]["1338"]
-    assert done.stdout.count("| no difference") == 3
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-def test_a_killed_comparison_continues_to_the_same_scores(
+def test_a_killed_comparison_continues_to_the_same_scores_and_the_same_corpus_has_the_same(
     tmp_path: Path, corpora: dict[str, Path], trainer: TrainerProcess
 ) -> None:
+    shutil.copytree(corpora["plain"].parent, tmp_path / "copy")
+    corpora = corpora | {"mixed": tmp_path / "copy" / "tokens"}
     wanted, killed = tmp_path / "wanted", tmp_path / "killed"
     flags = ["--seeds", "1", "--max_steps", "60", "--save_every", "20"]
     assert trainer.run(*command(corpora, wanted, *flags), module="trainer.tools.compare").returncode == 0
     own = trainer.command(*command(corpora, killed, *flags), module="trainer.tools.compare")
-    # In the middle of a training, and when the second run is about to be scored.
-    for ready in ("runs/plain/seed-1337/checkpoints/step-00000020", "runs/mixed/seed-1337/checkpoints/step-00000060"):
+    # In the middle of a training, and when the second run is about to be scored. The jobs end with it.
+    for ready in ("runs/plain/seed-1337/checkpoints/step-00000020", "runs/copy/seed-1337/checkpoints/step-00000060"):
         process = subprocess.Popen(own, env=trainer.environment(), stdout=subprocess.DEVNULL, start_new_session=True)
         _wait_for(killed / ready)
         process.kill()
         process.wait()
     done = trainer.run(*command(corpora, killed, *flags), module="trainer.tools.compare")
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "| no difference" in done.stdout
     assert scores(killed) == scores(wanted)
     assert (killed / "comparison.md").read_text() == (wanted / "comparison.md").read_text()
-
-
-def test_the_job_of_a_killed_comparison_ends(tmp_path: Path, corpora: dict[str, Path], trainer: TrainerProcess) -> None:
-    own = trainer.command(
-        *command(corpora, tmp_path / "out", "--seeds", "1", "--max_steps", "100000"), module="trainer.tools.compare"
-    )
-    process = subprocess.Popen(own, env=trainer.environment(), stdout=subprocess.DEVNULL)
-    run = tmp_path / "out/runs/plain/seed-1337"
-    _wait_for(run / "metrics.jsonl")
-    process.kill()
-    process.wait()
-    _wait_for(run / "checkpoints")  # the job saves and ends: its lock is free
-    done = trainer.run("--data", corpora["plain"], "--out", run, *SMALL, "--max_steps", 1)
-    assert "nothing to do" in done.stdout
 
 
 def test_a_stopped_comparison_ends_its_run_and_says_how_to_continue(
@@ -190,12 +156,14 @@ def _wait_for(path: Path) -> None:
 def test_settings_that_cannot_be_compared_give_a_one_line_error(
     tmp_path: Path, corpora: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = ["--data", str(corpora["plain"])]
+    data = ["--eval_text", str(corpora["eval"]), "--data", str(corpora["plain"])]
+    both = [*data, "--data", str(corpora["mixed"])]
     for arguments, message in (
-        ([*data], "name at least two corpora"),
+        (data, "name at least two corpora"),
+        (both[2:], "eval_text is required"),
         ([*data, "--data", str(tmp_path / "none")], "no token shards in"),
-        ([*data, "--data", str(corpora["mixed"]), "--save_every_step"], "unknown argument --save_every_step"),
-        ([*data, "--data", str(corpora["mixed"]), "--eval_text", "none.txt"], "eval_text: none.txt cannot be read"),
+        ([*both, "--save_every_step"], "unknown argument --save_every_step"),
+        ([*both, "--eval_text", "none.txt"], "eval_text: none.txt cannot be read"),
     ):
         assert compare.main([*arguments, "--out", str(tmp_path / "out"), *SMALL]) in (1, 2)
         assert message in capsys.readouterr().err
@@ -216,19 +184,16 @@ def test_each_document_is_scored_independently() -> None:
             assert nats == pytest.approx(wanted, rel=1e-4)
 
 
-def test_a_score_is_what_evaluate_reports(tmp_path: Path, tokenizer_file: Path, corpora: dict[str, Path]) -> None:
+def test_a_score_is_what_evaluate_reports(tmp_path: Path, tokenizer_file: Path) -> None:
     torch.manual_seed(0)
     model = GPT(ModelConfig(vocab_size=400, context=32, n_layer=1, n_head=2, width=32)).eval()
     trained = Pretrained(tmp_path, model, tokenizer_file, 399, 1, DocumentBlocks(399))
     plain = tmp_path / "plain.txt"
     plain.write_text("def main(text):\n    return text – 1\n" * 5)
-    score = job.score(trained, str(plain), 0, 2)
+    score = compare.score(trained, str(plain), 2)
     reported = score_text(model, Tokenizer(tokenizer_file), plain.read_text(), 399)
     assert score.value == pytest.approx(reported["bits_per_byte"])
     assert score.bytes == [len(plain.read_bytes())]
-    some = job.score(trained, str(corpora["plain"]), 300, 2)
-    every = job.score(trained, str(corpora["plain"]), 0, 2)
-    assert 1 <= len(some.bits) < len(every.bits) == 10
 
 
 @pytest.mark.parametrize("between", ["\n", "\r\n"])
@@ -296,7 +261,7 @@ def test_one_seed_gives_no_verdict() -> None:
 
 
 def test_a_corpus_is_named_after_its_run() -> None:
-    assert compare._names(["runs/a/tokens", "b/tokens/", "elsewhere/c"]) == ["a", "b", "c"]
+    assert compare._names(["runs/a/tokens", "b/tokens/"]) == ["a", "b"]
     assert compare._names(["x/tokens=0.3,y/tokens=0.7", "z/tokens"]) == ["x=0.3+y=0.7", "z"]
-    with pytest.raises(SettingsError, match=r"1/a/tokens is called a, as .* link it under another name next to it"):
+    with pytest.raises(SettingsError, match=r"1/a/tokens is called a, as .* rename or link its folder"):
         compare._names(["1/a/tokens", "2/a/tokens"])

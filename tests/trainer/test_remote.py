@@ -18,11 +18,9 @@ import pytest
 from tests.servers.gcs import gcs_bucket
 from tests.servers.s3 import s3_bucket
 from tests.trainer.conftest import REPOSITORY
-from trainer.config import TrainConfig
 from trainer.remote import ShardError, open_bucket
 from trainer.samplers import Packed
 from trainer.shards import open_dataset
-from trainer.tools import compare, job
 from trainer.train import main
 
 SHARDS = 5
@@ -169,19 +167,3 @@ def test_a_run_trains_from_a_bucket(uploaded: str, tmp_path: Path) -> None:
     shape = ["--preset", "tiny", "--context", "32", "--batch_tokens", "256", "--max_steps", "3", "--device", "cpu"]
     assert main([*arguments, *shape]) == 0
     assert (tmp_path / "run" / "checkpoints" / "step-00000003" / "model.safetensors").exists()
-
-
-def test_a_comparison_of_corpora_in_a_bucket_uses_its_cache_alone(
-    uploaded: str, tokens: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OWT_CACHE", str(tmp_path / "default"))
-    config = TrainConfig(
-        data=(), out="", preset="tiny", width=16, context=16, batch_tokens=64, max_steps=1, device="cpu",
-        cache=str(tmp_path / "cache"),
-    )  # fmt: skip
-    data = (uploaded, upload(tokens.parent, f"{uploaded.removesuffix('/tokens')}/copy"))
-    comparison = compare.Comparison(compare.CompareOptions(data, str(tmp_path / "out")), config, print)
-    comparison.prepare()
-    job.work(comparison.jobs[0])
-    assert comparison.jobs[0].finished
-    assert not (tmp_path / "default").exists()

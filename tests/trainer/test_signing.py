@@ -15,7 +15,7 @@ from trainer import checkpoint
 from trainer.config import TrainConfig
 from trainer.pretrained import resolve
 from trainer.signing import SIGNATURE, SignatureError, Signer, Verifier
-from trainer.tools import evaluate, export, job, sample
+from trainer.tools import compare, evaluate, export, sample
 from trainer.train import train
 
 pytest.importorskip("model_signing", reason="an extra: pip install model-signing pyOpenSSL")
@@ -156,5 +156,5 @@ def test_an_interrupted_run_of_compare_continues_from_its_own_checkpoint(
     train(config(text_tokens, tmp_path / "signed", sign_key=private))
     own = config(text_tokens, tmp_path / "run", init_from=str(tmp_path / "signed"), verify_key=public)
     train(dataclasses.replace(own, max_steps=1))
-    job.work(job.Job("corpus", "", own, {}, 0))
+    compare.Job("corpus", own, {}).work()
     assert (tmp_path / "run/checkpoints/step-00000002").exists()

@@ -15,7 +15,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from trainer.data import DocumentBlocks
 from trainer.model import GPT, ModelConfig
 from trainer.pretrained import Pretrained, Tokenizer
-from trainer.tools import job
+from trainer.tools import compare
 from trainer.tools.evaluate import score_text
 
 
@@ -129,7 +129,7 @@ def test_bits_per_byte_count_the_bytes_that_the_tokenizer_writes(
     assert report["bytes"] == written
     assert (f"loses {lost} of the text's {len(text.encode())} bytes" in capsys.readouterr().err) == (lost > 0)
     trained = Pretrained(tmp_path, model, tmp_path / "tokenizer.json", 39, 1, DocumentBlocks(39))
-    score = job.score(trained, str(tmp_path / "text"), 0, 2)
+    score = compare.score(trained, str(tmp_path / "text"), 2)
     assert score.bytes == [written]
     assert score.value == pytest.approx(report["bits_per_byte"])
 

@@ -3,48 +3,49 @@
 This is how FineWeb (Penedo et al., 2024) and DCLM (Li et al., 2024) chose their filters.
 
 OUT/comparison.html, comparison.md    differences and which are larger than the noise, scores, curves, settings
-OUT/scores.json                       each score, by evaluation, corpus and seed
-OUT/runs/NAME/seed-1337/              a run of trainer.train, with its checkpoints
-    scores.json                       its scores, text by text
-    output.txt                        what it printed
+OUT/comparison.json                   settings of the training, digests of the corpora
+OUT/runs/NAME/seed-1337/              a run of trainer.train, its scores text by text, and what it printed (output.txt)
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import multiprocessing
 import os
-import subprocess
+import signal
 import sys
 import threading
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from schemas import SettingsError, option
 from schemas.settings import ExitCode, add_flags, flags_given, from_table
-from trainer.command_line import CommandParser, parse_with_file, run_reporting
+from trainer.checkpoint import checkpoints
+from trainer.command_line import CommandParser, parse_with_file, read_text, run_reporting
 from trainer.config import TrainConfig
 from trainer.corpora import check_length, open_corpora
-from trainer.device import device_of
+from trainer.device import autocast_of, device_of
 from trainer.distributed import StopSignals, sole_writer
+from trainer.metrics import Diverged
 from trainer.page import Page, replace_text
-from trainer.pretrained import Tokenizer
+from trainer.pretrained import Pretrained, Tokenizer, load_pretrained
 from trainer.remote import sha256_of
 from trainer.resuming import changes
 from trainer.shards import check_same_tokenizer
-from trainer.tools.differences import Scores, as_text, difference_table, value_table
-from trainer.tools.job import Job, read_documents, read_json
+from trainer.tools.differences import Score, Scores, as_text, difference_table, value_table
+from trainer.tools.evaluate import score_documents, written_bytes
+from trainer.train import train
 
-_OWN = {  # settings of trainer.train that are set here
-    "data", "out", "val_every", "val_data", "publish", "sign_key",
-}  # fmt: skip
+_OWN = {"data", "out", "val_every", "val_data", "publish", "sign_key"}  # settings of trainer.train that are set here
 
 
 @dataclass(frozen=True)
@@ -57,27 +58,91 @@ class CompareOptions:
         metavar="DIR",
     )
     out: str = option(help="folder of the comparison: its runs, tables and page", metavar="DIR")
-    tokens: int = option(0, "tokens to train each model on, in place of --max_steps", minimum=0)
-    seeds: int = option(3, "models on each corpus, with --seed and the numbers after it", minimum=1)
     eval_text: tuple[str, ...] = option(
-        (), "texts to score every model on: .jsonl with one text per line, or one plain text", metavar="FILE"
+        help="texts to score every model on: .jsonl with one text per line, or one plain text", metavar="FILE"
     )
-    eval_tokens: int = option(
-        262_144, "most tokens of each val split and --eval_text, in complete texts; 0 for all", minimum=0
-    )
-    eval_val: bool = option(True, "also score models on the val split of each corpus")
+    seeds: int = option(3, "models on each corpus, with --seed and the numbers after it", minimum=1)
 
 
 _EXAMPLES = """\
 examples:
-  python -m trainer.tools.compare --data plain/tokens --data filtered/tokens --out which --preset tiny --tokens 20000000
-  python -m trainer.tools.compare --data a/tokens --data b/tokens --data c/tokens --out which --seeds 5 \\
-      --tokens 2500000000 --micro_batch 32 --eval_text articles.jsonl
+  python -m trainer.tools.compare --data plain/tokens --data filtered/tokens --eval_text articles.jsonl --out which \\
+      --preset tiny --max_steps 2000
 
 For a seed, all models start from the same weights and take the same number of steps of the same size. The same command
 again continues where it stopped. More seeds, corpora and evaluations can be added later; the model and its steps
 cannot be changed. A difference counts as larger than the noise if its 95% confidence interval, by seeds and by texts,
 excludes zero. Of twenty comparisons of equal corpora, about one does so by chance."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A model to train and to score.
+
+    Attributes:
+      name: of its corpus.
+      config: its training; `config.out` is the job's folder.
+      evaluations: files of texts by the key under which their score is stored: path and digest.
+    """
+
+    name: str
+    config: TrainConfig
+    evaluations: dict[str, str]
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.config.out)
+
+    def scores(self) -> dict[str, Score]:
+        """The scores so far, by the evaluation's key."""
+        return {key: Score(**own) for key, own in _read_json(self.folder / "scores.json").items()}
+
+    @property
+    def finished(self) -> bool:
+        return self.evaluations.keys() <= self.scores().keys()
+
+    def work(self) -> None:
+        """Train the model, or continue, and score it; raises ValueError, OSError, Diverged as these do."""
+        config, started = self.config, checkpoints(self.folder / "checkpoints")
+        # Nobody signs the run's own checkpoints: the key is that of `init_from`, which is not read again.
+        train(dataclasses.replace(config, verify_key=None) if started else config)
+        device = device_of(config.device)
+        trained, known = load_pretrained(config.out, device), self.scores()
+        if trained.step != config.max_steps:
+            return  # stopped by a signal
+        with autocast_of(config.dtype, device):
+            for key in self.evaluations.keys() - known.keys():
+                known[key] = score(trained, self.evaluations[key], config.micro_batch or 8)
+        entries = {key: dataclasses.asdict(own) for key, own in known.items()}
+        replace_text(self.folder / "scores.json", json.dumps(entries))
+
+
+def score(trained: Pretrained, path: str, micro_batch: int) -> Score:
+    """The model's bits per byte of each text in a file that `read_documents` reads."""
+    tokenizer, texts = Tokenizer(trained.tokenizer), read_documents(path)
+    documents = list(map(tokenizer.encode, texts))
+    sizes = [written_bytes(tokenizer, ids, text) for ids, text in zip(documents, texts, strict=True)]
+    written = [k for k, size in enumerate(sizes) if size]
+    if not written:
+        raise ValueError(f"{path}: the models' tokenizer can write none of its texts")
+    nats = score_documents(trained.model, [documents[k] for k in written], trained.eot, micro_batch=micro_batch)
+    return Score((nats / math.log(2)).tolist(), [float(sizes[k]) for k in written])
+
+
+def read_documents(path: str) -> list[str]:
+    """The texts of a JSON Lines file, or a plain text as the only one; raises SettingsError, ValueError."""
+    text = read_text(path, "eval_text")
+    if not text.strip():
+        raise SettingsError(f"eval_text: {path} is empty")
+    if Path(path).suffix not in (".jsonl", ".ndjson"):
+        return [text]
+    texts = []
+    for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):  # JSON may have what splitlines splits at
+        try:
+            texts.append(json.loads(line)["text"] + "")  # a TypeError for anything but a text
+        except (ValueError, TypeError, KeyError):
+            raise ValueError(f'{path}, line {number} is no JSON object with a text: {{"text": "…"}}') from None
+    return texts
 
 
 class Comparison:
@@ -96,49 +161,40 @@ class Comparison:
         opened = [open_corpora(entry.split(","), config.cache) for entry in options.data]
         shape = config.model_config(opened[0].tokenizer.vocab_size)
         tokens = config.windows_per_batch(shape.context) * shape.context  # of a step
-        steps = -(-options.tokens // tokens) or config.resolved(0).max_steps
-        if not steps:
-            raise SettingsError("the length of the training is not set: give --tokens or --max_steps")
+        if not (steps := config.resolved(0).max_steps):
+            raise SettingsError("max_steps: give the number of steps")
         self.config = dataclasses.replace(config, max_steps=steps, val_every=0)
         self._what = (
             f"{options.seeds} models on each corpus, {steps:,} steps of {tokens:,} tokens. Scores are bits per byte: "
             "lower is better. Errors are standard errors of paired differences; a corpus is called better if the 95% "
             "interval excludes zero."
         )
-        Tokenizer(opened[0].tokenizer.path)
-        evaluations = {}  # the source of each set of texts, by its name, digest and most tokens
         self._corpora = [["corpus", "training tokens", "passes over it", "shards"]]
+        self._digests = {name: own.digest for name, own in zip(self.names, opened, strict=True)}
         for name, entry, own in zip(self.names, options.data, opened, strict=True):
             check_same_tokenizer(opened[0].datasets[0], own.datasets[0])
             check_length(sum(own.tokens), shape.context, f"{entry}, split train")
             self._corpora.append([name, f"{sum(own.tokens):,}", f"{steps * tokens / sum(own.tokens):.2f}", entry])
-            if options.eval_val and any(len(dataset.documents("val")) for dataset in own.datasets):
-                evaluations[f"val of {name} {own.digest[:12]} {options.eval_tokens}"] = entry
-            elif options.eval_val:
-                say(f"{name} has no document in its val split, so no model is scored on it")
         for path in options.eval_text:
             read_documents(path)  # now, so that an error is found before the first model is trained
-            evaluations[f"{path} {sha256_of(Path(path))[:12]} {options.eval_tokens}"] = path
-        if not evaluations:
-            raise SettingsError("nothing to score the models on, without a val split: give --eval_text FILE")
+        evaluations = {f"{path} {sha256_of(Path(path))[:12]}": path for path in options.eval_text}
         self.jobs = []
         for seed in range(config.seed, config.seed + options.seeds):
-            for name, entry, own in zip(self.names, options.data, opened, strict=True):
+            for name, entry in zip(self.names, options.data, strict=True):
                 folder = str(self.out / "runs" / name / f"seed-{seed}")
                 settings = dataclasses.replace(self.config, data=tuple(entry.split(",")), seed=seed, out=folder)
-                self.jobs.append(Job(name, own.digest, settings, evaluations, options.eval_tokens))
+                self.jobs.append(Job(name, settings, evaluations))
 
-    def prepare(self) -> None:
-        """Create each job's folder, or check that an existing one has these settings and corpora."""
-        for job in self.jobs:
-            if known := read_json(job.folder / "job.json"):
-                wrong = [change for kind in changes(known["config"], job.config) for change in kind]
-                wrong += [f"the shards of {job.name} have changed"] * (known["data"] != job.data)
-                if wrong:
-                    raise SettingsError(
-                        f"{job.folder} has other settings or data: {'; '.join(wrong)}. Use another --out"
-                    )
-            job.save()
+    def check_same(self) -> None:
+        """Raises SettingsError if the folder has a comparison with other settings or shards."""
+        path, settings = self.out / "comparison.json", dataclasses.replace(self.config, seed=0)
+        known = _read_json(path)
+        digests = known.get("corpora", {}) | self._digests
+        wrong = [change for kind in changes(known.get("settings", {}), settings) for change in kind]
+        wrong += [f"the shards of {k} have changed" for k, was in known.get("corpora", {}).items() if digests[k] != was]
+        if wrong:
+            raise SettingsError(f"{self.out} has other settings or data: {'; '.join(wrong)}. Use another --out")
+        replace_text(path, json.dumps({"settings": dataclasses.asdict(settings), "corpora": digests}, indent=1) + "\n")
 
     def run(self, stop: StopSignals) -> int:
         """Do the jobs that are not finished, one at a time on each GPU or on the CPU; returns how many failed."""
@@ -151,12 +207,11 @@ class Comparison:
             for job in jobs:
                 if stop.received:
                     break
-                code, said = _do(job, device, stop)
+                code = _run(job, device, stop)
                 with reporting:
-                    self._say(f"{job}: {said}")
                     if not job.finished and not stop.received:
                         failed += 1
-                        self._say(f"{job} failed with exit code {code}; see {job.folder / 'output.txt'}")
+                        self._say(f"{job.folder} failed with exit code {code}; output.txt there says why")
                     self.report()
             return failed
 
@@ -169,11 +224,14 @@ class Comparison:
         settings = dataclasses.asdict(self.config)
         page = Page(self.out / "comparison.html", "Comparison of corpora", self.config.max_steps, settings)
         for job in self.jobs:
-            known = job.scores()
-            for key in (key for key in job.evaluations if key in known):
-                scores[key.rsplit(" ", 2)[0]][job.name][job.config.seed] = known[key]
-            for step, loss in _losses(job.folder / "metrics.jsonl"):
-                page.point("Training loss, mean over the seeds", job.name, step, loss)
+            for key, own in job.scores().items():
+                if key in job.evaluations:
+                    scores[job.evaluations[key]][job.name][job.config.seed] = own
+            path = job.folder / "metrics.jsonl"
+            for line in path.read_text(encoding="utf-8").split("\n") if path.exists() else ():
+                if line.endswith("}"):  # the last one may still be in writing
+                    record = json.loads(line)
+                    page.point("Training loss, mean over the seeds", job.name, record["step"], record["loss"])
         differences, values = difference_table(scores, self.names), value_table(scores, self.names)
         left = sum(not job.finished for job in self.jobs)
         page.notes = [f"{left} of {len(self.jobs)} runs are not finished.", self._what]
@@ -181,47 +239,45 @@ class Comparison:
         page.write(finished=not left)
         text = "\n\n".join(map(as_text, page.tables.values()))
         replace_text(self.out / "comparison.md", f"{self._what}\n\n{text}\n")
-        plain = {
-            texts: {name: {seed: score.value for seed, score in own.items()} for name, own in by_name.items()}
-            for texts, by_name in scores.items()
-        }
-        replace_text(self.out / "scores.json", json.dumps(plain, indent=1) + "\n")
         return text
 
 
-def _do(job: Job, device: str, stop: StopSignals) -> tuple[int, str]:
-    """Do a job in a process of its own, which sees one device; its exit code and the last line that it printed."""
-    path = job.folder / "output.txt"
-    with path.open("ab") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "trainer.tools.job", str(job.folder)],
-            stdin=subprocess.PIPE,  # closed when this process ends, however it ends; then the job ends
-            stdout=output,
-            stderr=output,
-            env={**os.environ, "CUDA_VISIBLE_DEVICES": device},
-        )
-        while process.poll() is None:
-            if stop.received:
-                process.terminate()
-            time.sleep(0.1)
-    return process.returncode, path.read_text(encoding="utf-8", errors="replace").rstrip().rpartition("\n")[2]
+def _run(job: Job, device: str, stop: StopSignals) -> int | None:
+    """Do a job in a process of its own, which sees one device; its exit code."""
+    job.folder.mkdir(parents=True, exist_ok=True)
+    process = multiprocessing.get_context("spawn").Process(target=_process, args=(job, device), daemon=True)
+    process.start()
+    while process.is_alive():
+        if stop.received:
+            process.terminate()
+        process.join(0.1)
+    return process.exitcode
+
+
+def _process(job: Job, device: str) -> None:
+    os.environ["CUDA_VISIBLE_DEVICES"] = device
+    with (job.folder / "output.txt").open("ab") as output:
+        for stream in (1, 2):
+            os.dup2(output.fileno(), stream)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    sys.exit(run_reporting("trainer.tools.compare", job.work, Diverged))
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)  # training saves and ends
 
 
 def _names(data: Sequence[str]) -> list[str]:
     """A short name for each corpus, that of its run's folder; adding corpora does not change it."""
-    names = ["+".join(map(_name, entry.split(","))) for entry in data]
+    parts = [[Path(os.path.abspath(part)) for part in entry.split(",")] for entry in data]
+    names = ["+".join(f"{own.parent.name}{own.name.removeprefix('tokens')}" for own in folders) for folders in parts]
     for name, entry in zip(names, data, strict=True):
         if names.count(name) > 1:
-            raise SettingsError(
-                f"data: {entry} is called {name}, as another corpus is; rename its folder, or link it under another "
-                "name next to it"
-            )
+            raise SettingsError(f"data: {entry} is called {name}, as another corpus is; rename or link its folder")
     return names
-
-
-def _name(entry: str) -> str:
-    folder = Path(os.path.abspath(entry))
-    return folder.parent.name + folder.name.removeprefix("tokens") if folder.name.startswith("tokens") else folder.name
 
 
 def _devices(device: str) -> list[str]:
@@ -232,12 +288,9 @@ def _devices(device: str) -> list[str]:
     return visible.split(",") if visible else [str(number) for number in range(torch.cuda.device_count())]
 
 
-def _losses(path: Path) -> Iterator[tuple[int, float]]:
-    """(step, training loss) so far, without a last line that is still being written."""
-    for line in path.read_text(encoding="utf-8").split("\n") if path.exists() else ():
-        if line.endswith("}"):
-            record = json.loads(line)
-            yield record["step"], record["loss"]
+def _read_json(path: Path) -> dict[str, Any]:
+    """The entries of a file; none if there is no file."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -255,7 +308,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say = partial(print, flush=True)
         comparison = Comparison(options, from_table(TrainConfig, settings, where), say)
         with sole_writer(comparison.out, say), StopSignals() as stop:
-            comparison.prepare()
+            comparison.check_same()
             failed = comparison.run(stop)
         say(f"\n{comparison.report()}\n\n{comparison.out / 'comparison.html'} has the curves")
         if failed:

@@ -40,8 +40,7 @@ class Difference:
 
     Attributes:
       mean: over the seeds.
-      of_seeds: the mean's standard error by seeds, their deviation / √seeds; NaN for a single seed.
-      of_texts: its standard error by texts; NaN for a single text.
+      of_seeds, of_texts: its standard errors by seeds and by texts; NaN for a single one.
       interval: half the width of its 95% confidence interval, from both errors; NaN for a single seed.
     """
 
@@ -65,10 +64,9 @@ def difference(first: Sequence[Score], second: Sequence[Score]) -> Difference:
     """The difference of two corpora on some texts; entry s of both has seed s.
 
     The error by texts is that of a ratio of sums (Cochran, 1977, section 6.4), from differences averaged over the
-    seeds. It is computed over complete texts, since the tokens of one are not independent (Miller, 2024). The interval
-    is the root of the sum of both squared errors, each times its own t (Zou and Donner's MOVER, 2008). With two or
-    three seeds, degrees of freedom estimated from the errors, as by Welch and Satterthwaite, would find a difference of
-    equal corpora twice as often as they should.
+    seeds, over complete texts, since the tokens of one are not independent (Miller, 2024). The interval is the root of
+    the sum of both squared errors, each times its own t (Zou and Donner's MOVER, 2008). With two or three seeds,
+    degrees of freedom as by Welch and Satterthwaite would find a difference of equal corpora twice as often.
     """
     by_seed = [b.value - a.value for a, b in zip(first, second, strict=True)]
     mean, seeds = statistics.fmean(by_seed), len(by_seed)
