@@ -19,12 +19,8 @@ from trainer.shards import TokenDataset, TokenizerInfo, check_same_tokenizer, op
 class Corpora:
     """Token datasets with one tokenizer, and each one's share of the samples (they sum to 1).
 
-    i determines which corpus sample i is from, and which of its samples it is. Each corpus is read in its own order:
-    one with a small share takes longer to repeat.
-
-    Attributes:
-      datasets, shares: what is read.
-      tokens: of each dataset, to predict in one pass over its documents, each with its end-of-text.
+    i determines which dataset sample i is from, and which of its samples it is. `tokens` are what each dataset has to
+    predict in one pass over its documents, each with its end-of-text.
     """
 
     datasets: tuple[TokenDataset, ...]
@@ -49,14 +45,10 @@ class Corpora:
 
     def description(self) -> list[dict[str, Any]]:
         """Each dataset as a run's record describes it: folder, digest, number of files of each split, share."""
+        counts = [{split: len(files) for split, files in own.files.items()} for own in self.datasets]
         return [
-            {
-                "folder": dataset.folder,
-                "digest": dataset.digest,
-                "files": {split: len(files) for split, files in dataset.files.items()},
-                "share": share,
-            }
-            for dataset, share in zip(self.datasets, self.shares, strict=True)
+            {"folder": own.folder, "digest": own.digest, "files": count, "share": share}
+            for own, count, share in zip(self.datasets, counts, self.shares, strict=True)
         ]
 
     def say_what_is_not_read(self, samples: int, say: Callable[[str], None]) -> None:
@@ -112,11 +104,11 @@ def open_corpora(data: Sequence[str], cache: str | Path | None = None, begun: Se
     """
     if not data or not all(data):
         raise SettingsError("data: name a folder of token shards, WORKDIR/tokens")
-    entries = [_parse(entry) for entry in data]
-    if len({weight is None for _, weight in entries}) > 1:
-        folder = next(folder for folder, weight in entries if weight is None)
+    folders, weights = zip(*map(_parse, data), strict=True)
+    if len({weight is None for weight in weights}) > 1:
+        folder = folders[weights.index(None)]
         raise SettingsError(f"data: {folder} has no weight, others have; write {folder}=WEIGHT, or give none a weight")
-    datasets = [open_dataset(folder, cache) for folder, _ in entries]
+    datasets = [open_dataset(folder, cache) for folder in folders]
     known: dict[str, TokenDataset] = {}
     for dataset in datasets:
         check_same_tokenizer(dataset, datasets[0])
@@ -126,9 +118,8 @@ def open_corpora(data: Sequence[str], cache: str | Path | None = None, begun: Se
         datasets = [dataset.first(entry["files"]) for dataset, entry in zip(datasets, begun, strict=True)]
     counts = [int((lengths := dataset.documents("train").lengths).sum()) + len(lengths) for dataset in datasets]
     # A dataset without a document in `train` has no share.
-    weights = [weight if weight and count else count for (_, weight), count in zip(entries, counts, strict=True)]
-    shares = tuple(weight / (sum(weights) or 1) for weight in weights)
-    return Corpora(tuple(datasets), shares, tuple(counts))
+    parts = [weight if weight and count else count for weight, count in zip(weights, counts, strict=True)]
+    return Corpora(tuple(datasets), tuple(part / (sum(parts) or 1) for part in parts), tuple(counts))
 
 
 def _parse(entry: str) -> tuple[str, float | None]:
@@ -136,7 +127,7 @@ def _parse(entry: str) -> tuple[str, float | None]:
     try:
         weight = float(text) if sign else None
     except ValueError:
-        return entry, None  # a folder may have the sign in its name
+        weight = None  # a folder may have the sign in its name
     if weight is None:
         return entry, None
     if not folder or not 0 < weight < math.inf:

@@ -1,7 +1,8 @@
-"""Folders of token shards, on the local disk or in a bucket (`s3://`, `gs://`), which is copied before it is read."""
+"""Files of a run, on the local disk or in a bucket (`s3://`, `gs://`), from which they are copied to be read."""
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import hashlib
 import os
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TookTooLong
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,18 +27,9 @@ class ShardError(ValueError):
 
 @dataclass(frozen=True)
 class TokenFile:
-    """A file of a token dataset, as its list of files describes it.
-
-    Attributes:
-      path: of the tokenizer, in the ledger's folder; of a shard, in that of the shards (`train/part-….arrow`), or on
-        the local disk after `Folder.fetch`.
-      rows: documents.
-      bytes: length of the file.
-      sha256: hex digest of the file.
-    """
+    """A file, as a list of files describes it; `path` is in the run's folder, after `fetch` on the local disk."""
 
     path: str
-    rows: int
     bytes: int
     sha256: str
 
@@ -50,42 +43,39 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-class Folder:
-    """A folder of shards or of their ledger; raises ShardError for an invalid URI, or a bucket that does not answer."""
+class RunFolder:
+    """A run's folder, by the path or URI of the run or of its `tokens/`.
 
-    def __init__(self, uri: str) -> None:
-        self.uri, self.remote = uri.rstrip("/"), "://" in uri
-        self._fs: pyarrow.fs.FileSystem = pyarrow.fs.LocalFileSystem()
-        if not self.remote:
-            self.uri = self._root = os.path.abspath(uri)  # keeps links: the ledger is next to the folder named
-            return
-        scheme, _, path = uri.partition("://")
-        if scheme not in ("s3", "gs") or not path.strip("/"):
-            raise ShardError(f"{uri}: give a local folder, s3://BUCKET/PATH or gs://BUCKET/PATH")
+    Raises:
+      ShardError: another kind of URI, or a bucket that does not answer.
+    """
+
+    def __init__(self, given: str) -> None:
+        scheme, self.remote, path = given.partition("://")
+        if self.remote and not (scheme in ("s3", "gs") and path.strip("/")):
+            raise ShardError(f"{given}: give a local folder, s3://BUCKET/PATH or gs://BUCKET/PATH")
+        # abspath keeps links: the ledger is next to the folder that was named.
+        self.uri = (given.rstrip("/") if self.remote else os.path.abspath(given)).removesuffix("/tokens")
         try:
-            self._fs, self._root = open_bucket(self.uri)
+            self._fs, self._root = open_bucket(self.uri) if self.remote else (pyarrow.fs.LocalFileSystem(), self.uri)
         except (pa.ArrowInvalid, OSError) as error:
-            raise ShardError(f"{uri} cannot be opened: {why_not(error)}") from error
+            raise ShardError(f"{given} cannot be opened: {why_not(error)}") from error
 
-    def __str__(self) -> str:
-        return self.uri
-
-    def read(self, name: str) -> bytes:
+    def read(self, path: str) -> bytes:
         """Raises FileNotFoundError, or another OSError."""
-        with self._fs.open_input_stream(f"{self._root}/{name}") as file:
-            return bytes(file.read())
+        try:
+            with self._fs.open_input_stream(f"{self._root}/{path}") as file:
+                return bytes(file.read())
+        except FileNotFoundError:
+            raise FileNotFoundError(f"{self.uri}/{path} is missing") from None
 
-    def size(self, name: str) -> int | None:
-        """Bytes of a file, or None if there is none."""
-        return self._fs.get_file_info(f"{self._root}/{name}").size
-
-    def sizes(self) -> dict[str, int]:
-        """Bytes of each file, by path."""
-        selector = pyarrow.fs.FileSelector(self._root, recursive=True, allow_not_found=True)
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Bytes of each file below `folder`, by path."""
+        selector = pyarrow.fs.FileSelector(f"{self._root}/{folder}", recursive=True, allow_not_found=True)
         return {info.path[len(self._root) + 1 :]: info.size for info in self._fs.get_file_info(selector)}
 
-    def fetch(self, files: Sequence[TokenFile], cache: str | Path | None) -> list[Path]:
-        """The files on the local disk; those of a bucket are copied to `cache`, if they are not there.
+    def fetch(self, files: Sequence[TokenFile], cache: str | Path | None) -> list[TokenFile]:
+        """The files with paths on the local disk; those of a bucket are copied to `cache`, if they are not there.
 
         The ranks of a machine share the cache: one copies while the others wait. A copy is named by its SHA-256, which
         is checked, and appears complete or not at all.
@@ -97,29 +87,27 @@ class Folder:
           ShardError: names the file, which cannot be copied, or whose SHA-256 is not the manifest's.
         """
         if not self.remote:
-            return [Path(self._root, file.path) for file in files]
+            return [dataclasses.replace(file, path=f"{self._root}/{file.path}") for file in files]
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         folder = Path(cache or os.environ.get("OWT_CACHE") or base / "owt" / "shards")
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / ".lock").open("a") as lock, ThreadPoolExecutor(_AT_ONCE) as threads:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            return list(threads.map(lambda file: self._copy(file, folder), files))
+            return list(threads.map(partial(self._copy, folder), files))
 
-    def _copy(self, file: TokenFile, folder: Path) -> Path:
+    def _copy(self, folder: Path, file: TokenFile) -> TokenFile:
         path = folder / f"{file.sha256}{Path(file.path).suffix}"
-        if path.exists() and path.stat().st_size == file.bytes:
-            return path
-        part = path.with_suffix(".part")
-        try:
-            pyarrow.fs.copy_files(f"{self._root}/{file.path}", str(part), source_filesystem=self._fs)
-        except OSError as error:
-            raise ShardError(f"{self}/{file.path} cannot be copied to {folder}: {why_not(error)}") from error
-        if sha256_of(part) != file.sha256:
-            part.unlink()
-            raise ShardError(
-                f"{self}/{file.path} was changed or damaged: its SHA-256 is not the manifest's; copy it again"
-            )
-        return part.replace(path)
+        if not (path.exists() and path.stat().st_size == file.bytes):
+            part = path.with_suffix(".part")
+            try:
+                pyarrow.fs.copy_files(f"{self._root}/{file.path}", str(part), source_filesystem=self._fs)
+            except OSError as error:
+                raise ShardError(f"{self.uri}/{file.path} cannot be copied to {folder}: {why_not(error)}") from error
+            if sha256_of(part) != file.sha256:
+                part.unlink()
+                raise ShardError(f"{self.uri}/{file.path} was changed or damaged: its SHA-256 is not the manifest's")
+            part.replace(path)
+        return dataclasses.replace(file, path=str(path))
 
 
 def why_not(error: Exception) -> str:

@@ -1,8 +1,7 @@
 """The token shards: checked against their manifest, memory-mapped, and read without a copy.
 
-`RUN/tokens/` holds the shards, `RUN/ledger/manifest.json` describes them, and `RUN/ledger/tokens/` has the list of
-files and the tokenizer; to take the tokens elsewhere, copy `tokens/` and these. `schemas.manifest` has the formats,
-which are read here with json and pyarrow only.
+`RUN/tokens/` holds the shards, `RUN/ledger/manifest.json` names the list of their files and their tokenizer, both in
+`RUN/ledger/tokens/`. `schemas.manifest` has the formats, which are read here with json and pyarrow only.
 """
 
 from __future__ import annotations
@@ -14,17 +13,15 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from schemas import DATASETS
 from schemas.datasets import LEDGER, SCHEMA_VERSION
-from trainer.remote import Folder, ShardError, TokenFile, why_not
+from trainer.remote import RunFolder, ShardError, TokenFile, why_not
 
-_MANIFEST, _TOKENS = "manifest.json", "tokens"
+_MANIFEST, _TOKENS = f"{LEDGER}/manifest.json", "tokens"
 
 
 @dataclass(frozen=True)
@@ -92,8 +89,8 @@ class TokenDataset:
 
     def url_ids(self, split: str) -> np.ndarray:
         """The url_id of each document of one split, uint64 (n,)."""
-        batches = [own for file in self.files.get(split, []) for own in _batches(file, self.tokenizer.vocab_size)]
-        return np.concatenate([np.zeros(0, np.uint64), *(batch.column("url_id").to_numpy() for batch in batches)])
+        tables = (pa.ipc.open_file(pa.memory_map(file.path)).read_all() for file in self.files.get(split, []))
+        return np.concatenate([np.zeros(0, np.uint64), *(table["url_id"].to_numpy() for table in tables)])
 
 
 def check_same_tokenizer(dataset: TokenDataset, other: TokenDataset) -> None:
@@ -112,73 +109,62 @@ def open_dataset(folder: str | Path, cache: str | Path | None = None) -> TokenDa
     of it. Those of a bucket are copied, and their SHA-256s checked.
 
     Args:
-      folder: a local folder, or one in a bucket: `s3://BUCKET/PATH` or `gs://BUCKET/PATH`.
-      cache: where shards of a bucket are copied to (default: `$OWT_CACHE`, or the user's cache folder).
+      folder: `tokens/` of a run, or the run: a local folder, `s3://BUCKET/PATH` or `gs://BUCKET/PATH`.
+      cache: of `RunFolder.fetch`.
 
     Raises:
       ShardError: no manifest, an unknown schema version or tokenizer, or a file that is missing, truncated or (in a
         bucket) changed. It names the file.
     """
-    place = Folder(str(folder))
-    ledger = Folder(f"{place.uri.rpartition('/')[0]}/{LEDGER}")
+    run = RunFolder(str(folder))
     try:
-        if place.uri.rpartition("/")[2] != _TOKENS:
-            raise FileNotFoundError
-        properties, rows = _read_manifest(ledger)
-        sizes = place.sizes()
-        tokenizer, asset = _tokenizer_of(properties, rows, f"{ledger}/{_MANIFEST}")
-        _check_size(f"{ledger}/{asset.path}", ledger.size(asset.path), asset)
-    except FileNotFoundError:
-        below = place.size(f"{LEDGER}/{_MANIFEST}") is not None
-        hint = f"did you mean {place}/{_TOKENS}?" if below else "run the tokenize stage first, or copy that folder too"
-        raise ShardError(f"no token shards in {place}, as {ledger}/{_MANIFEST} does not name it; {hint}") from None
-    except OSError as error:
-        if not place.remote:
-            raise
-        raise ShardError(f"no token shards can be read at {place}: {why_not(error)}") from error
-    files: dict[str, list[TokenFile]] = {}
-    for file in _files(rows, "data"):
-        _check_size(f"{place}/{file.path}", sizes.get(file.path), file)
-        files.setdefault(file.path.partition("/")[0], []).append(file)
-    for split, own in files.items():
-        paths = place.fetch(own, cache)
-        files[split] = [dataclasses.replace(file, path=str(path)) for file, path in zip(own, paths, strict=True)]
-    (path,) = ledger.fetch([asset], cache)
-    checked = properties.get("ids_checked") is True
-    return TokenDataset(str(place), dataclasses.replace(tokenizer, path=path), files, checked)
-
-
-def _read_manifest(ledger: Folder) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """(properties, rows of the list of files) of tokens/; raises ShardError, or FileNotFoundError for no manifest."""
-    content, name, list_name = ledger.read(_MANIFEST), f"{ledger}/{_MANIFEST}", ""
-    try:
-        record = json.loads(content)
-        if (version := record["schema_version"]) != SCHEMA_VERSION:
-            raise ShardError(f"{name} has schema version {version}, this program reads {SCHEMA_VERSION}")
-        if _TOKENS not in record["datasets"]:
-            raise ShardError(f"{name} has no finished tokens: run the tokenize stage first")
-        record = record["datasets"][_TOKENS]
-        list_name = record["files"]["path"].partition("/")[2]
-        table = ledger.read(list_name)
-        if hashlib.sha256(table).hexdigest() != record["files"]["sha256"]:
-            raise ShardError(f"{ledger}/{list_name} was changed or damaged; copy it again")
-        rows = pq.read_table(io.BytesIO(table), columns=["path", "kind", "rows", "bytes", "sha256"]).to_pylist()
-        return dict(record["properties"]), rows
-    except ShardError:
-        raise
+        files, tokenizer, asset, checked = _read_manifest(run)
+        sizes = run.sizes(_TOKENS) | run.sizes(f"{LEDGER}/{_TOKENS}")
     except FileNotFoundError as error:
-        raise ShardError(f"{ledger}/{list_name}, the list of files, is missing; copy it again") from error
+        hint = "run the tokenize stage first, or copy that file too"
+        raise ShardError(f"no token shards in {folder}: {error}; {hint}") from None
+    except OSError as error:
+        raise ShardError(f"no token shards can be read at {folder}: {why_not(error)}") from error
+    for file in [*files, asset]:
+        if (size := sizes.get(file.path)) != file.bytes:
+            state = "missing" if size is None else f"cut short: {size} bytes" if size < file.bytes else "too long"
+            raise ShardError(f"{run.uri}/{file.path} is {state}, its manifest says {file.bytes} bytes; copy it again")
+    splits: dict[str, list[TokenFile]] = {}
+    for file, own in zip(files, run.fetch(files, cache), strict=True):
+        splits.setdefault(file.path.split("/")[1], []).append(own)
+    (own,) = run.fetch([asset], cache)
+    tokenizer = dataclasses.replace(tokenizer, path=Path(own.path))
+    return TokenDataset(f"{run.uri}/{_TOKENS}", tokenizer, splits, checked)
+
+
+def _read_manifest(run: RunFolder) -> tuple[list[TokenFile], TokenizerInfo, TokenFile, bool]:
+    """(data files, tokenizer, its file, whether ids are checked); raises ShardError, or FileNotFoundError."""
+    content, name = run.read(_MANIFEST), f"{run.uri}/{_MANIFEST}"
+    try:
+        root = json.loads(content)
+        if (version := root["schema_version"]) != SCHEMA_VERSION:
+            raise ShardError(f"{name} has schema version {version}, this program reads {SCHEMA_VERSION}")
+        if _TOKENS not in root["datasets"]:
+            raise ShardError(f"{name} has no finished tokens: run the tokenize stage first")
+        record = root["datasets"][_TOKENS]
+        table = run.read(record["files"]["path"])
+        if hashlib.sha256(table).hexdigest() != record["files"]["sha256"]:
+            raise ShardError(f"{run.uri}/{record['files']['path']} was changed or damaged; copy it again")
+        files: dict[str, list[TokenFile]] = {"data": [], "asset": []}
+        for row in pq.read_table(io.BytesIO(table), columns=["path", "kind", "bytes", "sha256"]).to_pylist():
+            files.setdefault(row.pop("kind"), []).append(TokenFile(**row))
+        own = record["properties"]["tokenizer"]
+        tokenizer = TokenizerInfo(own["name"], Path(own["file"]), own["sha256"], own["vocab_size"], own["eot"])
+        asset = next(
+            (file for file in files["asset"] if (file.path, file.sha256) == (own["file"], own["sha256"])), None
+        )
+        if asset is None or not 0 <= tokenizer.eot < tokenizer.vocab_size:
+            raise ShardError(f"{name} has no tokenizer of this kind, or not its file: {own}; copy it again")
+        return files["data"], tokenizer, asset, record["properties"].get("ids_checked") is True
+    except (ShardError, FileNotFoundError):
+        raise
     except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
         raise ShardError(f"{name} is damaged ({error!r}); copy it again") from error
-
-
-def _files(rows: list[dict[str, Any]], kind: str) -> list[TokenFile]:
-    """The files of one kind, with paths that leave out the folder of the dataset or the ledger."""
-    return [
-        TokenFile(row["path"].partition("/")[2], row["rows"], row["bytes"], row["sha256"])
-        for row in rows
-        if row["kind"] == kind
-    ]
 
 
 class Documents:
@@ -228,75 +214,23 @@ class Documents:
             out[o:p] = chunks[k][s:e]
 
 
-def _tokenizer_of(
-    properties: dict[str, Any], rows: list[dict[str, Any]], where: str
-) -> tuple[TokenizerInfo, TokenFile]:
-    """The tokenizer, and its file in the ledger's folder."""
-    entry = properties.get("tokenizer")
-    wanted = {"name": str, "file": str, "sha256": str, "vocab_size": int, "eot": int}
-    if not isinstance(entry, dict) or any(type(entry.get(key)) is not kind for key, kind in wanted.items()):
-        raise ShardError(
-            f"{where} names no tokenizer this program knows: found {entry!r}, expected {', '.join(wanted)}"
-        )
-    name = entry["file"].partition("/")[2]  # without `ledger/`
-    asset = next((file for file in _files(rows, "asset") if file.path == name), None)
-    if asset is None or asset.sha256 != entry["sha256"]:
-        found = "not among its files" if asset is None else f"of SHA-256 {asset.sha256[:12]}…"
-        raise ShardError(f"{where}: the tokenizer {name} should be {entry['sha256'][:12]}…, but is {found}")
-    if not 0 <= entry["eot"] < entry["vocab_size"]:
-        raise ShardError(f"{where}: end-of-text is {entry['eot']}, outside the vocabulary of {entry['vocab_size']}")
-    return TokenizerInfo(entry["name"], Path(name), entry["sha256"], entry["vocab_size"], entry["eot"]), asset
-
-
-def _check_size(path: str, size: int | None, file: TokenFile) -> None:
-    if size is None:
-        raise ShardError(f"{path} is missing, though its manifest names it; copy it again or run tokenize again")
-    if size != file.bytes:
-        state = "cut short" if size < file.bytes else "too long"
-        raise ShardError(f"{path} is {state}: {size} bytes, its manifest says {file.bytes}; copy it again")
-
-
-def _batches(file: TokenFile, vocab_size: int) -> list[pa.RecordBatch]:
-    """The record batches of a shard, mapped: only the bytes that are used are read. Raises ShardError naming it."""
-    try:
-        reader = pa.ipc.open_file(pa.memory_map(file.path))
-        _check_schema(file.path, reader.schema, vocab_size)
-        batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
-    except (pa.ArrowInvalid, OSError) as error:
-        raise ShardError(f"{file.path} is no Arrow IPC file ({error}); copy it again") from error
-    if (rows := sum(map(len, batches))) != file.rows:
-        raise ShardError(f"{file.path} has {rows} rows, its manifest says {file.rows}; run tokenize again")
-    return batches
-
-
 def _token_ids(file: TokenFile, vocab_size: int, checked: bool) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(token ids, lengths of the documents) of each record batch; raises ShardError naming the file."""
+    """(token ids, lengths of the documents) of each record batch, mapped; raises ShardError naming the file."""
     first, where = 0, file.path
-    for batch in _batches(file, vocab_size):
-        tokens, lengths = batch.column("tokens"), batch.column("n_tokens").to_numpy()
-        try:
+    try:
+        reader = pa.ipc.open_file(pa.memory_map(where))
+        for batch in map(reader.get_batch, range(reader.num_record_batches)):
+            tokens, lengths = batch.column("tokens"), batch.column("n_tokens").to_numpy()
             ids, offsets = tokens.values.to_numpy(zero_copy_only=True), tokens.offsets.to_numpy()
-        except pa.ArrowInvalid as error:
-            raise ShardError(f"{where} holds nulls or is compressed ({error}); run tokenize again") from error
-        if offsets[0] or not np.array_equal(np.diff(offsets), lengths):
-            raise ShardError(f"{where}: n_tokens is not the length of tokens; run tokenize again")
-        if not checked and ids.max(initial=0) >= vocab_size:
-            row = first + int(np.searchsorted(offsets, ids.argmax(), side="right")) - 1
-            raise ShardError(
-                f"{where}, row {row}: token id {ids.max()} is outside the tokenizer's vocabulary of {vocab_size}; run "
-                "tokenize again"
-            )
-        first += len(batch)
-        yield ids, lengths
-
-
-def _check_schema(path: str, schema: pa.Schema, vocab_size: int) -> None:
-    for column in DATASETS[_TOKENS].schema:
-        found = schema.field(column.name).type if column.name in schema.names else None
-        kinds = [pa.list_(pa.uint16()), pa.list_(pa.uint32())] if column.name == "tokens" else [column.type]
-        # The name and nullability of a list's items do not matter.
-        same = pa.list_(found.value_type) if found is not None and pa.types.is_list(found) else found
-        if same not in kinds:
-            raise ShardError(f"{path}: column {column.name} is {found}, expected {' or '.join(map(str, kinds))}")
-    if vocab_size > 1 << 16 and schema.field("tokens").type.value_type == pa.uint16():
-        raise ShardError(f"{path}: 16-bit ids cannot hold the tokenizer's vocabulary of {vocab_size}")
+            if ids.dtype not in (np.uint16, np.uint32) or offsets[0] or not np.array_equal(np.diff(offsets), lengths):
+                raise ShardError(f"{where} has no tokens as tokenize writes them ({tokens.type}); run tokenize again")
+            if not checked and ids.max(initial=0) >= vocab_size:
+                row = first + int(np.searchsorted(offsets, ids.argmax(), side="right")) - 1
+                raise ShardError(
+                    f"{where}, row {row}: token id {ids.max()} is outside the tokenizer's vocabulary of {vocab_size}; "
+                    "run tokenize again"
+                )
+            first += len(batch)
+            yield ids, lengths
+    except (pa.ArrowInvalid, AttributeError, KeyError, OSError) as error:
+        raise ShardError(f"{where} is no file that tokenize wrote ({error}); copy it again") from error

@@ -89,7 +89,7 @@ def test_shards_are_copied_once_by_the_ranks_of_a_machine_and_again_if_they_are_
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "is missing, though its manifest names it"),
+        (None, "is missing, its manifest says"),
         (lambda content: content[:-8], "is cut short"),
         (lambda content: content[:600] + bytes([content[600] ^ 1]) + content[601:], "was changed or damaged"),
     ],
@@ -112,7 +112,7 @@ def test_a_bad_shard_is_named_before_training_starts(
 
 
 def test_missing_shards_and_unknown_schemes_give_a_clear_error(bucket: str, tmp_path: Path) -> None:
-    with pytest.raises(ShardError, match=f"shards in {bucket}/nowhere, .*ledger/manifest.json does not name it; run"):
+    with pytest.raises(ShardError, match=f"in {bucket}/nowhere: {bucket}/nowhere/ledger/manifest.json is missing; "):
         open_dataset(f"{bucket}/nowhere", tmp_path)
     with pytest.raises(ShardError, match=rf"{bucket}/\[x\] cannot be opened"):
         open_dataset(f"{bucket}/[x]", tmp_path)

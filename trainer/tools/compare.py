@@ -14,6 +14,7 @@ import json
 import math
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import threading
@@ -272,8 +273,8 @@ def _end_with_parent() -> None:
 
 def _names(data: Sequence[str]) -> list[str]:
     """A short name for each corpus, that of its run's folder; adding corpora does not change it."""
-    parts = [[Path(os.path.abspath(part)) for part in entry.split(",")] for entry in data]
-    names = ["+".join(f"{own.parent.name}{own.name.removeprefix('tokens')}" for own in folders) for folders in parts]
+    folders = [[re.sub("/tokens(=|$)", r"\1", os.path.abspath(part)) for part in entry.split(",")] for entry in data]
+    names = ["+".join(Path(folder).name for folder in own) for own in folders]
     for name, entry in zip(names, data, strict=True):
         if names.count(name) > 1:
             raise SettingsError(f"data: {entry} is called {name}, as another corpus is; rename or link its folder")
