@@ -30,7 +30,7 @@ class Pretrained:
       model: the model, in evaluation mode.
       tokenizer: its tokenizer.json, which a Hugging Face folder may lack.
       eot: id of end-of-text.
-      step: optimizer steps of the checkpoint; None for a Hugging Face folder.
+      record: that of the checkpoint; None for a Hugging Face folder.
       blocks: how it treated the documents of a window in training.
     """
 
@@ -38,7 +38,7 @@ class Pretrained:
     model: GPT
     tokenizer: Path
     eot: int
-    step: int | None
+    record: Record | None
     blocks: DocumentBlocks
 
     def check_tokenizer(self, other: TokenizerInfo, where: str) -> None:
@@ -95,7 +95,7 @@ def load_pretrained(
     model, record = load_model(folder, device)
     eot, settings = record.tokenizer["eot"], record.settings
     blocks = DocumentBlocks(eot, settings["document_mask"])
-    return Pretrained(folder, model, folder / "tokenizer.json", eot, record.step, blocks)
+    return Pretrained(folder, model, folder / "tokenizer.json", eot, record, blocks)
 
 
 def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[GPT, Record]:

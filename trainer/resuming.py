@@ -99,6 +99,6 @@ def load_weights(
     if dataclasses.replace(ours, dropout=0.0) != dataclasses.replace(theirs, dropout=0.0):
         raise CheckpointError(f"{config.init_from} is of another shape: {theirs}; these settings make {ours}")
     model.load_state_dict(trained.model.state_dict())
-    same = trained.step is not None and checkpoint.read_record(trained.folder).settings["optimizer"] == config.optimizer
+    same = trained.record is not None and trained.record.settings["optimizer"] == config.optimizer
     say(f"weights{' and state of the optimizer' if same else ''} from {config.init_from}")
     return trained.folder if same else None

@@ -1,4 +1,4 @@
-"""Corpora compared by the models that they train: as a user runs it, killed and resumed, and the statistics."""
+"""Corpora compared by the models that they train, and the statistics of it."""
 
 from __future__ import annotations
 
@@ -6,30 +6,21 @@ import json
 import math
 import random
 import shutil
-import signal
-import subprocess
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from schemas import SettingsError
 from trainer.data import DocumentBlocks
 from trainer.model import GPT, ModelConfig
 from trainer.pretrained import Pretrained, Tokenizer
 from trainer.tools import compare
-from trainer.tools.compare import read_documents
-from trainer.tools.differences import Score, as_text, difference, difference_table
+from trainer.tools.compare import Score, as_text, difference, difference_table, read_documents
 from trainer.tools.evaluate import score_documents, score_text, text_windows
+from trainer.train import train
 
-from .conftest import REPOSITORY, TrainerProcess, WriteTokens
-from .test_page import Checked
-
-SMALL = [
-    "--preset", "tiny", "--width", "32", "--context", "32", "--batch_tokens", "512", "--device", "cpu",
-]  # fmt: skip
+from .conftest import REPOSITORY, WriteTokens, small_config
 
 
 @pytest.fixture(scope="module")
@@ -39,135 +30,46 @@ def texts() -> list[str]:
     return [part for part in joined.split("\n\n") if len(part) > 80]
 
 
-@pytest.fixture
-def corpora(tmp_path: Path, write_tokens: WriteTokens, tokenizer_file: Path, texts: list[str]) -> dict[str, Path]:
-    """Two corpora of the same texts, `mixed` with each text's words in random order; and texts in neither."""
-    from tokenizers import Tokenizer
-
-    tokenizer, draw = Tokenizer.from_file(str(tokenizer_file)), random.Random(0)
-    found = {}
-    for name in ("plain", "mixed"):
-        own = [text if name == "plain" else "".join(draw.sample(text, len(text))) for text in texts[40:]]
-        ids = [tokenizer.encode(text).ids for text in own]
-        found[name] = write_tokens(tmp_path / name / "tokens", ids[10:], ids[:10])
-    found["eval"] = tmp_path / "held-out.jsonl"
-    found["eval"].write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[:40]))
-    return found
-
-
-def command(corpora: dict[str, Path], out: Path, *more: str) -> list[str]:
-    data = ["--data", str(corpora["plain"]), "--data", str(corpora["mixed"])]
-    return [*data, "--out", str(out), "--eval_text", str(corpora["eval"]), *SMALL, *more]
-
-
-def scores(out: Path) -> dict[str, dict[str, dict[str, list[float]]]]:
-    """Each run's scores, by its folder."""
-    found = sorted(out.glob("runs/*/*/scores.json"))
-    return {path.parent.relative_to(out / "runs").as_posix(): json.loads(path.read_text()) for path in found}
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1500)  # six trainings, each in a process of its own, on a machine that may be busy
-def test_a_corpus_with_shuffled_characters_scores_worse(
+def test_a_corpus_with_shuffled_characters_scores_worse_and_a_copy_the_same(
     tmp_path: Path,
-    corpora: dict[str, Path],
-    trainer: TrainerProcess,
     write_tokens: WriteTokens,
+    tokenizer_file: Path,
+    texts: list[str],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    out = tmp_path / "comparison"
-    done = trainer.run(*command(corpora, out, "--seeds", "3", "--max_steps", "30"), module="trainer.tools.compare")
-    assert done.returncode == 0, done.stdout + done.stderr
-    (row,) = (line.split("|") for line in (out / "comparison.md").read_text().splitlines() if "mixed − plain" in line)
-    assert (row[1].strip(), row[-2].strip()) == (str(corpora["eval"]), "plain is better")
-    assert list(scores(out)) == [f"{name}/seed-{seed}" for name in ("mixed", "plain") for seed in (1337, 1338, 1339)]
-    text = (out / "comparison.html").read_text()
-    assert "plain is better" in text
-    assert text.count("<figure>") == 1
-    assert "Training loss" in Checked(text).text
-    runs = sorted((out / "runs").glob("*/seed-*"))
-    assert [len(list((run / "checkpoints").glob("step-*"))) for run in runs] == [1] * 6
-    assert not [run for run in runs if "Fatal" in (run / "output.txt").read_text()]
-    first = [json.loads((run / "metrics.jsonl").read_text().splitlines()[0]) for run in runs]
-    assert len({record["lr"] for record in first}) == 1
-    # A second call makes nothing again.
-    times = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/*/checkpoints/*/model.safetensors")}
-    again = trainer.run(*command(corpora, out, "--seeds", "3", "--max_steps", "30"), module="trainer.tools.compare")
-    assert "6 of 6 runs are finished" in again.stdout
-    assert {path: path.stat().st_mtime_ns for path in times} == times
-    assert compare.main(command(corpora, out, "--max_steps", "31")) == 2
-    assert "max_steps was 30, is 31. Use another --out" in capsys.readouterr().err
-    write_tokens(corpora["mixed"], [[1] * 40] * 5)
-    assert compare.main(command(corpora, out, "--max_steps", "30")) == 2
-    assert "the shards of mixed have changed" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1500)
-def test_a_killed_comparison_continues_to_the_same_scores_and_the_same_corpus_has_the_same(
-    tmp_path: Path, corpora: dict[str, Path], trainer: TrainerProcess
-) -> None:
-    shutil.copytree(corpora["plain"].parent, tmp_path / "copy")
-    corpora = corpora | {"mixed": tmp_path / "copy" / "tokens"}
-    wanted, killed = tmp_path / "wanted", tmp_path / "killed"
-    flags = ["--seeds", "1", "--max_steps", "60", "--save_every", "20"]
-    assert trainer.run(*command(corpora, wanted, *flags), module="trainer.tools.compare").returncode == 0
-    own = trainer.command(*command(corpora, killed, *flags), module="trainer.tools.compare")
-    # In the middle of a training, and when the second run is about to be scored. The jobs end with it.
-    for ready in ("runs/plain/seed-1337/checkpoints/step-00000020", "runs/copy/seed-1337/checkpoints/step-00000060"):
-        process = subprocess.Popen(own, env=trainer.environment(), stdout=subprocess.DEVNULL, start_new_session=True)
-        _wait_for(killed / ready)
-        process.kill()
-        process.wait()
-    done = trainer.run(*command(corpora, killed, *flags), module="trainer.tools.compare")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "| no difference" in done.stdout
-    assert scores(killed) == scores(wanted)
-    assert (killed / "comparison.md").read_text() == (wanted / "comparison.md").read_text()
-
-
-def test_a_stopped_comparison_ends_its_run_and_says_how_to_continue(
-    tmp_path: Path, corpora: dict[str, Path], trainer: TrainerProcess
-) -> None:
-    own = command(corpora, tmp_path / "out", "--seeds", "2", "--max_steps", "5000")
-    process = subprocess.Popen(
-        trainer.command(*own, module="trainer.tools.compare"),
-        env=trainer.environment(),
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    run = tmp_path / "out/runs/plain/seed-1337"
-    _wait_for(run / "metrics.jsonl")
-    process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == 143
-    assert "stopped by SIGTERM; the same command continues here" in output
-    assert len(list((run / "checkpoints").glob("step-*"))) == 1
-    assert not (tmp_path / "out/runs/mixed/seed-1337/metrics.jsonl").exists()
-
-
-def _wait_for(path: Path) -> None:
-    end = time.monotonic() + 300
-    while not path.exists():
-        assert time.monotonic() < end, f"{path} did not appear"
-        time.sleep(0.01)
-
-
-def test_settings_that_cannot_be_compared_give_a_one_line_error(
-    tmp_path: Path, corpora: dict[str, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    data = ["--eval_text", str(corpora["eval"]), "--data", str(corpora["plain"])]
-    both = [*data, "--data", str(corpora["mixed"])]
-    for arguments, message in (
-        (data, "name at least two corpora"),
-        (both[2:], "eval_text is required"),
-        ([*data, "--data", str(tmp_path / "none")], "no token shards in"),
-        ([*both, "--save_every_step"], "unknown argument --save_every_step"),
-        ([*both, "--eval_text", "none.txt"], "eval_text: none.txt cannot be read"),
+    tokenizer, draw, runs = Tokenizer(tokenizer_file), random.Random(0), []
+    for name in ("plain", "mixed", "copy"):
+        own = ["".join(draw.sample(text, len(text))) if name == "mixed" else text for text in texts[40:]]
+        data = write_tokens(tmp_path / name / "tokens", list(map(tokenizer.encode, own)))
+        for seed in (1, 2, 3):
+            runs.append(str(tmp_path / f"{name}-{seed}"))
+            train(small_config(data, Path(runs[-1]), max_steps=30, val_every=0, seed=seed))
+    held_out = tmp_path / "held-out.jsonl"
+    held_out.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[:40]))
+    flags = ["--eval_text", str(held_out), "--device", "cpu"]
+    capsys.readouterr()
+    assert compare.main([*runs, *flags]) == 0
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()]
+    assert {row[1]: row[-1] for row in rows if "−" in str(row[1:2])} == {
+        "mixed − plain": "plain is better",
+        "copy − plain": "no difference",
+        "copy − mixed": "copy is better",
+    }
+    write_tokens(tmp_path / "plain" / "tokens", [[1] * 40] * 5)
+    other = str(tmp_path / "other")
+    for settings, message in (
+        ({"seed": 4, "max_steps": 31}, f"{other} cannot be compared with {runs[0]}: max_steps is 31, there 30"),
+        ({"seed": 4}, f"{other} was trained on another corpus called plain: rename its folder"),
     ):
-        assert compare.main([*arguments, "--out", str(tmp_path / "out"), *SMALL]) in (1, 2)
+        train(small_config(tmp_path / "plain/tokens", Path(other), **{"max_steps": 30, "val_every": 0} | settings))
+        assert compare.main([*runs, other, *flags]) == 2
         assert message in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
+        shutil.rmtree(other)
+    shutil.copytree(runs[0], other)
+    assert compare.main([runs[0], other, *flags]) == 2
+    assert f"{other} and {runs[0]} were trained on the same corpus, plain, with" in capsys.readouterr().err
+    assert compare.main([runs[0]]) == 2
+    assert "eval_text is required" in capsys.readouterr().err
 
 
 def test_each_document_is_scored_independently() -> None:
@@ -187,10 +89,10 @@ def test_each_document_is_scored_independently() -> None:
 def test_a_score_is_what_evaluate_reports(tmp_path: Path, tokenizer_file: Path) -> None:
     torch.manual_seed(0)
     model = GPT(ModelConfig(vocab_size=400, context=32, n_layer=1, n_head=2, width=32)).eval()
-    trained = Pretrained(tmp_path, model, tokenizer_file, 399, 1, DocumentBlocks(399))
+    trained = Pretrained(tmp_path, model, tokenizer_file, 399, None, DocumentBlocks(399))
     plain = tmp_path / "plain.txt"
     plain.write_text("def main(text):\n    return text – 1\n" * 5)
-    score = compare.score(trained, str(plain), 2)
+    score = compare.score(trained, read_documents(str(plain)), 2)
     reported = score_text(model, Tokenizer(tokenizer_file), plain.read_text(), 399)
     assert score.value == pytest.approx(reported["bits_per_byte"])
     assert score.bytes == [len(plain.read_bytes())]
@@ -258,10 +160,3 @@ def test_one_seed_gives_no_verdict() -> None:
     assert table[1][3:5] == ["unknown", "unknown"]
     assert table[1][6] == "unknown: one seed"
     assert as_text(table).count("\n") == 2
-
-
-def test_a_corpus_is_named_after_its_run() -> None:
-    assert compare._names(["runs/a/tokens", "b/tokens/"]) == ["a", "b"]
-    assert compare._names(["x/tokens=0.3,y/tokens=0.7", "z/tokens"]) == ["x=0.3+y=0.7", "z"]
-    with pytest.raises(SettingsError, match=r"1/a/tokens is called a, as .* rename or link its folder"):
-        compare._names(["1/a/tokens", "2/a/tokens"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 import sys
 from pathlib import Path
@@ -15,7 +14,7 @@ from trainer import checkpoint
 from trainer.config import TrainConfig
 from trainer.pretrained import resolve
 from trainer.signing import SIGNATURE, SignatureError, Signer, Verifier
-from trainer.tools import compare, evaluate, export, sample
+from trainer.tools import evaluate, export, sample
 from trainer.train import train
 
 pytest.importorskip("model_signing", reason="an extra: pip install model-signing pyOpenSSL")
@@ -147,14 +146,3 @@ def test_without_the_package_the_flags_say_how_to_install_it(monkeypatch: pytest
         SettingsError, match=r"signatures need the packages of the extra sign .*: pip install model-signing pyOpenSSL"
     ):
         Verifier("pub.pem")
-
-
-def test_an_interrupted_run_of_compare_continues_from_its_own_checkpoint(
-    tmp_path: Path, text_tokens: Path, keys: tuple[str, str]
-) -> None:
-    private, public = keys
-    train(config(text_tokens, tmp_path / "signed", sign_key=private))
-    own = config(text_tokens, tmp_path / "run", init_from=str(tmp_path / "signed"), verify_key=public)
-    train(dataclasses.replace(own, max_steps=1))
-    compare.Job("corpus", own, {}).work()
-    assert (tmp_path / "run/checkpoints/step-00000002").exists()

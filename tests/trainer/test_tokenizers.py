@@ -128,8 +128,8 @@ def test_bits_per_byte_count_the_bytes_that_the_tokenizer_writes(
     lost = len(text.encode()) - written
     assert report["bytes"] == written
     assert (f"loses {lost} of the text's {len(text.encode())} bytes" in capsys.readouterr().err) == (lost > 0)
-    trained = Pretrained(tmp_path, model, tmp_path / "tokenizer.json", 39, 1, DocumentBlocks(39))
-    score = compare.score(trained, str(tmp_path / "text"), 2)
+    trained = Pretrained(tmp_path, model, tmp_path / "tokenizer.json", 39, None, DocumentBlocks(39))
+    score = compare.score(trained, compare.read_documents(str(tmp_path / "text")), 2)
     assert score.bytes == [written]
     assert score.value == pytest.approx(report["bits_per_byte"])
 

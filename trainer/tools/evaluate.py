@@ -159,8 +159,8 @@ def evaluate(folder: str, options: EvaluateOptions) -> dict[str, Any]:
         trained = load_pretrained(folder, ranks.device, verify_key=options.verify_key, step=options.step)
         model, micro_batch = trained.model, options.micro_batch
         result: dict[str, Any] = {"model": str(trained.folder)}
-        if trained.step is not None:
-            result["step"] = trained.step
+        if trained.record:
+            result["step"] = trained.record.step
         if options.data:
             corpora = open_corpora(options.data)
             trained.check_tokenizer(corpora.tokenizer, options.data[0])
