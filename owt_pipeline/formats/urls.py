@@ -32,6 +32,8 @@ from importlib.resources import files
 from urllib.parse import unquote_to_bytes
 
 import idna
+import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
 from yarl import URL
 
@@ -77,6 +79,36 @@ def canonicalize(url: str) -> tuple[str, str]:
     return canonical, host
 
 
+def canonical_column(urls: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """(canonical URL, its host, why there is neither) of each of `urls`, strings; a null is an empty URL.
+
+    Most links are plain: no part of them needs escaping, resolving or removing. As columns, these take an eighth of the
+    time that they take in `canonicalize`, through which all others go.
+    """
+    urls = pc.fill_null(urls, "")
+    plain = pc.and_(pc.match_substring_regex(urls, _PLAIN), pc.less(pc.binary_length(urls), MAX_LENGTH))
+    rest = pc.ascii_rtrim(pc.replace_substring_regex(urls.filter(plain), "^https?://(?:www[.])?", ""), "/")
+    hosts = pc.list_element(pc.split_pattern(rest, "/", max_splits=1), 0)
+    known = pc.binary_join_element_wise("https://", rest, pc.if_else(pc.equal(rest, hosts), "/", ""), "")
+    found = [_canonical_or_not(url) for url in urls.filter(pc.invert(plain)).to_pylist()]
+    canonical, host, problem = (
+        pc.replace_with_mask(
+            pc.replace_with_mask(pa.nulls(len(urls), pa.string()), plain, some),
+            pc.invert(plain),
+            pa.array([row[i] for row in found], pa.string()),
+        )
+        for i, some in enumerate((known, hosts, pa.nulls(len(known), pa.string())))
+    )
+    return canonical, host, problem
+
+
+def _canonical_or_not(url: str) -> tuple[str | None, str | None, str | None]:
+    try:
+        return (*canonicalize(url), None)
+    except BadURL as problem:
+        return None, None, str(problem)
+
+
 def home_of(host: str) -> int:
     """The hash of a host that decides on its shard: modulo the number of shards of a generation."""
     return xxhash.xxh3_64_intdigest(host.encode())
@@ -99,6 +131,11 @@ def unescaped(url: str) -> str:
     while "&amp;" in url:
         url = url.replace("&amp;", "&")
     return url
+
+
+def unescaped_column(urls: pa.Array) -> pa.Array:
+    """`unescaped` of each of some strings."""
+    return pc.replace_substring_regex(pc.ascii_trim(urls, SPACE), "&(?:amp;)+", "&")
 
 
 def requested(posted: str) -> str:
@@ -137,6 +174,11 @@ def redirected(url: str, location: str) -> str:
     except IndexError:  # raised for brackets after a name
         raise ValueError(f"not a URL: {text[:100]!r}") from None
 
+
+_LABEL = "[a-z0-9_-]"
+_SEGMENT = r"/(?:[A-Za-z0-9~_!$'()*+,;=:@-][A-Za-z0-9\-._~!$'()*+,;=:@]*)?"
+_PLAIN = rf"^https?://(?:www[.])?(?:[a-vx-z0-9_-]|w[a-vx-z0-9_-]){_LABEL}{{0,60}}(?:[.]{_LABEL}{{1,62}}){{1,3}}(?:{_SEGMENT})*$"
+"""For RE2: a URL of which nothing is removed but `www.` and slashes at the end, and whose host is short enough."""
 
 SPACE = "".join(map(chr, range(33)))
 SAFE = r"A-Za-z0-9\-._~!$'()*+,;=:@/"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,49 +20,36 @@ from schemas import DATASETS, REJECTS, Reason
 
 URLS: pa.Schema = DATASETS["urls"].schema
 
-# Each row with what decides about it. Equal ids of other URLs than the first one collide; rows with a reason have one
-# group for each row, so that they do not count.
+# What decides about each row without a reason, of which the others do not count. Equal ids of other URLs than the first
+# one collide. The windows sort narrow rows: `rows` itself is joined where the results are made.
 _JUDGED = """
 CREATE TEMP TABLE judged AS
-WITH named AS (
-  SELECT rows.* EXCLUDE (source) REPLACE (coalesce(link_sources, [names.link_source]) AS link_sources),
-    names.name AS source_name
-  FROM rows JOIN names USING (source)
-), ordered AS (
-  SELECT *, row_number() OVER of_url AS place, first_value(url) OVER of_url IS DISTINCT FROM url AS collides
-  FROM named WHERE reason IS NULL
+WITH ordered AS (
+  SELECT row, url_id, submission_id, score,
+    row_number() OVER of_url AS place, first_value(url) OVER of_url IS DISTINCT FROM url AS collides
+  FROM rows JOIN names USING (source) WHERE reason IS NULL
   WINDOW of_url AS (
     PARTITION BY url_id
-    ORDER BY created_utc NULLS LAST, submission_id NULLS LAST, score DESC NULLS LAST, source_name, line
+    ORDER BY created_utc NULLS LAST, submission_id NULLS LAST, score DESC NULLS LAST, names.name, line
   )
+), here AS (
+  SELECT url_id, max(score) AS score, bool_or(score IS NULL) AS is_listed
+  FROM ordered WHERE NOT collides GROUP BY url_id
+), before AS (
+  SELECT url_id, max(score) AS score, min(generation) FILTER (score IS NULL) AS generation FROM known GROUP BY url_id
 ), scored AS (
-  SELECT ordered.*, before.generation AS generation_before, before.score AS score_before,
-    max(ordered.score) FILTER (NOT collides) OVER of_url AS score_here,
-    coalesce(bool_or(ordered.score IS NULL) FILTER (NOT collides) OVER of_url, false) AS is_listed,
+  SELECT row, ordered.url_id, place, collides, is_listed, here.score AS score_here, before.score AS score_before,
+    before.generation, greatest(here.score, before.score) AS best,
     submission_id IS NULL
-      OR row_number() OVER (PARTITION BY url_id, collides, submission_id ORDER BY place) = 1 AS counts
-  FROM ordered
-  LEFT JOIN (
-    SELECT url_id, max(score) AS score, min(generation) FILTER (score IS NULL) AS generation FROM known GROUP BY url_id
-  ) AS before USING (url_id)
-  WINDOW of_url AS (PARTITION BY url_id)
-), decided AS (
-  SELECT * EXCLUDE (reason), greatest(score_here, score_before) AS best,
-    CASE WHEN collides THEN $id_collision
-         WHEN generation_before IS NOT NULL THEN $seen_before
-         WHEN NOT is_listed AND best < $min_score THEN $low_score
-         WHEN place > 1 THEN $repeated_url END AS reason
-  FROM scored
+      OR row_number() OVER (PARTITION BY ordered.url_id, collides, submission_id ORDER BY place) = 1 AS counts
+  FROM ordered JOIN here USING (url_id) LEFT JOIN before USING (url_id)
 )
-SELECT * REPLACE (
-  CASE reason WHEN $id_collision THEN url
-              WHEN $seen_before THEN concat('generation ', generation_before)
-              WHEN $low_score THEN concat(
-                'score ', score, CASE WHEN score_before IS NOT NULL
-                THEN concat(', ', best, ' with earlier generations') END
-              ) END AS note)
-FROM decided
-UNION ALL BY NAME SELECT * FROM named WHERE reason IS NOT NULL
+SELECT *,
+  CASE WHEN collides THEN $id_collision
+       WHEN generation IS NOT NULL THEN $seen_before
+       WHEN NOT is_listed AND best < $min_score THEN $low_score
+       WHEN place > 1 THEN $repeated_url END AS verdict
+FROM scored
 """
 
 _URLS = """
@@ -77,19 +65,27 @@ SELECT url_id,
   CASE WHEN count(num_comments) FILTER (counts) > 0
        THEN greatest(least(sum(num_comments) FILTER (counts), 2147483647), 0) END AS num_comments,
   coalesce(list_sort(list_distinct(list(submission_id))), []) AS submission_ids,
-  list_sort(list_distinct(flatten(list(link_sources)))) AS link_sources
-FROM judged
-WHERE place IS NOT NULL AND (reason IS NULL OR reason = $repeated_url)
+  list_sort(list_distinct(flatten(list(coalesce(link_sources, [link_source]))))) AS link_sources
+FROM judged JOIN rows USING (row, url_id) JOIN names USING (source)
+WHERE verdict IS NULL OR verdict = $repeated_url
 GROUP BY url_id
 ORDER BY url_id
 """
 
 _REJECTS = """
-SELECT url_id, url, reason,
-  concat(note || '; ', 'submission ' || submission_id || ', ', source_name, ':', line) AS detail
-FROM judged
-WHERE reason IS NOT NULL
-ORDER BY url_id, source_name, line, reason
+SELECT rows.url_id, url, coalesce(reason, verdict) AS reason,
+  concat(
+    CASE verdict WHEN $id_collision THEN url
+                 WHEN $seen_before THEN concat('generation ', generation)
+                 WHEN $low_score THEN concat(
+                   'score ', score, CASE WHEN score_before IS NOT NULL
+                   THEN concat(', ', best, ' with earlier generations') END
+                 ) ELSE note END || '; ',
+    'submission ' || submission_id || ', ', name, ':', line
+  ) AS detail
+FROM rows JOIN names USING (source) LEFT JOIN judged USING (row)
+WHERE reason IS NOT NULL OR verdict IS NOT NULL
+ORDER BY rows.url_id, name, line, reason
 """
 
 
@@ -137,16 +133,17 @@ def merge_submissions(
       known: of schema KNOWN, what earlier generations know about these URLs: those they accepted are rejected; the
         scores of the others count with these.
     """
-    reasons = (Reason.ID_COLLISION, Reason.SEEN_BEFORE, Reason.LOW_SCORE, Reason.REPEATED_URL)
-    values = {str(reason): str(reason) for reason in reasons}
     import duckdb  # slow to import
 
+    reasons = {str(r): str(r) for r in (Reason.ID_COLLISION, Reason.SEEN_BEFORE, Reason.LOW_SCORE)}
+    repeated = {"repeated_url": str(Reason.REPEATED_URL)}
     with duckdb.connect(config={"threads": 1}) as database:  # other workers take the other cores
-        database.register("rows", rows)
+        database.execute("SET enable_progress_bar = false")
+        database.register("rows", rows.append_column("row", pa.array(np.arange(len(rows)))))
         columns = [range(len(sources)), *([source[i] for source in sources] for i in (0, 1))]
         database.register("names", pa.table([*map(pa.array, columns)], names=["source", "name", "link_source"]))
         database.register("known", KNOWN.empty_table() if known is None else known)
-        database.execute(_JUDGED, {**values, "min_score": min_score})
-        urls = database.sql(_URLS, params={"repeated_url": values["repeated_url"]}).to_arrow_table()
-        rejects = database.sql(_REJECTS).to_arrow_table().cast(REJECTS)
+        database.execute(_JUDGED, {**reasons, **repeated, "min_score": min_score})
+        urls = database.sql(_URLS, params=repeated).to_arrow_table()
+        rejects = database.sql(_REJECTS, params=reasons).to_arrow_table().cast(REJECTS)
     return urls.cast(URLS), rejects

@@ -14,11 +14,10 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import xxhash
 
 from owt_pipeline.formats.lines import Block
 from owt_pipeline.formats.records import parse_json
-from owt_pipeline.formats.urls import BadURL, canonicalize, home_of, unescaped, url_id
+from owt_pipeline.formats.urls import canonical_column, home_of, unescaped_column, url_id
 from owt_pipeline.stages.collect.rules import Rules, blocked_domains, blocked_extension
 from schemas import Reason
 
@@ -51,8 +50,6 @@ SUBMISSIONS = pa.schema(
 
 # Kept only of submissions without a reason.
 _OF_WANTED = ("subreddits", "title", "created_utc", "num_comments", "link_sources")
-
-_OF_URL = ("home", "url_id", "url", "host", "reason", "note")
 
 _REDDIT = "https://www.reddit.com"
 
@@ -96,16 +93,18 @@ def read_block(block: Block, rules: Rules) -> pa.RecordBatch:
     lines = {line: text for line, text in enumerate(block.data.split(b"\n"), block.first_line) if text.strip()}
     decoded = list(map(decode, lines.values()))
     records = [Submission() if isinstance(found, str) else found for found in decoded]
-    judged = [
-        (Reason.BAD_LINE, found, None, None) if isinstance(found, str) else _judged_alone(found, rules)
-        for found in decoded
-    ]
-    reason, note, url, score = zip(*judged, strict=True) if judged else ((), (), (), ())
+    reason: list[str | None] = [None] * len(records)
+    note = reason.copy()
+    for row, found in enumerate(decoded):
+        if isinstance(found, str):
+            reason[row], note[row] = Reason.BAD_LINE, found
+        elif not _is_usual(found) or rules.allow_subreddits or rules.deny_subreddits:
+            reason[row], note[row] = _judged_alone(found, rules)
     subreddits = _column([s.subreddit for s in records], pa.string(), as_text)
     columns = {
         "line": list(lines),
-        "url": url,
-        "score": score,
+        "url": _column([s.url for s in records], pa.string(), as_text),
+        "score": _column([s.score for s in records], pa.int64(), integer),
         "reason": reason,
         "note": note,
         "submission_id": _column([s.id for s in records], pa.string(), as_text),
@@ -124,8 +123,20 @@ def _column(values: list[Any], kind: pa.DataType, convert: Callable[[Any], Any])
         return pa.array(map(convert, values), kind)
 
 
-def _judged_alone(s: Submission, rules: Rules) -> tuple[str | None, str | None, str | None, int | None]:
-    """(reason, note, URL, score) of a submission by its own fields; one without a URL gets its own page as URL."""
+def _is_usual(s: Submission) -> bool:
+    """Whether nothing about a submission needs a closer look: that of most in the dumps since 2011."""
+    return (
+        s.is_self is False
+        and not s.over_18
+        and type(s.score) is int
+        and -(1 << 31) < s.score < 1 << 31
+        and type(s.url) is str
+        and s.url.startswith("http")
+    )
+
+
+def _judged_alone(s: Submission, rules: Rules) -> tuple[str | None, str | None]:
+    """(reason, note) of a submission by its own fields; it gets a URL and a score from others where it has none."""
     reason: Reason | None = None
     note = None
     if s.is_self is not False and (is_true(s.is_self) or (s.is_self is None and _looks_like_self_post(s))):
@@ -134,21 +145,21 @@ def _judged_alone(s: Submission, rules: Rules) -> tuple[str | None, str | None, 
         reason = Reason.OVER_18
     elif (rules.allow_subreddits or rules.deny_subreddits) and rules.blocks_subreddit(as_text(s.subreddit)):
         reason, note = Reason.BLOCKED_SUBREDDIT, as_text(s.subreddit)
-    url, score = as_text(s.url), integer(s.score)
-    if not url:
-        url = _REDDIT + s.permalink if isinstance(s.permalink, str) and s.permalink else None
+    s.url, s.score = as_text(s.url), integer(s.score)
+    if not s.url:
+        s.url = _REDDIT + s.permalink if isinstance(s.permalink, str) and s.permalink else None
         if reason is None and s.id is None:
             reason, note = Reason.BAD_LINE, "neither id nor url: not a submission"
         elif reason is None and s.link_id is not None and s.body is not None:
             reason, note = Reason.BAD_LINE, "a comment, not a submission"
         reason = reason or Reason.NO_URL
-    elif url.startswith("/"):  # in newer dumps, URLs of crossposts and galleries are relative to Reddit
-        url = _REDDIT + url
-    if score is None and (ups := integer(s.ups)) is not None:
-        score = integer(ups - (integer(s.downs) or 0))
-    if score is None and reason != Reason.BAD_LINE:
+    elif s.url.startswith("/"):  # in newer dumps, URLs of crossposts and galleries are relative to Reddit
+        s.url = _REDDIT + s.url
+    if s.score is None and (ups := integer(s.ups)) is not None:
+        s.score = integer(ups - (integer(s.downs) or 0))
+    if s.score is None and reason != Reason.BAD_LINE:
         reason, note = Reason.BAD_LINE, "no score"
-    return reason, note, url, score
+    return reason, note
 
 
 def _looks_like_self_post(s: Submission) -> bool:
@@ -207,52 +218,42 @@ def is_true(flag: Any) -> bool:
 
 def rows_of(submissions: pa.RecordBatch, source: int, source_name: str, rules: Rules) -> pa.RecordBatch:
     """Rows of schema ROWS from rows of schema SUBMISSIONS, judged by their URLs; one with a reason keeps it."""
-    about = _about_hosts(rules)
-    urls = [None if url is None else unescaped(url) for url in submissions["url"].to_pylist()]
-    judged = [
-        _judged(url, f"{source_name}:{line}", reason, about)
-        for url, line, reason in zip(
-            urls, submissions["line"].to_pylist(), submissions["reason"].to_pylist(), strict=True
-        )
-    ]
     known = {name: submissions[name] for name in SUBMISSIONS.names}
-    found = {name: pa.array([row[i] for row in judged], ROWS.field(name).type) for i, name in enumerate(_OF_URL)}
-    reason = pc.coalesce(known["reason"], found["reason"])
+    posted = unescaped_column(known["url"])
+    canonical, host, problem = canonical_column(posted)
+    places = pc.binary_join_element_wise(f"{source_name}:", known["line"].cast(pa.string()), "")
+    named = pc.coalesce(canonical, pc.if_else(pc.equal(posted, ""), None, posted), places)
+    ids = pa.array([url_id(text) for text in named.to_pylist()], pa.uint64())
+    hosts = host.dictionary_encode()
+    about = list(map(_about_hosts(rules), hosts.dictionary.to_pylist()))
+    home, domain = (pa.array([each[i] for each in about], kind) for i, kind in enumerate((pa.uint64(), pa.string())))
+    domain = domain.take(hosts.indices)
+    asked = pc.if_else(pc.and_(pc.is_null(known["reason"]), pc.is_null(domain)), canonical, None).to_pylist()
+    extension = pa.array([url and blocked_extension(url) for url in asked], pa.string())
+    found = [  # each with its note
+        (Reason.BAD_URL, problem),
+        (Reason.BLOCKED_DOMAIN, domain),
+        (Reason.BLOCKED_EXTENSION, pc.binary_join_element_wise(".", extension, "")),
+    ]
+    reason = pc.coalesce(known["reason"], *(pc.if_else(pc.is_valid(note), str(reason), None) for reason, note in found))
+    wanted = pc.is_null(reason)
     columns = {
         **known,
-        **found,
-        "posted_url": pc.if_else(pc.is_null(reason), pa.array(urls, pa.string()), None),
+        **{name: pc.if_else(wanted, known[name], None) for name in _OF_WANTED},
+        "home": pc.coalesce(home.take(hosts.indices), ids),
+        "url_id": ids,
+        "url": pc.coalesce(canonical, posted),
+        "posted_url": pc.if_else(wanted, posted, None),
+        "host": host,
         "reason": reason,
-        "note": pc.coalesce(found["note"], known["note"]),
-        "source": pa.array([source] * len(urls), pa.int32()),
-        **{name: pc.if_else(pc.is_null(reason), known[name], None) for name in _OF_WANTED},
+        "note": pc.if_else(pc.is_valid(known["reason"]), known["note"], pc.coalesce(*(note for _, note in found))),
+        "source": pa.array([source] * len(posted), pa.int32()),
     }
     return pa.RecordBatch.from_arrays([columns[name] for name in ROWS.names], schema=ROWS)
 
 
-_Judged = tuple[int, int, str | None, str | None, str | None, str | None]
-_About = Callable[[str], tuple[int, str | None]]
-
-
-def _judged(url: str | None, place: str, reason: str | None, about: _About) -> _Judged:
-    """The values of _OF_URL for an unescaped URL; the reason, with its note, only if there was none."""
-    try:
-        canonical, host = canonicalize(url or "")
-    except BadURL as problem:
-        identifier = xxhash.xxh3_64_intdigest((url or place).encode())
-        found = (Reason.BAD_URL, str(problem)) if reason is None else (None, None)
-        return identifier, identifier, url, None, *found
-    home, domain = about(host)
-    found = (None, None)
-    if reason is None and domain is not None:
-        found = Reason.BLOCKED_DOMAIN, domain
-    elif reason is None and (extension := blocked_extension(canonical)):
-        found = Reason.BLOCKED_EXTENSION, f".{extension}"
-    return home, url_id(canonical), canonical, host, *found
-
-
 @lru_cache(2)  # it remembers hosts from block to block
-def _about_hosts(rules: Rules) -> _About:
+def _about_hosts(rules: Rules) -> Callable[[str], tuple[int, str | None]]:
     """(hash, matching entry of a blocklist) of a host."""
     domains = blocked_domains(rules.domain_files, rules.domains)
     return lru_cache(1 << 18)(lambda host: (home_of(host), domains.match(host)))

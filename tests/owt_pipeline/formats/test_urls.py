@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from owt_pipeline.formats.urls import (
     BadURL,
+    canonical_column,
     canonical_url,
     canonicalize,
     host_of,
     unescaped,
+    unescaped_column,
     url_id,
 )
 
@@ -218,6 +221,30 @@ def test_every_string_is_a_bad_url_or_has_an_idempotent_canonical_url(url: str) 
     assert canonicalize(canonical) == (canonical, host)
     assert host_of(canonical) == host
     assert canonical_url(unescaped(url)) == canonical
+
+
+plain = st.builds(
+    "http{}://{}{}".format,
+    st.sampled_from(["", "s"]),
+    st.from_regex(r"(www\.){0,2}[a-z0-9w_-]{1,4}(\.[a-z0-9_-]{1,5}){0,4}\.?", fullmatch=True),
+    st.from_regex(r"(/[a-z.~:@!;%&()-]{0,3}){0,4}", fullmatch=True),
+)
+
+
+@given(st.lists(st.one_of(plain, urls), max_size=8))
+@example([*(variant for of in VARIANTS.values() for variant in of), *DIFFERENT, *BAD])
+@example([f"http://{'a' * n}.com/{'b' * (8185 - n - m)}" for n in (62, 63, 64) for m in range(9)])
+@example([f"http://{host}/" for host in ("w.com", "ww.w.com", "a." * 5 + "com", f"{'a.' * 2}{'b' * 63}", "a" * 63)])
+def test_a_column_of_urls_has_the_canonical_urls_of_each(posted: list[str]) -> None:
+    posted = [url.encode("utf-8", "replace").decode() for url in posted]
+    rows = list(zip(*(column.to_pylist() for column in canonical_column(pa.array(posted, pa.string()))), strict=True))
+    for url, row in zip(posted, rows, strict=True):
+        try:
+            expected = (*canonicalize(url), None)
+        except BadURL as problem:
+            expected = (None, None, str(problem))
+        assert row == expected, url
+    assert unescaped_column(pa.array(posted, pa.string())).to_pylist() == list(map(unescaped, posted))
 
 
 fields = st.lists(
