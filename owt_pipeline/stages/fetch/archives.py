@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,9 +13,7 @@ import xxhash
 
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.captures import COMPLETE, Broken, captures
-from owt_pipeline.formats.messages import MAX_HEAD_BYTES, TooLarge
 from owt_pipeline.formats.urls import BadURL, canonicalize, host_of, url_id
-from owt_pipeline.formats.warc import BadRecord, read_record, rewritten, single_member
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import batch_of
 from owt_pipeline.stages.fetch.answers import EARLIEST, MAX_REDIRECTS, Answer, Origin, wanted_moment
@@ -24,6 +21,7 @@ from owt_pipeline.stages.fetch.nearest import (
     Asked,
     Capture,
     Found,
+    Moved,
     canonical_or_none,
     nearest_page,
     page_of_record,
@@ -182,23 +180,15 @@ class Lookup:
         found = Found()
         for row in self._found.slice(start, end - start).to_pylist():
             place = row["file"], row["copied"], row["offset"], row["length"]
-            found.captures.append(Capture(row["date"], row["status"], place=place, target=row["target"]))
+            found.captures.append(Capture(row["date"], row["status"], place=place))
         return found
 
-    async def read(self, capture: Capture, url: str) -> Answer:
+    async def read(self, capture: Capture, url: str) -> Answer | Moved:
         file, copied, offset, _ = capture.place
         archive = self._archives.files[file].rpartition("/")[2]
         origin = Origin("archive", None, archive, None if copied else offset)
         data, where = self._read(*capture.place), f"at byte {offset} of {archive}"
         return page_of_record(data, origin, self._archives.options.max_page_bytes, where)
-
-    async def read_redirect(self, capture: Capture) -> tuple[str | None, tuple[bytes, ...]]:
-        most = self._archives.options.max_page_bytes
-        with contextlib.suppress(BadRecord, TooLarge):
-            member, record = single_member(self._read(*capture.place), most + MAX_HEAD_BYTES)
-            read_record(record, most)
-            return capture.target, (member or rewritten(record),)
-        return capture.target, ()
 
     def _read(self, file: int, copied: bool, offset: int, length: int) -> bytes:
         key = (file, copied)

@@ -20,7 +20,7 @@ from owt_pipeline.errors import UserError
 from owt_pipeline.stages.fetch.answers import Answer, NoPage, Origin, Received
 from owt_pipeline.stages.fetch.archive_client import ArchiveClient, refused
 from owt_pipeline.stages.fetch.manners import Failed
-from owt_pipeline.stages.fetch.nearest import Asked, Capture, Found, page_of_record
+from owt_pipeline.stages.fetch.nearest import Asked, Capture, Found, Moved, page_of_record
 from owt_pipeline.stages.fetch.sources import Crawl, Source, shared_loop
 from owt_pipeline.storage.folder import folder_of
 from schemas import Reason
@@ -56,7 +56,7 @@ class BulkClient(ArchiveClient):
                 found.captures.append(Capture(row["date"], place=place, truncated=row["truncated"]))
         return found
 
-    async def read(self, capture: Capture, url: str) -> Answer:
+    async def read(self, capture: Capture, url: str) -> Answer | Moved:
         file, offset, length, crawl = capture.place
         where = f"{length:,} bytes at {offset} of {file}"
         if length > self._limits.wire_bytes:
@@ -66,9 +66,6 @@ class BulkClient(ArchiveClient):
         ms = int((time.monotonic() - begun) * 1000)
         origin = Origin("commoncrawl", crawl, file, offset)
         return await asyncio.to_thread(page_of_record, record, origin, self._limits.body_bytes, where, ms, url)
-
-    async def read_redirect(self, capture: Capture) -> NoPage:
-        return NoPage(Reason.NOT_ARCHIVED, "the index has pages alone")
 
     async def read_range(self, uri: str, start: int, length: int) -> bytes:
         """`length` bytes of a file from `start` on; raises Failed with the reason `archive_failed`."""

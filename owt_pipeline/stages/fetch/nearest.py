@@ -1,6 +1,6 @@
 """The page of a URL in an archive: one search for archive files, Common Crawl and the Wayback Machine.
 
-URL  ->  find: its captures  ->  in order of `Capture.rank`: read, or follow the redirect  ->  the first page
+URL  ->  find: its captures  ->  in order of `Capture.rank`: read, and follow if it is a redirect  ->  the first page
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
-from owt_pipeline.formats.messages import MAX_HEAD_BYTES, REDIRECTS, TooLarge
+from owt_pipeline.formats.captures import absolute
+from owt_pipeline.formats.messages import MAX_HEAD_BYTES, REDIRECTS, TooLarge, header
 from owt_pipeline.formats.urls import BadURL, canonical_url
 from owt_pipeline.formats.warc import BadRecord, read_record, rewritten, single_member
 from owt_pipeline.stages.fetch.answers import MAX_REDIRECTS, Answer, NoPage, Origin, Page, judge
@@ -28,7 +29,6 @@ class Capture:
       url: the URL as archived, if the index has it.
       place: where its record is: captures with the same place are one.
       truncated: whether the crawler did not get all of the page.
-      target: of a redirect, the URL it leads to, if the index has it.
     """
 
     date: int
@@ -36,7 +36,6 @@ class Capture:
     url: str = ""
     place: tuple[Any, ...] = ()
     truncated: bool = False
-    target: str | None = None
 
     def rank(self, moment: int) -> tuple[Any, ...]:
         """The sort key of a URL's captures: complete pages, truncated ones, redirects, others; of these the nearest to
@@ -85,6 +84,14 @@ class Refusal(NoPage):
     """Why a URL has no page, although the archive answered."""
 
 
+@dataclass(frozen=True)
+class Moved:
+    """A redirect: the URL that it leads to, if it is one, and its record."""
+
+    target: str | None
+    record: bytes
+
+
 class Archive(Protocol):
     """An archive. Its methods may raise Failed.
 
@@ -99,11 +106,8 @@ class Archive(Protocol):
     async def find(self, asked: Asked) -> Found:
         """The captures of a URL."""
 
-    async def read(self, capture: Capture, url: str) -> Answer:
-        """The page of a capture of the canonical URL `url`, or why it is none."""
-
-    async def read_redirect(self, capture: Capture) -> tuple[str | None, tuple[bytes, ...]] | NoPage:
-        """Where a capture redirects, and its record if it can be read; or why it is no redirect."""
+    async def read(self, capture: Capture, url: str) -> Answer | Moved:
+        """The page of a capture of the canonical URL `url`, or where it redirects, or why it is neither."""
 
 
 async def nearest_page(archive: Archive, asked: Asked, seen: set[str] | None = None) -> Answer:
@@ -124,10 +128,9 @@ async def nearest_page(archive: Archive, asked: Asked, seen: set[str] | None = N
             continue
         tried.add(capture.place)
         try:
-            if capture.status in REDIRECTS:
-                answer = await _followed(archive, capture, asked, seen)
-            else:
-                answer = await archive.read(capture, asked.url)
+            answer = await archive.read(capture, asked.url)
+            if isinstance(answer, Moved):
+                answer = await _followed(archive, answer, asked, seen)
         except Failed as failure:
             answer = _outcome(failure)
         if isinstance(answer, Page):
@@ -138,13 +141,10 @@ async def nearest_page(archive: Archive, asked: Asked, seen: set[str] | None = N
     return first or NoPage(Reason.NOT_ARCHIVED, nothing)
 
 
-async def _followed(archive: Archive, capture: Capture, asked: Asked, seen: set[str]) -> Answer:
-    redirect = await archive.read_redirect(capture)
-    if isinstance(redirect, NoPage):
-        return redirect
-    target = canonical_or_none(redirect[0])
+async def _followed(archive: Archive, redirect: Moved, asked: Asked, seen: set[str]) -> Answer:
+    target = canonical_or_none(redirect.target)
     if target is None:
-        return NoPage(Reason.BAD_REDIRECT, f"status {capture.status} to no URL that could be archived")
+        return NoPage(Reason.BAD_REDIRECT, "a redirect to no URL that could be archived")
     if target == asked.url:  # from http to https, or to www.
         return NoPage(Reason.NOT_ARCHIVED, "archived is only a redirect to another spelling of the URL")
     if target in seen:
@@ -154,7 +154,7 @@ async def _followed(archive: Archive, capture: Capture, asked: Asked, seen: set[
     seen.add(target)
     answer = await nearest_page(archive, Asked(target, target, asked.moment), seen)
     if isinstance(answer, Page):
-        return replace(answer, redirects=(*redirect[1], *answer.redirects))
+        return replace(answer, redirects=(redirect.record, *answer.redirects))
     return replace(answer, detail=f"redirects to {target}: {answer.detail}")
 
 
@@ -164,8 +164,8 @@ def _outcome(failure: Failed) -> NoPage:
 
 def page_of_record(
     data: bytes, origin: Origin, max_page_bytes: int, where: str, fetch_ms: int = 0, canonical: str | None = None
-) -> Answer:
-    """The page in the bytes of an archived record, or why there is none.
+) -> Answer | Moved:
+    """The page in the bytes of an archived record, or where it redirects, or why it is neither.
 
     `where` describes the record's place. With `canonical`, the record must be of this canonical URL.
     """
@@ -178,6 +178,8 @@ def page_of_record(
         return NoPage(Reason.TOO_LARGE, str(error))
     if canonical is not None and canonical_or_none(response.url) != canonical:
         return NoPage(Reason.BAD_RESPONSE, f"the record is of {response.url[:200]!r}, {where}")
+    if response.status in REDIRECTS:
+        return Moved(absolute(response.url, header(response.headers, "location")), member or rewritten(record))
     return judge(response, origin, fetch_ms, lambda _: member or rewritten(record))
 
 

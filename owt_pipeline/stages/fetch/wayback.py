@@ -18,7 +18,7 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -26,22 +26,13 @@ from typing import TYPE_CHECKING, Any
 from yarl import URL
 
 from owt_pipeline.formats.captures import seconds_of
-from owt_pipeline.formats.messages import (
-    REDIRECTS,
-    BadMessage,
-    Headers,
-    TooLarge,
-    charset_of,
-    content_type_of,
-    decode_body,
-    is_html,
-)
+from owt_pipeline.formats.messages import REDIRECTS, Headers, is_html
 from owt_pipeline.formats.urls import BadURL, canonical_url, requested
-from owt_pipeline.formats.warc import Response, response_record
-from owt_pipeline.stages.fetch.answers import Answer, NoPage, Origin, Received, judge
+from owt_pipeline.formats.warc import response_record
+from owt_pipeline.stages.fetch.answers import Answer, NoPage, Origin, Received
 from owt_pipeline.stages.fetch.archive_client import ArchiveClient, refused
 from owt_pipeline.stages.fetch.manners import Failed
-from owt_pipeline.stages.fetch.nearest import Asked, Capture, Found, canonical_or_none
+from owt_pipeline.stages.fetch.nearest import Asked, Capture, Found, Moved, canonical_or_none, page_of_record
 from owt_pipeline.stages.fetch.sources import Crawl
 from schemas import Reason
 
@@ -66,7 +57,6 @@ _ORIGINAL = "x-archive-orig-"
 _OF_REPLAY = frozenset(
     ["memento-datetime", "link", "content-location", "date", "connection", "preference-applied", "vary"]
 )
-_OF_TRANSFER = frozenset(["content-encoding", "transfer-encoding", "content-length"])
 _CAPTURE = re.compile(r"/(\d{14})id_/(.+)", re.DOTALL)
 
 
@@ -129,78 +119,46 @@ class WaybackClient(ArchiveClient):
         self.works = True
         return found
 
-    async def read(self, capture: Capture, url: str) -> Answer:
-        where = f"the capture of {timestamp(capture.date)}"
+    async def read(self, capture: Capture, url: str) -> Answer | Moved:
+        where, about = f"the capture of {timestamp(capture.date)}", capture
         try:
             place = self._address(capture)
-        except ValueError as error:
-            return NoPage(Reason.BAD_URL, f"{where}: {error}")
-        for _ in range(_REPLAY_REDIRECTS + 1):
-            response = await self.get(where, place, stop=lambda status, _: status != 200)
-            if response.status not in REDIRECTS:
-                break
-            found = self._redirected(response, url)
-            if found is None:
-                return NoPage(Reason.BAD_REDIRECT, f"{where} redirects to {response.header('location')}")
-            capture, place = found
-        if response.status in REDIRECTS:
-            return NoPage(Reason.REDIRECT_LOOP, f"{where}: more than {_REPLAY_REDIRECTS} redirects")
-        if response.status != 200:
-            return NoPage(Reason.NOT_ARCHIVED, f"{where} is not given: status {response.status}")
-        try:
-            return self._archived(capture, response)
-        except (BadMessage, TooLarge) as error:
-            reason = Reason.TOO_LARGE if isinstance(error, TooLarge) else Reason.BAD_RESPONSE
-            return NoPage(reason, f"{where}: {error}")
-
-    async def read_redirect(self, capture: Capture) -> tuple[str, tuple[bytes, ...]] | NoPage:
-        where = f"the capture of {timestamp(capture.date)}"
-        try:
-            replay = await self.get(where, self._address(capture), stop=lambda status, _: status != 200)
-            if replay.status not in REDIRECTS:
-                return NoPage(Reason.NOT_ARCHIVED, f"{where}, a redirect, is not given: status {replay.status}")
-            there = str(replay.location())
+            for _ in range(_REPLAY_REDIRECTS + 1):
+                replay = await self.get(where, place, stop=lambda status, _: status != 200)
+                if replay.status not in REDIRECTS:
+                    break
+                there = replay.location()
+                match = _CAPTURE.search(str(there))
+                if capture.status in REDIRECTS:
+                    target = match[2] if match else str(there)
+                    return Moved(target, self._record(about, replay, [("Location", target)]))
+                is_ours = match and str(there).startswith(self._options.wayback_pages)
+                if not match or not is_ours or canonical_or_none(match[2]) != url:
+                    return NoPage(Reason.BAD_REDIRECT, f"{where} redirects to {there}")
+                about, place = Capture(seconds_of(match[1]), url=match[2]), there  # another one of the same URL
         except ValueError as error:
             return NoPage(Reason.BAD_REDIRECT, f"{where}: {error}")
-        match = _CAPTURE.search(there)
-        target = match[2] if match else there
-        headers = original_headers(replay.headers)
-        kept = [(name, value) for name, value in headers if name.lower() not in (*_OF_TRANSFER, "location")]
+        if replay.status in REDIRECTS:
+            return NoPage(Reason.REDIRECT_LOOP, f"{where}: more than {_REPLAY_REDIRECTS} redirects")
+        if replay.status != 200:
+            return NoPage(Reason.NOT_ARCHIVED, f"{where} is not given: status {replay.status}")
+        file, offset = about.place if len(about.place) == 2 else (replay.header("x-archive-src"), None)
+        origin = Origin("wayback", None, file, offset)
+        return page_of_record(self._record(about, replay), origin, self._limits.body_bytes, where, replay.ms)
+
+    def _record(self, capture: Capture, replay: Received, more: Sequence[tuple[str, str]] = ()) -> bytes:
+        """The record of a capture from its replay: with the decoded body, unless that is still as archived, and
+        without headers about the transfer."""
+        is_encoded = replay.body.startswith(b"\x1f\x8b")  # sent as archived, without a Content-Encoding
+        dropped = {"transfer-encoding", "content-length", *(name.lower() for name, _ in more)}
+        dropped |= set() if is_encoded else {"content-encoding"}
+        headers = [(name, value) for name, value in original_headers(replay.headers) if name.lower() not in dropped]
         line = f"HTTP/1.1 {capture.status} {HTTPStatus(capture.status).phrase}"
-        record = response_record(capture.url, capture.date, line, [*kept, ("Location", target)], b"")
-        return target, (record,)
+        return response_record(capture.url, capture.date, line, [*headers, *more], replay.body)
 
     def _address(self, capture: Capture) -> URL:
         below = f"{self._options.wayback_pages.rstrip('/')}/{timestamp(capture.date)}id_"
         return URL(f"{below}/{requested(capture.url)}", encoded=True)
-
-    def _redirected(self, response: Received, canonical: str) -> tuple[Capture, URL] | None:
-        """The other capture of the same URL to which the replay of a capture redirects, and its address."""
-        with contextlib.suppress(ValueError):
-            place = response.location()
-            match = _CAPTURE.search(str(place)) if str(place).startswith(self._options.wayback_pages) else None
-            if match and canonical_or_none(match[2]) == canonical:
-                return Capture(seconds_of(match[1]), url=match[2]), place
-        return None
-
-    def _archived(self, capture: Capture, replay: Received) -> Answer:
-        """The archived page; its record has the decoded body, and no headers about the transfer."""
-        headers = original_headers(replay.headers)
-        body = replay.body
-        if body.startswith(b"\x1f\x8b"):  # sent as archived, without a Content-Encoding
-            encoded = [(name, value) for name, value in headers if name.lower() == "content-encoding"]
-            body = decode_body(encoded, body, self._limits.body_bytes, strictly=True)
-        headers = [(name, value) for name, value in headers if name.lower() not in _OF_TRANSFER]
-        content_type = content_type_of(headers)
-        response = Response(capture.url, capture.date, 200, headers, content_type, charset_of(content_type), body)
-        file, offset = capture.place if len(capture.place) == 2 else (replay.header("x-archive-src"), None)
-        origin = Origin("wayback", None, file, offset)
-        return judge(
-            response,
-            origin,
-            replay.ms,
-            lambda _: response_record(capture.url, capture.date, "HTTP/1.1 200 OK", headers, body),
-        )
 
 
 def parse_captures(body: bytes, canonical: str) -> Found:

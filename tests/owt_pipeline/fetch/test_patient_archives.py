@@ -168,7 +168,7 @@ def test_redirects_are_followed_within_an_archive(
     assert details["https"] == ("not_archived", "archived is only a redirect to another spelling of the URL")
     assert details["lost"][1].startswith("redirects to https://a.example/nowhere: no capture of a page in ")
     assert details["loop"][0] == "redirect_loop"
-    assert details["mail"] == ("bad_redirect", "status 302 to no URL that could be archived")
+    assert details["mail"] == ("bad_redirect", "a redirect to no URL that could be archived")
     assert details["gone"][0] == ("not_archived" if way == "wayback" else "http_404")
     assert details["gone"][1].endswith(": 1 of status 404" if way == "wayback" else "status 404")
     assert why_fetched(runtime, "http://a.example/gone")["detail"] == details["gone"][1]
