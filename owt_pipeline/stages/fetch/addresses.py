@@ -37,7 +37,8 @@ metadata at metadata.google.internal, instance-data.ec2.internal, or a name with
 
 _THREADS = 512
 """Lookups at once; each needs a thread, started on demand. A name whose servers are dead occupies a thread for as long
-as the system's resolver waits, about 20 seconds; with few threads, the links of ten years ago would occupy them all."""
+as the system's resolver waits, about 20 seconds, whoever still waits for it; with few threads, the links of ten years
+ago would occupy them all."""
 
 
 class BlockedAddress(OSError):
@@ -153,10 +154,9 @@ class RuledResolver(AbstractResolver):
     """The system's resolver, after the rules of `addresses`."""
 
     def __init__(self, addresses: Addresses, seconds: float):
-        """A resolver that waits so many seconds for an answer, not counting the wait for other lookups."""
+        """A resolver that waits so many seconds for an answer."""
         self._addresses, self._seconds = addresses, seconds
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="dns")
-        self._free_threads = asyncio.Semaphore(_THREADS)
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
@@ -164,24 +164,17 @@ class RuledResolver(AbstractResolver):
         """The addresses of `host`, unchecked; raises OSError if it has none or no answer comes."""
         if (rule := self._addresses.rule(host)) is not None:
             return [_result(host, _Permitted(rule.address), rule.port or port)]
-        await self._free_threads.acquire()
         lookup = asyncio.get_running_loop().run_in_executor(
             self._threads, socket.getaddrinfo, host, port, family, socket.SOCK_STREAM, 0, socket.AI_ADDRCONFIG
         )
-        lookup.add_done_callback(self._end_lookup)
         try:
-            found = await asyncio.wait_for(asyncio.shield(lookup), self._seconds)  # the thread cannot be stopped
+            found = await asyncio.wait_for(lookup, self._seconds)
         except asyncio.TimeoutError:
             problem = f"no answer about the name within {self._seconds:g} s"
             raise socket.gaierror(socket.EAI_AGAIN, problem) from None
         except UnicodeError as error:  # a label that is too long
             raise socket.gaierror(socket.EAI_NONAME, f"no name: {error}") from error
         return [_result(host, str(info[4][0]), port) for info in found]
-
-    def _end_lookup(self, lookup: asyncio.Future[Any]) -> None:
-        self._free_threads.release()
-        if not lookup.cancelled():
-            lookup.exception()  # retrieves it: nobody may have waited
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

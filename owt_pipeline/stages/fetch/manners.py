@@ -5,19 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import email.utils
-import http.cookiejar
-import io
 import re
 import time
-import urllib.request
-import urllib.response
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from email.message import Message
-from typing import Literal, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
+from aiohttp import CookieJar
 from protego import Protego
 from yarl import URL
 
@@ -81,21 +77,6 @@ class Failed(Exception):
         return self.reason in (Reason.CONNECT, Reason.TIMEOUT, Reason.TLS, Reason.DNS)
 
 
-class Slots(asyncio.Semaphore):
-    """A semaphore that knows how many slots are taken."""
-
-    taken = 0
-
-    async def acquire(self) -> Literal[True]:
-        await super().acquire()
-        self.taken += 1
-        return True
-
-    def release(self) -> None:
-        self.taken -= 1
-        super().release()
-
-
 async def for_each(call: Callable[[T], Awaitable[None]], items: Iterable[T], together: int) -> None:
     """Await `call(item)` for each of the items, `together` of them at once; if one fails, the others are cancelled."""
     left = iter(items)
@@ -133,7 +114,7 @@ class Gate:
         self.failures = 0
         self.failure: Failed | None = None
         self.busy = 0
-        self.connections = Slots(connections)
+        self.connections = asyncio.Semaphore(connections)
         self._closed: tuple[float, Failed] | None = None
         self._asked_to_close = False
 
@@ -204,7 +185,7 @@ class Gates:
     def _forget(self) -> None:
         while len(self._gates) >= self._remembered:
             name, gate = next(iter(self._gates.items()))
-            if gate.connections.taken or gate.next_turn > time.monotonic():
+            if gate.connections.locked() or gate.next_turn > time.monotonic():
                 return
             del self._gates[name]
 
@@ -228,30 +209,22 @@ def retry_after(response: Received) -> float | None:
 
 
 class Cookies:
-    """The cookies of one chain of redirects, by the rules of browsers; they are not kept beyond it."""
+    """The cookies of one chain of redirects, which are not kept beyond it."""
 
     def __init__(self) -> None:
-        self._jar: http.cookiejar.CookieJar | None = None
+        self._jar: CookieJar | None = None
 
     def take(self, response: Received) -> None:
         """Keep the cookies that a response sets."""
         values = [value for name, value in response.headers if name.lower() == "set-cookie"]
         if values:
-            headers = Message()
-            for value in values:
-                headers["Set-Cookie"] = value
-            self._jar = self._jar or http.cookiejar.CookieJar()
-            reply = urllib.response.addinfourl(io.BytesIO(), headers, response.url)
-            self._jar.extract_cookies(reply, urllib.request.Request(response.url))  # type: ignore[arg-type]
+            self._jar = self._jar or CookieJar(quote_cookie=False)
+            self._jar.update_cookies_from_headers(values, URL(response.url, encoded=True))
 
     def header(self, url: URL) -> str | None:
         """The Cookie header for a request, as text that is sent in UTF-8."""
-        if self._jar is None:
-            return None
-        request = urllib.request.Request(str(url))
-        self._jar.add_cookie_header(request)
-        found = request.get_header("Cookie")
-        return found.encode("latin-1").decode("utf-8", "ignore") if found else None
+        found = self._jar.filter_cookies(url).output([], "", ";").strip() if self._jar is not None else ""
+        return found.encode("latin-1", "ignore").decode("utf-8", "ignore") or None
 
 
 @dataclass(frozen=True)
@@ -284,22 +257,18 @@ class RobotsCache:
     def __init__(self, get: Get, remembered: int):
         self._get, self._remembered = get, remembered
         self._tasks: OrderedDict[Origin, asyncio.Task[Robots]] = OrderedDict()
-        self._believed_since = 0.0  # bans from before this time are not valid
 
     def forget_bans(self) -> None:
         """Request each robots.txt again that could not be read."""
-        self._believed_since = time.monotonic()
+        for origin, task in list(self._tasks.items()):
+            if task.done() and task.result().ban is not None:
+                del self._tasks[origin]
 
     async def of(self, url: URL) -> Robots:
         """The robots.txt for `url`."""
         origin: Origin = (url.scheme, url.raw_host, url.port)
         task = self._tasks.get(origin)
-        if task is not None and task.done():
-            found = task.result()
-            is_forgotten = found.ban is not None and found.read < self._believed_since
-            if is_forgotten or time.monotonic() - found.read > _ROBOTS_SECONDS:
-                task = None
-        if task is None:
+        if task is None or (task.done() and time.monotonic() - task.result().read > _ROBOTS_SECONDS):
             task = self._tasks[origin] = asyncio.ensure_future(read_robots(url.origin(), self._get))
             if len(self._tasks) > self._remembered:
                 self._tasks.popitem(last=False)

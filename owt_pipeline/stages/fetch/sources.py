@@ -23,7 +23,7 @@ from owt_pipeline.stages.fetch.answers import NoPage, Page
 from owt_pipeline.stages.fetch.breaker import Breaker
 from owt_pipeline.stages.fetch.journal import Attempt, Journal, Superseded
 from owt_pipeline.stages.fetch.live import Fetcher
-from owt_pipeline.stages.fetch.manners import Slots, for_each, tried_once
+from owt_pipeline.stages.fetch.manners import for_each, tried_once
 from owt_pipeline.stages.fetch.recorder import Recorder
 from owt_pipeline.storage.folder import Storage
 from schemas import Reason
@@ -94,14 +94,14 @@ class LiveClient:
 
     def __init__(self, options: Options, crawl: Crawl):
         self.fetcher = Fetcher(options)
-        self.open_hosts = Slots(self.fetcher.client.connections)
+        self.open_hosts = asyncio.Semaphore(self.fetcher.client.connections)
         self._crawl = crawl
 
     async def close(self) -> None:
         await self.fetcher.close()
 
     def status(self) -> str:
-        return f"{self.open_hosts.taken:,} hosts open, {self.fetcher.requests:,} requests"
+        return f"{self.fetcher.requests:,} requests"
 
     async def ask(self, urls: pa.Table, recorder: Recorder, resumed: bool) -> None:
         """Fetch each URL of `urls` (columns url_id, posted_url, host), answers to `recorder`.

@@ -21,7 +21,6 @@ from owt_pipeline.errors import UserError
 from owt_pipeline.formats.captures import captures
 from owt_pipeline.formats.urls import BadURL, canonical_url, requested
 from owt_pipeline.formats.warc import response_record
-from owt_pipeline.stages.fetch import addresses as addresses_module
 from owt_pipeline.stages.fetch.addresses import (
     Addresses,
     BlockedAddress,
@@ -196,7 +195,6 @@ def test_names_without_an_answer_do_not_delay_other_names(monkeypatch: pytest.Mo
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("8.8.8.8", 80))]
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    monkeypatch.setattr(addresses_module, "_THREADS", 3)
 
     async def resolve() -> list[object]:
         resolver = RuledResolver(Addresses(), 0.2)
