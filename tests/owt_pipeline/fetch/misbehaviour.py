@@ -1,8 +1,315 @@
-"""Every way to misbehave by host name; importing the modules registers them."""
+"""The hosts below `bad.test`: how each answers, and the reason that a user would expect; None for a page."""
 
 from __future__ import annotations
 
-from tests.owt_pipeline.fetch import bad_messages, no_pages, odd_pages
-from tests.owt_pipeline.fetch.ways import WAYS
+import asyncio
+import contextlib
+import gzip
+import zlib
+from typing import Any
 
-__all__ = ["WAYS", "bad_messages", "no_pages", "odd_pages"]
+import brotli
+import zstandard
+
+from tests.owt_pipeline.fetch.bad_server import DOMAIN, PAGE, Request, Way
+
+HANG = 60.0
+CHUNKED = {"Content_Length": "", "Transfer_Encoding": "chunked"}
+ROBOTS = "/robots.txt"
+
+
+def answer(
+    body: bytes = PAGE,
+    status: str = "200 OK",
+    *,
+    wait: float = 0,
+    then: float | str = 0,
+    more: bytes = b"",
+    every: float = 0,
+    **headers: str,
+) -> Way:
+    """An answer after `wait` seconds; `then` are seconds of silence after it, or what happens to the connection; `more`
+    is sent without end, every so many seconds."""
+
+    async def way(request: Request) -> None:
+        await asyncio.sleep(wait)
+        await request.answer(body, status, **headers)
+        await end(request, then, more, every)
+
+    return way
+
+
+def raw(data: bytes, *, then: float | str = 0, more: bytes = b"", every: float = 0) -> Way:
+    """These bytes, as they are."""
+
+    async def way(request: Request) -> None:
+        await request.send(data)
+        await end(request, then, more, every)
+
+    return way
+
+
+async def end(request: Request, then: float | str, more: bytes, every: float) -> None:
+    with contextlib.suppress(OSError):
+        while more:
+            await request.send(more)
+            await asyncio.sleep(every)
+    if isinstance(then, float):
+        await asyncio.sleep(then)
+    elif then == "reset":
+        await asyncio.sleep(0.05)
+        request.reset()
+    elif then:
+        request.writer.close()
+
+
+def redirect(location: str, wait: float = 0) -> Way:
+    """A redirect; `{path}` in its target is the path that was requested."""
+
+    async def way(request: Request) -> None:
+        await asyncio.sleep(wait)
+        await request.redirect(location.replace("{path}", request.path))
+
+    return way
+
+
+def once(first: Way) -> Way:
+    """This answer, and pages after it."""
+    return lambda request: first(request) if request.count == 1 else request.answer()
+
+
+def at_robots(robots: Way, page: Way | None = None) -> Way:
+    """This answer to requests for robots.txt; the page must not be requested, or is answered by `page`."""
+
+    def way(request: Request) -> Any:
+        if not request.path.startswith(ROBOTS):
+            assert page is not None
+            return page(request)
+        return robots(request)
+
+    return way
+
+
+def silent(_: Request) -> Any:
+    raise AssertionError("no connection, no request")
+
+
+async def cookie_wall(request: Request) -> None:
+    if "seen=pâté".encode().decode("latin-1").lower() in request.headers.get("cookie", ""):
+        assert "other" not in request.headers["cookie"]
+        await request.answer()
+    else:
+        cookies = "seen=pâté; Path=/\r\nSet-Cookie: other=x; Domain=example.com"
+        await request.answer(b"", "302 Found", Location=request.path, Set_Cookie=cookies)
+
+
+async def longer_than_it_says(request: Request) -> None:
+    await request.answer()
+    await asyncio.sleep(0.5)
+    await request.send(b"and some more")
+
+
+async def flood(request: Request) -> None:
+    await end(request, "", b"HTTP/1.1 100 Continue\r\n\r\n" * 100, 0)
+
+
+def nested(count: int) -> bytes:
+    body = PAGE
+    for _ in range(count):
+        body = gzip.compress(body, 1)
+    return body
+
+
+# Bombs are made before they are requested: the server would keep all other hosts waiting.
+BROTLI_BOMB = bytes.fromhex(  # <html> and 20 MB of zeros
+    "cbffff3ff8073c64cfc1b42cd0c46d81c0d9fb3fe5abe1ffff1ffc1300715804a07bff97052d31f82700e2b00000982406"
+)
+GZIPPED = gzip.compress(PAGE)
+GZIPPED_PDF = gzip.compress(b"%PDF-1.4" * 1000)
+DAMAGED = gzip.compress(bytes(range(256)) * 20)
+DAMAGED = DAMAGED[:100] + b"0123456789" + DAMAGED[110:]
+CHUNKS = b"".join(b"%x\r\n%s\r\n" % (len(PAGE[at : at + 100]), PAGE[at : at + 100]) for at in range(0, 600, 100))
+CHUNK = b"%x\r\n%s\r\n0\r\n\r\n" % (len(PAGE), PAGE)
+HTML = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: %d\r\n" % len(PAGE)
+BUSY = answer(b"", "503 Service Unavailable")
+
+PAGES: dict[str, Way] = {
+    "page": answer(),
+    "gzipped": answer(GZIPPED, Content_Encoding="gzip"),
+    "in-zstd": answer(zstandard.compress(PAGE), Content_Encoding="zstd"),
+    "in-brotli": answer(brotli.compress(PAGE), Content_Encoding="br"),
+    "chunked": answer(CHUNKS + b"0\r\n\r\n", **CHUNKED),
+    "until-close": answer(Content_Length="", Connection="close", then="close"),
+    "meta-refresh": answer(b'<html><head><meta http-equiv="refresh" content="0;url=/elsewhere"></head></html>'),
+    "charset-lie": answer("<html><p>Привет</p></html>".encode("koi8-r"), Content_Type="text/html; charset=utf-8"),
+    "unknown-charset": answer(Content_Type="text/html; charset=x-klingon"),
+    "untyped-html": answer(Content_Type=""),
+    "two-content-types": answer(Content_Type="text/plain\r\nContent-Type: text/html"),  # the last one counts
+    "list-of-content-types": answer(Content_Type="text/plain, text/html; charset=utf-8"),
+    "no-type-after-one": answer(Content_Type="text/html\r\nContent-Type: html"),
+    "half-a-type": answer(Content_Type="html"),
+    "type-in-quotes": answer(Content_Type='"text/html"'),
+    "type-without-semicolon": answer(Content_Type="text/html charset=utf-8"),
+    "any-type": answer(Content_Type="*/*"),
+    "early-hints": raw(b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n" + HTML + b"\r\n" + PAGE),
+    "odd-header-lines": raw(HTML + b"X-Folded: a\r\n b\r\nX-Odd: \x01\xe9\r\n\r\n" + PAGE),
+    "cookie-wall": cookie_wall,
+    "lines-end-in-lf": raw(HTML.replace(b"\r", b"") + b"\n" + PAGE),
+    "body-longer-than-it-says": longer_than_it_says,
+    "gzip-of-two-members": answer(gzip.compress(PAGE[:100]) + gzip.compress(PAGE[100:]), Content_Encoding="gzip"),
+    "gzip-without-trailer": answer(GZIPPED[:-8], Content_Encoding="gzip"),
+    "gzip-with-a-wrong-trailer": answer(GZIPPED[:-8] + bytes(8), Content_Encoding="gzip"),
+    "gzip-as-deflate": answer(GZIPPED, Content_Encoding="deflate"),
+    "deflate-without-its-head": answer(zlib.compress(PAGE)[2:-4], Content_Encoding="deflate"),
+    "redirected": once(redirect(f"http://hop.{DOMAIN}/%E4%B8%AD?a=b#part")),
+    "hop": answer(),
+    "too-many-requests-once": once(answer(b"", "429 Too Many Requests", Retry_After="1")),
+    "busy-once": once(BUSY),
+    "reset-once": once(raw(b"", then="reset")),
+    # RFC 9309: 4xx and more than five redirects mean that there are no rules
+    "robots-forbidden": at_robots(answer(b"go away", "403 Forbidden"), answer()),
+    "robots-loops": at_robots(redirect("/robots.txt?again"), answer()),
+    "robots-redirected": at_robots(redirect(f"http://hop.{DOMAIN}/robots.txt"), answer()),
+    "robots-binary": at_robots(answer(bytes(range(256)) * 10), answer()),
+    "robots-for-others": at_robots(
+        answer(b"User-agent: other\nDisallow: /\n\nUser-agent: *\nDisallow: /private\n"), answer()
+    ),
+    "robots-endless": at_robots(
+        answer(b"User-agent: *\nDisallow: /private\n", Content_Length="1000000000", more=b"# and so on\n" * 1000),
+        answer(),
+    ),
+}
+
+NO_PAGES: dict[str, dict[str, Way]] = {
+    "not_html": {
+        # judged by its type, before the body is read
+        "pdf": answer(b"%PDF-1.4", Content_Type="application/pdf", Content_Length="100000000", then=HANG),
+        "gzipped-pdf": answer(
+            GZIPPED_PDF[:50],
+            Content_Type="application/pdf",
+            Content_Encoding="gzip",
+            Content_Length=str(len(GZIPPED_PDF)),
+        ),
+        "binary-as-html": answer(b"\x89PNG\r\n\x1a\n" + bytes(500)),
+        "gzip-file-as-html": answer(GZIPPED),
+        "zeros-as-html": answer(bytes(500)),
+        "untyped-text": answer(b"just words", Content_Type=""),
+        "text-of-any-type": answer(b"just words", Content_Type="*/*"),
+        "text-after-html": answer(Content_Type="text/html, text/plain"),
+    },
+    "empty_body": {
+        "empty-body": answer(b""),
+        "no-content": raw(b"HTTP/1.1 204 No Content\r\n\r\n"),
+        "empty-gzip": answer(b"", Content_Encoding="gzip"),
+    },
+    "redirect_loop": {
+        "redirect-loop": lambda request: request.redirect("/b" if request.path == "/" else "/"),
+        "redirect-to-itself": redirect("/"),
+        "endless-redirects": redirect("/1{path}"),
+    },
+    "bad_redirect": {
+        "redirect-to-file": redirect("file:///etc/passwd"),
+        "redirect-to-javascript": redirect("javascript:alert(1)"),
+        "redirect-nowhere": answer(b"", "301 Moved Permanently"),
+        "redirect-to-nonsense": redirect("http://[::1/"),
+        "redirect-to-brackets-behind-a-name": redirect("http://é[::1]@"),
+        "redirect-to-blanks": redirect("http://two words.example.com/"),
+    },
+    "blocked_address": {
+        "redirect-to-loopback": redirect("http://127.0.0.1/"),
+        "redirect-to-metadata": redirect("http://169.254.169.254/latest/meta-data/"),
+        "redirect-to-mapped": redirect("http://[::ffff:10.0.0.1]/"),
+        "redirect-to-number": redirect("http://2130706433/"),
+        "redirect-to-hexadecimal": redirect("http://0x7f.1/"),
+        "redirect-to-octal": redirect("http://0300.0250.1.1/"),
+        "redirect-to-nat64": redirect("http://[64:ff9b::7f00:1]/"),
+        "redirect-behind-a-name": redirect("http://www.example.com@127.0.0.1/"),
+        "redirect-without-scheme": redirect("//192.168.0.1/admin"),
+        "redirect-to-localhost": redirect("http://localhost/"),
+        "redirect-to-port": redirect("http://example.com:22/"),
+        "robots-leads-inside": at_robots(redirect("http://10.0.0.1/robots.txt")),
+    },
+    "http_401": {"unauthorized": answer(PAGE, "401 Unauthorized")},
+    "http_403": {"forbidden": answer(PAGE, "403 Forbidden")},
+    "http_404": {
+        "not-found": answer(PAGE, "404 Not Found"),
+        "missing-in-chunks": answer(b"400\r\n<html>Go", "404 Not Found", then=HANG, **CHUNKED),
+    },
+    "http_410": {"gone": answer(PAGE, "410 Gone")},
+    "http_4xx": {"teapot": answer(PAGE, "418 I'm a teapot")},
+    "http_5xx": {"server-error": answer(PAGE, "500 Internal Server Error")},
+    "http_other": {
+        "odd-status": answer(PAGE, "999 Request denied"),
+        "not-modified": raw(b"HTTP/1.1 304 Not Modified\r\n\r\n"),
+    },
+    "http_429": {
+        "too-many-requests": answer(b"", "429 Too Many Requests", Retry_After="0"),
+        "wait-for-an-hour": answer(b"", "429 Too Many Requests", Retry_After="3600"),
+        "robots-asks-for-patience": at_robots(answer(b"", "429 Too Many Requests")),
+    },
+    "http_503": {"busy": BUSY},
+    "robots": {
+        "robots-bans": at_robots(answer(b"User-agent: *\nDisallow: /\n", Content_Type="text/plain")),
+        "robots-bans-us": at_robots(answer(b"User-agent: *\nAllow: /\n\nUser-agent: TestBot\nDisallow: /\n")),
+    },
+    "robots_unreachable": {
+        "robots-fails": at_robots(answer(b"", "500 Internal Server Error")),
+        "robots-busy": at_robots(BUSY),
+        "robots-times-out": at_robots(answer(wait=HANG)),
+    },
+    "timeout": {
+        "slow-first-byte": answer(wait=HANG),
+        "slow-loris": raw(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n", more=b"X", every=0.1),
+        "slow-body": answer(b"<html>", Content_Length="1000", more=b".", every=0.1),
+        "stalled-body": answer(b"<html>", Content_Length="1000", then=HANG),
+        "slow-chunks": answer(b"", **CHUNKED, more=b"1\r\n.\r\n", every=0.1),
+        "takes-no-connection": silent,
+        "slow-redirects": redirect("{path}x", wait=1),
+    },
+    "too_large": {
+        "endless-body": answer(b"<html>", Content_Length="", Connection="close", more=b"more " * 1000),
+        "large-content-length": answer(b"<html>", Content_Length="1000000000", then=HANG),
+        "gzip-bomb": answer(gzip.compress(b"<html>" + bytes(20_000_000)), Content_Encoding="gzip"),
+        "nested-gzip-bomb": answer(gzip.compress(gzip.compress(bytes(50_000_000))), Content_Encoding="gzip, gzip"),
+        "brotli-bomb": answer(BROTLI_BOMB, Content_Encoding="br"),
+        "zstd-bomb": answer(zstandard.compress(b"<html>" + bytes(20_000_000)), Content_Encoding="zstd"),
+        "endless-chunk-extension": answer(b"5;", **CHUNKED, more=b"x" * 1000),
+    },
+    "bad_response": {
+        "endless-trailers": answer(b"5\r\nhello\r\n0\r\n", **CHUNKED, more=b"X-Another: trailer\r\n" * 100),
+        "cut-zstd": answer(zstandard.compress(PAGE)[:-5], Content_Encoding="zstd"),
+        "short-body": answer(PAGE, Content_Length="5000", then="close"),
+        "broken-gzip": answer(b"this is no gzip at all", Content_Encoding="gzip"),
+        "damaged-gzip": answer(DAMAGED, Content_Encoding="gzip"),
+        "cut-gzip": answer(GZIPPED[:-20], Content_Encoding="gzip"),
+        "unknown-encoding": answer(Content_Encoding="x-klingon"),
+        "a-thousand-encodings": answer(nested(1000), Content_Encoding=", ".join(["gzip"] * 1000)),
+        "bad-chunks": answer(b"5\r\nhello\r\nnonsense\r\n", **CHUNKED),
+        "cut-chunks": answer(b"64\r\nhello", **CHUNKED, then="close"),
+        "garbage": raw(b"SSH-2.0-OpenSSH_9.6\r\n\r\n", then="close"),
+        "http-0-9": raw(PAGE, then="close"),
+        "huge-headers": answer(X_Long="x" * 500_000),
+        "endless-headers": raw(b"HTTP/1.1 200 OK\r\n", more=b"X-Another: header\r\n" * 100),
+        "flood-of-continue": flood,
+        "another-protocol": raw(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n"),
+        "negative-length": answer(Content_Length="-1"),
+        "two-lengths": answer(Content_Length=f"{len(PAGE)}\r\nContent-Length: 5"),
+        "header-line-without-a-colon": answer(X_Odd="a\r\nno colon"),
+        "short-body-with-more-after-it": answer(PAGE + b"and some more", Content_Length=str(len(PAGE))),
+        "junk-after-the-last-chunk": answer(CHUNK + b"<!-- served by -->", **CHUNKED),
+        "no-content-with-a-body": answer(PAGE, "204 No Content"),
+        "partial-content": answer(PAGE, "206 Partial Content", Content_Range="bytes 0-99/1000"),
+    },
+    "connect": {
+        "refused": silent,
+        "reset-in-body": answer(PAGE, Content_Length="5000", then="reset"),
+        "reset-before-answer": raw(b"", then="reset"),
+        "closed-before-head": raw(b"", then="close"),
+        "closed-within-head": raw(b"HTTP/1.1 200 OK\r\nContent-Ty", then="close"),
+    },
+    "tls": {"self-signed": answer(), "plain-http-at-https": answer()},
+}
+
+WAYS: dict[str, tuple[Way, str | None]] = {name: (way, None) for name, way in PAGES.items()}
+"""By host name: its function, and the reason that a user would expect."""
+WAYS |= {name: (way, reason) for reason, ways in NO_PAGES.items() for name, way in ways.items()}
