@@ -1,4 +1,4 @@
-"""Files of lines, plain or compressed, read as a stream; damaged files are read up to the damaged byte.
+"""Files of lines, plain or compressed, read as a stream; damaged files are read up to the damaged piece.
 
 Lines come in blocks of some megabytes: parsing is fast with many lines at a time, and memory limits their number.
 """
@@ -6,10 +6,10 @@ Lines come in blocks of some megabytes: parsing is fast with many lines at a tim
 from __future__ import annotations
 
 import bz2
+import io
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import IO, Any, NamedTuple
 
 import zstandard
@@ -18,7 +18,7 @@ BLOCK_BYTES = 2 << 20
 """The objects parsed from a block of this size fit the cache; smaller blocks need more calls."""
 
 MAX_LINE_BYTES = 32 << 20
-"""A line that is longer than this by a piece of the file or more is skipped, since it would fill the memory."""
+"""A line that is longer than this by a block or more is skipped, since it would fill the memory."""
 
 
 class Block(NamedTuple):
@@ -36,65 +36,44 @@ def is_utf16(data: bytes) -> bool:
 
 
 class LineReader:
-    """The lines of a plain or compressed file as blocks; `broken` and `bytes_read` are those of `Decompressor`.
+    """The lines of a plain or compressed file as blocks.
 
     If the file is cut off, the incomplete last line is dropped, unless it ends like a JSON object.
 
     Attributes:
-      bytes_decompressed: bytes decompressed so far.
+      source: the content of the file, and how it ends.
       overlong: numbers of the skipped lines longer than MAX_LINE_BYTES.
       ends_within_line: after the last block, whether the last line lacks a newline, as in a file that was cut.
     """
 
     def __init__(self, file: IO[bytes], block_bytes: int = BLOCK_BYTES):
-        self._source, self._block_bytes = Decompressor(file), block_bytes
-        self.bytes_decompressed = 0
+        self.source, self._block_bytes = Decompressed(file), block_bytes
         self.overlong: list[int] = []
         self.ends_within_line = False
 
-    @property
-    def broken(self) -> str | None:
-        return self._source.broken
-
-    @property
-    def bytes_read(self) -> int:
-        return self._source.bytes_read
-
     def __iter__(self) -> Iterator[Block]:
-        line, size = 1, 0
-        waiting: list[bytes] = []
-        in_overlong = False
-        for piece in self._source:
-            self.bytes_decompressed += len(piece)
-            if in_overlong:
-                _, newline, piece = piece.partition(b"\n")
-                if not newline:
-                    continue
-                in_overlong = False
-            end = piece.rfind(b"\n")
-            waiting.append(piece)
-            size += len(piece)
-            if size < self._block_bytes or (end < 0 and size - len(piece) < MAX_LINE_BYTES):
-                continue
-            lines, newline, rest = b"".join(waiting).rpartition(b"\n")
-            if newline:
-                yield Block(lines, line)
-                line += lines.count(b"\n") + 1
-            if end < 0:  # the last line is too long
+        file, line = io.BufferedReader(self.source, _PIECE_BYTES), 1
+        while data := file.read(self._block_bytes):
+            data += b"" if data.endswith(b"\n") else file.readline(MAX_LINE_BYTES)
+            without_end = not data.endswith(b"\n")
+            too_long = without_end and bool(file.peek(1))
+            if too_long or (without_end and self.source.broken is not None and not data.endswith(b"}")):
+                data = data[: data.rfind(b"\n") + 1]
+            else:
+                self.ends_within_line = without_end
+            if data:
+                yield Block(data.removesuffix(b"\n"), line)
+            line += data.count(b"\n")
+            if too_long:
                 self.overlong.append(line)
-                in_overlong, line, rest = True, line + 1, b""
-            waiting, size = [rest], len(rest)
-        data = b"".join(waiting)
-        if self.broken is not None and not data.endswith(b"}"):
-            data = data[: max(data.rfind(b"\n"), 0)]
-        if data:
-            self.ends_within_line = not data.endswith(b"\n")
-            yield Block(data.removesuffix(b"\n"), line)
+                line += 1
+                while (rest := file.readline(_PIECE_BYTES)) and not rest.endswith(b"\n"):
+                    pass
 
 
-# Compressed bytes read at a time, usually some hundred kilobytes when decoded. After a read that gives more (runs of
-# zeros, in damaged dumps), the next reads are smaller, since a decoder returns all data at once.
-_READ_BYTES = 32 << 10
+# Compressed bytes decoded at a time: a decoder that meets damage loses what it had of its piece. After a piece that
+# gives more than a megabyte (runs of zeros, in damaged dumps) the next are smaller, since all of it comes at once.
+_READ_BYTES = 4 << 10
 _PIECE_BYTES = 1 << 20
 
 _ERRORS = (zstandard.ZstdError, lzma.LZMAError, zlib.error, OSError, EOFError)
@@ -115,23 +94,38 @@ _FORMATS: list[tuple[str, bytes, bytes, Callable[[], Any]]] = [
 _SKIPPABLE = tuple(bytes([0x50 + i]) + b"\x2a\x4d\x18" for i in range(16))  # zstd frames without data
 
 
-@dataclass
-class Decompressor:
-    """The decompressed content of `file`, in pieces; plain files are not changed.
+class Decompressed(io.RawIOBase):
+    """The decompressed content of `file`; plain files are not changed.
 
     The format is recognized by the first bytes, not by the name. A file may hold several frames, streams or members.
+    A damaged one ends before the piece of 4 KiB with the damage; if `strict`, reading on raises EOFError.
 
     Attributes:
       bytes_read: compressed bytes read so far.
-      broken: after the last piece, where and why the file ends early; None if it is complete.
+      bytes_decompressed: bytes decompressed so far.
+      broken: at the end, where and why the file ends early; None if it is complete.
     """
 
-    file: IO[bytes]
-    bytes_read: int = 0
-    broken: str | None = None
-    _step: int = field(default=_READ_BYTES, repr=False)
+    def __init__(self, file: IO[bytes], *, strict: bool = False):
+        self._file, self._strict, self._step = file, strict, _READ_BYTES
+        self.bytes_read = self.bytes_decompressed = 0
+        self.broken: str | None = None
+        self._pieces, self._ready = self._decoded(), memoryview(b"")
 
-    def __iter__(self) -> Iterator[bytes]:
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._ready:
+            self._ready = memoryview(next(self._pieces, b""))
+            self.bytes_decompressed += len(self._ready)
+            if self._strict and self.broken is not None:
+                raise EOFError(self.broken)
+        size = min(len(buffer), len(self._ready))
+        buffer[:size], self._ready = self._ready[:size], self._ready[size:]
+        return size
+
+    def _decoded(self) -> Iterator[bytes]:
         head = self._read(6)
         for name, magic, padding, new in _FORMATS:
             if head.startswith(magic) or (name == "zst" and head.startswith(_SKIPPABLE)):
@@ -139,60 +133,29 @@ class Decompressor:
                 return
         while head:
             yield head
-            head = self._read(1 << 20)
+            head = self._read(_PIECE_BYTES)
 
     def _frames(self, data: bytes, name: str, padding: bytes, new: Callable[[], Any]) -> Iterator[bytes]:
         """All frames, one after the other; `data` is read but not decoded yet."""
-        decoder, start = new(), 0  # start: the frame's first byte in the file
-        while True:
-            at = self.bytes_read - len(data)
+        decoder = new()
+        while data:
             try:
                 piece = decoder.decompress(data)
             except _ERRORS as error:
-                yield from self._up_to_the_break(new, start, at, data, f"{name}: {error}")
+                self.broken = f"{name}: {error}, at byte {self.bytes_read - len(data):,} or soon after"
                 return
             if piece:
                 yield piece
                 self._step = min(max(self._step * _PIECE_BYTES // len(piece), 64), _READ_BYTES)
-            if decoder.eof:
-                data = decoder.unused_data
-                if padding:
-                    data = data.lstrip(padding)
-                    while not data and (data := self._read(self._step)):
-                        data = data.lstrip(padding)
-                data = data or self._read(self._step)
-                if not data:
-                    return
-                decoder, start = new(), self.bytes_read - len(data)
-            else:
-                data = self._read(self._step)
-                if not data:
-                    self.broken = f"{name}: the file ends at byte {self.bytes_read:,}, in the middle of its data"
-                    return
-
-    def _up_to_the_break(
-        self, new: Callable[[], Any], start: int, at: int, data: bytes, problem: str
-    ) -> Iterator[bytes]:
-        """The decoded content of the piece at byte `at` up to the damage.
-
-        A failed call of a decoder loses what it had decoded, so the frame is decoded again up to the piece and then
-        byte by byte. This doubles the time, but only for damaged files.
-        """
-        decoder = new()
-        self.file.seek(start)
-        for position in range(start, at, _READ_BYTES):
-            decoder.decompress(self.file.read(min(_READ_BYTES, at - position)))
-        for offset in range(len(data)):
-            try:
-                piece = decoder.decompress(data[offset : offset + 1])
-            except _ERRORS:
-                self.broken = f"{problem}, at byte {at + offset:,}"
-                return
-            if piece:
-                yield piece
-        self.broken = f"{problem}, at byte {at + len(data):,}"
+            ended, data = decoder.eof, decoder.unused_data.lstrip(padding) if decoder.eof else b""
+            while not data and (data := self._read(self._step)) and ended:
+                data = data.lstrip(padding)
+            if ended:
+                decoder = new()
+            elif not data:
+                self.broken = f"{name}: the file ends at byte {self.bytes_read:,}, in the middle of its data"
 
     def _read(self, size: int) -> bytes:
-        data = self.file.read(size)
+        data = self._file.read(size)
         self.bytes_read += len(data)
         return data

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from owt_pipeline.errors import UserError
-from owt_pipeline.formats.lines import Decompressor, is_utf16
+from owt_pipeline.formats.lines import Decompressed, is_utf16
 from owt_pipeline.storage.folder import describe_source, each_once, expand_globs, folder_of, open_source
 
 MAX_RECORD_BYTES = 256 << 20
@@ -344,23 +344,6 @@ def open_decompressed(path: str) -> Iterator[io.BufferedReader]:
         if not source.size() and path.lower().rpartition(".")[2] in _COMPRESSED:
             raise UserError(f"{path} is compressed, but has no bytes; download or create it again")
         try:
-            yield io.BufferedReader(_Decompressed(Decompressor(source)), 1 << 20)
+            yield io.BufferedReader(Decompressed(source, strict=True), 1 << 20)
         except (EOFError, OSError) as error:
             raise UserError(f"{path} is damaged or incomplete: {error}; download or create it again") from error
-
-
-class _Decompressed(io.RawIOBase):
-    def __init__(self, source: Decompressor):
-        self._source, self._pieces, self._ready = source, iter(source), memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        if not self._ready:
-            self._ready = memoryview(next(self._pieces, b""))
-            if not self._ready and self._source.broken is not None:
-                raise EOFError(self._source.broken)
-        size = min(len(buffer), len(self._ready))
-        buffer[:size], self._ready = self._ready[:size], self._ready[size:]
-        return size

@@ -159,8 +159,8 @@ def _blocks(file: Any, source: Source, tally: Tally) -> Iterator[pa.RecordBatch]
     for line in reader.overlong:
         yield problem(line, Reason.BAD_LINE, f"over {lines.MAX_LINE_BYTES:,} bytes")
     tally.overlong, tally.ends_within_line = min(reader.overlong, default=0), reader.ends_within_line
-    tally.bytes_read, tally.bytes_decompressed = reader.bytes_read, reader.bytes_decompressed
-    tally.broken = reader.broken
+    for name in ("bytes_read", "bytes_decompressed", "broken"):
+        setattr(tally, name, getattr(reader.source, name))
 
 
 def _rows_of_table(uri: str, tally: Tally, allow_damaged: bool) -> Iterator[dict[str, Any]]:
