@@ -28,7 +28,7 @@ Html: TypeAlias = "str | bytes"
 Texts: TypeAlias = "Sequence[str | None] | pa.Array | pa.ChunkedArray | Path | Sequence[Path]"
 
 _SHARD_ROWS = 1 << 17
-_BATCH_ROWS, _BATCH_BYTES = 1024, 4 << 20
+_BATCH_ROWS = 1024
 
 
 def canonical_url(url: str) -> str:
@@ -281,13 +281,15 @@ def _arrays_of(texts: Any, text_field: str) -> Iterator[pa.Array]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    from owt_pipeline.formats.records import as_strings, texts_of_files
+
     if isinstance(texts, (str, bytes, Mapping, type(None))):
         raise TypeError(f"texts is a {type(texts).__name__}: give a list of texts, a column, or a pathlib.Path")
     if isinstance(texts, os.PathLike) or (
         isinstance(texts, (list, tuple)) and texts and isinstance(texts[0], os.PathLike)
     ):
         paths = [texts] if isinstance(texts, os.PathLike) else texts
-        yield from texts_of_files([os.fspath(path) for path in paths], text_field)
+        yield from texts_of_files([os.fspath(path) for path in paths], text_field, "near_duplicates")
         return
     if isinstance(texts, (pa.Array, pa.ChunkedArray)):
         column = texts
@@ -296,11 +298,12 @@ def _arrays_of(texts: Any, text_field: str) -> Iterator[pa.Array]:
     elif hasattr(texts, "dtype"):  # of NumPy, pandas
         column = pa.array(texts, from_pandas=True)
     else:
-        for start, some in _in_batches(iter(texts)):
-            for number, text in enumerate(some, start):
+        numbered = enumerate(texts)
+        while some := list(itertools.islice(numbered, _BATCH_ROWS)):
+            for number, text in some:
                 if not isinstance(text, (str, type(None))):
                     raise TypeError(f"texts[{number}] is a {type(text).__name__}, not a str")
-            yield as_strings(some)
+            yield as_strings([text for _, text in some])
         return
     for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
         if pa.types.is_dictionary(chunk.type):
@@ -313,55 +316,6 @@ def _arrays_of(texts: Any, text_field: str) -> Iterator[pa.Array]:
             raise TypeError(f"texts is a column of {chunk.type}, not of strings")
         for start in range(0, len(chunk), _BATCH_ROWS):
             yield pc.cast(chunk.slice(start, _BATCH_ROWS), pa.string())
-
-
-def _in_batches(texts: Iterator[Any]) -> Iterator[tuple[int, list[Any]]]:
-    """(number of the first, texts)."""
-    start = 0
-    while some := list(itertools.islice(texts, _BATCH_ROWS)):
-        yield start, some
-        start += len(some)
-
-
-def as_strings(texts: Sequence[str | None]) -> pa.Array:
-    """An array of strings; half of a surrogate pair becomes a question mark."""
-    import pyarrow as pa
-
-    try:
-        return pa.array(texts, pa.string())
-    except (UnicodeEncodeError, pa.ArrowInvalid):  # half of a surrogate pair
-        return pa.array([text and text.encode("utf-8", "replace").decode() for text in texts], pa.string())
-
-
-def texts_of_files(paths: Sequence[str], text_field: str) -> Iterator[pa.Array]:
-    """The texts of Parquet and JSON Lines files (paths, globs or URIs), in arrays of strings.
-
-    Raises ValueError for a record without the field, or whose field is no text; UserError for a file that cannot be
-    read.
-    """
-    from owt_pipeline.formats.records import format_of, read_records
-    from owt_pipeline.stages.import_text.stage import field_value
-    from owt_pipeline.storage.folder import expand_globs
-
-    columns = {text_field, text_field.partition(".")[0]}
-    waiting: list[str | None] = []
-    size = 0
-    for path in expand_globs(tuple(paths), "near_duplicates"):
-        for record in read_records(path, path, format_of(path), columns=columns):
-            if record.fields is None:
-                raise ValueError(f"{record.where}: {record.problem}")
-            text = field_value(record.fields, text_field, ...)
-            if text is ...:
-                raise ValueError(f"{record.where}: no field {text_field!r}; it has {', '.join(record.fields)}")
-            if not isinstance(text, (str, type(None))):
-                raise ValueError(f"{record.where}: {text_field!r} is a {type(text).__name__}, not text")
-            waiting.append(text)
-            size += len(text or "")
-            if len(waiting) == _BATCH_ROWS or size >= _BATCH_BYTES:
-                yield as_strings(waiting)
-                waiting, size = [], 0
-    if waiting:
-        yield as_strings(waiting)
 
 
 def _write_all(workdir: Storage, texts: Iterator[pa.Array]) -> None:

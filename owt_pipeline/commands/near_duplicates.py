@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 
 from owt_pipeline.command_line import Command, CommandParser, add_output_flags, configure_output
 from owt_pipeline.errors import UsageError, UserError
-from owt_pipeline.library import find_duplicates, texts_of_files
+from owt_pipeline.formats.records import texts_of_files
+from owt_pipeline.library import find_duplicates
 from owt_pipeline.stages.dedupe.options import Comparison
 from owt_pipeline.storage.folder import expand_globs, folder_of
 from schemas import SettingsError
@@ -50,7 +51,7 @@ def _near_duplicates(arguments: argparse.Namespace) -> int:
         from_table(Comparison, {}, "", options)
     except SettingsError as error:
         raise UsageError(str(error)) from error
-    counted = _Counted(texts_of_files(arguments.files, arguments.text_field))
+    counted = _Counted(texts_of_files(arguments.files, arguments.text_field, "near_duplicates"))
     try:
         found = find_duplicates(iter(counted), arguments.workers, arguments.temporary_folder, **options)
     except ValueError as error:

@@ -30,6 +30,8 @@ from owt_pipeline.storage.folder import describe_source, each_once, expand_globs
 MAX_RECORD_BYTES = 256 << 20
 """A longer line or text file is rejected as a bad record, since records are held in memory."""
 
+_BATCH_ROWS, _BATCH_BYTES = 1024, 4 << 20  # of texts
+
 FORMATS = ("jsonl", "parquet", "csv", "text")
 _EXTENSIONS = {
     "jsonl": "jsonl", "ndjson": "jsonl", "json": "jsonl",
@@ -166,6 +168,48 @@ def read_records(
                 yield _text_record(line.rstrip(b"\r\n"), f"{name}:{number}", len(line))
         else:
             yield from _split_records(file, name, split_text == "wikitext")
+
+
+def texts_of_files(patterns: Sequence[str], text_field: str, what: str) -> Iterator[pa.Array]:
+    """The texts of files (paths, globs or URIs), in arrays of strings of bounded size; null where a text is missing.
+
+    `text_field` is as in `field_value`, `what` is who asks, for errors. Raises UserError for a file that cannot be
+    read, and for a record without the field, or whose field is no text.
+    """
+    columns = {text_field, text_field.partition(".")[0]}
+    waiting: list[str | None] = []
+    size = 0
+    for path in expand_globs(tuple(patterns), what):
+        for record in read_records(path, path, format_of(path), columns=columns):
+            text = field_value(record.fields or {}, text_field, ...)
+            if not isinstance(text, (str, type(None))):
+                missing = f"no field {text_field!r}; it has {', '.join(record.fields or {})}"
+                wrong = missing if text is ... else f"{text_field!r} is a {type(text).__name__}, not text"
+                raise UserError(f"{record.where}: {record.problem or wrong}")
+            waiting.append(text)
+            size += len(text or "")
+            if len(waiting) == _BATCH_ROWS or size >= _BATCH_BYTES:
+                yield as_strings(waiting)
+                waiting, size = [], 0
+    if waiting:
+        yield as_strings(waiting)
+
+
+def as_strings(texts: Sequence[str | None]) -> pa.Array:
+    """An array of strings; half of a surrogate pair becomes a question mark."""
+    try:
+        return pa.array(texts, pa.string())
+    except (UnicodeEncodeError, pa.ArrowInvalid):
+        return pa.array([text and text.encode("utf-8", "replace").decode() for text in texts], pa.string())
+
+
+def field_value(fields: Mapping[str, Any], name: str, absent: Any = None) -> Any:
+    """The value of field `name`, or `absent`; `a.b` is field b of field a."""
+    if name in fields:
+        return fields[name]
+    head, dot, rest = name.partition(".")
+    inner = fields.get(head)
+    return field_value(inner, rest, absent) if dot and isinstance(inner, Mapping) else absent
 
 
 def _json_records(file: BinaryIO, name: str) -> Iterator[Record]:

@@ -7,44 +7,35 @@
     verify      a group              -> decisions, by the shard of the removed document, and of the kept one
     write       a shard's decisions  -> duplicates/
 
-A document is identified by its number, which counts the rows of all shards in order, then the texts of the files of
-`against`: these stay whatever repeats them. A part is a shard or one of these files. Only `sketch` and `candidates`
-read texts. Memory is bounded by a part's hashes, a range, a group, and in `components` nine bytes a document.
+A document is identified by its number (numbering.py). Only `sketch` and `candidates` read texts. Memory is bounded by a
+part's hashes, a range, a group, and in `components` nine bytes a document.
 """
 
 from __future__ import annotations
 
-import functools
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import xxhash
 
 from owt_pipeline import progress
-from owt_pipeline.errors import UserError
-from owt_pipeline.formats.records import format_of, read_records
 from owt_pipeline.ledger.exchange import Slice, gather, partition_of, read_slices
 from owt_pipeline.stages.dedupe.components import Forest, star_edges
 from owt_pipeline.stages.dedupe.minhash import BANDS, band_hashes, keep_freed_memory, signatures
+from owt_pipeline.stages.dedupe.numbering import MOST_DOCUMENTS, documents_of, first_of_generations, first_of_parts
 from owt_pipeline.stages.dedupe.shingles import Shingles, chunked, fold, hash_texts, shingle, sorted_set
-from owt_pipeline.storage.folder import Storage, expand_globs
 from schemas import DATASETS
 
 if TYPE_CHECKING:
     from owt_pipeline.engine.stage import StageRun
     from owt_pipeline.ledger.commit import ShardWriter
     from owt_pipeline.stages.dedupe.options import Options
-
-_MOST_DOCUMENTS = 1 << 32
-_BATCH_ROWS = 1024
 
 _TEXTS = pa.schema([("hash", pa.uint64()), ("low", pa.uint64()), ("document", pa.uint32())])
 _BANDS = pa.schema([("hash", pa.uint64()), ("document", pa.uint32())])
@@ -71,64 +62,6 @@ ones change no file. `export` counts them."""
 _OF_KEPT = ["kept_url_id", "rule", "similarity", "contained"]
 
 
-def first_of_parts(run: StageRun) -> np.ndarray:
-    """The number of the first document of each part, then the number of documents, int64."""
-    rows = [*run.inputs["clean"].rows_of_shards(), *_rows_of_files(run.work, run.started, run.options.against)]
-    first = np.concatenate([[0], np.cumsum(rows, dtype=np.int64)])
-    if first[-1] >= _MOST_DOCUMENTS:
-        raise UserError(f"dedupe: {first[-1]:,} documents, more than {_MOST_DOCUMENTS:,}: split the run by year")
-    return first
-
-
-def count_files(run: StageRun) -> None:
-    """Count the texts of each file of `against` for all processes of the stage."""
-    counts = [sum(map(len, _texts_of(uri))) for uri in files_of(run.options)]
-    run.work.write(_COUNTS, msgspec.json.encode(counts))
-
-
-_COUNTS = "against.json"
-
-
-@functools.lru_cache(maxsize=1)  # every part of a process asks
-def _rows_of_files(work: Storage, started: float, against: tuple[str, ...]) -> list[int]:
-    return msgspec.json.decode(work.read(_COUNTS), type=list[int]) if against else []
-
-
-def files_of(options: Options) -> list[str]:
-    """The files of `against`; raises UserError if one is not there."""
-    return list(expand_globs(options.against, "against")) if options.against else []
-
-
-def _documents(run: StageRun, part: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """The documents of a part; those of a file have the hash of their text as url_id."""
-    if part < run.num_shards:
-        yield from run.inputs["clean"].batches(part, columns=columns, rows=_BATCH_ROWS)
-        return
-    for texts in _texts_of(files_of(run.options)[part - run.num_shards]):
-        ids = [xxhash.xxh3_64_intdigest(text.encode()) for text in texts.to_pylist()]
-        known = {"text": texts, "url_id": pa.array(ids, pa.uint64())}
-        yield pa.record_batch({name: known.get(name, pa.nulls(len(texts), pa.int64())) for name in columns})
-
-
-def _texts_of(uri: str) -> Iterator[pa.Array]:
-    """The texts of a file in batches; raises UserError for a record without one."""
-    texts: list[str] = []
-    for record in read_records(uri, uri, format_of(uri), columns=["text"]):
-        text = (record.fields or {}).get("text")
-        if not isinstance(text, str):
-            raise UserError(f"--against {record.where}: {record.problem or 'no field `text` with a text'}")
-        texts.append(text)
-        if len(texts) == _BATCH_ROWS:
-            yield pa.array(texts, pa.string())
-            texts = []
-    yield pa.array(texts, pa.string())
-
-
-def first_of_generations(run: StageRun) -> np.ndarray:
-    """The number of each generation's first document, int64."""
-    return first_of_parts(run)[[generation.first for generation in run.root.generations]]
-
-
 def sketch(run: StageRun, part: int, _: Sequence[Slice], writer: ShardWriter) -> None:
     """Send the hash of each of a part's texts, and of the bands of each distinct one, to the part of its range.
 
@@ -137,7 +70,7 @@ def sketch(run: StageRun, part: int, _: Sequence[Slice], writer: ShardWriter) ->
     keep_freed_memory()
     options: Options = run.options
     ranges, seen, number = Ranges.of(run), set[bytes](), int(first_of_parts(run)[part])
-    for batch in _documents(run, part, ["text"]):
+    for batch in documents_of(run, part, ["text"]):
         digests: list[bytes] = []
         signed: list[np.ndarray] = []
         new: list[int] = []  # rows whose text is new and has words
@@ -250,7 +183,7 @@ def candidates(run: StageRun, part: int, slices: Sequence[Slice], writer: ShardW
     document = planned["document"].to_numpy()
     first, start = int(first_of_parts(run)[part]), 0
     columns = ["url_id", "text", *PRECEDENCE[options.survivor]]
-    for batch in _documents(run, part, columns):
+    for batch in documents_of(run, part, columns):
         end = int(np.searchsorted(document, first + batch.num_rows))
         if end > start:
             rows = planned.slice(start, end - start)
@@ -343,7 +276,7 @@ MOST_COMPARISONS, MOST_OF_BAND = 32, 256
 
 
 def decide(
-    rows: pa.Table, generations: np.ndarray, threshold: float, own: int = _MOST_DOCUMENTS
+    rows: pa.Table, generations: np.ndarray, threshold: float, own: int = MOST_DOCUMENTS
 ) -> tuple[Decisions, Mapping[str, int]]:
     """Decide on complete components.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from owt_pipeline.engine.stage import Stage, StageRun, Step, one_part, rows_of_input, what_was_sent
-from owt_pipeline.stages.dedupe import decisions
+from owt_pipeline.stages.dedupe import decisions, numbering
 from owt_pipeline.stages.dedupe.minhash import BANDS, ROWS, probability
 from owt_pipeline.stages.dedupe.options import Options
 from owt_pipeline.storage.folder import folder_of
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 def _parts(run: StageRun) -> range:
-    return range(run.num_shards + len(decisions.files_of(run.options)))
+    return range(run.num_shards + len(numbering.files_of(run.options)))
 
 
 def _rows(run: StageRun) -> list[int]:
-    return np.diff(decisions.first_of_parts(run)).tolist()
+    return np.diff(numbering.first_of_parts(run)).tolist()
 
 
 def _sha256(uri: str) -> str:
@@ -60,12 +60,12 @@ class Dedupe(Stage):
         """Names and digests of the files of --against; raises UserError for an unreadable one."""
         return [
             {"kind": "against", "name": uri.rpartition("/")[2], "sha256": _sha256(uri)}
-            for uri in decisions.files_of(options)
+            for uri in numbering.files_of(options)
         ]
 
     def prepare(self, run: StageRun) -> None:
         if run.options.against:
-            decisions.count_files(run)
+            numbering.count_files(run)
 
     def preload(self, _: Options) -> list[str]:
         """What every worker needs before its first part: a table, and modules that numpy imports on first use."""

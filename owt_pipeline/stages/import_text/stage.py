@@ -20,7 +20,15 @@ import xxhash
 from owt_pipeline import progress
 from owt_pipeline.engine.stage import Stage, StageRun, Step
 from owt_pipeline.errors import UserError
-from owt_pipeline.formats.records import FORMATS, Record, describe_file, format_of, named_files, read_records
+from owt_pipeline.formats.records import (
+    FORMATS,
+    Record,
+    describe_file,
+    field_value,
+    format_of,
+    named_files,
+    read_records,
+)
 from owt_pipeline.formats.urls import BadURL, canonical_url, url_id
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader, Outcome
@@ -262,15 +270,6 @@ def outcome(rows: pa.RecordBatch, first: np.ndarray) -> Outcome:
     rejects = [others["url_id"], others["url"], reason, others["detail"]]
     kept = rows.filter(pa.array(first)).select(_DOCUMENTS.names).cast(_DOCUMENTS)
     return Outcome(kept, pa.RecordBatch.from_arrays(rejects, schema=REJECTS))
-
-
-def field_value(fields: Mapping[str, Any], name: str, absent: Any = None) -> Any:
-    """The value of field `name`, or `absent`; `a.b` is field b of field a."""
-    if name in fields:
-        return fields[name]
-    head, dot, rest = name.partition(".")
-    inner = fields.get(head)
-    return field_value(inner, rest, absent) if dot and isinstance(inner, Mapping) else absent
 
 
 def _rejected(row: dict[str, Any], reason: Reason, problem: str | None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from owt_pipeline.stages.dedupe import components, decisions, shingles
+from owt_pipeline.stages.dedupe import components, decisions, numbering, shingles
 from owt_pipeline.stages.dedupe.components import Forest, star_edges
 from owt_pipeline.stages.dedupe.decisions import CANDIDATES, compare, decide
 from owt_pipeline.stages.dedupe.shingles import mix
@@ -165,7 +165,7 @@ def test_decisions_do_not_depend_on_ranges_groups_or_chunks(tmp_path: Path, monk
         (decisions, "MOST_OF_RANGE", 80),
         (decisions, "_MOST_SHINGLES", 1000),
         (decisions, "_LEAST_SHINGLES", 1000),
-        (decisions, "_BATCH_ROWS", 7),
+        (numbering, "_BATCH_ROWS", 7),
         (shingles, "_CHUNK_BYTES", 3000),
     ):
         monkeypatch.setattr(module, name, value)
