@@ -27,6 +27,8 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections import defaultdict
+from collections.abc import Mapping
 from functools import cache, lru_cache
 from importlib.resources import files
 from urllib.parse import unquote_to_bytes
@@ -273,61 +275,43 @@ def _to_ascii(host: str) -> str:
     )
 
 
-class _NamesKnown(dict[str, bool]):
-    """Whether a parameter tracks readers on every host, by its name; cached.
-
-    Attributes:
-      prefixes: prefixes of such names.
-      names: other such names.
-    """
-
-    def __init__(self, names: set[str]):
-        self.prefixes = tuple(name[:-1] for name in names if name.endswith("*"))
-        self.names = frozenset(names)
-
-    def __missing__(self, name: str) -> bool:
-        if len(self) >= 1 << 14:
-            self.clear()
-        lowered = name.lower()
-        self[name] = tracks = lowered in self.names or lowered.startswith(self.prefixes)
-        return tracks
+@lru_cache(1 << 14)
+def _tracks(name: str) -> bool:
+    """Whether a parameter tracks readers on every host, by its name."""
+    prefixes, names, _ = _tracking()
+    return name.lower() in names or name.lower().startswith(prefixes)
 
 
 @cache
-def _tracking() -> tuple[_NamesKnown, dict[str, frozenset[str]]]:
-    """Tracking parameters of all hosts; and by domain, those of a domain and its subdomains, in lower case."""
-    general: set[str] = set()
-    of_domain: dict[str, frozenset[str]] = {}
+def _tracking() -> tuple[tuple[str, ...], frozenset[str], Mapping[str, frozenset[str]]]:
+    """Tracking parameters in lower case: prefixes and names on all hosts; by domain, those of it and its subdomains."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
     for line in files("owt_pipeline.formats").joinpath("tracking_parameters.txt").read_text("utf-8").split("\n"):
         if line and not line.startswith("#"):
             domain, _, names = line.rpartition(": ")
-            if domain:
-                of_domain[domain] = of_domain.get(domain, frozenset()) | frozenset(names.split())
-            else:
-                general |= set(names.split())
-    return _NamesKnown(general), of_domain
+            found[domain] |= set(names.split())
+    general = found.pop("")
+    prefixes = tuple(name[:-1] for name in general if name.endswith("*"))
+    return prefixes, frozenset(general), {domain: frozenset(names) for domain, names in found.items()}
 
 
 @cache
 def tracking_pattern() -> str:
     """A regular expression for a tracking parameter, of any domain, in a query in lower case."""
-    general, of_domain = _tracking()
-    names = sorted({*general.names, *(name for some in of_domain.values() for name in some)})
-    alternatives = [*(f"{re.escape(prefix)}[^=&]*" for prefix in general.prefixes), *map(re.escape, names)]
-    return f"[?&](?:{'|'.join(alternatives)})(?:[=&]|$)"
+    _, general, of_domain = _tracking()
+    names = [re.escape(name).replace(r"\*", "[^=&]*") for name in sorted(general.union(*of_domain.values()))]
+    return f"[?&](?:{'|'.join(names)})(?:[=&]|$)"
 
 
 def _without_tracking(query: str, host: str) -> str:
-    (tracks, _), of_host = _tracking(), _names_of_host(host)
-    fields = [field for field in query.split("&") if field and not tracks[field.partition("=")[0]]]
-    return "&".join(
-        [field for field in fields if field.partition("=")[0].lower() not in of_host] if of_host else fields
-    )
+    of_host = _names_of_host(host)
+    fields = [(field, field.partition("=")[0]) for field in query.split("&") if field]
+    return "&".join(field for field, name in fields if not _tracks(name) and name.lower() not in of_host)
 
 
 @lru_cache(1 << 14)
 def _names_of_host(host: str) -> frozenset[str]:
-    _, of_domain = _tracking()
+    *_, of_domain = _tracking()
     labels = host.split(".")
     found: frozenset[str] = frozenset()
     for start in range(len(labels) - 1):

@@ -253,5 +253,5 @@ def test_documents_that_repeat_texts_of_other_files_are_removed(tmp_path: Path) 
         url_id(2): ("near", 0),  # shards 0 and 1 are the run's own
     }
     (tmp_path / "titles.jsonl").write_text('{"title": "no text"}\n')
-    with pytest.raises(UserError, match="no field .text.; it has title"):
+    with pytest.raises(UserError, match=r"no field 'text'; it has title"):
         dedupe(tmp_path / "run", against=(str(tmp_path / "titles.jsonl"),))
