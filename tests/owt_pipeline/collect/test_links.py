@@ -196,17 +196,6 @@ def test_urls_of_a_run_are_a_table_that_gives_them_again(tmp_path: Path) -> None
     assert again == {url: {**row, **lost} for url, row in first.items()}
 
 
-def test_duplicates_of_submissions_count_with_their_scores(tmp_path: Path) -> None:
-    dump = write_dump(
-        tmp_path / "RS.ndjson", [{"id": "a", "url": "http://example.org/1", "score": 2, "created_utc": 5}]
-    )
-    table = tmp_path / "hn.jsonl"
-    table.write_text('{"url": "https://example.org/1/", "score": 4, "created_utc": 1}\n')
-    owt_collect(tmp_path / "run", "--dumps", dump, "--links", table)
-    (row,) = collected(tmp_path / "run").urls
-    assert (row["score"], row["created_utc"], row["link_sources"]) == (4, 1, ["links", "reddit"])
-
-
 def test_a_low_score_counts_with_a_later_generation(tmp_path: Path) -> None:
     for number, score in enumerate((1, 5)):
         (tmp_path / f"{number}.csv").write_text(f"url,score\nhttps://example.org/1,{score}\n")

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import lzma
-from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -208,10 +205,3 @@ def test_any_line_becomes_one_row_or_is_blank(given_lines: list[dict[str, Any] |
     lines = [line.replace(b"\n", b"") if isinstance(line, bytes) else json.dumps(line).encode() for line in given_lines]
     found = rows(*lines) if lines else []
     assert [r["line"] for r in found] == [11 + i for i, line in enumerate(lines) if line.strip(b" \t\r\x0b\x0c")]
-
-
-def test_a_published_dump_of_2005_is_read_completely(testdata: Path) -> None:
-    data = lzma.decompress((testdata / "reddit" / "RS_v2_2005-06.xz").read_bytes())
-    found = rows(*data.splitlines())
-    assert len(found) == 103
-    assert pa.Table.from_pylist(found, ROWS)["reason"].null_count == 103

@@ -34,7 +34,6 @@ from owt_pipeline.stages.import_text.stage import STAGE, ImportOptions
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
 from schemas.manifest import Manifest
-from tests.owt_pipeline.engine.test_graph import ELSEWHERE
 from tests.owt_pipeline.runs import ask_owt, snapshot
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
@@ -118,18 +117,13 @@ def test_every_record_is_imported_or_rejected_with_its_place(tmp_path: Path) -> 
     assert [problem for found in verify(Storage(str(tmp_path / "run"))) for problem in found.problems] == []
 
 
-def test_first_document_of_a_url_is_kept(tmp_path: Path) -> None:
+def test_first_document_of_a_url_is_kept_and_an_invalid_url_is_none(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(json_lines({"text": "first", "url": "http://h.org/x#top"}))
-    (tmp_path / "b.jsonl").write_bytes(json_lines({"text": "second", "url": "https://H.org/x"}))
+    others = [("second", "https://H.org/x"), ("y", "doc-17"), ("z", "doc-17")]
+    (tmp_path / "b.jsonl").write_bytes(json_lines(*({"text": text, "url": url} for text, url in others)))
     imported(tmp_path / "run", tmp_path / "b.jsonl", tmp_path / "a.jsonl")
-    assert [row["text"] for row in documents(tmp_path / "run")] == ["first"]
+    assert [row["text"] for row in documents(tmp_path / "run")] == ["first", "y", "z"]
     assert rejects(tmp_path / "run") == [("repeated_id", "b.jsonl:1")]
-
-
-def test_an_invalid_url_counts_as_no_url(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_bytes(json_lines({"text": "x", "url": "doc-17"}, {"text": "y", "url": "doc-17"}))
-    imported(tmp_path / "run", tmp_path / "a.jsonl")
-    assert [(row["text"], row["url"]) for row in documents(tmp_path / "run")] == [("x", None), ("y", None)]
 
 
 def test_parquet_is_imported_by_columns_including_nested_ones(tmp_path: Path) -> None:
@@ -255,15 +249,6 @@ def test_shards_follow_ids_and_do_not_depend_on_buffer_sizes(tmp_path: Path, mon
     monkeypatch.setattr(exchange, "_WAITING_BYTES", 10_000)
     monkeypatch.setattr(stage, "_GROUP_FILES", 1)
     assert imported(tmp_path / "pieces", tmp_path / "*.jsonl").digest == complete.digest
-
-
-def test_import_on_a_runner_writes_the_same_bytes(tmp_path: Path) -> None:
-    for part in range(3):
-        (tmp_path / f"{part}.jsonl").write_bytes(json_lines(*({"text": f"text {i % 70}"} for i in range(part, 300))))
-    options = ImportOptions(files=(str(tmp_path / "*.jsonl"),), num_shards=3)
-    for name, flags in (("here", ()), ("there", ELSEWHERE)):
-        run_stage(STAGE, options, Runtime(Storage(str(tmp_path / name)), 2, flags))
-    assert snapshot(tmp_path / "here") == snapshot(tmp_path / "there")
 
 
 def test_changed_byte_in_a_file_runs_import_again(tmp_path: Path) -> None:
