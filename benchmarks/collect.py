@@ -122,11 +122,11 @@ def complete(dump: Path, workers: int = 1) -> None:
 
 
 def peak_megabytes(dump: Path, copies: int) -> int:
-    """Peak resident memory of `owt collect` over `copies` frames of the dump in one file."""
+    """Peak resident memory of `collect` over `copies` frames of the dump in one file."""
     with tempfile.TemporaryDirectory(prefix="owt-") as folder:
         longer = Path(folder) / "RS.zst"
         longer.write_bytes(dump.read_bytes() * copies)
-        command = [sys.executable, "-m", "owt_pipeline", "collect", f"{folder}/run", "--workers", "1"]
+        command = [sys.executable, "-m", "owt_pipeline", "run", f"{folder}/run", "--until", "collect", "--workers", "1"]
         program = "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True); "
         program += "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
         flags = ["--dumps", str(longer), "--num_shards", str(NUM_SHARDS * copies), "--quiet"]

@@ -172,7 +172,7 @@ def print_rates(pages: list[LabelledPage], seconds: dict[str, dict[str, float]])
 
 
 def measure_stage(warc: Path) -> None:
-    """Print the rate of `owt extract` as users run it, with one worker and with two."""
+    """Print the rate of `extract` as users run it, with one worker and with two."""
     with tempfile.TemporaryDirectory(prefix="owt-") as folder:
         copied, fetched = Path(folder) / "pages.warc.gz", Path(folder) / "fetched"
         with open(copied, "wb") as out:
@@ -181,11 +181,11 @@ def measure_stage(warc: Path) -> None:
         rates = []
         for workers in (1, 2):
             workdir = copytree(fetched, Path(folder) / str(workers))
-            owt("extract", workdir, "--workers", workers)
+            owt("run", workdir, "--until", "extract", "--workers", workers)
             log = [json.loads(entry) for entry in (workdir / "run-log.jsonl").read_text().splitlines()]
             rates.append(len(pages) / [entry for entry in log if "stage" in entry][-1]["seconds"])
     print(
-        f"`owt extract`, {len(pages):,} pages, by the clock: {rates[0]:.0f} pages/s with one worker, "
+        f"`extract`, {len(pages):,} pages, by the clock: {rates[0]:.0f} pages/s with one worker, "
         f"{rates[1]:.0f} with two ({rates[1] / rates[0]:.2f} times)\n"
     )
 

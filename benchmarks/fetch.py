@@ -43,6 +43,7 @@ from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.stages import load
 from owt_pipeline.storage.folder import Storage
+from tests.owt_pipeline.runs import stage_alone
 
 CONNECTIONS = 200
 THREADS = 64
@@ -78,7 +79,7 @@ def speed(hosts: int, pages: int, page_bytes: int, repeats: int, coding: str) ->
         collected = Path(work) / "collected"
         collect(urls, collected, num_shards=4)
         contestants: dict[str, Callable[[], int]] = {
-            "owt fetch": lambda: fetch(collected),
+            "fetch": lambda: fetch(collected),
             "aiohttp, bare": lambda: asyncio.run(bare_aiohttp(urls)),
             f"requests, {THREADS} threads": lambda: requests_pool(urls),
         }
@@ -95,12 +96,12 @@ def speed(hosts: int, pages: int, page_bytes: int, repeats: int, coding: str) ->
                 served[name].append((cpu_seconds(server) - served_before) / pages_read)
                 cpu[name].append((cpu_seconds(os.getpid()) - used) / pages_read - served[name][-1])
     print(f"{len(urls):,} pages of {page_bytes:,} bytes on {hosts} hosts, sent {CODINGS[coding]}")
-    print("| | pages/s | CPU time a page | the server's | `owt fetch` | in CPU time |")
+    print("| | pages/s | CPU time a page | the server's | `fetch` | in CPU time |")
     print("|---|---:|---:|---:|---:|---:|")
     ratios = {}
     for name in contestants:
-        ratios[name] = median_ratio(rates["owt fetch"], rates[name])
-        in_cpu = median_ratio(cpu[name], cpu["owt fetch"])
+        ratios[name] = median_ratio(rates["fetch"], rates[name])
+        in_cpu = median_ratio(cpu[name], cpu["fetch"])
         micros = f"{1e6 * median(cpu[name]):,.0f} µs | {1e6 * median(served[name]):,.0f} µs"
         print(f"| {name} | {median(rates[name]):,.0f} | {micros} | {ratios[name]:.2f} | {in_cpu:.2f} |", flush=True)
     _, bare, threads = ratios.values()
@@ -113,13 +114,13 @@ def median_ratio(ours: Sequence[float], others: Sequence[float]) -> float:
 
 
 def memory(count: int) -> int:
-    """Peak memory of `owt fetch` and its processes, over one shard of that many URLs."""
+    """Peak memory of `fetch` and its processes, over one shard of that many URLs."""
     with serving(200, "identity") as (port, _), tempfile.TemporaryDirectory() as work:
         hosts = count // 50
         urls = (f"http://h{n % hosts}.{DOMAIN}:{port}/{'gone/' * (n % 3 == 0)}{n}" for n in range(count))
         collect(urls, workdir := Path(work) / "run", num_shards=1)
         command = [
-            sys.executable, "-m", "owt_pipeline", "fetch", str(workdir), "--quiet",
+            *stage_alone("fetch", workdir, "--quiet"),
             "--resolve", f"*.{DOMAIN}=127.0.0.1", "--allowed_ports", str(port), "--host_delay", "0",
             "--user_agent", "bench/1.0 (+mailto:bench@bench.test)",
         ]  # fmt: skip

@@ -6,7 +6,7 @@
 `requests`: what a part asks of a bucket. The demo's pages are run with 4 and with 16 shards in an emulator of Cloud
 Storage (fake-gcs-server, `make .venv-servers/installed`) behind a proxy that counts; what is more is the parts'.
 
-`shards`: a dataset of very many shards: `owt collect`, the same when all is finished, and `owt verify`.
+`shards`: a dataset of very many shards: `collect`, the same when all is finished, and `owt verify`.
 """
 
 from __future__ import annotations
@@ -98,9 +98,9 @@ def many_shards(arguments: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="shards-") as folder:
         urls = Path(folder, "urls.txt")
         urls.write_text("".join(f"https://host-{n}.example/{n}\n" for n in range(3 * arguments.shards)))
-        collect = ["collect", f"{folder}/run", "--links", urls, "--num_shards", arguments.shards]
+        collect = ["run", f"{folder}/run", "--until", "collect", "--links", urls, "--num_shards", arguments.shards]
         for name, command in {
-            "owt collect": collect,
+            "collect": collect,
             "again, when all is finished": collect,
             "owt verify, every byte": ["verify", f"{folder}/run"],
         }.items():

@@ -46,6 +46,7 @@ from schemas import DATASETS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.owt_pipeline.making import write_dataset
+from tests.owt_pipeline.runs import stage_alone
 
 DATA = Path(os.environ.get("OWT_TESTDATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 PARTS = ("stage", "loader")
@@ -140,10 +141,10 @@ def write_corpus(workdir: Path, posts: Path, size: int) -> None:
 
 
 def run_tokenize(corpus: Path, workers: int) -> tuple[float, int, float]:
-    """Of `owt tokenize` over a copy of a run: seconds with its start, tokens, and the peak MiB of a process."""
+    """Of `tokenize` over a copy of a run: seconds with its start, tokens, and the peak MiB of a process."""
     with tempfile.TemporaryDirectory(dir=corpus.parent) as scratch:
         workdir = str(shutil.copytree(corpus, Path(scratch) / "run"))
-        command = [sys.executable, "-m", "owt_pipeline", "tokenize", workdir, "--quiet"]
+        command = stage_alone("tokenize", workdir, "--quiet")
         start = time.perf_counter()
         process = subprocess.Popen([*command, "--workers", str(workers)])
         _, status, usage = os.wait4(process.pid, 0)

@@ -2,8 +2,9 @@
 
 `collect` → `fetch` → `extract` → `clean` → `dedupe` → `export` → `tokenize` → `report` → `verify` → `publish`, `train`
 
-Each stage runs as `PYTHON -m owt_pipeline STAGE` with the flags of the parameters below. All other options are in the
-TOML file `settings`, which every worker has to be able to read; parameters override it.
+Each stage runs as `PYTHON -m owt_pipeline run RUN --until STAGE` with the flags of the parameters below. All other
+options are in the TOML file `settings`, by default that of the run, which every worker has to be able to read;
+parameters override it.
 
 **The interpreter** has to be that of an environment with `owt-pipeline`, not Airflow's own, because their pinned
 packages conflict. The Airflow variable `owt_python` names it (`airflow variables set owt_python
@@ -42,17 +43,11 @@ from airflow.providers.standard.triggers.temporal import TimeDeltaTrigger
 from airflow.sdk import DAG, Asset, BaseOperator, Param, Variable, chain
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
-STAGES = {
-    "collect": ("dumps", "links", "num_shards", "add"),
-    "fetch": ("pages_from",),
-    "extract": (),
-    "clean": ("min_tokens",),
-    "dedupe": (),
-    "export": (),
-    "tokenize": (),
-    "report": (),
-}
-"""The stages in order, each with the parameters that are its own flags."""
+STAGES = ("collect", "fetch", "extract", "clean", "dedupe", "export", "tokenize", "report")
+"""The stages in order."""
+
+FLAGS = ("dumps", "links", "add", "pages_from", "num_shards", "min_tokens", "workers")
+"""The parameters that are flags of `owt run`."""
 
 ASSETS = {"export": Asset("owt_corpus"), "tokenize": Asset("owt_tokens"), "report": Asset("owt_report")}
 """The asset that a stage updates."""
@@ -141,9 +136,9 @@ def run_stage(stage: str, params: dict[str, Any]) -> list[str]:
     """On Dataflow the program ends once the job is submitted, and reports the job's outcome when it is run again."""
     runner = params["runner"]
     detached = {"no_wait_until_finish": True} if runner == "DataflowRunner" else {}
-    given = {name: params[name] for name in ("workers", *STAGES[stage])}
-    words = [params["run"], *filter(None, [params["settings"]])]
-    return ["owt_pipeline", stage, *words, *flags({"runner": runner, **params["beam_flags"], **detached, **given})]
+    given = {name: params[name] for name in FLAGS}
+    words = [params["run"], *filter(None, [params["settings"]]), "--until", stage]
+    return ["owt_pipeline", "run", *words, *flags({"runner": runner, **params["beam_flags"], **detached, **given})]
 
 
 def verify(params: dict[str, Any]) -> list[str] | None:

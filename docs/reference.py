@@ -55,7 +55,7 @@ API = {
 def options_of_stage(name: str) -> str:
     """The page of a stage's options."""
     stage = load(name)
-    return f"# owt {name}\n\n{stage.help}\n\n```\n{stage.example}\n```\n\n{_table(stage.options)}"
+    return f"# {name}\n\n{stage.help}\n\n```\n{stage.example}\n```\n\n{_table(stage.options)}"
 
 
 def options_of_trainer(name: str, options: type) -> str:
@@ -115,10 +115,10 @@ INDEX = """\
 # Options
 
 Each option is a flag (`--min_tokens 128`; a list takes several values) and a key of the settings file, in the table of
-its stage. An option of more than one stage needs the stage's name: `--fetch.allow_damaged`. Every stage also takes
-`--workers` and Beam's own flags.
+its stage. An option of more than one stage needs the stage's name: `--fetch.allow_damaged`. `owt run RUN --until STAGE`
+ends with a stage.
 
-| command | |
+| stage | |
 |---|---|
 """
 
@@ -129,7 +129,7 @@ def main() -> None:
     folder.mkdir(exist_ok=True)
     pages = {name: options_of_stage(name) for name in STAGES}
     pages |= {f"trainer-{name}": options_of_trainer(name, options) for name, options in TRAINER.items()}
-    index = INDEX + "".join(f"| [owt {name}]({name}.md) | {load(name).help.splitlines()[0]} |\n" for name in STAGES)
+    index = INDEX + "".join(f"| [{name}]({name}.md) | {load(name).help.splitlines()[0]} |\n" for name in STAGES)
     index += "".join(f"| [python -m trainer.{name}](trainer-{name}.md) | |\n" for name in TRAINER)
     toctree = "\n```{toctree}\n:hidden:\n\n" + "\n".join(pages) + "\n```\n"
     (folder / "index.md").write_text(index + toctree, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""`owt`: finds the command or stage that the arguments name."""
+"""`owt`: finds the command that the arguments name."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Any
 
 from owt_pipeline import __version__
 from owt_pipeline.command_line import interruptible
-from owt_pipeline.stages import ORDER, load
+from owt_pipeline.stages import ORDER
 from schemas.settings import ExitCode, did_you_mean
 
 COMMANDS = {
     "run": ("commands.run", "run every stage in order, skipping finished ones; --dry_run says what would run"),
     "demo": ("demo.command", "run the complete job offline, on a small web that it serves itself"),
     "init": ("commands.setup", "write the settings of a run, with comments"),
+    "import": ("commands.import_text", "your own text (JSONL, Parquet, plain text), in place of Reddit and the web"),
     "train-tokenizer": ("commands.train_tokenizer", "learn a byte-level BPE from the corpus"),
     "verify": ("commands.verify", "check that files are undamaged, counts add up, and every id is accounted for"),
     "ls": ("commands.ls", "list the stages of a run: state, rows, bytes, time"),
@@ -30,18 +31,6 @@ COMMANDS = {
     ),
 }
 """Each command: where `command_of` finds it, and what it is for."""
-
-STAGES = {
-    "collect": "URLs from Reddit dumps, Reddit's API or lists",
-    "fetch": "pages from the web, or from WARC files",
-    "extract": "main text and metadata from pages",
-    "import": "your own text (JSONL, Parquet, plain text), in place of the three stages above",
-    "clean": "repair text; reject unsuitable documents",
-    "dedupe": "decide which documents repeat which",
-    "export": "the corpus: clean documents without the duplicates",
-    "tokenize": "token shards for training",
-    "report": "statistics of the run as one HTML page and stats.json",
-}
 
 
 def command_of(name: str) -> Any:
@@ -63,17 +52,17 @@ def _main(argv: Sequence[str] | None) -> int:
         print(f"owt {__version__}")
         return ExitCode.DONE
     name, rest = arguments[0], arguments[1:]
-    if name in STAGES:
-        return int(importlib.import_module("owt_pipeline.commands.run").stage_main(load(name), rest))
     if name in COMMANDS:
         return int(command_of(name)(rest))
-    print(f"owt: error: unknown command {name!r}{did_you_mean(name, [*COMMANDS, *STAGES])}", file=sys.stderr)
+    if name in ORDER:
+        print(f"owt: error: {name} is a stage: owt run RUN --until {name}", file=sys.stderr)
+        return ExitCode.USAGE
+    print(f"owt: error: unknown command {name!r}{did_you_mean(name, COMMANDS)}", file=sys.stderr)
     return ExitCode.USAGE
 
 
 def _usage() -> str:
     commands = "\n".join(f"  {name:<18}{text}" for name, (_, text) in COMMANDS.items())
-    stages = "\n".join(f"  {name:<18}{text}" for name, text in STAGES.items())
     codes = "\n".join(f"  {code.value:<18}{code.meaning}" for code in ExitCode)
     return f"""\
 usage: owt COMMAND [--help] ...
@@ -83,8 +72,8 @@ Rebuild OpenWebText: from Reddit submissions to token shards for training.
 commands:
 {commands}
 
-stages, each by itself ({", ".join(ORDER)}, in this order):
-{stages}
+the stages of a run, in order; `owt run RUN --until STAGE` ends with one:
+  {", ".join(ORDER)}
 
 exit codes:
 {codes}

@@ -131,8 +131,16 @@ def workers_of(tables: Mapping[str, Any], given: int | None, default: int) -> in
     return workers
 
 
+def add_places(parser: argparse.ArgumentParser) -> None:
+    """The run's folder and its settings file, as arguments for the help."""
+    parser.add_argument("run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://")
+    parser.add_argument(
+        "settings", nargs="?", metavar="SETTINGS.toml", help="settings (default: settings.toml of the folder)"
+    )
+
+
 def add_run_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags that every stage and `owt run` share."""
+    """The flags that `owt run` and `owt import` share."""
     group = parser.add_argument_group("running")
     group.add_argument(
         "--add", action="store_true", help="add sources that the run does not have yet, as another generation"

@@ -171,7 +171,7 @@ def clean(text: str, **options: Any) -> Cleaned:
 
     Args:
       text: the text.
-      **options: those of the stage, by its names (`owt clean --help`): `min_tokens=128`, `languages=("en",)`,
+      **options: those of the stage, by its names (docs/options/clean.md): `min_tokens=128`, `languages=("en",)`,
         `filters=("gopher_quality", "c4", ...)`, `gopher_quality={"max_word_length": 12}`, ...
 
     Raises TypeError for anything but a str, ValueError for unknown options. For many texts, use a `Cleaner`.

@@ -1,4 +1,4 @@
-"""`owt run`, every stage in order, and `owt STAGE`, one of them (also `python -m owt_pipeline STAGE`)."""
+"""`owt run`: every stage in order, up to the one that is asked for."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from owt_pipeline import config
@@ -29,6 +30,8 @@ from schemas.settings import add_flags, flags_given, from_table
 
 logger = logging.getLogger("owt")
 
+_NO_FILE = "it is neither a settings file nor the value of a flag"
+
 _FEW_PAGES = 0.1
 """Below this share of fetched URLs, a run prints a hint; of ten-year-old links, more than half still work."""
 
@@ -40,7 +43,7 @@ EXPLAINED = (
     "threshold", "survivor", "against",
     "rules", "tokenizer", "val_fraction",
 )  # fmt: skip
-"""Options of stages that `owt run --help` explains; `owt STAGE --help` explains all."""
+"""Options of stages that `owt run --help` explains; with `--until STAGE`, it explains all of that stage."""
 
 REMADE = ("export", "tokenize", "report")
 """Stages that a takedown reruns, with the options that they had."""
@@ -53,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """The flags of `owt run`: its own, and those of every stage, each explained."""
-    return _parser([load(name) for name in ORDER], explained=None)[0]
+    return _parser([load(name) for name in ORDER], *ORDER)[0]
 
 
 def funnel_table(results: Sequence[Result]) -> str:
@@ -68,10 +71,13 @@ def funnel_table(results: Sequence[Result]) -> str:
 
 def _run(argv: Sequence[str] | None) -> int:
     stages = [load(name) for name in ORDER]
-    parser, shared = _parser(stages)
-    arguments, files, rest = parser.parse_with_files(_of_all_stages(sys.argv[1:] if argv is None else argv, shared))
-    where, path, files = _places(parser, files)
-    _refuse(parser, files)
+    words = list(sys.argv[1:] if argv is None else argv)
+    parser, shared = _parser(stages, next((until for flag, until in pairwise(words) if flag == "--until"), ""))
+    arguments, files, rest = parser.parse_with_files(_of_all_stages(words, shared))
+    where, path, others = places(parser, files)
+    for word in others:
+        is_file = "the name of a settings file ends in .toml"
+        parser.error(f"unexpected {word!r}: {is_file if os.path.exists(word) else _NO_FILE}")
     for flag in rest:
         name = flag.removeprefix("--").split("=", 1)[0]
         if name in shared:
@@ -94,14 +100,14 @@ def _run(argv: Sequence[str] | None) -> int:
         print(dry_run.table(dry_run.steps(planned, runtime)))
         return 0
     results = run_stages(planned, runtime)
-    _remember(runtime.workdir, path, given, results)
+    keep_flags(runtime.workdir, path, given, results)
     if results and not arguments.quiet:  # the log has said it all
         print(funnel_table(results))
         print(_outputs(results, runtime.workdir))
-    return _exit_code(results, runtime.add)
+    return exit_code(results, runtime.add or arguments.until == "collect")
 
 
-def _remember(
+def keep_flags(
     workdir: Storage, path: str | None, given: Mapping[str, dict[str, Any]], results: Sequence[Result]
 ) -> None:
     """Write the flags of a run by the folder's own settings into these."""
@@ -109,9 +115,8 @@ def _remember(
         remember(workdir, {name: {n: flags[n] for n in flags if n not in config.ONCE} for name, flags in given.items()})
 
 
-def _exit_code(results: Sequence[Result], may_collect_nothing: bool) -> int:
-    """1 if no document came out, with a line that says why. A run on top of others may find no new URL, and a
-    subreddit may have none."""
+def exit_code(results: Sequence[Result], may_collect_nothing: bool = False) -> int:
+    """1 if no document came out, with a line that says why. What is added may have no new URL, a subreddit none."""
     if (empty := _without_output(results)) is None or (may_collect_nothing and empty.stage.name == "collect"):
         return 0
     counts = empty.manifest.counts
@@ -157,12 +162,12 @@ def _outputs(results: Sequence[Result], workdir: Storage) -> str:
     if "tokenize" in finished:
         lines.append(f"next:   python -m trainer.train --data {workdir.path('tokens')} --out gpt2 --preset 124M")
     else:
-        following = ORDER[ORDER.index(results[-1].stage.name) + 1] if results[-1].stage.name != ORDER[-1] else "verify"
-        lines.append(f"next:   owt {following} {workdir}")
+        following = ORDER.index(results[-1].stage.name) + 1
+        lines.append(f"next:   owt run {workdir} --until {ORDER[following]}")
     return "\n".join(lines)
 
 
-def _places(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[str, str | None, list[str]]:
+def places(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[str, str | None, list[str]]:
     """(the run's folder, its settings file, the other words): the settings are a word that ends in `.toml`, or the
     folder's own `settings.toml`."""
     if not words or words[0].endswith(".toml"):
@@ -173,14 +178,6 @@ def _places(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[str,
         parser.error(f"unexpected {found[1]!r}: the settings are in {found[0]}")
     path = found[0] if found else config.settings_of(Storage(run))
     return run, path, [word for word in others if not word.endswith(".toml")]
-
-
-def _refuse(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """Raise UsageError for a word of the command line that has no meaning."""
-    for word in words:
-        if not os.path.exists(word):
-            parser.error(f"unexpected {word!r}: it is neither a settings file nor the value of a flag")
-        parser.error(f"unexpected {word!r}: the name of a settings file ends in .toml")
 
 
 def _of_all_stages(argv: Sequence[str], shared: Mapping[str, Sequence[str]]) -> list[str]:
@@ -200,10 +197,9 @@ def _options(
     return config.stage_options(stage, path, tables, flags)
 
 
-def _parser(
-    stages: Sequence[Stage], explained: Collection[str] | None = EXPLAINED
-) -> tuple[CommandParser, dict[str, list[str]]]:
-    """The parser, and the names of options that several stages have: those need the stage's name in the flag."""
+def _parser(stages: Sequence[Stage], *complete: str) -> tuple[CommandParser, dict[str, list[str]]]:
+    """The parser, and the names of options that several stages have: those need the stage's name in the flag. All
+    options of the stages in `complete` are explained."""
     owners: dict[str, list[str]] = {}
     for stage in stages:
         for field in dataclasses.fields(stage.options):
@@ -214,27 +210,22 @@ def _parser(
         description="Run every stage in order. A finished stage is skipped; an interrupted one\n"
         "continues at the shard where it stopped; a changed option reruns its stage and those after it.",
         epilog="examples:\n  owt run runs/2013 config.toml --dumps RS_2013-*.zst --workers 8\n"
+        f"{''.join(f'  {stage.example}{chr(10)}' for stage in stages if stage.name in complete)}"
         "  owt run runs/2013 config.toml --min_tokens 64 --dry_run\n\n"
-        "Every flag of `owt STAGE --help` works here, too, and overrides the file. Flags of Apache Beam (--runner,\n"
-        "--project, ...) pass through.",
+        "A flag overrides the settings file. Flags of Apache Beam (--runner, --project, ...) pass through.",
     )
-    parser.add_argument("run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://")
-    parser.add_argument(
-        "settings", nargs="?", metavar="SETTINGS.toml", help="settings (default: settings.toml of the folder)"
-    )
+    config.add_places(parser)
     parser.add_argument("--until", choices=ORDER, default=ORDER[-1], metavar="STAGE", help="the last stage to run")
     parser.add_argument("--dry_run", action="store_true", help="print what would run, and why; run nothing")
     config.add_run_flags(parser)
     unique = {name for name, stages_of in owners.items() if len(stages_of) == 1}
     for stage in stages:
-        group = parser.add_argument_group(f"{stage.name} (more: owt {stage.name} --help)")
+        is_complete = stage.name in complete
+        more = stage.help if is_complete else f"more: owt run --until {stage.name} --help"
+        group = parser.add_argument_group(f"{stage.name}", more)
+        explained = None if is_complete else EXPLAINED
         add_flags(group, stage.options, prefix=f"{stage.name}.", bare=unique, explained=explained)
     return parser, {name: stages_of for name, stages_of in owners.items() if len(stages_of) > 1}
-
-
-def stage_main(stage: Stage, argv: Sequence[str] | None = None) -> int:
-    """Run one stage with the flags of `argv`; returns the exit code."""
-    return reporting_errors(lambda: _run_stage(stage, argv))
 
 
 def check_folder(workdir: Storage) -> None:
@@ -284,45 +275,3 @@ def runtime_of(where: str, arguments: argparse.Namespace, rest: list[str], table
 def check_flags(parser: argparse.ArgumentParser, rest: Sequence[str]) -> None:
     """Raise UsageError for a flag in `rest`, which `parser` did not know, that is not Beam's either."""
     check_beam_flags(rest, [name for action in parser._actions for name in action.option_strings])
-
-
-def stage_parser(stage: Stage) -> CommandParser:
-    """The flags of `owt STAGE`: its options, and those that say how to run."""
-    parser = CommandParser(
-        prog=f"owt {stage.name}",
-        usage=f"owt {stage.name} RUN [SETTINGS.toml]{' [FILE ...]' if stage.positional else ''} [FLAGS]",
-        description=stage.help,
-        epilog=f"example:\n  {stage.example}\n\nFlags of Apache Beam (--runner, --project, ...) pass through.",
-    )
-    add_flags(parser.add_argument_group(f"settings of [{stage.name}]"), stage.options)
-    config.add_run_flags(parser)
-    parser.add_argument("run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://")
-    parser.add_argument(
-        "settings", nargs="?", metavar="SETTINGS.toml", help="settings (default: settings.toml of the folder)"
-    )
-    if stage.positional:
-        parser.add_argument("positional", nargs="*", metavar="FILE", help=f"the same as --{stage.positional}")
-    return parser
-
-
-def _run_stage(stage: Stage, argv: Sequence[str] | None) -> int:
-    parser = stage_parser(stage)
-    arguments, files, rest = parser.parse_with_files(argv)
-    given = flags_given(stage.options, arguments)
-    where, path, files = _places(parser, files)
-    if not stage.positional:
-        _refuse(parser, files)
-    elif files:
-        given[stage.positional] = [*files, *given.get(stage.positional, [])]
-    check_flags(parser, rest)
-    tables = config.read_config(path)
-    runtime = runtime_of(where, arguments, rest, tables)
-    if arguments.add:
-        given = config.added(tables, stage.name, given)
-    options = config.stage_options(stage, path, tables, given)
-    if stage.inputs:
-        require_run(runtime.workdir)
-    check_folder(runtime.workdir)
-    results = run_stages([(stage, options)], runtime)
-    _remember(runtime.workdir, path, {stage.name: given}, results)
-    return _exit_code(results, may_collect_nothing=True)

@@ -31,7 +31,7 @@ def commented_config(preset: str | None = None) -> str:
     """A TOML file with every option of every stage: the preset's set, the others commented out at their default."""
     values = _preset_values(preset) if preset else {}
     lines = [
-        "# Settings of this run. The flags of a run that succeeds are put here; `owt STAGE --help` explains each.",
+        "# Settings of this run. The flags of a run that succeeds are put here (`owt run --until STAGE --help`).",
         *([f"# Preset: {preset}."] if preset else []),
         "",
         "[run]",

@@ -1,4 +1,4 @@
-"""`owt train-tokenizer`: a byte-level BPE learned from the corpus, for `owt tokenize --tokenizer`."""
+"""`owt train-tokenizer`: a byte-level BPE learned from the corpus, for `owt run --tokenizer`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _flags(parser: CommandParser) -> None:
 
     example:
       owt train-tokenizer run --vocab_size 32000
-      owt tokenize run --tokenizer run/tokenizer.json
+      owt run run --until tokenize --tokenizer run/tokenizer.json
     """
     parser.add_argument("run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://")
     add_flags(parser, TrainTokenizerOptions)
@@ -53,7 +53,7 @@ def _train(arguments: argparse.Namespace) -> int:
     out = options.out or workdir.path("tokenizer.json")
     folder, name = folder_of(out)
     folder.write(name, train_tokenizer(_texts(corpus, options.sample), options.vocab_size))
-    print(f"{out}: use it with `owt tokenize --tokenizer`")
+    print(f"{out}: use it with `owt run --tokenizer`")
     return 0
 
 

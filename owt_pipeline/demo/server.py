@@ -1,7 +1,7 @@
 """Serves the pages of `demo.warc.gz` over real HTTP on loopback; hosts are distinguished by `Host`.
 
 The names below `demo.test` do not resolve: a client connects to the server's address and sends the name, as
-`owt fetch --resolve` does. A few URLs fail in ways that a WARC file cannot hold.
+`--resolve` does. A few URLs fail in ways that a WARC file cannot hold.
 """
 
 from __future__ import annotations

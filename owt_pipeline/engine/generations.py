@@ -45,8 +45,8 @@ def with_generations(root: Root, stage: Stage, options: Any, workdir: Storage, *
 
     Raises UserError for new sources that nothing asks to add, and for recorded ones that the options lack.
     """
-    wished = stage.sources(options)
     generations = root.generations
+    wished = stage.sources(options, [source for each in generations for source in each.sources])
     if not generations or (len(generations) == 1 and not root.datasets):
         return _with(root, [Generation(stage.name, 0, stage.shards_for(options, wished), list(wished))])
     if generations[0].stage != stage.name:

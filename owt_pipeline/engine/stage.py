@@ -133,7 +133,6 @@ class Stage:
       libraries: distributions whose version shapes the bytes, for the records.
       steps: its work.
       names_all_sources: whether its options name the sources of all generations, not of the one to add alone.
-      positional: the option that takes the arguments without a flag, if any.
       example: a command line for `--help`.
     """
 
@@ -148,7 +147,6 @@ class Stage:
     libraries: tuple[str, ...] = ()
     steps: tuple[Step, ...]
     names_all_sources: bool = True
-    positional: str = ""
     example: str = ""
 
     @property
@@ -159,9 +157,9 @@ class Stage:
         """The options that shape the bytes, by name."""
         return shaping_options(options)
 
-    def sources(self, options: Any) -> Sequence[dict[str, Any]]:
+    def sources(self, options: Any, recorded: Sequence[Mapping[str, Any]] = ()) -> Sequence[dict[str, Any]]:
         """The files that a stage without inputs reads: `kind`, `name`, what identifies the content, and `uri`, which
-        shapes no bytes. Raises UserError for an unreadable one."""
+        shapes no bytes. Those `recorded` in the root may be gone. Raises UserError for an unreadable one."""
         return ()
 
     def shards_for(self, options: Any, sources: Sequence[Mapping[str, Any]]) -> int:

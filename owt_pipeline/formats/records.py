@@ -15,7 +15,7 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -78,16 +78,19 @@ def format_of(path: str) -> str:
     return kind
 
 
-def named_files(patterns: tuple[str, ...], what: str, *, by_extension: bool = True) -> tuple[dict[str, str], list[str]]:
+def named_files(
+    patterns: tuple[str, ...], what: str, *, by_extension: bool = True, known: Collection[str] = ()
+) -> tuple[dict[str, str], list[str]]:
     """The name of each file by its path, and the paths left out; names are relative to the files' common folder, so
     they are distinct.
 
     Of a folder, files of unknown extensions are left out, and plain text next to tables, if `by_extension`: in a clone
-    of a dataset repository, that is README.md. `what` is who asks, for errors.
+    of a dataset repository, that is README.md. `what` is who asks, for errors. Files in `known` count even if they are
+    gone.
     """
     named, left_out = list[str](), set[str]()
     for pattern in patterns:
-        found = set(expand_globs((pattern,), what))
+        found = set(expand_globs((pattern,), what, known))
         is_folder = os.path.isdir(pattern) or ("://" in pattern and "*" not in pattern and found != {pattern})
         if by_extension and is_folder:
             kinds = {path: known_format(path) for path in found}

@@ -17,8 +17,9 @@ import io
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -251,12 +252,15 @@ def open_source(uri: str) -> pa.NativeFile:
         raise UserError(f"cannot read {uri}: {error}") from error
 
 
-def describe_source(uri: str) -> dict[str, Any]:
-    """What identifies a source file in a key: its name, length, and a digest of its first and last MiB.
+def describe_source(uri: str, known: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> dict[str, Any]:
+    """What identifies a source file in a key: its name, length, and a digest of its first and last MiB; of a file that
+    is gone, what is `known` of it, by its URI.
 
     These are enough, because every compressed format that we read ends in a checksum or length of its content. To read
     hundreds of gigabytes of dumps only to find that nothing changed would cost too much.
     """
+    if uri in known and is_gone(uri):
+        return dict(known[uri])
     with open_source(uri) as file:
         try:
             length = file.size()
@@ -269,8 +273,15 @@ def describe_source(uri: str) -> dict[str, Any]:
     return {"name": uri.rpartition("/")[2], "bytes": length, "ends_sha256": digest.hexdigest()}
 
 
-def expand_globs(patterns: tuple[str, ...], what: str) -> list[str]:
-    """The files that match paths, folders with their subfolders, and globs (local or in a bucket), each once.
+def is_gone(uri: str) -> bool:
+    """Whether there is no file at a path or URI."""
+    folder, name = folder_of(uri)
+    return not folder.exists(name)
+
+
+def expand_globs(patterns: tuple[str, ...], what: str, known: Collection[str] = ()) -> list[str]:
+    """The files that match paths, folders with their subfolders, and globs (local or in a bucket), each once; those of
+    `known` that match count even if they are gone.
 
     Names that begin with `_` or `.` are skipped unless a pattern has them, as by Spark and Arrow. The files are sorted
     by name, then by folder, so that a run's bytes do not depend on where its inputs are.
@@ -281,6 +292,9 @@ def expand_globs(patterns: tuple[str, ...], what: str) -> list[str]:
     for pattern in patterns:
         matches = _local_matches(pattern) if "://" not in pattern else _bucket_matches(pattern)
         matches = [path for path in matches if not _is_hidden(path, pattern)]
+        below = f"{pattern.rstrip('/')}/"
+        named = {uri for uri in known if uri == pattern or uri.startswith(below) or fnmatch.fnmatchcase(uri, pattern)}
+        matches += sorted(named - set(matches))
         for path in matches:
             check_utf8(path)
         if not matches:

@@ -29,7 +29,7 @@ from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer
 from tests.owt_pipeline.fetch.conftest import write_urls_to
 from tests.owt_pipeline.fetch.test_live import AGENT, serve
 from tests.owt_pipeline.fetch.test_two_attempts import Web
-from tests.owt_pipeline.runs import owt
+from tests.owt_pipeline.runs import stage_alone
 
 __all__ = ["serve"]
 
@@ -251,7 +251,7 @@ def test_a_worker_killed_while_it_fetches_costs_the_answers_of_the_last_seconds(
     urls = [f"http://h{host}.{DOMAIN}/{page}" for host in range(hosts) for page in range(pages)]
     runtime = write_urls_to(tmp_path, urls, num_shards=2)
     manners = ("--user_agent", AGENT, "--host_delay", delay, "--resolve", *server.rules)
-    command = owt("fetch", tmp_path, *manners, *cluster.flags, *jobs.pool.flags)
+    command = stage_alone("fetch", tmp_path, *manners, *cluster.flags, *jobs.pool.flags)
     with running(command, tmp_path) as job:
         job.wait_for(lambda: web.count() > len(urls) / 3, "a third of the requests")
         os.kill(max(jobs.pool.workers()), signal.SIGKILL)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -19,6 +20,7 @@ import pytest
 from owt_pipeline.cli import main
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import ROOT, FileTable, Manifest, Root, ShardFile, ledger_of
+from tests.owt_pipeline.one_stage import run_alone
 
 CONFIG = """\
 [collect]
@@ -46,10 +48,20 @@ def owt(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "owt_pipeline", *map(str, arguments)]
 
 
+def stage_alone(*arguments: object) -> list[str]:
+    """The command line of `one_stage`."""
+    return [sys.executable, "-m", "tests.owt_pipeline.one_stage", *map(str, arguments)]
+
+
 def run_owt(*arguments: object, code: int = 0, env: dict[str, str] | None = None) -> str:
     """Run `owt` to its end; returns what it printed, which must not be a traceback."""
+    return run_to_end(owt(*arguments), code, env)
+
+
+def run_to_end(command: list[str], code: int = 0, env: dict[str, str] | None = None) -> str:
+    """The same of any command."""
     done = subprocess.run(
-        owt(*arguments), capture_output=True, text=True, timeout=300, check=False, env={**os.environ, **(env or {})}
+        command, capture_output=True, text=True, timeout=300, check=False, env={**os.environ, **(env or {})}
     )
     output = done.stdout + done.stderr
     assert done.returncode == code, output
@@ -59,11 +71,20 @@ def run_owt(*arguments: object, code: int = 0, env: dict[str, str] | None = None
 
 def ask_owt(*arguments: object, code: int = 0) -> str:
     """The same as `run_owt`, in this process: for commands that need no process of their own to show what they do."""
+    return _asked(partial(main, [*map(str, arguments)]), code)
+
+
+def ask_stage(name: str, run: object, *flags: object, code: int = 0) -> str:
+    """The same of `one_stage`."""
+    return _asked(partial(run_alone, name, str(run), [*map(str, flags)]), code)
+
+
+def _asked(command: Callable[[], int], code: int) -> str:
     root, out, error = logging.getLogger(), io.StringIO(), io.StringIO()
     handlers, level = root.handlers[:], root.level
     try:
         with redirect_stdout(out), redirect_stderr(error):
-            ended = main([*map(str, arguments)])
+            ended = command()
     finally:
         root.handlers[:] = handlers
         root.setLevel(level)

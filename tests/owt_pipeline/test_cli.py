@@ -12,18 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from owt_pipeline.cli import COMMANDS, STAGES, command_of, main
-from owt_pipeline.commands.run import build_parser, check_folder, stage_parser
+from owt_pipeline.cli import COMMANDS, command_of, main
+from owt_pipeline.commands import import_text
+from owt_pipeline.commands.run import build_parser, check_folder
 from owt_pipeline.formats.warc import response_record
-from owt_pipeline.stages import load
+from owt_pipeline.stages import ORDER
 from owt_pipeline.storage.folder import Storage
 from schemas.settings import ExitCode
 from tests.owt_pipeline.runs import ask_owt, copy_of, drop, manifest_of, owt, shard_file, write_sources
 
-EVERY = [*COMMANDS, *STAGES]
 
-
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_help_has_a_usage_an_example_and_says_what_each_flag_is(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -33,10 +32,8 @@ def test_every_help_has_a_usage_an_example_and_says_what_each_flag_is(
     text = capsys.readouterr().out
     assert text.startswith(f"usage: owt {name}")
     assert re.search(rf"examples?:\n.*owt {name} ", text, re.DOTALL)
-    if name in STAGES:
-        parser = stage_parser(load(name))
-    else:
-        parser = build_parser() if name == "run" else command_of(name).parser()
+    parsers = {"run": build_parser, "import": import_text.parser}
+    parser = parsers[name]() if name in parsers else command_of(name).parser()
     for action in parser._actions:
         assert action.help, f"{name}: {action.dest} has no help"
 
@@ -48,7 +45,7 @@ def test_the_usage_and_the_page_list_every_command_and_exit_code(capsys: pytest.
     for code in ExitCode:
         assert re.search(rf"^  {code.value} +{re.escape(code.meaning)}$", usage, re.MULTILINE)
         assert f"| {code.value} | {code.meaning} |".replace("... | ", "... \\| ") in page
-    assert all(f"\n  {name} " in usage for name in EVERY)
+    assert all(f"\n  {name} " in usage for name in COMMANDS)
 
 
 def test_exit_codes_are_as_documented(small_run: Path, tmp_path: Path) -> None:
@@ -75,7 +72,7 @@ def test_exit_codes_are_as_documented(small_run: Path, tmp_path: Path) -> None:
             "unexpected 'DataflowRunner': it is neither a settings file nor the value of a flag",
         ),
         ("run w a.toml b.toml", "unexpected 'b.toml': the settings are in a.toml"),
-        ("clean w corpus", "unexpected 'corpus'"),
+        ("run w corpus", "unexpected 'corpus'"),
         ("run w --filters gofer", "--filters: 'gofer' is not"),
         ("run w --filters gofer", "did you mean 'gopher_quality' or 'gopher_repetition'?"),
         ("run w --workers 0", "--workers: '0' is not a whole number of at least 1"),
@@ -113,20 +110,18 @@ def test_a_mistake_in_the_settings_names_their_file(
     assert said in error
 
 
-@pytest.mark.parametrize("command", ["run", "clean"])
 @pytest.mark.parametrize("given", [["w", "config.toml"], ["w"]])
-def test_a_run_and_a_stage_take_the_settings_alike(
-    command: str, given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_the_settings_are_a_file_that_is_named_or_the_folders_own(
+    given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A file that is named, or the folder's own."""
     monkeypatch.chdir(tmp_path)
     Path("w").mkdir()
     path = Path("config.toml" if len(given) == 2 else "w/settings.toml")
     path.write_text("[clean]\nmin_tokens = 'many'\n")
-    assert main([command, *given, "--min_language_score", "0.7"]) == 2
+    assert main(["run", *given, "--min_language_score", "0.7"]) == 2
     assert f"{path} [clean]: min_tokens: 'many' is not" in capsys.readouterr().err
     path.write_text("[clean]\nmin_tokens = 5\n")
-    assert main([command, *given, "--min_tokens", "-7"]) == 2
+    assert main(["run", *given, "--min_tokens", "-7"]) == 2
     assert capsys.readouterr().err == "owt: error: --min_tokens: -7 is not a whole number of at least 0\n"
 
 
@@ -148,7 +143,7 @@ def test_no_message_or_page_installs_a_name_that_the_project_does_not_own() -> N
 def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     taken = tmp_path / "taken"
     taken.touch()
-    assert main(["collect", str(taken), "--links", os.devnull]) == 1
+    assert main(["run", str(taken), "--links", os.devnull]) == 1
     assert capsys.readouterr().err.startswith(f"owt: error: there is a file where a folder should be: {taken}")
 
 
@@ -165,10 +160,10 @@ def test_a_closed_pipe_is_not_an_error(small_run: Path) -> None:
 
 def test_a_path_that_is_not_utf8_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = os.fsdecode(bytes(tmp_path) + b"/\xff")
-    assert main(["clean", name]) == 1
+    assert main(["ls", name]) == 1
     os.mkdir(name)
     Path(name, "RS.zst").touch()
-    assert main(["collect", str(tmp_path / "run"), "--dumps", name]) == 1
+    assert main(["run", str(tmp_path / "run"), "--dumps", name]) == 1
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 2
     assert all("/\\xff" in line and "is not UTF-8: rename it" in line for line in said)
@@ -249,7 +244,7 @@ def test_a_stage_runs_in_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_ls_shows_the_stages_of_a_run_on_one_screen(small_run: Path, tmp_path: Path) -> None:
     lines = ask_owt("ls", small_run).splitlines()
-    assert [line.split()[0] for line in lines[1:]] == [name for name in STAGES if name != "import"]
+    assert [line.split()[0] for line in lines[1:]] == list(ORDER)
     assert all(len(line) <= 105 and line.split()[2] == "finished" for line in lines[1:])
     rows = {row["stage"]: row for row in json.loads(ask_owt("ls", small_run, "--json"))}
     corpus = manifest_of(small_run, "corpus")
@@ -270,7 +265,6 @@ def test_ls_shows_the_stages_of_a_run_on_one_screen(small_run: Path, tmp_path: P
         "forget DIR /dev/null",
         "publish DIR hf://a/b",
         "train-tokenizer DIR --vocab_size 300",
-        *(f"{name} DIR" for name in STAGES if name not in ("collect", "import")),
     ],
 )
 def test_a_missing_run_is_one_message_and_one_code_in_every_command_and_makes_no_folder(
@@ -290,8 +284,8 @@ def test_every_command_that_takes_a_run_is_tested_without_one() -> None:
     """One that is added later is added to the test above."""
     (marks,) = test_a_missing_run_is_one_message_and_one_code_in_every_command_and_makes_no_folder.pytestmark  # type: ignore[attr-defined]
     tested = {words.split()[0] for words in marks.args[1]}
-    without = {"demo", "init", "page", "near-duplicates", "import", "collect", "run"}
-    assert tested == set(EVERY) - without
+    without = {"demo", "init", "page", "near-duplicates", "import", "run"}
+    assert tested == set(COMMANDS) - without
 
 
 @pytest.mark.parametrize("command", ["run", "import"])
@@ -361,7 +355,9 @@ def test_a_run_without_a_document_ends_with_1_and_says_why_instead_of_what_is_ne
     assert "next:" not in output
     assert re.search(r"pages   only 0 of \d+ URLs have a page \(not_archived \d+\)", output)
     assert "no document came out: fetch let none of" in output.strip().splitlines()[-1]
-    assert "no document came out" in ask_owt("fetch", tmp_path / "run", "--pages_from", other, code=1)
+    assert "no document came out" in ask_owt(
+        "run", tmp_path / "run", config, "--until", "fetch", "--pages_from", other, code=1
+    )
 
 
 @pytest.mark.parametrize("flag", ["--allow_damaged", "--collect.allow_damaged"])

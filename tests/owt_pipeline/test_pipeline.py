@@ -139,7 +139,7 @@ sys.exit(main(sys.argv[1:]))
 
 def test_a_run_with_nothing_to_do_does_not_import_beam(small_config: Path, small_run: Path) -> None:
     run = ["run", str(small_run), str(small_config)]
-    for arguments in (run, [*run, "--dry_run"], ["clean", *run[1:]]):
+    for arguments in (run, [*run, "--dry_run"], [*run, "--until", "clean"]):
         done = subprocess.run(
             [sys.executable, "-c", WITHOUT_BEAM, *arguments], capture_output=True, text=True, check=False, timeout=60
         )

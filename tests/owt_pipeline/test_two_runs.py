@@ -86,7 +86,7 @@ def test_one_works_the_other_refuses_and_a_killed_one_is_replaced_at_once(config
         stop(first, run)  # so that it does not end meanwhile
         held = f"{run} is in use by `owt run` (process {first.pid} on "
         if run.is_local:
-            refusal = run_owt("collect", run, config, code=1)
+            refusal = run_owt("run", run, config, "--until", "collect", code=1)
             assert refusal.startswith(f"owt: error: {held}")
             assert len(refusal.splitlines()) == 1
             assert run_owt("verify", run, "--repair", code=1).startswith(f"owt: error: {held}")

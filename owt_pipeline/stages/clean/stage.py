@@ -54,7 +54,7 @@ class Clean(Stage):
     version = 12
     libraries = ("ftfy", "py3langid", "tiktoken")
     steps = (Step(clean_shard, rows=rows_of_input),)
-    example = "owt clean run --languages en --min_tokens 128"
+    example = "owt run run --until clean --languages en --min_tokens 128"
 
     def outside(self, options: Options) -> list[dict[str, Any]]:
         """Names and digests of the evaluation sets, whose extension says how a file is read, and of the user's signals.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -33,7 +33,7 @@ from owt_pipeline.stages.collect.reddit import top_submissions
 from owt_pipeline.stages.collect.rules import Rules, blocklists
 from owt_pipeline.stages.collect.sources import Source, Tally, problem, read_source, rows_of_batch
 from owt_pipeline.stages.collect.submissions import ROWS
-from owt_pipeline.storage.folder import Storage, describe_source, expand_globs
+from owt_pipeline.storage.folder import Storage, describe_source, expand_globs, is_gone
 from schemas import Reason
 from schemas.manifest import Root, ShardRecord, ledger_of
 
@@ -139,16 +139,24 @@ def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: Shar
     progress.advance(len(own))
 
 
-def _files(options: Options) -> list[dict[str, Any]]:
-    """What identifies each file, ordered by kind and name."""
-    tables, left_out = named_files(options.links, "collect")
+def _files(options: Options, recorded: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What identifies each file, by kind and name. A file that is `recorded` keeps its name, and may be gone."""
+    known = {kind: {each["uri"]: each for each in recorded if each["kind"] == kind} for kind in _SHARD_BYTES}
+    tables, left_out = named_files(options.links, "collect", known=known["links"])
     if left_out:
         logger.warning("collect: files of folders left out, name them to read them: %s", ", ".join(left_out[:5]))
 
     def described(kind: str, patterns: tuple[str, ...]) -> list[dict[str, Any]]:
-        return [{"kind": kind, **describe_source(uri), "uri": uri} for uri in expand_globs(patterns, "collect")]
+        uris = expand_globs(patterns, "collect", known[kind])
+        return [{"kind": kind, **describe_source(uri, known[kind]), "uri": uri} for uri in uris]
 
-    links = [{"kind": "links", **describe_file(uri, name)} for uri, name in sorted(tables.items(), key=itemgetter(1))]
+    before = {uri: str(known["links"][uri]["name"]) for uri in tables if uri in known["links"]}
+    taken = set(before.values())
+    names = {uri: before.get(uri) or (uri if name in taken else name) for uri, name in tables.items()}
+    links = [
+        {**known["links"][uri]} if uri in before and is_gone(uri) else {"kind": "links", **describe_file(uri, name)}
+        for uri, name in sorted(names.items(), key=itemgetter(1))
+    ]
     return [*described("dump", options.dumps), *links, *described("warc", options.warcs)]
 
 
@@ -187,15 +195,15 @@ class Collect(Stage):
         ),
         Step(merge_shard),
     )
-    example = "owt collect run --dumps 'dumps/RS_2013-*.zst' --num_shards 64"
+    example = "owt run run --until collect --dumps 'dumps/RS_2013-*.zst' --num_shards 64"
 
-    def sources(self, options: Options) -> list[dict[str, Any]]:
+    def sources(self, options: Options, recorded: Sequence[Mapping[str, Any]] = ()) -> list[dict[str, Any]]:
         if not (options.dumps or options.links or options.warcs or options.subreddits):
             raise UserError(
                 "collect has nothing to read: give at least one of --dumps, --links, --warcs and --subreddits "
                 "(or the same keys in the table [collect])"
             )
-        return _files(options) + [
+        return _files(options, recorded) + [
             {"kind": "subreddit", "name": f"r/{name}", "uri": name}
             for name in sorted({_subreddit(name) for name in options.subreddits})
         ]

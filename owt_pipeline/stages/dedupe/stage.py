@@ -54,7 +54,7 @@ class Dedupe(Stage):
         Step(decisions.verify, "verify", keys=what_was_sent),
         Step(decisions.write, rows=rows_of_input),
     )
-    example = "owt dedupe runs/2013 --threshold 0.85 --survivor highest_score"
+    example = "owt run runs/2013 --until dedupe --threshold 0.85 --survivor highest_score"
 
     def outside(self, options: Options) -> list[dict[str, Any]]:
         """Names and digests of the files of --against; raises UserError for an unreadable one."""

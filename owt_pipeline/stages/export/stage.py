@@ -95,7 +95,7 @@ class Export(Stage):
     version = 7
     libraries = ("jinja2",)
     steps = (Step(export, rows=rows_of_input),)
-    example = "owt export runs/2013 --rules exact --min_similarity 0.9"
+    example = "owt run runs/2013 --until export --rules exact --min_similarity 0.9"
 
     def outside(self, options: ExportOptions) -> list[dict[str, Any]]:
         for name in options.licenses:

@@ -14,7 +14,7 @@ main text. It may raise (the page is rejected as `extract_crash`), run forever (
             return Extracted(rest.partition("</p>")[0]) if start else None
         return extract
 
-    PYTHONPATH=. owt extract run --extractor my_extractors:first_paragraph
+    PYTHONPATH=. owt run run --until extract --extractor my_extractors:first_paragraph
 """
 
 from __future__ import annotations

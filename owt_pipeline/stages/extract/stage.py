@@ -49,7 +49,7 @@ class Extract(Stage):
     version = 18
     libraries = ("lxml", "chardet", "webencodings", "trafilatura")
     steps = (Step(extract_shard, rows=rows_of_input, together=1),)
-    example = "owt extract run --favor precision"
+    example = "owt run run --until extract --favor precision"
 
     def outside(self, options: Options) -> list[dict[str, Any]]:
         """The digest of our model, or of the user's own code, since the output depends on it."""

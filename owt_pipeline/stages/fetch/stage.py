@@ -194,7 +194,7 @@ class Fetch(Stage):
         Step(_later("shards:ask_gathered", 1), "gather_2", keys=what_was_sent, together=_READ_AT_ONCE),
         Step(_later("shards:fetch_part"), rows=rows_of_input, together=_together),
     )
-    example = "owt fetch run --pages_from 'archives/*.warc.gz'"
+    example = "owt run run --until fetch --pages_from 'archives/*.warc.gz'"
 
     def shaping(self, options: Options) -> dict[str, Any]:
         """With the sources that are asked, and without the options of others: pages of the web are not fetched again

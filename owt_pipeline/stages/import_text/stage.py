@@ -166,11 +166,10 @@ class Import(Stage):
         Step(place_group, "records", keys=lambda run: range(len(_groups(run)) + run.settled)),
         Step(merge_shard),
     )
-    positional = "files"
     names_all_sources = False
     example = "owt import runs/mine posts/*.jsonl.zst --text_field body --url_field link"
 
-    def sources(self, options: ImportOptions) -> list[dict[str, Any]]:
+    def sources(self, options: ImportOptions, recorded: Sequence[Mapping[str, Any]] = ()) -> list[dict[str, Any]]:
         return [{"kind": "file", **describe_file(path, name)} for path, name in _named(options)[0].items()]
 
     def shards_for(self, options: ImportOptions, sources: Sequence[Mapping[str, Any]]) -> int:

@@ -72,7 +72,7 @@ class Report(Stage):
     version = 11
     libraries = ("duckdb", "jinja2")
     steps = (Step(query, keys=one_part),)
-    example = "owt report runs/2013 --top_domains 500"
+    example = "owt run runs/2013 --until report --top_domains 500"
 
     def outside(self, options: Options) -> list[dict[str, Any]]:
         return [{"name": "the queries", "sha256": digest_of_queries()}]

@@ -81,7 +81,7 @@ class Tokenize(Stage):
     version = 5
     libraries = ("tiktoken", "tokenizers")
     steps = (Step(tokenize_shard, rows=rows_of_input, outputs=outputs),)
-    example = "owt tokenize runs/2013 --val_fraction 0.005"
+    example = "owt run runs/2013 --until tokenize --val_fraction 0.005"
 
     def outside(self, options: TokenizeOptions) -> list[dict[str, Any]]:
         """The tokenizer's file; nothing for gpt2, which is built in."""

@@ -25,7 +25,7 @@ from owt_pipeline.stages.clean.stage import STAGE
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
 from tests.owt_pipeline.making import write_dataset
-from tests.owt_pipeline.runs import run_owt
+from tests.owt_pipeline.runs import ask_stage, run_to_end, stage_alone
 
 GUIDE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "new-filter.md"
 SENTENCE = "The river ran past the old mill, and nobody in the village could say how long it had done so. "
@@ -66,7 +66,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def owt_clean(run: Path, *signals: str, code: int = 0) -> str:
     paths = f"{run.parent}:{Path(__file__).resolve().parents[3]}"
-    return run_owt("clean", run, "--languages", "all", "--signals", *signals, code=code, env={"PYTHONPATH": paths})
+    command = stage_alone("clean", run, "--languages", "all", "--signals", *signals)
+    return run_to_end(command, code, {"PYTHONPATH": paths})
 
 
 def clean(run: Path, *signals: str) -> dict[int, tuple[str, str]]:
@@ -86,8 +87,8 @@ def test_what_a_function_returns_is_a_column_of_clean_and_corpus(run: Path) -> N
     for row in found.values():
         assert [signal["name"] for signal in row["own_signals"]] == ["mine:length", "mine:capitals"]
         assert row["own_signals"][0]["value"] == row["n_chars"]
-    run_owt("dedupe", run)
-    run_owt("export", run)
+    ask_stage("dedupe", run)
+    ask_stage("export", run)
     corpus = rows(run / "corpus")
     assert corpus
     assert all(row["own_signals"] == found[key]["own_signals"] for key, row in corpus.items())

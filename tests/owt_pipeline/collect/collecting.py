@@ -57,6 +57,6 @@ def collected(workdir: Path) -> Collected:
 
 
 def start(workdir: Path, *flags: str, **popen: Any) -> subprocess.Popen[str]:
-    """`owt collect` in a process of its own."""
-    command = [sys.executable, "-m", "owt_pipeline", "collect", str(workdir), *flags]
+    """`owt run --until collect` in a process of its own."""
+    command = [sys.executable, "-m", "owt_pipeline", "run", str(workdir), "--until", "collect", *flags]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **popen)

@@ -45,7 +45,7 @@ FUNNEL = {"low_score": 1, "blocked_domain": 1, "blocked_extension": 1, "no_url":
 
 
 def owt_collect(workdir: Path, *flags: object, code: int = 0) -> str:
-    return ask_owt("collect", workdir, *flags, "--workers", 1, "--num_shards", 2, code=code)
+    return ask_owt("run", workdir, "--until", "collect", *flags, "--workers", 1, "--num_shards", 2, code=code)
 
 
 def links(workdir: Path, *files: object) -> Collected:

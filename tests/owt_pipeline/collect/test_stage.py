@@ -30,6 +30,7 @@ from owt_pipeline.stages.collect.stage import STAGE
 from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.collect.collecting import Collected, collect, collected, start
 from tests.owt_pipeline.engine.test_graph import ELSEWHERE
+from tests.owt_pipeline.runs import ask_owt, snapshot
 
 FUNNEL_2013 = {
     "self_post": 29694,
@@ -247,3 +248,28 @@ def test_without_a_source_the_error_names_the_options(tmp_path: Path) -> None:
         collect(tmp_path)
     with pytest.raises(UserError, match=r"no file matches '.*nothing\*'"):
         collect(tmp_path, dumps=(str(tmp_path / "nothing*"),))
+
+
+def test_sources_may_be_deleted_once_they_are_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    dump = {"id": "1", "url": "https://a.example/1", "score": 5, "is_self": False}
+    for path, text in {
+        "old/RS_1.ndjson": json.dumps(dump),
+        "old/RS_2.ndjson": json.dumps({**dump, "id": "2", "url": "https://a.example/2"}),
+        "tables/a.csv": "url\nhttps://b.example/1\n",
+        "tables/b.csv": "url\nhttps://b.example/2\n",
+        "new.csv": "url\nhttps://c.example/1\n",
+    }.items():
+        Path(path).parent.mkdir(exist_ok=True)
+        Path(path).write_text(text)
+    collect = ["run", "run", "--until", "collect", "--workers", 1]
+    ask_owt(*collect, "--dumps", "old/*.ndjson", "--links", "tables")
+    before = snapshot(tmp_path / "run")
+    Path("old/RS_1.ndjson").unlink()
+    shutil.rmtree("tables")
+    assert "(finished)" in ask_owt(*collect)
+    assert snapshot(tmp_path / "run") == before
+    ask_owt(*collect, "--links", "new.csv", "--add")
+    assert len(collected(tmp_path / "run").urls) == 5
+    assert "cannot read old/RS_1.ndjson" in ask_owt(*collect, "--min_score", 4, code=1)
+    assert len(collected(tmp_path / "run").urls) == 5

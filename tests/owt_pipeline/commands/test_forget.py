@@ -156,7 +156,7 @@ def test_a_later_run_restores_nothing_and_does_nothing(small_config: Path, forgo
     run = copy_of(forgotten, tmp_path / "run")
     assert ask_owt("run", run, small_config, "--workers", 1).count("(finished)") == 8
     assert differing(forgotten, run) == []
-    ask_owt("export", run, "--rules", "none")
+    ask_owt("run", run, small_config, "--until", "export", "--rules", "none")
     assert len(named(run)) == len(named(forgotten))
     assert not named(run) & {row["url_id"] for row in table(run, "corpus")}
 

@@ -21,7 +21,7 @@ from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.storage.folder import Storage
 from schemas.datasets import is_validation
 from tests.conftest import REPOSITORY
-from tests.owt_pipeline.runs import drop, manifest_of, run_owt
+from tests.owt_pipeline.runs import ask_stage, drop, manifest_of, run_owt
 from tests.owt_pipeline.tokenize.corpus import write_corpus
 
 SOURCES = [path.read_text(encoding="utf-8") for path in sorted((REPOSITORY / "owt_pipeline").rglob("*.py"))]
@@ -39,7 +39,7 @@ def trained(workdir: Path) -> Path:
 
 
 def test_the_corpus_is_tokenized_by_it_and_decodes_to_itself(workdir: Path, trained: Path) -> None:
-    assert main(["tokenize", str(workdir), "--tokenizer", str(trained), "--workers", "1", "--quiet"]) == 0
+    ask_stage("tokenize", workdir, "--tokenizer", trained, "--workers", 1, "--quiet")
     manifest = manifest_of(workdir, "tokens")
     assert manifest.properties["tokenizer"]["vocab_size"] == 1000
     assert manifest.properties["tokenizer"]["eot"] == 999

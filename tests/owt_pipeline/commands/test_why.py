@@ -148,8 +148,8 @@ def test_a_url_of_several_generations_is_shown_where_it_was_accepted(tmp_path: P
                  for name, score in of_urls.items()]  # fmt: skip
         (tmp_path / f"{dump}.ndjson").write_text("".join(json.dumps(post) + "\n" for post in posts))
     run = tmp_path / "run"
-    ask_owt("collect", run, "--dumps", tmp_path / "first.ndjson")
-    ask_owt("collect", run, "--dumps", tmp_path / "first.ndjson", tmp_path / "second.ndjson", "--add")
+    ask_owt("run", run, "--until", "collect", "--dumps", tmp_path / "first.ndjson")
+    ask_owt("run", run, "--until", "collect", "--dumps", tmp_path / "second.ndjson", "--add")
     found = {name: shown_by(run, f"https://a.org/{name}") for name in scores["first"]}
     assert {name: shown["verdict"] for name, shown in found.items()} == {
         "never": "rejected",

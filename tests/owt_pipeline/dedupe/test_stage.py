@@ -32,7 +32,7 @@ from tests.owt_pipeline.dedupe.corpora import (
     url_id,
     write_clean,
 )
-from tests.owt_pipeline.runs import differing, owt, shard_file
+from tests.owt_pipeline.runs import differing, shard_file, stage_alone
 
 
 @pytest.mark.parametrize("ngram", [5, 3])
@@ -171,7 +171,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     for name in ("complete", "killed"):
         write_clean(tmp_path / name, texts, 3)
     dedupe(tmp_path / "complete")
-    command, killed = owt("dedupe", tmp_path / "killed", "--workers", 1, "--quiet"), 0
+    command, killed = stage_alone("dedupe", tmp_path / "killed", "--workers", 1, "--quiet"), 0
     for step in ("sketch", "buckets", "candidates", "verify"):
         process = subprocess.Popen(command, start_new_session=True)
         waiting = tmp_path / "killed/ledger/dedupe/work"

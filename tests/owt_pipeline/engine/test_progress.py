@@ -80,7 +80,7 @@ def test_in_a_pipe_there_are_lines_with_their_time_and_no_control_characters(
     table = done.stdout.splitlines()
     assert table[0].split() == ["stage", "in", "out", "seconds", "rejected"]
     assert [line.split()[0] for line in table[1:3]] == ["collect", "fetch"]
-    assert table[-1] == f"next:   owt extract {tmp_path / 'run'}"
+    assert table[-1] == f"next:   owt run {tmp_path / 'run'} --until extract"
 
 
 def test_quiet_says_nothing_and_verbose_more(small_config: Path, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import json
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -28,6 +27,7 @@ from owt_pipeline.stages.fetch.surt import surt_key
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.columnar import INDEX, publish, row, table
 from tests.owt_pipeline.fetch.constants import constants
+from tests.owt_pipeline.runs import stage_alone
 
 AGENT = "TestBot/1.0 (+mailto:test@bad.test)"
 HTML = [("Content-Type", "text/html")]
@@ -95,7 +95,7 @@ class ArchiveServer:
 
     def fetch_until(self, runtime: Runtime, enough: Callable[[], bool], **others: Any) -> None:
         """Fetch in a process that is killed once `enough` is true."""
-        command = [sys.executable, "-m", "owt_pipeline", "fetch", runtime.workdir.uri, "--quiet"]
+        command = stage_alone("fetch", runtime.workdir.uri, "--quiet")
         for name, value in vars(self.options(**others)).items():
             if value != getattr(Options(), name):
                 command += [f"--{name}", *map(str, value if isinstance(value, tuple) else (value,))]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +23,7 @@ from owt_pipeline.stages.fetch.stage import STAGE, Options
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses
+from tests.owt_pipeline.runs import stage_alone
 from tests.servers.s3 import s3_bucket
 
 HTML = [("Content-Type", "text/html; charset=utf-8")]
@@ -362,7 +362,7 @@ def test_a_damaged_archive_is_an_error_without_allow_damaged(
 def test_a_damaged_archive_ends_the_command_with_code_1(write_urls: Callable[..., Runtime], tmp_path: Path) -> None:
     (tmp_path / "cut.warc.gz").write_bytes(b"".join(five_records())[:-100])
     runtime = write_urls(["http://a.example/0"])
-    command = [sys.executable, "-m", "owt_pipeline", "fetch", runtime.workdir.uri,
+    command = [*stage_alone("fetch"), runtime.workdir.uri,
                "--pages_from", str(tmp_path / "cut.warc.gz")]  # fmt: skip
     process = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert process.returncode == 1

@@ -34,6 +34,7 @@ from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, PAGE, BadServer, Request, Way
 from tests.owt_pipeline.fetch.constants import constants
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses
+from tests.owt_pipeline.runs import stage_alone
 from tests.servers.pywb import pywb
 
 AGENT = "TestBot/1.0 (+mailto:test@bad.test)"
@@ -192,7 +193,7 @@ def test_a_body_that_does_not_decode_behind_a_redirect_says_where(
 
 def command(workdir: str, server: BadServer) -> list[str]:
     return [
-        sys.executable, "-m", "owt_pipeline", "fetch", workdir, "--quiet", "--resolve", *server.rules,
+        *stage_alone("fetch"), workdir, "--quiet", "--resolve", *server.rules,
         "--user_agent", AGENT, "--host_delay", "0",
         "--max_page_bytes", "1000000",
     ]  # fmt: skip
@@ -266,7 +267,7 @@ def test_a_wrong_rule_says_what_is_expected(
 ) -> None:
     runtime = write_urls(["http://a.example/"])
     result = subprocess.run(
-        [sys.executable, "-m", "owt_pipeline", "fetch", runtime.workdir.uri, "--resolve", "a.example",
+        [*stage_alone("fetch"), runtime.workdir.uri, "--resolve", "a.example",
          "--user_agent", AGENT],
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip

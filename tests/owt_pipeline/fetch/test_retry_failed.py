@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +18,7 @@ from tests.owt_pipeline.fetch.archive_server import Answer, CommonCrawl
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
 from tests.owt_pipeline.fetch.reading import reader, rejects
 from tests.owt_pipeline.fetch.test_live import AGENT, fetch, page, serve, wait_until
+from tests.owt_pipeline.runs import stage_alone
 
 __all__ = ["serve"]
 
@@ -143,7 +143,7 @@ def test_a_killed_retry_continues_also_without_the_flag(
     web.waits = 0.05
     web.server.requests.clear()
     command = [
-        sys.executable, "-m", "owt_pipeline", "fetch", runtime.workdir.uri, "--quiet", "--resolve",
+        *stage_alone("fetch"), runtime.workdir.uri, "--quiet", "--resolve",
         *web.server.rules, "--user_agent", AGENT, "--host_delay", "0.25",
         "--max_page_bytes", "1000000", "--retry_failed",
     ]  # fmt: skip

@@ -25,6 +25,7 @@ from tests.conftest import REPOSITORY
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
 from tests.owt_pipeline.fetch.conftest import write_urls_to
 from tests.owt_pipeline.fetch.test_live import AGENT, serve, wait_until
+from tests.owt_pipeline.runs import stage_alone
 from tests.servers.gcs import gcs_bucket
 from tests.servers.s3 import s3_bucket
 
@@ -144,7 +145,7 @@ def test_a_killed_crawl_into_a_bucket_continues_where_it_stopped(
         runtime = write_urls_to(f"{uri}/run", urls, num_shards=2)
         arguments = [f"{uri}/run", "--quiet", "--resolve", *server.rules, "--user_agent", AGENT]
         arguments += ["--host_delay", "0.2"]
-        command = [sys.executable, "-m", "owt_pipeline", "fetch", *arguments]
+        command = stage_alone("fetch", *arguments)
         with subprocess.Popen(command) as process:
             wait_until(lambda: web.count() > len(urls) / 2, 60)
             process.kill()

@@ -124,13 +124,8 @@ def test_evaluation_sets_and_other_corpora_are_among_the_sources(tmp_path: Path)
     for name, own in made_of.items():
         (tmp_path / f"{name}.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in own))
         run_owt("import", tmp_path / name, tmp_path / f"{name}.jsonl", "--num_shards", 1)
-        flags = ["--min_tokens", 0, "--languages", "all"]
-        given = ["--decontaminate", tmp_path / "evaluation.txt"] if name == "run" else []
-        run_owt("clean", tmp_path / name, *flags, *given)
-        if name == "run":
-            run_owt("dedupe", tmp_path / name, "--against", tmp_path / "other.jsonl")
-    for stage in ("export", "tokenize", "report"):
-        run_owt(stage, tmp_path / "run")
+    against = ["--decontaminate", tmp_path / "evaluation.txt", "--against", tmp_path / "other.jsonl"]
+    run_owt("run", tmp_path / "run", "--min_tokens", 0, "--languages", "all", *against)
     page, card = (tmp_path / "run" / place for place in ("report/index.html", "ledger/corpus/README.md"))
     assert "clean read evaluation.txt" in page.read_text()
     assert "dedupe read other.jsonl" in page.read_text()
@@ -157,9 +152,7 @@ def report_with(run: Path, number: int) -> dict[str, Any]:
     rows = [{"url": f"https://{url}", "text": text_of(url)} for url in GENERATIONS[number]]
     file.write_text("\n".join(map(json.dumps, rows)))
     ask_owt("import", run, file, "--num_shards", 2, *(["--add"] if number else []))
-    ask_owt("clean", run, "--min_tokens", 0, "--languages", "all")
-    for stage in ("dedupe", "export", "tokenize", "report"):
-        ask_owt(stage, run)
+    ask_owt("run", run, "--min_tokens", 0, "--languages", "all")
     return json.loads((run / "report/stats.json").read_bytes())
 
 

@@ -8,14 +8,14 @@ import pytest
 
 from owt_pipeline.formats import encoding as encodings
 from owt_pipeline.formats.encoding import is_hub_name
-from tests.owt_pipeline.runs import drop, manifest_of, run_owt
+from tests.owt_pipeline.runs import drop, manifest_of, run_to_end, stage_alone
 from tests.owt_pipeline.tokenize.corpus import write_corpus
 from tests.servers.hub import Hub, environment_of, hub_server
 
 
 def tokenize(workdir: Path, hub: Hub, home: Path, name: str, code: int = 0) -> str:
     flags = ["--tokenizer", name, "--workers", 2, "--quiet"]
-    return run_owt("tokenize", workdir, *flags, code=code, env=environment_of(hub, home))
+    return run_to_end(stage_alone("tokenize", workdir, *flags), code, environment_of(hub, home))
 
 
 @pytest.mark.slow

@@ -1,0 +1,52 @@
+"""`owt import`: the user's own text as the documents of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from owt_pipeline import config
+from owt_pipeline.command_line import CommandParser, reporting_errors
+from owt_pipeline.commands.run import check_flags, check_folder, exit_code, keep_flags, places, runtime_of
+from owt_pipeline.engine.runner import run_stages
+from owt_pipeline.stages import load
+from schemas.settings import add_flags, flags_given
+
+_STAGE = load("import")
+
+
+def parser() -> CommandParser:
+    """The flags of `owt import`."""
+    found = CommandParser(
+        prog="owt import",
+        usage="owt import RUN [SETTINGS.toml] [FILE ...] [FLAGS]",
+        description=_STAGE.help,
+        epilog=f"example:\n  {_STAGE.example}\n\nFlags of Apache Beam (--runner, --project, ...) pass through.",
+    )
+    add_flags(found.add_argument_group("settings of [import]"), _STAGE.options)
+    config.add_run_flags(found)
+    config.add_places(found)
+    found.add_argument("positional", nargs="*", metavar="FILE", help="the same as --files")
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`owt import` with the flags of `argv`; returns the exit code."""
+    return reporting_errors(lambda: _import(argv))
+
+
+def _import(argv: Sequence[str] | None) -> int:
+    arguments, words, rest = (flags := parser()).parse_with_files(argv)
+    given = flags_given(_STAGE.options, arguments)
+    where, path, files = places(flags, words)
+    if files:
+        given["files"] = [*files, *given.get("files", [])]
+    check_flags(flags, rest)
+    tables = config.read_config(path)
+    runtime = runtime_of(where, arguments, rest, tables)
+    if arguments.add:
+        given = config.added(tables, _STAGE.name, given)
+    options = config.stage_options(_STAGE, path, tables, given)
+    check_folder(runtime.workdir)
+    results = run_stages([(_STAGE, options)], runtime)
+    keep_flags(runtime.workdir, path, {_STAGE.name: given}, results)
+    return exit_code(results)

@@ -1,0 +1,37 @@
+"""One stage over datasets that a test has made: `python -m tests.owt_pipeline.one_stage STAGE RUN FLAGS`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from owt_pipeline import config
+from owt_pipeline.command_line import CommandParser, reporting_errors
+from owt_pipeline.commands.run import check_flags, exit_code, runtime_of
+from owt_pipeline.engine.runner import run_stages
+from owt_pipeline.ledger.root import require_run
+from owt_pipeline.stages import load
+from schemas.settings import add_flags, flags_given
+
+
+def run_alone(name: str, workdir: str, argv: Sequence[str]) -> int:
+    """Run the stage as `owt run` does, but none before it; returns the exit code."""
+    stage = load(name)
+    parser = CommandParser(prog=name)
+    add_flags(parser, stage.options)
+    config.add_run_flags(parser)
+
+    def run() -> int:
+        arguments, files, rest = parser.parse_with_files(argv)
+        assert not files
+        check_flags(parser, rest)
+        runtime = runtime_of(workdir, arguments, rest, {})
+        require_run(runtime.workdir)
+        options = config.stage_options(stage, None, {}, flags_given(stage.options, arguments))
+        return exit_code(run_stages([(stage, options)], runtime), may_collect_nothing=True)
+
+    return reporting_errors(run)
+
+
+if __name__ == "__main__":
+    sys.exit(run_alone(sys.argv[1], sys.argv[2], sys.argv[3:]))
