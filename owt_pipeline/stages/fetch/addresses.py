@@ -8,7 +8,6 @@ import fnmatch
 import ipaddress
 import re
 import socket
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -104,16 +103,6 @@ class Addresses:
             return
         if not is_public(ipaddress.ip_address(address.partition("%")[0])):
             raise BlockedAddress(f"the address {address} is not public")
-
-    def check_any(self, addresses: Sequence[str]) -> None:
-        """Raise BlockedAddress unless one of these addresses is allowed."""
-        blocked = None
-        for address in addresses:
-            try:
-                return self.check_address(address)
-            except BlockedAddress as error:
-                blocked = error
-        raise blocked or BlockedAddress("no address")
 
 
 def parse_rules(texts: tuple[str, ...]) -> tuple[Rule, ...]:

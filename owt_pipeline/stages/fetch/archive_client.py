@@ -20,7 +20,7 @@ from yarl import URL
 from owt_pipeline.errors import UserError
 from owt_pipeline.stages.fetch.answers import NoPage, Received, wanted_moment
 from owt_pipeline.stages.fetch.breaker import Breaker
-from owt_pipeline.stages.fetch.client import Client, Limits, Stop
+from owt_pipeline.stages.fetch.client import Client, Stop
 from owt_pipeline.stages.fetch.manners import Failed, Gates, for_each, retry_after, tried_once
 from owt_pipeline.stages.fetch.nearest import Asked, Refusal, Refused, nearest_page
 from owt_pipeline.stages.fetch.recorder import Recorder
@@ -77,7 +77,7 @@ class ArchiveClient:
             host_delay=delay,
         )
         self.holdings, self.works = holdings, False
-        self._options, self._limits = options, Limits.of_page(options)
+        self._options = options
         self._connections, self._delay, self._least_pause = connections, delay, least_pause
         self._client = Client(asking)
         self._gates = Gates(delay, connections, self._client.remembered)
@@ -115,20 +115,19 @@ class ArchiveClient:
         self,
         what: str,
         url: URL,
-        most: int = 0,
+        most: int | None = None,
         stop: Stop = lambda *_: False,
         *,
         headers: Mapping[str, str] | None = None,
         cut: bool = False,
         retries: float = math.inf,
     ) -> Received:
-        """The response, of at most `most` bytes (0: by the options); `stop`, `headers` and `cut` as in `Client.get`.
-        After a temporary failure, there are at most `retries` and RETRIES more requests.
+        """The response, of at most `most` bytes (by default those of a page); `stop`, `headers` and `cut` as in
+        `Client.get`. After a temporary failure, there are at most `retries` and RETRIES more requests.
 
         Raises Failed with the reason `archive_failed`, whose detail names `what` was requested; UserError if the
         archive asks for a wait longer than LONGEST_PAUSE.
         """
-        limits = replace(self._limits, wire_bytes=most, body_bytes=most) if most else self._limits
         gate = self._gates[url.raw_host or ""]
         problem = ""
         retries = 0 if tried_once.get() else int(min(retries, RETRIES))
@@ -136,7 +135,7 @@ class ArchiveClient:
             asked = pause = 0.0
             async with gate:
                 try:
-                    response = await self._client.get(url, limits, stop, gate, cut=cut, headers=headers)
+                    response = await self._client.get(url, stop, gate, most=most, cut=cut, headers=headers)
                 except Failed as failure:
                     if failure.reason in self.of_page:
                         raise

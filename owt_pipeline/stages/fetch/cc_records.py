@@ -59,13 +59,13 @@ class BulkClient(ArchiveClient):
     async def read(self, capture: Capture, url: str) -> Answer | Moved:
         file, offset, length, crawl = capture.place
         where = f"{length:,} bytes at {offset} of {file}"
-        if length > self._limits.wire_bytes:
-            return NoPage(Reason.TOO_LARGE, f"{where}, more than {self._limits.wire_bytes:,}")
+        if length > self._options.max_page_bytes:
+            return NoPage(Reason.TOO_LARGE, f"{where}, more than {self._options.max_page_bytes:,}")
         begun = time.monotonic()
         record = await self.read_range(f"{self._data}/{file.lstrip('/')}", offset, length)
         ms = int((time.monotonic() - begun) * 1000)
         origin = Origin("commoncrawl", crawl, file, offset)
-        return await asyncio.to_thread(page_of_record, record, origin, self._limits.body_bytes, where, ms, url)
+        return await asyncio.to_thread(page_of_record, record, origin, self._options.max_page_bytes, where, ms, url)
 
     async def read_range(self, uri: str, start: int, length: int) -> bytes:
         """`length` bytes of a file from `start` on; raises Failed with the reason `archive_failed`."""

@@ -59,37 +59,13 @@ Stop = Callable[[int, Headers], bool]
 """Given status and headers, whether the body need not be read."""
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Times in seconds, sizes in bytes.
-
-    Attributes:
-      connect: for resolving the name, and again for connection and TLS.
-      silence: without a byte, before the head and within the body.
-      total: from the request to the last byte.
-      wire_bytes: size of a body as sent.
-      body_bytes: size of a body after decoding.
-    """
-
-    connect: float
-    silence: float
-    total: float
-    wire_bytes: int
-    body_bytes: int
-
-    @classmethod
-    def of_page(cls, options: Options) -> Limits:
-        """The limits of a page, by the stage's options."""
-        total, size = options.timeout, options.max_page_bytes
-        return cls(min(CONNECT_SECONDS, total), min(SILENCE_SECONDS, total), total, size, size)
-
-
 @dataclass
 class _Exchange:
     """A request under way: its turn, and what aiohttp does not tell otherwise."""
 
     gate: Gate
-    body_bytes: int
+    seconds: float
+    most: int  # bytes of the body
     connection: _Connection | None = None  # once the request is sent
     is_fresh: bool = False  # whether a connection was opened for it
     blocked: BlockedAddress | None = None
@@ -127,7 +103,7 @@ class _Response(aiohttp.ClientResponse):
             if exchange.is_fresh:  # aiohttp would send the request again at once
                 raise aiohttp.ClientConnectionError(_os_text(error)) from error
             raise
-        protocol.left += exchange.body_bytes
+        protocol.left += 2 * exchange.most
         return self
 
 
@@ -143,7 +119,7 @@ class Client:
     def __init__(self, options: Options):
         self._options = options
         self._addresses = Addresses(parse_rules(options.resolve), options.allowed_ports, options.allow_private_hosts)
-        self._resolver = RuledResolver(self._addresses, Limits.of_page(options).connect)
+        self._resolver = RuledResolver(self._addresses, min(CONNECT_SECONDS, options.timeout))
         self.connections = _allowed_connections(options.connections)
         self.remembered = 4 * self.connections + 1000  # more than are open: redirects lead to others
         self.requests = 0
@@ -151,7 +127,7 @@ class Client:
         self._proxied = self._session(self._open)  # connects to the proxy only
         self._proxies = urllib.request.getproxies_environment()  # once, since it goes through all variables
         self._unresolved = 0  # names in a row for which the resolver gave no answer
-        self._behind_proxy: dict[tuple[str, int], BlockedAddress | None] = {}
+        self._behind_proxy = set[str]()  # hosts that may be requested from it
 
     def _session(self, open_socket: Callable[[AddrInfo], socket.socket]) -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(
@@ -189,10 +165,11 @@ class Client:
     async def get(
         self,
         url: URL,
-        limits: Limits,
         stop: Stop,
         gate: Gate,
         *,
+        seconds: float | None = None,
+        most: int | None = None,
         encoded: bool = False,
         cut: bool = False,
         headers: Mapping[str, str] | None = None,
@@ -201,15 +178,17 @@ class Client:
 
         To be called within `gate`, the host's. The wait for its turn does not count as the request's time.
 
-        The body is decoded; with `encoded`, only its transfer encoding is removed and its decoded size is not checked.
-        A body beyond its limits raises Failed, or is cut there with `cut`. `stop` says, given status and headers,
-        whether the body need not be read. `headers` are sent in addition to the usual ones.
+        It takes at most so many `seconds`, and its body has at most so many bytes, as sent and decoded; the options of
+        pages are the default. The body is decoded; with `encoded`, only its transfer encoding is removed and its
+        decoded size is not checked. A body that is larger raises Failed, or is cut there with `cut`. `stop` says, given
+        status and headers, whether the body need not be read. `headers` are sent in addition to the usual ones.
         """
         proxy = await self._route(url)
         while (wait := gate.next_turn - time.monotonic()) > 0:
             await asyncio.sleep(wait)
         gate.begin()
-        exchange, started, begun = _Exchange(gate, 2 * limits.wire_bytes), time.monotonic(), False
+        seconds, most = seconds or self._options.timeout, most or self._options.max_page_bytes
+        exchange, started, begun = _Exchange(gate, seconds, most), time.monotonic(), False
         _exchange.set(exchange)
         self.requests += 1
         try:
@@ -218,16 +197,16 @@ class Client:
                 proxy=proxy,
                 headers=headers,
                 allow_redirects=False,
-                timeout=aiohttp.ClientTimeout(limits.total, sock_connect=limits.connect, sock_read=limits.silence),
+                timeout=aiohttp.ClientTimeout(seconds, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS),
             )
             begun = True
-            received = await _received(response, url, limits, stop, cut)
+            received = await _received(response, url, most, stop, cut)
             if proxy is not None:
                 _check_proxy(received.status, received.headers)
             if not encoded:
-                received = received._replace(body=_decoded(received, limits.body_bytes, cut))
+                received = received._replace(body=_decoded(received, most, cut))
         except (BadMessage, TooLarge, aiohttp.ClientError, OSError, asyncio.TimeoutError) as error:
-            failure = _failure(error, limits, exchange, proxy, begun)
+            failure = _failure(error, exchange, proxy, begun)
             if exchange.connection is not None:
                 failure.network_works = proxy is None
                 failure.connected = proxy is None or url.scheme == "https" or begun  # to the host
@@ -266,23 +245,23 @@ class Client:
 
     async def _check_behind_proxy(self, host: str, port: int) -> None:
         """Raise BlockedAddress for a host that must not be requested from the proxy: its name is private by its form,
-        or this machine's resolver knows the name and its address is private."""
+        or this machine's resolver knows the name and an address of it is private."""
         self._addresses.check_name(host)
         if self._addresses.allow_private:
             return
-        if (host, port) not in self._behind_proxy and self._unresolved < _NO_RESOLVER:
-            if len(self._behind_proxy) >= self.remembered:
-                self._behind_proxy.clear()
-            self._behind_proxy[host, port] = None
-            try:
-                self._addresses.check_any([found["host"] for found in await self._resolver.resolve(host, port)])
-                self._unresolved = 0
-            except BlockedAddress as error:
-                self._behind_proxy[host, port] = error
-            except OSError as error:  # the proxy may know the name
-                self._unresolved = 0 if error.errno == socket.EAI_NONAME else self._unresolved + 1
-        if (blocked := self._behind_proxy.get((host, port))) is not None:
-            raise blocked
+        if host in self._behind_proxy or self._unresolved >= _NO_RESOLVER:
+            return
+        try:
+            for found in await self._resolver.resolve(host, port):
+                self._addresses.check_address(found["host"])
+            self._unresolved = 0
+        except BlockedAddress:
+            raise
+        except OSError as error:  # the proxy may know the name
+            self._unresolved = 0 if error.errno == socket.EAI_NONAME else self._unresolved + 1
+        if len(self._behind_proxy) >= self.remembered:
+            self._behind_proxy.clear()
+        self._behind_proxy.add(host)
 
     def _proxy(self, scheme: str, host: str) -> URL | None:
         """The proxy for a host by the options or the environment."""
@@ -292,7 +271,7 @@ class Client:
         return URL(text if "://" in text else f"http://{text}") if text else None
 
 
-async def _received(response: aiohttp.ClientResponse, url: URL, limits: Limits, stop: Stop, cut: bool) -> Received:
+async def _received(response: aiohttp.ClientResponse, url: URL, most: int, stop: Stop, cut: bool) -> Received:
     """The response with its body, as sent but for its transfer encoding; the connection can be used again if all of it
     was read. Raises BadMessage, TooLarge, and aiohttp's errors."""
     try:
@@ -302,18 +281,18 @@ async def _received(response: aiohttp.ClientResponse, url: URL, limits: Limits, 
         if any(name.lower() == b"transfer-encoding" for name, _ in raw):  # the records' headers describe their bodies
             raw = [(b"X-Crawler-" * (name.lower() in _OF_TRANSFER) + name, value) for name, value in raw]
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in raw]
-        pieces, left, truncated = [], limits.wire_bytes, False
+        pieces, left, truncated = [], most, False
         if stop(response.status, headers):
             truncated = not response.content.is_eof()
             pieces = [] if truncated else [response.content.read_nowait()]
         else:
             length = messages.header(headers, "content-length") or ""
-            if length.isdecimal() and int(length) > limits.wire_bytes and not cut:
-                raise TooLarge(f"Content-Length: {int(length):,}, more than {limits.wire_bytes:,} bytes")
+            if length.isdecimal() and int(length) > most and not cut:
+                raise TooLarge(f"Content-Length: {int(length):,}, more than {most:,} bytes")
             while piece := await response.content.readany():
                 if truncated := len(piece) > left:
                     if not cut:
-                        raise TooLarge(f"more than {limits.wire_bytes:,} bytes sent")
+                        raise TooLarge(f"more than {most:,} bytes sent")
                     pieces.append(piece[:left])
                     break
                 left -= len(piece)
@@ -361,13 +340,13 @@ def _check_proxy(status: int, headers: Headers) -> None:
         raise Failed(Reason.CONNECT, f"the proxy answers with status {status}", transient=True)
 
 
-def _failure(error: Exception, limits: Limits, exchange: _Exchange, proxy: URL | None, begun: bool) -> Failed:
+def _failure(error: Exception, exchange: _Exchange, proxy: URL | None, begun: bool) -> Failed:
     """The failure of a request that raised `error`; `begun` says whether a head was received."""
     text = _os_text(error)
     if exchange.connection is not None and exchange.connection.left < 0:
         if not begun:
             return Failed(Reason.BAD_RESPONSE, f"no head within {_HEAD_BYTES:,} bytes")
-        error = TooLarge(f"more than {2 * limits.wire_bytes:,} bytes sent")
+        error = TooLarge(f"more than {2 * exchange.most:,} bytes sent")
     if isinstance(error, TooLarge):
         return Failed(Reason.TOO_LARGE, str(error))
     if isinstance(error, BadMessage):
@@ -376,9 +355,11 @@ def _failure(error: Exception, limits: Limits, exchange: _Exchange, proxy: URL |
         return Failed(Reason.BLOCKED_ADDRESS, text)
     if isinstance(error, asyncio.TimeoutError):
         if exchange.connection is None:
-            return Failed(Reason.TIMEOUT, f"no connection within {limits.connect:g} s", transient=True)
+            return Failed(
+                Reason.TIMEOUT, f"no connection within {min(CONNECT_SECONDS, exchange.seconds):g} s", transient=True
+            )
         is_silence = isinstance(error, aiohttp.ServerTimeoutError)
-        silence, total = f"nothing came for {limits.silence:g} s", f"not complete within {limits.total:.3g} s"
+        silence, total = f"nothing came for {SILENCE_SECONDS:g} s", f"not complete within {exchange.seconds:.3g} s"
         return Failed(Reason.TIMEOUT, silence if is_silence else total)
     if isinstance(error, aiohttp.ClientHttpProxyError):
         reason = Reason.PROXY if error.status == 407 else Reason.CONNECT

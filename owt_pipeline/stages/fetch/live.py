@@ -23,7 +23,7 @@ from owt_pipeline.formats.messages import (
 from owt_pipeline.formats.urls import requested
 from owt_pipeline.formats.warc import Response, http_record
 from owt_pipeline.stages.fetch.answers import LIVE, MAX_REDIRECTS, Answer, NoPage, Page, Received, judge, refuse_head
-from owt_pipeline.stages.fetch.client import Client, Limits
+from owt_pipeline.stages.fetch.client import Client
 from owt_pipeline.stages.fetch.manners import (
     ROBOTS_BYTES,
     Cookies,
@@ -112,7 +112,7 @@ class Fetcher:
     """
 
     def __init__(self, options: Options):
-        self.options, self._limits = options, Limits.of_page(options)
+        self.options = options
         self.client = Client(options)
         self.gates = Gates(options.host_delay, 1, self.client.remembered)
         self._agent = robots_token(options.user_agent)
@@ -165,7 +165,7 @@ class Fetcher:
         gate = self.gates[robots.raw_host or ""]
         try:
             async with gate:
-                await self.client.get(robots, self._limits, lambda *_: True, gate, encoded=True, cut=True)
+                await self.client.get(robots, lambda *_: True, gate, encoded=True, cut=True)
         except Failed as failure:
             return failure.is_answer
         return True
@@ -174,12 +174,12 @@ class Fetcher:
         started = int(time.time())
         redirects: list[Received] = []
         seen: list[tuple[URL, str | None]] = []
-        limits, ms, cookies = self._limits, 0, Cookies()
+        ms, cookies = 0, Cookies()
         while True:
             cookie = cookies.header(url)
             seen.append((url, cookie))
             try:
-                response = await self._get_page(url, limits, {"Cookie": cookie} if cookie else None)
+                response = await self._get_page(url, ms, {"Cookie": cookie} if cookie else None)
             except Failed as failure:
                 if not redirects:
                     raise
@@ -187,9 +187,7 @@ class Fetcher:
                 return NoPage(reason, f"redirected to {url}: {failure.detail}")
             ms += response.ms
             if response.status not in REDIRECTS:
-                most = limits.body_bytes
-                return Fetched(response, tuple(redirects), started, ms, most)
-            limits = replace(limits, total=max(self._limits.total - ms / 1000, 0.001))
+                return Fetched(response, tuple(redirects), started, ms, self.options.max_page_bytes)
             redirects.append(response)
             cookies.take(response)
             url = redirect_target(response)
@@ -198,18 +196,18 @@ class Fetcher:
             if len(redirects) > MAX_REDIRECTS:
                 return NoPage(Reason.REDIRECT_LOOP, f"more than {MAX_REDIRECTS} redirects")
 
-    async def _get_page(self, url: URL, limits: Limits, headers: Mapping[str, str] | None) -> Received:
+    async def _get_page(self, url: URL, ms: int, headers: Mapping[str, str] | None) -> Received:
         robots = await self._robots.of(url)
         robots.check(url, self._agent)
         gate = self.gates[url.raw_host or ""]
         gate.delay = max(self.options.host_delay, robots.crawl_delay(self._agent))
-        get = partial(self.client.get, url, limits, has_no_page, gate, encoded=True, headers=headers)
+        left = max(self.options.timeout - ms / 1000, 0.001)
+        get = partial(self.client.get, url, has_no_page, gate, seconds=left, encoded=True, headers=headers)
         return await self._get(get, url, gate, _BUSY, is_page=True)
 
     async def _get_robots(self, url: URL) -> Received:
-        limits = replace(self._limits, wire_bytes=ROBOTS_BYTES, body_bytes=ROBOTS_BYTES)
         gate = self.gates[url.raw_host or ""]
-        get = partial(self.client.get, url, limits, lambda status, _: status != 200, gate, cut=True)
+        get = partial(self.client.get, url, lambda status, _: status != 200, gate, most=ROBOTS_BYTES, cut=True)
         return await self._get(get, url, gate, _NO_ROBOTS)
 
     async def _get(

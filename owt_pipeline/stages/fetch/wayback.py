@@ -144,7 +144,7 @@ class WaybackClient(ArchiveClient):
             return NoPage(Reason.NOT_ARCHIVED, f"{where} is not given: status {replay.status}")
         file, offset = about.place if len(about.place) == 2 else (replay.header("x-archive-src"), None)
         origin = Origin("wayback", None, file, offset)
-        return page_of_record(self._record(about, replay), origin, self._limits.body_bytes, where, replay.ms)
+        return page_of_record(self._record(about, replay), origin, self._options.max_page_bytes, where, replay.ms)
 
     def _record(self, capture: Capture, replay: Received, more: Sequence[tuple[str, str]] = ()) -> bytes:
         """The record of a capture from its replay: with the decoded body, unless that is still as archived, and

@@ -30,7 +30,7 @@ from owt_pipeline.stages.fetch.addresses import (
     parse_rules,
 )
 from owt_pipeline.stages.fetch.answers import Received
-from owt_pipeline.stages.fetch.client import Client, Limits
+from owt_pipeline.stages.fetch.client import Client
 from owt_pipeline.stages.fetch.live import redirect_target, requested_url
 from owt_pipeline.stages.fetch.manners import Failed, Gate, retry_after, robots_token
 from owt_pipeline.stages.fetch.stage import Options
@@ -155,9 +155,8 @@ def connected(monkeypatch: pytest.MonkeyPatch, url: str, *addresses: str, **opti
         loop = asyncio.get_running_loop()
         monkeypatch.setattr(loop, "sock_connect", partial(connect, loop))
         client = Client(Options(user_agent="x", **options))  # type: ignore[arg-type]
-        limits = Limits.of_page(Options())
         try:
-            await client.get(URL(url), limits, lambda *_: False, Gate(0.0, 1))
+            await client.get(URL(url), lambda *_: False, Gate(0.0, 1))
         except Failed as failure:
             return failure.reason
         finally:
