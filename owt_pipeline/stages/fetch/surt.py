@@ -3,37 +3,21 @@
 A key is the URL without what servers mostly ignore, host first and from its end, so that a domain's pages are
 neighbours in the order of the keys. The steps are those of Google's Safe Browsing
 (https://developers.google.com/safe-browsing/v4/urls-hashing#canonicalization) and, after them, of the Wayback Machine:
-no user, `www.`, default port, session ids and slash at the end; all in lower case; parameters sorted. Common Crawl
-makes its keys with the Internet Archive's library `surt`, whose results the tests compare with these.
+no user, `www.`, default port and slash at the end; all in lower case; parameters sorted. Common Crawl makes its keys
+with the Internet Archive's library `surt`, whose results the tests compare with these. It also removes session ids and
+reads numbers as addresses, which is left out: a capture with another session id is another URL.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-import socket
 from urllib.parse import unquote_to_bytes
 
 _PARTS = re.compile(rb"https?://([^/?#]*)([^?#]*)(?:\?([^#]*))?", re.IGNORECASE | re.DOTALL).match
-_AUTHORITY = re.compile(rb"(?:.*@)?(?:\[([^\]]*)\]|([^:]*))(?::([0-9]*))?", re.DOTALL).fullmatch
+_AUTHORITY = re.compile(rb"(?:.*@)?(?:\[([^\]]*)\]|([^:]*))(?::([0-9]{0,5}))?", re.DOTALL).fullmatch
 _WWW = re.compile(rb"www[0-9]*\.").match
-_LONGEST_AUTHORITY = 4_000  # Python makes no number of more than 4,300 digits
 _UNSAFE = re.compile(rb"[^!-~]|[#%]").sub
-
-_ASP_SESSIONS = [
-    re.compile(rb"(.*/)\((?:%s)\)/([^?]+\.aspx.*)" % session, re.DOTALL).fullmatch
-    for session in (rb"(?:[a-z]\([0-9a-z]{24}\))+", rb"[0-9a-z]{24}")
-]
-_SESSIONS = [
-    re.compile(rb"(.*)(?:%s)(?:&(.*))?" % name, re.DOTALL).fullmatch
-    for name in (
-        rb"jsessionid=[0-9a-z]{32}",
-        rb"phpsessid=[0-9a-z]{32}",
-        rb"sid=[0-9a-z]{32}",
-        rb"aspsessionid[a-z]{8}=[a-z]{24}",
-        rb"cfid=[^&]+&cftoken=[^&]+",
-    )
-]
 
 
 def surt_key(url: str) -> bytes | None:
@@ -41,7 +25,7 @@ def surt_key(url: str) -> bytes | None:
     text = re.sub(rb"[\t\r\n]", b"", url.encode("utf-8", "replace").strip())
     parts = _PARTS(text)
     authority = _AUTHORITY(parts[1]) if parts else None
-    if parts is None or authority is None or len(parts[1]) > _LONGEST_AUTHORITY:
+    if parts is None or authority is None:
         return None
     port = int(authority[3] or 0)
     if port > 65535 or not (host := _reversed(authority[1].lower()) if authority[1] else _host(authority[2])):
@@ -60,11 +44,6 @@ def _host(name: bytes) -> bytes:
         with contextlib.suppress(UnicodeError):  # a label that IDNA does not know
             host = host.decode(errors="ignore").encode("idna")
     host = _escaped(host.replace(b"..", b".").strip(b".")).lower()
-    if host.isdigit():
-        host = socket.inet_ntoa((int(host) % (1 << 32)).to_bytes(4, "big")).encode()
-    elif re.fullmatch(rb"[0-9.]+", host):
-        with contextlib.suppress(OSError):  # not an address
-            host = socket.inet_ntoa(socket.inet_aton(host.decode())).encode()
     if www := _WWW(host):
         host = host[www.end() :]
     return _reversed(host)
@@ -83,18 +62,11 @@ def _path(path: bytes) -> bytes:
             kept.append(segment)
     folders = b"".join(segment + b"/" for segment in kept[:-1] if segment)
     path = _escaped(b"/" + folders + (kept[-1] if kept else b"")).lower()
-    for session in _ASP_SESSIONS:
-        if found := session(path):
-            path = found[1] + found[2]
     return path[:-1] if path.endswith(b"/") and len(path) > 1 else path
 
 
 def _query(query: bytes) -> bytes:
-    query = _escaped(_unescaped(query)).lower()
-    for session in _SESSIONS:
-        if found := session(query):
-            query = found[1] + (found[2] or b"")
-    fields = sorted(query.split(b"&"), key=lambda field: field.split(b"=", 1))
+    fields = sorted(_escaped(_unescaped(query)).lower().split(b"&"), key=lambda field: field.split(b"=", 1))
     return b"&".join(fields)
 
 

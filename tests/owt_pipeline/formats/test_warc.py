@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import gzip
-import http.client
-import io
-import itertools
-import json
 import random
 import subprocess
 import sys
 import tracemalloc
-import urllib.parse
-import urllib.request
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +22,6 @@ from warcio.archiveiterator import ArchiveIterator as WarcioIterator
 from owt_pipeline.formats.messages import (
     BadMessage,
     TooLarge,
-    charset_of,
     decode_body,
     split_response,
 )
@@ -39,7 +32,6 @@ from owt_pipeline.formats.warc import (
     response_record,
     warcinfo_record,
 )
-from tests.servers.pywb import pywb
 
 URL = "https://example.org/ä?x=1"
 HEADERS = [("Content-Type", 'text/html; charset="UTF-8"'), ("X-Odd", "é")]
@@ -121,35 +113,6 @@ def test_warcio_and_fastwarc_accept_our_files(tmp_path: Path) -> None:
         if record.headers["WARC-Type"] == "response"
     ]
     assert payloads == [True] * (2 + len(PAGES))
-
-
-def test_pywb_indexes_and_replays_our_files(tmp_path: Path) -> None:
-    file = tmp_path / "part-00000.warc.gz"
-    file.write_bytes(complete_file())
-    with pywb(tmp_path / "pywb", {"pages": file}) as server:
-        for i, body in enumerate(PAGES):
-            url = f"http://example.org/{i}?a=%C3%A4"
-            with urllib.request.urlopen(f"{server}/pages/cdx?output=json&url={urllib.parse.quote(url)}") as answer:
-                row = json.loads(answer.read())
-            assert (row["url"], row["status"], row["mime"]) == (url, "200", "text/html")
-            record = file.read_bytes()[int(row["offset"]) :][: int(row["length"])]
-            assert read_record(record).body == body
-            with urllib.request.urlopen(f"{server}/pages/{row['timestamp']}id_/{url}") as answer:
-                assert answer.read() == body
-        connection = http.client.HTTPConnection(server.removeprefix("http://"))
-        connection.request("GET", "/pages/19970519000000id_/http://example.org/old")
-        moved = connection.getresponse()
-        assert (moved.status, moved.headers["Location"], moved.read()) == (301, "/0?a=%C3%A4", b"moved.")
-        connection.close()
-
-
-def test_every_real_page_is_read(testdata: Path) -> None:
-    data = (testdata / "web" / "wcxb-dev.warc.gz").read_bytes()
-    starts = [record.stream_pos for record in ArchiveIterator(io.BytesIO(data))][:200]
-    for start, end in itertools.pairwise(starts):
-        response = read_record(data[start:end])
-        assert response.status == 200
-        assert response.body
 
 
 @pytest.mark.parametrize("cut", [0, 1, 30, 200, 400])
@@ -265,17 +228,3 @@ def test_an_encoded_body_that_begins_like_a_page_is_decoded() -> None:
     assert decode_body([("Content-Encoding", "br")], in_brotli, 1000) == page
     for encoding in ("br", "deflate", "x-klingon"):
         assert decode_body([("Content-Encoding", encoding)], page, 1000) == page
-
-
-def test_a_damaged_body_is_a_bad_message() -> None:
-    body = gzip.compress(b"".join(b"%d" % i for i in range(1000)))
-    with pytest.raises(BadMessage, match="breaks off"):
-        decode_body([("Content-Encoding", "gzip")], body[:-20], 10_000)
-    with pytest.raises(BadMessage, match="damaged"):
-        decode_body([("Content-Encoding", "gzip")], body[:40] + b"xxxxxxxx" + body[48:], 10_000)
-
-
-def test_charsets_are_found_as_they_are_written() -> None:
-    assert charset_of("text/html; charset=ISO-8859-1") == "iso-8859-1"
-    assert charset_of("text/html;Charset = 'koi8-r'; x=y") == "koi8-r"
-    assert charset_of("text/html") is charset_of(None) is None
