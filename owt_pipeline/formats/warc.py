@@ -188,8 +188,8 @@ def warcinfo_record(date: int, fields: Mapping[str, str]) -> bytes:
 
 def record_of_block(url: str, date: int, block: bytes) -> bytes:
     """The bytes of an HTTP response as a WARC record in one gzip member; raises BadMessage for other bytes."""
-    digest = payload_digest(payload_of(block))
-    return gzip_member(_record_head("response", url, date, [block], digest, {}) + block + b"\r\n\r\n")
+    body = payload_of(block)
+    return http_record(url, date, block[: len(block) - len(body)], body)
 
 
 def _record_head(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
@@ -117,7 +118,7 @@ class Fetcher:
         self.gates = Gates(options.host_delay, 1, self.client.remembered)
         self._agent = robots_token(options.user_agent)
         self._robots = RobotsCache(self._get_robots, self.client.remembered)
-        self._answered: dict[str, None] = {}  # origins, the latest at the end
+        self._answered: deque[str] = deque(maxlen=_WITNESSES)  # origins, the latest at the end
         self._network_works = False
 
     async def close(self) -> None:
@@ -146,10 +147,9 @@ class Fetcher:
 
     def trust(self, origin: str) -> None:
         """Note an origin that has answered."""
-        self._answered.pop(origin, None)
-        self._answered[origin] = None
-        if len(self._answered) > _WITNESSES:
-            del self._answered[next(iter(self._answered))]
+        if origin in self._answered:
+            self._answered.remove(origin)
+        self._answered.append(origin)
 
     async def works(self) -> bool:
         """Whether the network works: a host that answered before answers now. If none ever answered, whether a failure
@@ -246,16 +246,12 @@ class Fetcher:
                 if last or response.status not in busy:
                     return response
             backoff = _FIRST_BACKOFF * 2 ** max(attempt, gate.busy - 1) * random.uniform(0.5, 1.5)
-            if response is not None:
-                backoff = max(backoff, retry_after(response) or 0.0)
-            if backoff > MAX_RETRY_WAIT:
-                if response is None:
-                    backoff = MAX_RETRY_WAIT
-                else:
-                    detail = f"not asked: the host answered {response.status} and asked for {backoff:,.0f} s"
-                    gate.close(backoff, Failed(http_reason(response.status), detail), asked_to=True)
-                    return response
-            gate.pause(backoff)
+            asked = (retry_after(response) if response is not None else None) or 0.0
+            if response is not None and asked > MAX_RETRY_WAIT:
+                detail = f"not asked: the host answered {response.status} and asked for {asked:,.0f} s"
+                gate.close(asked, Failed(http_reason(response.status), detail), asked_to=True)
+                return response
+            gate.pause(min(max(backoff, asked), MAX_RETRY_WAIT))
         raise AssertionError("the last attempt returns or raises")
 
 

@@ -62,7 +62,7 @@ def sent(body: bytes, encoding: str) -> tuple[bytes, bytes]:
 ENCODINGS = ["plain", "gzip", "chunked", "chunked gzip"]
 
 
-@pytest.mark.parametrize("size", [0, 1, 100, 0xFFFF - 4, 0xFFFF - 3, 200_000])
+@pytest.mark.parametrize("size", [0, 1, 200_000])
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_response_is_stored_as_sent(size: int, encoding: str) -> None:
     body = random.Random(size).randbytes(size)
