@@ -42,6 +42,7 @@ Get: TypeAlias = Callable[[URL], Awaitable[Received]]
 """Gets a robots.txt, politely and with retries; raises Failed."""
 
 
+@dataclass(eq=False)
 class Failed(Exception):
     """A request without a usable response.
 
@@ -53,18 +54,14 @@ class Failed(Exception):
       network_works: whether it shows that the network works, so that the failure is the host's.
     """
 
-    def __init__(
-        self,
-        reason: Reason,
-        detail: str,
-        *,
-        connected: bool = False,
-        transient: bool = False,
-        network_works: bool = False,
-    ):
-        super().__init__(f"{reason}: {detail}")
-        self.reason, self.detail, self.connected, self.transient = reason, detail, connected, transient
-        self.network_works = network_works
+    reason: Reason
+    detail: str
+    connected: bool = False
+    transient: bool = False
+    network_works: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.detail}"
 
     @property
     def is_answer(self) -> bool:

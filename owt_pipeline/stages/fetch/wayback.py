@@ -60,10 +60,6 @@ _OF_REPLAY = frozenset(
 _CAPTURE = re.compile(r"/(\d{14})id_/(.+)", re.DOTALL)
 
 
-class BadIndex(ValueError):
-    """An answer that is not a CDX index'; the message says what it is."""
-
-
 class WaybackClient(ArchiveClient):
     """Looks up and reads captures of the Wayback Machine or a pywb."""
 
@@ -110,10 +106,7 @@ class WaybackClient(ArchiveClient):
             raise Failed(Reason.NOT_ARCHIVED, "the Wayback Machine withholds the site")
         found = Found()
         if response.status == 200:
-            try:
-                found = parse_captures(response.body, canonical)
-            except BadIndex as error:
-                raise refused(_INDEX, str(error)) from error
+            found = parse_captures(response.body, canonical)
         elif response.status != 404:  # with which OpenWayback says that there are none
             raise refused(_INDEX, f"status {response.status} {response.beginning()}".strip())
         self.works = True
@@ -166,7 +159,7 @@ def parse_captures(body: bytes, canonical: str) -> Found:
     the time if these are unknown.
 
     Captures of unknown content type may be pages, too. Malformed rows, such as a last line that is cut off, are
-    skipped; an answer that is not a CDX index' raises BadIndex.
+    skipped; an answer that is not a CDX index' raises Failed.
     """
     found = Found()
     for row in _rows(body):
@@ -201,7 +194,7 @@ def _rows(body: bytes) -> Iterator[dict[str, Any]]:
             rows.append(json.loads(line))
     rows = [row for row in rows if isinstance(row, dict) and "timestamp" in row]
     if text and not rows:
-        raise BadIndex(f"no captures as JSON{problem} but {text[:100]!r}")
+        raise refused(_INDEX, f"no captures as JSON{problem} but {text[:100]!r}")
     yield from rows
 
 

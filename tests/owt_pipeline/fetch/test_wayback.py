@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
 from owt_pipeline.stages.fetch import recorder
-from owt_pipeline.stages.fetch.wayback import BadIndex, original_headers, parse_captures
+from owt_pipeline.stages.fetch.manners import Failed
+from owt_pipeline.stages.fetch.wayback import original_headers, parse_captures
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.archive_server import AGENT, AT, DAY, HOST, Answer, Wayback, timestamp
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses, why_fetched
@@ -242,14 +243,14 @@ def test_odd_rows_of_an_index_are_skipped(rows: list[list], as_lines: bool) -> N
     body = json.dumps([names, *rows])
     if as_lines:
         body = "\n".join(json.dumps(dict(zip(names, row, strict=False))) for row in rows)
-    with contextlib.suppress(BadIndex):
+    with contextlib.suppress(Failed):
         for capture in parse_captures(body.encode(), "https://a.example/x").captures:
             assert (capture.url, timestamp(capture.date)) == ("http://a.example/x", "20110102030405")
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_captures_or_no_index(body: bytes) -> None:
-    with contextlib.suppress(BadIndex):
+    with contextlib.suppress(Failed):
         assert parse_captures(body, "https://a.example/").captures == []
 
 
