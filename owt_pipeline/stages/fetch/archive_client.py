@@ -56,9 +56,6 @@ class ArchiveClient:
 
     columns: ClassVar = ("url_id", "url", "posted_url", "created_utc")
 
-    of_page: ClassVar[tuple[Reason, ...]] = ()
-    """Reasons that concern the page, and not the archive."""
-
     busy: ClassVar[Collection[int]] = (429, 503)
     """Statuses after which a request is retried, in addition to 5xx."""
 
@@ -137,7 +134,7 @@ class ArchiveClient:
                 try:
                     response = await self._client.get(url, stop, gate, most=most, cut=cut, headers=headers)
                 except Failed as failure:
-                    if failure.reason in self.of_page:
+                    if failure.reason == Reason.TOO_LARGE:  # concerns the page, and not the archive
                         raise
                     problem = f"{failure.reason}, {failure.detail}"
                     if failure.reason not in _PASSING:

@@ -63,8 +63,6 @@ _CAPTURE = re.compile(r"/(\d{14})id_/(.+)", re.DOTALL)
 class WaybackClient(ArchiveClient):
     """Looks up and reads captures of the Wayback Machine or a pywb."""
 
-    of_page = (Reason.TOO_LARGE,)
-
     def __init__(self, options: Options, crawl: Crawl):
         delay = options.wayback_delay
         super().__init__(options, crawl, "the Wayback Machine", CONNECTIONS, delay, PAUSE_TURNS * delay)
