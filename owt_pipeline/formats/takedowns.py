@@ -1,17 +1,14 @@
 """The list of documents that a run must forget: a file in its ledger, named by its content, which the root names.
 
-Each line is a JSON object, either `{"url_id": 7, "url": "https://...", "detail": "..."}` or
-`{"domain": "example.org", "detail": "..."}`. Export rejects the documents it names, with the reason `forgotten`.
+Export rejects the documents it names, with the reason `forgotten`.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -22,16 +19,14 @@ from schemas.datasets import LEDGER
 from schemas.manifest import Root
 
 
-@dataclass(frozen=True)
-class Takedown:
+class Takedown(msgspec.Struct, frozen=True):
     """A document to forget: its URL if known, and the detail of its reject row."""
 
     url: str | None
     detail: str
 
 
-@dataclass(frozen=True)
-class Takedowns:
+class Takedowns(msgspec.Struct, frozen=True):
     """A list of takedowns.
 
     Attributes:
@@ -39,8 +34,8 @@ class Takedowns:
       domains: domains to forget, including all hosts below them, with the detail for the reject rows.
     """
 
-    ids: Mapping[int, Takedown] = field(default_factory=dict)
-    domains: Mapping[str, str] = field(default_factory=dict)
+    ids: dict[int, Takedown] = {}
+    domains: dict[str, str] = {}
 
     def __or__(self, other: Takedowns) -> Takedowns:
         """The union; for entries in both, the detail of `self` is kept."""
@@ -74,28 +69,16 @@ def read_takedowns(workdir: Storage, root: Root) -> Takedowns:
 def _read(workdir: Storage, path: str) -> Takedowns:
     if not path:
         return Takedowns()
-    ids: dict[int, Takedown] = {}
-    domains: dict[str, str] = {}
-    for number, line in enumerate(workdir.read(path).decode().split("\n")[:-1], start=1):
-        try:
-            entry = json.loads(line)
-            if "domain" in entry:
-                domains[entry["domain"]] = entry["detail"]
-            else:
-                ids[int(entry["url_id"])] = Takedown(entry.get("url"), entry["detail"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(
-                f"{workdir.path(path)}:{number}: {line[:80]!r} names no document to forget ({error!r}): expected "
-                '{"url_id": N, "url": ..., "detail": ...} or {"domain": ..., "detail": ...}'
-            ) from error
-    return Takedowns(ids, domains)
+    try:
+        return msgspec.json.decode(workdir.read(path), type=Takedowns)
+    except msgspec.MsgspecError as error:
+        raise UserError(f"{workdir.path(path)} is no list of takedowns ({error}): restore it from a copy") from error
 
 
 def write_takedowns(workdir: Storage, takedowns: Takedowns) -> str:
     """Write a list, named by its content; returns its path, for the root."""
-    lines = [{"domain": domain, "detail": detail} for domain, detail in sorted(takedowns.domains.items())]
-    lines += [{"url_id": key, "url": t.url, "detail": t.detail} for key, t in sorted(takedowns.ids.items())]  # type: ignore[dict-item]
-    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode()
+    ids, domains = (dict(sorted(entries.items())) for entries in (takedowns.ids, takedowns.domains))
+    text = msgspec.json.encode({"ids": ids, "domains": domains}) + b"\n"
     path = f"{LEDGER}/takedowns-{hashlib.sha256(text).hexdigest()[:8]}.jsonl"
     workdir.write(path, text)
     return path
