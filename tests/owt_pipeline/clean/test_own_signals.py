@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -17,13 +16,12 @@ import owt_pipeline as owt
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
-from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.root import require_manifest
 from owt_pipeline.stages.clean import own_signals
 from owt_pipeline.stages.clean.options import Options
 from owt_pipeline.stages.clean.stage import STAGE
 from owt_pipeline.storage.folder import Storage
-from schemas import DATASETS
+from tests.owt_pipeline.clean.test_stage import write_documents
 from tests.owt_pipeline.making import write_dataset
 from tests.owt_pipeline.runs import ask_stage, run_to_end, stage_alone
 
@@ -45,12 +43,6 @@ def hostile(text: str) -> float:
         raise RuntimeError("as asked")
     return {"nan": float("nan"), "none": None, "word": "7", "list": [1.0]}.get(text.split()[-1], 1.0)
 """
-
-
-def write_documents(texts: list[str], shard: int, writer: ShardWriter) -> None:
-    rows = [{"url_id": n, "url": f"http://h/{n}", "text": text, "subreddits": []} for n, text in enumerate(texts)]
-    writer.enter(len(rows))
-    writer.write(pa.RecordBatch.from_pylist(rows, DATASETS["documents"].schema))
 
 
 @pytest.fixture
@@ -206,10 +198,6 @@ def test_the_guides_classifier_works(run: Path) -> None:
     (run.parent / "fasttext.py").write_text(FASTTEXT)
     assert clean(run, "quality:good>=0.2")[2] == ("own_signal", "quality:good is 0.1, less than 0.2")
     assert sorted(rows(run / "clean")) == [0, 1]
-
-
-def test_the_guide_is_short() -> None:
-    assert len(GUIDE.read_text().split()) <= 400
 
 
 def test_a_text_is_measured_in_this_process(run: Path) -> None:

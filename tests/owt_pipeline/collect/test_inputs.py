@@ -113,6 +113,7 @@ DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "RS_corrupt.zst": (lambda data: corrupt(zstandard.ZstdCompressor(write_checksum=True).compress(data)), "at byte"),
     "RS_none.zst": (lambda data: b"", "the file has no bytes"),
     "RS_none": (lambda data: b"", "the file has no bytes"),
+    "RS_blank": (lambda data: b"\n\n\n", "the file has no lines; expected a complete file"),
     "RS_no_lines.zst": (lambda data: zstandard.compress(b""), "the file has no lines"),
     "RS_cut": (lambda data: data[:-40], "after line 500: the file ends in the middle of line 500; expected a complete"),
     "RS_cut.zst": (lambda data: zstandard.compress(data[:-40]), "the file ends in the middle of line 500"),
@@ -154,26 +155,6 @@ def test_a_file_that_is_not_a_dump_is_a_one_line_error(tmp_path: Path, name: str
     assert str(error.value).startswith(str(tmp_path / name))
     assert expected in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_comments_among_submissions_are_malformed_lines(tmp_path: Path) -> None:
-    dump = write_dump(tmp_path / "RS.ndjson", [*links(5), COMMENT, *links(5, start=5)])
-    run = collect(tmp_path / "run", dumps=(str(dump),))
-    assert [reject["detail"] for reject in run.rejects] == [
-        "a comment, not a submission; submission c0001, RS.ndjson:6"
-    ]
-
-
-def test_a_list_of_something_else_is_an_error(tmp_path: Path) -> None:
-    listed = tmp_path / "hosts.txt"
-    listed.write_text("a.example\nb.example\nhttps://c.example/\n")
-    with pytest.raises(UserError, match=r"hosts\.txt: 2 of 3 lines .* line 1: no scheme .* expected a URL on each"):
-        collect(tmp_path / "run", links=(str(listed),))
-    run = collect(tmp_path / "run", links=(str(listed),), allow_damaged=True)
-    assert [row["url"] for row in run.urls] == ["https://c.example/"]
-    listed.write_bytes("https://c.example/\n".encode("utf-16"))
-    with pytest.raises(UserError, match=r"line 1: UTF-16"):
-        collect(tmp_path / "run", links=(str(listed),))
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])

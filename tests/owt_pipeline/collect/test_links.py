@@ -280,6 +280,11 @@ WRONG: dict[str, tuple[bytes, str]] = {
     "no_header.csv": (b"https://a.example/,3\nhttps://b.example/,4\n", "has no column url or posted_url; it has https"),
     "columns.parquet": (parquet_of([{"link": "https://a.example/", "score": 3}]), "it has link, score"),
     "columns.jsonl": (b'{"link": "https://a.example/"}\n' * 3, "none of 3 lines has a URL; expected a field url"),
+    "hosts.txt": (
+        b"a.example\nb.example\nhttps://c.example/\n",
+        "2 of 3 lines are malformed, the first is line 1: no scheme such as https://; expected a URL on each line",
+    ),
+    "wide.txt": ("https://c.example/\n".encode("utf-16"), "line 1: UTF-16"),
     "hosts.csv": (b"url\na.example\nb.example\n", "2 of 2 lines are malformed, the first is line 2: no scheme"),
     "wide.csv": ("url\nhttps://a.example/\n".encode("utf-16"), "line 1: UTF-16; expected UTF-8: convert it"),
     "wide.jsonl": ('{"url": "https://a.example/"}'.encode("utf-16-le"), "line 1: UTF-16; expected UTF-8"),

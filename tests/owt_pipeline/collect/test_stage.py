@@ -136,17 +136,6 @@ def test_a_killed_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     assert collected(tmp_path / "killed").bytes() == collected(tmp_path / "complete").bytes()
 
 
-def test_a_bad_line_is_a_reject_with_file_and_line(tmp_path: Path) -> None:
-    dump = write_dump(tmp_path / "RS.ndjson", [*links(2), '{"id": "half', *links(1, start=2), "", "[]"])
-    not_utf8 = json.dumps(links(1, start=3)[0]).encode().replace(b"{", b'{"title": "caf\xe9", ', 1)
-    dump.write_bytes(dump.read_bytes() + not_utf8 + b"\n")
-    run = collect(tmp_path / "run", dumps=(str(dump),))
-    details = sorted(reject["detail"] for reject in run.rejects)
-    assert [detail.rpartition("; ")[2] for detail in details] == ["RS.ndjson:3", "RS.ndjson:6"]
-    assert all("not JSON" in detail or "object" in detail for detail in details)
-    assert len(run.urls) == 4
-
-
 def test_variants_of_a_url_in_dumps_and_lists_are_one_row(tmp_path: Path) -> None:
     dump = write_dump(
         tmp_path / "RS_1.gz",
@@ -218,16 +207,6 @@ def test_collecting_can_start_from_the_pages_of_a_warc_file(testdata: Path, tmp_
     assert run.manifest.counts.entered == 1308
     assert run.manifest.counts.left > 1200
     assert holds(run)
-
-
-def test_empty_files_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    empty = [write_dump(tmp_path / f"RS_empty{suffix}", []) for suffix in (".zst", ".xz", ".bz2", ".gz", ".ndjson")]
-    (tmp_path / "blank.ndjson").write_text("\n\n\n")
-    (tmp_path / "comments.txt").write_text("# none yet\n")
-    dumps = (*map(str, empty), str(tmp_path / "blank.ndjson"))
-    run = collect(tmp_path / "run", allow_damaged=True, dumps=dumps, links=(str(tmp_path / "comments.txt"),))
-    assert (run.urls, len(run.rejects)) == ([], len(dumps))  # one says of each what is wrong with it
-    assert "comments.txt has nothing" in caplog.text
 
 
 @pytest.mark.parametrize("workers", [1, 2])

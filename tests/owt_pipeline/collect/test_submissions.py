@@ -111,6 +111,7 @@ def test_submissions_of_other_eras_are_the_same_row(changes: dict[str, Any]) -> 
         ({"score": "many"}, "bad_line"),
         ({"score": [7]}, "bad_line"),
         ({"id": ..., "url": ...}, "bad_line"),
+        ({"url": ..., "link_id": "t3_7n001", "body": "a comment"}, "bad_line"),
     ],
 )
 def test_each_rule_gives_its_reason(changes: dict[str, Any], reason: str | None) -> None:
