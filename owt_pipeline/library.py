@@ -341,17 +341,14 @@ def write_documents(workdir: Storage, shard: int, texts: Iterable[tuple[int, pa.
     from owt_pipeline.ledger.commit import Place, ShardWriter
     from schemas import DATASETS
 
-    schema = DATASETS["clean"].schema
+    schema = pa.schema([DATASETS["clean"].schema.field(name) for name in ("url_id", "text", "n_chars")])
     with ShardWriter(workdir, Place(workdir / ".records", shard), {"": schema}, dataset="clean") as writer:
         for first, array in texts:
             rows = np.flatnonzero(array.is_valid().to_numpy(zero_copy_only=False))
-            if len(rows):
-                some = array.take(pa.array(rows))
-                known = {"url_id": pa.array((first + rows).astype(np.uint64)), "text": some}
-                known["n_chars"] = pc.cast(pc.utf8_length(some), pa.uint32())
-                columns = [known[f.name] if f.name in known else _blank(f, len(rows)) for f in schema]
-                writer.enter(len(rows))
-                writer.write(pa.RecordBatch.from_arrays(columns, schema=schema))
+            some = array.take(pa.array(rows))
+            columns = [pa.array((first + rows).astype(np.uint64)), some, pc.utf8_length(some).cast(pa.uint32())]
+            writer.enter(len(rows))
+            writer.write(pa.RecordBatch.from_arrays(columns, schema=schema))
     return writer.record
 
 
@@ -376,14 +373,6 @@ def publish_documents(workdir: Storage, records: Sequence[ShardRecord]) -> Manif
         num_shards=len(records),
         counts=sum((record.counts for record in records), Counts()),
     )[0]
-
-
-def _blank(field: pa.Field, rows: int) -> pa.Array:
-    import pyarrow as pa
-
-    if field.nullable:
-        return pa.nulls(rows, field.type)
-    return pa.repeat(pa.scalar([] if pa.types.is_list(field.type) else 0, field.type), rows)
 
 
 def _checked_url(url: str) -> str:
