@@ -66,7 +66,7 @@ def example(page: LabelledPage, opinions: Callable[[PageView], Sequence[str]]) -
     blocks = read.blocks
     if not blocks:
         return None
-    seen = view(blocks, read.containers, read_head(read))
+    seen = view(blocks, read_head(read))
     texts = [without_formulas(block) for block in blocks]
     found = labels(page, texts, opinions(seen) if page.truth is None else [])
     if found is None:

@@ -11,7 +11,7 @@ block-level elements around them, numbered in document order, so a container's p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 HEADING, ITEM, ROW, PREFORMATTED, CELL, PARAGRAPH, CAPTION, OTHER = (
     "heading", "item", "row", "pre", "cell", "paragraph", "caption", "other",
@@ -31,8 +31,6 @@ FORMS = dict.fromkeys(("h1", "h2", "h3", "h4", "h5", "h6"), HEADING) | {
 CODE, FORMULA, DISPLAY = "\x01", "\x02", "\x03"
 """Marks in a block's `marked` text: around code, inline formulas and displayed formulas."""
 
-_NONE: Mapping[str, str] = {}
-
 
 class Container:
     """A block-level element.
@@ -40,29 +38,22 @@ class Container:
     Attributes:
       index: its number.
       tag: its tag.
-      attributes: those of its element.
       parent: the container around it; None for the body.
+      children: the number of containers directly in it.
       end: one more than the index of the last container in it.
       form: the form of the text directly in it.
       number: for an item of a numbered list, its number; for such a list, the number of its next item; else -1.
-      is_content: whether what is in it shows that it is content, whatever its tag says.
-      names: its classes, id, role and `itemprop` as written, without an id made from a heading. Set, as are the
-        following two, once it is known that the container holds text.
+      names: its classes, id, role and `itemprop` as written, without an id made from a heading.
       kind: its kind by its names, flags of `names`.
       names_content: whether its names mark it as holding the content.
     """
 
-    __slots__ = (
-        "attributes", "end", "form", "index", "is_content", "is_named", "kind", "names", "names_content",
-        "number", "parent", "tag",
-    )  # fmt: skip
+    __slots__ = ("children", "end", "form", "index", "kind", "names", "names_content", "number", "parent", "tag")
 
     def __init__(self, index: int, tag: str, parent: Container | None, form: str):
         self.index, self.tag, self.parent, self.form = index, tag, parent, form
-        self.attributes: Mapping[str, str] = _NONE
         self.kind, self.names_content, self.names = 0, False, ""
-        self.end, self.number = index + 1, -1
-        self.is_content = self.is_named = False
+        self.children, self.end, self.number = 0, index + 1, -1
 
     def around(self) -> Iterator[Container]:
         """The container and those around it, outwards."""

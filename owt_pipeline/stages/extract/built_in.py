@@ -59,7 +59,7 @@ def _extract(page: Page, settings: Settings, model: Model) -> Extracted | None:
     metadata = read_metadata(read, head, page.url, page.fetched_at)
     found = read.blocks if settings.include_tables else [block for block in read.blocks if block.form != ROW]
     cut, comments = FAVORS[settings.favor], settings.include_comments
-    content = main_content(found, read.containers, head, model, cut, comments=comments)
+    content = main_content(found, head, model, cut, comments=comments)
     text = markdown(content) if settings.text_format == "markdown" else plain_text(content)
     left_out = max(len(found) - MOST_BLOCKS, 0) or None
     return Extracted(text, **metadata, blocks_left_out=left_out) if text and not _NO_TEXT.fullmatch(text) else None

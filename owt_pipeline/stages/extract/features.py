@@ -91,9 +91,9 @@ class PageView:
     static: np.ndarray
 
 
-def view(blocks: Sequence[Block], containers: Sequence[Container], head: Head) -> PageView:
+def view(blocks: Sequence[Block], head: Head) -> PageView:
     """The page with these blocks and this metadata."""
-    tree, filled, siblings = _tree(blocks, containers)
+    tree, filled, siblings = _tree(blocks)
     paths = Paths(filled, tree.parent.tolist())
     home = np.array(paths.of)[tree.home]
     depth, around_bits, kinds, chrome_depth, content_depth, *signatures = np.array(paths.inherited).T[:, home]
@@ -128,22 +128,23 @@ def view(blocks: Sequence[Block], containers: Sequence[Container], head: Head) -
     )
 
 
-def _tree(blocks: Sequence[Block], containers: Sequence[Container]) -> tuple[Tree, list[Container], np.ndarray]:
-    """The containers that hold text, renumbered, and for each the number of containers in its parent."""
-    home = np.array([block.container.index for block in blocks], dtype=np.intp)
-    parent = np.array([c.parent.index if c.parent is not None else -1 for c in containers], dtype=np.intp)
-    end = np.array([container.end for container in containers], dtype=np.intp)
-    siblings = np.bincount(np.maximum(parent, 0), minlength=len(parent))
-    blocks_before = np.zeros(len(parent) + 1, dtype=np.intp)
-    np.cumsum(np.bincount(home, minlength=len(parent)), out=blocks_before[1:])
-    filled = blocks_before[end] > blocks_before[:-1]
-    kept = np.flatnonzero(filled)
-    number = np.zeros(len(parent) + 1, dtype=np.intp)
-    np.cumsum(filled, out=number[1:])
-    above = number[parent[kept]]
-    above[0] = -1
-    tree = Tree(number[home], above, number[end[kept]])
-    return tree, [containers[index] for index in kept.tolist()], siblings[kept]
+def _tree(blocks: Sequence[Block]) -> tuple[Tree, list[Container], np.ndarray]:
+    """The containers that hold text, renumbered, and for each the number of containers directly in it."""
+    found: dict[int, Container] = {}
+    for block in blocks:
+        around: Container | None = block.container
+        while around is not None and around.index not in found:
+            found[around.index] = around
+            around = around.parent
+    indexes = sorted(found)
+    number = dict(zip(indexes, range(len(indexes)), strict=True))
+    filled = [found[index] for index in indexes]
+    above = [container.parent or container for container in filled]
+    parent = np.array([number[container.index] for container in above])
+    parent[0] = -1
+    home = np.array([number[block.container.index] for block in blocks])
+    end = np.searchsorted(indexes, [container.end for container in filled])
+    return Tree(home, parent, end), filled, np.array([container.children for container in filled])
 
 
 class Paths:

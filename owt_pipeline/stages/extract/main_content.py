@@ -62,7 +62,6 @@ FAVORS = {
 
 def main_content(
     blocks: Sequence[Block],
-    containers: Sequence[Container],
     head: Head,
     model: Model,
     cut: Cut,
@@ -72,7 +71,7 @@ def main_content(
     """The blocks of the main content, in order.
 
     Args:
-      blocks, containers: the page, as read by `read_blocks`.
+      blocks: those of the page.
       head: the page's own metadata.
       model: the model of blocks.
       cut: one of FAVORS.
@@ -81,7 +80,7 @@ def main_content(
     blocks = blocks[:MOST_BLOCKS]
     if not blocks:
         return []
-    page = view(blocks, containers, head)
+    page = view(blocks, head)
     p = np.maximum(model.judge(page) - _CHROME_LESS * _is_secondary(page), 0)
     forms = [block.form for block in blocks]
     likely = _together(page, forms, p)

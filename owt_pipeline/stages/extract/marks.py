@@ -68,7 +68,7 @@ class PageRead:
     """What is on a page.
 
     Attributes:
-      blocks, containers: its text.
+      blocks: its text.
       language: the language of the root element.
       title: the text of `<title>`.
       metas: content of each `<meta>` by its name in lower case; the first one wins, but those for robots are joined.
@@ -80,7 +80,6 @@ class PageRead:
     """
 
     blocks: list[Block] = field(default_factory=list)
-    containers: list[Container] = field(default_factory=list)
     language: str | None = None
     title: str | None = None
     metas: dict[str, str] = field(default_factory=dict)

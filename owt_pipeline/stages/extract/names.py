@@ -8,7 +8,7 @@ features like all others.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from importlib import resources
 from typing import TypeVar
 
@@ -41,11 +41,12 @@ NOT_TEXT = frozenset(NAMES["no text"])  # includes rt, the pronunciation of the 
 INLINE, BLOCK, CHROME_ROLES = (frozenset(NAMES[kind]) for kind in ("inline", "block", "chrome roles"))
 HEADINGS = {f"h{level}": level for level in range(1, 7)}
 
-_OF_TAG = dict.fromkeys("nav footer aside figure form fieldset".split(), (CHROME, False)) | {
+OF_TAG = dict.fromkeys("nav footer aside figure form fieldset".split(), (CHROME, False)) | {
     "header": (HEADER, False),
     "article": (0, True),
     "main": (0, True),
 }
+"""The kind of an element by its tag, and whether it holds the content."""
 _KIND_OF_WORD = dict.fromkeys(NAMES["comment words"], COMMENT) | dict.fromkeys(NAMES["chrome words"], CHROME)
 _CHROME_NAMES = frozenset(NAMES["chrome names"])
 _HIDDEN_NAME = re.compile(
@@ -81,9 +82,9 @@ _LONGEST_HEADING = 79
 
 def read_name(tag: str, classes: str, identifier: str) -> tuple[int, bool]:
     """(kind of an element, whether it holds the content) by its tag, classes and id."""
-    if not identifier and tag not in _OF_TAG:  # most elements
+    if not identifier and tag not in OF_TAG:  # most elements
         return _OF_CLASSES[classes]
-    kind, content = _OF_TAG.get(tag, (0, False))
+    kind, content = OF_TAG.get(tag, (0, False))
     if classes:
         found, holds_content = _OF_CLASSES[classes]
         kind |= found
@@ -114,14 +115,11 @@ def is_unshown(attributes: Mapping[str, str]) -> bool:
     return "hidden" in attributes or (style is not None and _HIDING_STYLE.search(style) is not None)
 
 
-def name_container(container: Container, controlled: Collection[str]) -> None:
-    """Set a container's names and kind; `controlled` are the ids of elements that controls of the page open."""
-    attributes = container.attributes
-    if not attributes and container.tag not in _OF_TAG:
-        return
+def name_container(container: Container, attributes: Mapping[str, str]) -> None:
+    """Set a container's names and kind by its element's attributes."""
     get = attributes.get
     tag, classes, identifier = container.tag, get("class") or "", get("id") or ""
-    if len(attributes) == 1 and classes and tag != "figure":  # most
+    if len(attributes) == 1 and classes:  # most
         container.names = classes
         container.kind, container.names_content = read_name(tag, classes, "")
         return
@@ -131,16 +129,12 @@ def name_container(container: Container, controlled: Collection[str]) -> None:
     container.names = " ".join(filter(None, (classes, named, role, prop)))
     if role is not None and role in CHROME_ROLES:
         kind |= CHROME
-    if container.is_content:
-        kind = 0
     if prop == "comment" or _SCHEMA_COMMENT.search(get("itemtype") or ""):
         kind |= COMMENT
     if hidden is not None and (hidden == "until-found" or STREAMED.fullmatch(identifier)):
         hidden = None
     if hidden is not None or (style is not None and _HIDING_STYLE.search(style) is not None):
-        kind |= HIDDEN | UNSHOWN
-        if identifier in controlled or OPENED[container.names]:
-            kind &= ~(HIDDEN | UNSHOWN)
+        kind = kind & ~HIDDEN if OPENED[container.names] else kind | HIDDEN | UNSHOWN
     elif get("aria-hidden") == "true":
         kind |= HIDDEN
     container.kind = kind

@@ -21,7 +21,9 @@ from owt_pipeline.stages.extract.names import (
     HIDDEN,
     INLINE,
     NOT_TEXT,
+    OF_TAG,
     OPENED,
+    UNSHOWN,
     is_unshown,
     may_mark_metadata,
     name_container,
@@ -73,6 +75,7 @@ class _Reader(Structure):
         self._script: list[str] | None = None  # its text, if it is needed
         self._script_kind = ""
         self._noscript: Mapping[str, str] | None = None  # an open one whose content is not shown so far
+        self._unshown: list[tuple[Container, str | None]] = []  # hidden containers, and their ids
 
     # The parser's events.
 
@@ -175,15 +178,11 @@ class _Reader(Structure):
             self._end_lines()
         if self._pieces:
             self._end_block()
-        for container in reversed(self.containers):  # those that were never closed
-            if container.parent is not None and container.parent.end < container.end:
-                container.parent.end = container.end
-        for block in self.blocks:
-            around: Container | None = block.container
-            while around is not None and not around.is_named:
-                around.is_named = True
-                name_container(around, self.page.controlled)
-                around = around.parent
+        for container in self._at.around():  # those that were never closed
+            container.end = self._count
+        for container, identifier in self._unshown:
+            if identifier in self.page.controlled:
+                container.kind &= ~(HIDDEN | UNSHOWN)
         if leaves_navigation:
             self._leave_skipped()
         return self.page
@@ -193,9 +192,8 @@ class _Reader(Structure):
     def _start_page(self, tag: str, attributes: Mapping[str, str]) -> None:
         if tag == "html" and self.page.language is None:
             self.page.language = attributes.get("lang") or attributes.get("xml:lang")
-        body = self.containers[0]
-        if tag == "body" and not body.attributes:
-            body.attributes = attributes
+        if tag == "body" and len(attributes) and not self._body.names:
+            name_container(self._body, attributes)
         self._stack.append(PLAIN)
 
     def _start_block(self, tag: str, attributes: Mapping[str, str]) -> None:
@@ -203,14 +201,18 @@ class _Reader(Structure):
             self._end_block()
         self._initial = ""
         parent = self._at
-        container = Container(len(self.containers), tag, parent, FORMS.get(tag, OTHER))
+        container = self._contain(tag, parent, FORMS.get(tag, OTHER))
         if parent.form == ITEM and tag in ("p", "div"):
             container.form = ITEM
-        self.containers.append(container)
         self._stack.append(container)
         self._at = container
-        if len(attributes):
-            container.attributes = attributes
+        if not len(attributes):
+            if tag in OF_TAG:
+                container.kind, container.names_content = OF_TAG[tag]
+        else:
+            name_container(container, attributes)
+            if container.kind & UNSHOWN:
+                self._unshown.append((container, attributes.get("id")))
             classes = attributes.get("class")
             if "itemprop" in attributes or (classes and (self._marks.open or may_mark_metadata[classes])):
                 self._marks.start(tag, attributes, container, len(self._stack) - 1)
@@ -356,7 +358,7 @@ class _Reader(Structure):
         if self._pieces:
             self._end_block()
         self._initial = ""
-        container.end = len(self.containers)
+        container.end = self._count
         parent = container.parent
         assert parent is not None
         self._at = parent

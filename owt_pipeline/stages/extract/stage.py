@@ -46,7 +46,7 @@ class Extract(Stage):
     kinds = ("data", "warc")
     output = "documents"
     options = Options
-    version = 18
+    version = 19
     libraries = ("lxml", "chardet", "webencodings", "trafilatura")
     steps = (Step(extract_shard, rows=rows_of_input, together=1),)
     example = "owt run run --until extract --favor precision"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from owt_pipeline.stages.extract.blocks import CAPTION, PREFORMATTED, ROW, Container
 from owt_pipeline.stages.extract.code import Lines
+from owt_pipeline.stages.extract.names import COMMENT, HIDDEN, UNSHOWN
 from owt_pipeline.stages.extract.tables import Table, cell_of, rows_of_data
 from owt_pipeline.stages.extract.text import Text
 
@@ -88,7 +89,8 @@ class Structure(Text):
         elif tag == "figure":
             if len(self.blocks) - container.number < _MOST_IN_FIGURE:
                 found = self.blocks[container.number :]
-                container.is_content = any(block.form in (ROW, PREFORMATTED) for block in found)
+                if any(block.form in (ROW, PREFORMATTED) for block in found):
+                    container.kind &= COMMENT | HIDDEN | UNSHOWN
             container.number = -1
         else:  # nav, footer
             self._around_navigation -= 1
@@ -121,11 +123,10 @@ class Structure(Text):
             return
         captions = [block for start, end in table.captions for block in self.blocks[start:end]]
         del self.blocks[table.start :]
-        del self.containers[container.index + 1 :]
+        self._count, container.children = container.index + 1, 0
         for block in captions:
-            block.container = Container(len(self.containers), "caption", container, CAPTION)
-            self.containers.append(block.container)
-        container.end = len(self.containers)
+            block.container = self._contain("caption", container, CAPTION)
+        container.end = self._count
         self.blocks += captions + rows
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 
 from owt_pipeline.stages.extract.blocks import (
     CODE,
@@ -40,10 +41,10 @@ class Text:
 
     def __init__(self) -> None:
         self.page = PageRead()
-        self.blocks, self.containers = self.page.blocks, self.page.containers
+        self.blocks = self.page.blocks
         self._marks = Marks(self.page)
-        self._at = Container(0, "body", None, OTHER)  # the container of the text that follows
-        self.containers.append(self._at)
+        self._at = self._body = Container(0, "body", None, OTHER)  # the container of the text that follows
+        self._count = 1  # containers so far
         self._stack: list[int | Container | tuple[int, ...]] = []  # open elements
         self._pieces: list[str] = []
         self._has_marks = False
@@ -55,6 +56,12 @@ class Text:
         self._formula: Formula | None = None
         self._within = False  # whether `_lines` or `_formula` is set, or the text is not shown
         self._tables: list[Table] = []
+
+    def _contain(self, tag: str, parent: Container, form: str) -> Container:
+        container = Container(self._count, tag, parent, form)
+        self._count += 1
+        parent.children += 1
+        return container
 
     def _add(self, text: str) -> None:
         if self._marks.open:
@@ -137,9 +144,7 @@ class Text:
         assert lines is not None
         text = lines.text()
         if text.strip() and not (self._tables and counts_up(text)):  # the numbers of lines in another cell
-            around = container.parent
-            further = around.parent if around is not None else None
-            names = [some.attributes.get("class") for some in (container, around, further) if some is not None]
+            names = [around.names for around in islice(container.around(), 3)]
             self.blocks.append(Block(PREFORMATTED, text, 0, container, language_of(lines.classes, *names) or None))
 
     def _end_quote(self, start: int) -> None:

@@ -25,7 +25,7 @@ PAGE = (
 
 def seen(body: str, title: str = "Foxes") -> PageView:
     read = read_page(f"<html><head><title>{title}</title></head><body>{body}</body></html>", leaves_navigation=False)
-    return view(read.blocks, read.containers, read_head(read))
+    return view(read.blocks, read_head(read))
 
 
 def test_every_block_has_a_row_and_every_container_a_range() -> None:
@@ -78,13 +78,13 @@ def test_blocks_that_the_head_describes_are_found() -> None:
     found = read_head(read)
     assert found.titles == ()
     assert len(found.descriptions) == 1
-    plain, described = (view(read.blocks, read.containers, some) for some in (replace(found, descriptions=()), found))
+    plain, described = (view(read.blocks, some) for some in (replace(found, descriptions=()), found))
     changed = (plain.static != described.static).any(axis=0)
     assert [0, 1, 0] in described.static[:, changed].T.tolist()  # the block with the description
     assert [-1, 0, 1] in described.static[:, changed].T.tolist()  # and how far it is
-    without = view(read.blocks, read.containers, replace(found, body=""))
+    without = view(read.blocks, replace(found, body=""))
     assert [0, 0, 1] in described.static[:, (without.static != described.static).any(axis=0)].T.tolist()
-    assert (view(read.blocks, read.containers, replace(found, kinds=0)).static != described.static).any()
+    assert (view(read.blocks, replace(found, kinds=0)).static != described.static).any()
 
 
 @settings(max_examples=40, deadline=None)
