@@ -47,8 +47,7 @@ from extraction_model.validation import FETCHED_AT, Score, by_host, by_set, held
 from fastwarc.warc import ArchiveIterator, WarcRecordType
 
 from owt_pipeline.formats.warc import response_record
-from owt_pipeline.stages.extract.head import read_head
-from owt_pipeline.stages.extract.metadata import read_metadata
+from owt_pipeline.stages.extract.metadata import read_head, read_metadata
 from owt_pipeline.stages.extract.reader import read_page
 
 REPOSITORY = Path(__file__).resolve().parents[1]

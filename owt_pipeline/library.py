@@ -85,14 +85,14 @@ class Extractor:
 
     def __init__(self, *, isolated: bool = False, workers: int | None = None, **options: Any):
         from owt_pipeline.errors import UserError
+        from owt_pipeline.stages.extract.extractor import load
         from owt_pipeline.stages.extract.options import Options
-        from owt_pipeline.stages.extract.pages import load_extractor
         from schemas.settings import from_table
 
         self.options = from_table(Options, options, "extract")
         self.isolated, self.workers = isolated, workers or _cores()
         try:
-            self._extract = load_extractor(self.options)
+            load(self.options)
         except UserError as error:
             raise ValueError(str(error)) from error
 
@@ -100,7 +100,7 @@ class Extractor:
         """The main text of one page, in this process; None if it has none."""
         from owt_pipeline.stages.extract.pages import Found
 
-        result = _extract_given(self._extract, _page(html, url))
+        result = _extract_given(self.options, _page(html, url))
         return result.document if isinstance(result, Found) else None
 
     def map(self, pages: Iterable[Html | tuple[Html, str]]) -> Iterator[Extracted | Rejected]:
@@ -115,19 +115,19 @@ class Extractor:
         if self.isolated:
             found: Iterable[Any] = (r for _, r in extract_all(given, self.options, self.workers, _extract_given))
         else:
-            found = (_extract_given(self._extract, page) for page in given)
+            found = (_extract_given(self.options, page) for page in given)
         for result in found:
             yield result.document if isinstance(result, Found) else result
 
 
-def _extract_given(extract: Any, page: tuple[Html, str, int]) -> Any:
+def _extract_given(options: Any, page: tuple[Html, str, int]) -> Any:
     from owt_pipeline.stages.extract.pages import Rejected, extract_body
     from schemas import Reason
 
     body, url, moment = page
     if not body:
         return Rejected(Reason.NO_TEXT, "an empty page")
-    return extract_body(extract, url, moment, body)
+    return extract_body(options, url, moment, body)
 
 
 def _page(html: Html, url: str) -> tuple[Html, str, int]:

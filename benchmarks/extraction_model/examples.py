@@ -18,9 +18,8 @@ from rapidfuzz.distance import LCSseq
 
 from owt_pipeline.stages.extract.blocks import CODE, DISPLAY, FORMULA, PREFORMATTED, Block
 from owt_pipeline.stages.extract.features import PageView, view
-from owt_pipeline.stages.extract.head import read_head
 from owt_pipeline.stages.extract.model import short_words
-from owt_pipeline.stages.extract.names import WORDS_OF_NAME
+from owt_pipeline.stages.extract.names import words_of_names
 from owt_pipeline.stages.extract.reader import read_page
 
 from .labelled_pages import LabelledPage
@@ -66,7 +65,7 @@ def example(page: LabelledPage, opinions: Callable[[PageView], Sequence[str]]) -
     blocks = read.blocks
     if not blocks:
         return None
-    seen = view(blocks, read_head(read))
+    seen = view(blocks)
     texts = [without_formulas(block) for block in blocks]
     found = labels(page, texts, opinions(seen) if page.truth is None else [])
     if found is None:
@@ -176,8 +175,7 @@ class WordCounts:
 def name_words(name: str) -> list[str]:
     """The distinct words and complete classes in a container's name, in order."""
     tag, _, names = name.partition(" ")
-    words = (word for full in names.split() for word in (full.lower(), *WORDS_OF_NAME[full]))
-    return list(dict.fromkeys((tag, *words)))
+    return [tag, *words_of_names(names)]
 
 
 def count_words(page: PageView, host: str, label: np.ndarray, weight: np.ndarray) -> WordCounts:

@@ -31,14 +31,14 @@ _PRIOR = 3.0  # hosts with the average share that every word is taken to have be
 
 @dataclass(frozen=True)
 class Recipe:
-    """The parameters of a model: the first pass has a forest per fold, the second one forest of each kind."""
+    """The parameters of a model: the first pass is fitted once per fold."""
 
     first: Growth
-    second: tuple[Growth, ...]
+    second: Growth
 
 
-RECIPE = Recipe(Growth(trees=40, rate=0.2), (Growth(trees=280, rate=0.12, rows=50_000),))
-_SMALL = Recipe(Growth(trees=40, rate=0.2), (Growth(trees=100),))
+RECIPE = Recipe(Growth(trees=40, rate=0.2), Growth(trees=280, rate=0.12, rows=50_000))
+_SMALL = Recipe(Growth(trees=40, rate=0.2), Growth(trees=100))
 
 
 def fit_model(examples: Sequence[Example], seed: int = 0, recipe: Recipe = RECIPE) -> Model:
@@ -58,12 +58,11 @@ def fit_model(examples: Sequence[Example], seed: int = 0, recipe: Recipe = RECIP
         for index, known in enumerate(examples):
             if folds[index] == fold:
                 values = np.concatenate((known.view.static, words[index]), axis=1)
-                p = probabilities([forest], values)
+                p = probabilities(forest, values)
                 surroundings[index] = contextual(known.view, p)
     everything = [True] * len(examples)
     table.add(np.concatenate(surroundings))
-    second = [table.fit(everything, growth, 100 * seed + 20 + i) for i, growth in enumerate(recipe.second)]
-    return Model((_joined(first),), tuple(second), odds.odds())
+    return Model(_joined(first), table.fit(everything, recipe.second, 100 * seed + 20), odds.odds())
 
 
 def examples(pages: Sequence[LabelledPage], cache: Path | None = None) -> list[Example]:
@@ -183,12 +182,11 @@ def _joined(forests: Sequence[Forest]) -> Forest:
 def write(model: Model, path: Path) -> None:
     """Write `model` as arrays; the same model gives the same bytes."""
     arrays: dict[str, np.ndarray] = {}
-    for name, forests in (("first", model.first), ("second", model.second)):
-        for number, forest in enumerate(forests):
-            arrays[f"{name}_{number}_features"] = forest.features
-            arrays[f"{name}_{number}_cuts"] = forest.cuts
-            arrays[f"{name}_{number}_leaves"] = forest.leaves
-            arrays[f"{name}_{number}_base"] = np.array(forest.base)
+    for name, forest in (("first", model.first), ("second", model.second)):
+        arrays[f"{name}_features"] = forest.features
+        arrays[f"{name}_cuts"] = forest.cuts
+        arrays[f"{name}_leaves"] = forest.leaves
+        arrays[f"{name}_base"] = np.array(forest.base)
     for name, odds in (("name", model.odds.names), ("text", model.odds.texts)):
         arrays[f"{name}_words"] = np.frombuffer("\n".join(odds).encode(), dtype=np.uint8)
         arrays[f"{name}_odds"] = np.array([round(100 * value) for value in odds.values()], dtype=np.int16)

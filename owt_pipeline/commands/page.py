@@ -58,9 +58,9 @@ def _one(page: tuple[str, int, bytes], options: Any) -> Result:
     return result
 
 
-def _extract_file(extract: Any, page: tuple[str, int, bytes]) -> Result:
+def _extract_file(options: Any, page: tuple[str, int, bytes]) -> Result:
     url, moment, body = page
-    return extract_body(extract, url, moment, body)
+    return extract_body(options, url, moment, body)
 
 
 def _read(path: str) -> bytes:

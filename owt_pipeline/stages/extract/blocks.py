@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-HEADING, ITEM, ROW, PREFORMATTED, CELL, PARAGRAPH, CAPTION, OTHER = (
-    "heading", "item", "row", "pre", "cell", "paragraph", "caption", "other",
-)  # fmt: skip
+HEADING, ITEM, ROW, CELL, PARAGRAPH, PREFORMATTED, CAPTION, OTHER = range(8)
+"""The forms of text; features of the model by their numbers."""
 FORMS = dict.fromkeys(("h1", "h2", "h3", "h4", "h5", "h6"), HEADING) | {
     "li": ITEM,
     "td": CELL,
@@ -50,7 +49,7 @@ class Container:
 
     __slots__ = ("children", "end", "form", "index", "kind", "names", "names_content", "number", "parent", "tag")
 
-    def __init__(self, index: int, tag: str, parent: Container | None, form: str):
+    def __init__(self, index: int, tag: str, parent: Container | None, form: int):
         self.index, self.tag, self.parent, self.form = index, tag, parent, form
         self.kind, self.names_content, self.names = 0, False, ""
         self.children, self.end, self.number = 0, index + 1, -1
@@ -82,7 +81,7 @@ class Block:
 
     __slots__ = ("cells", "chars", "container", "form", "images", "is_header", "link_chars", "links", "marked", "text")
 
-    def __init__(self, form: str, text: str, link_chars: int, container: Container, marked: str | None = None):
+    def __init__(self, form: int, text: str, link_chars: int, container: Container, marked: str | None = None):
         self.form, self.text, self.link_chars, self.container, self.marked = form, text, link_chars, container, marked
         self.chars = len(text)
         self.cells: tuple[str, ...] | None = None

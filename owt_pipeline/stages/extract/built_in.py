@@ -1,13 +1,8 @@
-"""The built-in extractors: our own, `blocks`, and trafilatura.
+"""The built-in extractors: our own, `blocks`, and trafilatura; both use the metadata of `metadata.py`.
 
-`blocks` reads a page in one pass and applies a model fitted on labelled pages. Measured on three sets of
-labelled pages, on hosts that were left out of the fit, its F1 is higher than that of the public extractors in
-`benchmarks/extraction.py`, except on documentation and on Readability's own test pages. Its features are based on
-boilerpipe (Kohlschütter et al., WSDM 2010: blocks of text and their link density), readability and trafilatura (names
-of elements) and Resiliparse (elements that are not content).
-
-Both use the metadata of `metadata.py`. trafilatura's own metadata take as long as its text, mostly for the
-date.
+`blocks` reads a page in one pass and applies a model fitted on labelled pages. Its features are based on boilerpipe
+(Kohlschütter et al., WSDM 2010: blocks of text and their link density), readability and trafilatura (names of elements)
+and Resiliparse (elements that are not content).
 """
 
 from __future__ import annotations
@@ -19,9 +14,9 @@ from typing import Any
 
 from owt_pipeline.stages.extract.blocks import ROW
 from owt_pipeline.stages.extract.extractor import Extract, Extracted, Page, Settings
-from owt_pipeline.stages.extract.head import read_head
 from owt_pipeline.stages.extract.main_content import FAVORS, MOST_BLOCKS, main_content
-from owt_pipeline.stages.extract.metadata import read_metadata
+from owt_pipeline.stages.extract.marks import PageRead
+from owt_pipeline.stages.extract.metadata import Head, read_head, read_metadata
 from owt_pipeline.stages.extract.model import Model, load
 from owt_pipeline.stages.extract.reader import read_page
 from owt_pipeline.stages.extract.rendering import markdown, plain_text
@@ -45,7 +40,13 @@ def with_model(model: Model, settings: Settings) -> Extract:
         collecting = gc.isenabled()
         gc.disable()  # a page is ten thousand objects without a cycle; collecting would take 5% of the time
         try:
-            return _extract(page, settings, model)
+            read, head, metadata = _read(page)
+            found = read.blocks if settings.include_tables else [b for b in read.blocks if b.form != ROW]
+            content = main_content(found, head, model, FAVORS[settings.favor], comments=settings.include_comments)
+            text = markdown(content) if settings.text_format == "markdown" else plain_text(content)
+            left_out = max(len(found) - MOST_BLOCKS, 0) or None
+            has_none = not text or _NO_TEXT.fullmatch(text)
+            return None if has_none else Extracted(text, **metadata, blocks_left_out=left_out)
         finally:
             if collecting:
                 gc.enable()
@@ -53,16 +54,10 @@ def with_model(model: Model, settings: Settings) -> Extract:
     return extract
 
 
-def _extract(page: Page, settings: Settings, model: Model) -> Extracted | None:
+def _read(page: Page) -> tuple[PageRead, Head, dict[str, str | None]]:
     read = read_page(page.html)
     head = read_head(read)
-    metadata = read_metadata(read, head, page.url, page.fetched_at)
-    found = read.blocks if settings.include_tables else [block for block in read.blocks if block.form != ROW]
-    cut, comments = FAVORS[settings.favor], settings.include_comments
-    content = main_content(found, head, model, cut, comments=comments)
-    text = markdown(content) if settings.text_format == "markdown" else plain_text(content)
-    left_out = max(len(found) - MOST_BLOCKS, 0) or None
-    return Extracted(text, **metadata, blocks_left_out=left_out) if text and not _NO_TEXT.fullmatch(text) else None
+    return read, head, read_metadata(read, head, page.url, page.fetched_at)
 
 
 def trafilatura(settings: Settings) -> Extract:
@@ -83,10 +78,10 @@ def trafilatura(settings: Settings) -> Extract:
             with_metadata=False,
         )
         document: Any = bare_extraction(page.html, options=options)
-        if document is None or not document.text:
-            return None
-        read = read_page(page.html)
-        metadata = read_metadata(read, read_head(read), page.url, page.fetched_at)
-        return Extracted(document.text, **metadata, blocks_left_out=None)
+        return (
+            Extracted(document.text, **_read(page)[2], blocks_left_out=None)
+            if document is not None and document.text
+            else None
+        )
 
     return extract

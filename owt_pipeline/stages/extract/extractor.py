@@ -3,24 +3,12 @@
 `--extractor` takes the name of a built-in extractor, or `module:factory` for your own. `factory(settings)` is called
 once in each worker process and returns a function `extract(page) -> Extracted | None`; None means that the page has no
 main text. It may raise (the page is rejected as `extract_crash`), run forever (`extract_timeout`) or run out of memory
-(`extract_memory`). It must not keep state from one page to the next.
-
-    # my_extractors.py
-    from owt_pipeline.stages.extract.extractor import Extracted, Page, Settings
-
-    def first_paragraph(settings: Settings):
-        def extract(page: Page) -> Extracted | None:
-            _, start, rest = page.html.partition("<p>")
-            return Extracted(rest.partition("</p>")[0]) if start else None
-        return extract
-
-    PYTHONPATH=. owt run run --until extract --extractor my_extractors:first_paragraph
+(`extract_memory`). It must not keep state from one page to the next. docs/how-to/new-extractor.md has an example.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -30,8 +18,8 @@ from owt_pipeline.errors import UserError
 from owt_pipeline.stages.extract.model import digest
 from owt_pipeline.stages.extract.options import Settings as Settings
 
-BUILT_IN = {"blocks": "lxml", "trafilatura": "trafilatura"}
-"""The extractors of `built_in`, each with the library whose version affects its results."""
+BUILT_IN = ("blocks", "trafilatura")
+"""The extractors of `built_in`."""
 
 
 @dataclass(frozen=True)
@@ -78,27 +66,22 @@ Extract = Callable[[Page], Extracted | None]
 @functools.lru_cache(maxsize=1)  # creating an extractor may read stop lists and compile expressions
 def load(settings: Settings) -> Extract:
     """The extractor `settings.extractor` (one of BUILT_IN, or `module:factory`); raises UserError."""
-    return _factory(settings.extractor)(settings)
+    extract: Extract = load_own(_target(settings.extractor), "extractor")(settings)
+    return extract
 
 
-def describe(name: str) -> dict[str, Any]:
-    """Name and version of the extractor `name`, for the manifest; raises UserError.
+def sources(name: str) -> list[dict[str, Any]]:
+    """What results of the extractor `name` depend on but our code and libraries: the model of `blocks`, your module.
 
-    `blocks` also has the digest of its model; your own has the digest of its module's file instead of a version.
-    """
-    if library := BUILT_IN.get(name):
-        try:
-            known = {"name": name, "version": importlib.metadata.version(library)}
-        except importlib.metadata.PackageNotFoundError:
-            raise UserError(f"extractor: {name} is not installed: pip install {library}") from None
-        return known | ({"sha256": digest()} if name == "blocks" else {})
-    _factory(name)
-    return describe_own(name, "extractor")
+    Raises UserError for an unknown name."""
+    if name == "blocks":
+        return [{"name": "the model of blocks", "sha256": digest()}]
+    return [] if name in BUILT_IN else [describe_own(_target(name), "extractor")]
 
 
-def _factory(name: str) -> Callable[[Settings], Extract]:
-    target = f"owt_pipeline.stages.extract.built_in:{name}" if name in BUILT_IN else name
-    if ":" not in target:
-        known = ", ".join(sorted(BUILT_IN))
-        raise UserError(f"extractor: {name!r} is none of {known}, nor a `module:factory` of your own")
-    return load_own(target, "extractor")
+def _target(name: str) -> str:
+    if name in BUILT_IN:
+        return f"owt_pipeline.stages.extract.built_in:{name}"
+    if ":" not in name:
+        raise UserError(f"extractor: {name!r} is none of {', '.join(BUILT_IN)}, nor a `module:factory` of your own")
+    return name

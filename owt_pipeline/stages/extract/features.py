@@ -10,36 +10,15 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from owt_pipeline.stages.extract.blocks import (
-    CAPTION,
-    CELL,
-    HEADING,
-    ITEM,
-    OTHER,
-    PARAGRAPH,
-    PREFORMATTED,
-    ROW,
-    Block,
-    Container,
-)
-from owt_pipeline.stages.extract.head import KINDS, Head
-from owt_pipeline.stages.extract.names import (
-    CHROME,
-    COMMENT,
-    HEADER,
-    HEADINGS,
-    HIDDEN,
-    UNSHOWN,
-    Remembered,
-    heads_afterwards,
-)
+from owt_pipeline.stages.extract.blocks import HEADING, OTHER, Block, Container
+from owt_pipeline.stages.extract.names import CHROME, COMMENT, HEADER, HEADINGS, HIDDEN, UNSHOWN
 
-_FORMS = {form: index for index, form in enumerate((HEADING, ITEM, ROW, CELL, PARAGRAPH, PREFORMATTED, CAPTION, OTHER))}
-_FORM_NUMBERS = np.arange(len(_FORMS) - 1)[:, None]
+_SOME_FORMS = np.arange(OTHER)[:, None]
 _AROUND = (
     "nav", "footer", "aside", "header", "form", "figure", "table", "ul", "ol", "dl", "blockquote", "article", "main",
     "section", "details", "figcaption", "noscript", "button",
@@ -68,7 +47,7 @@ class PageView:
       home (n): the path of each block's container.
       signatures (kinds, n): for each kind of signature, a number that is equal for blocks with the same markup around.
       words (n): the lower-case words of each text.
-      texts, lowered (n): the text of each block, unchanged and in lower case.
+      texts (n): the text of each block.
       heading (n): the index of the heading above each block; -1 for none.
       in_chrome (n): whether the names around a block mark it as navigation, a banner, what to read next and the like.
       in_comments (n): whether the names around a block mark it as a reader's comment.
@@ -83,7 +62,6 @@ class PageView:
     signatures: np.ndarray
     words: list[list[bytes]]
     texts: list[str]
-    lowered: list[str]
     heading: np.ndarray
     in_chrome: np.ndarray
     in_comments: np.ndarray
@@ -91,26 +69,24 @@ class PageView:
     static: np.ndarray
 
 
-def view(blocks: Sequence[Block], head: Head) -> PageView:
-    """The page with these blocks and this metadata."""
+def view(blocks: Sequence[Block]) -> PageView:
+    """The page with these blocks."""
     tree, filled, siblings = _tree(blocks)
     paths = Paths(filled, tree.parent.tolist())
     home = np.array(paths.of)[tree.home]
     depth, around_bits, kinds, chrome_depth, content_depth, *signatures = np.array(paths.inherited).T[:, home]
     texts = [block.text for block in blocks]
-    lowered = list(map(str.lower, texts))
-    counts = _count_texts(blocks, texts)
+    counts, columns = _measure(blocks, texts)
     heading = np.full(len(blocks), -1)
-    heading[1:] = _last(counts.heading, np.arange(len(blocks)))[:-1]
+    heading[1:] = _last(counts.form == HEADING, np.arange(len(blocks)))[:-1]
     of_kind = (kinds & _KIND_FLAGS) != 0
-    columns: Columns = _of_texts(blocks, texts, lowered, counts, head)
-    columns += _of_head(blocks, lowered, counts, head)
+    columns += _of_headings(blocks)
     columns += _of_order(counts)
     columns += _of_containers(counts, tree, siblings)
     columns += _of_signatures(counts, signatures)
-    columns += [(around_bits >> _AROUND_BITS) & 1, of_kind, *_of_kinds(counts, of_kind)]
+    columns += [(around_bits >> _AROUND_BITS) & 1, of_kind]
     columns += [depth, chrome_depth, content_depth]
-    joined = "\0".join(lowered).encode("utf-8", "replace").translate(_WORDS)
+    joined = "\0".join(texts).lower().encode("utf-8", "replace").translate(_WORDS)
     return PageView(
         counts=counts,
         tree=tree,
@@ -119,7 +95,6 @@ def view(blocks: Sequence[Block], head: Head) -> PageView:
         signatures=np.array(signatures),
         words=[text.split() for text in joined.split(b"\0")],
         texts=texts,
-        lowered=lowered,
         heading=heading,
         in_chrome=of_kind[1],
         in_comments=of_kind[2],
@@ -181,7 +156,7 @@ class Paths:
         tag, kind = container.tag, container.kind
         of_name, of_plain, of_tags, of_named, of_last = numbers
         name = of_name.setdefault((tag, container.names), len(of_name))
-        plain = of_plain.setdefault(f"{tag} {_WITHOUT_DIGITS[container.names]}", len(of_plain))
+        plain = of_plain.setdefault(f"{tag} {_without_digits(container.names)}", len(of_plain))
         bit = _BITS.get(tag, 0)
         if around < 0:
             row = (0, bit, kind, _FAR, _FAR)
@@ -210,28 +185,22 @@ class Counts:
 
     Attributes:
       chars, words, links (n): characters, words, and characters within links.
-      form, heading (n): the number of the block's form; whether that is a heading.
+      form (n): the block's form.
       prose (n): whether the text is as long as a sentence or two and is not mostly links, as in articles.
-      commas, sentences, digits, lines (n): numbers of commas, ends of sentences, digits and line breaks.
     """
 
     chars: np.ndarray
     words: np.ndarray
     links: np.ndarray
     form: np.ndarray
-    heading: np.ndarray
     prose: np.ndarray
-    commas: np.ndarray
-    sentences: np.ndarray
-    digits: np.ndarray
-    lines: np.ndarray
 
 
-def _count_texts(blocks: Sequence[Block], texts: Sequence[str]) -> Counts:
+def _measure(blocks: Sequence[Block], texts: Sequence[str]) -> tuple[Counts, Columns]:
+    """The sizes of blocks, and the features of their texts."""
     chars = np.array([block.chars for block in blocks], dtype=np.float64)
     links = np.array([block.link_chars for block in blocks], dtype=np.float64)
-    form = _small([_FORMS[block.form] for block in blocks])
-    heading = form == _FORMS[HEADING]
+    form = _small(block.form for block in blocks)
     codes = np.frombuffer("\0".join(texts).encode("utf-8", "replace"), dtype=np.uint8)
     starts = np.zeros(len(texts), dtype=np.intp)
     starts[1:] = np.flatnonzero(codes == 0) + 1
@@ -241,18 +210,28 @@ def _count_texts(blocks: Sequence[Block], texts: Sequence[str]) -> Counts:
     ends[-1] = False
     masks = (is_space, codes == 44, ends, (codes >= 48) & (codes <= 57), codes == 10)
     spaces, commas, sentences, digits, lines = (np.add.reduceat(mask, starts, dtype=np.int32) for mask in masks)
-    return Counts(
+    words = np.maximum(spaces + 1.0, np.floor(chars / 12))  # for scripts without spaces
+    at_end = _small(text.endswith(_ENDS) for text in texts)
+    firsts = [text[0] for text in texts]
+    times = Counter(texts)
+    columns = [
         chars,
-        np.maximum(spaces + 1.0, np.floor(chars / 12)),  # for scripts without spaces
-        links,
-        form,
-        heading,
-        (chars > 80) & (links < 0.4 * chars) & ~heading,
-        commas,
-        sentences,
-        digits,
+        words,
+        chars / words,
+        links / chars,
+        commas / words,
+        sentences + at_end,
+        at_end,
+        digits / words,
+        _small(map(str.isupper, firsts)),
+        _small(map(str.islower, firsts)),
         lines,
-    )
+        np.array([times[text] for text in texts]),
+        form == _SOME_FORMS,
+        np.array([block.images for block in blocks]),
+        np.array([block.links for block in blocks]),
+    ]
+    return Counts(chars, words, links, form, (chars > 80) & (links < 0.4 * chars) & (form != HEADING)), columns
 
 
 def _small(values: Iterable[int]) -> np.ndarray:
@@ -260,48 +239,16 @@ def _small(values: Iterable[int]) -> np.ndarray:
     return np.frombuffer(bytes(values), dtype=np.uint8)
 
 
-def _of_texts(
-    blocks: Sequence[Block], texts: Sequence[str], lowered: Sequence[str], counts: Counts, head: Head
-) -> Columns:
-    count = len(texts)
-    position = np.arange(count)
-    times = Counter(texts)
-    title = "\n".join(head.titles)
-    longest = len(title)
-    in_title = _small(
-        [10 < len(text) <= longest and lower in title for text, lower in zip(texts, lowered, strict=True)]
-    )
-    levels, after = np.full(count, 7), np.zeros(count, dtype=bool)
-    for index in np.flatnonzero(counts.heading).tolist():
-        levels[index] = level = HEADINGS.get(blocks[index].container.tag, 7)
-        after[index] = level < 7 and heads_afterwards(texts[index])
-    in_heading = levels < 7
-    titles = np.flatnonzero((levels == 1) | (in_heading & (in_title != 0)))
-    turns = _last(after | (levels <= 2), position)  # headings at which text after the article may begin or end
-    since_after = np.where((turns >= 0) & after[turns], position - turns, _FAR)
-    ends = _small([text.endswith(_ENDS) for text in texts])
-    firsts = [text[0] for text in texts]
+def _of_headings(blocks: Sequence[Block]) -> Columns:
+    """The level of a heading, the distances to the last heading and the first title, and the number of titles."""
+    position = np.arange(len(blocks))
+    levels = np.array([HEADINGS.get(block.container.tag, 7) for block in blocks])
+    titles = np.flatnonzero(levels == 1)
     return [
-        counts.chars,
-        counts.words,
-        counts.chars / counts.words,
-        counts.links / counts.chars,
-        counts.commas / counts.words,
-        counts.sentences + ends,
-        ends,
-        counts.digits / counts.words,
-        _small(map(str.isupper, firsts)),
-        _small(map(str.islower, firsts)),
-        counts.lines,
-        np.array([times[text] for text in texts]),
-        in_title,
-        after,
         levels,
-        np.minimum(position - _last(in_heading, position, -_FAR), _FAR),
-        np.minimum(since_after, _FAR),
+        np.minimum(position - _last(levels < 7, position, -_FAR), _FAR),
         position - titles[0] if len(titles) and titles[0] < _FAR else -_FAR,
         len(titles),
-        counts.form == _FORM_NUMBERS,
     ]
 
 
@@ -309,39 +256,6 @@ def _last(mask: np.ndarray, position: np.ndarray, otherwise: int = -1) -> np.nda
     """For each block the position of the last block up to it where `mask` is true."""
     found: np.ndarray = np.maximum.accumulate(np.where(mask, position, otherwise))
     return found
-
-
-def _of_head(blocks: Sequence[Block], texts: Sequence[str], counts: Counts, head: Head) -> Columns:
-    """Where the page shows its own description, and the text that it also has as data."""
-    count = len(blocks)
-    position = np.arange(count)
-    keys = [description[:60] for description in head.descriptions]
-    described, in_body = [False] * count, [False] * count
-    if keys or head.body:
-        all_descriptions = "\n".join(head.descriptions)
-        for index in np.flatnonzero(counts.chars > 30).tolist():
-            text = texts[index]
-            if blocks[index].form in (ROW, PREFORMATTED) or "\n" in text:
-                text = " ".join(text.split())
-            described[index] = text in all_descriptions or any(key in text for key in keys)
-            in_body[index] = text[:80] in head.body
-    first = described.index(True) if any(described) else -_FAR
-    last = count - 1 - described[::-1].index(True) if any(described) else -_FAR
-    shares = np.array(in_body) * counts.chars
-    return [
-        np.array(described),
-        position - first if first >= 0 else -_FAR,
-        position - last if last >= 0 else -_FAR,
-        sum(described),
-        np.array(in_body),
-        shares.sum() / counts.chars.sum(),
-        shares.sum() / max(len(head.body), 1),
-        *((head.kinds >> bit) & 1 for bit in range(len(KINDS))),
-        int(head.is_dated),
-        int(head.is_signed),
-        np.array([block.images for block in blocks]),
-        np.array([block.links for block in blocks]),
-    ]
 
 
 def _of_order(counts: Counts) -> Columns:
@@ -355,7 +269,7 @@ def _of_order(counts: Counts) -> Columns:
     position = np.arange(count)
     columns = [position, count - position, position / count, (before - chars) / total, total - before]
     columns += [prose_before - prose_chars, prose_before[-1] - prose_before]
-    neighbours = shifts(np.array((chars, links / chars, prose_chars, counts.heading)), (1, -1, 2, -2))
+    neighbours = shifts(np.array((chars, links / chars, prose_chars, counts.form == HEADING)), (1, -1, 2, -2))
     columns += [around[:2] for around in neighbours]
     columns += [neighbours[0][2], neighbours[1][2], neighbours[0][3], neighbours[1][3]]
     for around in windows(np.array((chars, links, prose_chars)), (2, 5, 12)):
@@ -380,14 +294,6 @@ def _of_containers(counts: Counts, tree: Tree, siblings: np.ndarray) -> Columns:
     return [shares.take(level, axis=1) for level in levels] + [siblings[level] for level in levels[1:3]]
 
 
-def _of_kinds(counts: Counts, of_kind: np.ndarray) -> Columns:
-    """How much of the page's prose is in containers of each kind, and in none."""
-    prose = counts.chars * counts.prose
-    elsewhere = float(prose[~of_kind[:3].any(axis=0)].sum())
-    shares = [float(prose[kind].sum()) / max(float(prose.sum()), 1.0) for kind in of_kind[:3]]
-    return [elsewhere, *shares]
-
-
 def _of_signatures(counts: Counts, signatures: Sequence[np.ndarray]) -> Columns:
     """Sums over the blocks with the same markup around them."""
     prose = counts.chars * counts.prose
@@ -403,7 +309,11 @@ def _of_signatures(counts: Counts, signatures: Sequence[np.ndarray]) -> Columns:
 
 
 _LEFT_OUT = CHROME | COMMENT | HIDDEN
-_WITHOUT_DIGITS = Remembered(lambda name: _DIGITS.sub("", name), 1 << 15)
+
+
+@lru_cache(1 << 15)
+def _without_digits(names: str) -> str:
+    return _DIGITS.sub("", names)
 
 
 class Tree:

@@ -3,12 +3,11 @@
 The cut depends on the page. If the model is sure of most blocks, doubtful ones are left out; if it is unsure of all of
 them, as on forums and lists, leaving out text costs more than keeping too much. So the cut follows from the F1 that the
 page's best cut is expected to have by the model's own probabilities, where words in links count little: a column of a
-hundred links next to an article says nothing about the article. A less probable block between two kept blocks is kept
-as well.
+hundred links next to an article says nothing about the article.
 
 Further rules:
 
-- A table or a list is kept completely or not at all; code is kept if the text before and after it is.
+- A table or a list is kept completely or not at all.
 - Prose in surroundings named as a banner, a sidebar or what to read next has a lower probability than by the model, if
   the page has enough other prose.
 - Hidden text is left out if the page shows about as much.
@@ -25,14 +24,13 @@ import numpy as np
 
 from owt_pipeline.stages.extract.blocks import HEADING, ITEM, PREFORMATTED, ROW, Block, Container
 from owt_pipeline.stages.extract.features import PageView, view
-from owt_pipeline.stages.extract.head import ARTICLE, FORUM, Head
+from owt_pipeline.stages.extract.metadata import Head
 from owt_pipeline.stages.extract.model import Model, expected_f1
 from owt_pipeline.stages.extract.names import COMMENT
 
 _CHROME_LESS = 0.3  # probability subtracted
 _REPEATED_CHARS = 30  # shorter texts may occur twice
 _JOINED_CHARS, _JOINED_SHARE, _JOINED = 300, 0.15, 0.9  # of a joined block: least length, share of page, share joined
-_LABEL_OF_CODE, _MOST_LABELS = 20, 3  # most characters of a label, most labels in a row
 _LINKED = 0.9  # part by which words in links count less for the cut
 _FEW_COMMENTS = 3  # least words of other text per word of comments on a page that is no forum
 _LEAST_ARTICLE = 150  # fewest words of an article without its comments
@@ -42,37 +40,26 @@ MOST_BLOCKS = 50_000
 
 
 class Cut(NamedTuple):
-    """A block is kept from a probability of the page's expected F1 - `margin` on, limited to `least` and `most`.
-
-    Between two kept blocks, blocks with a probability of at least `between` are kept as well.
-    """
+    """A block is kept from a probability of the page's expected F1 - `margin` on, limited to `least` and `most`."""
 
     margin: float
     least: float
     most: float
-    between: float = 1.0
 
 
 FAVORS = {
-    "balanced": Cut(0.30, 0.25, 0.55, between=0.5),
+    "balanced": Cut(0.30, 0.25, 0.55),
     "precision": Cut(0.15, 0.45, 0.75),
     "recall": Cut(0.50, 0.15, 0.35),
 }
 
 
-def main_content(
-    blocks: Sequence[Block],
-    head: Head,
-    model: Model,
-    cut: Cut,
-    *,
-    comments: bool,
-) -> list[Block]:
+def main_content(blocks: Sequence[Block], head: Head, model: Model, cut: Cut, *, comments: bool) -> list[Block]:
     """The blocks of the main content, in order.
 
     Args:
       blocks: those of the page.
-      head: the page's own metadata.
+      head: what the page says of itself.
       model: the model of blocks.
       cut: one of FAVORS.
       comments: whether readers' comments belong to the content.
@@ -80,18 +67,15 @@ def main_content(
     blocks = blocks[:MOST_BLOCKS]
     if not blocks:
         return []
-    page = view(blocks, head)
+    page = view(blocks)
     p = np.maximum(model.judge(page) - _CHROME_LESS * _is_secondary(page), 0)
-    forms = [block.form for block in blocks]
-    likely = _together(page, forms, p)
+    likely = _together(page, p)
     f1 = expected_f1(page.counts.words * (1 - _LINKED * page.counts.links / page.counts.chars), p)
     keep = likely >= min(max(f1 - cut.margin, cut.least), cut.most)
-    keep |= _is_between(keep) & (likely >= cut.between)
-    _keep_code(blocks, forms, keep)
     _leave_hidden(page, keep)
     if comments:
         keep |= page.in_comments & page.counts.prose
-    elif not head.kinds & FORUM:
+    elif not head.is_forum:
         _leave_comments(blocks, page, head, keep)
     kept = _once([block for block, stays in zip(blocks, keep.tolist(), strict=True) if stays])
     if any(block.form != HEADING for block in kept):
@@ -145,22 +129,16 @@ def _plain(block: Block) -> str:
     return " ".join(text.split()) if block.marked is not None or "\n" in text else text
 
 
-def _together(page: PageView, forms: Sequence[str], p: np.ndarray) -> np.ndarray:
+def _together(page: PageView, p: np.ndarray) -> np.ndarray:
     """`p` with the mean of the table for each row, and the mean of the list for each item."""
     p = p.copy()
     for form, group in ((ROW, page.tree.home), (ITEM, page.tree.parent[page.tree.home])):
-        if form in forms:
-            of_form = np.array([other == form for other in forms])
+        of_form = page.counts.form == form
+        if of_form.any():
             numbers, weight = group[of_form], page.counts.words[of_form]
             means = np.bincount(numbers, weight * p[of_form]) / np.maximum(np.bincount(numbers, weight), 1)
             p[of_form] = means[numbers]
     return p
-
-
-def _is_between(keep: np.ndarray) -> np.ndarray:
-    """Which blocks have kept blocks before and after them."""
-    before: np.ndarray = np.logical_or.accumulate(keep)
-    return before & np.logical_or.accumulate(keep[::-1])[::-1]
 
 
 def _leave_comments(blocks: Sequence[Block], page: PageView, head: Head, keep: np.ndarray) -> None:
@@ -171,7 +149,7 @@ def _leave_comments(blocks: Sequence[Block], page: PageView, head: Head, keep: n
     if not comments.any() or page.counts.words[others].sum() < _LEAST_ARTICLE:
         return
     weights = page.counts.words
-    if not head.kinds & ARTICLE and weights[others].sum() < _FEW_COMMENTS * weights[comments].sum():
+    if not head.is_article and weights[others].sum() < _FEW_COMMENTS * weights[comments].sum():
         in_article = np.array([_is_in_article(block) for block in blocks])
         if (in_article & comments).any() or page.counts.words[in_article & others].sum() < _LEAST_ARTICLE:
             return
@@ -180,32 +158,6 @@ def _leave_comments(blocks: Sequence[Block], page: PageView, head: Head, keep: n
 
 def _is_in_article(block: Block) -> bool:
     return any(around.tag == "article" and not around.kind & COMMENT for around in block.container.around())
-
-
-def _keep_code(blocks: Sequence[Block], forms: Sequence[str], keep: np.ndarray) -> None:
-    """Keep preformatted text between two kept blocks, or between one and the page's end.
-
-    Labels next to code ("Copy", the name of a language) are ignored.
-    """
-    if PREFORMATTED not in forms:
-        return
-    before, labels = False, 0
-    waiting: list[int] = []
-    for index, form in enumerate(forms):
-        if form == PREFORMATTED:
-            waiting.append(index)
-            labels = 0
-            continue
-        if not keep[index] and blocks[index].chars <= _LABEL_OF_CODE and labels < _MOST_LABELS:
-            labels += 1
-            continue
-        labels = 0
-        if before and keep[index]:
-            keep[waiting] = True
-        waiting = []
-        before = bool(keep[index])
-    if before:
-        keep[waiting] = True
 
 
 def _leave_hidden(page: PageView, keep: np.ndarray) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from owt_pipeline.stages.extract.blocks import Block, Container
-from owt_pipeline.stages.extract.names import finder, may_mark_metadata
+from owt_pipeline.stages.extract.names import finder, read_names
 
-_BADGE = finder(
+_names_badge = finder(
     re.compile(r"badge|tooltip|follow|(?:^|[\s_-])(?:role|position|job|count|label)(?=$|[\s_-])", re.IGNORECASE)
 )
 _MOST_MARKED, _MOST_LICENCES = 60, 40
@@ -35,7 +35,6 @@ class Marked:
     depth: int
     name: Marked | None = None
     chars: int = 0
-    muted: int = 0  # depth of a badge in it
     pieces: list[str] = field(default_factory=list)
 
     @property
@@ -104,8 +103,9 @@ class Marks:
     """The open elements that may name an author or a date; `page` gets them, and links to licences."""
 
     def __init__(self, page: PageRead) -> None:
-        self.open: list[Marked] = []
+        self.open: list[Marked] = []  # always the same list
         self._page = page
+        self._badge = 0  # one more than the number of elements around an open badge
         self._unsaid: Licence | None = None  # a link to a licence in the block that has not ended
 
     def start(self, tag: str, attributes: Mapping[str, str], container: Container, depth: int) -> None:
@@ -115,11 +115,11 @@ class Marks:
         if self.open and (prop == "name" or classes == "fn") and self.open[-1].name is None:
             marked = self.open[-1].name = Marked(tag, attributes, container, depth)
             self.open.append(marked)
-        elif self.open and classes and _BADGE[classes]:
+        elif self.open and classes and _names_badge(classes):
             self.add("|")
-            self.open[-1].muted = depth + 1
+            self._badge = self._badge or depth + 1
         elif (
-            (classes and may_mark_metadata[classes])
+            (classes and read_names(classes)[2])
             or tag == "time"
             or prop in ("author", "datePublished")
             or get("rel") == "author"
@@ -129,18 +129,18 @@ class Marks:
             self.open.append(marked)
 
     def add(self, text: str) -> None:
-        for marked in self.open:
-            if not marked.muted and marked.chars < _LONGEST_TEXT:
-                marked.pieces.append(text)
-                marked.chars += len(text)
+        if not self._badge:
+            for marked in self.open:
+                if marked.chars < _LONGEST_TEXT:
+                    marked.pieces.append(text)
+                    marked.chars += len(text)
 
     def end(self, depth: int) -> None:
         """An element with `depth` elements around it has ended."""
         while self.open and self.open[-1].depth >= depth:
             self.open.pop()
-        for marked in self.open:
-            if marked.muted > depth:
-                marked.muted = 0
+        if self._badge > depth:
+            self._badge = 0
 
     def link(self, tag: str, relation: str, target: str, container: Container) -> None:
         """Note a link if it is to a licence."""

@@ -10,14 +10,27 @@ Commons licences are given by SPDX identifier (`CC-BY-SA-4.0`), others as the pa
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
+from html import unescape
 from typing import Any
 
-from owt_pipeline.stages.extract.head import TITLE_NAMES, Head, is_article
+import orjson
+
 from owt_pipeline.stages.extract.marks import Licence, Marked, PageRead
 from owt_pipeline.stages.extract.names import COMMENT, NAMES
+
+_TITLE_NAMES = ("og:title", "twitter:title", "citation_title", "dc.title", "dcterms.title")
+_ARTICLES = frozenset(NAMES["article types"])
+_FORUMS = frozenset(("discussionforumposting", "qapage", "question", "forum"))
+_MAX_DEPTH = 6
+# Written around a script's content for XHTML.
+_WRAPPING = re.compile(
+    r"^\s*(?://|/\*)?\s*(?:<!\[CDATA\[|<!--)\s*(?:\*/)?|(?://|/\*)?\s*(?:\]\]>|-->)\s*(?:\*/)?\s*$|;\s*$"
+)
 
 _AUTHOR_NAMES, _DATE_NAMES = NAMES["meta author"], NAMES["meta date"]
 _SITE_NAMES, _LANGUAGE_NAMES = NAMES["meta site"], NAMES["meta language"]
@@ -62,7 +75,6 @@ _NAMES_OTHERS = re.compile(
 _NO_NAMES = ("author", "admin", "administrator")  # defaults of templates and systems
 _LONGEST = 300  # a longer text is not a title or name
 
-
 _CREATIVE_COMMONS = re.compile(
     r"creativecommons\.org/(?:licenses/([a-z-]+?)(?:/(\d\.\d))?(?:/([a-z]{2}))?|publicdomain/(zero|mark)/(\d\.\d))(?=[/?#]|$)",
     re.IGNORECASE,
@@ -76,19 +88,115 @@ _LONGEST_LICENSE = 200
 _LONGEST_STATEMENT = 300  # most characters of the paragraph around a link to a licence
 
 
+@dataclass(frozen=True)
+class Head:
+    """What a page says of itself in `<meta>` elements and linked data.
+
+    Attributes:
+      metas: content of each `<meta>` by its name in lower case.
+      nodes: the objects that its linked data describes, articles first.
+      names: names of the objects of its linked data by their `@id`.
+      is_article, is_forum: whether it says that it is an article (or a thread of a forum), and a forum.
+    """
+
+    metas: dict[str, str]
+    nodes: list[dict[str, Any]]
+    names: dict[str, str]
+    is_article: bool
+    is_forum: bool
+
+    def name_of(self, value: Any) -> str | None:
+        """The name in a value of linked data: a string, an object with a name or an `@id`, or a list of these."""
+        if isinstance(value, str):
+            return unescape(self.names.get(value, value))
+        if isinstance(value, dict):
+            return self.name_of(value.get("name")) or self.names.get(str(value.get("@id")))
+        if isinstance(value, list):
+            names = [name for name in map(self.name_of, value) if name]
+            return ", ".join(dict.fromkeys(names)) or None
+        return None
+
+
+def read_head(page: PageRead) -> Head:
+    """What a page says of itself."""
+    data = list(map(_linked_data, page.scripts))
+    nodes = sorted(_nodes(data, 0), key=lambda node: not _is_article(node))
+    types = {page.metas.get("og:type", "").lower().partition(":")[0]}.union(*map(_types, nodes))
+    return Head(
+        page.metas,
+        nodes,
+        dict(_names_by_id(data, 0)),
+        not types.isdisjoint({"article", "blog", "news"} | _ARTICLES),
+        not types.isdisjoint(_FORUMS),
+    )
+
+
+def _linked_data(script: str) -> Any:
+    """A script's JSON-LD, parsed; None if it is not JSON."""
+    for text in (script, _WRAPPING.sub("", script)):
+        try:
+            return orjson.loads(text)
+        except orjson.JSONDecodeError:
+            pass
+        try:  # line breaks in strings, NaN and halves of surrogate pairs are common
+            value = json.loads(text, strict=False, parse_constant=lambda _: None)
+            return orjson.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+        except (ValueError, RecursionError):
+            pass
+    return None
+
+
+def _nodes(value: Any, depth: int) -> Iterator[dict[str, Any]]:
+    """The objects that linked data describes, each before its parts."""
+    if depth > _MAX_DEPTH:
+        return
+    if isinstance(value, list):
+        for item in value:
+            yield from _nodes(item, depth + 1)
+    elif isinstance(value, dict):
+        yield value
+        for key in ("@graph", "mainEntity", "mainEntityOfPage"):
+            yield from _nodes(value.get(key), depth + 1)
+
+
+def _names_by_id(value: Any, depth: int) -> Iterator[tuple[str, str]]:
+    """(`@id`, name) of the objects in linked data that have both."""
+    if depth > _MAX_DEPTH:
+        return
+    if isinstance(value, dict):
+        identifier, name = value.get("@id"), value.get("name")
+        if isinstance(identifier, str) and isinstance(name, str):
+            yield identifier, unescape(name)
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            if isinstance(item, (dict, list)):
+                yield from _names_by_id(item, depth + 1)
+
+
+def _types(node: dict[str, Any]) -> list[str]:
+    kind = node.get("@type")
+    return [str(one).lower() for one in (kind if isinstance(kind, list) else [kind])]
+
+
+def _is_article(node: dict[str, Any]) -> bool:
+    return not _ARTICLES.isdisjoint(_types(node))
+
+
 def read_metadata(page: PageRead, head: Head, url: str, fetched_at: int) -> dict[str, str | None]:
     """The metadata of a page, as fields of `Extracted`.
 
     Args:
       page: the page.
-      head: its `<meta>` elements and linked data, from `read_head`.
+      head: what `read_head` returns for it.
       url: its URL.
       fetched_at: time of the fetch, in seconds since 1970; no date of publication is later.
     """
     metas, nodes = head.metas, head.nodes
     publishers = [node.get("name") for node in nodes if node.get("@type") == "WebSite" and "name" in node][:1]
-    publishers += [node.get("publisher") for node in nodes if is_article(node)]
-    site_name = _first(metas, _SITE_NAMES) or next(filter(None, (_short(head.name_of(p)) for p in publishers)), None)
+    publishers += [node.get("publisher") for node in nodes if _is_article(node)]
+    sites = [*map(metas.get, _SITE_NAMES), *map(head.name_of, publishers)]
+    site_name = next(filter(None, map(_short, sites)), None)
     return {
         "title": _title(page, head, site_name),
         "author": _author(page.marked, head),
@@ -101,7 +209,7 @@ def read_metadata(page: PageRead, head: Head, url: str, fetched_at: int) -> dict
 
 def _title(page: PageRead, head: Head, site: str | None) -> str | None:
     """The heading that is part of one of the page's titles, its only heading, or a title without the site's name."""
-    declared = [page.title, *map(head.metas.get, TITLE_NAMES), *(head.name_of(n.get("headline")) for n in head.nodes)]
+    declared = [page.title, *map(head.metas.get, _TITLE_NAMES), *(head.name_of(n.get("headline")) for n in head.nodes)]
     titles = [title for title in map(_short, declared) if title]
     sites = {"", _words(site or "")}
     headings = [text for text in filter(None, map(_short, page.headings)) if _words(text) not in sites]
@@ -173,29 +281,34 @@ def _name_of_person(text: str | None) -> str | None:
 def _date(marked: Iterable[Marked], head: Head, url: str, fetched_at: int) -> str | None:
     metas, nodes = head.metas, head.nodes
 
-    def candidates() -> Iterator[date | None]:
-        published = [metas.get("article:published_time"), *(n.get("datePublished") for n in nodes if is_article(n))]
-        yield min(filter(None, map(_stated_date, published)), default=None)  # a later one is that of a new version
-        yield from (_stated_date(metas.get(name)) for name in _DATE_NAMES)
+    def candidates() -> Iterator[Any]:
+        published = [metas.get("article:published_time"), *(n.get("datePublished") for n in nodes if _is_article(n))]
+        yield min(filter(None, map(_iso_date, published)), default=None)  # a later one is that of a new version
+        yield from map(metas.get, _DATE_NAMES)
         for key in ("datePublished", "dateCreated", "uploadDate"):
-            yield from (_stated_date(node.get(key)) for node in nodes)
+            yield from (node.get(key) for node in nodes)
         if match := _DATE_IN_URL.search(url):
-            yield date_in_text("-".join(match.groups()))
+            yield "-".join(match.groups())
         elements = list(filter(_is_date, marked))
         for element in elements:
-            yield date_in_text(element.attributes.get("datetime") or element.attributes.get("content") or "")
+            yield element.attributes.get("datetime") or element.attributes.get("content")
         for element in elements:
-            yield date_in_text(element.text[:100])
+            yield element.text[:100]
 
     latest = (datetime.fromtimestamp(fetched_at, timezone.utc) + timedelta(days=1)).date()
-    for found in candidates():
+    for found in map(_iso_date, candidates()):
         if found is not None and _EARLIEST <= found <= latest:
             return found.isoformat()
     return None
 
 
-def _stated_date(value: Any) -> date | None:
-    return date_in_text(value) if isinstance(value, str) else None
+def _iso_date(text: Any) -> date | None:
+    """The first date in a text, by year, month and day (`2019-05-03`, `20190503`): other orders are not clear."""
+    match = _ISO.search(str(text))
+    try:
+        return date(*map(int, match.groups())) if match else None
+    except ValueError:
+        return None
 
 
 def _language(of_root: str | None, metas: dict[str, str]) -> str | None:
@@ -205,10 +318,6 @@ def _language(of_root: str | None, metas: dict[str, str]) -> str | None:
     return None
 
 
-def _first(metas: dict[str, str], names: tuple[str, ...]) -> str | None:
-    return next((text for text in (_short(metas.get(name)) for name in names) if text), None)
-
-
 def _short(text: str | None) -> str | None:
     text = " ".join((text or "").split())
     return text if 0 < len(text) <= _LONGEST else None
@@ -216,15 +325,6 @@ def _short(text: str | None) -> str | None:
 
 def _words(text: str) -> str:
     return _NOT_WORDS.sub(" ", text.lower()).strip()
-
-
-def date_in_text(text: str) -> date | None:
-    """The first date in `text` whose order is clear: year, month, day (`2019-05-03`, `20190503`)."""
-    match = _ISO.search(text)
-    try:
-        return date(*map(int, match.groups())) if match else None
-    except ValueError:
-        return None
 
 
 def _license(page: PageRead, head: Head) -> str | None:

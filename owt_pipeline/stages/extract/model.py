@@ -19,17 +19,17 @@ from pathlib import Path
 import numpy as np
 
 from owt_pipeline.stages.extract.features import Columns, PageView, Tree, matrix, shifts, windows
-from owt_pipeline.stages.extract.names import WORDS_OF_NAME, Remembered
+from owt_pipeline.stages.extract.names import words_of_names
 
 PATH = Path(__file__).with_name("model.npz")
 
 
 @dataclass(frozen=True)
 class Model:
-    """The forests of each pass, whose scores are averaged, and the log-odds of words."""
+    """The forest of each pass, and the log-odds of words."""
 
-    first: tuple[Forest, ...]
-    second: tuple[Forest, ...]
+    first: Forest
+    second: Forest
     odds: Odds
 
     def judge(self, page: PageView) -> np.ndarray:
@@ -55,13 +55,12 @@ def read(path: Path) -> Model:
     """The model in a file written by `benchmarks/extraction_model/fitting.py`."""
     with np.load(path, allow_pickle=False) as arrays:
         odds = Odds(_odds(arrays, "name"), _odds(arrays, "text"))
-        return Model(_forests(arrays, "first"), _forests(arrays, "second"), odds)
+        return Model(_forest(arrays, "first"), _forest(arrays, "second"), odds)
 
 
-def _forests(arrays: Mapping[str, np.ndarray], name: str) -> tuple[Forest, ...]:
-    count = sum(key.startswith(name) and key.endswith("_base") for key in arrays)
-    parts = [[arrays[f"{name}_{i}_{part}"] for part in ("features", "cuts", "leaves", "base")] for i in range(count)]
-    return tuple(Forest(features, cuts, leaves, int(base)) for features, cuts, leaves, base in parts)
+def _forest(arrays: Mapping[str, np.ndarray], name: str) -> Forest:
+    features, cuts, leaves, base = (arrays[f"{name}_{part}"] for part in ("features", "cuts", "leaves", "base"))
+    return Forest(features, cuts, leaves, int(base))
 
 
 def _odds(arrays: Mapping[str, np.ndarray], name: str) -> dict[str, float]:
@@ -78,7 +77,7 @@ _START = 50  # words of a block that are looked up in others
 def lexical(page: PageView, odds: Odds) -> np.ndarray:
     """Features (n, 13) from the log-odds of words in the names of the containers around a block and in short texts."""
     paths = page.paths
-    of_names = [odds.of_name[name] for name in paths.names]
+    of_names = [odds.of_name(name) for name in paths.names]
     rows: list[tuple[float, ...]] = []
     for name, around in zip(paths.name_of, paths.parent, strict=True):
         low, high, mean = of_names[name]
@@ -115,28 +114,20 @@ def short_words(words: Sequence[bytes], chars: float) -> list[bytes]:
 class Odds:
     """Log-odds of the words in containers' names and in short texts.
 
-    Results are cached by name and by class, since pages have many containers of the same name.
+    Those of names are cached, since pages have many containers of the same name.
     """
 
     def __init__(self, names: Mapping[str, float], texts: Mapping[str, float]):
         self.names, self.texts = names, texts
         self._of_word = {word.encode(): value for word, value in texts.items()}
-        self.of_name = Remembered(self._of_name, _NAMES_KNOWN)
+        self.of_name = lru_cache(_NAMES_KNOWN)(self._of_name)
         """Lowest, highest and mean log-odds of the words in a container's name."""
-        self._of_class = Remembered(self._known_words, _NAMES_KNOWN)
 
     def _of_name(self, name: str) -> tuple[float, float, float]:
         tag, _, names = name.partition(" ")
-        by_word = {tag: self.names[tag]} if tag in self.names else {}
-        for full in names.split():
-            by_word.update(self._of_class[full])
-        values = by_word.values()
-        return (min(values), max(values), sum(values) / len(values)) if by_word else _NO_KNOWN_WORD
-
-    def _known_words(self, name: str) -> dict[str, float]:
-        """The log-odds of each known word of one class or id."""
         odds = self.names
-        return {word: odds[word] for word in (name.lower(), *WORDS_OF_NAME[name]) if word in odds}
+        values = [odds[word] for word in (tag, *words_of_names(names)) if word in odds]
+        return (min(values), max(values), sum(values) / len(values)) if values else _NO_KNOWN_WORD
 
     def of_texts(self, words: Sequence[Sequence[bytes]], chars: np.ndarray) -> np.ndarray:
         """Lowest, highest and mean log-odds of the words of each short text (3, texts); 0 for unknown words."""
@@ -168,14 +159,14 @@ def contextual(page: PageView, p: np.ndarray) -> np.ndarray:
     for around in windows(np.array((mass, weight)), (1, 2, 5, 10)):
         columns.append(around[0] / np.maximum(around[1], 1))
     columns += shifts(p[None], (1, -1, 2, -2))
-    columns += _of_runs(mass, p)
     for share in (0.5, 0.8, 0.95):
         target = int(np.flatnonzero(masses >= share * masses[0])[-1])
         columns.append(_distance(tree, target)[tree.home])
         columns.append(weights[target] / max(float(weights[0]), 1.0))
     before = np.cumsum(mass)
     columns += [before / total, (before - mass) / total]
-    columns += _of_page(weight, p)
+    unsure = float((mass * (1 - p)).sum())
+    columns += [expected_f1(weight, p), total / max(float(weight.sum()), 1.0), p.max(), total, unsure / total]
     in_comments = float(mass[page.in_comments].sum())
     columns += [in_comments / total, float(masses[0]) - in_comments]
     columns.append(_overlap(page, p))
@@ -190,60 +181,20 @@ def expected_f1(weight: np.ndarray, p: np.ndarray) -> float:
     return float(np.max(2 * found / (kept + found[-1] + 1e-9))) if len(p) else 0.0
 
 
-def _of_runs(mass: np.ndarray, p: np.ndarray) -> Columns:
-    """Features of runs of likely blocks: the block's own run, the heaviest one and the distance to it."""
-    likely = p > 0.5
-    starts = np.flatnonzero(np.diff(likely, prepend=~likely[:1]))
-    run = np.cumsum(np.bincount(starts, minlength=len(p))) - 1
-    weights = np.bincount(run, mass)
-    masses = np.where(likely[starts], weights, 0)
-    heaviest = int(np.argmax(masses))
-    begin = int(starts[heaviest])
-    finish = int(starts[heaviest + 1]) - 1 if heaviest + 1 < len(starts) else len(p) - 1
-    position = np.arange(len(p))
-    total = max(float(mass.sum()), 1e-6)
-    lengths = np.bincount(run)
-    first = int(np.argmax(likely)) if likely.any() else 0
-    last = len(p) - 1 - int(np.argmax(likely[::-1])) if likely.any() else len(p) - 1
-    return [
-        (weights / total)[run],
-        lengths[run] * np.where(likely, 1, -1),
-        masses[heaviest] / total,
-        np.maximum(position - finish, 0),
-        np.maximum(begin - position, 0),
-        position - first,
-        last - position,
-    ]
-
-
-def _of_page(weight: np.ndarray, p: np.ndarray) -> Columns:
-    mass = weight * p
-    total = max(float(mass.sum()), 1e-6)
-    return [
-        expected_f1(weight, p),
-        total / max(float(weight.sum()), 1.0),
-        float(p.max()),
-        total,
-        float((weight * p * (1 - p)).sum()) / total,
-    ]
-
-
 def _overlap(page: PageView, p: np.ndarray) -> np.ndarray:
-    """The share of the words at a block's start that occur in other blocks that surely are main text."""
+    """The share of the words at a block's start that are long and occur in other blocks that surely are main text."""
     sure = (p > 0.7).tolist()
     in_some: set[bytes] = set()
     in_two: set[bytes] = set()
     for words, likely in zip(page.words, sure, strict=True):
         if likely:
-            own = set(words)
+            own = {word for word in words if len(word) > 3}
             in_two |= in_some & own
             in_some |= own
-    shares = []
-    for words, likely in zip(page.words, sure, strict=True):
-        start = [word for word in words[:_START] if len(word) > 3]
-        known = in_two if likely else in_some  # the words of sure blocks must occur in another one
-        shares.append(sum(map(known.__contains__, start)) / len(start) if start else -1.0)
-    return np.array(shares)
+    starts = [words[:_START] for words in page.words]
+    known = [in_two if likely else in_some for likely in sure]  # the words of sure blocks must occur in another one
+    pairs = zip(starts, known, strict=True)
+    return np.array([sum(map(some.__contains__, start)) / len(start) if start else -1.0 for start, some in pairs])
 
 
 def _distance(tree: Tree, target: int) -> np.ndarray:
@@ -308,14 +259,12 @@ class Forest:
         return unique[0].astype(np.intp), unique[1].astype(np.float32)[:, None], numbers
 
 
-def probabilities(forests: Sequence[Forest], values: np.ndarray) -> np.ndarray:
-    """For each row of `values` (rows, features), the probability of a positive label by the mean of the scores."""
-    return np.concatenate([_of_rows(forests, values[start : start + _ROWS]) for start in range(0, len(values), _ROWS)])
+def probabilities(forest: Forest, values: np.ndarray) -> np.ndarray:
+    """For each row of `values` (rows, features), the probability of a positive label."""
+    return np.concatenate([_of_rows(forest, values[start : start + _ROWS]) for start in range(0, len(values), _ROWS)])
 
 
-def _of_rows(forests: Sequence[Forest], values: np.ndarray) -> np.ndarray:
-    columns = np.ascontiguousarray(values.T)
-    scores = sum(forest.scores(columns) for forest in forests) // len(forests)
-    steps = (scores + 16 * SCALE) // _STEP
+def _of_rows(forest: Forest, values: np.ndarray) -> np.ndarray:
+    steps = (forest.scores(np.ascontiguousarray(values.T)) + 16 * SCALE) // _STEP
     found: np.ndarray = _PROBABILITIES.take(steps, mode="clip")
     return found

@@ -1,4 +1,4 @@
-"""Kinds of elements by tag, role, class, id and style, and of headings by their text.
+"""Kinds of elements by tag, role, class, id and style.
 
 The lists hold the conventions of the web: class names of WordPress and other systems, ARIA's roles. Names match as
 complete words (`nav` in `main-nav` and `mainNav`, not in `navy`). They decide nothing alone: to the model, they are
@@ -9,23 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from importlib import resources
-from typing import TypeVar
 
 from owt_pipeline.stages.extract.blocks import Container
 
-
-def _lists(name: str) -> dict[str, list[str]]:
-    """The lines of each paragraph of a file of this package, by the paragraph's first line."""
-    text = resources.files("owt_pipeline.stages.extract").joinpath(name).read_text("utf-8")
-    return {title: lines for title, *lines in map(str.splitlines, text.split("\n\n"))}
-
-
-NAMES = {title: tuple(" ".join(lines).split()) for title, lines in _lists("names.txt").items()}
+_LISTS = resources.files("owt_pipeline.stages.extract").joinpath("names.txt").read_text("utf-8").split("\n\n")
+NAMES = {title: tuple(" ".join(lines).split()) for title, *lines in map(str.splitlines, _LISTS)}
 """Names of elements, words in classes, and names of `<meta>` elements in order of preference."""
-
-PHRASES = {title: "|".join(lines) for title, lines in _lists("phrases.txt").items()}
-"""Regular expressions for texts of certain kinds."""
 
 # Kinds of elements other than content, by name. Plain numbers, since the operators of IntFlag would take a third of the
 # time of extraction.
@@ -48,150 +39,87 @@ OF_TAG = dict.fromkeys("nav footer aside figure form fieldset".split(), (CHROME,
 }
 """The kind of an element by its tag, and whether it holds the content."""
 _KIND_OF_WORD = dict.fromkeys(NAMES["comment words"], COMMENT) | dict.fromkeys(NAMES["chrome words"], CHROME)
-_CHROME_NAMES = frozenset(NAMES["chrome names"])
-_HIDDEN_NAME = re.compile(
-    r"(?:(?:is-|u-|d-|uk-)?(?:hidden|invisible|hide|none)|display-none|noprint|hide-print|(?:u-)?sr-only"
-    r"|visually-?hidden|screen-reader(?:-text|-response)?|(?:c-)?offscreen|mw-editsection|mw-cite-backlink)",
-    re.IGNORECASE,
-)
-# Every lower-case name that has a kind contains one of these words.
-_TELLING_WORDS = frozenset(
-    (
-        *_KIND_OF_WORD,
-        *(word for name in _CHROME_NAMES for word in name.split("-")),
-        *"hidden invisible hide none noprint print only visuallyhidden reader offscreen editsection backlink".split(),
-    )
-)
+_CHROME_NAMES, _HIDDEN_NAMES = frozenset(NAMES["chrome names"]), frozenset(NAMES["hidden names"])
+_TELLING = frozenset((*_KIND_OF_WORD, *_CHROME_NAMES, *_HIDDEN_NAMES))
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _LOWER_WORD = re.compile(r"[a-z]+")
 _HIDING_STYLE = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden")
-STREAMED = re.compile(r"S:[0-9a-f]+")  # React sends parts of a page hidden, and a script moves them to their places
+_STREAMED = re.compile(r"S:[0-9a-f]+")  # React sends parts of a page hidden, and a script moves them to their places
 
+_METADATA_NAME = re.compile(r"uthor|yline|[dD]ate|publish|timestamp|posted")
 _SCHEMA_COMMENT = re.compile(r"schema\.org/(?:Comment|UserComments)\b")
 
 _CONTENT_NAME = re.compile(
     r"(?:entry|article|art|post|page|story|blog|main|body)[-_]*(?:content|body|text|entry)|articlebody|story-?content"
-    r"|post-?entry|^content$| content\b|hentry|fulltext",
+    r"|post-?entry| content\b|hentry|fulltext",
     re.IGNORECASE,
 )
 
 
-_AFTERWARDS = re.compile(rf"\W*(?:{PHRASES['heading of what follows an article']})", re.IGNORECASE)
-_LONGEST_HEADING = 79
-
-
-def read_name(tag: str, classes: str, identifier: str) -> tuple[int, bool]:
-    """(kind of an element, whether it holds the content) by its tag, classes and id."""
-    if not identifier and tag not in OF_TAG:  # most elements
-        return _OF_CLASSES[classes]
-    kind, content = OF_TAG.get(tag, (0, False))
-    if classes:
-        found, holds_content = _OF_CLASSES[classes]
-        kind |= found
-        content = content or holds_content
-    if identifier:
-        kind |= _KIND_OF_NAME[identifier]
-        content = content or _names_content(f" {identifier}")
-    return kind, content
-
-
-def _read_classes(classes: str) -> tuple[int, bool]:
+@lru_cache(1 << 15)
+def read_names(names: str) -> tuple[int, bool, bool]:
+    """By classes and ids: the kind of an element, and whether it holds the content, or an author or a date."""
     kind = 0
-    for name in classes.split():
-        kind |= _KIND_OF_NAME[name]
-    return kind, _names_content(f"{classes} ")
-
-
-def _names_content(names: str) -> bool:
-    found = names.lower()
+    if not _TELLING.isdisjoint(words_of_names(names)):
+        for name in names.split():
+            kind |= _kind_of_name(name)
+    lower = f" {names} ".lower()
     # Every match contains one of these; the expression takes ten times as long.
-    may_be = "content" in found or "body" in found or "text" in found or "entry" in found
-    return may_be and _CONTENT_NAME.search(names) is not None
+    may_be = "content" in lower or "body" in lower or "text" in lower or "entry" in lower
+    return kind, may_be and _CONTENT_NAME.search(f" {names} ") is not None, _METADATA_NAME.search(names) is not None
 
 
 def is_unshown(attributes: Mapping[str, str]) -> bool:
-    """Whether an element is hidden by its own style or attribute."""
-    style = attributes.get("style")
-    return "hidden" in attributes or (style is not None and _HIDING_STYLE.search(style) is not None)
+    """Whether an element is hidden by its own style or attribute, and no script of the browser or of React shows it."""
+    style, hidden = attributes.get("style"), attributes.get("hidden")
+    if hidden is not None and hidden != "until-found" and not _STREAMED.fullmatch(attributes.get("id") or ""):
+        return True
+    return style is not None and _HIDING_STYLE.search(style) is not None
 
 
 def name_container(container: Container, attributes: Mapping[str, str]) -> None:
     """Set a container's names and kind by its element's attributes."""
-    get = attributes.get
-    tag, classes, identifier = container.tag, get("class") or "", get("id") or ""
-    if len(attributes) == 1 and classes:  # most
-        container.names = classes
-        container.kind, container.names_content = read_name(tag, classes, "")
-        return
-    named = "" if tag in HEADINGS else identifier
-    kind, container.names_content = read_name(tag, classes, named)
-    role, prop, style, hidden = get("role"), get("itemprop"), get("style"), get("hidden")
-    container.names = " ".join(filter(None, (classes, named, role, prop)))
+    get, tag = attributes.get, container.tag
+    named = f"{get('class') or ''} {'' if tag in HEADINGS else get('id') or ''}".strip()
+    kind, container.names_content, _ = read_names(named)
+    if tag in OF_TAG:
+        of_tag, holds_content = OF_TAG[tag]
+        kind |= of_tag
+        container.names_content |= holds_content
+    role, prop = get("role"), get("itemprop")
+    container.names = " ".join(filter(None, (named, role, prop)))
     if role is not None and role in CHROME_ROLES:
         kind |= CHROME
     if prop == "comment" or _SCHEMA_COMMENT.search(get("itemtype") or ""):
         kind |= COMMENT
-    if hidden is not None and (hidden == "until-found" or STREAMED.fullmatch(identifier)):
-        hidden = None
-    if hidden is not None or (style is not None and _HIDING_STYLE.search(style) is not None):
-        kind = kind & ~HIDDEN if OPENED[container.names] else kind | HIDDEN | UNSHOWN
+    if is_unshown(attributes):
+        kind = kind & ~HIDDEN if names_opened(container.names) else kind | HIDDEN | UNSHOWN
     elif get("aria-hidden") == "true":
         kind |= HIDDEN
     container.kind = kind
 
 
-def heads_afterwards(text: str) -> bool:
-    """Whether a heading introduces a part that follows an article without belonging to it."""
-    return len(text) <= _LONGEST_HEADING and _AFTERWARDS.match(text) is not None
-
-
-def _read_single(name: str) -> int:
-    words = WORDS_OF_NAME[name]
-    if _TELLING_WORDS.isdisjoint(words) and name.isascii() and name.islower():
-        return 0  # true for most names; the expressions below take longer
-    if _HIDDEN_NAME.fullmatch(name):
+@lru_cache(1 << 15)
+def _kind_of_name(name: str) -> int:
+    lower = name.lower()
+    if lower in _HIDDEN_NAMES:
         return HIDDEN
-    if not _KIND_OF_WORD.keys().isdisjoint(words):
-        return next(_KIND_OF_WORD[word] for word in words if word in _KIND_OF_WORD)
-    return CHROME if name in _CHROME_NAMES else 0
+    kinds = (_KIND_OF_WORD[word] for word in words_of_names(name) if word in _KIND_OF_WORD)
+    return next(kinds, CHROME if lower in _CHROME_NAMES else 0)
 
 
-def _split(name: str) -> tuple[str, ...]:
-    if name.islower():
-        return tuple(_LOWER_WORD.findall(name))
-    return tuple(map(str.lower, _WORD.findall(name)))
+@lru_cache(1 << 15)
+def words_of_names(names: str) -> tuple[str, ...]:
+    """The words in classes and ids, and these as a whole, in lower case, each once."""
+    lower = names.lower()
+    parts = _LOWER_WORD.findall(names) if lower == names else [word.lower() for word in _WORD.findall(names)]
+    return tuple(dict.fromkeys((*parts, *lower.split())))
 
 
-_Value = TypeVar("_Value")
-
-
-class Remembered(dict[str, _Value]):
-    """A cache of a function of a text: `Remembered(function, most)[text]`.
-
-    It is cleared when it holds `most` texts. A hit of functools' cache takes several times as long, and some texts are
-    looked up thousands of times per page.
-    """
-
-    def __init__(self, function: Callable[[str], _Value], most: int) -> None:
-        self._function, self._most = function, most
-
-    def __missing__(self, text: str) -> _Value:
-        if len(self) >= self._most:
-            self.clear()
-        value = self[text] = self._function(text)
-        return value
-
-
-def finder(expression: re.Pattern[str]) -> Remembered[bool]:
+def finder(expression: re.Pattern[str]) -> Callable[[str], bool]:
     """Whether `expression` matches anywhere in an element's classes; cached."""
-    return Remembered(lambda classes: expression.search(classes) is not None, 1 << 15)
+    return lru_cache(1 << 15)(lambda classes: expression.search(classes) is not None)
 
 
-may_mark_metadata = finder(re.compile(r"uthor|yline|[dD]ate|publish|timestamp|posted"))
-"""Whether classes may be those of an author or a date."""
-OPENED = finder(re.compile(r"more|collaps|accordion|expand|toggle|spoiler|answer|faq", re.IGNORECASE))
+names_opened = finder(re.compile(r"more|collaps|accordion|expand|toggle|spoiler|answer|faq", re.IGNORECASE))
 """Whether names are those of hidden text that a control of the page shows."""
-_OF_CLASSES = Remembered(_read_classes, 1 << 15)
-_KIND_OF_NAME = Remembered(_read_single, 1 << 16)
-WORDS_OF_NAME = Remembered(_split, 1 << 16)
-"""The words in a class or an id, in lower case."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import html
 import re
 
+from owt_pipeline.stages.extract.names import NAMES
 from schemas import Reason
 
 MAX_WORDS = 250
@@ -57,30 +58,8 @@ _WALL = re.compile(
     re.IGNORECASE,
 )
 
-_PARKED = (  # hosts from which parked domains load their pages
-    "sedoparking.com",
-    "parkingcrew.net",
-    "d38psrni17bvxu.cloudfront.net",  # ParkingCrew's
-    "bodis.com",
-    "parklogic.com",
-    "wsimg.com/parking-lander",
-)
+_PARKED, _CHECKS = NAMES["hosts of parked domains"], NAMES["markers of walls"]
 _LANDER = re.compile(r"""window\.location\.href ?= ?["']/lander["']""")  # GoDaddy's; nothing else is in the page
-_CHECKS = {  # markers in the HTML of walls, which the pages behind them do not have
-    "_cf_chl_opt": "Cloudflare's check of the browser",
-    "cf-browser-verification": "Cloudflare's check of the browser",
-    "cf-error-details": "Cloudflare's error page",
-    "/_incapsula_resource?cwudnsai=": "Imperva's check of the browser",
-    "/_incapsula_resource?swudnsai=": "Imperva's check of the browser",
-    "ct.captcha-delivery.com/": "DataDome's CAPTCHA",
-    "geo.captcha-delivery.com/": "DataDome's CAPTCHA",
-    'id="px-captcha"': "HUMAN's CAPTCHA",
-    "distil_r_captcha": "Imperva's CAPTCHA",
-    "gokuprops": "AWS' check of the browser",
-    "//consent.yahoo.com/v2/collectconsent": "Yahoo's request to consent",
-    "//consent.google.com/save": "Google's request to consent",
-    "//consent.youtube.com/save": "Google's request to consent",
-}
 
 
 def reason_for_no_page(page: str) -> tuple[Reason, str] | None:
@@ -108,7 +87,7 @@ def _by_marker(page: str) -> tuple[Reason, str] | None:
             return Reason.SOFT_404, f"a parked domain: it loads {service}"
     if len(page) < 1000 and _LANDER.search(page):
         return Reason.SOFT_404, "a parked domain: it leads to /lander"
-    return next(((Reason.WALL, f"{what} ({check})") for check, what in _CHECKS.items() if check in page), None)
+    return next(((Reason.WALL, f"the page has {check}") for check in _CHECKS if check in page), None)
 
 
 def _title(page: str) -> str:

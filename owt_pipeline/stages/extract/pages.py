@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -23,15 +23,12 @@ from owt_pipeline.engine.workers import TIMEOUT_SIGNAL, WorkerDied, shared_pool
 from owt_pipeline.formats.messages import Headers
 from owt_pipeline.formats.warc import read_record
 from owt_pipeline.ledger.dataset import Outcome, empty, rejects_batch, replace_columns
-from owt_pipeline.stages.extract import extractor as extractors
 from owt_pipeline.stages.extract.charset import decode
-from owt_pipeline.stages.extract.extractor import Extracted, Page
+from owt_pipeline.stages.extract.extractor import Extracted, Page, load
 from owt_pipeline.stages.extract.not_pages import reason_for_no_page
+from owt_pipeline.stages.extract.options import Options
 from owt_pipeline.stages.extract.reserved import reserved
 from schemas import DATASETS, Reason
-
-if TYPE_CHECKING:
-    from owt_pipeline.stages.extract.options import Options
 
 T = TypeVar("T")
 
@@ -60,13 +57,12 @@ class Found:
 
 
 Result = Found | Rejected
-Extract = Callable[[Page], Extracted | Rejected | None]
 
 
 def extract_all(
-    pages: Iterable[T], options: Options, workers: int, work: Callable[[Extract, T], Result]
+    pages: Iterable[T], options: Options, workers: int, work: Callable[[Options, T], Result]
 ) -> Iterator[tuple[T, Result]]:
-    """Pairs of (page, result), in order; `work(extract, page)` must be a module-level function.
+    """Pairs of (page, result), in order; `work(options, page)` must be a module-level function.
 
     Even a single worker is a separate process. A worker that dies of anything but a timeout may have been killed from
     outside (by the kernel, because other processes used up the memory), so its page is tried a second time.
@@ -77,48 +73,37 @@ def extract_all(
         yield page, _rejected(result, options) if isinstance(result, WorkerDied) else result
 
 
-def extract_row(extract: Extract, row: pa.RecordBatch) -> Result:
+def extract_row(options: Options, row: pa.RecordBatch) -> Result:
     """The result for a row of `pages/`: the columns `final_url`, `fetched_at` and `record`, a WARC record's bytes."""
     response = read_record(_one(row, "record"))
     url, moment = _one(row, "final_url"), _one(row, "fetched_at")
-    return extract_body(extract, url, moment, response.body, response.charset, response.headers)
+    return extract_body(options, url, moment, response.body, response.charset, response.headers)
 
 
-def extract_one(page: T, options: Options, work: Callable[[Extract, T], Result]) -> Result:
+def extract_one(page: T, options: Options, work: Callable[[Options, T], Result]) -> Result:
     """The result for one page under its own limits; if it uses up its CPU time, the process is killed."""
-    extract = load_extractor(options)
+    load(options)  # outside the limits
     try:
         with _limits(options.page_cpu_seconds, options.page_memory_mb << 20):
-            return work(extract, page)
+            return work(options, page)
     except Exception as error:
         if isinstance(error, MemoryError) or "memory allocation failed" in str(error).lower():  # libxml2's wording
             return Rejected(Reason.EXTRACT_MEMORY, f"more than {options.page_memory_mb:,} MiB of memory")
         return Rejected(Reason.EXTRACT_CRASH, f"{type(error).__name__}: {error}"[:500])
 
 
-def load_extractor(options: Options) -> Extract:
-    """The extractor of the options, loaded once per process; raises UserError."""
-    extract = extractors.load(options)
-    return partial(_extract_no_wall, extract) if options.reject_walls else extract
-
-
-def _extract_no_wall(extract: extractors.Extract, page: Page) -> Extracted | Rejected | None:
-    instead = reason_for_no_page(page.html)
-    return extract(page) if instead is None else Rejected(*instead)
-
-
 def extract_body(
-    extract: Extract,
+    options: Options,
     url: str,
     fetched_at: int,
     body: bytes | str,
     declared: str | None = None,
     headers: Headers | None = None,
 ) -> Result:
-    """The document of a page.
+    """The document of a page; raises UserError if its extractor does not exist.
 
     Args:
-      extract: the extractor.
+      options: name the extractor.
       url: the URL that answered; "" for none.
       fetched_at: time of the fetch, in seconds since 1970; no date on the page can be later.
       body: bytes in some charset, or decoded text.
@@ -133,9 +118,9 @@ def extract_body(
         html, charset = decode(body, declared)
     if len(_NO_CHARACTER.findall(html[:4096])) > 0.1 * len(html[:4096]):
         return Rejected(Reason.NO_TEXT, "the body is binary data, whatever its content type says")
-    document = extract(Page(url, html, fetched_at))
-    if isinstance(document, Rejected):
-        return document
+    if options.reject_walls and (instead := reason_for_no_page(html)) is not None:
+        return Rejected(*instead)
+    document = load(options)(Page(url, html, fetched_at))
     if document is None or not document.text.strip():
         return Rejected(Reason.NO_TEXT, f"{len(html):,} characters of {charset} without a main text")
     return Found(document, charset, reserved(headers or [], html))

@@ -68,7 +68,7 @@ class _Writer:
         self._around: list[Container] = []
 
     def write(self, text: str, container: Container) -> None:
-        around = _nesting(container)
+        around = [one for one in container.around() if one.tag in ("li", "blockquote")][::-1]  # the outermost first
         if self.lines and not self._follows_closely(around):
             shared = [one for one, other in zip(around, self._around, strict=False) if one is other]
             self.lines.append("".join(map(self._indentation, shared)).rstrip())
@@ -93,17 +93,6 @@ class _Writer:
 
     def _indentation(self, container: Container) -> str:
         return "> " if container.tag == "blockquote" else " " * self._started.get(container, 0)
-
-
-def _nesting(container: Container) -> list[Container]:
-    """The items and quotes around a container, from the outermost."""
-    around: list[Container] = []
-    inner: Container | None = container
-    while inner is not None:
-        if inner.tag in ("li", "blockquote"):
-            around.append(inner)
-        inner = inner.parent
-    return around[::-1]
 
 
 def _lists(around: list[Container]) -> set[Container | None]:

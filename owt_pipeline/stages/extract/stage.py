@@ -7,8 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
-from owt_pipeline.stages.extract.extractor import BUILT_IN, describe
-from owt_pipeline.stages.extract.model import digest
+from owt_pipeline.stages.extract.extractor import BUILT_IN, sources
 from owt_pipeline.stages.extract.options import Options
 
 if TYPE_CHECKING:
@@ -53,19 +52,16 @@ class Extract(Stage):
 
     def outside(self, options: Options) -> list[dict[str, Any]]:
         """The digest of our model, or of the user's own code, since the output depends on it."""
-        if options.extractor == "blocks":
-            return [{"name": "the model of blocks", "sha256": digest()}]
-        return [] if options.extractor in BUILT_IN else [describe(options.extractor)]
+        return sources(options.extractor)
 
     def preload(self, options: Options) -> list[str]:
         """Modules to preload, so that a worker killed by a page is quickly replaced."""
         needed = ["owt_pipeline.stages.extract.pages"]
-        if library := BUILT_IN.get(options.extractor):
-            needed += ["owt_pipeline.stages.extract.built_in", library]
+        if options.extractor in BUILT_IN:
+            needed += ["owt_pipeline.stages.extract.built_in"]
+        if options.extractor == "trafilatura":
+            needed += ["trafilatura"]
         return needed + (["owt_pipeline.stages.extract.model:load"] if options.extractor == "blocks" else [])
-
-    def prepare(self, run: StageRun) -> None:
-        run.properties["extractor"] = describe(run.options.extractor)
 
 
 STAGE = Extract()

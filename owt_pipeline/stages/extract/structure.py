@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from owt_pipeline.stages.extract.blocks import CAPTION, PREFORMATTED, ROW, Container
-from owt_pipeline.stages.extract.code import Lines
+from owt_pipeline.stages.extract.blocks import CAPTION, PARAGRAPH, PREFORMATTED, ROW, Block, Container
 from owt_pipeline.stages.extract.names import COMMENT, HIDDEN, UNSHOWN
 from owt_pipeline.stages.extract.tables import Table, cell_of, rows_of_data
 from owt_pipeline.stages.extract.text import Text
 
-_PRE = frozenset(("pre", "listing", "xmp", "plaintext"))
+PREFORMATTED_TAGS = frozenset(("pre", "listing", "xmp", "plaintext"))
 _MOST_HEADINGS, _LONGEST_HEADING = 50, 1000
 _MOST_IN_FIGURE = 200  # blocks
 _MOST_SKIPPED = 4  # most characters of navigation and footers left out, as a multiple of the others'
-WITH_END = frozenset(("h1", "article", "main", "td", "th", "caption", "table", "figure", "nav", "footer"))
-SPECIAL = WITH_END | _PRE | {"li", "ol", "tr", "thead"}
+WITH_END = frozenset(("h1", "article", "main", "td", "th", "table", "figure", "nav", "footer", "noscript"))
+SPECIAL = WITH_END | PREFORMATTED_TAGS | {"li", "ol", "tr", "thead", "caption"}
 
 
 class Structure(Text):
@@ -23,11 +22,10 @@ class Structure(Text):
 
     def __init__(self) -> None:
         super().__init__()
-        self._hrefs: list[str] = []  # of open links
         self._heading: int | None = None  # number of blocks before an open <h1>
         self._main = 0  # depth of <article> and <main>
         self._around_navigation = 0  # depth of <nav> and <footer>
-        self._skipped: list[tuple[int, int]] = []  # blocks of navigation and footers
+        self._skipped: list[Block] = []  # those of navigation and footers
 
     def _start_special(self, tag: str, attributes: Mapping[str, str], container: Container) -> None:
         if tag == "li":
@@ -37,28 +35,25 @@ class Structure(Text):
                 around.number = container.number + 1
         elif tag == "ol":
             container.number = _integer(attributes.get("start"), 1)
-        elif tag in _PRE:
-            self._start_lines(Lines(), container)
         elif tag == "h1":
             self._heading = len(self.blocks)
         elif tag in ("article", "main"):
             self._main += 1
-        elif tag in ("figure", "nav", "footer"):
+        elif tag in ("figure", "nav", "footer", "noscript"):
             container.number = len(self.blocks)
-            self._around_navigation += tag != "figure"
+            self._around_navigation += tag in ("nav", "footer")
         elif tag in ("td", "th"):
             self._start_cell(tag, attributes, container)
         elif tag == "table":
-            self._tables.append(Table(container, len(self.blocks), attributes.get("role", "")))
+            self._tables.append(Table(container, len(self.blocks)))
+            self._tables[-1].is_layout = attributes.get("role") in ("presentation", "none")
         elif not self._tables:
             return
         elif tag == "tr":
             section = container.parent.tag if container.parent is not None else ""
             self._tables[-1].rows.append((section, []))
-        else:  # thead, caption
+        elif tag in ("thead", "caption"):
             self._tables[-1].has_headers = True
-            if tag == "caption":
-                self._tables[-1].captions.append((len(self.blocks), len(self.blocks)))
 
     def _start_cell(self, tag: str, attributes: Mapping[str, str], container: Container) -> None:
         if not self._tables:
@@ -80,10 +75,6 @@ class Structure(Text):
             in_row = container.parent is not None and container.parent.tag == "tr"
             if in_row and self._tables and self._tables[-1].rows and self._tables[-1].rows[-1][1]:
                 self._tables[-1].rows[-1][1][-1].end = len(self.blocks)
-        elif tag == "caption":
-            if self._tables:
-                start, _ = self._tables[-1].captions[-1]
-                self._tables[-1].captions[-1] = (start, len(self.blocks))
         elif tag == "table":
             self._end_table(self._tables.pop())
         elif tag == "figure":
@@ -91,6 +82,10 @@ class Structure(Text):
                 found = self.blocks[container.number :]
                 if any(block.form in (ROW, PREFORMATTED) for block in found):
                     container.kind &= COMMENT | HIDDEN | UNSHOWN
+            container.number = -1
+        elif tag == "noscript":
+            if all(block.form != PARAGRAPH for block in self.blocks[container.number :]):
+                del self.blocks[container.number :]  # not the page for browsers without scripts, but a notice
             container.number = -1
         else:  # nav, footer
             self._around_navigation -= 1
@@ -103,17 +98,14 @@ class Structure(Text):
         found = self.blocks[container.number :]
         chars = sum(block.chars for block in found)
         links = sum(block.link_chars for block in found)
-        if found and (links > 0.6 * chars or (container.tag == "footer" and chars - links < 400)):
-            self._skipped.append((len(self.blocks) - len(found), len(self.blocks)))
+        if links > 0.6 * chars or (container.tag == "footer" and chars - links < 400):
+            self._skipped += found
 
     def _leave_skipped(self) -> None:
-        blocks = self.blocks
-        left: set[int] = set()
-        for start, end in self._skipped:
-            left.update(range(start, end))
-        kept = [block for index, block in enumerate(blocks) if index not in left]
-        skipped = sum(block.chars for block in blocks) - sum(block.chars for block in kept)
-        if left and kept and skipped <= _MOST_SKIPPED * sum(block.chars for block in kept):
+        skipped = set(self._skipped)
+        kept = [block for block in self.blocks if block not in skipped]
+        chars = sum(block.chars for block in self._skipped)
+        if kept and chars <= _MOST_SKIPPED * sum(block.chars for block in kept):
             self.page.blocks = kept
 
     def _end_table(self, table: Table) -> None:
@@ -121,13 +113,12 @@ class Structure(Text):
         rows = rows_of_data(table, self.blocks)
         if rows is None:
             return
-        captions = [block for start, end in table.captions for block in self.blocks[start:end]]
-        del self.blocks[table.start :]
+        self.blocks[table.start :] = rows
         self._count, container.children = container.index + 1, 0
-        for block in captions:
-            block.container = self._contain("caption", container, CAPTION)
+        for block in rows:
+            if block.form != ROW:
+                block.container = self._contain("caption", container, CAPTION)
         container.end = self._count
-        self.blocks += captions + rows
 
 
 def _integer(text: str | None, otherwise: int) -> int:

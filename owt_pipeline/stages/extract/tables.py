@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 
 from owt_pipeline.stages.extract.blocks import CODE, ITEM, PREFORMATTED, ROW, Block, Container
 
 LAYS_OUT = frozenset(("table", "h1", "h2", "form", "article", "section", "textarea"))
 """Elements that show a layout table."""
-PARAGRAPHS = frozenset(("p", "div", "ul", "ol", "pre", "dl", "h3", "h4", "h5", "blockquote", "figure", "center"))
 _MAX_SPAN = 50  # columns or rows; some pages use 1000 for "all"
 _MAX_COLUMNS = 100  # in further columns, cells that span several count once
-
-# The longest cell of a data table in characters, by how certain its other markup is. Without headers and with
-# paragraphs in its cells, a table must be a grid of short cells.
-_LONGEST_IF_SURE, _LONGEST_IF_LIKELY, _LONGEST_IN_GRID = 2000, 800, 250
+_LONGEST_CELL = 800  # characters; longer ones are the columns of a layout
 
 
 @dataclass
@@ -36,21 +33,16 @@ class Table:
     Attributes:
       container: its container.
       start: number of blocks before it.
-      role: its ARIA role.
       rows: (section, cells) of each row.
       is_layout: whether it holds something that a table of data does not.
-      has_headers, has_paragraphs: whether there are headers or a caption, and blocks within cells.
-      captions: (start, end) of the blocks of captions.
+      has_headers: whether there are headers or a caption.
     """
 
     container: Container
     start: int
-    role: str
     rows: list[tuple[str, list[Cell]]] = field(default_factory=list)
     is_layout: bool = False
     has_headers: bool = False
-    has_paragraphs: bool = False
-    captions: list[tuple[int, int]] = field(default_factory=list)
 
 
 def cell_of(tag: str, attributes: Mapping[str, str], start: int) -> Cell:
@@ -58,29 +50,22 @@ def cell_of(tag: str, attributes: Mapping[str, str], start: int) -> Cell:
 
 
 def rows_of_data(table: Table, blocks: list[Block]) -> list[Block] | None:
-    """The rows of a data table whose cells have `blocks`; None for a layout table."""
+    """The captions and the rows of a data table whose cells have `blocks`; None for a layout table."""
     rows = table.rows
     widths = {sum(cell.columns for cell in cells) for _, cells in rows if cells}
     if table.is_layout or not widths or max(widths) < 2:
         return None
-    inside = sum(cell.end - cell.start for _, cells in rows for cell in cells)
-    if inside + sum(end - start for start, end in table.captions) < len(blocks) - table.start:
+    found = [b for b in blocks[table.start :] if any(one.tag == "caption" for one in islice(b.container.around(), 2))]
+    if len(found) + sum(cell.end - cell.start for _, cells in rows for cell in cells) < len(blocks) - table.start:
         return None  # some text is in no cell
-    sure = table.has_headers
-    if not sure and (len(rows) < 2 or table.role in ("presentation", "none")):
+    if not table.has_headers and len(rows) < 2:
         return None
-    if not sure and table.has_paragraphs and len(widths) > 1:
-        return None
-    longest = _LONGEST_IF_SURE if sure and not table.has_paragraphs else _LONGEST_IF_LIKELY
-    if not sure and table.has_paragraphs:
-        longest = _LONGEST_IN_GRID
     for _, cells in rows:
         for cell in cells:
-            if sum(block.chars for block in blocks[cell.start : cell.end]) > longest:
+            if sum(block.chars for block in blocks[cell.start : cell.end]) > _LONGEST_CELL:
                 return None
     grid = _grid([cells for _, cells in rows])
     empty = min(next((i for i, cell in enumerate(row) if cell and cell.end > cell.start), len(row)) for row in grid)
-    found = []
     for (section, cells), placed in zip(rows, grid, strict=True):
         of_cells = [blocks[cell.start : cell.end] if cell else [] for cell in placed]
         text = "\t".join(" ".join(" ".join(b.text.split()) for b in some) for some in of_cells[empty:]).rstrip()

@@ -1,8 +1,9 @@
-"""Text from the parser's events to blocks: sentences, code and formulas."""
+"""Text from the parser's events to blocks."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from itertools import islice
 
 from owt_pipeline.stages.extract.blocks import (
@@ -17,8 +18,7 @@ from owt_pipeline.stages.extract.blocks import (
     Block,
     Container,
 )
-from owt_pipeline.stages.extract.code import Lines, counts_up, language_of
-from owt_pipeline.stages.extract.formulas import Formula
+from owt_pipeline.stages.extract.inner import Inner, Lines, counts_up, language_of
 from owt_pipeline.stages.extract.marks import Marks, PageRead
 from owt_pipeline.stages.extract.tables import Table
 
@@ -26,14 +26,15 @@ BREAK = "\x00"
 """Represents `<br>` until a block is complete; parsed text has no zero characters."""
 INITIAL = re.compile(r"[\"“‘'«¿¡]?[^\W\d_a-z]{1,2}")
 """A letter that begins a text and is larger than it."""
-PLAIN = 0
-"""An open element that is nothing special, on the stack."""
 _UNMARKED = str.maketrans({CODE: None, FORMULA: None, DISPLAY: None})
 _LINKS_TO_SELF = frozenset(("¶", "#", "🔗", "↩", "↩︎", "⤴", "⏎"))
 _LONGEST_SCRIPT = 20  # pieces of text
 # Superscripts that keep meaning after a digit, a bracket or a word of one or two letters; `e` and `o` are ordinals.
 _EXPONENT = re.compile(r"[-−–+]?(?:\d+[a-z]?|[bijkmnpqtxyzA-Z])(?:[-−–+](?:\d+|[a-z]))?[-−–+]?")
 _BASE = re.compile(r"(?:[\d)\]}]|(?<![^\W\d_])[^\W\d_]{1,2})$")
+
+Opened = Container | Callable[[], None] | None
+"""An open element: a container, what to do at the end of another one, or None for nothing."""
 
 
 class Text:
@@ -43,28 +44,30 @@ class Text:
         self.page = PageRead()
         self.blocks = self.page.blocks
         self._marks = Marks(self.page)
+        self._open_marks = self._marks.open
+        self._inner: Inner | None = None
         self._at = self._body = Container(0, "body", None, OTHER)  # the container of the text that follows
         self._count = 1  # containers so far
-        self._stack: list[int | Container | tuple[int, ...]] = []  # open elements
+        self._stack: list[Opened] = []
         self._pieces: list[str] = []
         self._has_marks = False
         self._link_chars = self._links = self._images = 0
         self._links_around = 0
         self._initial = ""  # a letter that is an image
-        self._lines: Lines | None = None
-        self._lines_of = self._at
-        self._formula: Formula | None = None
-        self._within = False  # whether `_lines` or `_formula` is set, or the text is not shown
-        self._tables: list[Table] = []
+        self._tables: list[Table] = []  # open ones
 
-    def _contain(self, tag: str, parent: Container, form: str) -> Container:
+    def _contain(self, tag: str, parent: Container, form: int) -> Container:
         container = Container(self._count, tag, parent, form)
         self._count += 1
         parent.children += 1
         return container
 
-    def _add(self, text: str) -> None:
-        if self._marks.open:
+    def data(self, text: str) -> None:
+        """Take text from the parser."""
+        if self._inner is not None:
+            self._inner.add(text)
+            return
+        if self._open_marks:
             self._marks.add(text)
         if not self._pieces and text.isspace() and "\xa0" not in text:  # half of all texts, between two blocks
             return
@@ -110,21 +113,18 @@ class Text:
         self._pieces, self._link_chars, self._links, self._has_marks = [], 0, 0, False
         self._initial = ""
 
-    def _end_formula(self) -> None:
-        formula, self._formula, self._within = self._formula, None, False
-        assert formula is not None
-        latex = formula.latex()
-        if latex:
-            self._add_formula(latex, formula.is_large)
-        elif text := formula.text():
-            self._add(text)
-
     def _add_formula(self, latex: str, is_large: bool) -> None:
         if not latex or (self._pieces and self._pieces[-1].strip(FORMULA + DISPLAY) == latex):
             return  # the same formula as MathML and as an image
         mark = DISPLAY if is_large else FORMULA
         self._pieces.append(f"{mark}{latex}{mark}")
         self._has_marks = True
+
+    def _add_lines(self, lines: Lines) -> None:
+        text = lines.text()
+        if text.strip() and not (self._tables and counts_up(text)):  # the numbers of lines in another cell
+            names = [around.names for around in islice(self._at.around(), 3)]
+            self.blocks.append(Block(PREFORMATTED, text, 0, self._at, language_of(lines.classes, *names) or None))
 
     def _end_code(self) -> None:
         start = max((i for i, piece in enumerate(self._pieces) if piece == CODE), default=-1)
@@ -136,30 +136,23 @@ class Text:
         self._pieces.append(CODE)
         self._has_marks = True
 
-    def _start_lines(self, lines: Lines, container: Container) -> None:
-        self._lines, self._lines_of, self._within = lines, container, True
-
-    def _end_lines(self) -> None:
-        lines, container, self._lines, self._within = self._lines, self._lines_of, None, False
-        assert lines is not None
-        text = lines.text()
-        if text.strip() and not (self._tables and counts_up(text)):  # the numbers of lines in another cell
-            names = [around.names for around in islice(container.around(), 3)]
-            self.blocks.append(Block(PREFORMATTED, text, 0, container, language_of(lines.classes, *names) or None))
-
-    def _end_quote(self, start: int) -> None:
-        """Close a `<q>`, whose quotation mark is the piece `start`, unless it has its own."""
+    def _end_quote(self, blocks: int, start: int) -> None:
+        """Close a `<q>`, whose quotation mark is the piece `start`, unless it has its own or a block ended in it."""
+        if blocks < len(self.blocks):
+            return
         inner = "".join(self._pieces[start + 1 :]).strip()
         if not inner or inner[0] in '"“”„«»‘‚「':
             del self._pieces[start]
         else:
             self._pieces.append("”")
 
-    def _end_superscript(self, start: int, *, is_note: bool) -> None:
+    def _end_superscript(self, blocks: int, start: int, links: int) -> None:
         """Write a superscript, which is the text from the piece `start` on: `10^6` is not 106."""
-        text = "".join(self._pieces[start:]) if len(self._pieces) < start + _LONGEST_SCRIPT else ""
+        if blocks < len(self.blocks) or len(self._pieces) >= start + _LONGEST_SCRIPT:
+            return
+        text, before = "".join(self._pieces[start:]), "".join(self._pieces[max(start - 8, 0) : start])
         script = text.strip()
-        before = "".join(self._pieces[max(start - 8, 0) : start])
+        is_note = self._links_around > 0 or self._links > links
         if is_note and script.isdecimal():
             self._pieces[start:] = [f"[{script}]"]
         elif not is_note and _EXPONENT.fullmatch(script) and _BASE.search(before):

@@ -23,7 +23,7 @@ def learned(seed: int = 0) -> tuple[Forest, np.ndarray, np.ndarray]:
 
 def test_forest_learns_an_interaction_of_two_features() -> None:
     forest, values, labels = learned()
-    assert np.mean((probabilities([forest], values) > 0.5) == labels) > 0.97
+    assert np.mean((probabilities(forest, values) > 0.5) == labels) > 0.97
 
 
 def test_equal_seeds_give_equal_bytes_and_different_seeds_do_not() -> None:
@@ -35,7 +35,7 @@ def test_equal_seeds_give_equal_bytes_and_different_seeds_do_not() -> None:
 
 def test_forest_evaluation_equals_a_plain_loop() -> None:
     forest, values, _ = learned()
-    found = probabilities([forest], values[:50])
+    found = probabilities(forest, values[:50])
     for row, probability in zip(values[:50], found, strict=True):
         score = forest.base
         for features, cuts, leaves in zip(forest.features, forest.cuts, forest.leaves, strict=True):
@@ -45,8 +45,8 @@ def test_forest_evaluation_equals_a_plain_loop() -> None:
 
 def test_evaluation_of_a_row_does_not_depend_on_other_rows() -> None:
     forest, values, _ = learned()
-    alone = np.concatenate([probabilities([forest], values[start : start + 7]) for start in range(0, 4999, 7)])
-    assert (alone == probabilities([forest], values)[: len(alone)]).all()
+    alone = np.concatenate([probabilities(forest, values[start : start + 7]) for start in range(0, 4999, 7)])
+    assert (alone == probabilities(forest, values)[: len(alone)]).all()
 
 
 def test_bins_agree_with_the_thresholds_between_them() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import random
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -58,6 +59,8 @@ def hostile_pages() -> dict[str, bytes]:
         "gzip": gzip.compress(ARTICLE * 100),
         "json": b'{"a": [' + b"[" * deep + b"]" * deep + b"]}",
         "linked data as deep": b"<script type=application/ld+json>" + b"[" * deep + b"</script>" + ARTICLE,
+        "linked data with half a character": b'<script type="application/ld+json">{"@type": "Article", "author": '
+        b'"A. \\ud800", "headline": "\\udfff Fine"}</script>' + ARTICLE,
         "linked data of strange types": b'<script type="application/ld+json">{"@graph":[1,null,{"author":[[[]],{"name":'
         b'{}}],"articleBody":7,"headline":[],"@type":["a"],"datePublished":{}}]}</script>' + ARTICLE,
         "unclosed script": b"<html><body><p>" + PROSE.encode() + b"<script>" + b"var a = '<p>';" * 100_000,
@@ -80,7 +83,7 @@ def hostile_pages() -> dict[str, bytes]:
 READABLE = (
     "one line", "a million elements", "nul bytes within", "half a character", "a class of a megabyte",
     "unclosed comment", "linked data as deep", "utf-16 without a mark", "entities", "combining", "windows newlines",
-    "a formula of a megabyte", "drawings without a formula", "unclosed formula",
+    "a formula of a megabyte", "drawings without a formula", "unclosed formula", "linked data with half a character",
 )  # fmt: skip
 
 
@@ -123,35 +126,45 @@ def test_hostile_pages_become_rows_and_their_neighbours_are_unaffected(
         assert results[f"http://hostile/{name}"][0] == "no_text", name
 
 
+def spin() -> None:
+    while True:
+        pass
+
+
+def hungry() -> None:
+    hoard = []
+    while True:
+        hoard.append(bytearray(1 << 24))
+
+
+def backtrack() -> None:  # within one call of C code, which no handler of Python's could interrupt
+    re.match(r"(a*)*b", "a" * 64)
+
+
+def deaf() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    backtrack()
+
+
+DEEDS = {  # what an extractor does, the reason, and a part of the detail
+    "spin": (spin, "extract_timeout", "more than 0.4 s of CPU time"),
+    "hungry": (hungry, "extract_memory", "more than 256 MiB of memory"),
+    "kill": (lambda: os.kill(os.getpid(), signal.SIGKILL), "extract_crash", "SIGKILL"),
+    "segfault": (lambda: os.kill(os.getpid(), signal.SIGSEGV), "extract_crash", "SIGSEGV"),
+    "exit": (lambda: os._exit(3), "extract_crash", "code 3"),
+    "raise": (lambda: 1 / 0, "extract_crash", "ZeroDivisionError: division by zero"),
+    "backtrack": (backtrack, "extract_timeout", "more than 0.4 s of CPU time"),
+    "nothing": (None, "no_text", "without a main text"),
+    "deaf": (deaf, "extract_timeout", "its process did not answer within 10 s"),
+}
+
+
 def misbehaving(settings: Settings) -> Callable[[Page], Extracted | None]:
     """A custom extractor, as documented in `extractor`, that misbehaves as the page says."""
 
     def extract(page: Page) -> Extracted | None:
-        if "spin" in page.html:
-            while True:
-                pass
-        if "hungry" in page.html:
-            hoard = []
-            while True:
-                hoard.append(bytearray(1 << 24))
-        if "kill" in page.html:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if "segfault" in page.html:
-            os.kill(os.getpid(), signal.SIGSEGV)
-        if "exit" in page.html:
-            os._exit(3)
-        if "raise" in page.html:
-            raise RuntimeError("as asked")
-        if "backtrack" in page.html:  # within one call of C code, which no handler of Python's could interrupt
-            import re
-
-            re.match(r"(a*)*b", "a" * 64)
-        if "deaf" in page.html:  # the same, after it has blocked all signals
-            import re
-
-            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-            re.match(r"(a*)*b", "a" * 64)
-        return None if "nothing" in page.html else Extracted(f"{settings.favor} {page.url}", "A title")
+        deed = DEEDS.get(page.html, (lambda: Extracted(f"{settings.favor} {page.url}", "A title"),))[0]
+        return deed and deed()
 
     return extract
 
@@ -162,29 +175,18 @@ def test_misbehaving_extractor_loses_only_that_page(
     name = "misbehaving_extractor"
     (tmp_path / f"{name}.py").write_text(Path(__file__).read_text())
     monkeypatch.syspath_prepend(str(tmp_path))
-    deeds = ["spin", "hungry", "kill", "segfault", "exit", "raise", "backtrack", "nothing"]
     pages = {}
-    for index in range(24):
-        pages[f"http://h/{index}"] = (f"<p>{deeds[index // 3] if index % 3 == 1 else 'fine'}</p>".encode(), HTML)
+    for deed in DEEDS.keys() - {"deaf"}:
+        pages |= {f"http://h/{deed}/{body}": (body.encode(), HTML) for body in ("fine", deed, "well")}
     pages_writer(tmp_path, pages, 1)
     options = {"extractor": f"{name}:misbehaving", "page_cpu_seconds": 0.4, "page_memory_mb": 256, "favor": "recall"}
     results = extract(tmp_path, pages, 1, **options)  # a single worker is a process of its own, too
-    reasons = [results[f"http://h/{3 * index + 1}"] for index in range(8)]
-    assert [reason for reason, _ in reasons] == [
-        "extract_timeout", "extract_memory", "extract_crash", "extract_crash", "extract_crash", "extract_crash",
-        "extract_timeout", "no_text",
-    ]  # fmt: skip
-    assert reasons[0][1] == "more than 0.4 s of CPU time"
-    assert reasons[1][1] == "more than 256 MiB of memory"
-    assert "SIGKILL" in reasons[2][1]
-    assert "code 3" in reasons[4][1]
-    assert reasons[5][1] == "RuntimeError: as asked"
-    for index in range(24):
-        if index % 3 != 1:
-            assert results[f"http://h/{index}"] == ("text", f"recall http://h/{index}")
+    for url, (kind, detail) in results.items():
+        _, reason, part = DEEDS.get(url.rpartition("/")[2], (None, "text", f"recall {url}"))
+        assert kind == reason, url
+        assert part in detail
     manifest = require_manifest(Storage(str(tmp_path)), "documents")
-    assert manifest.properties["extractor"]["name"] == f"{name}:misbehaving"
-    assert len(manifest.properties["extractor"]["sha256"]) == 64
+    assert [len(source["sha256"]) for source in manifest.sources if source["name"] == f"{name}:misbehaving"] == [64]
 
 
 def test_page_that_evades_its_cpu_limit_is_stopped_by_wall_clock(
@@ -194,10 +196,10 @@ def test_page_that_evades_its_cpu_limit_is_stopped_by_wall_clock(
     (tmp_path / f"{name}.py").write_text(Path(__file__).read_text())
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr("owt_pipeline.stages.extract.pages._LEAST_SECONDS", 10.0)
-    pages = {f"http://h/{i}": (b"<p>deaf</p>" if i == 2 else b"<p>fine</p>", HTML) for i in range(6)}
+    pages = {f"http://h/{i}": (b"deaf" if i == 2 else b"fine", HTML) for i in range(6)}
     pages_writer(tmp_path, pages, 1)
     results = extract(tmp_path, pages, 3, extractor=f"{name}:misbehaving", page_cpu_seconds=0.1)
-    assert results.pop("http://h/2") == ("extract_timeout", "its process did not answer within 10 s")
+    assert results.pop("http://h/2") == DEEDS["deaf"][1:]
     assert {kind for kind, _ in results.values()} == {"text"}
 
 
@@ -223,21 +225,11 @@ def mutate(body: bytes, rng: random.Random) -> bytes:
         start = rng.randrange(len(body) + 1)
         end = min(len(body), start + rng.randint(1, 20_000))
         piece = body[start:end]
-        damage = rng.randrange(7)
-        if damage == 0:
-            body = body[:start] + body[end:]
-        elif damage == 1:
-            body = body[:end] + piece * rng.randint(1, 20) + body[end:]
-        elif damage == 2:
-            body = body[:start] + rng.randbytes(len(piece)) + body[end:]
-        elif damage == 3:
-            body = body[:start] + piece.replace(b">", b"", 5) + body[end:]
-        elif damage == 4:
-            body = body[:start] + piece.replace(b"</", b"<") + body[end:]
-        elif damage == 5:
-            body = body[:start] + piece.replace(b'"', b"'").upper() + body[end:]
-        else:
-            body = body[:start] + piece[::-1] + body[end:]
+        damaged = (
+            b"", piece * rng.randint(2, 20), rng.randbytes(len(piece)), piece.replace(b">", b"", 5),
+            piece.replace(b"</", b"<"), piece.replace(b'"', b"'").upper(), piece[::-1],
+        )  # fmt: skip
+        body = body[:start] + rng.choice(damaged) + body[end:]
     return body
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from owt_pipeline.stages.extract.head import read_head
-from owt_pipeline.stages.extract.metadata import read_metadata
+from owt_pipeline.stages.extract.metadata import read_head, read_metadata
 from owt_pipeline.stages.extract.reader import read_page
 
 FETCHED_AT = 1_577_836_800  # 2020-01-01

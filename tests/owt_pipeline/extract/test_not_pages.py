@@ -13,7 +13,7 @@ from fastwarc.warc import ArchiveIterator
 from owt_pipeline.stages.extract.charset import decode
 from owt_pipeline.stages.extract.not_pages import MAX_WORDS, reason_for_no_page
 from owt_pipeline.stages.extract.options import Options
-from owt_pipeline.stages.extract.pages import Found, Rejected, extract_body, load_extractor
+from owt_pipeline.stages.extract.pages import Found, Rejected, extract_body
 
 # The reason, and a page with titles and scripts as these servers and services send them.
 INSTEAD = [line.split("\t") for line in Path(__file__).with_name("not_pages.txt").read_text("utf-8").splitlines()]
@@ -21,10 +21,10 @@ INSTEAD = [line.split("\t") for line in Path(__file__).with_name("not_pages.txt"
 
 @pytest.mark.parametrize(("reason", "page"), INSTEAD)
 def test_missing_pages_parked_domains_and_walls_are_rejected_with_their_reason(reason: str, page: str) -> None:
-    found = extract_body(load_extractor(Options()), "http://a.example/x", 1, page)
+    found = extract_body(Options(), "http://a.example/x", 1, page)
     assert isinstance(found, Rejected)
     assert found.reason == reason
-    kept = extract_body(load_extractor(Options(reject_walls=False)), "http://a.example/x", 1, page)
+    kept = extract_body(Options(reject_walls=False), "http://a.example/x", 1, page)
     assert not isinstance(kept, Rejected) or kept.reason == "no_text"
 
 
@@ -44,7 +44,7 @@ def test_article_about_such_pages_is_kept(title: str) -> None:
     text = "<p>" + "Many words about something else. " * MAX_WORDS + "</p>"
     assert reason_for_no_page(f"<title>{title}</title>{text}") is None
     page = f"<title>{title}</title>{text}"
-    assert isinstance(extract_body(load_extractor(Options()), "http://a.example/x", 1, page), Found)
+    assert isinstance(extract_body(Options(), "http://a.example/x", 1, page), Found)
 
 
 @pytest.mark.parametrize("title", ARTICLES)

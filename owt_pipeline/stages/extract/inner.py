@@ -1,0 +1,237 @@
+"""Elements whose content is read on its own: what is not shown, formulas and code.
+
+Formulas are given as LaTeX where the page has their source:
+
+- MathML with an `<annotation>` or `alttext`: KaTeX, LaTeXML, Wikipedia, MathJax 3 with assistive markup;
+- scripts of MathJax 2 (`<script type="math/tex">`), whose drawings are skipped;
+- images with the source as alternative text (Wikipedia, WordPress, CodeCogs).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from owt_pipeline.stages.extract.names import BLOCK, NOT_TEXT, finder
+
+_TEX_ENCODINGS = ("application/x-tex", "application/x-latex", "latex", "tex", "text/x-tex")
+_names_formula = finder(
+    re.compile(r"(?:^|\s)(?:mwe-math|latex|tex|math|katex|mathjax|equation)(?=[\s_-]|$)", re.IGNORECASE)
+)
+_IMAGE_SOURCE = re.compile(r"latex\.codecogs\.com|chart\?cht=tx|/latex\.php|quicklatex\.com")
+_LATEX = re.compile(r"[\\^_=]")
+_STYLE = re.compile(r"^\{\s*\\(?:display|text)style\s*(.*)\}$|^\\(?:display|text)style\b\s*(.*)$", re.DOTALL)
+_names_gutter = finder(
+    re.compile(
+        r"(?:^|[\s_-])(?:line-?nos?|linenumbers?|line-?nums?|line-numbers?|ln|lnt|gutter|blob-num|rouge-gutter|gl"
+        r"|hljs-ln-numbers|hljs-ln-n|line-numbers-rows|linenodiv|td-line-number)(?=[\s_-]|$)",
+        re.IGNORECASE,
+    )
+)
+_names_line = finder(  # `line`, `code-line`, `CodeMirror-line`, `codeLine_x8a`, but not `inline`
+    re.compile(
+        r"(?:^|[\s_-])(?:cl|(?!inline|underline|outline|headline|newline)[A-Za-z]*?[lL]ine)"
+        r"(?:[-_]?(?:text|code|content|wrapper))?(?=$|[\s_]|\d|-\d|-[a-z]+\d)"
+    )
+)
+_LANGUAGE = re.compile(
+    r"(?:^|\s)(?:language|lang|highlight-source|highlight|brush:|sourceCode)[-\s]?\s*"
+    r"(?!(?:none|text|plaintext|default|source|wrapper|container|box|block|frame)\b)([a-z][a-z0-9+#]{0,15})(?=[\s;]|$)",
+    re.IGNORECASE,
+)
+_NUMBERS = re.compile(r"[\d\s]*")
+_SHOWN_AS_BLOCK = re.compile(r"display\s*:\s*(?:block|flex|grid)", re.IGNORECASE)
+
+
+class Inner:
+    """An open element that takes the parser's events in it; `depth` is the number of open elements, with itself."""
+
+    def __init__(self) -> None:
+        self.depth = 1
+        self.pieces: list[str] = []
+
+    def start(self, tag: str, attributes: Mapping[str, str]) -> None:
+        self.depth += 1
+
+    def end(self) -> None:
+        self.depth -= 1
+
+    def add(self, text: str) -> None:
+        pass
+
+
+class Script(Inner):
+    """A title, or a script whose text is needed; `kind` says which."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def add(self, text: str) -> None:
+        self.pieces.append(text)
+
+
+class Formula(Inner):
+    """A `<math>`."""
+
+    def __init__(self, attributes: Mapping[str, str]) -> None:
+        super().__init__()
+        self.is_large = attributes.get("display") == "block" or attributes.get("mode") == "display"
+        self._alternative = attributes.get("alttext") or ""
+        self._source: list[str] = []
+        self._annotation = 0  # depth of an annotation
+        self._is_source = False
+
+    def start(self, tag: str, attributes: Mapping[str, str]) -> None:
+        self.depth += 1
+        if tag in ("annotation", "annotation-xml"):
+            self._annotation = self.depth
+            self._is_source = (attributes.get("encoding") or "").lower() in _TEX_ENCODINGS and not self._source
+
+    def add(self, text: str) -> None:
+        if not self._annotation or self.depth < self._annotation:
+            self.pieces.append(text)
+        elif self._is_source:
+            self._source.append(text)
+
+    def latex(self) -> str:
+        """Its source; "" if the page does not have it."""
+        return cleaned("".join(self._source) or self._alternative)
+
+    def text(self) -> str:
+        """What it shows, in one line."""
+        return " ".join("".join(self.pieces).split())
+
+
+def of_image(attributes: Mapping[str, str]) -> tuple[str, bool] | None:
+    """(LaTeX, whether it is displayed on its own lines) of an image; None for any other image."""
+    alternative, classes = attributes.get("alt"), attributes.get("class")
+    if not alternative or not (
+        (classes and _names_formula(classes))
+        or (_LATEX.search(alternative) and _IMAGE_SOURCE.search(attributes.get("src") or ""))
+    ):
+        return None
+    return cleaned(alternative), classes is not None and "display" in classes
+
+
+def cleaned(latex: str) -> str:
+    latex = " ".join(latex.split())
+    if match := _STYLE.match(latex):
+        latex = (match[1] or match[2] or "").strip()
+    if len(latex) > 4 and latex.startswith("$$") and latex.endswith("$$"):
+        return latex[2:-2].strip()
+    if len(latex) > 2 and latex.startswith("$") and latex.endswith("$") and "$" not in latex[1:-1]:
+        return latex[1:-1].strip()
+    return latex
+
+
+class Lines(Inner):
+    """Code, or another preformatted text, without the numbers of its lines.
+
+    Attributes:
+      classes: those of a `<code>` in it; "" if there are none.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.classes = ""
+        self._line_ended = False
+        self._after_break = 0  # pieces up to and including the last <br>
+        self._gutters: list[tuple[int, int, bool]] = []  # depth of an element of line numbers, its first piece
+        self._blocks: list[int] = []  # depths of open elements that are lines of their own
+        self._unseen = 0  # depth of an element without text
+
+    def text(self) -> str:
+        text = "".join(self.pieces)
+        if "\r" in text:
+            text = text.replace("\r\n", "\n").replace("\r", "\n")
+        text = text.replace("\xa0", " ").replace("\u200b", "")
+        return "\n".join(line.rstrip() for line in text.split("\n")).strip("\n")
+
+    def start(self, tag: str, attributes: Mapping[str, str]) -> None:
+        self.depth += 1
+        if self._unseen:
+            return
+        if tag == "br":
+            self._end_line()
+            self.pieces.append("\n")
+            self._after_break = len(self.pieces)
+            return
+        if "data-cfemail" in attributes:
+            self.add(address_in(attributes))
+        if tag in NOT_TEXT or "data-cfemail" in attributes:
+            self._unseen = self.depth
+            return
+        classes = attributes.get("class", "")
+        if tag == "code" and not self.classes:
+            self.classes = classes
+        if (classes and _names_gutter(classes)) or "data-line-number" in attributes:
+            self._gutters.append((self.depth, len(self.pieces), self._line_ended))
+        style = attributes.get("style")
+        is_block = tag in BLOCK or (style is not None and _SHOWN_AS_BLOCK.search(style) is not None)
+        if is_block:
+            self._blocks.append(self.depth)
+        if is_block or (classes and _names_line(classes)) or "data-line" in attributes:
+            self._end_line()
+            if self.pieces and not self.pieces[-1].endswith("\n"):
+                self.pieces.append("\n")
+
+    def end(self) -> None:
+        depth, self.depth = self.depth, self.depth - 1
+        if self._unseen:
+            if self._unseen == depth:
+                self._unseen = 0
+            return
+        if self._blocks and self._blocks[-1] == depth:
+            self._blocks.pop()
+            self._end_line()
+            if self.pieces and self._after_break == len(self.pieces):
+                self.pieces.pop()  # the <br> only ends the element's line
+            self._line_ended = True
+        if self._gutters and self._gutters[-1][0] == depth:
+            _, first, line_ended = self._gutters.pop()
+            if _NUMBERS.fullmatch("".join(self.pieces[first:])):
+                del self.pieces[first:]
+                self._line_ended = line_ended
+
+    def add(self, text: str) -> None:
+        if self._unseen:
+            return
+        if self._line_ended:
+            self._line_ended = False
+            if text.isspace() and "\n" in text:
+                text = "\n"  # between two lines that are elements
+            elif not text.startswith("\n"):
+                self.pieces.append("\n")
+        self.pieces.append(text)
+
+    def _end_line(self) -> None:
+        if self._line_ended:
+            self.pieces.append("\n")
+            self._line_ended = False
+
+
+def language_of(*classes: str) -> str:
+    """The first language that is named by one of these classes; "" if there is none."""
+    for names in classes:
+        if match := _LANGUAGE.search(names):
+            return match[1].lower()
+    return ""
+
+
+def counts_up(text: str) -> bool:
+    """Whether a text is at least two consecutive numbers, which are those of the lines next to it."""
+    numbers = text.split()
+    if len(numbers) < 2 or not numbers[0].isdecimal() or len(numbers[0]) > 6:
+        return False
+    first = int(numbers[0])
+    return numbers == [str(first + index) for index in range(len(numbers))]
+
+
+def address_in(attributes: Mapping[str, str]) -> str:
+    """The text that Cloudflare protects from robots: its bytes in hexadecimal, each XORed with the first."""
+    try:
+        key, *text = bytes.fromhex(attributes["data-cfemail"])
+    except ValueError:
+        return ""
+    return bytes(byte ^ key for byte in text).decode("utf-8", "replace")
