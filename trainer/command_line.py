@@ -23,8 +23,10 @@ Options = TypeVar("Options")
 class CommandParser(argparse.ArgumentParser):
     """Shows help as it was written, accepts no abbreviated flags, and raises SettingsError for a mistake."""
 
-    def __init__(self, **arguments: Any) -> None:
-        super().__init__(formatter_class=FlagFormatter, allow_abbrev=False, **arguments)
+    def __init__(self, prog: str, description: str | None, epilog: str | None = None) -> None:
+        super().__init__(
+            f"python -m {prog}", None, description, epilog, formatter_class=FlagFormatter, allow_abbrev=False
+        )
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         found, unknown = self.parse_known_args(args, namespace)
@@ -35,9 +37,8 @@ class CommandParser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         """The help, whose first line leaves the names of the flags to the list below it."""
-        named = [action for action in self._actions if not action.option_strings]
-        words = [f"[{action.metavar}]" if action.nargs == "?" else str(action.metavar) for action in named]
-        self.usage = " ".join([self.prog, *words, "[FLAGS]"])
+        named = [str(action.metavar) for action in self._actions if not action.option_strings]
+        self.usage = " ".join([self.prog, *named, "[FLAGS]"])
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:
@@ -53,8 +54,9 @@ def parse_with_file(
     The settings are the table `[train]` of the file, or the complete file if it has no tables.
     """
     help = "settings, at the top or in [train]"
-    parser.add_argument("config", nargs="?", type=Path, metavar="CONFIG.toml", help=help)
-    namespace, path = (given := parser.parse_args(arguments)), given.config
+    parser.add_argument("config", nargs="?", type=Path, metavar="[CONFIG.toml]", help=help)
+    namespace = parser.parse_args(arguments)
+    path = namespace.config
     if not path:
         return namespace, {}, "flags"
     if path.suffix != ".toml" and not path.exists():
@@ -99,31 +101,35 @@ def check_local(path: str, what: str, kind: str = "folder") -> None:
 
 
 def run_command(
-    parser: CommandParser,
+    prog: str,
+    description: str | None,
+    named: dict[str, str],
     options: type[Options],
-    work: Callable[[argparse.Namespace, Options], int | None],
+    work: Callable[..., None],
     arguments: Sequence[str] | None,
 ) -> int:
-    """Parse the parser's own arguments and the flags of the dataclass `options`, and do the command's `work`.
+    """Do a command's `work`, which takes the values of its arguments `named` (with their help) and the `options`.
 
     Returns the exit code of `run_reporting`.
     """
+    parser = CommandParser(prog, description)
+    for name, help in named.items():
+        parser.add_argument(name, metavar=name.upper(), help=help, nargs="+" if name == "runs" else None)
     add_flags(parser, options)
 
-    def parse_and_work() -> int | None:
-        namespace = parser.parse_args(arguments)
-        return work(namespace, from_table(options, flags_given(options, namespace), "flags"))
+    def parse_and_work() -> None:
+        given = parser.parse_args(arguments)
+        values = [getattr(given, name) for name in named]
+        work(*values, from_table(options, {}, "flags", flags_given(options, given)))
 
-    return run_reporting(parser.prog.removeprefix("python -m "), parse_and_work)
+    return run_reporting(prog, parse_and_work)
 
 
-def run_reporting(prog: str, work: Callable[[], int | None], *expected: type[Exception]) -> int:
-    """Do `work` and return its exit code, or that of an error, which is reported in one line on the error stream.
-
-    Such errors are those `expected`, ValueError and OSError.
-    """
+def run_reporting(prog: str, work: Callable[[], None], *expected: type[Exception]) -> int:
+    """Do `work` and return an exit code; an `expected` error, ValueError or OSError is one line on the error stream."""
     try:
-        return work() or 0
+        work()
+        return ExitCode.DONE
     except Exception as error:
         if not isinstance(error, (ValueError, OSError, *expected)):
             raise

@@ -161,9 +161,9 @@ when one joins."""
 def parse(arguments: Sequence[str] | None = None) -> TrainConfig:
     """The settings of a command line; raises SettingsError. A CONFIG.toml comes first, flags override it."""
     parser = CommandParser(
-        prog="python -m trainer.train",
-        description="Train a GPT-2 on token shards. The same command again continues where it stopped.",
-        epilog=_EXAMPLES,
+        "trainer.train",
+        "Train a GPT-2 on token shards. The same command again continues where it stopped.",
+        _EXAMPLES,
     )
     add_flags(parser, TrainConfig)
     namespace, table, where = parse_with_file(parser, arguments)

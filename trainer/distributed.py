@@ -55,10 +55,9 @@ class Ranks:
 
     @classmethod
     def join(cls, device: str) -> Ranks:
-        """Join torchrun's process group if there is one. `device` is auto, cpu, cuda or xla.
+        """Join torchrun's process group if there is one; `device` is auto, cpu, cuda or xla.
 
-        Raises:
-          ValueError: there is no CUDA device, or torch_xla is not installed.
+        Raises ValueError if there is no such device, or torch_xla is not installed.
         """
         if device == "xla":
             package, runtime = xla_package(), importlib.import_module("torch_xla.runtime")
@@ -97,11 +96,13 @@ class Ranks:
         """Wait for all ranks, however long one takes."""
         self.any(False)
 
-    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The sum over ranks, in place."""
-        if self.distributed:
-            dist.all_reduce(tensor)
-        return tensor
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """The sums over ranks."""
+        if not self.distributed:
+            return list(values)
+        sums = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(sums, group=self._control)
+        return sums.tolist()
 
     def from_main(self, value: Any) -> Any:
         """Rank 0's `value`."""
@@ -111,14 +112,7 @@ class Ranks:
         dist.broadcast_object_list(box, 0, group=self._control)
         return box[0]
 
-    def stack(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Scalars of this rank's device as one tensor (N,)."""
-        return torch.stack(list(values))
-
     # What DDP and CUDA do by themselves, and `XlaRanks` on request.
-
-    def share_weights(self, model: nn.Module) -> None:
-        """Copy rank 0's weights to every rank."""
 
     def average_gradients(self, model: nn.Module) -> None:
         """Average the gradients over the ranks."""
@@ -129,9 +123,8 @@ class Ranks:
     def leave(self, failed: bool = False) -> None:
         """Leave the group and end its threads, which requires that nothing refers to the group any more.
 
-        A gloo thread that is alive when the interpreter ends may abort the process: it drops the last reference to a
-        tensor, which needs the interpreter. After an error the communicators are aborted: destroying NCCL's waits for
-        operations that the other ranks may never join.
+        A gloo thread that is alive when the interpreter ends may abort the process. After an error the communicators
+        are aborted: destroying NCCL's waits for operations that the other ranks may never join.
         """
         if self.distributed:
             if failed and self.device.type == "cuda":
@@ -168,8 +161,8 @@ class XlaRanks(Ranks):
     def any(self, flag: bool) -> bool:
         return any(self._gather(flag))
 
-    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
-        return torch.stack(self._gather(tensor.cpu())).sum(0)
+    def sum(self, values: Sequence[float]) -> list[float]:
+        return [sum(column) for column in zip(*self._gather(values), strict=True)]
 
     def from_main(self, value: Any) -> Any:
         return self._gather(value)[0]
@@ -181,31 +174,15 @@ class XlaRanks(Ranks):
 
         return [pickle.loads(part) for part in xm.rendezvous("gather", pickle.dumps(value))]
 
-    def share_weights(self, model: nn.Module) -> None:
-        if self.distributed:
-            weights = [parameter.data for parameter in model.parameters()]
-            self._add_up([weight * (self.rank == 0) for weight in weights], weights, 1.0)
-            self.sync()
-
     def average_gradients(self, model: nn.Module) -> None:
         if self.distributed:
+            import torch_xla.core.xla_model as xm
+
             gradients = [p.grad for p in model.parameters() if p.grad is not None]
-            self._add_up(gradients, gradients, 1 / self.world_size)
-
-    def _add_up(self, tensors: list[torch.Tensor], results: list[torch.Tensor], scale: float) -> None:
-        """Write the scaled sums over ranks to `results`, by a single collective."""
-        import torch_xla.core.xla_model as xm
-
-        flat = torch.cat([tensor.flatten() for tensor in tensors])
-        xm.all_reduce(xm.REDUCE_SUM, [flat], scale=scale)
-        for result, part in zip(results, flat.split([tensor.numel() for tensor in tensors]), strict=True):
-            result.copy_(part.view_as(result))
+            xm.all_reduce(xm.REDUCE_SUM, gradients, scale=1 / self.world_size)
 
     def sync(self) -> None:
         xla_package().sync()
-
-    def stack(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
-        return torch.stack([value.cpu() for value in values])  # on the device it would be another program
 
     def leave(self, failed: bool = False) -> None:
         pass
@@ -225,7 +202,7 @@ def xla_package() -> Any:
 def averaging(model: nn.Module, ranks: Ranks) -> nn.Module:
     """`model` as training calls it: gradients are averaged over the ranks while those of earlier blocks are computed.
 
-    On XLA and in a single process the model itself: on XLA a step is one program, in which communication overlaps.
+    On XLA, where `Ranks.average_gradients` does so, and in a single process it is the model itself.
     """
     if ranks.device.type == "xla" or not ranks.distributed:
         return model
@@ -277,13 +254,8 @@ def sole_writer(folder: Path, say: Callable[[str], None], patience: float = 10) 
     """Lock the run's `folder` by its file `.lock`; the lock is released when the process ends, however it ends.
 
     It works between machines if the file system's locks do (NFS 4, Lustre with `-o flock`). If there are no locks,
-    `say` is called and the run continues without.
-
-    Args:
-      patience: seconds to wait: when nodes leave and join, the previous writer may be about to end.
-
-    Raises:
-      SettingsError: another process holds the lock; it says which.
+    `say` is called and the run continues without. `patience` is the seconds to wait: when nodes leave and join, the
+    previous writer may be about to end. Raises SettingsError, which names the process that holds the lock.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("a+", encoding="utf-8") as file:
@@ -300,7 +272,7 @@ def sole_writer(folder: Path, say: Callable[[str], None], patience: float = 10) 
                         "stop that one first, or give another --out"
                     ) from None
                 time.sleep(0.2)
-            except OSError as error:  # a file system without locks
+            except OSError as error:
                 say(f"{folder} cannot be locked ({error.strerror}): make sure that no other run writes there")
                 break
         file.truncate(0)

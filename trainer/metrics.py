@@ -66,15 +66,14 @@ class StepLog:
     def collect(self) -> None:
         """Wait for the device, once for all the steps since the last time; raises Diverged, which names the step."""
         ranks, pending = self._ranks, self._pending
-        losses = ranks.sum(ranks.stack([entry[1] for entry in pending])) / ranks.world_size
-        values = zip(losses.tolist(), ranks.stack([entry[2] for entry in pending]).tolist(), strict=True)
+        losses = ranks.sum([loss.item() / ranks.world_size for _, loss, _ in pending])
         seconds = (time.perf_counter() - self._clock) / len(pending)
         used, memory = mfu(self._flops / seconds / ranks.world_size, ranks.device), memory_gb(ranks.device)
-        for (record, _, _), (loss, norm) in zip(pending, values, strict=True):
-            record |= {"loss": loss, "grad_norm": norm, "tokens_per_s": round(self._tokens / seconds, 1)}
+        for (record, _, norm), loss in zip(pending, losses, strict=True):
+            record |= {"loss": loss, "grad_norm": norm.item(), "tokens_per_s": round(self._tokens / seconds, 1)}
             record |= {"mfu": used, "memory_gb": memory, "world_size": ranks.world_size}
-            if not (math.isfinite(loss) and math.isfinite(norm)):
-                raise Diverged(f"step {record['step']}: loss {loss:.4g}, gradient norm {norm:.4g}")
+            if not (math.isfinite(loss) and math.isfinite(record["grad_norm"])):
+                raise Diverged(f"step {record['step']}: loss {loss:.4g}, gradient norm {record['grad_norm']:.4g}")
             self._records.append(record)
         pending.clear()
         self.last_loss = self._records[-1]["loss"]

@@ -1,8 +1,7 @@
-"""Pages of a run (training.html) and of a comparison: curves, tables and settings, which need no account."""
+"""The page of a run, training.html: curves, figures and settings, in one file that loads nothing else."""
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import html
 import importlib.metadata
@@ -28,70 +27,54 @@ _COLOURS = ("#2f81f7", "#d9730d", "#2da44e", "#a371f7", "#db61a2", "#848d97")  #
 _STYLE = """
 :root{color-scheme:light dark;--mute:light-dark(#59636e,#9198a1);--card:light-dark(#f6f8fa,#151b23)}
 body{font:15px/1.5 system-ui,sans-serif;max-width:76rem;margin:1.5rem auto;padding:0 1rem}
-h1{font-size:1.4rem;margin:0}h2{font-size:1.1rem;margin:2rem 0 .5rem}p,th{margin:.2rem 0;color:var(--mute)}
+h1{font-size:1.4rem;margin:0}h2{font-size:1.1rem;margin:2rem 0 .5rem}p{margin:.2rem 0;color:var(--mute)}
 .facts{display:flex;flex-wrap:wrap;gap:.5rem;margin:1rem 0}.facts b{display:block;font-size:1.2rem}
 .facts div{background:var(--card);border-radius:6px;padding:.5rem .9rem}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(30rem,100%),1fr));gap:1rem}
 figure{margin:0}figcaption{font-weight:600}svg{width:100%;height:auto;font-size:12px;overflow:visible}
 text{fill:var(--mute)}line{stroke:var(--mute);opacity:.3}polyline{fill:none;stroke-width:1.6}
 table{border-collapse:collapse}
-td,th{padding:.1rem 1rem .1rem 0;text-align:left;vertical-align:top;font-weight:400;overflow-wrap:anywhere}
+td{padding:.1rem 1rem .1rem 0;vertical-align:top;overflow-wrap:anywhere}
 """
 
 
 class Page:
-    """A page in one file that loads nothing else.
-
-    Args:
-      path: of the file, which `write` replaces atomically.
-      title: its heading.
-      max_steps: of the run: the end of the charts' axes.
-      settings: shown at the end, with the commit of the code.
-
-    `notes` are sentences below the heading, `tables` are by heading, with the columns' names in the first row.
-    """
+    """The page at `path`, of a run of `max_steps`, with the commit of the code next to the `settings`."""
 
     def __init__(self, path: Path, title: str, max_steps: int, settings: dict[str, Any]) -> None:
         self._path, self._title, self._max_steps = path, title, max_steps
-        self.notes: list[str] = []
-        self.tables: dict[str, list[list[str]]] = {}
         self._charts: dict[str, dict[str, Curve]] = defaultdict(lambda: defaultdict(Curve))
         self._last: dict[str, Any] = {}
         self._tokens = 0
         self._settings = [["code", _commit()], *([key, json.dumps(own)] for key, own in settings.items())]
 
-    def point(self, chart: str, curve: str, step: int, value: float) -> None:
-        """Add a value of a step (from 1 on) to a curve, which shows the mean of a step's values."""
-        self._charts[chart][curve].add(step, value)
-
     def add(self, record: dict[str, Any]) -> None:
         """Add the record of a step, as in `metrics.jsonl`."""
         for key, (name, curve) in _CURVES.items():
             if isinstance(record.get(key), (int, float)):
-                self.point(name, curve, record["step"], record[key])
+                self._charts[name][curve].add(record["step"], record[key])
         self._tokens += record.get("tokens", 0)
         self._last |= {key: value for key, value in record.items() if value is not None}
 
-    def write(self, finished: bool | None = None) -> None:
-        """Write the page. Until it is `finished` (by default with the last step) a browser reloads it."""
+    def write(self) -> None:
+        """Replace the file. Until the last step a browser reloads it."""
         step = self._last.get("step", 0)
-        finished = step >= self._max_steps if finished is None else finished
+        finished = step >= self._max_steps
         now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-        notes = (f"{'Finished' if finished else 'Training'}; written {now}.", *self.notes)
-        parts = [f"<p>{html.escape(note)}</p>" for note in notes]
-        facts = {"step": f"{step:,} of {self._max_steps:,}", "tokens seen": f"{self._tokens:,}"} if step else {}
+        facts = {"step": f"{step:,} of {self._max_steps:,}", "tokens seen": f"{self._tokens:,}"}
         facts |= {label: format(self._last[key], own) for key, (label, own) in _FACTS.items() if key in self._last}
         cells = "".join(f"<div><b>{value}</b>{label}</div>" for label, value in facts.items())
         charts = "".join(chart(title, curves, step) for title, curves in self._charts.items())
-        parts.append(f'<div class="facts">{cells}</div><div class="charts">{charts}</div>')
-        parts += [f"<h2>{html.escape(heading)}</h2>{_table(*rows)}" for heading, rows in self.tables.items()]
-        parts.append(f"<h2>Settings</h2>{_table(*self._settings)}")
+        rows = "".join(f"<tr><td>{key}</td><td>{html.escape(own)}</td></tr>" for key, own in self._settings)
         title, reload = html.escape(self._title), '<meta http-equiv="refresh" content="30">'
         replace_text(
             self._path,
             f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">{"" if finished else reload}'
             f'<meta name="viewport" content="width=device-width,initial-scale=1"><title>{title}</title>'
-            f"<style>{_STYLE}</style></head><body><h1>{title}</h1>\n" + "\n".join(parts) + "</body></html>\n",
+            f"<style>{_STYLE}</style></head><body><h1>{title}</h1>\n"
+            f"<p>{'Finished' if finished else 'Training'}; written {now}.</p>\n"
+            f'<div class="facts">{cells}</div>\n<div class="charts">{charts}</div>\n'
+            f"<h2>Settings</h2><table>{rows}</table></body></html>\n",
         )
 
 
@@ -121,7 +104,7 @@ class Curve:
 
 
 def chart(title: str, curves: dict[str, Curve], steps: int = 0) -> str:
-    """An SVG of curves over steps 0 … `steps`, or to their last; the legend has each one's last value."""
+    """An SVG of curves over steps 0 … `steps`; the legend has each one's last value."""
     drawn = {name: points for name, curve in curves.items() if (points := curve.points())}
     last = max(steps, *(points[-1][0] for points in drawn.values()), 1)
     values = [value for points in drawn.values() for _, value in points] or [0.0, 1.0]
@@ -166,22 +149,16 @@ def _shown(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
 
 
-def _table(head: list[str], *rows: list[str]) -> str:
-    lines = [("th", head), *(("td", row) for row in rows)]
-    cells = ("".join(f"<{kind}>{html.escape(cell)}</{kind}>" for cell in row) for kind, row in lines)
-    return f"<table>{''.join(f'<tr>{line}</tr>' for line in cells)}</table>"
-
-
 def _commit() -> str:
     """The commit of this code, with `-dirty` if it was changed, or the package's version outside its repository."""
     here = Path(__file__).resolve().parents[1]
     outside = {**os.environ, "GIT_CEILING_DIRECTORIES": str(here.parent)}  # not of a repository around it
     command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
+    try:
         return subprocess.check_output(command, text=True, timeout=10, env=outside, stderr=subprocess.DEVNULL).strip()
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        return f"owt-pipeline {importlib.metadata.version('owt-pipeline')}"
-    return "unknown"
+    except (OSError, subprocess.SubprocessError):
+        found = [own.version for own in importlib.metadata.distributions(name="owt-pipeline")]
+        return f"owt-pipeline {found[0]}" if found else "unknown"
 
 
 def replace_text(path: Path, text: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
+from schemas import option
 from trainer.checkpoint import RECORD, WEIGHTS, CheckpointError, Record, checkpoints, latest, read_record
 from trainer.command_line import check_local, first_line, note
 from trainer.data import DocumentBlocks
@@ -19,6 +20,18 @@ from trainer.model import GPT, ModelConfig
 from trainer.remote import sha256_of
 from trainer.shards import TokenizerInfo
 from trainer.signing import Verifier
+
+MODELS = "a checkpoint, a run's folder for its newest, or a GPT-2 folder of Hugging Face"
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Which checkpoint a tool takes, and how it computes."""
+
+    step: int | None = option(None, "the run's checkpoint of this step (default: the newest)", minimum=0)
+    verify_key: str | None = option(None, "refuse a model unless the owner of this public key signed it", metavar="PEM")
+    device: str = option("auto", "auto is cuda if there is a GPU", choices=("auto", "cpu", "cuda"))
+    dtype: str = option("auto", "auto is bfloat16 on cuda", choices=("auto", "float32", "bfloat16"))
 
 
 @dataclass(frozen=True)

@@ -205,7 +205,6 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
         model = GPT(shape)
     source = resuming.load_weights(model, path, config, corpora, say)
     model.to(device).train()
-    ranks.share_weights(model)
     model.checkpoint_activations = config.checkpoint_activations
     model.loss_chunk = _LOSS_CHUNK if device.type == "cpu" else 0
     if config.compile or (config.compile is None and device.type == "cuda"):

@@ -43,7 +43,7 @@ def validation_loss(
         sums += torch.stack([loss, loss.new_tensor(len(own) * targets.shape[1])])
         ranks.sync()
     net.train(was_training)
-    total, count = ranks.sum(sums).tolist()
+    total, count = ranks.sum(sums.tolist())
     return total / count
 
 

@@ -66,7 +66,7 @@ def test_the_command_prints_a_line_of_json_for_each(
     assert lines == list(documents.documents_of(config.out, 1))
     assert {line["sample"] for line in lines} == set(range(8))
     assert documents.main([config.out, "--step", "0"]) == 2
-    assert "argument --step: 0 is below 1" in capsys.readouterr().err
+    assert "--step: 0 is not a whole number of at least 1" in capsys.readouterr().err
 
 
 def test_the_urls_are_those_of_the_corpus(
@@ -88,7 +88,7 @@ def test_the_urls_are_those_of_the_corpus(
     for folder in (corpus, tmp_path / "absent"):
         assert documents.main([config.out, "--step", "1", "--corpus", str(folder)]) == 1
         error = capsys.readouterr().err
-        assert f"{folder} cannot be read: " in error
+        assert str(folder) in error.splitlines()[-1]
         assert "Traceback" not in error
 
 

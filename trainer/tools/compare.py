@@ -7,7 +7,6 @@ FineWeb (Penedo et al., 2024) and DCLM (Li et al., 2024) chose their filters by 
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import itertools
 import json
@@ -23,7 +22,7 @@ import numpy as np
 
 from schemas import SettingsError, option
 from trainer.checkpoint import Record
-from trainer.command_line import CommandParser, read_text, run_command
+from trainer.command_line import read_text, run_command
 from trainer.config import TrainConfig
 from trainer.device import autocast_of, device_of
 from trainer.pretrained import Pretrained, Tokenizer, load_pretrained
@@ -231,15 +230,13 @@ def as_text(table: Table) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = CommandParser(prog="python -m trainer.tools.compare", description=__doc__)
-    parser.add_argument("runs", metavar="RUN", nargs="+", help="folders of runs that differ in --data and --seed alone")
-
-    def work(given: argparse.Namespace, options: CompareOptions) -> None:
-        scores = scores_of(given.runs, options)
+    def work(runs: list[str], options: CompareOptions) -> None:
+        scores = scores_of(runs, options)
         names = list(dict.fromkeys(name for by_name in scores.values() for name in by_name))
         print(as_text(value_table(scores, names)), as_text(difference_table(scores, names)), sep="\n\n")
 
-    return run_command(parser, CompareOptions, work, arguments)
+    named = {"runs": "folders of runs that differ in --data and --seed alone"}
+    return run_command("trainer.tools.compare", __doc__, named, CompareOptions, work, arguments)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """Name the documents of a training step, with the part of each window that they take.
 
-python -m trainer.tools.documents RUN --step 1000 prints one line of JSON for each: `{"sample": 4096, "url_id": 7,
-"begin": 0, "end": 130}`, with `--corpus WORKDIR/corpus` also its `url`. `owt why WORKDIR URL_ID` shows where a document
-comes from.
+Each is a line of JSON, `{"sample": 4096, "url_id": 7, "begin": 0, "end": 130}`: tokens begin … end−1 of the window are
+the document's. `owt why WORKDIR URL_ID` shows where it comes from.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import itertools
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,14 +19,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset
 
+from schemas import option
 from schemas.settings import from_table
 from trainer.checkpoint import CheckpointError, read_record
-from trainer.command_line import CommandParser, run_reporting
+from trainer.command_line import run_command
 from trainer.config import TrainConfig
 from trainer.corpora import open_corpora
 from trainer.pretrained import resolve
-from trainer.remote import ShardError
 from trainer.shards import Documents
+
+
+@dataclass(frozen=True)
+class DocumentsOptions:
+    """Settings of `trainer.tools.documents`."""
+
+    step: int = option(help="counted from 1, as in metrics.jsonl", minimum=1)
+    corpus: str | None = option(None, "a run's folder corpus/, for the documents' URLs", metavar="FOLDER")
 
 
 class Numbers(Documents):
@@ -43,12 +51,9 @@ class Numbers(Documents):
 
 
 def documents_of(run: str, step: int) -> Iterator[dict[str, Any]]:
-    """The documents in each sample of a step (from 1 on): tokens begin … end−1 of its window are the document's.
+    """The documents of a step, read from the samples of a corpus in which every token is its document's number.
 
-    They are read from the same samples of a corpus in which every token is the number of its document.
-
-    Raises:
-      CheckpointError: the run has no checkpoint, or its data has changed since.
+    Raises CheckpointError if the run has no checkpoint, or its data has changed since.
     """
     path = resolve(run)
     record = read_record(path)
@@ -76,39 +81,21 @@ def documents_of(run: str, step: int) -> Iterator[dict[str, Any]]:
             begin = end
 
 
-def urls_of(folder: str, url_ids: Sequence[int]) -> dict[int, str | None]:
-    """The documents' URLs by id, from the Parquet files of a run's `corpus/`, on disk or in a bucket.
-
-    A document that is not in the corpus is left out. Raises ShardError if the folder cannot be read.
-    """
-    try:
-        rows = pyarrow.dataset.dataset(folder, format="parquet").to_table(
-            ["url_id", "url"], filter=pc.field("url_id").isin(pa.array(url_ids, pa.uint64()))
-        )
-    except (pa.ArrowException, OSError) as error:
-        reason = " ".join(str(error).split())[:240]
-        raise ShardError(f"{folder} cannot be read: {reason}; give a run's folder corpus/") from error
-    return dict(zip(rows["url_id"].to_pylist(), rows["url"].to_pylist(), strict=True))
+def print_documents(run: str, options: DocumentsOptions) -> None:
+    found = list(documents_of(run, options.step))
+    if options.corpus:  # a document that is not in it has no URL
+        ids = pa.array([part["url_id"] for part in found], pa.uint64())
+        dataset = pyarrow.dataset.dataset(options.corpus, format="parquet")
+        rows = dataset.to_table(["url_id", "url"], filter=pc.field("url_id").isin(ids)).to_pylist()
+        urls = {row["url_id"]: row["url"] for row in rows}
+        found = [part | {"url": urls.get(part["url_id"])} for part in found]
+    for part in found:
+        print(json.dumps(part))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = CommandParser(prog="python -m trainer.tools.documents", description=__doc__)
-    parser.add_argument("run", metavar="RUN", help="a run's folder, or a checkpoint")
-    parser.add_argument("--step", metavar="N", type=int, required=True, help="counted from 1, as in metrics.jsonl")
-    parser.add_argument("--corpus", metavar="FOLDER", help="a run's folder corpus/, for the documents' URLs")
-
-    def work() -> None:
-        given = parser.parse_args(arguments)
-        if given.step < 1:
-            parser.error(f"argument --step: {given.step} is below 1")
-        found = list(documents_of(given.run, given.step))
-        if given.corpus:
-            urls = urls_of(given.corpus, [part["url_id"] for part in found])
-            found = [part | {"url": urls.get(part["url_id"])} for part in found]
-        for part in found:
-            print(json.dumps(part))
-
-    return run_reporting("trainer.tools.documents", work)
+    named = {"run": "a run's folder, or a checkpoint"}
+    return run_command("trainer.tools.documents", __doc__, named, DocumentsOptions, print_documents, arguments)
 
 
 if __name__ == "__main__":

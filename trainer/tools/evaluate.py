@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import re
@@ -14,12 +13,12 @@ from typing import Any
 import torch
 
 from schemas import SettingsError, option
-from trainer.command_line import CommandParser, note, read_text, run_command
+from trainer.command_line import note, read_text, run_command
 from trainer.corpora import open_corpora
 from trainer.device import autocast_of
 from trainer.distributed import Ranks
 from trainer.model import GPT
-from trainer.pretrained import Tokenizer, load_pretrained
+from trainer.pretrained import MODELS, ModelOptions, Tokenizer, load_pretrained
 from trainer.validation import validation_loss, validation_windows
 
 
@@ -46,9 +45,10 @@ def score_text(
     if size < length:
         note(f"the tokenizer loses {length - size:,} of the text's {length:,} bytes: bits_per_byte is of the others")
     nats = float(score_documents(model, [ids], eot, stride=stride, micro_batch=micro_batch))
-    perplexities = {"perplexity": _exp(nats / len(ids)), "word_perplexity": _exp(nats / max(1, words))}
     counts = {"tokens": len(ids), "words": words, "bytes": size}
-    return counts | {"loss": nats / len(ids), "bits_per_byte": nats / math.log(2) / size} | perplexities
+    losses = {"loss": nats / len(ids), "bits_per_byte": nats / math.log(2) / size}
+    perplexities = {"perplexity": nats / len(ids), "word_perplexity": nats / max(1, words)}
+    return counts | losses | {key: math.exp(own) if own < 700 else math.inf for key, own in perplexities.items()}
 
 
 def written_bytes(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> int:
@@ -118,9 +118,8 @@ _RULES = (  # of Megatron-LM's detokenizer
 def published_words(text: str) -> int:
     """The number of words that published WikiText perplexities divide by: those between white space, and line ends.
 
-    Merity et al. (2016, table 1) give 217,646 tokens for the validation set and 245,569 for the test set, which has
-    241,211 words and 4,358 lines, whose ends are the token `<eos>`. It is the same for `wiki.test.tokens` and
-    `wiki.test.raw`, since `<unk>` replaces single words. Blank lines count: take the file as it was published.
+    Merity et al. (2016, table 1) give 245,569 tokens for the test set, which has 241,211 words and 4,358 lines, whose
+    ends are the token `<eos>`; blank lines count. It is the same for `wiki.test.tokens` and `wiki.test.raw`.
     """
     return len(text.split()) + text.count("\n")
 
@@ -133,7 +132,7 @@ def detokenize(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class EvaluateOptions:
+class EvaluateOptions(ModelOptions):
     """Settings of `trainer.tools.evaluate`."""
 
     data: tuple[str, ...] = option(
@@ -145,10 +144,6 @@ class EvaluateOptions:
     wikitext: bool = option(False, "count words as published WikiText perplexities do, with line ends")
     detokenize: bool = option(False, "turn WikiText's tokens into running text, for a model not trained on them")
     micro_batch: int = option(8, "windows in one forward pass", minimum=1)
-    device: str = option("auto", "auto is cuda if there is a GPU", choices=("auto", "cpu", "cuda"))
-    step: int | None = option(None, "the run's checkpoint of this step (default: the newest)", minimum=0)
-    verify_key: str | None = option(None, "refuse a model unless the owner of this public key signed it", metavar="PEM")
-    dtype: str = option("auto", "auto is bfloat16 on cuda", choices=("auto", "float32", "bfloat16"))
 
 
 def evaluate(folder: str, options: EvaluateOptions) -> dict[str, Any]:
@@ -172,27 +167,19 @@ def evaluate(folder: str, options: EvaluateOptions) -> dict[str, Any]:
         if options.text:
             text, tokenizer = read_text(options.text, "text"), Tokenizer(trained.tokenizer)
             words = published_words(text) if options.wikitext else 0
-            result |= {"text": options.text, "stride": options.stride or model.config.context}
+            text = detokenize(text) if options.detokenize else text
             how = {"words": words, "stride": options.stride, "micro_batch": micro_batch}
-            result |= score_text(model, tokenizer, detokenize(text) if options.detokenize else text, trained.eot, **how)
+            result |= {"text": options.text, "stride": options.stride or model.config.context}
+            result |= score_text(model, tokenizer, text, trained.eot, **how)
         return result if ranks.main else {}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = CommandParser(prog="python -m trainer.tools.evaluate", description=__doc__)
-    parser.add_argument(
-        "model", metavar="MODEL", help="a checkpoint, a run's folder for its newest, or a GPT-2 folder of Hugging Face"
-    )
-
-    def work(given: argparse.Namespace, options: EvaluateOptions) -> None:
-        if result := evaluate(given.model, options):  # on rank 0
+    def work(model: str, options: EvaluateOptions) -> None:
+        if result := evaluate(model, options):
             print(json.dumps(result, indent=1))
 
-    return run_command(parser, EvaluateOptions, work, arguments)
-
-
-def _exp(value: float) -> float:
-    return math.exp(value) if value < 700 else math.inf
+    return run_command("trainer.tools.evaluate", __doc__, {"model": MODELS}, EvaluateOptions, work, arguments)
 
 
 if __name__ == "__main__":

@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from schemas import SettingsError, option
-from trainer.command_line import CommandParser, check_local, run_command
+from trainer.command_line import check_local, run_command
 from trainer.pretrained import load_pretrained, save_huggingface
 from trainer.signing import Signer
 
@@ -46,14 +45,8 @@ def export(source: str, place: str, options: ExportOptions) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = CommandParser(prog="python -m trainer.tools.export", description=__doc__)
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a checkpoint, or a run's folder for its newest")
-    parser.add_argument("folder", metavar="FOLDER", help="where the model goes")
-
-    def work(given: argparse.Namespace, options: ExportOptions) -> None:
-        export(given.checkpoint, given.folder, options)
-
-    return run_command(parser, ExportOptions, work, arguments)
+    named = {"checkpoint": "a checkpoint, or a run's folder for its newest", "folder": "where the model goes"}
+    return run_command("trainer.tools.export", __doc__, named, ExportOptions, export, arguments)
 
 
 if __name__ == "__main__":

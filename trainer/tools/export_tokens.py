@@ -1,8 +1,7 @@
 """Write token shards in the layout of another trainer: nanoGPT's train.bin, or Megatron's .bin and .idx.
 
-Next to them, documents.parquet says which document each token is of.
-
-python -m trainer.tools.export_tokens WORKDIR/tokens FOLDER --format bin
+Next to them, documents.parquet says which document each token is of: a row for each document in their order, with its
+`split` (train, val), the `offset` of its first token in `SPLIT.bin`, in tokens, and its `url_id`.
 """
 
 from __future__ import annotations
@@ -10,21 +9,30 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from trainer.command_line import CommandParser, check_local, run_reporting
+from schemas import option
+from trainer.command_line import check_local, run_command
 from trainer.remote import ShardError
-from trainer.shards import Documents, TokenDataset, open_dataset
+from trainer.shards import Documents, open_dataset
 
 _MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
 _MEGATRON_VERSION = 1
 _MEGATRON_DTYPES = {"uint16": 8, "int32": 4}
 _DOCUMENTS = 4096  # per write
 _SCHEMA = pa.schema([("split", pa.string()), ("offset", pa.uint64()), ("url_id", pa.uint64())])
+
+
+@dataclass(frozen=True)
+class ExportTokensOptions:
+    """Settings of `trainer.tools.export_tokens`."""
+
+    format: str = option("bin", "bin is nanoGPT's, megatron Megatron-LM's", choices=("bin", "megatron"))
 
 
 def export_tokens(folder: str, out: Path, layout: str) -> list[Path]:
@@ -35,30 +43,31 @@ def export_tokens(folder: str, out: Path, layout: str) -> list[Path]:
     dataset (`megatron/core/datasets/indexed_dataset.py`) with one sequence per document, which ends in an end-of-text,
     as `preprocess_data.py --append-eod` writes it: uint16 or int32.
 
-    `documents.parquet` has a row for each document, in the same order: its `split` (train, val), the `offset` of its
-    first token in `SPLIT.bin`, in tokens, and its `url_id`.
-
     Raises:
       ShardError: shards that cannot be read.
       OSError: the files cannot be written.
     """
-    dataset = open_dataset(folder)
+    dataset, written = open_dataset(folder), []
     out.mkdir(parents=True, exist_ok=True)
-    splits = [split for split in ("train", "val") if len(dataset.documents(split))]
-    if not splits:
+    with pq.ParquetWriter(out / "documents.parquet", _SCHEMA) as names:
+        for split in (split for split in ("train", "val") if len(dataset.documents(split))):
+            documents, path = dataset.documents(split), out / f"{split}.bin"
+            wide = layout == "megatron" and documents.dtype == np.uint32
+            dtype = np.dtype(np.int32) if wide else documents.dtype
+            _write_ids(documents, dataset.tokenizer.eot, path, dtype)
+            written.append(path)
+            if layout == "megatron":
+                written.append(path.with_suffix(".idx"))
+                _write_megatron_index(documents, dtype, written[-1])
+            offsets = np.cumsum(documents.lengths + 1) - documents.lengths - 1
+            columns = [[split] * len(offsets), offsets.astype(np.uint64), dataset.url_ids(split)]
+            names.write_table(pa.table(columns, schema=_SCHEMA))
+    if not written:
         raise ShardError(f"{folder} has no document to export")
-    written = []
-    for split in splits:
-        documents, path = dataset.documents(split), out / f"{split}.bin"
-        megatron = layout == "megatron"
-        dtype = np.dtype(np.int32) if megatron and documents.dtype == np.uint32 else documents.dtype
-        written.append(_write_ids(documents, dataset.tokenizer.eot, path, dtype))
-        if megatron:
-            written.append(_write_megatron_index(documents, dtype, path.with_suffix(".idx")))
-    return [*written, _write_documents(dataset, splits, out / "documents.parquet")]
+    return [*written, out / "documents.parquet"]
 
 
-def _write_megatron_index(documents: Documents, dtype: np.dtype, path: Path) -> Path:
+def _write_megatron_index(documents: Documents, dtype: np.dtype, path: Path) -> None:
     lengths = documents.lengths + 1
     with path.open("wb") as file:
         file.write(_MEGATRON_MAGIC)
@@ -67,21 +76,9 @@ def _write_megatron_index(documents: Documents, dtype: np.dtype, path: Path) -> 
         file.write(lengths.astype("<i4").tobytes())
         file.write(((np.cumsum(lengths) - lengths) * dtype.itemsize).astype("<i8").tobytes())  # offsets in bytes
         file.write(np.arange(len(lengths) + 1).astype("<i8").tobytes())  # a document is one sequence
-    return path
 
 
-def _write_documents(dataset: TokenDataset, splits: list[str], path: Path) -> Path:
-    """Write which document each token is of, and return the path."""
-    with pq.ParquetWriter(path, _SCHEMA) as file:
-        for split in splits:
-            ends = np.cumsum(dataset.documents(split).lengths + 1)
-            offsets = np.concatenate([[0], ends[:-1]]).astype(np.uint64)
-            names = pa.array([split] * len(ends))
-            file.write_table(pa.table([names, offsets, dataset.url_ids(split)], schema=_SCHEMA))
-    return path
-
-
-def _write_ids(documents: Documents, eot: int, path: Path, dtype: np.dtype) -> Path:
+def _write_ids(documents: Documents, eot: int, path: Path, dtype: np.dtype) -> None:
     """Write every document's ids, each followed by an end-of-text."""
     with path.open("wb") as file:
         for first in range(0, len(documents), _DOCUMENTS):
@@ -91,29 +88,16 @@ def _write_ids(documents: Documents, eot: int, path: Path, dtype: np.dtype) -> P
             ids = np.full(int(ends[-1]), eot, documents.dtype)
             documents.copy_into(ids, some, ends - lengths - 1, np.zeros_like(lengths), lengths)
             file.write(ids.astype(dtype.newbyteorder("<")).tobytes())
-    return path
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = CommandParser(
-        prog="python -m trainer.tools.export_tokens", description="Write token shards in another trainer's layout."
-    )
-    parser.add_argument("tokens", metavar="TOKENS", help="folder of the token shards: WORKDIR/tokens")
-    parser.add_argument("folder", metavar="FOLDER", help="where the files go")
-    parser.add_argument(
-        "--format",
-        choices=("bin", "megatron"),
-        default="bin",
-        help="bin: nanoGPT's; megatron: Megatron-LM's (default: bin)",
-    )
-
-    def work() -> None:
-        given = parser.parse_args(arguments)
-        check_local(given.folder, "where the files go")
-        for path in export_tokens(given.tokens, Path(given.folder), given.format):
+    def work(tokens: str, folder: str, options: ExportTokensOptions) -> None:
+        check_local(folder, "where the files go")
+        for path in export_tokens(tokens, Path(folder), options.format):
             print(f"{path}: {path.stat().st_size:,} bytes")
 
-    return run_reporting("trainer.tools.export_tokens", work)
+    named = {"tokens": "folder of the token shards: WORKDIR/tokens", "folder": "where the files go"}
+    return run_command("trainer.tools.export_tokens", __doc__, named, ExportTokensOptions, work, arguments)
 
 
 if __name__ == "__main__":

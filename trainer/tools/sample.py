@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,14 +9,14 @@ from dataclasses import dataclass
 import torch
 
 from schemas import option
-from trainer.command_line import CommandParser, run_command
+from trainer.command_line import run_command
 from trainer.device import device_of, in_bfloat16
 from trainer.model import GPT, KVCache
-from trainer.pretrained import Tokenizer, load_pretrained
+from trainer.pretrained import MODELS, ModelOptions, Tokenizer, load_pretrained
 
 
 @dataclass(frozen=True)
-class SampleOptions:
+class SampleOptions(ModelOptions):
     """Settings of `trainer.tools.sample`."""
 
     prompt: tuple[str, ...] = option((), "texts to continue (default: a new document)", metavar="TEXT")
@@ -27,10 +26,6 @@ class SampleOptions:
     top_k: int = option(200, "sample from the k most likely tokens; 0 for all", minimum=0)
     top_p: float = option(1.0, "sample from the fewest tokens with this total probability", minimum=0, maximum=1)
     seed: int = option(1337, "of the random numbers", minimum=0)
-    device: str = option("auto", "auto is cuda if there is a GPU", choices=("auto", "cpu", "cuda"))
-    step: int | None = option(None, "the run's checkpoint of this step (default: the newest)", minimum=0)
-    verify_key: str | None = option(None, "refuse a model unless the owner of this public key signed it", metavar="PEM")
-    dtype: str = option("auto", "auto is bfloat16 on cuda", choices=("auto", "float32", "bfloat16"))
 
 
 def sample(folder: str, options: SampleOptions) -> Iterator[str]:
@@ -112,16 +107,11 @@ def _choose(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = CommandParser(prog="python -m trainer.tools.sample", description=__doc__)
-    parser.add_argument(
-        "model", metavar="MODEL", help="a checkpoint, a run's folder for its newest, or a GPT-2 folder of Hugging Face"
-    )
-
-    def work(given: argparse.Namespace, options: SampleOptions) -> None:
-        for number, text in enumerate(sample(given.model, options)):
+    def work(model: str, options: SampleOptions) -> None:
+        for number, text in enumerate(sample(model, options)):
             print("---\n" * (number > 0) + text, flush=True)
 
-    return run_command(parser, SampleOptions, work, arguments)
+    return run_command("trainer.tools.sample", __doc__, {"model": MODELS}, SampleOptions, work, arguments)
 
 
 if __name__ == "__main__":
