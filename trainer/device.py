@@ -53,9 +53,7 @@ def default_micro_batch(model: GPT, device: torch.device) -> int:
 def use_fastest_attention(shape: ModelConfig, masked: bool, half: bool, device: torch.device, ending: ExitStack) -> str:
     """Prefer cuDNN's attention on a Hopper GPU, until `ending` closes; the name of what computes attention here.
 
-    Args:
-      masked: whether documents have masks.
-      half: whether it computes in bfloat16.
+    Documents are `masked` or not, and it computes in bfloat16 (`half`) or not.
     """
     if masked and device.type == "cuda":
         return "FlexAttention"

@@ -32,7 +32,7 @@ from schemas import SettingsError
 from trainer.device import device_of
 
 # That ranks wait for each other to start (a torchrun that is killed then leaves some alone) and in each operation of a
-# step; and in `any`, where they wait for one that copies shards or writes to a slow disk.
+# step; and in `gather`, where they wait for one that copies shards or writes to a slow disk.
 _STEP, _LONG = timedelta(minutes=5), timedelta(days=1)
 _LOST = re.compile(
     "gloo.*(?:closed by peer|reset by peer|Timed out|Broken pipe)|NCCL.*(?:remote|timeout|abort|peer)", re.DOTALL
@@ -80,37 +80,20 @@ class Ranks:
     def main(self) -> bool:
         return self.rank == 0
 
-    @property
-    def distributed(self) -> bool:
-        return self._control is not None
+    def gather(self, value: Any) -> list[Any]:
+        """The values that the ranks give, by rank; all wait for the last, however long it takes, not for the device."""
+        found = [value] * self.world_size
+        if self.world_size > 1:
+            dist.all_gather_object(found, value, group=self._control)
+        return found
 
     def any(self, flag: bool) -> bool:
         """Whether `flag` is true on any rank; every rank gets the same answer."""
-        if not self.distributed:
-            return flag
-        seen = torch.tensor(int(flag))
-        dist.all_reduce(seen, dist.ReduceOp.MAX, group=self._control)
-        return bool(seen)
-
-    def wait(self) -> None:
-        """Wait for all ranks, however long one takes."""
-        self.any(False)
+        return any(self.gather(flag))
 
     def sum(self, values: Sequence[float]) -> list[float]:
         """The sums over ranks."""
-        if not self.distributed:
-            return list(values)
-        sums = torch.tensor(values, dtype=torch.float64)
-        dist.all_reduce(sums, group=self._control)
-        return sums.tolist()
-
-    def from_main(self, value: Any) -> Any:
-        """Rank 0's `value`."""
-        if not self.distributed:
-            return value
-        box = [value]
-        dist.broadcast_object_list(box, 0, group=self._control)
-        return box[0]
+        return [sum(column) for column in zip(*self.gather(values), strict=True)]
 
     # What DDP and CUDA do by themselves, and `XlaRanks` on request.
 
@@ -120,29 +103,26 @@ class Ranks:
     def sync(self) -> None:
         """End a step on a device that records the work of a step and runs it as one program."""
 
-    def leave(self, failed: bool = False) -> None:
-        """Leave the group and end its threads, which requires that nothing refers to the group any more.
+    def __enter__(self) -> Ranks:
+        return self
 
-        A gloo thread that is alive when the interpreter ends may abort the process. After an error the communicators
-        are aborted: destroying NCCL's waits for operations that the other ranks may never join.
+    def __exit__(self, kind: Any, error: Any, trace: TracebackType | None) -> None:
+        """Leave the group and end its threads: one of gloo's may abort the process when the interpreter ends.
+
+        Nothing may refer to the group any more, which the frames of an error do. After an error the communicators are
+        aborted: destroying NCCL's waits for operations that the other ranks may never join.
         """
-        if self.distributed:
-            if failed and self.device.type == "cuda":
+        cause = error
+        while cause:
+            traceback.clear_frames(cause.__traceback__)
+            cause = cause.__cause__
+        if self._control is not None:
+            if error and self.device.type == "cuda":
                 distributed_c10d._abort_process_group()
             else:
                 dist.destroy_process_group()
             self._control = None
             gc.collect()  # modules and their hooks refer to each other
-
-    def __enter__(self) -> Ranks:
-        return self
-
-    def __exit__(self, kind: Any, error: Any, trace: TracebackType | None) -> None:
-        cause = error
-        while cause:
-            traceback.clear_frames(cause.__traceback__)  # these hold the model and so the group
-            cause = cause.__cause__
-        self.leave(failed=error is not None)
         if isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and _LOST.search(str(error))):
             reason = str(error).partition("\n")[0]
             raise ConnectionError(
@@ -154,28 +134,15 @@ class Ranks:
 class XlaRanks(Ranks):
     """Processes with one TPU chip each, which exchange data over the chips; gradients as part of a step's program."""
 
-    @property
-    def distributed(self) -> bool:
-        return self.world_size > 1
-
-    def any(self, flag: bool) -> bool:
-        return any(self._gather(flag))
-
-    def sum(self, values: Sequence[float]) -> list[float]:
-        return [sum(column) for column in zip(*self._gather(values), strict=True)]
-
-    def from_main(self, value: Any) -> Any:
-        return self._gather(value)[0]
-
-    def _gather(self, value: Any) -> list[Any]:
-        if not self.distributed:
+    def gather(self, value: Any) -> list[Any]:
+        if self.world_size == 1:
             return [value]
         import torch_xla.core.xla_model as xm
 
         return [pickle.loads(part) for part in xm.rendezvous("gather", pickle.dumps(value))]
 
     def average_gradients(self, model: nn.Module) -> None:
-        if self.distributed:
+        if self.world_size > 1:
             import torch_xla.core.xla_model as xm
 
             gradients = [p.grad for p in model.parameters() if p.grad is not None]
@@ -183,9 +150,6 @@ class XlaRanks(Ranks):
 
     def sync(self) -> None:
         xla_package().sync()
-
-    def leave(self, failed: bool = False) -> None:
-        pass
 
 
 def xla_package() -> Any:
@@ -204,7 +168,7 @@ def averaging(model: nn.Module, ranks: Ranks) -> nn.Module:
 
     On XLA, where `Ranks.average_gradients` does so, and in a single process it is the model itself.
     """
-    if ranks.device.type == "xla" or not ranks.distributed:
+    if ranks.device.type == "xla" or ranks.world_size == 1:
         return model
     place = [ranks.device.index] if ranks.device.type == "cuda" else None
     return DistributedDataParallel(model, device_ids=place, gradient_as_bucket_view=True)
@@ -219,10 +183,7 @@ def averaged_when(net: nn.Module, last: bool) -> AbstractContextManager[Any]:
 
 
 class StopSignals:
-    """SIGTERM and SIGINT, received as a name to check between steps instead of ending the process within one.
-
-    A context manager that restores the previous handlers at its end.
-    """
+    """Receives SIGTERM and SIGINT as a name to check between steps; a context manager, which restores the handlers."""
 
     def __init__(self) -> None:
         self.received = ""

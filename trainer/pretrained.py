@@ -36,11 +36,10 @@ class ModelOptions:
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A trained model.
+    """A trained model, in evaluation mode.
 
     Attributes:
       folder: where it was read from.
-      model: the model, in evaluation mode.
       tokenizer: its tokenizer.json, which a Hugging Face folder may lack.
       eot: id of end-of-text.
       record: that of the checkpoint; None for a Hugging Face folder.
@@ -74,21 +73,11 @@ class Pretrained:
 
 
 def load_pretrained(
-    source: str,
-    device: torch.device | str = "cpu",
-    *,
-    verify_key: str | None = None,
-    step: int | None = None,
-    newest: bool = False,
+    source: str, device: torch.device | str = "cpu", *, verify_key: str | None = None, step: int | None = None
 ) -> Pretrained:
-    """The model in `source`. For a run's folder, the error stream says which checkpoint was taken.
+    """The model in a Hugging Face folder, or of a checkpoint as `resolve` finds it.
 
-    Args:
-      source: a checkpoint, a run's folder for its newest intact checkpoint, or a Hugging Face folder.
-      verify_key: public key whose owner must have signed the folder; checked before anything of the model is read. A
-        damaged newest checkpoint is then an error, so that damage cannot bring back an earlier model.
-      step: of the run's checkpoint, if it is not the newest.
-      newest: whether a damaged newest checkpoint is an error without `verify_key`, too.
+    The owner of the public key `verify_key` must have signed the folder, which is checked before the model is read.
 
     Raises:
       SignatureError: the key's owner has not signed it.
@@ -96,36 +85,26 @@ def load_pretrained(
     """
     check_local(source, "model")
     verifier = Verifier(verify_key) if verify_key else None
-    huggingface = is_huggingface(Path(source))
-    strict = "restore it, or name another one by --step" if newest or verifier else ""
-    folder = Path(source) if huggingface else resolve(source, step, strict=strict)
+    huggingface = (Path(source) / "config.json").is_file()
+    folder = Path(source) if huggingface else resolve(source, step)
     if verifier:
         verifier.check(folder)
     if huggingface:
-        model = load_huggingface(folder)
+        model, record, mask = load_huggingface(folder), None, False
         eot = end_of_text(folder, model.config.vocab_size)
-        return Pretrained(folder, model.to(device).eval(), folder / "tokenizer.json", eot, None, DocumentBlocks(eot))
-    model, record = load_model(folder, device)
-    eot, settings = record.tokenizer["eot"], record.settings
-    blocks = DocumentBlocks(eot, settings["document_mask"])
-    return Pretrained(folder, model, folder / "tokenizer.json", eot, record, blocks)
+    else:
+        record = read_record(folder)
+        model, eot, mask = GPT(ModelConfig(**record.model)), record.tokenizer["eot"], record.settings["document_mask"]
+        model.load_state_dict(load_file(folder / WEIGHTS))
+    return Pretrained(
+        folder, model.to(device).eval(), folder / "tokenizer.json", eot, record, DocumentBlocks(eot, mask)
+    )
 
 
-def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[GPT, Record]:
-    """The model of a checkpoint, in evaluation mode, and its record; raises CheckpointError."""
-    record = read_record(folder)
-    model = GPT(ModelConfig(**record.model))
-    model.load_state_dict(load_file(folder / WEIGHTS))
-    return model.to(device).eval(), record
+def resolve(path: str | Path, step: int | None = None) -> Path:
+    """The checkpoint in `path`, or, in a run's folder, that of `step` or the newest, which the error stream names.
 
-
-def resolve(path: str | Path, step: int | None = None, *, strict: str = "") -> Path:
-    """The checkpoint in `path`, or, in a run's folder, that of `step` or the newest intact one, which is noted.
-
-    `strict` is that of `latest`.
-
-    Raises:
-      CheckpointError: there is none, or as `latest`.
+    Raises CheckpointError if there is none, or the newest is damaged: damage must not bring back an earlier model.
     """
     folder = Path(path)
     if (folder / RECORD).exists() and step is None:
@@ -137,7 +116,7 @@ def resolve(path: str | Path, step: int | None = None, *, strict: str = "") -> P
             known = ", ".join(str(int(own.name.removeprefix("step-"))) for own in checkpoints(place)) or "none"
             raise CheckpointError(f"{folder} has no checkpoint of step {step}; it has {known}")
     else:
-        found = latest(place, note, strict=strict)
+        found = latest(place, note, strict="restore it, or name another one by --step")
         if found is None:
             raise CheckpointError(f"{folder} is neither a checkpoint nor the folder of a run that has one")
         taken = found[0]
@@ -206,11 +185,6 @@ _FIXED = {  # settings of GPT-2 that this model does not vary
     "add_cross_attention": False,
     "tie_word_embeddings": True,
 }
-
-
-def is_huggingface(folder: Path) -> bool:
-    """Whether `folder` looks like one of transformers' models."""
-    return (folder / "config.json").is_file()
 
 
 def load_huggingface(folder: Path) -> GPT:

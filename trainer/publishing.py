@@ -19,15 +19,13 @@ _MINUTES = 10  # between commits of the figures at the Hub, apart from those wit
 
 
 class Publisher:
-    """Sends a run's figures and each of its checkpoints in the background. A failure is reported; training continues.
+    """Sends the figures and checkpoints of the run in the folder `run`, in the background.
 
-    Args:
-      uri: `s3://BUCKET/PATH`, `gs://BUCKET/PATH` or `hf://OWNER/NAME`.
-      run: the run's folder.
-      say: prints a message.
+    A failure is reported by `say`; training continues.
 
     Raises:
-      SettingsError: `uri` is none of these, the Hub's client or token is missing, or the bucket cannot be reached.
+      SettingsError: `uri` is not hf://, s3:// or gs://, the Hub's client or token is missing, or the bucket cannot be
+        reached.
     """
 
     def __init__(self, uri: str, run: Path, say: Callable[[str], None]) -> None:
@@ -49,13 +47,13 @@ class Publisher:
             raise SettingsError(f"publish: {uri}: {first_line(error)}") from error
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="publish")
 
-    def push(self, checkpoint: Path) -> None:
-        """Send this checkpoint and the run's figures."""
+    def push(self, checkpoint: Path | None) -> None:
+        """Send the run's figures, and this checkpoint."""
         self._thread.submit(self._push, checkpoint)
 
     def close(self) -> None:
         """Wait until all is sent, and send the figures as they are now."""
-        self._thread.submit(self._push, None)
+        self.push(None)
         self._thread.shutdown()
         if self._scheduler:
             self._scheduler.stop()
@@ -65,23 +63,22 @@ class Publisher:
             return  # pruned since: a newer one follows
         what = checkpoint.name if checkpoint else "the page"
         try:
-            self._send([f"checkpoints/{what}"] if checkpoint else [])
+            if self._bucket:
+                for name in [*([f"checkpoints/{what}"] if checkpoint else []), *_FIGURES]:
+                    if (self._run / name).exists():
+                        there = f"{self._root}/{name}"
+                        pyarrow.fs.copy_files(str(self._run / name), there, destination_filesystem=self._bucket)
+            else:
+                self._commit()
             self._say(f"published {what}")
         except Exception as error:  # of the package, its HTTP client or the file system
             self._say(f"{what} could not be published ({first_line(error)}); training continues")
 
-    def _send(self, names: list[str]) -> None:
-        if self._bucket:
-            for name in [*names, *(name for name in _FIGURES if (self._run / name).exists())]:
-                there = f"{self._root}/{name}"
-                pyarrow.fs.copy_files(str(self._run / name), there, destination_filesystem=self._bucket)
-            return
+    def _commit(self) -> None:
         import huggingface_hub
 
+        patterns = [*_FIGURES, "checkpoints/step-*"]  # a checkpoint has this name once it is complete
         self._scheduler = self._scheduler or huggingface_hub.CommitScheduler(
-            repo_id=self._root,
-            folder_path=self._run,
-            every=_MINUTES,
-            allow_patterns=[*_FIGURES, "checkpoints/step-*"],  # a checkpoint has this name once it is complete
+            repo_id=self._root, folder_path=self._run, every=_MINUTES, allow_patterns=patterns
         )
         self._scheduler.trigger().result()  # sends all that has changed

@@ -32,14 +32,13 @@ def newest(out: Path, say: Callable[[str], None], verify_key: str | None) -> tup
       CheckpointError: there are some and none is intact, or the newest is not and `verify_key` is given.
       SignatureError: the owner of `verify_key` did not sign it.
     """
-    verifier = Verifier(verify_key) if verify_key else None
-    strict = "with verify_key, no earlier one is taken in its place" if verifier else ""
+    strict = "with verify_key, no earlier one is taken in its place" if verify_key else ""
     try:
         found = checkpoint.latest(out / "checkpoints", say, strict=strict)
     except CheckpointError as error:
         raise CheckpointError(f"{error}; restore it from a copy, or move {out} aside to start at step 0") from error
-    if found and verifier:
-        verifier.check(found[0])
+    if found and verify_key:
+        Verifier(verify_key).check(found[0])
     return found
 
 
@@ -47,37 +46,31 @@ def check_same_run(
     path: Path, before: Record, config: TrainConfig, corpora: Corpora, say: Callable[[str], None]
 ) -> None:
     """Raises SettingsError if the checkpoint is of another run; says which settings have changed."""
-    refused, noted = changes(before.settings, config)
+    refused = []
+    for field in dataclasses.fields(config):
+        old, new = before.settings[field.name], getattr(config, field.name)
+        # `data` is compared by what the shards hold, not by where they are.
+        if field.metadata["shapes_bytes"] and field.name != "data" and old != new:
+            change = f"{field.name} was {old}, is {new}"
+            if field.name in _FROZEN:
+                refused.append(change)
+            else:
+                say(f"changed since {path.name}: {change}")
     was, now = dataclasses.replace(corpora.tokenizer, **before.tokenizer), corpora.tokenizer
     if not was.same_as(now):
         refused.append(f"the tokenizer was {was}, is {now}")
-    datasets = before.data, corpora.description()
-    old, new = ([(own["digest"], own["share"]) for own in entries] for entries in datasets)
-    if old != new:
-        was_read, is_read = (
-            ", ".join(f"{own['folder']} ({own['share']:.1%}, {own['digest'][:12]}…)" for own in entries)
-            for entries in datasets
-        )
-        new_run = f"other data is a new run with --init_from {config.out}"
-        refused.append(f"the data was {was_read}, is {is_read}: {new_run}")
+
+    data = corpora.description()
+    if [(own["digest"], own["share"]) for own in before.data] != [(own["digest"], own["share"]) for own in data]:
+        changed = f"the data was {described(before.data)}, is {described(data)}"
+        refused.append(f"{changed}: other data is a new run with --init_from {config.out}")
     if refused:
         raise SettingsError(f"{path} is of another run: {'; '.join(refused)}. Use another --out, or the same settings")
-    for note in noted:
-        say(f"changed since {path.name}: {note}")
 
 
-def changes(before: dict[str, Any], now: TrainConfig) -> tuple[list[str], list[str]]:
-    """How a resumed run's settings differ: (refused changes, allowed changes that affect the result)."""
-    refused: list[str] = []
-    noted: list[str] = []
-    for field in dataclasses.fields(now):
-        # `data` is compared by what the shards hold, not by where they are.
-        if not field.metadata["shapes_bytes"] or field.name == "data" or field.name not in before:
-            continue
-        old, new = before[field.name], getattr(now, field.name)
-        if old != new:
-            (refused if field.name in _FROZEN else noted).append(f"{field.name} was {old}, is {new}")
-    return refused, noted
+def described(data: list[dict[str, Any]]) -> str:
+    """The data of a record in a line."""
+    return ", ".join(f"{own['folder']} ({own['share']:.1%}, {own['digest'][:12]}…)" for own in data)
 
 
 def load_weights(

@@ -148,7 +148,7 @@ def _loop(run: Run, stop: StopSignals) -> float:
                 run.saver.save(record, model.state_dict(), checkpoint.training_state(model, run.optimizers))
             if finished:
                 run.saver.wait()  # a rank that ends takes the group down
-            ranks.wait()
+            ranks.gather(None)
         if stopping:
             run.say(f"stopped by {stop.received or 'a signal'} at step {step}, saved; the same command continues here")
             # When nodes join or leave, each agent of torchrun signals its own ranks. It takes a rank that ends
@@ -177,11 +177,11 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
     if ranks.main:
         ending.enter_context(sole_writer(out, say))
     # Only rank 0 looks, so that all ranks continue from the same checkpoint.
-    found = ranks.from_main(resuming.newest(out, say, config.verify_key) if ranks.main else None)
+    found = ranks.gather(resuming.newest(out, say, config.verify_key) if ranks.main else None)[0]
     path, before = found or (None, None)
 
     corpora = open_corpora(config.data, config.cache, before.data if before else ())
-    ranks.wait()
+    ranks.gather(None)
     tokenizer = corpora.tokenizer
     shape = config.model_config(tokenizer.vocab_size)
     windows = config.windows_per_batch(shape.context)
@@ -219,7 +219,7 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
 
     micro_batch = config.micro_batch or default_micro_batch(model, device)
     loader = Loader(sampler, windows, micro_batch, ranks.rank, ranks.world_size, device, tokenizer.vocab_size)
-    over = f" over {ranks.world_size} ranks, each in" if ranks.distributed else " in"
+    over = f" over {ranks.world_size} ranks, each in" if ranks.world_size > 1 else " in"
     half = in_bfloat16(config.dtype, device)
     say(
         f"{model.n_parameters:,} parameters, {model.flops_per_token * tokens / 1e12:.3g} TFLOP a step; "

@@ -25,8 +25,7 @@ def validation_loss(
 ) -> float:
     """The mean loss in nats per token over `windows` (N, T + 1), which the ranks divide; the same on all ranks.
 
-    `blocks` says whether the documents of a window see each other, as in the model's training. The precision is that of
-    the autocast that the caller is in.
+    `blocks` says whether documents see each other, as in training; the precision is that of the caller's autocast.
     """
     sums = torch.zeros(2, dtype=torch.float64, device=ranks.device)
     was_training = net.training
@@ -62,10 +61,7 @@ def validation_windows(corpora: Corpora, context: int, count: int) -> torch.Tens
     """The validation set (N, context + 1): about `count` windows, always the same, at most one epoch of `val`.
 
     Each dataset whose `val` split fills a window gives windows in proportion to its share. None if no dataset has a
-    document in it.
-
-    Raises:
-      ShardError: no split fills a window.
+    document in it; raises ShardError if no split fills a window.
     """
     splits = [dataset.documents("val") for dataset in corpora.datasets]
     tokens = [int(own.lengths.sum()) + len(own) for own in splits]
@@ -86,8 +82,7 @@ def validation_windows(corpora: Corpora, context: int, count: int) -> torch.Tens
 def windows_of_text(path: str, tokenizer: TokenizerInfo, context: int, count: int) -> torch.Tensor:
     """`count` of the contiguous windows (N, context + 1) of a text file, evenly spaced, or all if it has fewer.
 
-    Raises:
-      SettingsError: the file is missing, not UTF-8, or shorter than a window.
+    Raises SettingsError if the file is missing, not UTF-8, or shorter than a window.
     """
     text = read_text(path, "val_data")
     ids = torch.tensor([tokenizer.eot, *Tokenizer(tokenizer.path).encode(text)], dtype=torch.int32)

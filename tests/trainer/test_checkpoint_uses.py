@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.trainer.conftest import small_config
 from trainer.model import GPT, ModelConfig
-from trainer.pretrained import Tokenizer, load_huggingface, load_model, resolve
+from trainer.pretrained import Tokenizer, load_huggingface, load_pretrained
 from trainer.tools import evaluate, export, sample
 from trainer.tools.evaluate import EvaluateOptions, detokenize, published_words, score_text, text_windows
 from trainer.tools.sample import SampleOptions, generate
@@ -174,8 +174,8 @@ def test_transformers_loads_an_exported_model_and_generates_the_same_text(
     assert len({path.stat().st_mode for path in folder.iterdir()}) == 1
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    ours, record = load_model(resolve(run))
-    eot = record.tokenizer["eot"]
+    trained = load_pretrained(str(run))
+    ours, eot = trained.model, trained.eot
     assert tokenizer.eos_token_id == theirs.config.eos_token_id == eot
 
     prompt = tokenizer("def main(", return_tensors="pt").input_ids

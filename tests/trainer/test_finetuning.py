@@ -15,7 +15,7 @@ import torch
 
 from schemas import SettingsError
 from tests.trainer.conftest import small_config
-from trainer.pretrained import Tokenizer, load_model, resolve
+from trainer.pretrained import Tokenizer, load_pretrained
 from trainer.shards import TokenizerInfo, open_dataset
 from trainer.train import train
 from trainer.validation import windows_of_text
@@ -128,7 +128,7 @@ def test_training_reports_the_loss_over_the_validation_text(tmp_path: Path, text
     path.write_text("The heron is a wading bird of Europe and Asia . \n" * 30)
     config = small_config(text_tokens, tmp_path / "run", val_data=str(path), batch_tokens=256, max_steps=2, val_every=1)
     train(config)
-    model, _ = load_model(resolve(tmp_path / "run"))
+    model = load_pretrained(str(tmp_path / "run")).model
     windows = windows_of_text(str(path), open_dataset(text_tokens).tokenizer, 32, 64).long()
     with torch.no_grad():
         wanted = model(windows[:, :-1], windows[:, 1:]).item()

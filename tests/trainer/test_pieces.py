@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from trainer.config import parse
 from trainer.model import GPT, KVCache, ModelConfig
-from trainer.pretrained import load_model, resolve
+from trainer.pretrained import load_pretrained
 from trainer.tools.sample import generate
 from trainer.train import train
 
@@ -135,6 +135,7 @@ def test_the_speedrun_preset_trains_and_resumes(tmp_path: Path, text_tokens: Pat
     config = parse([str(path), *flags, "--max_steps", "8", "--save_every", "4"])
     loss = train(config)
     assert loss < math.log(400)
-    model, record = load_model(resolve(tmp_path / "run"))
-    assert (record.step, model.config.qk_norm) == (8, True)
+    trained = load_pretrained(str(tmp_path / "run"))
+    assert trained.record
+    assert (trained.record.step, trained.model.config.qk_norm) == (8, True)
     train(parse([str(path), *flags, "--max_steps", "10"]))

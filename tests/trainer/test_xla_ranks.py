@@ -45,9 +45,9 @@ for number, p in enumerate(model.parameters()):
     p.grad = torch.full_like(p, float(number + 10 * ranks.rank))
 ranks.average_gradients(model)
 result = {
-    "rank": ranks.rank, "size": ranks.world_size, "main": ranks.main, "distributed": ranks.distributed,
+    "rank": ranks.rank, "size": ranks.world_size, "main": ranks.main, 
     "gradients": [p.grad.flatten().tolist() for p in model.parameters()],
-    "any": [ranks.any(ranks.rank == 1), ranks.any(False)], "from_main": ranks.from_main(f"rank {ranks.rank}"),
+    "any": [ranks.any(ranks.rank == 1), ranks.any(False)], "gather": ranks.gather(f"rank {ranks.rank}"),
     "sum": ranks.sum([1.0, ranks.rank]),
 }
 open(f"{sys.argv[1]}/{ranks.rank}.json", "w").write(json.dumps(result))
@@ -71,6 +71,7 @@ def test_processes_agree_on_gradients_and_decisions(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     for rank in (0, 1):
         assert json.loads((tmp_path / f"{rank}.json").read_text()) == {
-            "rank": rank, "size": 2, "main": rank == 0, "distributed": True,
-            "gradients": [[5.0] * 6, [6.0] * 2], "any": [True, False], "from_main": "rank 0", "sum": [2.0, 1.0],
+            "rank": rank, "size": 2, "main": rank == 0,
+            "gradients": [[5.0] * 6, [6.0] * 2], "any": [True, False], "gather": ["rank 0", "rank 1"],
+            "sum": [2.0, 1.0],
         }  # fmt: skip

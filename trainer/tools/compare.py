@@ -80,7 +80,7 @@ def scores_of(runs: Sequence[str], options: CompareOptions) -> Scores:
     known: dict[tuple[str, int], str] = {}  # runs by corpus and seed
     digests: dict[str, list[str]] = {}
     for run in runs:
-        trained = load_pretrained(run, device, newest=True)
+        trained = load_pretrained(run, device)
         if not (record := trained.record):
             raise SettingsError(f"{run} is no run of trainer.train")
         first = first or record

@@ -37,7 +37,7 @@ def export(source: str, place: str, options: ExportOptions) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise SettingsError(f"{folder} exists and is not an empty folder; give another one")
     signer = Signer(options.sign_key) if options.sign_key else None
-    trained = load_pretrained(source, verify_key=options.verify_key, step=options.step, newest=True)
+    trained = load_pretrained(source, verify_key=options.verify_key, step=options.step)
     save_huggingface(trained.model, folder, trained.tokenizer, trained.eot)
     if signer:
         signer.sign(folder)
