@@ -76,11 +76,7 @@ class Record:
 class Saver:
     """Writes a run's checkpoints in a thread: training waits for a copy in host memory (pinned, on CUDA), not the disk.
 
-    Args:
-      run: the run's folder.
-      tokenizer: the shards' tokenizer.
-      signer: signs each checkpoint.
-      saved: called with each complete checkpoint, in the thread.
+    `saved` is called with each complete checkpoint, in the thread.
     """
 
     def __init__(

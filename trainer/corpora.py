@@ -67,8 +67,7 @@ class Corpora:
     ) -> Sampler:
         """The training samples, `packed` or `longbiased`: a mixture of those of each dataset.
 
-        Raises:
-          ShardError: there are too few tokens for a window, or no document is long enough for `longbiased`.
+        Raises ShardError: too few tokens for a window, or no document is long enough for `longbiased`.
         """
         check_length(sum(self.tokens), context, f"{self.names}, split train")
         used = [k for k, tokens in enumerate(self.tokens) if tokens]
@@ -90,13 +89,10 @@ class Corpora:
 
 
 def open_corpora(data: Sequence[str], cache: str | Path | None = None, begun: Sequence[dict[str, Any]] = ()) -> Corpora:
-    """The token shards in the folders `data`.
+    """The token shards in folders, sampled in proportion to their tokens, or with FOLDER=WEIGHT to the weights.
 
-    Args:
-      data: folders, sampled in proportion to their tokens; or FOLDER=WEIGHT, in proportion to the weights.
-      cache: of `open_dataset`.
-      begun: the `description` of the corpora that a run has begun with: datasets that have grown since are opened as
-        they were.
+    `begun` is the `description` of the corpora that a run has begun with: datasets that have grown since are opened as
+    they were.
 
     Raises:
       SettingsError: an entry is invalid, or only some have weights.

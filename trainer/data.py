@@ -23,20 +23,13 @@ _AHEAD = 2  # micro-batches that are prefetched
 
 
 class Loader:
-    """A rank's batches. It keeps no state: a batch follows from its step.
+    """A rank's batches on its device. It keeps no state: a batch follows from its step.
 
-    Global batch `step` is samples step·G … step·G+G−1. Rank r of R takes the r-th of R slices and splits it into
-    micro-batches, both as evenly as complete samples allow. So the batch is the same for any number of ranks and any
-    micro-batch, and need not be divisible; the loss of a micro-batch counts by its `weight`. All micro-batches have one
-    shape, so that a model is compiled once: short ones are padded with samples whose targets are ignored.
-
-    Args:
-      sampler: where samples come from.
-      batch: G, the samples of a global batch, at least one per rank.
-      micro_batch: the most samples in one forward pass of a rank.
-      rank, world_size: r and R.
-      device: where batches go.
-      vocab_size: ids are below it.
+    Global batch `step` is samples step·G … step·G+G−1, G being `batch`. Rank r of R takes the r-th of R slices and
+    splits it into micro-batches of at most `micro_batch`, both as evenly as complete samples allow. So the batch is the
+    same for any number of ranks and any micro-batch, and need not be divisible; the loss of a micro-batch counts by its
+    `weight`. All micro-batches have one shape, so that a model is compiled once: short ones are padded with samples
+    whose targets are ignored.
 
     Attributes:
       accumulation: micro-batches per step, the same number on every rank.
@@ -78,13 +71,8 @@ class Loader:
         own = self.samples * (self.rank + 1) // self.world_size - first
         return first + own * micro_step // self.accumulation, first + own * (micro_step + 1) // self.accumulation
 
-    def batch(self, step: int, micro_step: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-        """(inputs, targets) of one micro-batch, each (samples, context) int64 on the device."""
-        number = step * self.accumulation + micro_step
-        return self._split(number, self._read(number))
-
     def batches(self, step: int) -> Generator[tuple[torch.Tensor, torch.Tensor], None, None]:
-        """The micro-batches from global batch `step` on, without end.
+        """The micro-batches from global batch `step` on, without end, each as (inputs, targets) of (samples, context).
 
         A thread prefetches and pins them; the copy to the device is asynchronous.
         """
@@ -124,21 +112,16 @@ class Loader:
 
 @dataclass(frozen=True)
 class DocumentBlocks:
-    """How the model treats the documents of a window: makes keyword arguments of `GPT.forward` for a batch of inputs.
+    """Makes keyword arguments of `GPT.forward` for inputs (B, T): with `mask`, no attention across end-of-text (`eot`).
 
     Each document begins with an end-of-text, so they are found in the inputs, on the device. The tokens before a
     window's first end-of-text are the rest of one document.
-
-    Attributes:
-      eot: id of end-of-text.
-      mask: no attention across end-of-text.
     """
 
     eot: int
     mask: bool = False
 
     def __call__(self, inputs: torch.Tensor) -> dict[str, Any]:
-        """`mask`, if it is enabled, for inputs (B, T)."""
         return {"mask": attention_mask((inputs == self.eot).cumsum(1))} if self.mask else {}
 
 
@@ -162,10 +145,10 @@ def block_mask(documents: torch.Tensor) -> BlockMask:
         return (q >= k) & (documents[b, q] == documents[b, k])
 
     batch, length = documents.shape
-    create = _create_block_mask(documents.device.type)
+    create = _compiled_mask() if documents.is_cuda else create_block_mask
     return create(sees, batch, None, length, length, device=str(documents.device))
 
 
 @functools.cache
-def _create_block_mask(device: str) -> Callable[..., BlockMask]:
-    return torch.compile(create_block_mask, dynamic=False) if device == "cuda" else create_block_mask
+def _compiled_mask() -> Callable[..., BlockMask]:
+    return torch.compile(create_block_mask, dynamic=False)

@@ -25,14 +25,8 @@ class StepLog:
     """The records of a run's steps, whose losses stay on the device until `collect`.
 
     On rank 0 they go to the run's folder: metrics.jsonl, training.html, and TensorBoard's events if it is installed.
-
-    Args:
-      folder: the run's.
-      step: steps already done; records of later steps, left by a killed run, are removed.
-      settings: of the run, for its page; `max_steps` among them.
-      ranks: this process among the others.
-      tokens, flops: of one step, over all ranks.
-      say: prints a message.
+    Records of steps after `step`, left by a killed run, are removed. `tokens` and `flops` are of one step, over all
+    ranks.
     """
 
     def __init__(

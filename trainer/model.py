@@ -30,8 +30,6 @@ class ModelConfig:
 
     Attributes:
       vocab_size: ids are below it; the embedding is padded to a multiple of 128, which is faster on matrix units.
-      context: maximum number of positions.
-      n_layer, n_head, width: blocks, heads and channels.
       dropout: on attention and residuals, never on embeddings.
       embedding_width: width of the embedding, which is projected up to `width`; 0 for the same width (GPT-2).
       shared_layers: all layers share one block's weights. Both save parameters as in ALBERT (Lan et al., 2019).
@@ -136,30 +134,23 @@ class GPT(nn.Module):
         reduction: str = "mean",
         mask: Mask | None = None,
     ) -> torch.Tensor:
-        """The loss, a scalar (or (B, T), without a reduction); without `targets` the logits (B, T, V).
+        """The cross-entropy in nats of `ids` (B, T); without `targets` the logits (B, T, V).
 
-        Args:
-          ids: (B, T), T at most `context`.
-          targets: (B, T); −100 is ignored.
-          reduction: of the cross-entropy in nats: `mean`, `sum`, or `none` for (B, T).
-          mask: which position sees which (`data.attention_mask`); by default each sees all before it.
+        Targets (B, T) of −100 are ignored. The `reduction` is `mean`, `sum`, or `none` for (B, T). `mask` says which
+        position sees which (`data.attention_mask`); by default each sees all before it.
         """
         return self._output(self._hidden(ids, None, mask), targets, reduction)
 
     def next_logits(self, ids: torch.Tensor, cache: KVCache) -> torch.Tensor:
-        """Logits (B, V) of the token after `ids` (B, T), which continue the positions in `cache` and are added to it.
-
-        T is any number with an empty cache, and 1 after that.
-        """
+        """Logits (B, V) of the token after `ids` (B, T), which are added to `cache`; T is 1 unless that is empty."""
         x = self._hidden(ids, cache)[:, -1]
         cache.length += ids.shape[1]
         return self._logits(x)
 
     def compile_parts(self) -> None:
-        """Compile each block, and the output with its loss, separately (all blocks share one compilation).
+        """Compile each block (they share one compilation) and the output with its loss.
 
-        So DDP averages a block's gradients while the blocks before it are still computing, and recomputed activations
-        come from compiled blocks.
+        So DDP averages a block's gradients while the blocks before it are still computing.
         """
         for block in self.h:
             block.forward = torch.compile(block.forward, dynamic=False)  # type: ignore[method-assign]
@@ -207,10 +198,9 @@ class GPT(nn.Module):
 
     @property
     def flops_per_token(self) -> float:
-        """Floating-point operations of a training step per token: 6 per weight used, and those of attention.
+        """Floating-point operations of a training step per token, as in PaLM's appendix B (Chowdhery et al., 2022).
 
-        As in PaLM's appendix B (Chowdhery et al., 2022): recomputation and the embedding's lookup do not count, a
-        shared layer counts each time it is used, and attention counts as if it were not causal.
+        Recomputation and the embedding's lookup do not count; attention counts as if it were not causal.
         """
         config = self.config
         used = sum(p.numel() for block in self.h for p in block.parameters())
@@ -266,7 +256,7 @@ class Attention(nn.Module):
             keys[:, :, past:end], values[:, :, past:end] = k, v
             k, v = keys[:, :, :end], values[:, :, :end]
         if isinstance(mask, BlockMask):
-            y = _flex_attention(q.device.type)(q, k, v, block_mask=mask)
+            y = (_compiled_attention() if q.is_cuda else flex_attention)(q, k, v, block_mask=mask)
         else:
             dropout, causal = self.dropout if self.training else 0.0, causal and mask is None
             y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)
@@ -274,9 +264,8 @@ class Attention(nn.Module):
 
 
 @functools.cache
-def _flex_attention(device: str) -> Any:
-    """FlexAttention, compiled on CUDA: uncompiled, it computes all scores."""
-    return torch.compile(flex_attention) if device == "cuda" else flex_attention
+def _compiled_attention() -> Any:
+    return torch.compile(flex_attention)  # uncompiled, it computes all scores
 
 
 class MLP(nn.Module):
@@ -295,10 +284,7 @@ class MLP(nn.Module):
 
 
 def rotation_of(positions: torch.Tensor, channels: int) -> Rotation:
-    """The rotation at positions (T,) of heads with `channels` channels, in float32.
-
-    Channel pair i turns by position · 10000^(−2i / channels).
-    """
+    """The rotation at positions (T,) in float32: channel pair i turns by position · 10000^(−2i / channels)."""
     pairs = torch.arange(0, channels, 2, dtype=torch.float32, device=positions.device)
     angles = positions[:, None].float() * 10_000.0 ** (-pairs / channels)
     return angles.cos(), angles.sin()

@@ -46,8 +46,7 @@ def sha256_of(path: Path) -> str:
 class RunFolder:
     """A run's folder, by the path or URI of the run or of its `tokens/`.
 
-    Raises:
-      ShardError: another kind of URI, or a bucket that does not answer.
+    Raises ShardError for another kind of URI, or a bucket that does not answer.
     """
 
     def __init__(self, given: str) -> None:
@@ -77,14 +76,10 @@ class RunFolder:
     def fetch(self, files: Sequence[TokenFile], cache: str | Path | None) -> list[TokenFile]:
         """The files with paths on the local disk; those of a bucket are copied to `cache`, if they are not there.
 
-        The ranks of a machine share the cache: one copies while the others wait. A copy is named by its SHA-256, which
-        is checked, and appears complete or not at all.
+        The ranks of a machine share the cache (by default `$OWT_CACHE`, or the user's cache folder): one copies while
+        the others wait. A copy is named by its SHA-256, which is checked, and appears complete or not at all.
 
-        Args:
-          cache: by default `$OWT_CACHE`, or the user's cache folder.
-
-        Raises:
-          ShardError: names the file, which cannot be copied, or whose SHA-256 is not the manifest's.
+        Raises ShardError, which names the file that cannot be copied or whose SHA-256 is not the manifest's.
         """
         if not self.remote:
             return [dataclasses.replace(file, path=f"{self._root}/{file.path}") for file in files]

@@ -42,15 +42,7 @@ class Packed:
     dropped. A window that straddles two epochs belongs to the one it starts in. Windows are permuted within their
     epoch; otherwise those of one long document would fill a batch.
 
-    Args:
-      documents: the documents.
-      context: tokens a sample predicts.
-      eot: id of end-of-text.
-      seed: of the permutations.
-      subset: the documents to use; None for all.
-
-    Raises:
-      ValueError: there is no document.
+    A sample predicts `context` tokens. `subset` are the documents to use; without any there is a ValueError.
     """
 
     def __init__(
@@ -182,10 +174,7 @@ def longbiased(
 
     Both kinds are packed: every long document is read once in each epoch of the long ones, and every document once in
     each epoch of all. The recipe is that of ConnorJL's GPT2 (`openwebtext_longbiased`), which kept only one window of
-    each 42 documents that it joined.
-
-    Raises:
-      ValueError: none is long.
+    each 42 documents that it joined. If none is long there is a ValueError.
     """
     long = np.flatnonzero(documents.lengths >= long_min_tokens)
     # Another seed, so that the long documents do not come in the order they have among all.
@@ -200,14 +189,9 @@ _MASK64 = (1 << 64) - 1
 class Permutation:
     """A pseudorandom permutation of the integers below `n`, chosen by `key`.
 
-    A Feistel network over the smallest power of two of at least n, restricted to n by cycle walking: an image outside
-    is permuted again until it is inside. Feistel networks: Luby and Rackoff, 1988;
-    cycle walking: Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002; as a data order:
-    Levanter. The round function is MurmurHash3's 32-bit finaliser.
-
-    Args:
-      n: size of the domain, from 1 to 2**62.
-      key: any integers; equal keys give equal permutations.
+    A Feistel network (Luby and Rackoff, 1988) over the smallest power of two of at least n, restricted to n by cycle
+    walking (Black and Rogaway, 2002): an image outside is permuted again until it is inside. As a data order: Levanter.
+    The round function is MurmurHash3's 32-bit finaliser. n is from 1 to 2**62; equal keys give equal permutations.
     """
 
     def __init__(self, n: int, *key: int) -> None:

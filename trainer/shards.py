@@ -26,21 +26,13 @@ _MANIFEST, _TOKENS = f"{LEDGER}/manifest.json", "tokens"
 
 @dataclass(frozen=True)
 class TokenizerInfo:
-    """What the shards' manifest says of their tokenizer.
-
-    Attributes:
-      name: shown in messages.
-      path: the tokenizer's own file, in the format of Hugging Face's tokenizers.
-      sha256: hex digest of that file; datasets with the same digest have the same tokenizer.
-      vocab_size: ids are below it.
-      eot: id of end-of-text.
-    """
+    """The shards' tokenizer: a file in the format of Hugging Face's tokenizers, whose digest tells it from others."""
 
     name: str
     path: Path
     sha256: str
-    vocab_size: int
-    eot: int
+    vocab_size: int  # ids are below it
+    eot: int  # end-of-text
 
     def same_as(self, other: TokenizerInfo) -> bool:
         return (self.sha256, self.vocab_size, self.eot) == (other.sha256, other.vocab_size, other.eot)
@@ -51,11 +43,9 @@ class TokenizerInfo:
 
 @dataclass(frozen=True)
 class TokenDataset:
-    """A `tokens/` folder whose manifest has been read and whose files exist, on the local disk.
+    """A `tokens/` folder (a path or URI) whose manifest has been read and whose files exist, on the local disk.
 
     Attributes:
-      folder: the folder of the shards, a path or URI.
-      tokenizer: its tokenizer.
       files: the data files by split (`train`, `val`), in the order in which their documents are numbered.
       ids_checked: whether all ids are known to be within the vocabulary.
       grown: whether the folder has more files than these.
@@ -103,14 +93,10 @@ def check_same_tokenizer(dataset: TokenDataset, other: TokenDataset) -> None:
 
 
 def open_dataset(folder: str | Path, cache: str | Path | None = None) -> TokenDataset:
-    """The token shards in `folder`.
+    """The token shards in `folder`: `tokens/` of a run, or the run, on the local disk, at s3:// or gs://.
 
     Every file's existence and length are checked, so that a damaged dataset fails before training and not in the middle
-    of it. Those of a bucket are copied, and their SHA-256s checked.
-
-    Args:
-      folder: `tokens/` of a run, or the run: a local folder, `s3://BUCKET/PATH` or `gs://BUCKET/PATH`.
-      cache: of `RunFolder.fetch`.
+    of it. Those of a bucket are copied to `cache` (`RunFolder.fetch`), and their SHA-256s checked.
 
     Raises:
       ShardError: no manifest, an unknown schema version or tokenizer, or a file that is missing, truncated or (in a
@@ -170,13 +156,8 @@ def _read_manifest(run: RunFolder) -> tuple[list[TokenFile], TokenizerInfo, Toke
 class Documents:
     """The documents of one split, addressed 0 … n−1 in the order of the shards' paths and rows.
 
-    Args:
-      chunks: the token ids of each record batch, mapped from its file.
-      lengths: tokens of each document of each chunk, in order.
-
-    Attributes:
-      lengths: tokens of each document, int64 (n,).
-      dtype: of the ids.
+    They are made from the token ids of each record batch, mapped from its file, and the lengths of its documents.
+    `lengths` are the tokens of each document, int64 (n,), `dtype` is that of the ids.
     """
 
     def __init__(self, chunks: list[np.ndarray], lengths: list[np.ndarray]) -> None:
