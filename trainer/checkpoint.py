@@ -223,9 +223,11 @@ def latest(folder: Path, report: Callable[[str], None], *, strict: str = "") -> 
     Raises:
       CheckpointError: all checkpoints are damaged or gone (it says how), or the newest is and `strict` is given.
     """
-    known, problems, name = checkpoints(folder), [], folder.parent / _NEWEST
+    name, problems = folder.parent / _NEWEST, []
     saved = name.read_text(encoding="utf-8") if name.exists() else ""
-    if saved and all(path.name < saved for path in known):
+    # Those of later steps are damaged: the run continued from before them.
+    known = [path for path in checkpoints(folder) if not saved or path.name <= saved]
+    if saved and folder / saved not in known:
         problems.append(f"{folder / saved}, the newest checkpoint that was saved, is gone")
     for path in reversed(known):
         if strict and problems:

@@ -41,15 +41,12 @@ def model() -> GPT:
     return model
 
 
-def test_greedy_text_with_the_cache_equals_that_without(model: GPT) -> None:
+def test_greedy_text_is_that_without_a_cache_and_a_full_context_continues_from_its_latest_half(model: GPT) -> None:
     ids = [1, 2, 3]
     for _ in range(13):
         ids.append(int(model(torch.tensor([ids]))[0, -1].argmax()))
-    assert list(generate(model, [1, 2, 3], 13, temperature=0)) == ids[3:]
-
-
-def test_a_full_context_continues_from_its_latest_half(model: GPT) -> None:
     complete = [1, 2, 3, *generate(model, [1, 2, 3], 15, temperature=0)]
+    assert complete[:16] == ids
     assert len(complete) == 18
     assert complete[17] == int(model(torch.tensor([complete[9:17]]))[0, -1].argmax())
     assert len(list(generate(model, [5] * 40, 50, temperature=0))) == 50
@@ -97,14 +94,6 @@ def test_the_sample_command_writes_text_after_each_prompt(run: Path, capsys: pyt
     assert all(len(text) > 4 for text in samples), samples
     assert sample.main(arguments) == 0
     assert capsys.readouterr().out == written
-
-
-def test_a_folder_that_is_not_a_checkpoint_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for module in (sample, evaluate, export):
-        assert module.main([str(tmp_path), *([str(tmp_path)] if module is export else [])]) in (1, 2)
-    messages = capsys.readouterr().err.splitlines()
-    assert len(messages) == 3
-    assert "neither a checkpoint nor the folder of a run that has one" in messages[0]
 
 
 @given(n=st.integers(1, 60), context=st.integers(1, 20), stride=st.integers(1, 20))
@@ -242,17 +231,11 @@ def test_in_bfloat16_a_model_writes_and_scores_nearly_the_same(run: Path, text_t
         assert half_scores[key] != full[key]
 
 
-def test_published_perplexities_divide_by_words_and_line_ends() -> None:
-    lines = [" ", " = Robert Boulter = ", " ", " He is <unk> @-@ tall , he said . ", " Next line . "]
-    text = "".join(line + "\n" for line in lines)
-    assert len(text.split()) == 4 + 9 + 3
-    assert published_words(text) == 4 + 9 + 3 + 5
-
-
-def test_wikitexts_tokens_become_running_text() -> None:
+def test_wikitext_is_measured_by_its_words_and_line_ends_and_becomes_running_text() -> None:
     tokens = (
         ' = Boulter = \n \n He \'s a poet @-@ actor , won 1 @,@ 000 ( a thousand ) at " The Bill " . \n = = Life = = \n'
     )
+    assert published_words(tokens) == 3 + 21 + 5 + 4
     assert detokenize(tokens) == (
         ' = Boulter =\n\nHe\'s a poet-actor, won 1,000 (a thousand) at "The Bill".\n== Life ==\n'
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import subprocess
 import sys
@@ -68,14 +67,7 @@ def test_a_hugging_face_model_is_finetuned_on_imported_text_and_exported_again(
     said = run("trainer.train", "--data", "verse/tokens", "--init_from", "base", "--out", "tuned", *flags)
 
     assert "weights from base" in said
-    stats = json.loads((tmp_path / "verse/ledger/manifest.json").read_text())["datasets"]["tokens"]["stats"]
     records = [json.loads(line) for line in (tmp_path / "tuned" / "metrics.jsonl").read_text().splitlines()]
-    steps = math.ceil((stats["tokens_train"] + stats["documents_train"]) / 512)
-    warmup = max(1, steps // 100)
-    assert steps > 30
-    rates = [3e-4 * (k + 1) / warmup for k in range(warmup)]
-    rates += [3e-4 * (1 - 0.9 * (k + 1) / (steps - warmup)) for k in range(steps - warmup)]
-    assert [record["lr"] for record in records] == pytest.approx(rates)
     assert records[-1]["loss"] < records[0]["loss"] - 0.3
 
     run("trainer.tools.export", "tuned", "folder")
