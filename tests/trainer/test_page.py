@@ -55,30 +55,17 @@ def record(step: int, **values: float) -> dict[str, float]:
     return {**own, "world_size": 1, "time": 1.7e9 + step, **values}
 
 
-@given(st.lists(st.floats(-1e300, 1e300) | st.sampled_from([math.nan, math.inf]), min_size=1, max_size=3000))
-def test_a_curve_keeps_the_mean_of_every_value_in_at_most_512_points(values: list[float]) -> None:
+@given(steps=st.integers(1, 3000), bad=st.sets(st.integers(1, 3000)))
+def test_a_curve_has_the_means_of_its_finite_values_in_at_most_512_points(steps: int, bad: set[int]) -> None:
     curve = Curve()
-    for step, value in enumerate(values, 1):
-        curve.add(step, value)
-    finite = [value for value in values if math.isfinite(value)]
+    for step in range(1, steps + 1):
+        curve.add(step, math.nan if step in bad else 5.0 + step)
     points = curve.points()
     assert len(points) <= 512
-    assert bool(points) == bool(finite)
-    assert all(0 < step <= 2 * len(values) for step, _ in points)
-    if finite:
-        low, high = min(finite), max(finite)
-        slack = 1e-9 * max(abs(low), abs(high))
-        assert all(low - slack <= mean <= high + slack for _, mean in points)
-
-
-@pytest.mark.parametrize("seeds", [1, 3])
-@pytest.mark.parametrize("steps", [10, 512, 513, 5000])
-def test_a_point_is_the_mean_of_its_steps(steps: int, seeds: int) -> None:
-    curve = Curve()
-    for seed in range(seeds):
-        for step in range(1, steps + 1):
-            curve.add(step, step + seed)
-    assert all(mean == pytest.approx(step + (seeds - 1) / 2) for step, mean in curve.points()[:-1])
+    assert bool(points) == bool(set(range(1, steps + 1)) - bad)
+    assert all(6 <= mean <= 5 + steps for _, mean in points)
+    if not bad:
+        assert all(mean == pytest.approx(5 + step) for step, mean in points[:-1])
 
 
 def test_a_long_runs_page_is_small_and_loads_nothing(tmp_path: Path) -> None:
@@ -153,15 +140,11 @@ def test_the_peak_is_that_of_the_gpu_the_driver_names_or_unknown() -> None:
     assert {name: peak_tflops(f"NVIDIA {name}") for name in PEAKS} == PEAKS
 
 
-def test_mfu_is_unknown_for_a_cpu() -> None:
-    assert mfu(1e12, torch.device("cpu")) is None
-
-
 def test_on_a_gpu_whose_peak_is_unknown_the_progress_line_says_so() -> None:
     record = {"step": 3, "loss": 2.0, "lr": 1e-3, "grad_norm": 1.0, "tokens": 8, "tokens_per_s": 4.0, "memory_gb": 1.0}
     assert "  MFU unknown  " in progress_line(record | {"mfu": None}, 5, torch.device("cuda"))
     assert "  MFU 41.2%  " in progress_line(record | {"mfu": 0.412}, 5, torch.device("cuda"))
-    assert "MFU" not in progress_line(record | {"mfu": None}, 5, torch.device("cpu"))
+    assert "MFU" not in progress_line(record | {"mfu": mfu(1e12, torch.device("cpu"))}, 5, torch.device("cpu"))
 
 
 def test_a_step_that_a_killed_run_logged_is_logged_once_by_the_next(tmp_path: Path) -> None:
