@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from schemas import DATASETS
-
 if TYPE_CHECKING:  # where test_gpu.py runs, msgspec may be missing
     from schemas.manifest import ShardFile, ShardRecord
 
@@ -60,23 +58,12 @@ def tokenizer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def write_tokens(tokenizer_file: Path) -> WriteTokens:
-    """A function that writes documents as a tokens/ folder: `write(folder, train, val=…, shards=2)`.
-
-    A document's url_id is its place in the split it is given in.
-    """
+    """`write_token_dataset` with the test's tokenizer: `write(folder, train, val=…, shards=2, kind=…)`."""
 
     def write(
-        folder: Path,
-        train: Sequence[Sequence[int]],
-        val: Sequence[Sequence[int]] = (),
-        *,
-        shards: int = 2,
-        kind: pa.DataType | None = None,
-        rows_per_batch: int = 3,
+        folder: Path, train: Sequence[Sequence[int]], val: Sequence[Sequence[int]] = (), *, shards: int = 2, **how: Any
     ) -> Path:
-        return write_token_dataset(
-            folder, {"train": train, "val": val}, tokenizer_file, shards, kind or pa.uint16(), rows_per_batch
-        )
+        return write_token_dataset(folder, {"train": train, "val": val}, tokenizer_file, shards, **how)
 
     return write
 
@@ -86,34 +73,25 @@ def write_token_dataset(
     splits: dict[str, Sequence[Sequence[int]]],
     tokenizer: Path,
     shards: int,
-    kind: pa.DataType,
-    rows_per_batch: int,
+    kind: pa.DataType | None = None,
 ) -> Path:
+    """Write documents as a tokens/ folder, three in a batch; a document's url_id is its place in its split."""
     from tokenizers import Tokenizer
 
     from schemas.manifest import Counts, ShardRecord
 
     vocab_size = Tokenizer.from_file(str(tokenizer)).get_vocab_size()
-    schema = pa.schema(
-        pa.field(f.name, pa.list_(kind) if f.name == "tokens" else f.type) for f in DATASETS["tokens"].schema
-    )
+    schema = pa.schema([("url_id", pa.uint64()), ("n_tokens", pa.uint32()), ("tokens", pa.list_(kind or pa.uint16()))])
     folder = folder if folder.name == "tokens" else folder / "tokens"
     records: dict[int, list[ShardFile]] = {shard: [] for shard in range(shards)}
     for split, documents in splits.items():
         (folder / split).mkdir(parents=True, exist_ok=True)
         for shard in range(shards):
-            rows = list(documents)[shard::shards]
+            rows = list(map(list, documents))[shard::shards]
             path = folder / split / f"part-{shard:05d}.arrow"
-            table = pa.table(
-                [
-                    pa.array(range(shard, len(documents), shards), pa.uint64()),
-                    pa.array([len(row) for row in rows], pa.uint32()),
-                    pa.array([list(row) for row in rows], pa.list_(kind)),
-                ],
-                schema=schema,
-            )
+            table = pa.table([range(shard, len(documents), shards), list(map(len, rows)), rows], schema=schema)
             with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-                writer.write_table(table, max_chunksize=rows_per_batch)
+                writer.write_table(table, max_chunksize=3)
             records[shard].append(describe_file(folder.parent, path, "data", shard, len(rows)))
     copy = folder.parent / TOKENIZER
     copy.parent.mkdir(parents=True, exist_ok=True)

@@ -179,7 +179,7 @@ def test_data_with_another_tokenizer_or_end_of_text_is_refused_when_a_run_resume
     assert run("run", 2, folders[0]) == 0
     (tmp_path / "other.json").write_text(Path(folders[0], "..", TOKENIZER).read_text() + "\n")
     documents = {"train": [[1] * 99], "val": [[1] * 99]}
-    other = write_token_dataset(tmp_path / "other", documents, tmp_path / "other.json", 1, pa.uint16(), 3)
+    other = write_token_dataset(tmp_path / "other", documents, tmp_path / "other.json", 1)
     assert run("run", 4, str(other)) == 2
     assert "the tokenizer was test (" in capsys.readouterr().err
     with pytest.raises(ShardError, match=r"other/tokens has the tokenizer .*; tokenize both with one"):

@@ -14,6 +14,7 @@ from trainer.model import GPT, ModelConfig
 from trainer.pretrained import end_of_text, load_huggingface, load_pretrained, save_huggingface
 
 transformers = pytest.importorskip("transformers", reason="the extra hf: pip install transformers")
+TRUNCATION = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}
 SHAPE = {"vocab_size": 512, "n_positions": 32, "n_layer": 2, "n_head": 2, "n_embd": 32}
 
 
@@ -31,11 +32,6 @@ def change(path: Path, **entries: Any) -> None:
     """Set entries of a JSON file; ... removes one."""
     known = json.loads(path.read_text()) | entries
     path.write_text(json.dumps({key: value for key, value in known.items() if value is not ...}))
-
-
-def logits(folder: Path, ids: torch.Tensor) -> torch.Tensor:
-    with torch.no_grad():
-        return transformers.GPT2LMHeadModel.from_pretrained(folder).eval()(ids).logits
 
 
 IDS = torch.arange(32)[None] * 7 % 400
@@ -69,17 +65,14 @@ def test_the_logits_are_those_of_transformers(folder: Path, layout: str) -> None
 
 @pytest.mark.parametrize("prefix", ["transformer.", ""])
 @pytest.mark.parametrize("change_of_head", [lambda w: torch.zeros_like(w), lambda w: w + 1e-3, lambda w: w.flip(0)])
-@pytest.mark.parametrize("pickled", [False, True])
-def test_an_output_layer_that_is_not_the_embedding_is_refused(
-    folder: Path, prefix: str, change_of_head: Any, pickled: bool
-) -> None:
+def test_an_output_layer_that_is_not_the_embedding_is_refused(folder: Path, prefix: str, change_of_head: Any) -> None:
     state = {name.replace("transformer.", prefix): own for name, own in load_file(folder / "model.safetensors").items()}
     state["lm_head.weight"] = change_of_head(state[f"{prefix}wte.weight"])
-    if pickled:
-        (folder / "model.safetensors").unlink()
-        torch.save(state, folder / "pytorch_model.bin")
-    else:
-        save_file(state, folder / "model.safetensors", {"format": "pt"})
+    save_file(state, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match="has an output layer of its own"):
+        load_huggingface(folder)
+    (folder / "model.safetensors").unlink()
+    torch.save(state, folder / "pytorch_model.bin")
     with pytest.raises(ValueError, match="has an output layer of its own"):
         load_huggingface(folder)
 
@@ -111,9 +104,8 @@ def test_weights_that_cannot_be_read_are_refused_in_one_line(folder: Path, conte
     (folder / "model.safetensors").unlink()
     if content is not None:
         (folder / "model.safetensors").write_bytes(content)
-    with pytest.raises(ValueError, match="is no model that transformers loads") as raised:
+    with pytest.raises(ValueError, match=r"is no model that transformers loads: [^\n]*$"):
         load_huggingface(folder)
-    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -177,13 +169,11 @@ def test_a_written_folder_is_read_back_to_the_same_bits(tmp_path: Path, tokenize
     for name, tensor in model.state_dict().items():
         assert torch.equal(back.state_dict()[name], tensor), name
     assert load_pretrained(str(tmp_path / "out")).eot == 399
-    with torch.no_grad():
-        torch.testing.assert_close(model(IDS), logits(tmp_path / "out", IDS), rtol=1e-4, atol=1e-5)
+    theirs = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "out").eval()
+    torch.testing.assert_close(model(IDS), theirs(IDS).logits, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "state", [{"truncation": {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}}, {}]
-)
+@pytest.mark.parametrize("state", [{"truncation": TRUNCATION}, {}])
 def test_the_tokenizer_of_a_written_folder_has_no_state(
     tmp_path: Path, tokenizer_file: Path, state: dict[str, Any]
 ) -> None:
@@ -192,21 +182,16 @@ def test_the_tokenizer_of_a_written_folder_has_no_state(
     (tmp_path / "tokenizer.json").write_text(json.dumps(entries | state))
     model = GPT(ModelConfig(vocab_size=400, context=32, n_layer=1, n_head=2, width=32))
     save_huggingface(model, tmp_path / "out", tmp_path / "tokenizer.json", 399)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    tokenizer, text = (
+        transformers.AutoTokenizer.from_pretrained(tmp_path / "out"),
+        "import the tokenizer of this test " * 4,
+    )
+    wanted = transformers.PreTrainedTokenizerFast(tokenizer_file=str(tokenizer_file))(text).input_ids
     assert tokenizer.eos_token_id == 399
-    text = "import the tokenizer of this test " * 4
-    assert {tuple(tokenizer(text).input_ids) for _ in range(5)} == {
-        tuple(transformers.PreTrainedTokenizerFast(tokenizer_file=str(tokenizer_file))(text).input_ids)
-    }
-
-
-def test_an_ordinary_token_that_ends_texts_is_that_of_the_written_tokenizer(
-    tmp_path: Path, tokenizer_file: Path
-) -> None:
-    model = GPT(ModelConfig(vocab_size=400, context=32, n_layer=1, n_head=2, width=32))
-    save_huggingface(model, tmp_path / "out", tokenizer_file, 7)
-    token = json.loads((tmp_path / "out/tokenizer_config.json").read_text())["eos_token"]
-    assert json.loads(tokenizer_file.read_text())["model"]["vocab"][token] == 7
+    assert all(tokenizer(text).input_ids == wanted for _ in range(5))
+    save_huggingface(model, tmp_path / "ordinary", tokenizer_file, 7)  # a token that is not a special one
+    token = json.loads((tmp_path / "ordinary/tokenizer_config.json").read_text())["eos_token"]
+    assert entries["model"]["vocab"][token] == 7
 
 
 def test_a_model_that_transformers_has_no_class_for_is_not_written(tmp_path: Path) -> None:

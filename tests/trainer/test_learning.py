@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 import torch
 
@@ -56,7 +55,7 @@ def test_a_character_model_learns_more_than_bigrams(testdata: Path, tmp_path: Pa
     tokenizer.save(str(tmp_path / "characters.json"))
     ids = [alphabet[character] for character in text]
     splits = {"train": [ids[:360_000]], "val": [ids[360_000:]]}
-    data = write_token_dataset(tmp_path / "tokens", splits, tmp_path / "characters.json", 1, pa.uint16(), 1)
+    data = write_token_dataset(tmp_path / "tokens", splits, tmp_path / "characters.json", 1)
     config = TrainConfig(
         data=(str(data),), out=str(tmp_path / "run"), preset="tiny", n_head=4, width=96, context=64, device="cpu",
         batch_tokens=12 * 64, max_steps=500, warmup_steps=25, learning_rate=4e-3,
