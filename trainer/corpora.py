@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -34,14 +33,6 @@ class Corpora:
     @property
     def names(self) -> str:
         return ", ".join(dataset.folder for dataset in self.datasets)
-
-    @property
-    def digest(self) -> str:
-        """The digest of a single dataset, or one over the digests and shares of all."""
-        if len(self.datasets) == 1:
-            return self.datasets[0].digest
-        lines = "".join(f"{d.digest}  {share!r}\n" for d, share in zip(self.datasets, self.shares, strict=True))
-        return hashlib.sha256(lines.encode()).hexdigest()
 
     def description(self) -> list[dict[str, Any]]:
         """Each dataset as a run's record describes it: folder, digest, number of files of each split, share."""

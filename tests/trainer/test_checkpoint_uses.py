@@ -131,27 +131,17 @@ def _log_probability(model: GPT, context: list[int], token: int) -> float:
     return model(torch.tensor([context]))[0, -1].log_softmax(0)[token].item()
 
 
-def test_the_evaluate_command_gives_the_validation_loss_of_training(
-    run: Path, text_tokens: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
-    capsys.readouterr()
-    text = str(REPOSITORY / "schemas" / "reasons.py")
-    assert evaluate.main([str(run), "--data", str(text_tokens), "--windows", "2048", "--text", text]) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert result["val_loss"] == pytest.approx(last["val_loss"], rel=1e-6)
-    assert 1 < result["perplexity"] < 400
-
-
-def test_two_ranks_evaluate_to_the_same_figures_as_one(
+def test_evaluate_gives_the_validation_loss_of_training_on_one_rank_and_on_two(
     run: Path, text_tokens: Path, trainer: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = (run, "--data", text_tokens, "--device", "cpu", "--windows", "7")
+    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    flags = ["--windows", "2048", "--text", str(REPOSITORY / "schemas" / "reasons.py"), "--device", "cpu"]
     capsys.readouterr()
-    assert evaluate.main([*map(str, arguments)]) == 0
-    ranks = trainer.run(*arguments, ranks=2, module="trainer.tools.evaluate")
-    results = [json.loads(printed) for printed in (capsys.readouterr().out, ranks.stdout)]
-    assert results[0]["val_loss"] == pytest.approx(results[1]["val_loss"], rel=1e-6)
+    assert evaluate.main([str(run), "--data", str(text_tokens), *flags]) == 0
+    ranks = trainer.run(run, "--data", text_tokens, *flags, ranks=2, module="trainer.tools.evaluate")
+    for result in map(json.loads, (capsys.readouterr().out, ranks.stdout)):
+        assert result["val_loss"] == pytest.approx(last["val_loss"], rel=1e-6)
+        assert 1 < result["perplexity"] < 400
 
 
 def test_transformers_loads_an_exported_model_and_generates_the_same_text(

@@ -55,12 +55,6 @@ def test_without_weights_corpora_are_sampled_in_proportion_to_their_tokens(
     assert [(source == n).mean() for n in (30, 60, 10)] == pytest.approx([0.3, 0.6, 0.1], abs=0.003)
 
 
-def test_a_mixture_of_one_corpus_is_that_corpus(folders: list[str]) -> None:
-    corpora = open_corpora(folders[:1])
-    assert corpora.digest == corpora.datasets[0].digest
-    assert set(corpus_of(corpora.sampler("packed", CONTEXT, 3).windows(0, 50)).tolist()) == {0}
-
-
 @pytest.mark.parametrize(
     ("data", "message"),
     [

@@ -39,6 +39,8 @@ def test_nanogpt_reads_train_bin_and_val_bin(tokens: Path, tmp_path: Path, capsy
     data = np.memmap(tmp_path / "out" / "train.bin", dtype=np.uint16, mode="r")
     assert data.tolist() == [token for document in in_order(tokens) for token in [*document, EOT]]
     assert np.memmap(tmp_path / "out" / "val.bin", dtype=np.uint16, mode="r").tolist() == [20, 21, EOT]
+    assert main([str(tmp_path / "none"), str(tmp_path / "other")]) == 1
+    assert "no token shards in" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", [pa.uint16(), pa.uint32()], ids=str)
@@ -82,8 +84,3 @@ def read_megatron(stem: Path) -> tuple[type, list[np.ndarray], list[int]]:
         assert len(index) == at + 12 * sequence_count + 8 * document_count
     content = Path(f"{stem}.bin").read_bytes()
     return dtype, [np.frombuffer(content, dtype, n, p) for n, p in zip(lengths, pointers, strict=True)], bounds
-
-
-def test_missing_shards_give_a_clear_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(tmp_path), str(tmp_path / "out")]) == 1
-    assert "no token shards in" in capsys.readouterr().err

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -29,20 +30,11 @@ def run(tmp_path: Path) -> Run:
 
     def run(*command: object) -> str:
         program, *arguments = map(str, command)
-        own = {
-            "PYTHONPATH": str(REPOSITORY),
-            "OMP_NUM_THREADS": "1",
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        }
-        done = subprocess.run(
-            [program, *arguments] if program == "owt" else [sys.executable, "-m", program, *arguments],
-            cwd=tmp_path,
-            env=os.environ | own,
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
-        )
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", "PATH": path}
+        start = [program] if program == "owt" else [sys.executable, "-m", program]
+        how: dict[str, Any] = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
+        done = subprocess.run([*start, *arguments], timeout=200, check=False, **how)
         assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
         return done.stdout
 
@@ -85,19 +77,6 @@ def test_a_hugging_face_model_is_finetuned_on_imported_text_and_exported_again(
     assert run("trainer.tools.sample", "tuned", "--prompt", "ROMEO:", "--max_tokens", 20).startswith("ROMEO:")
 
 
-def test_windows_of_a_text_are_contiguous_and_evenly_spaced(tmp_path: Path, tokenizer_file: Path) -> None:
-    info = TokenizerInfo("test", tokenizer_file, "", 400, 399)
-    path = tmp_path / "wiki.valid.raw"
-    path.write_text("def main(arguments): return 1\n" * 40)
-    ids = [399, *Tokenizer(tokenizer_file).encode(path.read_text())]
-    every = windows_of_text(str(path), info, 16, 1000).tolist()
-    assert every == [ids[k : k + 17] for k in range(0, len(ids) - 16, 16)]
-    assert [token for row in every for token in row[:-1]] == ids[: len(every) * 16]
-    some = windows_of_text(str(path), info, 16, 3).tolist()
-    middle = round((len(every) - 1) / 2)
-    assert some == [every[0], every[middle], every[-1]]
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -115,13 +94,17 @@ def test_an_unusable_validation_text_gives_a_one_line_error(
         windows_of_text(str(tmp_path / "text.txt"), TokenizerInfo("test", tokenizer_file, "", 400, 399), 16, 4)
 
 
-def test_training_reports_the_loss_over_the_validation_text(tmp_path: Path, text_tokens: Path) -> None:
-    path = tmp_path / "wiki.valid.raw"
+def test_training_reports_the_loss_over_evenly_spaced_windows_of_the_text(tmp_path: Path, text_tokens: Path) -> None:
+    path, tokenizer = tmp_path / "wiki.valid.raw", open_dataset(text_tokens).tokenizer
     path.write_text("The heron is a wading bird of Europe and Asia . \n" * 30)
+    ids = [399, *Tokenizer(tokenizer.path).encode(path.read_text())]
+    every = windows_of_text(str(path), tokenizer, 32, 64).tolist()
+    assert every == [ids[k : k + 33] for k in range(0, len(ids) - 32, 32)]
+    some = windows_of_text(str(path), tokenizer, 32, 3).tolist()
+    assert some == [every[0], every[round((len(every) - 1) / 2)], every[-1]]
     config = small_config(text_tokens, tmp_path / "run", val_data=str(path), batch_tokens=256, max_steps=2, val_every=1)
     train(config)
-    model = load_pretrained(str(tmp_path / "run")).model
-    windows = windows_of_text(str(path), open_dataset(text_tokens).tokenizer, 32, 64).long()
+    model, windows = load_pretrained(str(tmp_path / "run")).model, torch.tensor(every)
     with torch.no_grad():
         wanted = model(windows[:, :-1], windows[:, 1:]).item()
     last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])

@@ -68,19 +68,6 @@ def test_a_refusal_by_the_hub_is_reported_and_training_continues(
     assert not any(hub.files.values())
 
 
-def test_without_a_token_there_is_an_error_before_training(tmp_path: Path, text_tokens: Path, trainer: Any) -> None:
-    pytest.importorskip("huggingface_hub", reason="the client: pip install huggingface_hub")
-    flags = ("--data", text_tokens, "--out", tmp_path / "run", "--publish", "hf://someone/gpt2", *FLAGS)
-    done = start(trainer, {"HF_HOME": str(tmp_path), "HF_TOKEN": ""}, *flags)
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].endswith("there is no token of the Hub; run `hf auth login`")
-
-
-def test_a_bucket_gets_the_run(tmp_path: Path) -> None:
-    with s3_bucket() as bucket:
-        _publish_to(f"{bucket}/runs/gpt2", tmp_path)
-
-
 @pytest.mark.parametrize(
     ("uri", "message"),
     [
@@ -88,25 +75,31 @@ def test_a_bucket_gets_the_run(tmp_path: Path) -> None:
         ("hf://someone/", "hf://someone/ is not hf://OWNER/NAME"),
         ("ftp://host/run", "ftp://host/run is not hf://OWNER/NAME, s3://"),
         ("run", "publish: run is not"),
+        ("hf://someone/gpt2", "there is no token of the Hub; run `hf auth login`"),
     ],
 )
-def test_an_invalid_destination_is_refused(uri: str, message: str) -> None:
+def test_an_invalid_destination_is_refused(
+    uri: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("huggingface_hub", reason="the client: pip install huggingface_hub")
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
     with pytest.raises(SettingsError, match=message):
-        Publisher(uri, Path(), print)
+        Publisher(uri, tmp_path, print)
 
 
-def _publish_to(uri: str, folder: Path) -> None:
-    run, checkpoint = folder / "run", folder / "run" / "checkpoints" / "step-00000002"
+def test_a_bucket_gets_the_run(tmp_path: Path) -> None:
+    run, checkpoint = tmp_path / "run", tmp_path / "run" / "checkpoints" / "step-00000002"
     checkpoint.mkdir(parents=True)
     (checkpoint / "model.safetensors").write_bytes(b"weights" * 1000)
     (run / "training.html").write_text("page")
     said: list[str] = []
-    publisher = Publisher(uri, run, said.append)
-    publisher.push(checkpoint)
-    publisher.push(run / "checkpoints" / "step-00000001")  # pruned meanwhile
-    publisher.close()
+    with s3_bucket() as bucket:
+        publisher = Publisher(f"{bucket}/runs/gpt2", run, said.append)
+        publisher.push(checkpoint)
+        publisher.push(run / "checkpoints" / "step-00000001")  # pruned meanwhile
+        publisher.close()
+        filesystem, root = open_bucket(f"{bucket}/runs/gpt2")
+        found = filesystem.get_file_info(pyarrow.fs.FileSelector(root, recursive=True))
     assert said == ["published step-00000002", "published the page"]
-    filesystem, root = open_bucket(uri)
-    found = filesystem.get_file_info(pyarrow.fs.FileSelector(root, recursive=True))
     names = {info.path.removeprefix(f"{root}/"): info.size for info in found if info.is_file}
     assert names == {"checkpoints/step-00000002/model.safetensors": 7000, "training.html": 4}
