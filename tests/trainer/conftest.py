@@ -24,6 +24,7 @@ from trainer.config import TrainConfig  # noqa: E402
 torch.set_num_threads(1)
 
 WriteTokens = Callable[..., Path]
+Capture = pytest.CaptureFixture[str]
 REPOSITORY = Path(__file__).resolve().parents[2]
 EOT = "<|endoftext|>"
 TOKENIZER = "ledger/tokens/tokenizer.json"

@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from schemas import SettingsError
+from tests.trainer.conftest import Capture, WriteTokens
 from trainer import checkpoint
 from trainer.checkpoint import CheckpointError
 from trainer.config import TrainConfig
@@ -25,8 +26,6 @@ from trainer.pretrained import resolve
 from trainer.shards import open_dataset
 from trainer.tools import export
 from trainer.train import Diverged, train
-
-WriteTokens = Callable[..., Path]
 
 
 def run_of(config: TrainConfig) -> Path:
@@ -162,7 +161,7 @@ def test_each_checkpoint_names_the_one_its_run_continued_from(config: TrainConfi
 
 @pytest.mark.parametrize("name", ["model.safetensors", "training.safetensors", "tokenizer.json", "checkpoint.json"])
 def test_a_truncated_checkpoint_is_skipped_for_the_one_before_it(
-    config: TrainConfig, name: str, capsys: pytest.CaptureFixture[str]
+    config: TrainConfig, name: str, capsys: Capture
 ) -> None:
     train(config)
     complete = (run_of(config) / "step-00000008" / "model.safetensors").read_bytes()
@@ -189,7 +188,7 @@ def test_a_checkpoint_interrupted_while_it_was_written_is_ignored(config: TrainC
 
 
 def test_a_newest_checkpoint_that_is_gone_is_reported_and_not_exported_in_silence(
-    config: TrainConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    config: TrainConfig, tmp_path: Path, capsys: Capture
 ) -> None:
     train(config)
     newest = run_of(config) / "step-00000008"
@@ -235,7 +234,7 @@ def test_a_run_with_other_settings_is_not_resumed(config: TrainConfig, change: d
 
 
 def test_a_longer_run_continues_and_says_what_changed_and_a_finished_one_does_nothing(
-    config: TrainConfig, capsys: pytest.CaptureFixture[str]
+    config: TrainConfig, capsys: Capture
 ) -> None:
     train(dataclasses.replace(config, max_steps=4))
     train(dataclasses.replace(config, max_steps=6, micro_batch=4))
@@ -259,7 +258,7 @@ def test_a_loss_of_nan_stops_the_run_and_names_the_step_and_the_last_good_checkp
 
 
 def test_a_new_run_takes_the_optimizers_state_with_the_weights(
-    config: TrainConfig, tmp_path: Path, text_tokens: Path, capsys: pytest.CaptureFixture[str]
+    config: TrainConfig, tmp_path: Path, text_tokens: Path, capsys: Capture
 ) -> None:
     """So that a run goes on as another one left it, with more data or other settings."""
     train(dataclasses.replace(config, max_steps=4, schedule="constant", learning_rate=1e-3, warmup_steps=1))
@@ -312,7 +311,7 @@ def test_precision_and_micro_batches_hardly_change_the_loss(
 
 
 def test_shards_without_a_validation_split_train_without_validation(
-    config: TrainConfig, tmp_path: Path, write_tokens: WriteTokens, capsys: pytest.CaptureFixture[str]
+    config: TrainConfig, tmp_path: Path, write_tokens: WriteTokens, capsys: Capture
 ) -> None:
     other = write_tokens(tmp_path / "other", [[1, 2, 3] * 50])
     train(dataclasses.replace(config, data=(str(other),), max_steps=2))

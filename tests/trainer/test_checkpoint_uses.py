@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trainer.conftest import small_config
+from tests.trainer.conftest import Capture, small_config
 from trainer.model import GPT, ModelConfig
 from trainer.pretrained import Tokenizer, load_huggingface, load_pretrained
 from trainer.tools import evaluate, export, sample
@@ -84,7 +84,7 @@ def test_a_sample_ends_before_end_of_text_and_a_seed_repeats_it(model: GPT) -> N
     assert draws[0] == draws[1] != draws[2]
 
 
-def test_the_sample_command_writes_text_after_each_prompt(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_sample_command_writes_text_after_each_prompt(run: Path, capsys: Capture) -> None:
     arguments = [str(run), "--prompt", "def ", "import ", "--max_tokens", "8", "--num_samples", "2"]
     capsys.readouterr()
     assert sample.main(arguments) == 0
@@ -132,7 +132,7 @@ def _log_probability(model: GPT, context: list[int], token: int) -> float:
 
 
 def test_evaluate_gives_the_validation_loss_of_training_on_one_rank_and_on_two(
-    run: Path, text_tokens: Path, trainer: Any, capsys: pytest.CaptureFixture[str]
+    run: Path, text_tokens: Path, trainer: Any, capsys: Capture
 ) -> None:
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     flags = ["--windows", "2048", "--text", str(REPOSITORY / "schemas" / "reasons.py"), "--device", "cpu"]
@@ -145,7 +145,7 @@ def test_evaluate_gives_the_validation_loss_of_training_on_one_rank_and_on_two(
 
 
 def test_transformers_loads_an_exported_model_and_generates_the_same_text(
-    run: Path, tmp_path: Path, text_tokens: Path, capsys: pytest.CaptureFixture[str]
+    run: Path, tmp_path: Path, text_tokens: Path, capsys: Capture
 ) -> None:
     transformers = pytest.importorskip("transformers", reason="what the export is for: pip install transformers")
     folder = tmp_path / "exported"
@@ -185,7 +185,7 @@ def test_transformers_loads_an_exported_model_and_generates_the_same_text(
 
 
 def test_a_hugging_face_folder_with_another_tokenizer_is_refused(
-    run: Path, tmp_path: Path, text_tokens: Path, capsys: pytest.CaptureFixture[str]
+    run: Path, tmp_path: Path, text_tokens: Path, capsys: Capture
 ) -> None:
     folder = tmp_path / "exported"
     export.main([str(run), str(folder)])

@@ -20,7 +20,7 @@ from trainer.tools.compare import Score, as_text, difference, difference_table, 
 from trainer.tools.evaluate import score_documents, score_text, text_windows
 from trainer.train import train
 
-from .conftest import REPOSITORY, WriteTokens, small_config
+from .conftest import REPOSITORY, Capture, WriteTokens, small_config
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def test_a_corpus_with_shuffled_characters_scores_worse_and_a_copy_the_same(
     write_tokens: WriteTokens,
     tokenizer_file: Path,
     texts: list[str],
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capture,
 ) -> None:
     tokenizer, draw, runs = Tokenizer(tokenizer_file), random.Random(0), []
     for name in ("plain", "mixed", "copy"):

@@ -13,7 +13,15 @@ import pytest
 
 from schemas import SettingsError
 from schemas.manifest import Counts, ShardFile, ShardRecord
-from tests.trainer.conftest import TOKENIZER, describe_file, edit_manifest, write_ledger, write_token_dataset
+from tests.trainer.conftest import (
+    TOKENIZER,
+    Capture,
+    WriteTokens,
+    describe_file,
+    edit_manifest,
+    write_ledger,
+    write_token_dataset,
+)
 from trainer import checkpoint
 from trainer.corpora import open_corpora
 from trainer.remote import ShardError
@@ -21,7 +29,6 @@ from trainer.tools import evaluate
 from trainer.train import main
 
 CONTEXT = 16
-WriteTokens = Callable[..., Path]
 
 
 @pytest.fixture
@@ -102,7 +109,7 @@ def test_a_run_resumes_on_its_mixture_to_the_same_bytes(folders: list[str], tmp_
 
 
 def test_other_data_is_refused_when_a_run_resumes(
-    folders: list[str], tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
+    folders: list[str], tmp_path: Path, run: Run, capsys: Capture
 ) -> None:
     data = (f"{folders[0]}=0.5", f"{folders[1]}=0.5")
     assert run("run", 2, *data) == 0
@@ -129,7 +136,7 @@ def grow(tokens: Path, more: Path) -> None:
 
 
 def test_a_run_whose_tokens_have_grown_goes_on_with_those_that_it_began_with(
-    tmp_path: Path, write_tokens: WriteTokens, run: Run, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, write_tokens: WriteTokens, run: Run, capsys: Capture
 ) -> None:
     first, second = [[k + 1] * 60 for k in range(8)], [[k + 101] * 60 for k in range(8)]
     tokens = str(write_tokens(tmp_path / "data", first, first[:2], shards=2))
@@ -146,9 +153,7 @@ def test_a_run_whose_tokens_have_grown_goes_on_with_those_that_it_began_with(
     assert data["files"] == {"train": 4, "val": 4}
 
 
-def test_a_dataset_of_which_nothing_will_be_read_is_named(
-    folders: list[str], run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dataset_of_which_nothing_will_be_read_is_named(folders: list[str], run: Run, capsys: Capture) -> None:
     assert run("run", 2, f"{folders[0]}=3000000", f"{folders[1]}=1") == 0
     assert f"{folders[1]} has a share of 3e-07: none of this run's 16 samples is of it" in capsys.readouterr().out
     sampler = open_corpora([f"{folders[0]}=3000", f"{folders[1]}=1"]).sampler("packed", 16, 3)
@@ -168,7 +173,7 @@ def test_a_dataset_that_is_named_twice_is_refused_however_its_path_is_written(
 
 
 def test_data_with_another_tokenizer_or_end_of_text_is_refused_when_a_run_resumes_or_is_evaluated(
-    folders: list[str], tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
+    folders: list[str], tmp_path: Path, run: Run, capsys: Capture
 ) -> None:
     assert run("run", 2, folders[0]) == 0
     (tmp_path / "other.json").write_text(Path(folders[0], "..", TOKENIZER).read_text() + "\n")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.trainer.conftest import Capture, WriteTokens
 from trainer.shards import open_dataset
 from trainer.tools.export_tokens import main
 
@@ -21,7 +21,7 @@ EOT = 399
 
 
 @pytest.fixture
-def tokens(tmp_path: Path, write_tokens: Callable[..., Path]) -> Path:
+def tokens(tmp_path: Path, write_tokens: WriteTokens) -> Path:
     return write_tokens(tmp_path / "tokens", DOCUMENTS, [[20, 21]])
 
 
@@ -30,7 +30,7 @@ def in_order(tokens: Path) -> list[list[int]]:
     return [documents[k].tolist() for k in range(len(documents))]
 
 
-def test_nanogpt_reads_train_bin_and_val_bin(tokens: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nanogpt_reads_train_bin_and_val_bin(tokens: Path, tmp_path: Path, capsys: Capture) -> None:
     assert main([str(tokens), str(tmp_path / "out")]) == 0
     printed = capsys.readouterr().out
     assert f"{tmp_path}/out/val.bin: 6 bytes" in printed
@@ -44,9 +44,7 @@ def test_nanogpt_reads_train_bin_and_val_bin(tokens: Path, tmp_path: Path, capsy
 
 
 @pytest.mark.parametrize("kind", [pa.uint16(), pa.uint32()], ids=str)
-def test_megatron_reads_the_indexed_dataset(
-    tmp_path: Path, write_tokens: Callable[..., Path], kind: pa.DataType
-) -> None:
+def test_megatron_reads_the_indexed_dataset(tmp_path: Path, write_tokens: WriteTokens, kind: pa.DataType) -> None:
     tokens = write_tokens(tmp_path / "tokens", DOCUMENTS, kind=kind)
     assert main([str(tokens), str(tmp_path), "--format", "megatron"]) == 0
     dtype, sequences, bounds = read_megatron(tmp_path / "train")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.trainer.conftest import EOT, write_token_dataset
+from tests.trainer.conftest import EOT, WriteTokens, write_token_dataset
 from trainer.config import TrainConfig
 from trainer.corpora import open_corpora
 from trainer.data import Loader
@@ -20,7 +19,7 @@ from trainer.train import train
 
 
 @pytest.mark.slow
-def test_a_model_learns_to_add_numbers_it_has_not_seen(tmp_path: Path, write_tokens: Callable[..., Path]) -> None:
+def test_a_model_learns_to_add_numbers_it_has_not_seen(tmp_path: Path, write_tokens: WriteTokens) -> None:
     """Two numbers below 50, their sum's digits least significant first, as in minGPT."""
     problems = [[x // 10, x % 10, y // 10, y % 10, (x + y) % 10, (x + y) // 10] for x in range(50) for y in range(50)]
     order = torch.randperm(len(problems), generator=torch.Generator().manual_seed(0)).tolist()

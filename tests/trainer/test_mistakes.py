@@ -9,21 +9,19 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.trainer.conftest import edit_manifest
+from tests.trainer.conftest import Capture, WriteTokens, edit_manifest
 from trainer import checkpoint
 from trainer.config import TrainConfig
 from trainer.shards import open_dataset
 from trainer.tools import evaluate, export, export_tokens, sample
 from trainer.train import main, train
 
-WriteTokens = Callable[..., Path]
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
@@ -50,7 +48,7 @@ def flags(config: TrainConfig, **changes: Any) -> list[str]:
     return line
 
 
-def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def error_of(capsys: Capture, *arguments: str) -> str:
     """The one line that the training command ends with; fails where it is not one line and exit code 1."""
     capsys.readouterr()
     assert main(arguments) in (1, 2)
@@ -69,9 +67,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_run_whose_checkpoints_are_all_damaged_stops_and_names_each(
-    config: TrainConfig, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_whose_checkpoints_are_all_damaged_stops_and_names_each(config: TrainConfig, capsys: Capture) -> None:
     train(config)
     run = Path(config.out)
     damage_all(run)
@@ -86,7 +82,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_stops_and_names_each(
 
 
 def test_export_takes_a_run_with_a_damaged_newest_checkpoint_only_by_its_step(
-    config: TrainConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    config: TrainConfig, tmp_path: Path, capsys: Capture
 ) -> None:
     train(config)
     newest = checkpoint.checkpoints(Path(config.out) / "checkpoints")[-1]
@@ -103,7 +99,7 @@ def test_export_takes_a_run_with_a_damaged_newest_checkpoint_only_by_its_step(
 
 
 def test_a_token_id_outside_the_vocabulary_names_file_and_row(
-    config: TrainConfig, tmp_path: Path, write_tokens: WriteTokens, capsys: pytest.CaptureFixture[str]
+    config: TrainConfig, tmp_path: Path, write_tokens: WriteTokens, capsys: Capture
 ) -> None:
     good, bad = [1, 2, 3] * 100, [*[5] * 40, 412, 5]
     data = str(write_tokens(tmp_path / "train", [good, good, good, bad], [good]))
@@ -115,7 +111,7 @@ def test_a_token_id_outside_the_vocabulary_names_file_and_row(
 
 
 def test_checked_ids_are_not_read_again_when_shards_are_opened_but_in_batches(
-    config: TrainConfig, tmp_path: Path, write_tokens: WriteTokens, capsys: pytest.CaptureFixture[str]
+    config: TrainConfig, tmp_path: Path, write_tokens: WriteTokens, capsys: Capture
 ) -> None:
     data = write_tokens(tmp_path / "train", [[1, 2, 3] * 100, [412] * 100], [[1, 2, 3] * 100])
     edit_manifest(data, lambda record: record["properties"].update(ids_checked=True))
@@ -125,7 +121,7 @@ def test_checked_ids_are_not_read_again_when_shards_are_opened_but_in_batches(
 
 
 def test_a_split_that_is_missing_or_too_short_says_so(
-    config: TrainConfig, tmp_path: Path, write_tokens: WriteTokens, capsys: pytest.CaptureFixture[str]
+    config: TrainConfig, tmp_path: Path, write_tokens: WriteTokens, capsys: Capture
 ) -> None:
     good = [1, 2, 3] * 100
     data = str(write_tokens(tmp_path / "none", [], [good]))
@@ -140,7 +136,7 @@ def test_a_split_that_is_missing_or_too_short_says_so(
 
 
 def test_a_micro_batch_that_does_not_fit_in_the_gpus_memory_is_named(
-    config: TrainConfig, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    config: TrainConfig, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*arguments: object, **named: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB.")
@@ -162,9 +158,7 @@ def test_a_micro_batch_that_does_not_fit_in_the_gpus_memory_is_named(
         (main, ["--data", "tokens", "--out", "run", "--learning_rat=1e-3"], "--learning_rate"),
     ],
 )
-def test_an_abbreviated_flag_is_refused(
-    command: Any, arguments: list[str], nearest: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_abbreviated_flag_is_refused(command: Any, arguments: list[str], nearest: str, capsys: Capture) -> None:
     """Else a script's flags would change their meaning with the next one that begins alike."""
     assert command(arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -200,7 +194,7 @@ def test_an_abbreviated_flag_is_refused(
     ],
 )
 def test_a_wrong_setting_gives_a_one_line_error(
-    config: TrainConfig, tmp_path: Path, settings: str, message: str, capsys: pytest.CaptureFixture[str]
+    config: TrainConfig, tmp_path: Path, settings: str, message: str, capsys: Capture
 ) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     name = settings.split()[0]
@@ -212,7 +206,7 @@ def test_a_wrong_setting_gives_a_one_line_error(
 
 
 def test_a_model_is_not_exported_over_itself_a_run_or_a_file(
-    config: TrainConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    config: TrainConfig, tmp_path: Path, capsys: Capture
 ) -> None:
     train(dataclasses.replace(config, max_steps=1))
     run, exported, file = Path(config.out), tmp_path / "exported", tmp_path / "file"
@@ -253,6 +247,6 @@ def test_the_trainer_needs_only_torch_numpy_pyarrow_and_safetensors() -> None:
     assert result.stdout.strip() == "[]"
 
 
-def test_the_value_of_a_switch_is_not_mistaken_for_the_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_value_of_a_switch_is_not_mistaken_for_the_configuration(capsys: Capture) -> None:
     assert main(["--data", "tokens", "--out", "run", "--compile", "false"]) == 2
     assert "unexpected 'false': no CONFIG.toml; flags such as --compile take no value" in capsys.readouterr().err

@@ -17,7 +17,7 @@ import pytest
 
 from tests.servers.gcs import gcs_bucket
 from tests.servers.s3 import s3_bucket
-from tests.trainer.conftest import REPOSITORY
+from tests.trainer.conftest import REPOSITORY, Capture, WriteTokens
 from trainer.remote import ShardError, open_bucket
 from trainer.samplers import Packed
 from trainer.shards import open_dataset
@@ -33,7 +33,7 @@ def bucket(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture
-def tokens(tmp_path: Path, write_tokens: Callable[..., Path]) -> Path:
+def tokens(tmp_path: Path, write_tokens: WriteTokens) -> Path:
     rng = np.random.default_rng(0)
     documents = [rng.integers(0, 399, n).tolist() for n in rng.integers(0, 400, 60)]
     return write_tokens(tmp_path / "tokens", documents, documents[:7], shards=SHARDS)
@@ -102,7 +102,7 @@ def test_shards_are_copied_once_by_the_ranks_of_a_machine_and_again_if_they_are_
 def test_a_bad_shard_is_named_before_training_starts(
     uploaded: str,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capture,
     content: Callable[[bytes], bytes] | None,
     message: str,
 ) -> None:

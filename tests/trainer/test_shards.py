@@ -2,19 +2,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from tests.trainer.conftest import edit_manifest
+from tests.trainer.conftest import WriteTokens, edit_manifest
 from trainer.corpora import open_corpora
 from trainer.remote import ShardError
 from trainer.shards import open_dataset
 
-WriteTokens = Callable[..., Path]
 DOCUMENTS = [[1, 2, 3], [], [4], [5, 6, 7, 8], [9, 10], [11] * 7, [12]]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from schemas import SettingsError
-from tests.trainer.conftest import small_config
+from tests.trainer.conftest import Capture, small_config
 from trainer import checkpoint
 from trainer.config import TrainConfig
 from trainer.pretrained import resolve
@@ -81,7 +81,7 @@ def test_a_signed_checkpoint_and_its_export_are_accepted_unless_a_byte_is_altere
 
 
 def test_every_command_refuses_a_model_unsigned_or_signed_with_another_key(
-    tmp_path: Path, text_tokens: Path, keys: tuple[str, str], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, text_tokens: Path, keys: tuple[str, str], capsys: Capture
 ) -> None:
     private, public = keys
     _, other = key_pair(tmp_path, "other")
@@ -110,7 +110,7 @@ def test_every_command_refuses_a_model_unsigned_or_signed_with_another_key(
 
 
 def test_with_a_key_a_damaged_newest_checkpoint_does_not_bring_back_an_earlier_one(
-    tmp_path: Path, text_tokens: Path, keys: tuple[str, str], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, text_tokens: Path, keys: tuple[str, str], capsys: Capture
 ) -> None:
     private, public = keys
     run = tmp_path / "run"

@@ -14,7 +14,7 @@ from trainer.corpora import open_corpora
 from trainer.tools import documents
 from trainer.train import train
 
-from .conftest import WriteTokens
+from .conftest import Capture, WriteTokens
 
 CONTEXT, EOT = 16, 399
 FIRST = [50, 3, 80, 21, 0, 1, 40]  # tokens of each document, whose url_id is its number
@@ -56,9 +56,7 @@ def test_each_part_of_a_window_is_of_the_document_named(
     assert covered == (windows != EOT).sum()
 
 
-def test_the_command_prints_a_line_of_json_for_each(
-    tmp_path: Path, text_tokens: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prints_a_line_of_json_for_each(tmp_path: Path, text_tokens: Path, capsys: Capture) -> None:
     config = trained(tmp_path / "run", [str(text_tokens)])
     capsys.readouterr()
     assert documents.main([config.out, "--step", "1"]) == 0
@@ -69,9 +67,7 @@ def test_the_command_prints_a_line_of_json_for_each(
     assert "--step: 0 is not a whole number of at least 1" in capsys.readouterr().err
 
 
-def test_the_urls_are_those_of_the_corpus(
-    tmp_path: Path, write_tokens: WriteTokens, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_urls_are_those_of_the_corpus(tmp_path: Path, write_tokens: WriteTokens, capsys: Capture) -> None:
     tokens = write_tokens(tmp_path / "tokens", [[d] * n for d, n in enumerate(FIRST)])
     config, corpus = trained(tmp_path / "run", [str(tokens)]), tmp_path / "corpus"
     known = {url_id: f"http://a.example/{url_id}" for url_id in range(1, len(FIRST) - 1)}
@@ -92,9 +88,7 @@ def test_the_urls_are_those_of_the_corpus(
         assert "Traceback" not in error
 
 
-def test_shards_that_have_changed_since_are_refused(
-    tmp_path: Path, write_tokens: WriteTokens, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_shards_that_have_changed_since_are_refused(tmp_path: Path, write_tokens: WriteTokens, capsys: Capture) -> None:
     data = write_tokens(tmp_path / "data", [[1] * n for n in FIRST])
     config = trained(tmp_path / "run", [str(data)])
     write_tokens(tmp_path / "data", [[2] * n for n in FIRST])

@@ -12,6 +12,7 @@ import torch
 from tokenizers import Tokenizer as Loaded
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
+from tests.trainer.conftest import Capture
 from trainer.data import DocumentBlocks
 from trainer.model import GPT, ModelConfig
 from trainer.pretrained import Pretrained, Tokenizer
@@ -117,7 +118,7 @@ def stripped() -> Loaded:
     ],
 )
 def test_bits_per_byte_count_the_bytes_that_the_tokenizer_writes(
-    make: Callable[[], Loaded], text: str, written: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    make: Callable[[], Loaded], text: str, written: int, tmp_path: Path, capsys: Capture
 ) -> None:
     make().save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "text").write_text(text)

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from schemas import SettingsError
+from tests.trainer.conftest import Capture
 from trainer import train
 from trainer.distributed import sole_writer
 
@@ -151,7 +152,7 @@ def test_a_node_that_joins_and_one_that_dies_change_no_batch(text_tokens: Path, 
 
 
 def test_two_ranks_train_as_one_and_one_rank_continues_from_two(
-    text_tokens: Path, tmp_path: Path, trainer: Any, capsys: pytest.CaptureFixture[str]
+    text_tokens: Path, tmp_path: Path, trainer: Any, capsys: Capture
 ) -> None:
     """One rank, two, then one again."""
     arguments = ("--data", text_tokens, *SMALL, *QUIET, "--save_every", 5, "--val_every", 7, "--schedule", "constant")
