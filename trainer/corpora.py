@@ -11,7 +11,7 @@ from typing import Any
 from schemas import SettingsError
 from trainer.remote import ShardError
 from trainer.samplers import Packed, Sampler, longbiased, mix
-from trainer.shards import TokenDataset, TokenizerInfo, check_same_tokenizer, open_dataset
+from trainer.shards import TokenDataset, TokenizerInfo, open_dataset
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,9 @@ def open_corpora(data: Sequence[str], cache: str | Path | None = None, begun: Se
     datasets = [open_dataset(folder, cache) for folder in folders]
     known: dict[str, TokenDataset] = {}
     for dataset in datasets:
-        check_same_tokenizer(dataset, datasets[0])
+        if not dataset.tokenizer.same_as(datasets[0].tokenizer):
+            both = ", ".join(f"{own.folder} has the tokenizer {own.tokenizer}" for own in (dataset, datasets[0]))
+            raise ShardError(f"{both}; tokenize both with one")
         if dataset.files and (other := known.setdefault(dataset.digest, dataset)) is not dataset:
             raise ShardError(f"{other.folder} and {dataset.folder} are the same tokens; name them once")
     if len(datasets) == len(begun):

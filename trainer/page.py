@@ -23,7 +23,7 @@ _FACTS = {  # of the last step that has them: label and format
 }  # fmt: skip
 _MOST = 512  # points of a curve: a chart of 700 pixels shows no more
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 720, 240, 80, 712, 8, 216
-_COLOURS = ("#2f81f7", "#d9730d", "#2da44e", "#a371f7", "#db61a2", "#848d97")  # readable on white and on black
+_COLOURS = ("#2f81f7", "#d9730d")  # readable on white and on black
 _STYLE = """
 :root{color-scheme:light dark;--mute:light-dark(#59636e,#9198a1);--card:light-dark(#f6f8fa,#151b23)}
 body{font:15px/1.5 system-ui,sans-serif;max-width:76rem;margin:1.5rem auto;padding:0 1rem}
@@ -103,14 +103,15 @@ class Curve:
         return [(number * self._width + middle, total / n) for number, (total, n) in sorted(self._spans.items())]
 
 
-def chart(title: str, curves: dict[str, Curve], steps: int = 0) -> str:
-    """An SVG of curves over steps 0 … `steps`; the legend has each one's last value."""
+def chart(title: str, curves: dict[str, Curve], last: int) -> str:
+    """An SVG of curves over steps 0 … `last`; the legend has each one's last value."""
     drawn = {name: points for name, curve in curves.items() if (points := curve.points())}
-    last = max(steps, *(points[-1][0] for points in drawn.values()), 1)
-    values = [value for points in drawn.values() for _, value in points] or [0.0, 1.0]
+    values = [value for points in drawn.values() for _, value in points] or [0.0]
     later = [value for points in drawn.values() for step, value in points if step > last / 10]
     # A start far above the rest is cut off: the chart would be flat after it.
-    low, high, ticks = _scale(min(values), max(later if len(later) > 20 and max(values) > 1.5 * max(later) else values))
+    high = max(later if len(later) > 20 and max(values) > 1.5 * max(later) else values)
+    low, last = min(values), max(last, 1)
+    high = high if high > low else low + (abs(low) or 1)
 
     def x(step: float) -> str:
         return f"{_LEFT + (_RIGHT - _LEFT) * step / last:.1f}"
@@ -119,30 +120,20 @@ def chart(title: str, curves: dict[str, Curve], steps: int = 0) -> str:
         return f"{_BOTTOM - (_BOTTOM - _TOP) * (min(max(value, low), high) - low) / (high - low):.1f}"
 
     parts = [f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{html.escape(title)} by step">']
-    for tick in ticks:
+    for part in (0, 0.5, 1):
+        tick = low + part * (high - low)
         parts.append(f'<line x1="{_LEFT}" x2="{_RIGHT}" y1="{y(tick)}" y2="{y(tick)}"/>')
         parts.append(f'<text x="{_LEFT - 8}" y="{y(tick)}" dy="4" text-anchor="end">{_shown(tick)}</text>')
-    for tick in (tick for tick in _scale(0, last)[2] if tick <= last):
-        parts.append(f'<text x="{x(tick)}" y="{_HEIGHT - 6}" text-anchor="middle">{tick:,.0f}</text>')
+        place = f'x="{x(part * last)}" y="{_HEIGHT - 6}" text-anchor="middle"'
+        parts.append(f"<text {place}>{part * last:,.0f}</text>")
     legend = "no value yet" * (not drawn)
     for number, (name, points) in enumerate(drawn.items()):
-        colour = _COLOURS[number % len(_COLOURS)]
+        colour = _COLOURS[number]
         line = " ".join(f"{x(step)},{y(value)}" for step, value in points)
         parts.append(f'<polyline stroke="{colour}" points="{line}"/>')
         parts += [f'<circle fill="{colour}" cx="{x(s)}" cy="{y(v)}" r="2.5"/>' for s, v in points if len(points) < 60]
         legend += f'<span style="color:{colour}">{html.escape(name)}</span> {_shown(points[-1][1])} '
     return f"<figure><figcaption>{html.escape(title)}: {legend}</figcaption>{''.join(parts)}</svg></figure>"
-
-
-def _scale(low: float, high: float) -> tuple[float, float, list[float]]:
-    """(minimum, maximum, ticks) of an axis that shows low … high, with ticks at 1, 2 or 5 times a power of ten."""
-    if high <= low:
-        low, high = low - (abs(low) or 1) / 2, high + (abs(high) or 1) / 2
-    rough = (high - low) / 4
-    power = 10 ** math.floor(math.log10(rough))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
-    first, last = math.floor(low / step), math.ceil(high / step)
-    return first * step, last * step, [round(k * step, 12) for k in range(first, last + 1)]
 
 
 def _shown(value: float) -> str:

@@ -83,15 +83,6 @@ class TokenDataset:
         return np.concatenate([np.zeros(0, np.uint64), *(table["url_id"].to_numpy() for table in tables)])
 
 
-def check_same_tokenizer(dataset: TokenDataset, other: TokenDataset) -> None:
-    """Raises ShardError naming both datasets unless they have the same tokenizer."""
-    ours, theirs = dataset.tokenizer, other.tokenizer
-    if not ours.same_as(theirs):
-        raise ShardError(
-            f"{dataset.folder} has the tokenizer {ours}, {other.folder} has {theirs}; tokenize both with one"
-        )
-
-
 def open_dataset(folder: str | Path, cache: str | Path | None = None) -> TokenDataset:
     """The token shards in `folder`: `tokens/` of a run, or the run, on the local disk, at s3:// or gs://.
 
