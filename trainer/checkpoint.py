@@ -181,8 +181,7 @@ def load_training(folder: Path, model: nn.Module, optimizers: list[torch.optim.O
 def read_record(folder: Path) -> Record:
     """The record of the checkpoint in `folder`, after checking its files against it.
 
-    Raises:
-      CheckpointError: names the file that is missing, truncated or changed.
+    Raises CheckpointError: names the file that is missing, truncated or changed.
     """
     path = folder / RECORD
     try:
@@ -216,12 +215,10 @@ def checkpoints(folder: Path) -> list[Path]:
 def latest(folder: Path, report: Callable[[str], None], *, strict: str = "") -> tuple[Path, Record] | None:
     """The newest intact checkpoint in `folder`, a run's `checkpoints`, or None if the run has saved none.
 
-    Args:
-      report: called with a line for each later checkpoint that is damaged or gone.
-      strict: if not empty, a damaged or missing newest checkpoint is an error, whose message ends in this.
+    `report` is called with a line for each later one that is damaged or gone. With `strict`, that is an error instead,
+    whose message ends in it.
 
-    Raises:
-      CheckpointError: all checkpoints are damaged or gone (it says how), or the newest is and `strict` is given.
+    Raises CheckpointError: all checkpoints are damaged or gone (it says how), or the newest is and `strict` is given.
     """
     name, problems = folder.parent / _NEWEST, []
     saved = name.read_text(encoding="utf-8") if name.exists() else ""

@@ -21,12 +21,8 @@ def fused_cross_entropy(
     backward pass can run only once. On a CPU it is faster than torch's own in chunks of 2,048; each chunk adds to the
     gradient of the complete weight, so at width 768 chunks of half the size take a tenth longer.
 
-    Args:
-      x: (N, C).
-      weight: (V, C), of which the rows from `vocab_size` on are padding.
-      targets: (N,); −100 is ignored.
-      chunk: about how many rows of x at a time: chunks are made as even as possible.
-      reduction: `mean` or `sum` over the tokens that are not ignored.
+    x is (N, C), `weight` (V, C), of which the rows from `vocab_size` on are padding, `targets` (N,), of which −100 are
+    ignored. `chunk` is about how many rows of x it takes at a time; the `reduction` is `mean` or `sum`.
     """
     chunk = -(-len(x) // max(1, round(len(x) / chunk)))
     counts = (targets != -100).float()

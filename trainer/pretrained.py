@@ -134,8 +134,7 @@ class Tokenizer:
       loaded: the package's own tokenizer.
       definition: its model, and its added tokens with their ids; equal ones give equal ids.
 
-    Raises:
-      ValueError: the package tokenizers is not installed or cannot read the file.
+    Raises ValueError: the package tokenizers is not installed or cannot read the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -242,8 +241,7 @@ def end_of_text(folder: Path, vocab_size: int) -> int:
     It is what config.json or generation_config.json name as `eos_token_id`: of several ids, the one that the tokenizer
     ends texts with, or the first. If they name none, it is the tokenizer's.
 
-    Raises:
-      ValueError: none of them names one, or it is outside the vocabulary.
+    Raises ValueError: none of them names one, or it is outside the vocabulary.
     """
     named: list[int] = []
     for name in ("config.json", "generation_config.json"):
@@ -268,8 +266,7 @@ def end_of_text(folder: Path, vocab_size: int) -> int:
 def save_huggingface(model: GPT, folder: Path, tokenizer: Path, eot: int) -> None:
     """Write a folder that `AutoModelForCausalLM` and `AutoTokenizer` load.
 
-    Raises:
-      ValueError: transformers is not installed, or the model has a part that GPT2LMHeadModel lacks.
+    Raises ValueError: transformers is not installed, or the model has a part that GPT2LMHeadModel lacks.
     """
     config, transformers = model.config, _transformers()
     plain = ModelConfig(config.vocab_size, config.context, config.n_layer, config.n_head, config.width, config.dropout)

@@ -78,8 +78,7 @@ def load_weights(
 ) -> Path | None:
     """Load the weights of the run's checkpoint `path`, or else of `init_from`; returns whose optimizer's state to load.
 
-    Raises:
-      CheckpointError, ValueError: why `init_from` cannot be loaded.
+    Raises CheckpointError, ValueError: why `init_from` cannot be loaded.
     """
     if path:
         model.load_state_dict(load_file(path / checkpoint.WEIGHTS))

@@ -27,16 +27,11 @@ def score_text(
 ) -> dict[str, float | int]:
     """How well the model predicts `text`: each token once, the first one from an end-of-text.
 
-    Args:
-      words: that `word_perplexity` divides by; 0 for the words between white space.
-      stride: as of `score_documents`.
+    `word_perplexity` divides by `words`, or, for 0, by those between white space; `stride` is that of
+    `score_documents`. The result has tokens, words, bytes, loss (nats per token), perplexity (per token),
+    word_perplexity, and bits_per_byte (of the text that the ids decode to, in UTF-8).
 
-    Returns:
-      tokens, words, bytes, loss (nats per token), perplexity (per token), word_perplexity, bits_per_byte (of the
-        text that the ids decode to, in UTF-8).
-
-    Raises:
-      ValueError: there is no text that the tokenizer can write, or the stride is longer than the context.
+    Raises ValueError: there is no text that the tokenizer can write, or the stride is longer than the context.
     """
     ids, words = tokenizer.encode(text), words or len(text.split())
     length, size = len(text.encode("utf-8", "surrogatepass")), written_bytes(tokenizer, ids, text)
@@ -62,12 +57,8 @@ def score_documents(
 ) -> torch.Tensor:
     """The negative log-likelihood of each document in nats (N,), float64; its first token follows an end-of-text.
 
-    Args:
-      stride: tokens predicted by each window. 0 means the context, which gives contiguous chunks; less gives a sliding
-        window, in which each token sees at least context − stride tokens before it.
-
-    Raises:
-      ValueError: the stride is longer than the context.
+    Each window predicts `stride` tokens, which so see at least context − stride tokens before them; 0 means the
+    context, which gives contiguous chunks. A longer stride is a ValueError.
     """
     context, device = model.config.context, model.wte.weight.device
     if not 0 <= stride <= context:

@@ -43,9 +43,7 @@ def export_tokens(folder: str, out: Path, layout: str) -> list[Path]:
     dataset (`megatron/core/datasets/indexed_dataset.py`) with one sequence per document, which ends in an end-of-text,
     as `preprocess_data.py --append-eod` writes it: uint16 or int32.
 
-    Raises:
-      ShardError: shards that cannot be read.
-      OSError: the files cannot be written.
+    Raises ShardError, OSError: shards that cannot be read, or files that cannot be written.
     """
     dataset, written = open_dataset(folder), []
     out.mkdir(parents=True, exist_ok=True)

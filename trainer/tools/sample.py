@@ -60,13 +60,9 @@ def generate(
 ) -> Iterator[int]:
     """Up to `max_tokens` ids that continue `prompt`, one by one, ending before `stop`.
 
-    With a KV cache, each costs one token's forward pass. When the context is full, it is cut to its latest half.
-
-    Args:
-      prompt: at least one id.
-      temperature: 0 picks the most likely token.
-      top_k: sample from the k most likely tokens; 0 for all.
-      top_p: sample from the fewest tokens that have this probability together (Holtzman et al., 2020).
+    With a KV cache, each costs one token's forward pass. When the context is full, it is cut to its latest half. A
+    `temperature` of 0 picks the most likely token; else it is one of the `top_k` most likely (0 for all), and of the
+    fewest that have the probability `top_p` together (Holtzman et al., 2020).
     """
     if not prompt:
         raise ValueError("a prompt needs at least one token; end-of-text is the empty one")
