@@ -1,4 +1,4 @@
-"""Token shards for the benchmarks, written from flat arrays by numpy and pyarrow alone: more, a GPU's machine lacks."""
+"""Token shards for benchmarks and tests, from flat arrays by numpy and pyarrow alone: more, a GPU's machine lacks."""
 
 from __future__ import annotations
 
@@ -14,35 +14,42 @@ import pyarrow.parquet as pq
 from schemas.datasets import LEDGER, SCHEMA_VERSION
 
 Shard = tuple[np.ndarray, np.ndarray]
-"""Lengths of the documents, and all their ids one after the other as uint16."""
+"""Lengths of the documents, and all their ids one after the other."""
 
 
-def write_shards(folder: Path, splits: dict[str, list[Shard]], *, tokenizer: str, vocab_size: int, eot: int) -> Path:
-    """Write `tokens/` (the folder, or one in it) with 1,000 documents per batch, and its ledger for the trainer."""
+def write_shards(
+    folder: Path, splits: dict[str, list[Shard]], *, tokenizer: str, vocab_size: int, eot: int, rows: int = 1000
+) -> Path:
+    """Write `tokens/` (the folder, or one in it) with `rows` documents per batch, and its ledger for the trainer.
+
+    A document's url_id is its place in its split.
+    """
     folder = folder if folder.name == "tokens" else folder / "tokens"
     ledger = folder.parent / LEDGER / "tokens"
-    ledger.mkdir(parents=True)
+    ledger.mkdir(parents=True, exist_ok=True)
     files = []
     for split, shards in splits.items():
         (folder / split).mkdir(parents=True, exist_ok=True)
+        first = 0
         for number, (lengths, ids) in enumerate(shards):
             offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
             table = pa.table(
                 {
-                    "url_id": np.arange(len(lengths), dtype=np.uint64),
+                    "url_id": np.arange(first, first + len(lengths), dtype=np.uint64),
                     "n_tokens": lengths.astype(np.uint32),
-                    "tokens": pa.ListArray.from_arrays(pa.array(offsets), pa.array(ids.astype(np.uint16))),
+                    "tokens": pa.ListArray.from_arrays(pa.array(offsets), pa.array(ids)),
                 }
             )
             path = folder / split / f"part-{number:05d}.arrow"
             with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-                writer.write_table(table, max_chunksize=1000)
+                writer.write_table(table, max_chunksize=rows)
+            first += len(lengths)
             files.append(_file(folder.parent, path, "data", len(lengths)))
     (ledger / "tokenizer.json").write_text(tokenizer, encoding="utf-8")
     asset = _file(folder.parent, ledger / "tokenizer.json", "asset", 0)
     pq.write_table(pa.Table.from_pylist([*files, asset]), ledger / "files.parquet")
     listed = _file(folder.parent, ledger / "files.parquet", "", 0)
-    known = {"name": "benchmark", "file": asset["path"], "sha256": asset["sha256"]}
+    known = {"name": "test", "file": asset["path"], "sha256": asset["sha256"]}
     manifest = {
         "dataset": "tokens",
         "files": {key: listed[key] for key in ("path", "sha256")},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
@@ -10,22 +9,22 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import pyarrow as pa
+import numpy as np
 import pytest
-
-if TYPE_CHECKING:  # where test_gpu.py runs, msgspec may be missing
-    from schemas.manifest import ShardFile, ShardRecord
 
 torch = pytest.importorskip("torch", reason="the trainer needs torch: pip install torch")
 from trainer.config import TrainConfig  # noqa: E402
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+sys.path.append(str(REPOSITORY / "benchmarks"))
+from token_shards import Shard, write_shards  # noqa: E402
 
 torch.set_num_threads(1)
 
 WriteTokens = Callable[..., Path]
 Capture = pytest.CaptureFixture[str]
-REPOSITORY = Path(__file__).resolve().parents[2]
 EOT = "<|endoftext|>"
 TOKENIZER = "ledger/tokens/tokenizer.json"
 """Where the tokenizer lies in a run that a test writes."""
@@ -74,57 +73,20 @@ def write_token_dataset(
     splits: dict[str, Sequence[Sequence[int]]],
     tokenizer: Path,
     shards: int,
-    kind: pa.DataType | None = None,
+    kind: type[np.integer[Any]] = np.uint16,
 ) -> Path:
-    """Write documents as a tokens/ folder, three in a batch; a document's url_id is its place in its split."""
+    """Write documents as a tokens/ folder, in batches of three; a document's url_id is its place in its split."""
     from tokenizers import Tokenizer
 
-    from schemas.manifest import Counts, ShardRecord
-
-    vocab_size = Tokenizer.from_file(str(tokenizer)).get_vocab_size()
-    schema = pa.schema([("url_id", pa.uint64()), ("n_tokens", pa.uint32()), ("tokens", pa.list_(kind or pa.uint16()))])
-    folder = folder if folder.name == "tokens" else folder / "tokens"
-    records: dict[int, list[ShardFile]] = {shard: [] for shard in range(shards)}
+    parts: dict[str, list[Shard]] = {}
     for split, documents in splits.items():
-        (folder / split).mkdir(parents=True, exist_ok=True)
-        for shard in range(shards):
-            rows = list(map(list, documents))[shard::shards]
-            path = folder / split / f"part-{shard:05d}.arrow"
-            table = pa.table([range(shard, len(documents), shards), list(map(len, rows)), rows], schema=schema)
-            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-                writer.write_table(table, max_chunksize=3)
-            records[shard].append(describe_file(folder.parent, path, "data", shard, len(rows)))
-    copy = folder.parent / TOKENIZER
-    copy.parent.mkdir(parents=True, exist_ok=True)
-    copy.write_bytes(tokenizer.read_bytes())
-    written = [ShardRecord(shard, Counts(), files) for shard, files in records.items()]
-    rows_written = sum(map(len, splits.values()))
-    write_ledger(folder.parent, written, {"vocab_size": vocab_size, "eot": vocab_size - 1}, rows_written)
-    return folder
-
-
-def write_ledger(run: Path, records: list[ShardRecord], tokenizer: dict[str, object], rows: int) -> None:
-    """The manifest and the list of files of the tokens in `run`, as the tokenize stage writes them."""
-    from schemas.manifest import Counts, FileList, FileTable, Manifest, Root
-
-    asset = describe_file(run, run / TOKENIZER, "asset", -1, 0)
-    table = FileTable(records, [asset])
-    content = table.to_parquet()
-    digest = hashlib.sha256(content).hexdigest()
-    listed = FileList(f"ledger/tokens/files-{digest[:8]}.parquet", len(content), digest, len(table.files))
-    manifest = Manifest(
-        dataset="tokens",
-        stage="tokenize",
-        stage_version=1,
-        num_shards=len(records),
-        counts=Counts(rows, rows),
-        files=listed,
-        digest=table.digest,
-        totals=table.totals,
-        properties={"tokenizer": {"name": "test", **tokenizer, "file": asset.path, "sha256": asset.sha256}},
-    )
-    (run / listed.path).write_bytes(content)
-    (run / "ledger/manifest.json").write_bytes(Root(datasets={"tokens": manifest}).to_json())
+        for numbers in np.array_split(np.arange(len(documents)), shards):
+            own = [documents[k] for k in numbers]
+            lengths, ids = np.array(list(map(len, own)), np.int64), [token for document in own for token in document]
+            parts.setdefault(split, []).append((lengths, np.array(ids, kind)))
+    size = Tokenizer.from_file(str(tokenizer)).get_vocab_size()
+    text = tokenizer.read_text(encoding="utf-8")
+    return write_shards(folder, parts, tokenizer=text, vocab_size=size, eot=size - 1, rows=3)
 
 
 def edit_manifest(tokens: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -205,13 +167,3 @@ class TrainerProcess:
 @pytest.fixture(scope="session")
 def trainer() -> TrainerProcess:
     return TrainerProcess()
-
-
-def sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def describe_file(folder: Path, path: Path, kind: str, shard: int, rows: int) -> ShardFile:
-    from schemas.manifest import ShardFile
-
-    return ShardFile(path.relative_to(folder).as_posix(), kind, shard, rows, path.stat().st_size, sha256(path))

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from schemas import SettingsError
-from schemas.manifest import Counts, ShardFile, ShardRecord
 from tests.trainer.conftest import (
     TOKENIZER,
     Capture,
     WriteTokens,
-    describe_file,
     edit_manifest,
-    write_ledger,
     write_token_dataset,
 )
 from trainer import checkpoint
@@ -122,26 +117,13 @@ def test_other_data_is_refused_when_a_run_resumes(
     assert run("run", 4, f"{moved}=0.5", data[1]) == 0
 
 
-def grow(tokens: Path, more: Path) -> None:
-    """Add the shards of `more` to `tokens`."""
-    files: dict[int, list[ShardFile]] = {shard: [] for shard in range(4)}
-    for path in more.glob("*/*.arrow"):
-        shutil.copyfile(path, tokens / path.parent.name / path.name.replace("part-0000", "part-0001"))
-    for path in tokens.glob("*/*.arrow"):
-        shard = sorted(own.name for own in path.parent.iterdir()).index(path.name)
-        rows = len(pa.ipc.open_file(path).read_all())
-        files[shard].append(describe_file(tokens.parent, path, "data", shard, rows))
-    records = [ShardRecord(shard, Counts(), own) for shard, own in files.items()]
-    write_ledger(tokens.parent, records, {"vocab_size": 400, "eot": 399}, 20)
-
-
 def test_a_run_whose_tokens_have_grown_goes_on_with_those_that_it_began_with(
     tmp_path: Path, write_tokens: WriteTokens, run: Run, capsys: Capture
 ) -> None:
     first, second = [[k + 1] * 60 for k in range(8)], [[k + 101] * 60 for k in range(8)]
     tokens = str(write_tokens(tmp_path / "data", first, first[:2], shards=2))
     assert run("complete", 6, tokens) == run("cut", 3, tokens) == 0
-    grow(Path(tokens), write_tokens(tmp_path / "more", second, second[:2], shards=2))
+    write_tokens(tmp_path / "data", first + second, first[:2] + second[:2], shards=4)
     assert len(open_corpora([tokens]).datasets[0].documents("train")) == 16
     capsys.readouterr()
     assert run("cut", 6, tokens) == 0

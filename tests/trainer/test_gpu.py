@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -25,33 +23,11 @@ from trainer.tools.evaluate import EvaluateOptions
 from trainer.tools.sample import SampleOptions
 from trainer.train import train
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-sys.path.append(str(REPOSITORY / "benchmarks"))
-from token_shards import write_shards  # noqa: E402
-
 pytestmark = pytest.mark.gpu
 
 SHAPE = ModelConfig(vocab_size=203, context=256, n_layer=2, n_head=2, width=64)
 BLOCKS = DocumentBlocks(202, mask=True)
 SMALL = ("--preset", "tiny", "--width", 64, "--context", 128, "--batch_tokens", 1024, "--micro_batch", 3)
-
-
-@pytest.fixture
-def text_tokens(tmp_path: Path, tokenizer_file: Path) -> Path:
-    """tokens/ of the trainer's sources, made without the packages that a GPU's machine may lack."""
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(str(tokenizer_file))
-    text = "\n".join(path.read_text(encoding="utf-8") for path in sorted((REPOSITORY / "trainer").glob("*.py")))
-    documents = [tokenizer.encode(part).ids for part in text.split("\n\n") if part.strip()]
-    splits = {"train": documents[100:], "val": documents[:100]}
-    shards = {
-        split: [(np.array(list(map(len, own))), np.concatenate(own).astype(np.uint16))] for split, own in splits.items()
-    }
-    vocab_size = tokenizer.get_vocab_size()
-    return write_shards(
-        tmp_path / "tokens", shards, tokenizer=tokenizer_file.read_text(), vocab_size=vocab_size, eot=vocab_size - 1
-    )
 
 
 @pytest.fixture

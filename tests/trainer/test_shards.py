@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -21,17 +22,16 @@ def tokens(tmp_path: Path, write_tokens: WriteTokens) -> Path:
     return write_tokens(tmp_path / "tokens", DOCUMENTS, [[20, 21]])
 
 
-@pytest.mark.parametrize("kind", [pa.uint16(), pa.uint32()], ids=str)
+@pytest.mark.parametrize("kind", [np.uint16, np.uint32])
 @pytest.mark.parametrize("shards", [1, 2, 5])
 def test_documents_are_read_as_they_were_written(
-    tmp_path: Path, write_tokens: WriteTokens, kind: pa.DataType, shards: int
+    tmp_path: Path, write_tokens: WriteTokens, kind: type, shards: int
 ) -> None:
     dataset = open_dataset(write_tokens(tmp_path, DOCUMENTS, [[20, 21]], shards=shards, kind=kind))
     documents = dataset.documents("train")
-    assert documents.dtype.itemsize * 8 == kind.bit_width
-    by_shard = [row for shard in range(shards) for row in DOCUMENTS[shard::shards]]
-    assert [documents[k].tolist() for k in range(len(documents))] == by_shard
-    assert documents.lengths.tolist() == [len(row) for row in by_shard]
+    assert documents.dtype == kind
+    assert [documents[k].tolist() for k in range(len(documents))] == DOCUMENTS
+    assert documents.lengths.tolist() == [len(row) for row in DOCUMENTS]
     assert dataset.documents("val")[0].tolist() == [20, 21]
 
 
@@ -85,7 +85,7 @@ def test_shards_with_an_unknown_tokenizer_are_refused(tokens: Path, change: dict
 
 
 def test_a_column_of_another_type_is_named(tokens: Path, write_tokens: WriteTokens, tmp_path: Path) -> None:
-    folder = write_tokens(tmp_path / "signed", DOCUMENTS, kind=pa.int64())
+    folder = write_tokens(tmp_path / "signed", DOCUMENTS, kind=np.int64)
     with pytest.raises(
         ShardError, match=r"part-00000\.arrow has no tokens as tokenize writes them \(list<item: int64>"
     ):
@@ -93,7 +93,7 @@ def test_a_column_of_another_type_is_named(tokens: Path, write_tokens: WriteToke
 
 
 def test_a_list_of_files_that_is_damaged_or_missing_is_named(tokens: Path) -> None:
-    (listed,) = (tokens.parent / "ledger/tokens").glob("files-*.parquet")
+    (listed,) = (tokens.parent / "ledger/tokens").glob("files*.parquet")
     listed.write_bytes(listed.read_bytes()[:-1])
     with pytest.raises(ShardError, match=rf"ledger/tokens/{listed.name} was changed or damaged; copy it again"):
         open_dataset(tokens)
