@@ -31,9 +31,9 @@ from torch.nn.parallel import DistributedDataParallel
 from schemas import SettingsError
 from trainer.device import device_of
 
-# That ranks wait for each other to start (a torchrun that is killed then leaves some alone) and in each operation of a
-# step; and in `gather`, where they wait for one that copies shards or writes to a slow disk.
-_STEP, _LONG = timedelta(minutes=5), timedelta(days=1)
+# That ranks wait for each other to start (a torchrun that is killed then leaves some alone), and in each operation of a
+# step; in the first, for one that still compiles; and in `gather`, for one that copies shards or writes to a slow disk.
+_STEP, _FIRST, _LONG = timedelta(minutes=5), timedelta(minutes=30), timedelta(days=1)
 _LOST = re.compile(
     "gloo.*(?:closed by peer|reset by peer|Timed out|Broken pipe)|NCCL.*(?:remote|timeout|abort|peer)", re.DOTALL
 )  # a RuntimeError's text
@@ -72,6 +72,7 @@ class Ranks:
             dist.init_process_group("nccl", device_id=place, timeout=_STEP)
         else:
             dist.init_process_group("gloo", timeout=_STEP)
+        distributed_c10d._set_pg_timeout(_FIRST)
         # Decisions go through a group of their own on the CPU, so that they never wait for the device.
         control = dist.new_group(backend="gloo", timeout=_LONG)
         return cls(dist.get_rank(), dist.get_world_size(), place, control)
@@ -79,6 +80,11 @@ class Ranks:
     @property
     def main(self) -> bool:
         return self.rank == 0
+
+    def after_first_step(self) -> None:
+        """From now on a rank that is lost ends the others soon: nothing is compiled any more."""
+        if self._control is not None:
+            distributed_c10d._set_pg_timeout(_STEP)
 
     def gather(self, value: Any) -> list[Any]:
         """The values that the ranks give, by rank; all wait for the last, however long it takes, not for the device."""

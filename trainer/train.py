@@ -126,6 +126,7 @@ def _loop(run: Run, stop: StopSignals) -> float:
         step += 1
         log.add(step, rate, loss, norm)
         if step == run.step + 1:
+            ranks.after_first_step()
             gc.freeze()  # what is alive now stays; collections, which are the same on all ranks, become short
             gc.disable()
 
