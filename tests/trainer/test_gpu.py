@@ -32,19 +32,8 @@ SMALL = ("--preset", "tiny", "--width", 64, "--context", 128, "--batch_tokens", 
 
 @pytest.fixture
 def config(text_tokens: Path, tmp_path: Path) -> TrainConfig:
-    return TrainConfig(
-        data=(str(text_tokens),),
-        out=str(tmp_path / "run"),
-        preset="tiny",
-        context=128,
-        batch_tokens=1024,
-        micro_batch=3,
-        max_steps=12,
-        save_every=6,
-        val_every=6,
-        compile=True,
-        device="cuda",
-    )
+    own = {"context": 128, "batch_tokens": 1024, "micro_batch": 3, "max_steps": 12, "save_every": 6, "val_every": 6}
+    return TrainConfig((str(text_tokens),), str(tmp_path / "run"), preset="tiny", compile=True, device="cuda", **own)
 
 
 @pytest.fixture(autouse=True)
