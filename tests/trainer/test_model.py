@@ -47,7 +47,7 @@ def test_logits_loss_gradients_and_greedy_ids_are_those_of_transformers(name: st
     torch.manual_seed(0)
     shape = {"n_positions": config.context, "n_layer": config.n_layer, "n_head": config.n_head, "n_embd": config.width}
     theirs = transformers.GPT2LMHeadModel(
-        transformers.GPT2Config(config.vocab_size, **shape, bos_token_id=0, eos_token_id=0)
+        transformers.GPT2Config(vocab_size=config.vocab_size, **shape, bos_token_id=0, eos_token_id=0)
     ).eval()
     with torch.no_grad():  # far from the initial values, biases and norms too
         for parameter in theirs.parameters():
