@@ -77,26 +77,27 @@ def is_unshown(attributes: Mapping[str, str]) -> bool:
     return style is not None and _HIDING_STYLE.search(style) is not None
 
 
-def name_container(container: Container, attributes: Mapping[str, str]) -> None:
-    """Set a container's names and kind by its element's attributes."""
+def name_container(container: Container, attributes: Mapping[str, str]) -> bool:
+    """Set a container's names and kind by its element's attributes; whether these may say more of the page."""
     get, tag = attributes.get, container.tag
     named = f"{get('class') or ''} {'' if tag in HEADINGS else get('id') or ''}".strip()
-    kind, container.names_content, _ = read_names(named)
+    kind, container.names_content, says_more = read_names(named)
     if tag in OF_TAG:
         of_tag, holds_content = OF_TAG[tag]
         kind |= of_tag
         container.names_content |= holds_content
     role, prop = get("role"), get("itemprop")
-    container.names = " ".join(filter(None, (named, role, prop)))
+    container.names = named if role is None and prop is None else " ".join(filter(None, (named, role, prop)))
     if role is not None and role in CHROME_ROLES:
         kind |= CHROME
-    if prop == "comment" or _SCHEMA_COMMENT.search(get("itemtype") or ""):
+    if prop == "comment" or ("itemtype" in attributes and _SCHEMA_COMMENT.search(attributes["itemtype"])):
         kind |= COMMENT
     if is_unshown(attributes):
         kind = kind & ~HIDDEN if names_opened(container.names) else kind | HIDDEN | UNSHOWN
     elif get("aria-hidden") == "true":
         kind |= HIDDEN
     container.kind = kind
+    return says_more or prop is not None or "aria-controls" in attributes
 
 
 @lru_cache(1 << 15)

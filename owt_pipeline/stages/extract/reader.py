@@ -75,7 +75,13 @@ class _Reader(Structure):
             return
         if self._open_marks and tag not in INLINE:
             self._marks.add(" ")
-        _STARTS.get(tag, _Reader._start_unknown)(self, tag, attributes)
+        start = _STARTS.get(tag)
+        if start is not None:
+            start(self, tag, attributes)
+        elif self._pieces or ":" in tag:  # an unknown element
+            self._stack.append(None)
+        else:
+            self._start_block(tag, attributes)
 
     def end(self, tag: str) -> None:
         if self._inner is not None:
@@ -144,10 +150,11 @@ class _Reader(Structure):
             if is_marked or self._open_marks:
                 self._note(tag, attributes)
         else:
-            name_container(container, attributes)
+            says_more = name_container(container, attributes)
             if container.kind & UNSHOWN:
                 self._unshown.append((container, attributes.get("id")))
-            self._note(tag, attributes)
+            if says_more or self._open_marks:
+                self._note(tag, attributes)
         if self._tables and tag in LAYS_OUT:
             self._tables[-1].is_layout = True
         if tag in SPECIAL:
@@ -162,12 +169,6 @@ class _Reader(Structure):
             self._marks.start(tag, attributes, self._at, len(self._stack) - 1)
         if "aria-controls" in attributes:
             self.page.controlled.update(attributes["aria-controls"].split())
-
-    def _start_unknown(self, tag: str, attributes: Attributes) -> None:
-        if self._pieces or ":" in tag:
-            self._stack.append(None)
-        else:
-            self._start_block(tag, attributes)
 
     def _start_void(self, tag: str, attributes: Attributes) -> None:
         self._stack.append(None)
