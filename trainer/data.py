@@ -71,6 +71,11 @@ class Loader:
         own = self.samples * (self.rank + 1) // self.world_size - first
         return first + own * micro_step // self.accumulation, first + own * (micro_step + 1) // self.accumulation
 
+    def batch(self, step: int, micro_step: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+        """(inputs, targets) of one micro-batch, each (samples, context) int64 on the device."""
+        number = step * self.accumulation + micro_step
+        return self._split(number, self._read(number))
+
     def batches(self, step: int) -> Generator[tuple[torch.Tensor, torch.Tensor], None, None]:
         """The micro-batches from global batch `step` on, without end, each as (inputs, targets) of (samples, context).
 
