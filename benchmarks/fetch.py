@@ -5,7 +5,7 @@
 
 A separate process serves prepared pages for all hosts on loopback; its CPU time is printed. All clients fetch the same
 pages of the same hosts in the same order, in turns. Ours is the complete stage: robots.txt, limits, host queues,
-journal, WARC and index on disk, checksums. The others read, decode and drop the bodies. Prints medians over the
+WARC files and rows on disk, checksums. The others read, decode and drop the bodies. Prints medians over the
 repeats, also of ratios: in wall-clock time, and in CPU time, which includes our other processes.
 
 Pages are sent in gzip first, as by nearly all servers, and then uncompressed. Exits 1 if, by the wall clock, the stage

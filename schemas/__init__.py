@@ -3,12 +3,13 @@
 Manifests are in `schemas.manifest`, which the trainer does not import: it needs msgspec.
 """
 
-from schemas.datasets import DATASETS, REJECTS, Dataset, arrow_schema
+from schemas.datasets import DATASETS, PLACES, REJECTS, Dataset, arrow_schema
 from schemas.reasons import Reason
 from schemas.settings import SettingsError, option
 
 __all__ = [
     "DATASETS",
+    "PLACES",
     "REJECTS",
     "Dataset",
     "Reason",

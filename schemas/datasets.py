@@ -134,6 +134,16 @@ _CLEAN = [
     ),
 ]
 
+PLACES = pa.schema(
+    [
+        _URL_ID,
+        _field("segment", pa.string(), "path of the WARC file in the run's folder"),
+        _field("offset", pa.uint64(), "first byte of the page's record, a gzip member, in that file"),
+        _field("length", pa.uint64(), "bytes of that gzip member"),
+    ]
+)
+"""Where a page lies. It depends on how often fetching was interrupted, so it is no column of pages/."""
+
 REJECTS = pa.schema(
     [
         _URL_ID,
@@ -182,7 +192,7 @@ DATASETS: dict[str, Dataset] = {
         _dataset(
             "pages",
             "fetch",
-            "a fetched response; its bytes are a record of the shard's WARC file",
+            "a fetched response; its bytes are a record of a file in `warc/`, which `places` names",
             [
                 _URL_ID,
                 _field("url", pa.string(), "canonical URL"),
@@ -212,8 +222,6 @@ DATASETS: dict[str, Dataset] = {
                     pa.string(),
                     "SHA-1 of the decoded body, Base32: the same for a page from the web and from an archive",
                 ),
-                _field("warc_offset", pa.uint64(), "first byte of the record in the shard's WARC file"),
-                _field("warc_length", pa.uint64(), "compressed bytes of the record"),
                 *_POSTED,
             ],
         ),

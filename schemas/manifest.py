@@ -3,7 +3,8 @@
 A dataset `NAME` is in two places of a run's folder, so that any reader of Parquet or Arrow can open the first:
 
     NAME/part-00007-3f2a9c1b.parquet            rows; the name ends in the first digits of the file's SHA-256
-    warc/part-00007-….warc.gz                   the responses of pages/
+    warc/part-00007/live-….warc.gz              responses of pages/
+    ledger/pages/places/part-00007-….parquet    where each of them lies
     ledger/manifest.json                        the run's Root: every dataset's Manifest, and what happened to the run
     ledger/NAME/files-91c0d2aa.parquet          the dataset's list of files, one row per file
     ledger/NAME/rejects/part-00007-….parquet    one row for each id that entered the stage and did not leave it
@@ -37,9 +38,10 @@ class ShardFile(msgspec.Struct, frozen=True):
 
     Attributes:
       path: path relative to the run's folder, with `/`.
-      kind: `data`, `rejects`, `warc`, `figures`, `kept` (decisions by kept document) or `asset`.
+      kind: `data`, `rejects`, `warc`, `places` (where pages lie in `warc`), `figures`, `kept` (decisions by kept
+        document) or `asset`.
       shard: the shard it belongs to; -1 for an asset of the complete dataset.
-      rows: rows, or records of a WARC file; 0 for an asset.
+      rows: rows, or answers in a WARC file; 0 for an asset.
       bytes: length of the file.
       sha256: hex digest of the file.
     """
@@ -215,7 +217,7 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
       sequence: number of times that it was replaced, so that no two versions have equal bytes.
       run: id of the process or job that wrote it.
       generations: what was added to the run, in order.
-      rounds: how often the failed URLs of a shard of `pages/` were retried, by shard.
+      rounds: how often the failed or lost URLs of a shard of `pages/` were asked for again, by shard.
       takedowns: path of the list of documents to forget, named by its content; empty for none.
       datasets: the finished datasets, by name.
     """
@@ -331,10 +333,13 @@ FILES = pa.schema(
     [
         pa.field("path", pa.string(), nullable=False, metadata={"description": "path in the working directory"}),
         pa.field(
-            "kind", pa.string(), nullable=False, metadata={"description": "data, rejects, warc, figures, kept or asset"}
+            "kind",
+            pa.string(),
+            nullable=False,
+            metadata={"description": "data, rejects, warc, places, figures, kept or asset"},
         ),
         pa.field("shard", pa.int32(), nullable=False, metadata={"description": "the file's shard; -1 for an asset"}),
-        pa.field("rows", pa.int64(), nullable=False, metadata={"description": "rows, or records of a WARC file"}),
+        pa.field("rows", pa.int64(), nullable=False, metadata={"description": "rows, or answers in a WARC file"}),
         pa.field("bytes", pa.int64(), nullable=False, metadata={"description": "length of the file"}),
         pa.field("sha256", pa.string(), nullable=False, metadata={"description": "hex digest of the file"}),
         pa.field(

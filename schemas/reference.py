@@ -11,7 +11,7 @@ import re
 import msgspec
 import pyarrow as pa
 
-from schemas.datasets import DATASETS, REJECTS, SCHEMA_VERSION
+from schemas.datasets import DATASETS, PLACES, REJECTS, SCHEMA_VERSION
 from schemas.manifest import FILES, Counts, FileList, Generation, Manifest, Root, ShardFile, ShardRecord, Total
 from schemas.reasons import Reason
 
@@ -36,6 +36,10 @@ def data_reference() -> str:
         f"did not leave it.\n\n{_fields(REJECTS)}\n"
         "| reason | stage | meaning |\n|---|---|---|\n"
         + "".join(f"| `{reason.value}` | {reason.stage} | {reason.description} |\n" for reason in Reason)
+    )
+    parts.append(
+        f"## `ledger/pages/places/`\n\nIn Parquet. One row is where a page lies in `warc/`, in the order of `pages/`."
+        f"\n\n{_fields(PLACES)}"
     )
     parts.append(
         "## `ledger/manifest.json`\n\n"

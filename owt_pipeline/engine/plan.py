@@ -226,7 +226,7 @@ def _backward(plan: StagePlan, workdir: Storage, root: Root, needed: dict[str, s
     # Rows of records that are not published are looked at too: their files may be gone with what made them.
     if plan.published is None:
         rows += [row for row in plan.rows if row is not None and row.shard not in looked_at]
-    kinds = {"data", "warc", "figures", "rejects", "kept"}
+    kinds = {"data", "places", "warc", "figures", "rejects", "kept"}
     lost = lost_files(workdir, [file for row in rows for file in row.files if file.kind in kinds])
     assets = _lost_assets(plan, workdir)
     for row in rows:
@@ -236,7 +236,6 @@ def _backward(plan: StagePlan, workdir: Storage, root: Root, needed: dict[str, s
         problems = lost | assets
         first = next(iter(sorted(problems.items())))
         plan.why = f"{first[0]} {first[1]}" + (f", and {len(problems) - 1} more files" if len(problems) > 1 else "")
-        stage.check_gone(plan.options, workdir, sorted(plan.gone))
     plan.make |= plan.gone
     if assets:
         plan.published = None
@@ -386,10 +385,12 @@ def _open_run(stage: Stage, options: Any, runtime: Runtime, name: str) -> StageR
 
 
 def is_published(run: StageRun) -> bool:
-    """Whether the output is published with the keys of this plan, so that an attempt at it is late."""
+    """Whether the output is published with the keys of this plan, and complete, so that an attempt at it is late."""
     root, _ = read_root(run.workdir)
     manifest = root.datasets.get(run.stage.output)
     if manifest is None or manifest.stage != run.stage.name:
         return False
     table = DatasetReader(run.workdir, manifest).table_of_files
-    return [record.key for record in table.records] == list(run.keys)
+    if [record.key for record in table.records] != list(run.keys):
+        return False
+    return not lost_files(run.workdir, [file for shard in run.gone for file in table.records[shard].files])

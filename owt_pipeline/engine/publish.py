@@ -22,6 +22,10 @@ RUN_LOG = "run-log.jsonl"
 """What ran when and for how long: the one file of a run that differs from run to run."""
 
 
+_WHERE = ("places", "warc")
+"""Kinds of files that say where pages lie, which depends on how often they were fetched."""
+
+
 def publish_plan(
     stage: Stage, options: Any, runtime: Runtime, plan: str, version: str | None
 ) -> tuple[Manifest, str | None]:
@@ -105,7 +109,7 @@ def _records(run: StageRun) -> list[ShardRecord]:
         record, _ = place.find()
         if record is None:
             raise LedgerError(f"{run.stage.name}: {place.records.path(place.name)} was not written")
-        if was is not None and run.stage.repeats(run.options):
+        if was is not None:
             _check_same(run, was, record)
         return record
 
@@ -114,7 +118,10 @@ def _records(run: StageRun) -> list[ShardRecord]:
 
 def _check_same(run: StageRun, was: ShardRecord, now: ShardRecord) -> None:
     """Raise UserError if a shard that was gone has other bytes than before: its datasets were made from those."""
-    if {file.path: file.sha256 for file in was.files} != {file.path: file.sha256 for file in now.files}:
+    before, again = (
+        {file.path: file.sha256 for file in record.files if file.kind not in _WHERE} for record in (was, now)
+    )
+    if before != again:
         raise UserError(
             f"shard {was.shard} of {run.stage.output}/ was gone, and has other bytes now that it was made again. Made "
             f"with {_named(was.versions)}; now {_named(now.versions)}: use those versions, or delete "

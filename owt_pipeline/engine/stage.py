@@ -181,13 +181,6 @@ class Stage:
         """What the run's history says about a shard, as JSON; None for nothing: retries, takedowns."""
         return None
 
-    def repeats(self, options: Any) -> bool:
-        """Whether a shard that is made again has the same bytes."""
-        return True
-
-    def check_gone(self, options: Any, workdir: Storage, shards: Sequence[int]) -> None:
-        """Raise UserError if these shards, whose files are gone, cannot be made again."""
-
     def without_inputs(self, before: ShardRecord, made_from: str) -> bool:
         """Whether a shard can be made from its output `before` alone, because only takedowns were added."""
         return False

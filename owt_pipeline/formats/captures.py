@@ -148,7 +148,7 @@ def _warc_captures(
         yield waiting(end)
     if problem:
         yield Broken(max(at, 0), problem)
-    elif len(kinds) > 1 and "response" not in kinds:
+    elif len(kinds) > 1 and not {"response", "resource"}.intersection(kinds):
         what = ", ".join(sorted(set(kinds)))
         yield Broken(0, f"no response among its records ({what}): WET and WAT files have no pages, their WARC files do")
 

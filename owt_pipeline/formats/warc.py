@@ -16,13 +16,14 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
 from isal import isal_zlib
 
-from owt_pipeline.errors import UserError
 from owt_pipeline.formats.messages import (
     BadMessage,
     Headers,
@@ -34,7 +35,8 @@ from owt_pipeline.formats.messages import (
     payload_of,
     split_response,
 )
-from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.ledger.dataset import DatasetReader, reading
+from owt_pipeline.storage.folder import Storage, at_once
 from schemas import DATASETS
 
 MAX_BODY_BYTES = 1 << 30
@@ -108,29 +110,27 @@ def pages(reader: DatasetReader, shard: int, rows: int = 256) -> Iterator[pa.Rec
     """The pages of a shard, in order, as batches of schema `PAGES_WITH_RECORDS` of at most `rows` rows and 16 MiB.
 
     The column `record` holds compressed records for `read_record`, so the worker that gets a batch decompresses them.
-    Raises UserError if the WARC file does not match its index.
+    Raises UserError if a WARC file is missing or ends before a page's record.
     """
-    (warc,) = reader.files("warc", shard)
-    with reader.workdir.open(warc.path) as file:
-        for batch in reader.batches(shard, rows=rows):
-            records: list[bytes] = []
-            size = 0
-            places = zip(batch["warc_offset"].to_pylist(), batch["warc_length"].to_pylist(), strict=True)
-            for row, (offset, length) in enumerate(places):
-                if size and size + length > _BATCH_BYTES:
-                    yield _with_records(batch.slice(row - len(records), len(records)), records)
-                    records, size = [], 0
-                if file.tell() != offset:
-                    file.seek(offset)
-                records.append(file.read(length))
-                size += length
-                if len(records[-1]) != length:
-                    raise UserError(
-                        f"{reader.workdir.path(warc.path)} ends before byte {offset + length}, where its index has a "
-                        "record: it was changed after it was written; run `owt verify --repair`, then "
-                        "`owt run` with the same settings"
-                    )
-            yield _with_records(batch.slice(batch.num_rows - len(records)), records)
+    places, at = reader.table(shard, kind="places"), 0
+    for batch in reader.batches(shard, rows=rows):
+        mine = places.slice(at, batch.num_rows)
+        at += batch.num_rows
+        pieces = np.cumsum(mine["length"].to_numpy()) // _BATCH_BYTES
+        for piece in np.unique(pieces):
+            start, end = np.searchsorted(pieces, piece), np.searchsorted(pieces, piece, "right")
+            some = mine.slice(start, end - start).to_pylist()
+            read = partial(_read_place, reader.workdir)
+            records = list(map(read, some)) if reader.workdir.is_local else at_once(read, some)
+            yield _with_records(batch.slice(start, end - start), records)
+
+
+def _read_place(workdir: Storage, place: Mapping[str, Any]) -> bytes:
+    with reading(workdir.path(place["segment"])):
+        record = workdir.read_range(place["segment"], place["offset"], place["length"])
+        if len(record) != place["length"]:
+            raise OSError(f"it ends before byte {place['offset'] + place['length']}, where there is a page")
+        return record
 
 
 def _with_records(batch: pa.RecordBatch, records: list[bytes]) -> pa.RecordBatch:
@@ -183,7 +183,16 @@ def http_record(
 def warcinfo_record(date: int, fields: Mapping[str, str]) -> bytes:
     """The description of a file as a WARC record, for its beginning."""
     block = "".join(f"{name}: {value}\r\n" for name, value in fields.items()).encode()
-    return gzip_member(_record_head("warcinfo", "", date, [block], "", {}) + block + b"\r\n\r\n")
+    head = _record_head("warcinfo", "", date, [block], "", {}, content="application/warc-fields")
+    return gzip_member(head + block + b"\r\n\r\n")
+
+
+def resource_record(uri: str, date: int, block: bytes, content_type: str) -> bytes:
+    """Bytes of any kind as a WARC record in one gzip member."""
+    digest = payload_digest(block)
+    return gzip_member(
+        _record_head("resource", uri, date, [block], digest, {}, content=content_type) + block + b"\r\n\r\n"
+    )
 
 
 def record_of_block(url: str, date: int, block: bytes) -> bytes:
@@ -200,10 +209,10 @@ def _record_head(
     body_digest: str,
     more: Mapping[str, str],
     origin: str = "",
+    content: str = "application/http; msgtype=response",
 ) -> bytes:
     """The head of a record with content `block`, given in pieces so that hashing needs no copy."""
     digest = payload_digest(*block)
-    content = "application/warc-fields" if kind == "warcinfo" else f"application/http; msgtype={kind}"
     fields = {
         "WARC-Type": kind,
         "WARC-Record-ID": _record_id(url if kind == "response" else f"{kind} {url}", date, digest, origin),

@@ -44,8 +44,6 @@ _ROW_GROUP_BYTES = {"clean": 1 << 19, "corpus": 1 << 20}
 trainers whose ranks share the row groups of a file, such as nanochat's. The files are 1.4% and 0.9% larger."""
 
 _PLAIN_COLUMNS = {"text", "url", "posted_url", "url_id", "kept_url_id", "detail"}
-WARC = "warc"
-"""Folder of a run for the WARC files of pages/, and the kind of these files."""
 
 
 def shard_name(shard: int) -> str:
@@ -127,6 +125,7 @@ class ShardWriter:
         self._stats: Counter[str] = Counter()
         self._sinks: dict[str, _Sink] = {}
         self._files: list[tuple[str, str, str, HashingFile]] = []  # path without hash and suffix, suffix, kind, file
+        self._there: list[ShardFile] = []
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> ShardWriter:
@@ -174,9 +173,12 @@ class ShardWriter:
         progress.advance(entered)
 
     def open_file(self, suffix: str, kind: str) -> HashingFile:
-        """A further file of the shard, such as its WARC file; the caller sets its `rows`."""
-        place = self._step if not self._dataset else kind if kind == WARC else f"{ledger_of(self._dataset)}/{kind}"
-        return self._open(place, suffix, kind)
+        """A further file of the shard, in the ledger; the caller sets its `rows`."""
+        return self._open(f"{ledger_of(self._dataset)}/{kind}" if self._dataset else self._step, suffix, kind)
+
+    def refer(self, files: Iterable[ShardFile]) -> None:
+        """Files that are there already, and that the shard needs."""
+        self._there += files
 
     def send(self, key: int | np.ndarray, rows: pa.RecordBatch) -> None:
         """Send rows to part `key` of the next step; with an array (rows,), each row to its own part. They stay in a
@@ -205,7 +207,7 @@ class ShardWriter:
             counts = Counts(self._entered, left, dict(sorted(self._rejected.items())))
             if self._dataset and not counts.balanced:
                 raise LedgerError(f"{self._dataset} shard {self.shard}: the ledger does not balance: {counts}")
-            files = [self._publish(*file) for file in self._files]
+            files = [*(self._publish(*file) for file in self._files), *self._there]
             place = self._place
             stats = dict(sorted(self._stats.items()))
             self.record = ShardRecord(

@@ -60,7 +60,7 @@ class DatasetReader:
 
     def files(self, kind: str, shard: int | None = None) -> list[ShardFile]:
         """The files of one kind (and shard), ordered by path."""
-        return [] if self.gone and kind in ("data", "warc") else self.table_of_files.of_kind(kind, shard)
+        return [] if self.gone and kind in ("data", "places", "warc") else self.table_of_files.of_kind(kind, shard)
 
     def batches(
         self, shard: int | None = None, *, kind: str = "data", columns: list[str] | None = None, rows: int = 256

@@ -25,7 +25,8 @@ logger = logging.getLogger("owt")
 _RECORD = re.compile(rf"{LEDGER}/(?P<stage>\w+)/records/\d{{5}}-(?P<key>[0-9a-f]{{16}})\.json")
 _WORK = re.compile(rf"{LEDGER}/(?P<stage>\w+)/work/.+")
 _OWN = re.compile(
-    r"(?:\w+|tokens/(?:train|val))/part-\d{5}-[0-9a-f]{8}\.(?:parquet|arrow|warc\.gz)"
+    r"(?:\w+|tokens/(?:train|val))/part-\d{5}-[0-9a-f]{8}\.(?:parquet|arrow)"
+    r"|warc/part-\d{5}/(?:attempt|archive-.+\.warc\.gz)"  # other segments cannot be made again
     rf"|{LEDGER}/takedowns-[0-9a-f]{{8}}\.jsonl|{LEDGER}/\w+/\w+/part-\d{{5}}-[0-9a-f]{{8}}\.\w+|{LEDGER}/\w+/[\w.]+-[0-9a-f]{{8}}\.\w+"
 )
 

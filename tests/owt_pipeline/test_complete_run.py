@@ -90,7 +90,7 @@ def test_a_rerun_does_nothing_and_a_changed_option_only_what_it_must(
 def test_verify_finds_a_flipped_byte_in_any_file(small_run: Path, tmp_path: Path) -> None:
     run = copy_of(small_run, tmp_path / "run")
     rng = random.Random(7)
-    paths = sorted([*run.rglob("part-*"), *run.rglob("files-*.parquet")])
+    paths = sorted([*run.rglob("part-*.*"), *run.glob("warc/*/*"), *run.rglob("files-*.parquet")])
     for path in rng.sample(paths, 6):
         content = path.read_bytes()
         changed = bytearray(content)
@@ -122,13 +122,13 @@ def test_a_killed_stage_resumes_to_the_same_bytes(
     stage, output = ORDER[at], load(ORDER[at]).output
     later = tuple(load(name).output for name in ORDER[at:])
     run = copy_of(small_run, tmp_path / "run", without=later)
-    command = owt(stage, run, small_config, "--workers", 1 + seed % 2)
+    command = owt("run", run, small_config, "--until", stage, "--workers", 1 + seed % 2)
     started = time.monotonic()
     subprocess.run(command, check=True, capture_output=True, timeout=300)
     seconds = time.monotonic() - started
     for part in (1.0, 0.5, 0.25):  # of the time it took: the machine may have been busier then
         run = copy_of(small_run, tmp_path / f"killed-{part}", without=later)
-        command = owt(stage, run, small_config, "--workers", 1 + seed % 2)
+        command = owt("run", run, small_config, "--until", stage, "--workers", 1 + seed % 2)
         killed = [kill_in_the_midst(command, rng.uniform(0.3, 0.97) * part * seconds) for _ in range(2)]
         if any(killed):
             break

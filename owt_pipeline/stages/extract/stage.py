@@ -42,7 +42,6 @@ class Extract(Stage):
 
     name = "extract"
     inputs = ("pages",)
-    kinds = ("data", "warc")
     output = "documents"
     options = Options
     version = 19

@@ -1,4 +1,4 @@
-"""Records made of a shard's answers in threads, while the event loop fetches on, and written to its journal."""
+"""Records made of a shard's answers in threads, while the event loop fetches on, and written to its segments."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import threading
 from collections.abc import Callable, Sequence
 
 from owt_pipeline.stages.fetch.answers import Answer, Page
-from owt_pipeline.stages.fetch.journal import Attempt, SegmentWriter
+from owt_pipeline.stages.fetch.attempt import Attempt
 from owt_pipeline.stages.fetch.live import Fetched
-from owt_pipeline.storage.folder import Storage
+from owt_pipeline.stages.fetch.segments import SegmentWriter
 
 SEGMENT_SECONDS = 5.0
 BUCKET_SECONDS = 30.0  # each segment is a request there; it costs money and half a second
@@ -23,9 +23,9 @@ _BATCHES = 5
 
 
 class Recorder:
-    """Takes the answers for a shard; they are in its journal when the block ends.
+    """Takes the answers for a shard; they are in its segments when the block ends.
 
-    async with Recorder(folder, attempt, recorded) as recorder:
+    async with Recorder(writer, attempt, recorded) as recorder:
         ...  await recorder.take(url_id, fetched)
 
     Attributes:
@@ -34,14 +34,11 @@ class Recorder:
 
     stopped: asyncio.Future[None]
 
-    def __init__(self, folder: Storage, attempt: Attempt, recorded: Callable[[int, int], None], is_last: bool = True):
-        """A recorder for the journal in `folder`; calls `recorded` with the numbers of further answers and pages.
-
-        Unless `is_last`, temporary failures do not count as answers.
-        """
-        self.is_last = is_last
-        self._recorded, self._attempt, self._writer = recorded, attempt, SegmentWriter(folder, attempt.id, is_last)
-        self._seconds = SEGMENT_SECONDS if folder.is_local else BUCKET_SECONDS
+    def __init__(self, writer: SegmentWriter, attempt: Attempt, recorded: Callable[[int, int], None]):
+        """A recorder that writes with `writer`; calls `recorded` with the numbers of further answers and pages."""
+        self.is_last = writer.is_last
+        self._recorded, self._attempt, self._writer = recorded, attempt, writer
+        self._seconds = SEGMENT_SECONDS if writer.workdir.is_local else BUCKET_SECONDS
         self._batch: list[tuple[int, Fetched | Answer]] = []
         self._batch_bytes = 0
         self._recording, self._writing = asyncio.Lock(), threading.Lock()

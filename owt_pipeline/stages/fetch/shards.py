@@ -3,26 +3,25 @@ sources, in order."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from owt_pipeline import progress
-from owt_pipeline.formats.warc import warcinfo_record
-from owt_pipeline.ledger.commit import ShardWriter, shard_name
-from owt_pipeline.ledger.dataset import DatasetReader, rejects_batch, replace_columns
+from owt_pipeline.ledger.commit import ShardWriter
+from owt_pipeline.ledger.dataset import empty, rejects_batch, replace_columns
 from owt_pipeline.ledger.exchange import Slice, gather
-from owt_pipeline.stages.fetch.answers import INDEXED, Answer, NoPage, Page
-from owt_pipeline.stages.fetch.archives import Archives, Lookup, summary
+from owt_pipeline.stages.fetch.answers import INDEXED, NoPage
+from owt_pipeline.stages.fetch.archives import Archives, summary
 from owt_pipeline.stages.fetch.cc_index import (
     CAPTURE,
     FOUND,
@@ -33,12 +32,14 @@ from owt_pipeline.stages.fetch.cc_index import (
     send_keys,
 )
 from owt_pipeline.stages.fetch.cc_records import BulkClient
-from owt_pipeline.stages.fetch.journal import Journal
-from owt_pipeline.stages.fetch.retried import outcomes_that_stay
+from owt_pipeline.stages.fetch.recorder import SEGMENT_BYTES
+from owt_pipeline.stages.fetch.rounds import check_nothing_lost
+from owt_pipeline.stages.fetch.segments import PLACED, Answered
 from owt_pipeline.stages.fetch.sources import LiveClient, Source, ask_source, shared_loop
+from owt_pipeline.stages.fetch.stage import ONLINE, digest_of_source
 from owt_pipeline.stages.fetch.wayback import WaybackClient
 from owt_pipeline.storage.folder import expand_globs
-from schemas import DATASETS, Reason
+from schemas import DATASETS, PLACES, Reason
 from schemas.reasons import TEMPORARY
 
 if TYPE_CHECKING:
@@ -50,14 +51,8 @@ logger = logging.getLogger("owt")
 
 PAGES = DATASETS["pages"].schema
 
-URL_COLUMNS = ["url_id", "url", "score", "created_utc", "subreddits"]
-"""The columns of urls/ that `write_answers` needs."""
-
 MISSING = pa.schema([("url_id", pa.uint64()), ("shard", pa.uint32())])
 """A URL that no source has yet."""
-
-_WRITE_BYTES = 1 << 20
-_INDEXED_OF = attrgetter(*INDEXED)
 
 
 def prepare(run: StageRun) -> None:
@@ -66,18 +61,18 @@ def prepare(run: StageRun) -> None:
         run.properties["archives"] = expand_globs(options.pages_from, "--pages_from")
     if options.cc_index:
         run.properties["cc_files"] = list_files(options)
+    run.properties["digests"] = {name: digest_of_source(options, name) for name in options.order}
 
 
 def send_missing(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter, number: int) -> None:
-    """Ask the sources before the gathered source `number`, and send it the URLs that none of them has. `slices` are the
-    captures that Common Crawl has, if it is one of them."""
+    """Ask the sources before the gathered source `number`, and send it the URLs that neither they nor it has answered.
+    `slices` are the captures that Common Crawl has, if it is one of them."""
     source = run.options.gathered[number]
-    names = run.options.order[: run.options.order.index(source)]
-    with _lookup(run, shard, names) as lookup:
-        asking = _Asking(run, shard, lookup, captures_by_url(gather(run.work, slices, FOUND)))
-        asking.ask(names, others_follow=True)
+    asking = _Asking(run, shard, captures_by_url(gather(run.work, slices, FOUND)))
+    asking.ask(run.options.order[: run.options.order.index(source)])
+    known = np.union1d(asking.found, asking.answered(source).ids)
     batches = run.inputs["urls"].batches(shard, columns=WANTED_WITH, rows=1 << 14)
-    missing = (batch.filter(pa.array(~np.isin(batch["url_id"].to_numpy(), asking.found))) for batch in batches)
+    missing = (batch.filter(pa.array(~np.isin(batch["url_id"].to_numpy(), known))) for batch in batches)
     if source == "commoncrawl":
         send_keys(run, shard, missing, writer)
         return
@@ -94,22 +89,23 @@ def ask_gathered(run: StageRun, key: int, slices: Sequence[Slice], writer: Shard
     missing = gather(run.work, slices, MISSING)
     with shared_loop(_online(run)):  # held for all shards, so that the delay is kept
         for shard in missing["shard"].unique().sort().to_pylist():
-            _Asking(run, shard, None).ask_for("wayback", missing.filter(pc.equal(missing["shard"], shard))["url_id"])
+            ids = missing.filter(pc.equal(missing["shard"], shard))["url_id"].to_numpy()
+            _Asking(run, shard).ask_online("wayback", ids)
 
 
 def fetch_part(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
     """Write a shard of pages/. `slices` are the captures that Common Crawl has, if it is the last gathered source."""
-    options: Options = run.options
-    with _lookup(run, shard, options.order) as lookup:
-        asking = _Asking(run, shard, lookup, captures_by_url(gather(run.work, slices, FOUND)))
-        asking.ask(options.order)
-        pa.default_memory_pool().release_unused()  # the URLs' memory
-        warcinfo = _warcinfo(run) if {"live", "wayback"} & set(options.order) else b""  # archives' pages have theirs
-        writer.count({"round": run.root.rounds.get(str(shard), 0)} if str(shard) in run.root.rounds else {})
-        write_answers(writer, sorted_urls(run.inputs["urls"], shard, URL_COLUMNS), asking.answers, warcinfo)
+    asking = _Asking(run, shard, captures_by_url(gather(run.work, slices, FOUND)))
+    asking.ask(run.options.order)
+    pa.default_memory_pool().release_unused()  # the URLs' memory
+    writer.count({"round": run.root.rounds.get(str(shard), 0)} if str(shard) in run.root.rounds else {})
+    columns = list({"url_id", "url", "created_utc"}.union(PAGES.names).intersection(DATASETS["urls"].schema.names))
+    urls = run.inputs["urls"].table(shard, columns=columns).sort_by("url_id")
+    write_shard(writer, urls, {name: asking.answered(name) for name in run.options.order})
 
 
 def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
+    del run.properties["digests"]
     if "cc_files" in run.properties:
         for record in (
             found for step in ("bounds", "ask_1", "gather_1", "ask_2", "gather_2") for found in run.read_records(step)
@@ -137,138 +133,113 @@ def _online(run: StageRun) -> dict[str, Source]:
     return {name: Source(clients[name], options) for name in options.order if name in clients}
 
 
-def _warcinfo(run: StageRun) -> bytes:
-    """The first record of a WARC file: who fetched its pages, how, and with which settings."""
-    fields = {
+def _about(run: StageRun, source: str) -> dict[str, str]:
+    """The fields of a segment's warcinfo record: who fetched its pages, and how."""
+    return {
         "software": f"owt-pipeline/{importlib.metadata.version('owt-pipeline')}",
         "format": "WARC File Format 1.1",
         "conformsTo": "http://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/",
-        **({"robots": "obey (RFC 9309)"} if "live" in run.options.order else {}),
-        "http-header-user-agent": run.options.user_agent,
-        "description": f"pages of {run.num_shards} shards, plan {run.name}",
+        **({"robots": "obey (RFC 9309)"} if source == "live" else {}),
+        **({"http-header-user-agent": run.options.user_agent} if source in ONLINE else {}),
+        "description": f"answers of the source {source}",
     }
-    return warcinfo_record(int(run.started), fields)
-
-
-@contextlib.contextmanager
-def _lookup(run: StageRun, shard: int, names: Sequence[str]) -> Iterator[Lookup | None]:
-    """The captures of a shard's URLs in the archive files; None if these are not among the sources `names`."""
-    if "archive" not in names:
-        yield None
-        return
-    table = run.inputs["urls"].table(shard, columns=["url_id", "host"])
-    ids, hosts = table["url_id"].combine_chunks().to_numpy(), table["host"].unique().to_pylist()
-    with Archives(run).lookup(ids, hosts) as lookup:
-        yield lookup
 
 
 class _Asking:
-    """Asks the sources for a shard's URLs; journals and attempts are in the run's folder `work`.
+    """Asks the sources for a shard's URLs, each for those of which the sources before it have no page.
 
     Attributes:
-      found: ids of the URLs that have a page in the sources asked so far, or whose outcome stays.
+      found: ids of the URLs that have a page in the sources asked so far, or keep it in a retry.
     """
 
-    def __init__(
-        self,
-        run: StageRun,
-        shard: int,
-        lookup: Lookup | None,
-        captures: Mapping[int, list[dict[str, Any]]] = MappingProxyType({}),
-    ):
+    def __init__(self, run: StageRun, shard: int, captures: Mapping[int, list[dict[str, Any]]] = MappingProxyType({})):
         """`captures` are those in Common Crawl's columnar index, as by `captures_by_url`."""
-        self._run, self._shard, self._lookup, self._captures = run, shard, lookup, captures
-        self._online = _online(run)
-        self._journals: dict[str, Journal] = {}
-        self._stay = outcomes_that_stay(run, shard)
-        self.found = self._stay.ids if self._stay is not None else np.array([], np.uint64)
-        progress.advance(len(self.found))
+        self._run, self._shard, self._captures = run, shard, captures
+        self._ids = run.inputs["urls"].ids(shard)
+        self._answered: dict[str, Answered] = {}
+        self.found = self._settled()
 
-    def ask(self, names: Sequence[str], others_follow: bool = False) -> None:
-        """Ask sources, each for the URLs that the earlier ones do not have."""
-        for number, name in enumerate(names):
-            last = not any(later in self._online for later in names[number + 1 :])  # on the network
-            if name in self._online:
-                self._ask_online(name, last, only_known=name == "wayback")
-            elif self._lookup is not None and (others_follow or not last):
-                pages = self._archived(self._lookup)
-                progress.advance(len(pages))
-                self.found = np.union1d(self.found, pages)
+    def _settled(self) -> np.ndarray:
+        """Ids of URLs that have a page because a later source was asked when an earlier one failed for a while."""
+        found, asked = np.array([], np.uint64), self._ids
+        for name in self._run.options.order if self._run.root.rounds.get(str(self._shard)) else ():
+            answered = self.answered(name)
+            found = np.union1d(found, np.intersect1d(asked, answered.pages))
+            asked = np.intersect1d(asked, np.union1d(answered.ids, answered.failed_before))
+        return found
 
-    def answers(self, batch: pa.RecordBatch) -> Iterator[Answer]:
-        """The answer of each URL of a batch: the first source's page, or why no source has one."""
-        ids, order = batch["url_id"].to_pylist(), self._run.options.order
-        journaled = {name: journal.answers(ids) for name, journal in self._journals.items()}
-        stay = self._stay.answers(batch["url_id"]) if self._stay is not None else {}
-        for url_id, url, created in zip(ids, batch["url"].to_pylist(), batch["created_utc"].to_pylist(), strict=True):
-            known = {name: next(answers) for name, answers in journaled.items()}
-            if url_id in stay:
-                yield stay[url_id]
-                continue
-            no_pages: dict[str, NoPage] = {}
-            for name in order:
-                answer = self._lookup.answer(url, created) if name == "archive" and self._lookup else known[name]
-                assert answer is not None
-                if isinstance(answer, Page):
-                    yield answer
-                    break
-                no_pages[name] = answer
+    def answered(self, name: str) -> Answered:
+        """What a source has answered."""
+        if name not in self._answered:
+            prefix = f"{name}-{self._run.properties['digests'][name]}"
+            self._answered[name] = Answered(self._run.workdir, self._run.root, self._shard, prefix, self._ids)
+        return self._answered[name]
+
+    def ask(self, names: Sequence[str]) -> None:
+        """Ask sources; the Wayback Machine is not asked here, since one part makes all requests to it."""
+        for name in names:
+            is_last = name == names[-1]
+            if name == "archive":
+                self._ask_archives(is_last)
+            elif name == "wayback":
+                _advance(is_last, len(self.answered(name).ids), len(self.answered(name).pages))
             else:
-                yield nowhere(no_pages)
-        if not self._journals:
-            progress.advance(batch.num_rows)
+                self.ask_online(name, self._ids, is_last)
+            self.found = np.union1d(self.found, self.answered(name).pages)
 
-    def ask_for(self, name: str, url_ids: pa.ChunkedArray) -> None:
-        """Ask a source on the network for some URLs of the shard."""
-        ids = self._run.inputs["urls"].table(self._shard, columns=["url_id"])["url_id"].to_numpy()
-        self.found = np.setdiff1d(ids, url_ids.to_numpy())
-        self._ask_online(name, last=True)
+    def ask_online(self, name: str, ids: np.ndarray, is_last: bool = True) -> None:
+        """Ask a source on the network for those of the URLs `ids` that neither it nor an earlier source has answered.
 
-    def _ask_online(self, name: str, last: bool, only_known: bool = False) -> None:
-        """Ask a source on the network for the URLs that neither an earlier source nor its journal has; or, with
-        `only_known`, for none.
-
-        `last` says whether it is the last such source, so that any answer counts as progress.
+        `is_last` says whether it is the last one, so that any answer counts as progress.
         """
-        work = self._run.work
-        journal = self._journals[name] = Journal(work / "journal" / shard_name(self._shard) / name)
-
-        def answered(answers: int, pages: int) -> None:
-            progress.advance(answers if last else pages)
+        sources, answered = _online(self._run), self.answered(name)
 
         def missing() -> pa.Table:
-            known, columns = np.union1d(journal.ids, self.found), self._online[name].client.columns
-            table = self._without(np.union1d(known, journal.postponed), columns)
-            if not table.num_rows and len(journal.postponed):  # at the end, temporary failures once more
-                table = self._without(known, columns)
+            known, columns = np.union1d(answered.ids, self.found), sources[name].client.columns
+            wanted = np.setdiff1d(ids, known)
+            first = np.setdiff1d(wanted, answered.postponed)
+            table = self._urls(first if len(first) else wanted, columns)  # at the end, temporary failures once more
             return _with_captures(table, self._captures) if name == "commoncrawl" else table
 
-        answered(len(journal), len(journal.pages))
-        if not only_known and missing().num_rows:
-            with shared_loop(self._online) as loop:
-                client, attempts, file = loop.crawl.clients[name], work / "attempts" / name, f"{self._shard:05d}"
-                have_answered = self._stay.final_urls() if self._stay is not None else []
-                loop.run(ask_source(client, attempts, file, journal, missing, answered, have_answered))
-        self.found = np.union1d(self.found, journal.pages)
+        _advance(is_last, len(answered.ids), len(answered.pages))
+        if len(np.setdiff1d(ids, np.union1d(answered.ids, self.found))):
+            check_nothing_lost(self._run, self._shard, name)
+            with shared_loop(sources) as loop:
+                client, about = loop.crawl.clients[name], _about(self._run, name)
+                loop.run(ask_source(client, answered, missing, partial(_advance, is_last), about))
 
-    def _without(self, known: np.ndarray, columns: Sequence[str]) -> pa.Table:
-        """The shard's URLs without the known ones, in one chunk: a copy, so that the original is freed."""
+    def _ask_archives(self, is_last: bool) -> None:
+        """Look for the URLs in the archive files. The same files give the same segments, also after a kill."""
+        answered = self.answered("archive")
+        _advance(is_last, len(answered.ids), len(answered.pages))
+        urls = self._urls(
+            np.setdiff1d(self._ids, np.union1d(answered.ids, self.found)), ("url_id", "host", "url", "created_utc")
+        )
+        if not len(urls):
+            return
+        urls = urls.sort_by("url_id")
+        writer = answered.writer(_about(self._run, "archive"), date=0)
+        with Archives(self._run).lookup(urls["url_id"].to_numpy(), urls["host"].unique().to_pylist()) as lookup:
+            for url_id, _, url, created in zip(*(column.to_pylist() for column in urls.columns), strict=True):
+                answer = lookup.answer(url, created)
+                writer.append(url_id, answer)
+                _advance(is_last, 1, not isinstance(answer, NoPage))
+                if writer.bytes >= SEGMENT_BYTES:
+                    writer.flush()
+        writer.flush()
+        answered.load()
+
+    def _urls(self, ids: np.ndarray, columns: Sequence[str]) -> pa.Table:
+        """The shard's URLs with these ids, in one chunk: a copy, so that the original is freed."""
         batches = self._run.inputs["urls"].batches(self._shard, columns=list(columns), rows=1 << 16)
-        if len(known):
-            batches = (batch.filter(pa.array(~np.isin(batch["url_id"].to_numpy(), known))) for batch in batches)
+        batches = (batch.filter(pa.array(np.isin(batch["url_id"].to_numpy(), ids))) for batch in batches)
         schema = pa.schema([DATASETS["urls"].schema.field(name) for name in columns])
         return pa.Table.from_batches(batches, schema).combine_chunks()
 
-    def _archived(self, lookup: Lookup) -> np.ndarray:
-        """The ids of URLs, other than those found, with a page in the archive files."""
-        known = set(self.found.tolist())
-        pages = [
-            url_id
-            for batch in self._run.inputs["urls"].batches(self._shard, columns=["url_id", "url", "created_utc"])
-            for url_id, url, created in zip(*(column.to_pylist() for column in batch.columns), strict=True)
-            if url_id not in known and isinstance(lookup.answer(url, created), Page)
-        ]
-        return np.array(pages, np.uint64)
+
+def _advance(is_last: bool, answers: int, pages: int) -> None:
+    """Show progress: a URL is done once it has a page, or an answer of the last source."""
+    progress.advance(answers if is_last else pages)
 
 
 def _with_captures(urls: pa.Table, captures: Mapping[int, list[dict[str, Any]]]) -> pa.Table:
@@ -292,63 +263,42 @@ def nowhere(no_pages: dict[str, NoPage]) -> NoPage:
     return NoPage(no_pages[min(no_pages, key=rank)].reason, detail)
 
 
-def sorted_urls(urls: DatasetReader, shard: int, columns: list[str], rows: int = 1024) -> Iterator[pa.RecordBatch]:
-    """A shard's rows in order of url_id, in batches; `columns` holds `url_id`."""
-    ids = urls.table(shard, columns=["url_id"])["url_id"].combine_chunks().to_numpy()
-    if (ids[1:] > ids[:-1]).all():
-        yield from urls.batches(shard, columns=columns, rows=rows)
-    else:
-        yield from urls.table(shard, columns=columns).sort_by("url_id").to_batches(max_chunksize=rows)
+def write_shard(writer: ShardWriter, urls: pa.Table, answered: Mapping[str, Answered]) -> None:
+    """Write the shard: its pages and where they lie, and its rejects.
 
-
-def write_answers(
-    writer: ShardWriter,
-    urls: Iterable[pa.RecordBatch],
-    answers: Callable[[pa.RecordBatch], Iterable[Answer]],
-    warcinfo: bytes,
-) -> None:
-    """Write the shard: its WARC file, index and rejects, in the order of `urls` (batches with URL_COLUMNS).
-
-    `answers` returns the answer of each row of a batch, in order. The WARC file begins with `warcinfo`.
+    `urls` are those of the shard, in order of `url_id`, and `answered` what each source has answered, in order: the
+    first page counts, or why no source has one.
     """
-    warc = writer.open_file(".warc.gz", "warc")
-    warc.write(warcinfo)
-    warc.rows += bool(warcinfo)
-    for batch in urls:
-        taken: list[int] = []
-        created = batch["created_utc"].to_pylist()
-        indexed: list[tuple[Any, ...]] = []
-        rejected = []
-        waiting: list[bytes] = []  # written together, which is faster than page by page
-        end = written = warc.tell()
-        for index, answer in enumerate(answers(batch)):
-            if isinstance(answer, Page):
-                taken.append(index)
-                end += sum(map(len, answer.redirects))
-                days = _days(created[index], answer.fetched_at)
-                indexed.append((*_INDEXED_OF(answer), days, end, len(answer.record)))
-                end += len(answer.record)
-                waiting += [*answer.redirects, answer.record]
-                if end - written > _WRITE_BYTES:
-                    written += warc.write(b"".join(waiting))
-                    waiting.clear()
-                warc.rows += len(answer.redirects) + 1
-            else:
-                url_id, url = batch["url_id"][index].as_py(), batch["url"][index].as_py()
-                rejected.append((url_id, url, answer.reason, answer.detail))
-        warc.write(b"".join(waiting))
-        names = (*INDEXED, "days_after_submission", "warc_offset", "warc_length")
-        columns = {name: [page[place] for page in indexed] for place, name in enumerate(names)}
-        writer.count({f"from_{source}": count for source, count in Counter(columns["source"]).items()})
-        writer.count({"body_bytes": sum(columns["body_bytes"])} if taken else {})
-        writer.enter(batch.num_rows)
-        writer.write(replace_columns(batch.take(pa.array(taken, pa.int64())), PAGES, **columns))
-        writer.reject(rejects_batch(rejected))
+    found, tables = np.array([], np.uint64), [PLACED.empty_table()]
+    for each in answered.values():
+        rows = each.rows.filter(pa.array(np.isin(each.rows["url_id"].to_numpy(), np.setdiff1d(each.pages, found))))
+        tables.append(rows.select(PLACED.names))
+        found = np.union1d(found, each.pages)
+    pages = pa.concat_tables(tables).sort_by("url_id").combine_chunks()
+    has_page = np.isin(urls["url_id"].to_numpy(), found)
+    (batch,) = urls.filter(pa.array(has_page)).combine_chunks().to_batches() or [empty(urls.schema)]
+    columns = {name: pages[name].combine_chunks() for name in INDEXED}
+    columns["days_after_submission"] = _days(batch["created_utc"], pages["fetched_at"])
+    writer.enter(len(urls))
+    writer.write(replace_columns(batch, PAGES, **columns))
+    places = writer.open_file(".parquet", "places")
+    places.rows = len(pages)
+    pq.write_table(pages.select(PLACES.names).cast(PLACES), places, compression="zstd")
+    writer.refer(file for each in answered.values() for file in each.segments())
+    writer.count({f"from_{source}": count for source, count in Counter(pages["source"].to_pylist()).items()})
+    writer.count({"body_bytes": pc.sum(pages["body_bytes"]).as_py()} if len(pages) else {})
+    rejected = urls.filter(pa.array(~has_page))
+    whys = {name: each.no_pages() for name, each in answered.items()}
+    rows = []
+    for url_id, url in zip(rejected["url_id"].to_pylist(), rejected["url"].to_pylist(), strict=True):
+        why = nowhere({name: no_pages[url_id] for name, no_pages in whys.items()})
+        rows.append((url_id, url, why.reason, why.detail))
+    writer.reject(rejects_batch(rows))
 
 
-def _days(submitted: int | None, captured: int) -> int | None:
-    """Days from a submission to a capture, rounded; None if a date is unknown or out of range."""
-    if submitted is None or not captured:
-        return None
-    days = round((captured - submitted) / 86_400)
-    return days if abs(days) < 1 << 31 else None
+def _days(submitted: pa.Array, captured: pa.ChunkedArray) -> pa.Array:
+    """Days from each submission to the capture, rounded; null if a date is unknown or out of range."""
+    is_known = submitted.is_valid().to_numpy(zero_copy_only=False) & (captured.to_numpy() != 0)
+    days = np.rint((captured.to_numpy() - submitted.fill_null(0).to_numpy().astype(float)) / 86_400)
+    is_known &= np.abs(days) < 1 << 31
+    return pa.array(np.where(is_known, days, 0).astype(np.int32), mask=~is_known)

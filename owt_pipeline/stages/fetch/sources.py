@@ -19,13 +19,13 @@ import pyarrow as pa
 from yarl import URL
 
 from owt_pipeline import progress
-from owt_pipeline.stages.fetch.answers import NoPage, Page
+from owt_pipeline.stages.fetch.answers import NoPage
+from owt_pipeline.stages.fetch.attempt import Attempt, Superseded
 from owt_pipeline.stages.fetch.breaker import Breaker
-from owt_pipeline.stages.fetch.journal import Attempt, Journal, Superseded
 from owt_pipeline.stages.fetch.live import Fetcher
 from owt_pipeline.stages.fetch.manners import for_each, tried_once
 from owt_pipeline.stages.fetch.recorder import Recorder
-from owt_pipeline.storage.folder import Storage
+from owt_pipeline.stages.fetch.segments import Answered
 from schemas import Reason
 
 if TYPE_CHECKING:
@@ -150,40 +150,35 @@ def rows_by_host(hosts: pa.ChunkedArray) -> Iterator[np.ndarray]:
 
 async def ask_source(
     client: Client,
-    attempts: Storage,
-    name: str,
-    journal: Journal,
+    answered: Answered,
     missing: Callable[[], pa.Table],
-    answered: Callable[[int, int], None],
-    have_answered: Sequence[str],
+    advance: Callable[[int, int], None],
+    about: Mapping[str, str],
 ) -> None:
-    """Request the URLs that are `missing` in `journal` from a source until none is, by attempts with the file `name`.
+    """Request the URLs that are `missing` in `answered` from a source until none is; raises UserError.
 
-    `answered` is called with the numbers of further answers and of pages among them. `have_answered` are URLs whose
-    live hosts have answered before.
+    `advance` is called with the numbers of further answers and of pages among them; `about` is for the segments.
     """
     while (await asyncio.to_thread(missing)).num_rows:
-        attempt = Attempt(attempts, name)
-        resumed = await asyncio.to_thread(attempt.begin) or len(journal) > 0
+        attempt = Attempt(answered.workdir, answered.folder)
+        resumed = await asyncio.to_thread(attempt.begin) or len(answered.rows) > 0
         try:
-            await asyncio.to_thread(journal.load)
+            await asyncio.to_thread(answered.load)
             urls = [await asyncio.to_thread(missing)]  # a list, so that `pop` leaves no reference here
             if urls[0].num_rows:
-                is_last = bool(np.isin(urls[0]["url_id"].to_numpy(), journal.postponed).all())
+                is_last = bool(np.isin(urls[0]["url_id"].to_numpy(), answered.postponed).all())
                 tried_once.set(is_last)
                 if isinstance(client, LiveClient):
-                    earlier = await asyncio.to_thread(list, journal.answers(journal.pages[:3].tolist()))
-                    pages = [page.final_url for page in earlier if isinstance(page, Page)]
-                    for url in (*have_answered, *pages):
+                    for url in answered.rows["final_url"].drop_null()[:3].to_pylist():
                         client.fetcher.trust(str(URL(url, encoded=True).origin()))
                 progress.doing(client.status)
-                async with Recorder(journal.folder, attempt, answered, is_last) as recorder:
+                async with Recorder(answered.writer(about, is_last=is_last), attempt, advance) as recorder:
                     await _until_stopped(recorder, client.ask(urls.pop(), recorder, resumed))
         except Superseded:
-            await attempt.wait_for_other(journal.folder)
+            await attempt.wait_for_other()
         finally:
             await asyncio.to_thread(attempt.end)
-        await asyncio.to_thread(journal.load)
+        await asyncio.to_thread(answered.load)
 
 
 async def _until_stopped(recorder: Recorder, asking: Coroutine[Any, Any, None]) -> None:

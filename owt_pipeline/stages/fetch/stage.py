@@ -1,10 +1,12 @@
-"""`owt fetch`: the page of every URL, live or from archives, as WARC files with an index, or why there is none."""
+"""`owt fetch`: the page of every URL, live or from archives, in WARC files, or why there is none."""
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,13 +14,16 @@ from typing import Any
 from owt_pipeline.engine.stage import SHARDS, Stage, StageRun, Step, rows_of_input, what_was_sent
 from owt_pipeline.errors import UsageError, UserError
 from owt_pipeline.ledger.dataset import DatasetReader
-from owt_pipeline.storage.folder import Storage, describe_source, expand_globs
+from owt_pipeline.storage.folder import describe_source, expand_globs
 from schemas import option
 from schemas.manifest import Root
 from schemas.settings import shaping_options
 
 _PROXY = re.compile(r"https?://([^@/]+@)?[^@/]+:\d+/?")
 USER_AGENT_EXAMPLE = "'my-crawl/1.0 (+mailto:me@example.org)'"
+
+FORMAT = 1
+"""Of segments: raised when those of the former format cannot be read any more, so that nothing of them counts."""
 
 SHARDS_TOGETHER = 8
 """Shards fetched at once in one process, so that one shard's last slow hosts do not delay the next shard."""
@@ -36,6 +41,9 @@ _READ_BY = {
 """By the first word of an option's name, the sources whose pages it shapes; an option of another name shapes those of
 all."""
 
+
+ONLINE = ("live", "commoncrawl", "wayback")
+"""The sources on the network: what they have answered is asked for again only on request."""
 
 _how = partial(option, shapes_bytes=False)
 """An option that does not shape the output's bytes."""
@@ -173,10 +181,25 @@ def _shards_to_ask(number: int) -> Callable[[StageRun], list[int]]:
     return shards
 
 
+def shaping_of(options: Options, sources: Iterable[str]) -> dict[str, Any]:
+    """The options that shape the pages of any of these sources, by name."""
+    given = {**shaping_options(options), "allowed_ports": sorted(set(options.allowed_ports))}
+    asked = set(sources)
+    return {name: given[name] for name in given if asked.intersection(_READ_BY.get(name.split("_")[0], asked))}
+
+
+def digest_of_source(options: Options, source: str) -> str:
+    """Eight hex digits that change whenever the source may answer otherwise, by the options."""
+    shaping = shaping_of(options, [source])
+    del shaping["sources"]
+    files = STAGE.outside(options) if source == "archive" else []
+    return hashlib.sha256(json.dumps([FORMAT, shaping, files], sort_keys=True).encode()).hexdigest()[:8]
+
+
 class Fetch(Stage):
     """Fetch the page of each URL of urls/, over HTTP, from WARC files, or from Common Crawl or the Wayback
-    Machine. Writes pages/: a WARC file and its index per shard, and a reject row with a reason for each URL
-    without a page.
+    Machine. Writes the responses to warc/, which is kept for good, pages/ with a row for each page, and a reject
+    row with a reason for each URL without a page.
     """
 
     name = "fetch"
@@ -199,10 +222,7 @@ class Fetch(Stage):
     def shaping(self, options: Options) -> dict[str, Any]:
         """With the sources that are asked, and without the options of others: pages of the web are not fetched again
         because of them."""
-        given = shaping_options(options)
-        given.update(sources=list(options.order), allowed_ports=sorted(set(options.allowed_ports)))
-        asked = set(options.order)
-        return {name: given[name] for name in given if asked.intersection(_READ_BY.get(name.split("_")[0], asked))}
+        return {**shaping_of(options, options.order), "sources": list(options.order)}
 
     def outside(self, options: Options) -> list[dict[str, Any]]:
         """The archive files; raises UserError for impossible options, before an earlier run's pages are deleted."""
@@ -231,22 +251,10 @@ class Fetch(Stage):
         return [describe_source(file) for file in expand_globs(options.pages_from, "--pages_from")]
 
     def of_shard(self, options: Options, root: Root, inputs: Mapping[str, DatasetReader], shard: int) -> Any:
-        """How often its failed URLs were retried."""
+        """How often its failed or lost URLs were asked for again."""
         return root.rounds.get(str(shard))
 
-    def repeats(self, options: Options) -> bool:
-        return not options.refetch
-
-    def check_gone(self, options: Options, workdir: Storage, shards: Sequence[int]) -> None:
-        """Pages of the live web cannot be made again: it may no longer have them."""
-        if shards and options.order != ("archive",) and not options.refetch:
-            shown = f"{', '.join(map(str, shards[:10]))}{' ...' if len(shards) > 10 else ''}"
-            raise UserError(
-                f"shards {shown} of {workdir.path('pages')} are missing, something has to be made from them, and they "
-                "came from the web: restore the files from a backup, or fetch them as they are now with --refetch"
-            )
-
-    begin = staticmethod(_later("retried:raise_rounds"))
+    begin = staticmethod(_later("rounds:raise_rounds"))
     prepare = staticmethod(_later("shards:prepare"))
     finish = staticmethod(_later("shards:finish"))
 

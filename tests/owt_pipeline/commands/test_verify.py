@@ -49,7 +49,7 @@ def write_urls(shard: int, writer: ShardWriter) -> None:
 def fetch_urls(batch: pa.RecordBatch) -> Outcome:
     ids = batch["url_id"].to_pylist()
     page = {"source": "live", "status": 200, "fetched_at": 0, "fetch_ms": 0, "body_bytes": 0, "payload_digest": "",
-            "warc_offset": 0, "warc_length": 0, "subreddits": []}  # fmt: skip
+            "subreddits": []}  # fmt: skip
     kept = [{**page, "url_id": i, "url": str(i), "final_url": str(i)} for i in ids if i % 4]
     return Outcome(
         pa.RecordBatch.from_pylist(kept, DATASETS["pages"].schema),

@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import xxhash
 
 from owt_pipeline.formats.warc import payload_digest, response_record
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.storage.folder import Storage
-from schemas import DATASETS
+from schemas import DATASETS, PLACES
 from tests.owt_pipeline.making import write_dataset
 
 FETCHED_AT = 1_767_225_600  # 2026-01-01
@@ -21,7 +22,7 @@ Pages = Mapping[str, tuple[bytes, str]]
 """URL → (body, content type)."""
 
 
-def page_row(writer_offset: int, url: str, body: bytes, content_type: str) -> tuple[dict, bytes]:
+def page_row(url: str, body: bytes, content_type: str) -> tuple[dict, bytes]:
     """A row of `pages/` and its record."""
     url_id = xxhash.xxh3_64_intdigest(url.encode())
     headers = [("Content-Type", content_type)]
@@ -37,8 +38,6 @@ def page_row(writer_offset: int, url: str, body: bytes, content_type: str) -> tu
         "fetch_ms": 0,
         "body_bytes": len(body),
         "payload_digest": payload_digest(body),
-        "warc_offset": writer_offset,
-        "warc_length": len(record),
         "score": 3,
         "created_utc": 1,
         "subreddits": ["a", "b"],
@@ -51,13 +50,17 @@ def write_pages(workdir: Path, pages: Pages, num_shards: int = 1) -> None:
     items = list(pages.items())
 
     def write(shard: int, writer: ShardWriter) -> None:
-        rows = []
-        file = writer.open_file(".warc.gz", "warc")
+        rows, places, at = [], [], 0
+        path = f"warc/part-{shard:05d}/made.warc.gz"
+        records = []
         for url, (body, content_type) in items[shard::num_shards]:
-            row, record = page_row(file.tell(), url, body, content_type)
-            file.write(record)
-            file.rows += 1
+            row, record = page_row(url, body, content_type)
             rows.append(row)
+            places.append({"url_id": row["url_id"], "segment": path, "offset": at, "length": len(record)})
+            records.append(record)
+            at += len(record)
+        Storage(str(workdir)).write(path, b"".join(records))
+        pq.write_table(pa.Table.from_pylist(places, PLACES), writer.open_file(".parquet", "places"))
         writer.enter(len(rows))
         writer.write(pa.RecordBatch.from_pylist(rows, DATASETS["pages"].schema))
 

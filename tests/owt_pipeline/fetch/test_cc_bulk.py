@@ -26,7 +26,7 @@ from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.archive_server import AGENT, CRAWLS, HTML, Answer, CommonCrawl
 from tests.owt_pipeline.fetch.columnar import INDEX, filler, parquet, publish, row, table
 from tests.owt_pipeline.fetch.conftest import write_urls_to
-from tests.owt_pipeline.fetch.reading import reader, rejects, responses
+from tests.owt_pipeline.fetch.reading import reader, records, rejects, responses
 from tests.owt_pipeline.runs import copy_of
 from tests.servers.s3 import s3_bucket
 
@@ -84,12 +84,12 @@ def test_real_pages_are_found_among_200_000_rows_and_keep_their_archived_bytes(l
         captures.setdefault(canonical_url(each["url"]), {})[place] = each["warc_record_length"]
     pages = reader(large.runtime, large.manifest)
     assert len(found) == large.manifest.stats["from_commoncrawl"] >= 595
-    for warc in pages.files("warc"):
-        for each in pages.table(warc.shard).to_pylist():
-            place = each["archive_file"], each["archive_offset"]
-            assert (each["source"], each["crawl"]) == ("commoncrawl", CRAWLS[0])
-            kept = large.runtime.workdir.read_range(warc.path, each["warc_offset"], each["warc_length"])
-            assert kept == large.server.files[place[0]][place[1] :][: captures[each["url"]][place]]
+    kept = records(large.runtime, large.manifest)
+    for each in pages.table().to_pylist():
+        place = each["archive_file"], each["archive_offset"]
+        assert (each["source"], each["crawl"]) == ("commoncrawl", CRAWLS[0])
+        archived = large.server.files[place[0]][place[1] :][: captures[each["url"]][place]]
+        assert kept[each["url_id"]] == archived
     lost = rejects(large.runtime, large.manifest)
     absent = {url: shown for url, shown in lost.items() if "absent.example" in url}
     assert len(absent) == 300
@@ -267,5 +267,5 @@ def test_records_that_are_not_gzip_members_are_written_again(
     commoncrawl.files["plain.warc"] = plain
     row.update(warc_filename="plain.warc", warc_record_length=len(plain))
     runtime = write_urls(["http://a.example/x"], num_shards=1)
-    (warc,) = reader(runtime, commoncrawl.fetch(runtime)).files("warc")
-    assert single_member(runtime.workdir.read(warc.path), 1 << 20) == (gzip_member(plain), plain)
+    (record,) = records(runtime, commoncrawl.fetch(runtime)).values()
+    assert single_member(record, 1 << 20) == (gzip_member(plain), plain)

@@ -24,10 +24,12 @@ from fastwarc.warc import ArchiveIterator
 from warcio.archiveiterator import ArchiveIterator as WarcioIterator
 
 from owt_pipeline import progress
-from owt_pipeline.engine.runner import run_stage
+from owt_pipeline.engine.runner import run_stage, run_stages
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.warc import Response
+from owt_pipeline.ledger.root import require_manifest
+from owt_pipeline.stages.extract.stage import STAGE as EXTRACT
 from owt_pipeline.stages.fetch import recorder
 from owt_pipeline.stages.fetch.stage import STAGE, Options
 from schemas.manifest import Manifest
@@ -104,12 +106,12 @@ def test_a_page_is_kept_as_it_was_sent(serve: Callable[..., BadServer], write_ur
     assert before <= row["fetched_at"] <= time.time()
     assert row["subreddits"] == ["news"]
     path = runtime.workdir.path(reader(runtime, manifest).files("warc")[0].path)
-    warcinfo, moved, found = (dict(record.headers) for record in ArchiveIterator(path, parse_http=False))
+    warcinfo, _, moved, found = (dict(record.headers) for record in ArchiveIterator(path, parse_http=False))
     assert warcinfo["WARC-Type"] == "warcinfo"
     assert [moved["WARC-Target-URI"], found["WARC-Target-URI"]] == [f"http://apples.{DOMAIN}/old", response.url]
     assert [moved["WARC-IP-Address"], found["WARC-IP-Address"]] == ["127.0.0.1"] * 2
     with open(path, "rb") as stream:
-        info, *bodies = [r.content_stream().read() for r in WarcioIterator(stream, check_digests="raise")]
+        info, _, *bodies = [r.content_stream().read() for r in WarcioIterator(stream, check_digests="raise")]
     assert bodies == [b"", body]
     assert b"\r\nrobots: obey (RFC 9309)\r\n" in info
     assert f"\r\nhttp-header-user-agent: {AGENT}\r\n".encode() in info
@@ -154,11 +156,11 @@ def test_other_tools_read_our_warc_files_and_a_later_run_the_same_pages(
     manifest = fetch(runtime, serve({"some": some_of_each}))
     found = responses(runtime, manifest)
     assert {url.rpartition("/")[2]: page.body for url, page in found.items()} == dict.fromkeys(paths, PAGE)
-    (file,) = (Path(runtime.workdir.uri) / "warc").iterdir()
+    (file,) = (Path(runtime.workdir.uri) / "warc").glob("*/*.warc.gz")
     check = [sys.executable, "-c", WARCIO_WITH_BROTLI, "check", "-v", str(file)]
     checked = subprocess.run(check, capture_output=True, text=True, check=True).stdout
     kinds = [record.headers["WARC-Type"] for record in ArchiveIterator(str(file), parse_http=False)]
-    assert kinds == ["warcinfo", *["response"] * (len(paths) + 2)]
+    assert kinds == ["warcinfo", "resource", *["response"] * (len(paths) + 2)]
     assert checked.count("digest pass") == len(kinds)
     ids = [record.record_id for record in ArchiveIterator(str(file), parse_http=False)]
     assert len(set(ids)) == len(ids)
@@ -232,7 +234,20 @@ def test_after_a_kill_only_pages_of_the_last_seconds_are_fetched_again(
     assert (len(found), len(rejects)) == (88, 8)
     lost = sum(killed - at < recorder.SEGMENT_SECONDS + 1 for at in asked if at < killed)
     assert len(asked) - 96 <= lost
-    assert not (runtime.workdir / "ledger/pages/.work").exists()
+    assert not runtime.workdir.exists("warc/part-00000/attempt")
+    asked.clear()
+    (runtime.workdir / "pages").delete_all()
+    assert pages_again(runtime, server) == manifest.digest
+    assert not asked
+    for path in Path(runtime.workdir.uri).glob("warc/*/*"):
+        assert all(record.verify_block_digest() for record in ArchiveIterator(str(path), parse_http=False))
+
+
+def pages_again(runtime: Runtime, server: BadServer) -> str:
+    """The digest of pages/ once something has needed it."""
+    with options_for(server) as options:
+        run_stages([(STAGE, options), (EXTRACT, EXTRACT.options())], runtime)
+    return require_manifest(runtime.workdir, "pages").digest
 
 
 def test_ctrl_c_ends_a_crawl_at_once(serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]) -> None:

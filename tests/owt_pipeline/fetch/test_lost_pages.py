@@ -1,7 +1,9 @@
-"""Lost pages of the live web: an error names them, and they are fetched again only with --refetch."""
+"""What the web has answered is kept: it is asked for again only if segments are lost, and only with --refetch."""
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -13,17 +15,27 @@ import pytest
 from owt_pipeline.engine.runner import run_stages
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
+from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import require_manifest
+from owt_pipeline.stages.collect.stage import STAGE as COLLECT
 from owt_pipeline.stages.extract.stage import STAGE as EXTRACT
-from owt_pipeline.stages.fetch.stage import STAGE, Options
+from owt_pipeline.stages.fetch.stage import STAGE
 from owt_pipeline.storage.folder import Storage
+from tests.owt_pipeline.fetch import test_live
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
 from tests.owt_pipeline.fetch.reading import responses
-from tests.owt_pipeline.fetch.test_live import fetch, options_for, serve
+from tests.owt_pipeline.fetch.test_live import serve
+from tests.owt_pipeline.runs import files_of
 
 __all__ = ["serve"]
 
 HOSTS = [f"host{k}" for k in range(6)]
+URLS = [f"http://{host}.{DOMAIN}/page" for host in HOSTS]
+
+PATIENT = {"connect_timeout": 60.0, "silence_timeout": 60.0, "timeout": 120.0}
+"""On a busy machine an answer may be late, and the page would be requested again."""
+
+fetch, options_for = partial(test_live.fetch, **PATIENT), partial(test_live.options_for, **PATIENT)
 
 
 class Web:
@@ -32,7 +44,7 @@ class Web:
     def __init__(self, serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]):
         self.asked: Counter[str] = Counter()
         self.server = serve({host: partial(self.answer, host) for host in HOSTS})
-        self.runtime = write_urls([f"http://{host}.{DOMAIN}/page" for host in HOSTS], num_shards=3)
+        self.runtime = write_urls(URLS, num_shards=3)
 
     async def answer(self, host: str, request: Request) -> None:
         self.asked[host] += request.path == "/page"
@@ -41,6 +53,9 @@ class Web:
     @property
     def folder(self) -> Path:
         return Path(self.runtime.workdir.uri)
+
+    def pages(self) -> list[tuple[str, str]]:
+        return [(file.path, file.sha256) for file in files_of(self.folder, "pages")]
 
 
 @pytest.fixture
@@ -51,12 +66,16 @@ def web(serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]) -> 
     return web
 
 
-@pytest.mark.parametrize("pattern", ["warc/part-00001-*", "pages/part-00001-*", "ledger/pages/rejects/part-00001-*"])
-def test_a_lost_page_that_something_is_made_from_is_fetched_again_only_with_refetch(web: Web, pattern: str) -> None:
-    next(web.folder.glob(pattern)).unlink()
+def fetch_and_extract(web: Web, **options: Any) -> None:
+    with options_for(web.server, **options) as given:
+        run_stages([(STAGE, given), (EXTRACT, EXTRACT.options())], web.runtime)
+
+
+def test_lost_segments_that_something_is_made_from_are_fetched_again_only_with_refetch(web: Web) -> None:
+    shutil.rmtree(web.folder / "warc/part-00001")
     before = Counter(web.asked)
     fetch(web.runtime, web.server)  # nothing needs it
-    with pytest.raises(UserError, match=r"shards 1 of .*pages are missing, .*--refetch"):
+    with pytest.raises(UserError, match=r"warc/part-00001/live-.* is missing.* of shard 1 .*--refetch"):
         fetch_and_extract(web)
     assert web.asked == before
     fetch_and_extract(web, refetch=True)
@@ -65,11 +84,61 @@ def test_a_lost_page_that_something_is_made_from_is_fetched_again_only_with_refe
     assert set(again.values()) == {1}
     manifest = require_manifest(web.runtime.workdir, "pages")
     assert len(responses(web.runtime, manifest)) == len(HOSTS)
+    fetch_and_extract(web, refetch=True)
+    assert web.asked - before == again, "nothing is lost any more"
 
 
-def fetch_and_extract(web: Web, **options: Any) -> None:
-    with options_for(web.server, **options) as given:
-        run_stages([(STAGE, given), (EXTRACT, EXTRACT.options())], web.runtime)
+@pytest.mark.parametrize(
+    "pattern", ["pages/part-*", "ledger/pages/rejects/*", "ledger/pages/places/*", "ledger/fetch/records/*"]
+)
+def test_what_is_lost_of_pages_is_made_again_from_segments(pattern: str, web: Web) -> None:
+    before, pages = Counter(web.asked), web.pages()
+    for path in web.folder.glob(pattern):
+        path.unlink()
+    fetch_and_extract(web)
+    assert (web.asked, web.pages()) == (before, pages)
+
+
+def test_no_option_asks_for_a_page_twice(web: Web) -> None:
+    pages, asked = web.pages(), Counter(web.asked)
+    fetch(web.runtime, web.server, max_page_bytes=5_000)
+    assert web.asked == asked + asked
+    fetch(web.runtime, web.server)
+    fetch(web.runtime, web.server, max_page_bytes=5_000)
+    fetch(web.runtime, web.server)
+    assert (web.asked, web.pages()) == (asked + asked, pages)
+    fetch(web.runtime, web.server, refetch=True, retry_failed=True)
+    assert web.asked == asked + asked
+
+
+def test_a_url_that_moves_to_another_generation_is_not_asked_for_again(
+    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime], tmp_path: Path
+) -> None:
+    web = Web(serve, write_urls)
+    for number, scores in enumerate(({0: 5, 1: 5, 2: 1, 3: 1}, {2: 5, 3: 5, 4: 5, 5: 5})):
+        lines = [
+            {"id": f"{number}{k}", "url": URLS[k], "score": score, "created_utc": 1, "subreddit": "news"}
+            for k, score in scores.items()
+        ]
+        (tmp_path / f"RS_{number}.ndjson").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    dumps = [str(tmp_path / f"RS_{number}.ndjson") for number in range(2)]
+    runtime = Runtime(Storage(str(tmp_path / "grown")), add=True)
+
+    def make(dumps: list[str], shards: int, least: int) -> list[int]:
+        """The rows of each shard of pages/."""
+        collecting = COLLECT.options(dumps=tuple(dumps), num_shards=shards, min_score=least)
+        with options_for(web.server) as given:
+            run_stages([(COLLECT, collecting), (STAGE, given)], runtime)
+        return DatasetReader.open(runtime.workdir, "pages").rows_of_shards()
+
+    assert sum(make(dumps[:1], 2, 3)) == 2
+    before = make(dumps, 3, 3)
+    assert (sum(before[:2]), sum(before[2:])) == (2, 4)
+    assert web.asked == Counter(HOSTS)
+    after = make(dumps, 3, 1)
+    assert (sum(after[:2]), sum(after[2:])) == (4, 2)
+    assert make(dumps, 3, 3) == before
+    assert web.asked == Counter(HOSTS)
 
 
 def test_a_damaged_root_is_an_error_and_not_a_new_crawl(web: Web) -> None:
@@ -78,12 +147,3 @@ def test_a_damaged_root_is_an_error_and_not_a_new_crawl(web: Web) -> None:
     with pytest.raises(UserError, match=r"ledger/manifest\.json"):
         fetch(web.runtime, web.server)
     assert web.asked == before
-
-
-def test_pages_from_archives_can_be_made_again_and_others_cannot(tmp_path: Path) -> None:
-    workdir = Storage(str(tmp_path))
-    STAGE.check_gone(Options(pages_from=("a.warc.gz",)), workdir, [1])
-    STAGE.check_gone(Options(refetch=True), workdir, [1])
-    for options in (Options(), Options(sources=("archive", "commoncrawl"), pages_from=("a.warc.gz",))):
-        with pytest.raises(UserError, match="came from the web"):
-            STAGE.check_gone(options, workdir, [1])

@@ -1,4 +1,4 @@
-"""All that a recorder takes reaches the journal, however slow its threads are, and a kill loses the last seconds."""
+"""All that a recorder takes reaches a segment, however slow its threads are, and a kill loses the last seconds."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ import pytest
 
 from owt_pipeline.stages.fetch import recorder as recorder_module
 from owt_pipeline.stages.fetch.answers import NoPage, Page, Received
-from owt_pipeline.stages.fetch.journal import Attempt, Journal, SegmentWriter
+from owt_pipeline.stages.fetch.attempt import Attempt
 from owt_pipeline.stages.fetch.live import Fetched
 from owt_pipeline.stages.fetch.recorder import Recorder
-from owt_pipeline.storage.folder import Storage
+from owt_pipeline.stages.fetch.segments import SegmentWriter
 from schemas import Reason
 from tests.conftest import REPOSITORY
+from tests.owt_pipeline.fetch.test_segments import answered, writer
 
 BODY = b"<p>page</p>" * 10_000
 PAGE = Fetched(Received("http://a.example/", 200, [], b"HTTP/1.1 200 OK\r\n\r\n", BODY, 5), (), 1, 5, 1_000_000)
@@ -42,7 +43,7 @@ def test_pages_wait_for_a_slow_thread_in_bounded_memory_and_all_are_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown: list[tuple[int, int]] = []
-    folder, may_write, append = Storage(str(tmp_path)), threading.Event(), SegmentWriter.append
+    may_write, append = threading.Event(), SegmentWriter.append
 
     def wait_and_append(writer: SegmentWriter, url_id: int, answer: NoPage | Page) -> bool:
         may_write.wait(60)
@@ -52,7 +53,7 @@ def test_pages_wait_for_a_slow_thread_in_bounded_memory_and_all_are_recorded(
 
     async def record() -> int:
         given = 0
-        async with Recorder(folder, ATTEMPT, lambda *more: shown.append(more)) as recorder:
+        async with Recorder(writer(tmp_path), ATTEMPT, lambda *more: shown.append(more)) as recorder:
 
             async def give(first: int) -> None:
                 nonlocal given
@@ -71,17 +72,16 @@ def test_pages_wait_for_a_slow_thread_in_bounded_memory_and_all_are_recorded(
     waiting = asyncio.run(record())
     assert 0 < waiting * len(BODY) < MOST_WAITING
     assert tuple(map(sum, zip(*shown, strict=True))) == (501, 500)
-    journal = Journal(folder)
-    assert (journal.ids.tolist(), len(journal.pages)) == (list(range(501)), 500)
-    *pages, last = journal.answers(list(range(501)))
-    assert all(isinstance(page, Page) and page.body_bytes == len(BODY) for page in pages)
-    assert last == NoPage(Reason.DNS, "no such name")
+    found = answered(tmp_path, range(501))
+    assert (found.ids.tolist(), len(found.pages)) == (list(range(501)), 500)
+    assert found.rows["body_bytes"].to_pylist() == [len(BODY)] * 500 + [None]
+    assert found.no_pages() == {500: NoPage(Reason.DNS, "no such name")}
 
 
-async def take_ten(folder: Storage, then: Callable[[], Awaitable[None]], seconds: float = 0.2) -> None:
+async def take_ten(run: Path, then: Callable[[], Awaitable[None]], seconds: float = 0.2) -> None:
     """Record ten pages, and see what follows."""
     recorder_module.SEGMENT_SECONDS = seconds
-    async with Recorder(folder, ATTEMPT, lambda *_: None) as recorder:
+    async with Recorder(writer(run), ATTEMPT, lambda *_: None) as recorder:
         for url_id in range(10):
             await recorder.take(url_id, PAGE)
         await then()
@@ -91,19 +91,19 @@ async def take_ten(folder: Storage, then: Callable[[], Awaitable[None]], seconds
 def test_a_segment_is_written_when_it_is_old_or_large_and_a_kill_loses_the_rest(tmp_path: Path, limit: str) -> None:
     code = (
         "import asyncio, os, signal\n"
-        "from tests.owt_pipeline.fetch.test_recorder import Storage, recorder_module, take_ten\n"
-        f"folder = Storage({str(tmp_path)!r})\n"
+        "from tests.owt_pipeline.fetch.test_recorder import Path, recorder_module, take_ten\n"
+        f"run = Path({str(tmp_path)!r})\n"
         "async def kill():\n"
-        "    while not folder.names(): await asyncio.sleep(0.01)\n"
+        "    while not list(run.glob('warc/*/*.gz')): await asyncio.sleep(0.01)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
         "recorder_module.SEGMENT_BYTES = 1000\n"
-        f"asyncio.run(take_ten(folder, kill, {0.2 if limit == 'SEGMENT_SECONDS' else 1000.0}))\n"
+        f"asyncio.run(take_ten(run, kill, {0.2 if limit == 'SEGMENT_SECONDS' else 1000.0}))\n"
     )
     if limit == "SEGMENT_SECONDS":
         code = code.replace("SEGMENT_BYTES = 1000\n", "SEGMENT_BYTES = 1 << 30\n")
     result = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=False)
     assert result.returncode == -signal.SIGKILL
-    found = Journal(Storage(str(tmp_path))).ids.tolist()
+    found = answered(tmp_path, range(10)).ids.tolist()
     assert found == list(range(10)) if limit == "SEGMENT_SECONDS" else found == list(range(len(found)))
 
 
@@ -117,7 +117,7 @@ def test_a_failure_to_write_is_raised_by_the_next_page_and_at_the_end(
     monkeypatch.setattr(recorder_module, "SEGMENT_SECONDS", 0.1)
 
     async def record(seconds: float, more: bool) -> None:
-        async with Recorder(Storage(str(tmp_path)), ATTEMPT, lambda *_: None) as recorder:
+        async with Recorder(writer(tmp_path), ATTEMPT, lambda *_: None) as recorder:
             await recorder.take(0, PAGE)
             await asyncio.sleep(seconds)
             if more:

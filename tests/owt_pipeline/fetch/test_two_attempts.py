@@ -17,7 +17,8 @@ from owt_pipeline.engine.plan import plan_stage
 from owt_pipeline.engine.publish import publish_stage
 from owt_pipeline.engine.stage import Runtime, StageRun
 from owt_pipeline.ledger.root import read_root, require_manifest
-from owt_pipeline.stages.fetch import journal, recorder
+from owt_pipeline.stages.fetch import attempt as attempts
+from owt_pipeline.stages.fetch import recorder
 from owt_pipeline.stages.fetch.stage import STAGE, Options
 from owt_pipeline.storage import disk
 from owt_pipeline.storage.folder import Storage
@@ -43,7 +44,7 @@ def options(rules: tuple[str, ...]) -> Options:
 def attempt(workdir: str, folder: str, machine: str, rules: tuple[str, ...]) -> None:
     """Make the shard on a machine of this name; the main function of a process."""
     disk._host = lambda: machine  # type: ignore[assignment]
-    journal.PATIENCE_SECONDS /= FASTER
+    attempts.PATIENCE_SECONDS /= FASTER
     recorder.SEGMENT_SECONDS /= FASTER
     runtime = Runtime(Storage(workdir), on_cluster=True)
     Work(STAGE, options(rules), runtime, len(STAGE.steps) - 1, folder).do(0, [])
@@ -60,7 +61,7 @@ class Machines:
 
     def owner(self) -> bytes | None:
         """The id of the attempt that makes the requests."""
-        found = (self.run.work / "attempts/live").read_version("00000")
+        found = self.runtime.workdir.read_version("warc/part-00000/attempt")
         return found[0] if found else None
 
     def start(self, machine: str) -> subprocess.Popen[bytes]:

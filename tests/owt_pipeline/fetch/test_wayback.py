@@ -54,7 +54,7 @@ def test_the_wanted_capture_keeps_its_archived_bytes(
     kinds = [
         record.headers["WARC-Type"] for record in ArchiveIterator(runtime.workdir.path(warc.path), parse_http=False)
     ]
-    assert kinds == ["warcinfo", "response"]
+    assert kinds == ["warcinfo", "resource", "response"]
     shown = why_fetched(runtime, posted)
     assert (shown["source"], shown["days_after_submission"]) == ("wayback", day - 18)
     ((reason, detail),) = rejects(runtime, manifest).values()

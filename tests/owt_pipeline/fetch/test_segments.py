@@ -1,0 +1,259 @@
+"""Segments have the answers of all attempts, a shard depends only on them, and one attempt at a time fetches."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fastwarc.warc import ArchiveIterator
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from warcio.archiveiterator import ArchiveIterator as WarcioIterator
+
+from owt_pipeline.engine.stage import Runtime
+from owt_pipeline.formats.warc import response_record
+from owt_pipeline.ledger.commit import Place, ShardWriter
+from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.stages.fetch import attempt as attempt_module
+from owt_pipeline.stages.fetch import recorder as recorder_module
+from owt_pipeline.stages.fetch.answers import INDEXED, Answer, NoPage, Page
+from owt_pipeline.stages.fetch.attempt import Attempt, Superseded
+from owt_pipeline.stages.fetch.recorder import Recorder
+from owt_pipeline.stages.fetch.segments import Answered, SegmentWriter, shards_with_hosts_of
+from owt_pipeline.stages.fetch.shards import write_shard
+from owt_pipeline.storage.folder import Storage
+from schemas import DATASETS, Reason
+from schemas.manifest import Generation, Root, ShardRecord
+
+RECORD = response_record("http://a.example/", 1, "HTTP/1.1 200 OK", [], b"<p>page")
+
+pages = st.builds(
+    Page,
+    source=st.just("live"),
+    final_url=st.text(max_size=30),
+    status=st.integers(100, 999),
+    content_type=st.none() | st.text(max_size=30),
+    fetched_at=st.integers(0, 1 << 40),
+    fetch_ms=st.integers(0, 1 << 30),
+    body_bytes=st.integers(0, 1 << 40),
+    payload_digest=st.text(max_size=32),
+    record=st.binary(max_size=300),
+    redirects=st.lists(st.binary(max_size=50), max_size=3).map(tuple),
+)
+answers = st.one_of(pages, st.builds(NoPage, st.sampled_from(list(Reason)), st.text(max_size=50)))
+entries = st.dictionaries(st.integers(0, (1 << 64) - 1), answers, max_size=8)
+
+
+ROOT = Root(generations=[Generation("collect", 0, 1)])
+
+
+def answered(run: Path, ids: Iterable[int], shard: int = 0, root: Root = ROOT) -> Answered:
+    """What `live` has answered to these URLs of a shard."""
+    return Answered(Storage(str(run)), root, shard, "live-0123abcd", np.array([*ids], np.uint64))
+
+
+def writer(run: Path, shard: int = 0, root: Root = ROOT, *, is_last: bool = True) -> SegmentWriter:
+    return answered(run, [], shard, root).writer({"software": "a test"}, is_last=is_last)
+
+
+def write(run: Path, attempts: Iterable[dict[int, Answer]], per_segment: int = 3) -> None:
+    """Write the answers of each attempt, so many per segment."""
+    for answers in attempts:
+        segments = writer(run)
+        for count, (url_id, answer) in enumerate(answers.items(), 1):
+            segments.append(url_id, answer)
+            if count % per_segment == 0:
+                segments.flush()
+        segments.flush()
+
+
+def read_back(run: Path, found: Answered) -> dict[int, tuple[object, ...]]:
+    """What was answered to each URL: why there is no page, or its columns and its record."""
+    read = Storage(str(run)).read_range
+    return {
+        row["url_id"]: (row["reason"], row["detail"])
+        if row["reason"]
+        else (*(row[name] for name in INDEXED), read(row["segment"], row["offset"], row["length"]))
+        for row in found.rows.to_pylist()
+    }
+
+
+def expected_of(answer: Answer) -> tuple[object, ...]:
+    if isinstance(answer, NoPage):
+        return str(answer.reason), answer.detail
+    return *(getattr(answer, name) for name in INDEXED), answer.record
+
+
+@settings(max_examples=30, deadline=None)  # each writes and syncs files
+@given(st.lists(entries, max_size=3))
+def test_answers_of_all_attempts_are_read_back_as_they_were_written(attempts: list[dict[int, Answer]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder)
+        write(run, attempts)
+        expected = {url_id: answer for answers in reversed(attempts) for url_id, answer in answers.items()}
+        found = answered(run, {*expected, 12345})
+        assert found.ids.tolist() == sorted(expected)
+        assert set(found.pages.tolist()) == {i for i, answer in expected.items() if isinstance(answer, Page)}
+        assert read_back(run, found) == {url_id: expected_of(answer) for url_id, answer in expected.items()}
+        some = sorted(expected)[::2]
+        assert answered(run, some).ids.tolist() == some, "other URLs are another shard's"
+
+
+@settings(max_examples=50, deadline=None)
+@given(entries.filter(bool), st.integers(0, 2000), st.binary(min_size=1, max_size=40))
+def test_a_damaged_segment_loses_only_its_own_answers(answers: dict[int, Answer], at: int, junk: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder)
+        write(run, [answers], 100)
+        (path,) = run.glob("warc/part-00000/*")
+        content = path.read_bytes()
+        at %= len(content)
+        path.write_bytes(content[:at] + junk)  # as a bad disk may have it
+        other = max(answers) ^ 1
+        write(run, [{other: NoPage(Reason.DNS, "no such name")}])
+        if path.stat().st_size != len(content):
+            assert read_back(run, answered(run, {*answers, other})) == {other: ("dns", "no such name")}
+
+
+def test_answers_have_the_segments_that_were_written_meanwhile(tmp_path: Path) -> None:
+    found = answered(tmp_path, range(6))
+    assert not len(found.rows)
+    for url_id in range(1, 6):
+        write(tmp_path, [{url_id: NoPage(Reason.DNS, f"{url_id}")}])
+        found.load()
+        assert found.ids.tolist() == list(range(1, url_id + 1))
+    assert found.no_pages()[4] == NoPage(Reason.DNS, "4")
+
+
+def test_a_temporary_failure_counts_until_the_source_is_asked_again(tmp_path: Path) -> None:
+    segments = writer(tmp_path, is_last=False)
+    assert not segments.append(1, NoPage(Reason.TIMEOUT, "slow"))
+    assert segments.append(2, NoPage(Reason.HTTP_404, "gone"))
+    segments.flush()
+    found = answered(tmp_path, [1, 2])
+    assert (found.ids.tolist(), found.postponed.tolist()) == ([2], [1])
+    write(tmp_path, [{1: NoPage(Reason.CONNECT, "down")}])
+    found.load()
+    assert (found.ids.tolist(), found.no_pages()[1].reason) == ([1, 2], "connect"), "what is final counts"
+    again = Root(generations=ROOT.generations, rounds={"0": 1})
+    found = answered(tmp_path, [1, 2], root=again)
+    assert (found.ids.tolist(), found.failed_before.tolist()) == ([2], [1])
+    segments = writer(tmp_path, root=again)
+    segments.append(1, NoPage(Reason.TIMEOUT, "still"))
+    segments.flush()
+    assert answered(tmp_path, [1, 2], root=again).no_pages()[1].detail == "still"
+
+
+def test_a_host_s_segments_are_found_in_all_generations(tmp_path: Path) -> None:
+    sizes = (8, 12, 1, 16)
+    firsts = [sum(sizes[:n]) for n in range(len(sizes))]
+    root = Root(generations=[Generation("collect", *each) for each in zip(firsts, sizes, strict=True)])
+    for home in (*range(60), 12345678901):
+        shards = [first + home % size for first, size in zip(firsts, sizes, strict=True)]
+        assert all(set(shards) <= set(shards_with_hosts_of(root, shard)) for shard in shards)
+    assert shards_with_hosts_of(root, 3) == [3, 8 + 3, 8 + 7, 8 + 11, 20, 21 + 3, 21 + 11]
+    segments = writer(tmp_path, 3, root)
+    segments.append(7, NoPage(Reason.DNS, "no such name"))
+    segments.flush()
+    assert [answered(tmp_path, [7], shard, root).ids.tolist() for shard in (3, 15, 4)] == [[7], [7], []]
+
+
+def test_a_segment_is_a_warc_file(tmp_path: Path) -> None:
+    page = Page("live", "http://a.example/", 200, "text/html", 5, 6, 7, "D", RECORD, (RECORD,))
+    write(tmp_path, [{1: page, 2: NoPage(Reason.DNS, "no such name")}])
+    (path,) = tmp_path.glob("warc/part-00000/live-0123abcd-000000-*.warc.gz")
+    kinds = ["warcinfo", "resource", "response", "response"]
+    records = list(ArchiveIterator(str(path), parse_http=False))
+    assert [record.headers["WARC-Type"] for record in records] == kinds
+    assert all(record.verify_block_digest() for record in ArchiveIterator(str(path), parse_http=False))
+    with open(path, "rb") as file:
+        assert [record.rec_type for record in WarcioIterator(file, check_digests="raise")] == kinds
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempt_module, "PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr(recorder_module, "SEGMENT_SECONDS", 0.3)
+
+
+NOTHING = NoPage(Reason.DNS, "no such name")
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_attempt_that_finds_anothers_id_stops_and_loses_no_answer(tmp_path: Path) -> None:
+    async def run() -> None:
+        run = Storage(str(tmp_path))
+        first, second = (Attempt(run, "warc/part-00000") for _ in range(2))
+        assert not first.begin()
+        with pytest.raises(Superseded):
+            async with Recorder(writer(tmp_path), first, lambda *_: None) as recorder:
+                await recorder.take(1, NOTHING)
+                await asyncio.sleep(0.5)
+                assert not recorder.stopped.done()
+                assert second.begin()
+                await recorder.take(2, NOTHING)
+                await asyncio.wait_for(recorder.stopped, 10)
+        first.end()
+        assert run.exists("warc/part-00000/attempt"), "it is the second's"
+        second.check()
+        second.end()
+        assert not run.exists("warc/part-00000/attempt")
+        assert answered(tmp_path, [1, 2]).ids.tolist() == [1, 2]
+
+    asyncio.run(run())
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_superseded_attempt_waits_until_the_other_ends_or_writes_nothing_more(tmp_path: Path, ends: bool) -> None:
+    async def run() -> None:
+        run = Storage(str(tmp_path))
+        first, second = (Attempt(run, "warc/part-00000") for _ in range(2))
+        first.begin()
+        second.begin()
+        waiting = asyncio.ensure_future(first.wait_for_other())
+        for number in range(5):  # for longer than its patience
+            run.create(f"warc/part-00000/{number}", b"a segment")
+            await asyncio.sleep(0.4)
+            assert not waiting.done()
+        if ends:
+            second.end()
+        started = time.monotonic()
+        await asyncio.wait_for(waiting, 30)
+        assert ends or time.monotonic() - started > 0.5
+        first.begin()
+        with pytest.raises(Superseded):
+            second.check()
+
+    asyncio.run(run())
+
+
+def test_a_shard_has_the_same_bytes_whatever_the_order_of_its_answers(
+    write_urls: Callable[..., Runtime], tmp_path: Path
+) -> None:
+    runtime = write_urls([f"http://a.example/{i}" for i in range(4)], num_shards=1)
+    urls = DatasetReader.open(runtime.workdir, "urls").table().sort_by("url_id")
+    ids = urls["url_id"].to_pylist()
+    known: list[Answer] = [
+        Page("live", f"http://a.example/{i}", 200, "text/html", 5, 6, 7, "D", RECORD, (RECORD,) * i) for i in range(3)
+    ]
+    known.append(NoPage(Reason.DNS, "no such name"))
+    written = set()
+    for number, order in enumerate(itertools.permutations(range(4))):
+        run = tmp_path / f"run{number}"
+        write(run, [{ids[i]: known[i] for i in order}], 1 + number % 4)
+        folder = Storage(str(run))
+        outputs = {"": DATASETS["pages"].schema}
+        with ShardWriter(folder, Place(folder / "records", 0), outputs, dataset="pages") as shard:
+            write_shard(shard, urls, {"live": answered(run, ids)})
+        record = ShardRecord.from_json(folder.read("records/00000.json"))
+        kinds = [file.kind for file in record.files]
+        assert kinds == ["data", "rejects", "places", *["warc"] * -(-4 // (1 + number % 4))]
+        written.add(tuple(folder.read(file.path) for file in record.files[:2]))
+    assert len(written) == 1
