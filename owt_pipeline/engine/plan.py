@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from owt_pipeline.engine.generations import shaping_sources
-from owt_pipeline.engine.stage import FINAL, Runtime, Stage, StageRun, records_of, work_of
+from owt_pipeline.engine.stage import FINAL, Runtime, Stage, StageRun, recorded_of, records_of, work_of
 from owt_pipeline.engine.workers import keep_pandas_out
 from owt_pipeline.errors import NotFound, UserError
 from owt_pipeline.ledger.commit import Place, lost_files
@@ -112,7 +112,8 @@ def _forward(stage: Stage, options: Any, workdir: Storage, root: Root, known: Ma
                 "first"
             )
     readers = {name: DatasetReader(workdir, root.datasets[name]) for name in inputs if name in root.datasets}
-    fixed = [stage.name, stage.version, stage.shaping(options), list(stage.outside(options))]
+    outside = stage.outside(options, recorded_of(stage, root.datasets.get(stage.output)))
+    fixed = [stage.name, stage.version, stage.shaping(options), list(outside)]
     plan = StagePlan(stage, options, [""] * num_shards, [""] * num_shards, [None] * num_shards)
     digests = _Digests(stage, root, inputs)
     for shard in range(num_shards):
@@ -282,7 +283,7 @@ def difference(manifest: Manifest, plan: StagePlan, root: Root) -> str:
             return f"{name} is {now.get(name)!r}, was {manifest.options.get(name)!r}"
     if manifest.num_shards != len(plan.keys):
         return f"{len(plan.keys) - manifest.num_shards} shards were added"
-    sources = [*stage.outside(plan.options), *sources_of(stage, root)]
+    sources = [*stage.outside(plan.options, manifest.sources), *sources_of(stage, root)]
     names = sorted({str(s.get("name") or s.get("kind")) for s in sources if s not in manifest.sources})
     if names:
         return f"{', '.join(names[:3])} {'has' if len(names) == 1 else 'have'} changed"

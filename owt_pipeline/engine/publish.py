@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from owt_pipeline.engine.plan import is_published, open_run, sources_of
-from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, StageRun
+from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, StageRun, recorded_of
 from owt_pipeline.errors import LedgerError, UserError
 from owt_pipeline.ledger.commit import lost_files, publish_dataset
 from owt_pipeline.ledger.dataset import DatasetReader
@@ -84,7 +84,7 @@ def publish_stage(run: StageRun, version: str | None) -> tuple[Manifest, str | N
         counts=counts,
         options=run.stage.shaping(run.options),
         inputs={name: reader.table_of_files.digest_of(run.stage.kinds) for name, reader in run.inputs.items()},
-        sources=[*run.stage.outside(run.options), *sources_of(run.stage, run.root)],
+        sources=[*run.stage.outside(run.options, recorded_of(run.stage, run.before)), *sources_of(run.stage, run.root)],
         stats=dict(sorted(stats.items())),
         properties=run.properties,
     )

@@ -12,7 +12,7 @@ import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
@@ -27,6 +27,9 @@ from schemas.settings import shaping_options
 
 SHARDS = "shards"
 """Name of the last step of every stage."""
+
+Recorded: TypeAlias = Sequence[Mapping[str, Any]]
+"""Sources as a manifest, or a generation, has recorded them."""
 
 FINAL = ("corpus", "tokens", "report")
 """Datasets whose files are made again whenever they are gone; others only if something reads them."""
@@ -157,7 +160,7 @@ class Stage:
         """The options that shape the bytes, by name."""
         return shaping_options(options)
 
-    def sources(self, options: Any, recorded: Sequence[Mapping[str, Any]] = ()) -> Sequence[dict[str, Any]]:
+    def sources(self, options: Any, recorded: Recorded = ()) -> Sequence[dict[str, Any]]:
         """The files that a stage without inputs reads: `kind`, `name`, what identifies the content, and `uri`, which
         shapes no bytes. Those `recorded` in the root may be gone. Raises UserError for an unreadable one."""
         return ()
@@ -170,8 +173,9 @@ class Stage:
         """The root with what the options ask for once, when a run begins: `--retry_failed`."""
         return root
 
-    def outside(self, options: Any) -> Sequence[dict[str, Any]]:
-        """Digests of what else comes from outside: models, tokenizers, the user's code, evaluation sets.
+    def outside(self, options: Any, recorded: Recorded = ()) -> Sequence[dict[str, Any]]:
+        """Digests of what else comes from outside: models, tokenizers, the user's code, evaluation sets. Files of which
+        the published output has `recorded` the digest may be gone.
 
         Also checks the options, so that a mistake is found before the stages that come first: raises UserError.
         """
@@ -301,6 +305,11 @@ class StageRun:
         """
         for batch in self.inputs[self.stage.inputs[0]].batches(shard, rows=rows, columns=columns):
             writer.add(batch.num_rows, fn(batch))
+
+
+def recorded_of(stage: Stage, manifest: Manifest | None) -> Recorded:
+    """The sources of the stage's published output."""
+    return manifest.sources if manifest is not None and manifest.stage == stage.name else ()
 
 
 def records_of(workdir: Storage, stage: Stage) -> Storage:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from owt_pipeline.engine.own_code import describe_own, load_own
-from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
+from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step, rows_of_input
 from owt_pipeline.errors import UsageError
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.exchange import Slice
@@ -56,7 +56,7 @@ class Clean(Stage):
     steps = (Step(clean_shard, rows=rows_of_input),)
     example = "owt run run --until clean --languages en --min_tokens 128"
 
-    def outside(self, options: Options) -> list[dict[str, Any]]:
+    def outside(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
         """Names and digests of the evaluation sets, whose extension says how a file is read, and of the user's signals.
 
         Checks the options too, so that a mistake is found before the stages that come first.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from owt_pipeline import progress
-from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
+from owt_pipeline.engine.stage import Recorded, Runtime, Stage, StageRun, Step
 from owt_pipeline.engine.workers import map_batches
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.records import describe_file, named_files
@@ -139,7 +139,7 @@ def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: Shar
     progress.advance(len(own))
 
 
-def _files(options: Options, recorded: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _files(options: Options, recorded: Recorded) -> list[dict[str, Any]]:
     """What identifies each file, by kind and name. A file that is `recorded` keeps its name, and may be gone."""
     known = {kind: {each["uri"]: each for each in recorded if each["kind"] == kind} for kind in _SHARD_BYTES}
     tables, left_out = named_files(options.links, "collect", known=known["links"])
@@ -197,7 +197,7 @@ class Collect(Stage):
     )
     example = "owt run run --until collect --dumps 'dumps/RS_2013-*.zst' --num_shards 64"
 
-    def sources(self, options: Options, recorded: Sequence[Mapping[str, Any]] = ()) -> list[dict[str, Any]]:
+    def sources(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
         if not (options.dumps or options.links or options.warcs or options.subreddits):
             raise UserError(
                 "collect has nothing to read: give at least one of --dumps, --links, --warcs and --subreddits "
@@ -227,7 +227,7 @@ class Collect(Stage):
             generations.append(msgspec.structs.replace(generation, sources=sources))
         return msgspec.structs.replace(root, generations=generations)
 
-    def outside(self, options: Options) -> list[dict[str, Any]]:
+    def outside(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
         lists, domains = blocklists(options.blocked_domains)
         described = [{"kind": "blocklist", **describe_source(uri)} for uri in lists]
         return described + [{"kind": "blocklist", "name": domain} for domain in domains]

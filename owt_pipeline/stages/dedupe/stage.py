@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from owt_pipeline.engine.stage import Stage, StageRun, Step, one_part, rows_of_input, what_was_sent
+from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step, one_part, rows_of_input, what_was_sent
 from owt_pipeline.stages.dedupe import decisions, numbering
 from owt_pipeline.stages.dedupe.minhash import BANDS, ROWS, probability
 from owt_pipeline.stages.dedupe.options import Options
@@ -56,7 +56,7 @@ class Dedupe(Stage):
     )
     example = "owt run runs/2013 --until dedupe --threshold 0.85 --survivor highest_score"
 
-    def outside(self, options: Options) -> list[dict[str, Any]]:
+    def outside(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
         """Names and digests of the files of --against; raises UserError for an unreadable one."""
         return [
             {"kind": "against", "name": uri.rpartition("/")[2], "sha256": _sha256(uri)}

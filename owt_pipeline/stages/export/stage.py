@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
+from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step, rows_of_input
 from owt_pipeline.errors import UsageError
 from owt_pipeline.formats.takedowns import Takedowns, read_takedowns
 from owt_pipeline.ledger.commit import ShardWriter, lost_files
@@ -97,7 +97,7 @@ class Export(Stage):
     steps = (Step(export, rows=rows_of_input),)
     example = "owt run runs/2013 --until export --rules exact --min_similarity 0.9"
 
-    def outside(self, options: ExportOptions) -> list[dict[str, Any]]:
+    def outside(self, options: ExportOptions, recorded: Recorded = ()) -> list[dict[str, Any]]:
         for name in options.licenses:
             if not _SPDX.fullmatch(name):
                 raise UsageError(f"licenses: {name!r} is not an SPDX identifier, such as CC-BY-4.0 or CC0-1.0")

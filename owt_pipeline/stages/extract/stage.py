@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
+from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step, rows_of_input
 from owt_pipeline.stages.extract.extractor import BUILT_IN, sources
 from owt_pipeline.stages.extract.options import Options
 
@@ -49,7 +49,7 @@ class Extract(Stage):
     steps = (Step(extract_shard, rows=rows_of_input, together=1),)
     example = "owt run run --until extract --favor precision"
 
-    def outside(self, options: Options) -> list[dict[str, Any]]:
+    def outside(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
         """The digest of our model, or of the user's own code, since the output depends on it."""
         return sources(options.extractor)
 

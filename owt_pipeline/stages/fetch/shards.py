@@ -17,6 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from owt_pipeline import progress
+from owt_pipeline.engine.stage import recorded_of
+from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import empty, rejects_batch, replace_columns
 from owt_pipeline.ledger.exchange import Slice, gather
@@ -36,7 +38,7 @@ from owt_pipeline.stages.fetch.recorder import SEGMENT_BYTES
 from owt_pipeline.stages.fetch.rounds import check_nothing_lost
 from owt_pipeline.stages.fetch.segments import PLACED, Answered
 from owt_pipeline.stages.fetch.sources import LiveClient, Source, ask_source, shared_loop
-from owt_pipeline.stages.fetch.stage import ONLINE, digest_of_source
+from owt_pipeline.stages.fetch.stage import ONLINE, archives_of, digest_of_source
 from owt_pipeline.stages.fetch.wayback import WaybackClient
 from owt_pipeline.storage.folder import expand_globs
 from schemas import DATASETS, PLACES, Reason
@@ -58,7 +60,13 @@ MISSING = pa.schema([("url_id", pa.uint64()), ("shard", pa.uint32())])
 def prepare(run: StageRun) -> None:
     options: Options = run.options
     if "archive" in options.order:
-        run.properties["archives"] = expand_globs(options.pages_from, "--pages_from")
+        files = run.properties["archives"] = expand_globs(options.pages_from, "--pages_from")
+        there = {file.rpartition("/")[2] for file in files}
+        for archive in archives_of(options, recorded_of(run.stage, run.before)):
+            if archive["name"] not in there:
+                raise UserError(
+                    f"--pages_from: {archive['name']} is gone, and pages are to be made from it: restore it"
+                )
     if options.cc_index:
         run.properties["cc_files"] = list_files(options)
     run.properties["digests"] = {name: digest_of_source(options, name) for name in options.order}

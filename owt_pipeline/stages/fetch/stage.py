@@ -8,10 +8,12 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
-from owt_pipeline.engine.stage import SHARDS, Stage, StageRun, Step, rows_of_input, what_was_sent
+from owt_pipeline.engine.stage import SHARDS, Recorded, Stage, StageRun, Step, rows_of_input, what_was_sent
 from owt_pipeline.errors import UsageError, UserError
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.storage.folder import describe_source, expand_globs
@@ -196,6 +198,26 @@ def digest_of_source(options: Options, source: str) -> str:
     return hashlib.sha256(json.dumps([FORMAT, shaping, files], sort_keys=True).encode()).hexdigest()[:8]
 
 
+def archives_of(options: Options, recorded: Recorded) -> list[dict[str, Any]]:
+    """What identifies each archive file, by name; one that is gone is what was recorded of it."""
+    there: list[str] = []
+    known: dict[str, dict[str, Any]] = {}
+    for pattern in options.pages_from:
+        last = pattern.rstrip("/").rpartition("/")[2]
+        named = {each["name"]: dict(each) for each in recorded if fnmatch(each["name"], last) or "." not in last}
+        try:
+            expand_globs((pattern,), "--pages_from")
+            there.append(pattern)
+        except UserError:
+            if not named:
+                raise
+        known |= named
+    files = [describe_source(file) for file in expand_globs(tuple(there), "--pages_from")]
+    for each in files:
+        known.pop(each["name"], None)
+    return sorted([*files, *known.values()], key=itemgetter("name"))
+
+
 class Fetch(Stage):
     """Fetch the page of each URL of urls/, over HTTP, from WARC files, or from Common Crawl or the Wayback
     Machine. Writes the responses to warc/, which is kept for good, pages/ with a row for each page, and a reject
@@ -224,7 +246,7 @@ class Fetch(Stage):
         because of them."""
         return {**shaping_of(options, options.order), "sources": list(options.order)}
 
-    def outside(self, options: Options) -> list[dict[str, Any]]:
+    def outside(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
         """The archive files; raises UserError for impossible options, before an earlier run's pages are deleted."""
         if "archive" in options.order and not options.pages_from:
             raise UsageError("--sources archive: give the WARC files with --pages_from")
@@ -248,7 +270,7 @@ class Fetch(Stage):
             from owt_pipeline.stages.fetch.addresses import parse_rules
 
             parse_rules(options.resolve)
-        return [describe_source(file) for file in expand_globs(options.pages_from, "--pages_from")]
+        return archives_of(options, recorded)
 
     def of_shard(self, options: Options, root: Root, inputs: Mapping[str, DatasetReader], shard: int) -> Any:
         """How often its failed or lost URLs were asked for again."""

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from owt_pipeline import progress
-from owt_pipeline.engine.stage import Stage, StageRun, Step
+from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.records import (
     FORMATS,
@@ -169,7 +169,7 @@ class Import(Stage):
     names_all_sources = False
     example = "owt import runs/mine posts/*.jsonl.zst --text_field body --url_field link"
 
-    def sources(self, options: ImportOptions, recorded: Sequence[Mapping[str, Any]] = ()) -> list[dict[str, Any]]:
+    def sources(self, options: ImportOptions, recorded: Recorded = ()) -> list[dict[str, Any]]:
         return [{"kind": "file", **describe_file(path, name)} for path, name in _named(options)[0].items()]
 
     def shards_for(self, options: ImportOptions, sources: Sequence[Mapping[str, Any]]) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from owt_pipeline.engine.stage import Stage, StageRun, Step, one_part
+from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step, one_part
 from owt_pipeline.formats.takedowns import read_takedowns
 from owt_pipeline.ledger.commit import ShardWriter, lost_files
 from owt_pipeline.ledger.dataset import DatasetReader
@@ -74,7 +74,7 @@ class Report(Stage):
     steps = (Step(query, keys=one_part),)
     example = "owt run runs/2013 --until report --top_domains 500"
 
-    def outside(self, options: Options) -> list[dict[str, Any]]:
+    def outside(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
         return [{"name": "the queries", "sha256": digest_of_queries()}]
 
     def of_shard(self, options: Options, root: Root, inputs: Mapping[str, DatasetReader], shard: int) -> Any:

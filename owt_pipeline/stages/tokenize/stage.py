@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from owt_pipeline.engine.stage import Stage, StageRun, Step, rows_of_input
+from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step, rows_of_input
 from owt_pipeline.errors import LedgerError, UserError
 from owt_pipeline.formats.encoding import Encoding, load, tokenizer_file
 from owt_pipeline.ledger.commit import ShardWriter
@@ -83,7 +83,7 @@ class Tokenize(Stage):
     steps = (Step(tokenize_shard, rows=rows_of_input, outputs=outputs),)
     example = "owt run runs/2013 --until tokenize --val_fraction 0.005"
 
-    def outside(self, options: TokenizeOptions) -> list[dict[str, Any]]:
+    def outside(self, options: TokenizeOptions, recorded: Recorded = ()) -> list[dict[str, Any]]:
         """The tokenizer's file; nothing for gpt2, which is built in."""
         if options.tokenizer == "gpt2":
             return []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from owt_pipeline.stages.fetch.stage import STAGE, Options
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses
-from tests.owt_pipeline.runs import stage_alone
+from tests.owt_pipeline.runs import run_to_end, snapshot, stage_alone
 from tests.servers.s3 import s3_bucket
 
 HTML = [("Content-Type", "text/html; charset=utf-8")]
@@ -375,3 +376,27 @@ def test_a_damaged_archive_ends_the_command_with_code_1(write_urls: Callable[...
     assert "cut.warc.gz, the record at byte " in process.stderr
     assert "Traceback" not in process.stderr
     assert subprocess.run([*command, "--allow_damaged", "--quiet"], timeout=120).returncode == 0
+
+
+def test_archives_may_be_deleted_once_their_pages_are_published(
+    write_urls: Callable[..., Runtime], tmp_path: Path
+) -> None:
+    folder = tmp_path / "archives"
+    folder.mkdir()
+    for number, record in enumerate(five_records()[:2]):
+        (folder / f"{number}.warc.gz").write_bytes(record)
+    runtime = write_urls(["http://a.example/0", "http://a.example/1"])
+    flags = ("--pages_from", folder / "*.warc.gz", "--quiet")
+    run_to_end(stage_alone("fetch", runtime.workdir.uri, *flags))
+    before = snapshot(Path(runtime.workdir.uri))
+    (folder / "0.warc.gz").unlink()
+    run_to_end(stage_alone("fetch", runtime.workdir.uri, *flags))
+    shutil.rmtree(folder)
+    run_to_end(stage_alone("fetch", runtime.workdir.uri, *flags))
+    assert snapshot(Path(runtime.workdir.uri)) == before
+    flags += ("--max_page_bytes", 9)
+    assert "no file matches" in run_to_end(stage_alone("fetch", runtime.workdir.uri, *flags), code=1)
+    folder.mkdir()
+    (folder / "1.warc.gz").write_bytes(five_records()[1])
+    assert "0.warc.gz is gone" in run_to_end(stage_alone("fetch", runtime.workdir.uri, *flags), code=1)
+    assert snapshot(Path(runtime.workdir.uri)) == before
