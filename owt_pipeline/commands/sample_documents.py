@@ -140,6 +140,7 @@ def _queried(
             raise
 
     with duckdb.connect(config={"enable_external_access": False}) as connection:
+        connection.execute("SET enable_progress_bar = false")
         connection.register("rows", pa.RecordBatchReader.from_batches(schema, read()))
         try:
             rows: list[dict[str, Any]] = connection.sql(query, params=values).to_arrow_table().to_pylist()

@@ -120,6 +120,7 @@ def open_tables(
             "threads": min(threads, _MOST_THREADS),
         }
         with duckdb.connect(os.path.join(folder, "tables.duckdb"), config=config) as connection:
+            connection.execute("SET enable_progress_bar = false")  # ours is there
             connection.execute(_sql("macros"))
             tables = Tables(connection, parameters)
             shard, dataset = pa.field("shard", pa.uint32()), pa.field("dataset", pa.string())
