@@ -45,8 +45,8 @@ class Options:
         shapes_bytes=False,  # if a file is damaged, there is no output without it
     )
     num_shards: int | None = option(
-        None, "shards of a generation (default: about one for 20,000 URLs, at least 8)", minimum=1, maximum=65535,
-        shapes_bytes=False,  # the generation has it
+        None, "shards of a generation (default: one for 10,000 to 20,000 URLs, a power of two)",
+        minimum=1, maximum=65535, shapes_bytes=False,  # the generation has it
     )  # fmt: skip
     min_score: int = option(3, "minimum score of a URL's best submission (WebText's is 3), if it has a score")
     over_18: bool = option(False, "keep submissions marked as over 18")

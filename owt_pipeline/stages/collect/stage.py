@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 from collections.abc import Sequence
 from functools import partial
 from operator import itemgetter
@@ -46,7 +47,7 @@ _SOURCES_TOGETHER = 4  # at once: .xz and .bz2 decompress slower than few proces
 _MANY_ROWS = 4_000_000  # of a shard: some 4 GB of memory
 _SHARD_BYTES = {"dump": 100 << 20, "links": 1 << 20, "warc": 500 << 20, "subreddit": 1 << 30}
 """About how many bytes of a source become 20,000 URLs, a shard: of compressed dumps one submission in twenty stays."""
-_LEAST_SHARDS = 8
+_LEAST_SHARDS, _MOST_SHARDS = 8, 1 << 15
 
 
 def _sources(run: StageRun) -> list[tuple[int, Source]]:
@@ -211,8 +212,10 @@ class Collect(Stage):
     def shards_for(self, options: Options, sources: Sequence[Any]) -> int:
         if options.num_shards is not None:
             return options.num_shards
-        sizes = (source.get("bytes", 0) / _SHARD_BYTES[source["kind"]] for source in sources)
-        return max(_LEAST_SHARDS, round(sum(sizes)))
+        wanted = sum(source.get("bytes", 0) / _SHARD_BYTES[source["kind"]] for source in sources)
+        # Powers of two: a shard shares its hosts with as few of another generation as it can, and fetch looks there.
+        doublings = max(0, math.ceil(wanted / _LEAST_SHARDS) - 1).bit_length()
+        return min(_LEAST_SHARDS << doublings, _MOST_SHARDS)
 
     def begin(self, options: Options, root: Root, runtime: Runtime) -> Root:
         """Store what Reddit's API answers, once, as a source of its generation."""

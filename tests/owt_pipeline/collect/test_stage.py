@@ -252,3 +252,10 @@ def test_sources_may_be_deleted_once_they_are_published(tmp_path: Path, monkeypa
     assert len(collected(tmp_path / "run").urls) == 5
     assert "cannot read old/RS_1.ndjson" in ask_owt(*collect, "--min_score", 4, code=1)
     assert len(collected(tmp_path / "run").urls) == 5
+
+
+@pytest.mark.parametrize(("shards", "expected"), [(0, 8), (8, 8), (8.1, 16), (17, 32), (64, 64), (1e6, 1 << 15)])
+def test_shards_are_a_power_of_two_so_that_generations_share_hosts_with_few(shards: float, expected: int) -> None:
+    source = {"kind": "dump", "bytes": int(shards * (100 << 20))}
+    assert STAGE.shards_for(Options(), [source]) == expected
+    assert STAGE.shards_for(Options(num_shards=5), [source]) == 5
