@@ -10,6 +10,7 @@ Further rules:
 - A table or a list is kept completely or not at all.
 - Prose in surroundings named as a banner, a sidebar or what to read next has a lower probability than by the model, if
   the page has enough other prose.
+- Many links alone are left out next to an article of which they have half the words.
 - Hidden text is left out if the page shows about as much.
 - Text that occurs in two parts of the page (for wide and narrow screens, or as a quote) is kept once.
 - Readers' comments are left out if there is an article.
@@ -34,6 +35,7 @@ _JOINED_CHARS, _JOINED_SHARE, _JOINED = 300, 0.15, 0.9  # of a joined block: lea
 _LINKED = 0.9  # part by which words in links count less for the cut
 _FEW_COMMENTS = 3  # least words of other text per word of comments on a page that is no forum
 _LEAST_ARTICLE = 150  # fewest words of an article without its comments
+_TEASERS, _TEASER_WORDS = 50, 0.5  # next to an article: fewest links alone, and their words for each word of prose
 _SHOWN = 0.7  # least words shown per hidden word
 MOST_BLOCKS = 50_000
 """Further blocks of a page are left out and counted; each block takes 3 kB of memory."""
@@ -72,6 +74,7 @@ def main_content(blocks: Sequence[Block], head: Head, model: Model, cut: Cut, *,
     likely = _together(page, p)
     f1 = expected_f1(page.counts.words * (1 - _LINKED * page.counts.links / page.counts.chars), p)
     keep = likely >= min(max(f1 - cut.margin, cut.least), cut.most)
+    _leave_teasers(page, keep)
     _leave_hidden(page, keep)
     if comments:
         keep |= page.in_comments & page.counts.prose
@@ -139,6 +142,18 @@ def _together(page: PageView, p: np.ndarray) -> np.ndarray:
             means = np.bincount(numbers, weight * p[of_form]) / np.maximum(np.bincount(numbers, weight), 1)
             p[of_form] = means[numbers]
     return p
+
+
+def _leave_teasers(page: PageView, keep: np.ndarray) -> None:
+    """Leave out a column of links next to an article: on an unsure page, the cut may be below both."""
+    counts = page.counts
+    teasers = keep & (counts.links >= _LINKED * counts.chars) & (counts.form != HEADING)
+    prose = counts.words[keep & ~teasers & counts.prose].sum()
+    if (
+        teasers.sum() >= _TEASERS
+        and counts.words[teasers].sum() >= _TEASER_WORDS * prose >= _TEASER_WORDS * _LEAST_ARTICLE
+    ):
+        keep[teasers] = False
 
 
 def _leave_comments(blocks: Sequence[Block], page: PageView, head: Head, keep: np.ndarray) -> None:

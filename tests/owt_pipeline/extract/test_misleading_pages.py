@@ -103,6 +103,18 @@ def test_cookie_banners_are_left_out(articles: list[str]) -> None:
     assert share(same) >= 0.95
 
 
+@pytest.mark.parametrize("markup", ["li", "div", "article", "p"])
+@pytest.mark.parametrize("layout", ["{article}<div class='stream'>{links}</div>", "<ul>{links}</ul>{article}"])
+def test_a_hundred_links_do_not_outvote_an_article(posts: list[str], markup: str, layout: str) -> None:
+    text = "".join(f"<p>{post}</p>" for post in posts[:12])
+    titles = [" ".join(post.split()[:10]) for post in posts[20:120]]
+    links = "".join(f'<{markup}><a href="/s/{n}">{title}</a></{markup}>' for n, title in enumerate(titles))
+    body = layout.format(article=f"<article><h1>On a subject</h1>{text}</article>", links=links)
+    found = extract(ARTICLE.format(title="On a subject", body=body))
+    assert all(post[:100] in found for post in posts[:12])
+    assert sum(title in found for title in titles) < 50
+
+
 FORUMS = {
     "phpBB": """<div id="p{n}" class="post bg2"><div class="postbody"><div class="content">{text}</div></div>
         <dl class="postprofile"><dt><a href="/u">fox{n}</a></dt><dd>Posts: {n}04</dd></dl></div>""",
