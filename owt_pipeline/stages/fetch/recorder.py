@@ -17,9 +17,19 @@ BUCKET_SECONDS = 30.0  # each segment is a request there; it costs money and hal
 SEGMENT_BYTES = 8 << 20
 """A segment is written so often, or once its records have so many bytes: a kill loses what is in none yet."""
 
+_LATER_SECONDS = 60.0
+"""After the first minutes of a shard, segments are written after a sixtieth of its time, at most so many seconds: they
+stay, and the last slow hosts of a large shard take hours."""
+
 _BATCH_BYTES = 512 << 10
 _BATCHES = 5
 """A batch has so many bytes, or what came in that part of a segment's time."""
+
+
+def is_due(number: int, most: int) -> bool:
+    """Whether a segment is written at the end of this interval, counted from 1; intervals without one are `most` - 1
+    in a row at most."""
+    return number % min(max(1, number // 60), most) == 0
 
 
 class Recorder:
@@ -54,7 +64,7 @@ class Recorder:
             if kind is None:
                 raise error
             return
-        await self._record(is_end=True)
+        await self._record(checks=True, flushes=True)
 
     async def take(self, url_id: int, fetched: Fetched | Answer) -> None:
         """Take a result; waits while a batch is full and the one before is being recorded. Raises what writing
@@ -67,27 +77,29 @@ class Recorder:
             await self._record(_BATCH_BYTES)
 
     async def _tick(self) -> None:
+        most = max(1, round(_LATER_SECONDS / self._seconds))
         for count in itertools.count(1):
             await asyncio.sleep(self._seconds / _BATCHES)
-            await self._record(is_end=count % _BATCHES == 0)
+            interval, rest = divmod(count, _BATCHES)
+            await self._record(checks=not rest, flushes=not rest and is_due(interval, most))
 
-    async def _record(self, least: int = 0, is_end: bool = False) -> None:
-        """Record the batch if it still has so many bytes; with `is_end`, write the segment too."""
+    async def _record(self, least: int = 0, *, checks: bool = False, flushes: bool = False) -> None:
+        """Record the batch if it still has so many bytes; then write the segment, and look for another attempt."""
         async with self._recording:
-            if self._batch_bytes < least or not (self._batch or is_end):
+            if self._batch_bytes < least or not (self._batch or checks):
                 return
             batch, self._batch, self._batch_bytes = self._batch, [], 0
-            self._recorded(*await asyncio.to_thread(self._write, batch, is_end))
+            self._recorded(*await asyncio.to_thread(self._write, batch, checks, flushes))
 
-    def _write(self, batch: Sequence[tuple[int, Fetched | Answer]], is_end: bool) -> tuple[int, int]:
+    def _write(self, batch: Sequence[tuple[int, Fetched | Answer]], checks: bool, flushes: bool) -> tuple[int, int]:
         answers = pages = 0
         with self._writing:  # by one thread at a time, also after a task was cancelled
             for url_id, fetched in batch:
                 answer = fetched.answer() if isinstance(fetched, Fetched) else fetched
                 answers += self._writer.append(url_id, answer)
                 pages += isinstance(answer, Page)
-            if is_end or self._writer.bytes >= SEGMENT_BYTES:
+            if flushes or self._writer.bytes >= SEGMENT_BYTES:
                 self._writer.flush()
-            if is_end:
+            if checks:
                 self._attempt.check()
         return answers, pages

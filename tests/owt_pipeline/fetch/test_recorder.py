@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import signal
 import subprocess
 import sys
@@ -127,3 +128,12 @@ def test_a_failure_to_write_is_raised_by_the_next_page_and_at_the_end(
     for seconds, more in ((0.0, False), (1.0, False), (1.0, True)):
         with pytest.raises(OSError, match="No space left"):
             asyncio.run(record(seconds, more))
+
+
+def test_a_long_crawl_does_not_leave_a_segment_for_each_interval() -> None:
+    """Of five seconds: each of the first ten minutes, then fewer, and at the end one a minute."""
+    hours = {number: recorder_module.is_due(number, 12) for number in range(1, 10 * 720 + 1)}
+    assert all(hours[number] for number in range(1, 121))
+    assert sum(hours.values()) < 1000
+    due = [number for number, is_due in hours.items() if is_due]
+    assert max(later - number for number, later in itertools.pairwise(due)) == 12
