@@ -43,7 +43,6 @@ from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.stages import load
 from owt_pipeline.storage.folder import Storage
-from tests.owt_pipeline.runs import stage_alone
 
 CONNECTIONS = 200
 THREADS = 64
@@ -116,11 +115,11 @@ def median_ratio(ours: Sequence[float], others: Sequence[float]) -> float:
 def memory(count: int) -> int:
     """Peak memory of `fetch` and its processes, over one shard of that many URLs."""
     with serving(200, "identity") as (port, _), tempfile.TemporaryDirectory() as work:
-        hosts = count // 50
+        owt, hosts = [sys.executable, "-m", "owt_pipeline"], count // 50
         urls = (f"http://h{n % hosts}.{DOMAIN}:{port}/{'gone/' * (n % 3 == 0)}{n}" for n in range(count))
         collect(urls, workdir := Path(work) / "run", num_shards=1)
         command = [
-            *stage_alone("fetch", workdir, "--quiet"),
+            *owt, "run", str(workdir), "--until", "fetch", "--links", f"{workdir}.txt", "--quiet",
             "--resolve", f"*.{DOMAIN}=127.0.0.1", "--allowed_ports", str(port), "--host_delay", "0",
             "--user_agent", "bench/1.0 (+mailto:bench@bench.test)",
         ]  # fmt: skip
