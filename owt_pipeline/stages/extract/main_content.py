@@ -10,7 +10,7 @@ Further rules:
 - A table or a list is kept completely or not at all.
 - Prose in surroundings named as a banner, a sidebar or what to read next has a lower probability than by the model, if
   the page has enough other prose.
-- Many links alone are left out next to an article of which they have half the words.
+- Many links alone are left out next to an article of which they have a third of the words.
 - Hidden text is left out if the page shows about as much.
 - Text that occurs in two parts of the page (for wide and narrow screens, or as a quote) is kept once.
 - Readers' comments are left out if there is an article.
@@ -35,7 +35,7 @@ _JOINED_CHARS, _JOINED_SHARE, _JOINED = 300, 0.15, 0.9  # of a joined block: lea
 _LINKED = 0.9  # part by which words in links count less for the cut
 _FEW_COMMENTS = 3  # least words of other text per word of comments on a page that is no forum
 _LEAST_ARTICLE = 150  # fewest words of an article without its comments
-_TEASERS, _TEASER_WORDS = 50, 0.5  # next to an article: fewest links alone, and their words for each word of prose
+_TEASERS, _TEASER_WORDS = 80, 0.3  # next to an article: fewest links alone, and their words for each word of prose
 _SHOWN = 0.7  # least words shown per hidden word
 MOST_BLOCKS = 50_000
 """Further blocks of a page are left out and counted; each block takes 3 kB of memory."""
