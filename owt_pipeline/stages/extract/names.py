@@ -111,7 +111,7 @@ def _kind_of_name(name: str) -> int:
 
 @lru_cache(1 << 15)
 def words_of_names(names: str) -> tuple[str, ...]:
-    """The words in classes and ids, and these as a whole, in lower case, each once."""
+    """The words in classes and ids, and the classes and ids themselves, in lower case, each once."""
     lower = names.lower()
     parts = _LOWER_WORD.findall(names) if lower == names else [word.lower() for word in _WORD.findall(names)]
     return tuple(dict.fromkeys((*parts, *lower.split())))
