@@ -250,8 +250,13 @@ def _read(workdir: Storage) -> tuple[Holder | None, str | None]:
 
 
 def _content(file: BinaryIO) -> Holder | None:
-    file.seek(0)
-    return _decoded(file.read())
+    """Who has locked the file; it writes its name just after it has locked it, so that is waited for, for a second."""
+    for _ in range(20):
+        file.seek(0)
+        if holder := _decoded(file.read()):
+            return holder
+        time.sleep(0.05)
+    return None
 
 
 def _decoded(content: bytes) -> Holder | None:
