@@ -7,17 +7,17 @@ import datetime
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from owt_pipeline.errors import NotFound
 from owt_pipeline.formats.urls import BadURL, canonicalize, home_of, unescaped, url_id
 from owt_pipeline.ledger.commit import lost_files
-from owt_pipeline.ledger.dataset import DatasetReader, reading
+from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import require_run
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, Reason
@@ -209,28 +209,12 @@ def find_id(reader: DatasetReader, identifier: int, shards: Iterable[int]) -> li
 
 
 def _rows_in(reader: DatasetReader, file: ShardFile, identifier: int) -> Iterator[Found]:
-    if file.path.endswith(".arrow"):
-        start = 0
-        for batch in reader.batches_of(file, columns=["url_id", "n_tokens"], rows=1 << 16):
-            for place in np.flatnonzero(batch["url_id"].to_numpy() == np.uint64(identifier)).tolist():
-                yield Found(file, start + place, batch.slice(place, 1).to_pylist()[0])
-            start += batch.num_rows
-    else:
-        with reading(reader.workdir.path(file.path)), reader.workdir.open(file.path) as source:
-            yield from _rows_of_parquet(pq.ParquetFile(source), file, identifier)
-
-
-def _rows_of_parquet(parquet: pq.ParquetFile, file: ShardFile, identifier: int) -> Iterator[Found]:
-    column = parquet.schema_arrow.get_field_index("url_id")
+    places: list[int] = []
     start = 0
-    for group in range(parquet.num_row_groups):
-        about = parquet.metadata.row_group(group)
-        statistics = about.column(column).statistics
-        if statistics is None or not statistics.has_min_max or statistics.min <= identifier <= statistics.max:
-            ids = parquet.read_row_group(group, columns=["url_id"], use_threads=False)["url_id"].to_numpy()
-            places = np.flatnonzero(ids == np.uint64(identifier))
-            if len(places):
-                table = parquet.read_row_group(group)
-                for place in places.tolist():
-                    yield Found(file, start + place, table.slice(place, 1).to_pylist()[0])
-        start += about.num_rows
+    for batch in reader.batches_of(file, columns=["url_id"], rows=1 << 16):
+        places += (np.flatnonzero(batch["url_id"].to_numpy() == np.uint64(identifier)) + start).tolist()
+        start += batch.num_rows
+    if places:
+        columns = ["url_id", "n_tokens"] if file.path.endswith(".arrow") else reader.schema(file).names
+        rows = pa.Table.from_batches(reader.batches_of(file, columns=columns, rows=1 << 16)).take(places).to_pylist()
+        yield from map(Found, repeat(file), places, rows)

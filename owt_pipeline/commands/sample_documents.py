@@ -6,14 +6,15 @@ import argparse
 import json
 import re
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import pyarrow as pa
+import numpy as np
+import pyarrow.compute as pc
 
 from owt_pipeline.command_line import Command, CommandParser, at_least
 from owt_pipeline.commands.history import find_id, readers_of, say
-from owt_pipeline.errors import NotFound, UsageError, UserError
+from owt_pipeline.errors import NotFound, UsageError
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lock import mention_running
@@ -79,9 +80,6 @@ def _print_document(row: dict[str, Any], characters: int) -> None:
 
 _WITH_TEXT = ("corpus", "clean", "documents")
 _TEXT_BEFORE = {"clean": "documents", "export": "clean", "tokenize": "corpus"}  # by the stage that rejects
-_DRAWN_FROM = pa.schema(
-    [("url_id", pa.uint64()), ("url", pa.string()), ("reason", pa.string()), ("shard", pa.uint32())]
-)
 
 
 def sample(
@@ -99,56 +97,31 @@ def sample(
     Raises UsageError for an unknown reason, NotFound if there is no such document.
     """
     reader, kind = _where(readers, reason)
-
-    def rows() -> Iterator[pa.RecordBatch]:
-        columns = ["url_id", "url", *(["reason"] if reason else [])]
-        for shard in range(reader.num_shards):
-            for batch in reader.batches(shard, kind=kind, columns=columns, rows=1 << 16):
-                reasons = batch["reason"] if reason else pa.repeat("", batch.num_rows)
-                shards = pa.repeat(pa.scalar(shard, pa.uint32()), batch.num_rows)
-                yield pa.record_batch([batch["url_id"], batch["url"], reasons, shards], _DRAWN_FROM)
-
-    found = _queried(
-        "select url_id, shard from rows where reason = $reason and regexp_matches(coalesce(url, ''), $site) "
-        "order by md5(url_id || ' ' || $seed), url_id limit $n",
-        _DRAWN_FROM,
-        rows(),
-        reason=reason,
-        site=rf"^https://([^/:]*\.)?{re.escape(domain.lower())}[:/]" if domain else "",
-        seed=str(seed),
-        n=n,
-    )
+    site = rf"^https://([^/:]*\.)?{re.escape(domain.lower())}[:/]"
+    found: list[tuple[int, int, int]] = []  # (order, id, shard), the first n
+    for shard in range(reader.num_shards):
+        for batch in reader.batches(shard, kind=kind, columns=["url_id", "url", *(["reason"] if reason else [])]):
+            if reason:
+                batch = batch.filter(pc.equal(batch["reason"], reason))
+            if domain:
+                batch = batch.filter(pc.match_substring_regex(batch["url"], site))
+            ids = batch["url_id"].to_numpy()
+            order = _shuffled(ids, seed)
+            first = np.argsort(order)[:n]
+            found += zip(order[first].tolist(), ids[first].tolist(), [shard] * n, strict=False)
+        found = sorted(found)[:n]
     if not found:
         named = " ".join(filter(None, [f"of {domain}" if domain else "", f"rejected as {reason}" if reason else ""]))
         raise NotFound(f"{reader.workdir}/{reader.name} holds no document {named}".rstrip())
-    return [_document(readers, reader, row["url_id"], row["shard"], kind, reason) for row in found]
+    return [_document(readers, reader, identifier, shard, kind, reason) for _, identifier, shard in found]
 
 
-def _queried(
-    query: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch], **values: object
-) -> list[dict[str, Any]]:
-    """The result of a query on `rows`, a table of those batches."""
-    import duckdb
-
-    damaged: list[UserError] = []
-
-    def read() -> Iterator[pa.RecordBatch]:
-        try:
-            yield from batches
-        except UserError as error:  # DuckDB would wrap it
-            damaged.append(error)
-            raise
-
-    with duckdb.connect(config={"enable_external_access": False}) as connection:
-        connection.execute("SET enable_progress_bar = false")
-        connection.register("rows", pa.RecordBatchReader.from_batches(schema, read()))
-        try:
-            rows: list[dict[str, Any]] = connection.sql(query, params=values).to_arrow_table().to_pylist()
-        except duckdb.Error:
-            if damaged:
-                raise damaged[0] from None
-            raise
-    return rows
+def _shuffled(ids: np.ndarray, seed: int) -> np.ndarray:
+    """A number of 64 bits for each id, another with each seed: splitmix64 (Steele, Lea and Flood, 2014)."""
+    mixed = ids + np.uint64((seed + 1) * 0x9E3779B97F4A7C15 % (1 << 64))
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
 
 
 def _where(readers: Mapping[str, DatasetReader], reason: str) -> tuple[DatasetReader, str]:
