@@ -77,6 +77,7 @@ def test_exit_codes_are_as_documented(small_run: Path, tmp_path: Path) -> None:
         ("run w --filters gofer", "did you mean 'gopher_quality' or 'gopher_repetition'?"),
         ("run w --workers 0", "--workers: '0' is not a whole number of at least 1"),
         ("forget w a.txt --workers 0", "--workers: '0' is not a whole number of at least 1"),
+        ("clean w", "clean is a stage: owt run RUN --until clean"),
         ("run w --until fetsh", "argument --until: invalid choice: 'fetsh'"),
         ("import w a.txt --min_tokens 3", "unknown flag --min_tokens; see --help"),
         ("sample-documents w --n 0", "--n: '0' is not a whole number of at least 1"),
@@ -97,6 +98,9 @@ def test_a_mistyped_command_is_one_line_and_exit_code_2(
     ("text", "said"),
     [
         (b"min_tokens = 3\n", "'min_tokens' is outside a table"),
+        (b"[clean]\nmin_tokenz = 3\n", "[clean]: unknown key 'min_tokenz'; did you mean 'min_tokens'?"),
+        (b"[cleen]\n", "unknown table [cleen]; did you mean 'clean'?"),
+        (b"[clean\n", "is not valid TOML"),
         (b"[clean]\nname = '\xff'\n", "is not valid TOML"),
     ],
 )
@@ -222,11 +226,12 @@ def test_the_flags_of_run_have_one_entry_each() -> None:
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [
+        (("--dumps", "nowhere*.zst"), "no file matches 'nowhere*.zst'"),
         (("--tokenizer", "nowhere.json"), "cannot read nowhere.json"),
         (("--sources", "live", "--user_agent", ""), "--user_agent: missing"),
     ],
 )
-def test_a_later_stages_mistake_ends_a_run_before_its_first_stage(
+def test_a_mistake_of_any_stage_ends_a_run_before_its_first_one(
     small_config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], problem: str
 ) -> None:
     assert main(["run", str(tmp_path / "run"), str(small_config), *flags]) in (1, 2)
@@ -254,38 +259,21 @@ def test_ls_shows_the_stages_of_a_run_on_one_screen(small_run: Path, tmp_path: P
     assert rows["export"]["finished"].startswith("20")
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "ls DIR",
-        "verify DIR",
-        "verify DIR --repair",
-        "why DIR https://example.org/",
-        "sample-documents DIR",
-        "forget DIR /dev/null",
-        "publish DIR hf://a/b",
-        "train-tokenizer DIR --vocab_size 300",
-    ],
-)
+MORE = {"why": ["https://a.example/"], "forget": [os.devnull], "publish": ["hf://a/b"]}
+"""What a command needs besides the run."""
+
+
+@pytest.mark.parametrize("name", sorted({*COMMANDS} - {"demo", "init", "page", "near-duplicates", "import", "run"}))
 def test_a_missing_run_is_one_message_and_one_code_in_every_command_and_makes_no_folder(
-    words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     missing = tmp_path / "missing"
-    command = words.replace("DIR", str(missing)).replace("OUT", str(tmp_path / "out")).split()
-    assert main(command) == ExitCode.NOT_FOUND
+    assert main([name, str(missing), *MORE.get(name, [])]) == ExitCode.NOT_FOUND
     out, error = capsys.readouterr()
     assert out == ""
     assert error.startswith(f"owt: error: {missing} is not a run: no stage has written anything there; ")
     assert error.count("\n") == 1
     assert not missing.exists()
-
-
-def test_every_command_that_takes_a_run_is_tested_without_one() -> None:
-    """One that is added later is added to the test above."""
-    (marks,) = test_a_missing_run_is_one_message_and_one_code_in_every_command_and_makes_no_folder.pytestmark  # type: ignore[attr-defined]
-    tested = {words.split()[0] for words in marks.args[1]}
-    without = {"demo", "init", "page", "near-duplicates", "import", "run"}
-    assert tested == set(COMMANDS) - without
 
 
 @pytest.mark.parametrize("command", ["run", "import"])

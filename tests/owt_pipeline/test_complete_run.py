@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
@@ -13,7 +12,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from owt_pipeline.stages import ORDER, load
@@ -27,7 +25,6 @@ from tests.owt_pipeline.runs import (
     manifest_of,
     owt,
     run_owt,
-    shard_file,
     snapshot,
 )
 from tests.servers.gcs import gcs_bucket
@@ -87,20 +84,6 @@ def test_a_rerun_does_nothing_and_a_changed_option_only_what_it_must(
     assert differing(small_run, run) == []
 
 
-def test_verify_finds_a_flipped_byte_in_any_file(small_run: Path, tmp_path: Path) -> None:
-    run = copy_of(small_run, tmp_path / "run")
-    rng = random.Random(7)
-    paths = sorted([*run.rglob("part-*.*"), *run.glob("warc/*/*"), *run.rglob("files-*.parquet")])
-    for path in rng.sample(paths, 6):
-        content = path.read_bytes()
-        changed = bytearray(content)
-        changed[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
-        path.write_bytes(changed)
-        assert f"{path} was changed after it was written" in ask_owt("verify", run, code=1)
-        path.write_bytes(content)
-    assert "no problems found" in ask_owt("verify", run)
-
-
 def kill_in_the_midst(command: list[str], delay: float) -> bool:
     """Start `command`, kill it with all its processes after `delay` seconds; whether it was still at work."""
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True) as run:
@@ -139,24 +122,6 @@ def test_a_killed_stage_resumes_to_the_same_bytes(
         assert differing(run / folder, small_run / folder) == []
 
 
-def test_a_wrong_option_is_one_clear_error(small_config: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    assert "--min_token; did you mean --min_tokens?" in ask_owt("run", run, small_config, "--min_token", 3, code=2)
-    assert "min_tokens: -3 is not a whole number" in ask_owt("run", run, small_config, "--min_tokens", -3, code=2)
-    bad = tmp_path / "bad.toml"
-    bad.write_text("[clean]\nmin_tokenz = 3\n")
-    assert "[clean]: unknown key 'min_tokenz'; did you mean 'min_tokens'?" in ask_owt("run", run, bad, code=2)
-    bad.write_text("[cleen]\n")
-    assert "unknown table [cleen]; did you mean 'clean'?" in ask_owt("run", run, bad, code=2)
-    bad.write_text("[clean\n")
-    assert "is not valid TOML" in ask_owt("run", run, bad, code=2)
-    assert "no file matches 'nowhere*.zst'" in ask_owt("run", run, "--dumps", "nowhere*.zst", code=1)
-    nowhere = ("--dumps", "nowhere*.zst")
-    assert "no file matches 'nowhere*.zst'" in ask_owt("run", run, small_config, *nowhere, code=1)
-    assert not run.exists()
-    assert "tokenize is a stage: owt run RUN --until tokenize" in ask_owt("tokenize", run, code=2)
-
-
 def test_an_unreadable_file_is_one_clear_error(tmp_path: Path) -> None:
     """One that opens and then fails to be read, as a file on a broken disk does, even for root."""
     dump = Path("/proc/self/mem")
@@ -165,15 +130,6 @@ def test_an_unreadable_file_is_one_clear_error(tmp_path: Path) -> None:
     error = run_owt("run", tmp_path / "run", "--until", "collect", "--dumps", dump, code=1)
     assert f"cannot read {dump}" in error
     assert len(error.splitlines()) == 1
-
-
-def test_a_damaged_input_is_made_again(small_config: Path, small_run: Path, tmp_path: Path) -> None:
-    run = copy_of(small_run, tmp_path / "run", without=("clean",))
-    path = shard_file(run, "documents", 1)
-    path.write_bytes(path.read_bytes()[:100])
-    said = ask_owt("run", run, small_config, "--until", "clean", "--workers", 1)
-    assert f"extract: documents/{path.name} has 100 bytes" in said
-    assert path.read_bytes() == shard_file(small_run, "documents", 1).read_bytes()
 
 
 def test_a_full_disk_is_one_clear_error_and_the_rerun_continues(
@@ -195,39 +151,3 @@ def test_a_full_disk_is_one_clear_error_and_the_rerun_continues(
         assert differing(small_run, disk / "run") == []
     finally:
         subprocess.run(["umount", disk], check=True)
-
-
-def test_why_shows_what_happened_to_kept_removed_and_rejected_urls(small_run: Path) -> None:
-    kept = pq.read_table(shard_file(small_run, "corpus", 0))["url"][0].as_py()
-    shown = json.loads(ask_owt("why", small_run, kept, "--json"))
-    entries = shown["stages"]
-    stages = [entry["stage"] for entry in entries if entry["stage"] != "dedupe"]
-    assert stages == ["collect", "fetch", "extract", "clean", "export", "tokenize"]
-    assert shown["verdict"] == "kept"
-    assert {entry["verdict"] for entry in entries} == {"kept"}
-    assert entries[-1]["n_tokens"] > 0
-    for shard in range(3):
-        rejects = pq.read_table(shard_file(small_run, "corpus", shard, "rejects")).to_pylist()
-        removed = next((row["url"] for row in rejects if row["reason"] == "near_duplicate"), None)
-        if removed:
-            text = ask_owt("why", small_run, removed)
-            assert "kept_url:" in text
-            assert "similarity:" in text
-            break
-    else:
-        pytest.fail("no near-duplicate was removed")
-    assert "does not appear in any stage" in ask_owt("why", small_run, "http://nobody.example/", code=3)
-
-
-def test_every_help_answers_in_about_a_second() -> None:
-    for command in (
-        [],
-        ["run"],
-        ["run", "--until", "fetch"],
-        *([name] for name in ("import", "verify", "why", "init", "demo")),
-    ):
-        before = os.times()
-        assert "usage: owt" in run_owt(*command, "--help")
-        after = os.times()
-        cpu = after.children_user - before.children_user + after.children_system - before.children_system
-        assert cpu < 3, f"{command}: {cpu:.1f} s of CPU time for --help"

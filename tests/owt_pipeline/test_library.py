@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gzip
-import inspect
 import json
 import os
-import pickle
 import subprocess
 import sys
 import time
@@ -64,17 +62,6 @@ def test_public_names_are_those_of_all_and_documented() -> None:
         _ = owt.extraction
 
 
-def test_functions_named_like_packages_stay_callable_and_can_be_sent_to_other_processes() -> None:
-    import owt_pipeline.stages.clean.stage
-    import owt_pipeline.stages.extract.stage as stage
-
-    assert stage.STAGE.name == "extract"
-    assert owt_pipeline.clean("a text").reason == "too_short"
-    again = pickle.loads(pickle.dumps(owt.extract))
-    assert again(HTML) == owt.extract(HTML)
-    assert "html" in inspect.signature(owt.extract).parameters
-
-
 def test_extract_finds_text_and_metadata() -> None:
     found = owt.extract(HTML, "https://www.example.org/2021/03/04/a-page")
     assert found is not None
@@ -116,10 +103,6 @@ def test_unknown_options_are_value_errors_that_suggest_the_right_one() -> None:
         owt.Cleaner(languages=("xx",))
     with pytest.raises(ValueError, match="did you mean 'threshold'"):
         owt.near_duplicates(["a"], treshold=0.5)
-
-
-def test_fifty_megabytes_of_html_end() -> None:
-    assert owt.extract(f"<p>{PROSE}</p><table>" + ("<tr><td>" + "some words of a cell " * 2000) * 1200) is not None
 
 
 def hostile(settings: Settings):  # type: ignore[no-untyped-def]
@@ -183,11 +166,6 @@ def test_clean_says_what_the_stage_says() -> None:
 def test_what_is_no_text_is_a_type_error(text: object) -> None:
     with pytest.raises(TypeError, match="a text is a str"):
         owt.clean(text)  # type: ignore[arg-type]
-
-
-def test_cleaned_is_frozen() -> None:
-    with pytest.raises(AttributeError):
-        owt.clean("a text").text = ""  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -42,11 +42,6 @@ def test_every_value_of_a_preset_is_used_and_says_where_it_comes_from(preset: st
         assert line in written
 
 
-@pytest.mark.parametrize("preset", preset_names())
-def test_presets_drop_wikipedia_as_webtext_did(preset: str) -> None:
-    assert 'blocked_domains = ["wikipedia.org"]  # ' in commented_config(preset)
-
-
 def test_every_option_of_every_stage_is_in_the_config_with_its_help() -> None:
     text = commented_config()
     for name in ORDER:

@@ -71,14 +71,6 @@ def test_any_number_of_threads_gives_the_same_bytes(workdir: Path, trained: Path
     assert out.read_bytes() == trained.read_bytes()
 
 
-def test_a_sample_of_the_documents_is_enough_and_always_the_same_one(workdir: Path, trained: Path) -> None:
-    outs = [workdir / "first.json", workdir / "second.json"]
-    for out in outs:
-        arguments = ["--vocab_size", "1000", "--sample", "0.5", "--out", str(out)]
-        assert main(["train-tokenizer", str(workdir), *arguments]) == 0
-    assert outs[0].read_bytes() == outs[1].read_bytes() != trained.read_bytes()
-
-
 def test_a_sample_leaves_out_the_validation_split(workdir: Path, tmp_path: Path) -> None:
     assert main(["train-tokenizer", str(workdir), "--sample", "0.5", "--out", str(tmp_path / "own")]) == 0
     batches = DatasetReader.open(Storage(str(workdir)), "corpus").batches(columns=["url_id", "text"])
