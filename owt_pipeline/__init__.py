@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from owt_pipeline.formats.urls import BadURL as BadURL
-    from owt_pipeline.library import Cleaned as Cleaned
     from owt_pipeline.library import Cleaner as Cleaner
     from owt_pipeline.library import Extractor as Extractor
     from owt_pipeline.library import canonical_url as canonical_url
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from owt_pipeline.library import extract as extract
     from owt_pipeline.library import near_duplicates as near_duplicates
     from owt_pipeline.library import url_id as url_id
+    from owt_pipeline.stages.clean.documents import Cleaned as Cleaned
     from owt_pipeline.stages.extract.extractor import Extracted as Extracted
     from owt_pipeline.stages.extract.pages import Rejected as Rejected
 
@@ -34,7 +34,7 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "BadURL": "formats.urls",
-    "Cleaned": "library",
+    "Cleaned": "stages.clean.documents",
     "Cleaner": "library",
     "Extracted": "stages.extract.extractor",
     "Extractor": "library",

@@ -11,18 +11,17 @@ import os
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from owt_pipeline.stages.clean.documents import Cleaned
     from owt_pipeline.stages.extract.extractor import Extracted
     from owt_pipeline.stages.extract.pages import Rejected
     from owt_pipeline.storage.folder import Storage
-    from schemas import Reason
-    from schemas.manifest import Manifest, ShardRecord
+    from schemas.manifest import ShardRecord
 
 Html: TypeAlias = "str | bytes"
 Texts: TypeAlias = "Sequence[str | None] | pa.Array | pa.ChunkedArray | Path | Sequence[Path]"
@@ -138,34 +137,6 @@ def _page(html: Html, url: str) -> tuple[Html, str, int]:
     return html, url, int(time.time())
 
 
-@dataclass(frozen=True)
-class Cleaned:
-    """A text, and what the stage `clean` found and decided.
-
-    Attributes:
-      text: the repaired text.
-      n_words: split at white space.
-      masked: number of addresses replaced (`mask_addresses`).
-      language: the detected one, as an ISO 639-1 code if it has one; "" if the text was rejected before detection.
-      language_score: confidence in the language, from 0 to 1.
-      signals: what each filter measures, `signals[FILTER][SIGNAL]`; empty if the text was rejected before.
-      own_signals: what your own functions measure (`signals=["module:function"]`), by name; empty if the text was
-        rejected before.
-      reason: why the stage would reject it (`too_short`, `wrong_language`, ...); None if it would keep it.
-      detail: the limit that it breaks, in words.
-    """
-
-    text: str
-    n_words: int
-    masked: int
-    language: str
-    language_score: float
-    signals: Mapping[str, Mapping[str, float]]
-    own_signals: Mapping[str, float]
-    reason: Reason | None
-    detail: str
-
-
 def clean(text: str, **options: Any) -> Cleaned:
     """Repair a text, detect its language, measure it, and decide whether the stage `clean` would keep it.
 
@@ -199,7 +170,7 @@ class Cleaner:
 
         if not isinstance(text, str):
             raise TypeError(f"a text is a str, not {type(text).__name__}")
-        return Cleaned(**vars(clean_document(text, self.options, self._sets)))
+        return clean_document(text, self.options, self._sets)
 
 
 def near_duplicates(
@@ -319,7 +290,13 @@ def _arrays_of(texts: Any, text_field: str) -> Iterator[pa.Array]:
 
 
 def _write_all(workdir: Storage, texts: Iterator[pa.Array]) -> None:
-    """Write texts as the dataset that `dedupe` reads: the id of each is its number."""
+    """Write texts as the dataset that `dedupe` reads: the id of each is its number; nulls are left out."""
+    import msgspec
+
+    from owt_pipeline.ledger.commit import publish_dataset
+    from owt_pipeline.ledger.root import change_root
+    from schemas import DATASETS
+    from schemas.manifest import Counts, Generation
 
     def numbered() -> Iterator[tuple[int, pa.Array]]:
         first = 0
@@ -328,12 +305,23 @@ def _write_all(workdir: Storage, texts: Iterator[pa.Array]) -> None:
             first += len(array)
 
     shards = itertools.groupby(numbered(), lambda pair: pair[0] // _SHARD_ROWS)
-    records = [write_documents(workdir, shard, some) for shard, some in shards]
-    publish_documents(workdir, records or [write_documents(workdir, 0, ())])
+    records = [_write_shard(workdir, shard, some) for shard, some in shards] or [_write_shard(workdir, 0, ())]
+    generations = [Generation("import", 0, len(records))]
+    _, version = change_root(workdir, lambda root: msgspec.structs.replace(root, generations=generations), "")
+    publish_dataset(
+        workdir,
+        records,
+        version=version,
+        dataset="clean",
+        stage=DATASETS["clean"].stage,
+        stage_version=0,
+        num_shards=len(records),
+        counts=sum((record.counts for record in records), Counts()),
+    )
 
 
-def write_documents(workdir: Storage, shard: int, texts: Iterable[tuple[int, pa.Array]]) -> ShardRecord:
-    """Write a shard of what `dedupe` reads, from (id of the first text, texts); what is no text is left out."""
+def _write_shard(workdir: Storage, shard: int, texts: Iterable[tuple[int, pa.Array]]) -> ShardRecord:
+    """Write a shard from (id of the first text, texts)."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -350,29 +338,6 @@ def write_documents(workdir: Storage, shard: int, texts: Iterable[tuple[int, pa.
             writer.enter(len(rows))
             writer.write(pa.RecordBatch.from_arrays(columns, schema=schema))
     return writer.record
-
-
-def publish_documents(workdir: Storage, records: Sequence[ShardRecord]) -> Manifest:
-    """Publish the shards that `write_documents` wrote."""
-    import msgspec
-
-    from owt_pipeline.ledger.commit import publish_dataset
-    from owt_pipeline.ledger.root import change_root
-    from schemas import DATASETS
-    from schemas.manifest import Counts, Generation
-
-    generations = [Generation("import", 0, len(records))]
-    _, version = change_root(workdir, lambda root: msgspec.structs.replace(root, generations=generations), "")
-    return publish_dataset(
-        workdir,
-        records,
-        version=version,
-        dataset="clean",
-        stage=DATASETS["clean"].stage,
-        stage_version=0,
-        num_shards=len(records),
-        counts=sum((record.counts for record in records), Counts()),
-    )[0]
 
 
 def _checked_url(url: str) -> str:

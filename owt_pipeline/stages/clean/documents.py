@@ -20,8 +20,21 @@ from schemas import DATASETS, Reason
 
 
 @dataclass
-class Document:
-    """A cleaned document; the attributes are those of `owt_pipeline.Cleaned`."""
+class Cleaned:
+    """A text, and what the stage `clean` found and decided.
+
+    Attributes:
+      text: the repaired text.
+      n_words: split at white space.
+      masked: number of addresses replaced (`mask_addresses`).
+      language: the detected one, as an ISO 639-1 code if it has one; "" if the text was rejected before detection.
+      language_score: confidence in the language, from 0 to 1.
+      signals: what each filter measures, `signals[FILTER][SIGNAL]`; empty if the text was rejected before.
+      own_signals: what your own functions measure (`signals=["module:function"]`), by name; empty if the text was
+        rejected before.
+      reason: why the stage would reject it (`too_short`, `wrong_language`, ...); None if it would keep it.
+      detail: the limit that it breaks, in words.
+    """
 
     text: str
     n_words: int = 0
@@ -37,7 +50,7 @@ class Document:
 def clean_batch(batch: pa.RecordBatch, options: Options, sets: EvaluationSets = ()) -> Outcome:
     """Rows of `clean/` from rows of `documents/`; `sets` as in `clean_document`."""
     documents = [
-        Document(text, reason=Reason.RESERVED, detail=said)
+        Cleaned(text, reason=Reason.RESERVED, detail=said)
         if said and options.reserved == "reject"
         else clean_document(text, options, sets)
         for text, said in zip(batch["text"].to_pylist(), batch["reserved"].to_pylist(), strict=True)
@@ -66,10 +79,10 @@ def clean_batch(batch: pa.RecordBatch, options: Options, sets: EvaluationSets = 
     return Outcome(replace_columns(rows, DATASETS["clean"].schema, **columns), rejects_batch(rejects), stats)
 
 
-def clean_document(text: str, options: Options, sets: EvaluationSets = ()) -> Document:
+def clean_document(text: str, options: Options, sets: EvaluationSets = ()) -> Cleaned:
     """The repaired and judged document, rejected if it shares an n-gram with `sets`; as pure as the user's signals."""
     text, masked = _repaired(text, options)
-    document = Document(text, len(text.split()), masked)
+    document = Cleaned(text, len(text.split()), masked)
     document.reason, document.detail = _judge(document, options, sets) or (None, "")
     return document
 
@@ -82,7 +95,7 @@ def _repaired(text: str, options: Options) -> tuple[str, int]:
     return mask(text) if options.mask_addresses else (text, 0)
 
 
-def _judge(document: Document, options: Options, sets: EvaluationSets) -> tuple[Reason, str] | None:
+def _judge(document: Cleaned, options: Options, sets: EvaluationSets) -> tuple[Reason, str] | None:
     """Why the document is rejected, if it is; sets what is measured, and the text that c4 leaves."""
     if problem := too_short(document.text, document.n_words, options.min_tokens):
         return Reason.TOO_SHORT, problem

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from owt_pipeline.formats import encoding
-from owt_pipeline.stages.clean.documents import Document, clean_batch, clean_document, detect, too_short
+from owt_pipeline.stages.clean.documents import Cleaned, clean_batch, clean_document, detect, too_short
 from owt_pipeline.stages.clean.filters import FILTERS
 from owt_pipeline.stages.clean.options import Options
 from owt_pipeline.stages.clean.repair import mask, tidy
@@ -26,7 +26,7 @@ ENGLISH = SENTENCE * 10
 FRENCH = "La rivière coulait devant le vieux moulin, et personne au village ne savait depuis combien de temps. " * 10
 
 
-def kept(text: str, **rules: object) -> Document:
+def kept(text: str, **rules: object) -> Cleaned:
     document = clean_document(text, Options(**rules))  # type: ignore[arg-type]
     assert document.reason is None, document
     return document
