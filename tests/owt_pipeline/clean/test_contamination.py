@@ -28,23 +28,24 @@ ENGLISH = "The river ran past the old mill, and nobody in the village could say 
 
 @pytest.mark.parametrize("name", ["set.jsonl", "set.jsonl.gz", "SET.JSON", "set.txt", "set.txt.xz", "set.parquet"])
 def test_documents_that_hold_text_of_an_evaluation_set_are_rejected(tmp_path: Path, name: str) -> None:
-    question = "Which of the four travellers first saw the lights of the harbour on that cold evening?"
+    question = "Which of the four travellers first saw the café of the harbour on that cold evening?"
     path = tmp_path / name
-    lines = [question, "short one"]
-    if "json" in name:
-        lines = [json.dumps({"q": [question], "n": 3}), json.dumps({"a": "short one"})]
-    data = "\n".join(lines).encode()
-    if name == "SET.JSON":
-        data = json.dumps([question, {"short": ["one"]}], indent=1).encode()
     if name == "set.parquet":
         pq.write_table(pa.table({"id": [1, 2], "choices": [["short one"], [question]]}), path)
     else:
+        rows = {
+            "txt": f"{question}\nshort one",
+            "jsonl": f'{json.dumps({"q": [question], "n": 3})}\n{{"a": "short one"}}',
+            "JSON": json.dumps([question, {"short": ["one"]}], indent=1),
+        }
         pack = {".gz": gzip.compress, ".xz": lzma.compress}.get(path.suffix, bytes)
-        path.write_bytes(pack(data))
+        path.write_bytes(pack(rows[name.split(".")[1]].encode()))
     options, sets = Options(), evaluation_sets((str(path),))
-    leaked = clean_document(ENGLISH + question.upper().replace(",", " -"), options, sets)
-    assert leaked.reason == Reason.CONTAMINATED
-    assert leaked.detail == "which of the four travellers first saw the lights of the harbour on"
+    for form in ("NFC", "NFD"):  # composed and decomposed letters are the same
+        shown = unicodedata.normalize(form, question.upper())  # type: ignore[arg-type]
+        leaked = clean_document(ENGLISH + shown, options, sets)
+        assert leaked.reason == Reason.CONTAMINATED
+        assert leaked.detail == "which of the four travellers first saw the café of the harbour on"
     assert clean_document(ENGLISH + " ".join(question.split()[:12]), options, sets).reason is None
     assert clean_document(ENGLISH + " short one", options, sets).reason is None
 
@@ -66,13 +67,6 @@ def test_unreadable_evaluation_set_is_one_clear_error(tmp_path: Path, name: str,
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=problem):
         n_grams_of(evaluation_sets((str(tmp_path / name),)))
-
-
-def test_composed_and_decomposed_letters_are_the_same(tmp_path: Path) -> None:
-    question = "Où le garçon a-t-il caché la clé de la forêt après l'été passé à côté du château ?"
-    (tmp_path / "set.txt").write_text(unicodedata.normalize("NFD", question))
-    sets = evaluation_sets((str(tmp_path / "set.txt"),))
-    assert shared_n_gram(unicodedata.normalize("NFC", question), n_grams_of(sets)) is not None
 
 
 def test_a_renamed_set_is_another_source(tmp_path: Path) -> None:

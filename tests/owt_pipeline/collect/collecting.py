@@ -28,21 +28,17 @@ class Collected:
 
     @property
     def urls(self) -> list[dict[str, Any]]:
-        return self._rows("data")
+        return self._reader().table().to_pylist()
 
     @property
     def rejects(self) -> list[dict[str, Any]]:
-        return self._rows("rejects")
+        return self._reader().table(kind="rejects").to_pylist()
 
     def bytes(self) -> dict[str, bytes]:
         return snapshot(self.workdir)
 
-    def urls_of(self, shard: int) -> list[dict[str, Any]]:
-        return self._rows("data", shard)
-
-    def _rows(self, kind: str, shard: int | None = None) -> list[dict[str, Any]]:
-        reader = DatasetReader(Storage(str(self.workdir)), self.manifest)
-        return [row for batch in reader.batches(shard, kind=kind) for row in batch.to_pylist()]
+    def _reader(self) -> DatasetReader:
+        return DatasetReader(Storage(str(self.workdir)), self.manifest)
 
 
 def collect(workdir: Path, *, workers: int = 1, **options: Any) -> Collected:

@@ -1,4 +1,4 @@
-"""The part of Reddit's API that PRAW uses, on loopback: listings and search of recorded submissions, by the 100."""
+"""The part of Reddit's API that PRAW uses, on loopback: the top of recorded submissions, by the 100."""
 
 from __future__ import annotations
 
@@ -40,12 +40,10 @@ class RedditServer(ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
 
-    def listing(self, subreddit: str, sort: str, query: dict[str, list[str]]) -> dict[str, Any] | None:
-        records = self.by_subreddit.get(subreddit.lower())
-        if records is None:
+    def top(self, subreddit: str, query: dict[str, list[str]]) -> dict[str, Any] | None:
+        if (records := self.by_subreddit.get(subreddit.lower())) is None:
             return None
-        key = "score" if sort == "top" else "created_utc"
-        records = sorted(records, key=lambda r: -r[key])
+        records = sorted(records, key=lambda r: -r["score"])
         names = [r["name"] for r in records]
         start = names.index(query["after"][0]) + 1 if "after" in query else 0
         page = records[start : start + min(PAGE, int(query["limit"][0]))]
@@ -76,18 +74,16 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(429, {"message": "Too Many Requests", "error": 429}, {"Retry-After": "1"})
             return
         _, _, subreddit, sort = parts.path.rstrip("/").split("/")
-        listing = self.server.listing(subreddit, sort, parse_qs(parts.query))
+        assert sort == "top"
+        listing = self.server.top(subreddit, parse_qs(parts.query))
         self._answer(200, listing) if listing else self._answer(404, {"message": "Not Found", "error": 404})
 
     def _answer(self, status: int, content: dict[str, Any], headers: Mapping[str, str] | None = None) -> None:
         body = json.dumps(content).encode()
         self.send_response(status)
-        self.send_header("Content-Type", "application/json; charset=UTF-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("x-ratelimit-remaining", f"{self.server.remaining}.0")
-        self.send_header("x-ratelimit-used", "5")
-        self.send_header("x-ratelimit-reset", str(self.server.reset))
-        for name, value in (headers or {}).items():
+        limits = {"remaining": f"{self.server.remaining}.0", "used": "5", "reset": str(self.server.reset)}
+        about = {f"x-ratelimit-{name}": value for name, value in limits.items()} | {"Content-Length": str(len(body))}
+        for name, value in {**about, **(headers or {})}.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)

@@ -6,7 +6,6 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -18,26 +17,8 @@ from owt_pipeline.stages.collect.sources import Tally
 from tests.owt_pipeline.collect.collecting import Collected, collect
 from tests.owt_pipeline.collect.test_stage import holds, links, write_dump
 
-# As each publisher has them: one record of each, but for long texts.
-PUSHSHIFT_API = {
-    "all_awardings": [], "author": "a", "created_utc": 1577836800, "domain": "example.com",
-    "full_link": "https://www.reddit.com/r/test/comments/ei0001/page/", "id": "ei0001", "is_self": False,
-    "num_comments": 4, "over_18": False, "permalink": "/r/test/comments/ei0001/page/", "retrieved_on": 1577836811,
-    "score": 12, "subreddit": "test", "subreddit_id": "t5_2qh23", "title": "Page", "url": "http://example.com/1",
-}  # fmt: skip
-ARCTIC_SHIFT_API = {
-    "_meta": {"retrieved_2nd_on": 1705000000}, "archived": False, "author": "b", "created_utc": 1704067200,
-    "domain": "example.com", "edited": False, "id": "18vk001", "is_self": False, "name": "t3_18vk001",
-    "num_comments": 2, "over_18": False, "permalink": "/r/test/comments/18vk001/page/", "score": 33,
-    "selftext": "", "subreddit": "test", "title": "Page", "ups": 33, "url": "https://example.com/2",
-    "url_overridden_by_dest": "https://example.com/2",
-}  # fmt: skip
-PER_SUBREDDIT = {
-    "archived": True, "author": "c", "created": 1230768000.0, "created_utc": "1230768000", "domain": "example.com",
-    "downs": 0, "id": "7n001", "is_self": False, "name": "t3_7n001", "num_comments": 0, "over_18": False,
-    "permalink": "/r/test/comments/7n001/page/", "retrieved_on": 1522600000, "score": 5, "subreddit": "test",
-    "title": "Page", "ups": 5, "url": "http://example.com/3",
-}  # fmt: skip
+# As each publisher has them, one record of each: Pushshift's API, Arctic Shift's, and files per subreddit.
+PUBLISHED = list(map(json.loads, Path(__file__).with_name("published.ndjson").read_text().splitlines()))
 COMMENT = {
     "id": "c0001", "body": "I agree", "link_id": "t3_7n001", "parent_id": "t3_7n001", "score": 3,
     "created_utc": 1230768001, "subreddit": "test", "author": "d",
@@ -57,15 +38,10 @@ def tallies(run: Collected) -> dict[str, Tally]:
 
 
 @pytest.mark.parametrize(
-    ("name", "record"),
-    [
-        ("RS_2020-01.zst", PUSHSHIFT_API),
-        ("pushshift.ndjson", PUSHSHIFT_API),
-        ("arctic_shift.ndjson", ARCTIC_SHIFT_API),
-        ("test_submissions.zst", PER_SUBREDDIT),
-    ],
+    ("name", "of"), [("RS_2020-01.zst", 0), ("pushshift.ndjson", 0), ("arctic_shift.ndjson", 1), ("submissions.zst", 2)]
 )
-def test_published_submissions_are_read(tmp_path: Path, name: str, record: dict[str, Any]) -> None:
+def test_published_submissions_are_read(tmp_path: Path, name: str, of: int) -> None:
+    record = PUBLISHED[of]
     path = write_dump(tmp_path / name, [record])
     if name.startswith("RS_"):
         path.write_bytes(long_window(json.dumps(record).encode() + b"\n"))
@@ -157,19 +133,6 @@ def test_a_file_that_is_not_a_dump_is_a_one_line_error(tmp_path: Path, name: str
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
-def test_lines_of_a_list_end_in_any_way_and_one_with_columns_is_no_url(tmp_path: Path, end: bytes) -> None:
-    listed = tmp_path / "mine.txt"
-    listed.write_bytes(
-        end.join([b"\xef\xbb\xbfhttp://a.example/x\t", b"# a\tb", b"http://b.example/y\t7", b"http://c.example/z"])
-    )
-    run = collect(tmp_path / "run", links=(str(listed),))
-    assert sorted(row["url"] for row in run.urls) == ["https://a.example/x", "https://c.example/z"]
-    (reject,) = run.rejects
-    assert (reject["reason"], reject["detail"]) == ("bad_url", "a tab in 'http://b.example/y\\t7'; mine.txt:3")
-    assert holds(run)
-
-
 def test_each_file_has_a_tally(tmp_path: Path) -> None:
     one = write_dump(tmp_path / "RS_1.gz", [*links(7), "{", {**COMMENT}])
     two = write_dump(tmp_path / "RS_2.ndjson", [{**links(1)[0], "is_self": True}])  # type: ignore[dict-item]
@@ -188,7 +151,7 @@ def test_a_line_over_the_limit_is_an_error_without_allow_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lines, "MAX_LINE_BYTES", 1 << 20)
-    endless = json.dumps({**PUSHSHIFT_API, "title": random.Random(1).randbytes(9 << 20).hex()})
+    endless = json.dumps({**PUBLISHED[0], "title": random.Random(1).randbytes(9 << 20).hex()})
     dump = write_dump(tmp_path / "RS.zst", [*links(2), endless, *links(2, start=2)])
     with pytest.raises(UserError, match=r"RS\.zst: line 3 has over 1,048,576 bytes; expected a record on each line"):
         collect(tmp_path / "run", dumps=(str(dump),))

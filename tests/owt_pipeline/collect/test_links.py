@@ -9,7 +9,6 @@ import io
 import json
 import lzma
 from collections.abc import Callable
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ import pytest
 import zstandard
 
 from owt_pipeline.commands.publish import LISTED
+from owt_pipeline.formats.urls import url_id
 from owt_pipeline.stages.collect.sources import Tally
 from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.collect.collecting import Collected, collected
@@ -28,19 +28,9 @@ from tests.owt_pipeline.collect.test_stage import holds, write_dump
 from tests.owt_pipeline.runs import ask_owt
 from tests.servers.s3 import s3_bucket
 
-# Hacker News as it is published: by BigQuery, with `time` as a number and `timestamp`, and by others with `time` alone.
-POST = {"id": 1, "type": "story", "by": "pg", "time": 1160418111, "title": "Y Combinator", "score": 57,
-         "url": "http://ycombinator.com/", "text": None, "parent": None, "kids": [15], "descendants": 15,
-         "dead": None, "deleted": None}  # fmt: skip
-HACKER_NEWS = [
-    POST,
-    {**POST, "id": 2, "url": "https://www.example.org/essay?utm_source=hn", "title": "An essay", "score": 3},
-    {**POST, "id": 3, "url": "https://example.org/low", "score": 2},
-    {**POST, "id": 4, "url": "https://youtube.com/watch?v=1"},
-    {**POST, "id": 5, "url": "https://example.org/a.pdf"},
-    {**POST, "id": 6, "url": None, "title": "Ask HN"},
-    {**POST, "id": 7, "type": "comment", "url": "", "title": None, "score": None, "text": "<p>I agree"},
-]
+HERE = Path(__file__).parent
+# As it is published by BigQuery, with `time` as a number; by others as a timestamp.
+HACKER_NEWS = list(map(json.loads, (HERE / "hacker_news.ndjson").read_text().splitlines()))
 FUNNEL = {"low_score": 1, "blocked_domain": 1, "blocked_extension": 1, "no_url": 2}
 
 
@@ -111,44 +101,27 @@ def test_hacker_news_is_read_by_the_rules_for_submissions(tmp_path: Path, name: 
     rows = by_url(run)
     assert sorted(rows) == ["https://example.org/essay", "https://ycombinator.com/"]
     assert rows["https://ycombinator.com/"] == {
-        "url_id": rows["https://ycombinator.com/"]["url_id"], "url": "https://ycombinator.com/",
+        "url_id": url_id("https://ycombinator.com/"), "url": "https://ycombinator.com/",
         "posted_url": "http://ycombinator.com/", "host": "ycombinator.com", "title": "Y Combinator", "score": 57,
         "created_utc": 1160418111, "subreddits": [], "num_comments": None, "submission_ids": [],
         "link_sources": ["links"],
     }  # fmt: skip
 
 
-def test_a_plain_table_of_two_columns_is_read(tmp_path: Path) -> None:
-    table = tmp_path / "mine.csv"
-    table.write_bytes(
-        b'\xef\xbb\xbfURL,Score\r\n"https://example.org/a,b",12\r\nhttps://example.org/2,\r\n\r\nhttps://example.org/3,1'
-    )
-    rows = by_url(run := links(tmp_path / "run", table))
-    assert {url: row["score"] for url, row in rows.items()} == {
-        "https://example.org/a,b": 12, "https://example.org/2": None,
-    }  # fmt: skip
-    assert [reject["detail"] for reject in run.rejects] == ["score 1; mine.csv:5"]
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "expected"),
-    [
-        ("tabs.tsv", "score\turl\n7\thttps://example.org/a,b;c\n", ["https://example.org/a,b;c"]),
-        ("semicolons.csv", "score;url\n7;https://example.org/a,b\n", ["https://example.org/a,b"]),
-        ("one.csv", "url\nhttps://example.org/a,b;c\n", ["https://example.org/a,b;c"]),
-        ("mac.csv", "url,n\rhttps://a.example/,7\rhttps://b.example/,8\r", ["https://a.example/", "https://b.example/"]),
-    ],
-)  # fmt: skip
-def test_cells_are_separated_as_in_the_first_line(tmp_path: Path, name: str, content: str, expected: list[str]) -> None:
-    (tmp_path / name).write_text(content)
-    run = links(tmp_path / "run", tmp_path / name)
-    assert sorted(by_url(run)) == expected
-    assert run.rejects == []
+def test_each_row_of_odd_tables_is_a_url_or_a_reject_with_its_place(tmp_path: Path) -> None:
+    """tables/ has what programs and people write; tables.txt what becomes of it."""
+    run = links(tmp_path / "run", *sorted((HERE / "tables").iterdir()))
+    seen = [f"{reject['reason']}: {reject['detail']}" for reject in run.rejects]
+    for row in run.urls:
+        columns = {name: row[name] for name in ("score", "created_utc", "title", "link_sources")}
+        usual = (None, ["links"])
+        seen.append(" ".join([row["url"], *(f"{k}={v!r}" for k, v in columns.items() if v not in usual)]))
+    assert sorted(seen) == (HERE / "tables.txt").read_text().splitlines()
 
 
 def dump_of_files(folder: Path) -> list[Path]:
     for name in ("2006/10.parquet", "2006/11.parquet", "2007/10.parquet"):
-        rows = [{**POST, "url": f"https://example.org/{name}/{i}"} for i in range(20)]
+        rows = [{**HACKER_NEWS[0], "url": f"https://example.org/{name}/{i}"} for i in range(20)]
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(parquet_of(rows))
     (folder / "README.md").write_text("# A data set\n")
@@ -204,75 +177,6 @@ def test_a_low_score_counts_with_a_later_generation(tmp_path: Path) -> None:
     owt_collect(run, "--links", tmp_path / "0.csv", tmp_path / "1.csv", "--add")
     (row,) = collected(run).urls
     assert row["score"] == 5
-
-
-BAD_ROWS: list[tuple[str, str, str | None]] = [
-    ('{"url": "https://example.org/1", "score": NaN}', "bad_line", "the score is 'nan'; expected a number"),
-    ('{"url": "https://example.org/2", "score": Infinity}', "bad_line", "the score is 'inf'; expected a number"),
-    ('{"url": "https://example.org/3", "score": "many"}', "bad_line", "the score is 'many'; expected a number"),
-    ('{"url": "https://example.org/4", "score": true}', "bad_line", "the score is 'True'; expected a number"),
-    ('{"url": "https://example.org/5", "score": 1e30}', "bad_line", "the score is '1e+30'; expected a number"),
-    ('{"url": "https://example.org/6", "score": []}', "", None),
-    ('{"url": "https://example.org/7", "score": "12.0", "created_utc": "soon", "title": 5}', "", None),
-    ('{"url": "https://example.org/8", "title": "\\ud800", "source": ["\\udfff", null, 7]}', "", None),
-    ('{"url": ["https://example.org/9"]}', "no_url", ""),
-    ('{"url": "mailto:me@example.org"}', "bad_url", "the scheme mailto is neither http nor https"),
-    ('{"url": "https://example.org/\\ud800"}', "", None),
-    ("{}", "no_url", "no field url, but none"),
-    ('{"link": "https://example.org/10"}', "no_url", "no field url, but link"),
-    ('["https://example.org/11"]', "bad_line", "not a JSON object, but an array"),
-    ('{"url": "https://example.org/12"', "bad_line", "not JSON"),
-    ('{"URL": "https://example.org/13", "SCORE": 7, "Created_UTC": "2013-05-01T12:00:00+02:00"}', "", None),
-    ('{"Url": "https://example.org/14", "url": null}', "", None),
-    *((f'{{"url": "https://example.org/good/{i}"}}', "", None) for i in range(9)),
-]
-
-
-def test_a_bad_row_is_a_reject_with_file_and_line(tmp_path: Path) -> None:
-    table = tmp_path / "odd.jsonl"
-    table.write_bytes(b"\xef\xbb\xbf" + b"\r\n".join(line.encode() for line, _, _ in BAD_ROWS))
-    run = links(tmp_path / "run", table)
-    found = {int(reject["detail"].rpartition(":")[2]): reject for reject in run.rejects}
-    for number, (line, reason, detail) in enumerate(BAD_ROWS, start=1):
-        assert found.get(number, {}).get("reason", "") == reason, line
-        if detail:
-            assert found[number]["detail"].startswith(detail), line
-    rows = by_url(run)
-    assert rows["https://example.org/7"]["score"] == 12
-    assert rows["https://example.org/7"]["title"] == "5"
-    assert rows["https://example.org/8"]["link_sources"] == ["7", "?"]
-    time = datetime(2013, 5, 1, 10, tzinfo=timezone.utc)
-    assert (rows["https://example.org/13"]["score"], rows["https://example.org/13"]["created_utc"]) == (
-        7, int(time.timestamp()),
-    )  # fmt: skip
-
-
-def test_odd_rows_of_csv_are_read_or_rejected(tmp_path: Path) -> None:
-    table = tmp_path / "odd.csv"
-    table.write_bytes(
-        b'url,title\n'
-        b'https://example.org/1,"two\nlines, ""quoted"""\n'
-        b"https://example.org/2,caf\xe9\n"
-        b"https://example.org/3\n"
-        b"https://example.org/4,a,b\n"
-        b'https://example.org/5,"a"b\n'
-        b'"https://exa\nmple.org/6",a\n'
-        b"https://example.org/7,\n"
-        b"  https://example.org/8  , x \n"
-    )  # fmt: skip
-    run = links(tmp_path / "run", table)
-    assert {url: row["title"] for url, row in by_url(run).items()} == {
-        "https://example.org/1": 'two\nlines, "quoted"',
-        "https://example.org/6": "a",  # browsers remove line ends from URLs, too
-        "https://example.org/7": None,
-        "https://example.org/8": "x",
-    }
-    assert sorted(reject["detail"] for reject in run.rejects) == [
-        "1 cells; the first row names 2 columns; odd.csv:5",
-        "3 cells; the first row names 2 columns; odd.csv:6",
-        "not CSV: ',' expected after '\"'; odd.csv:7",
-        "not UTF-8; odd.csv:4",
-    ]
 
 
 WRONG: dict[str, tuple[bytes, str]] = {

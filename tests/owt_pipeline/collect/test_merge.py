@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,11 +24,14 @@ def submission(**fields: Any) -> dict[str, Any]:
     return {**row, "home": 0, "host": "h.org", "source": 0, "line": 1, "posted_url": "http://h.org/x", **fields}
 
 
-def merge(rows: list[dict[str, Any]], **options: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    options = {"min_score": 3, **options}
-    urls, rejects = merge_submissions(pa.Table.from_pylist(rows, ROWS), [*zip(NAMES, ORIGINS, strict=True)], **options)
-    assert urls.schema == URLS
-    assert rejects.schema == REJECTS
+def merged(rows: list[dict[str, Any]], known: pa.Table | None = None) -> tuple[pa.Table, pa.Table]:
+    table = pa.Table.from_pylist(rows, ROWS)
+    return merge_submissions(table, [*zip(NAMES, ORIGINS, strict=True)], min_score=3, known=known)
+
+
+def merge(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    urls, rejects = merged(rows)
+    assert (urls.schema, rejects.schema) == (URLS, REJECTS)
     urls.validate(full=True)
     return urls.to_pylist(), rejects.to_pylist()
 
@@ -50,43 +53,49 @@ def test_submissions_of_a_url_become_one_row_and_name_the_others() -> None:
     assert rejects == [{"url_id": 7, "url": "u7", "reason": "repeated_url", "detail": "submission b, RS_1.zst:4"}]
 
 
-def test_a_submission_in_two_dumps_counts_once() -> None:
-    rows = [
-        submission(url_id=7, url="u", submission_id="a", score=2, num_comments=3, created_utc=10, source=0),
-        submission(url_id=7, url="u", submission_id="a", score=1, num_comments=3, created_utc=10, source=1),
-    ]
-    assert merge(rows)[0] == []
-    assert [r["detail"] for r in merge(rows)[1]] == [
-        "score 2; submission a, RS_1.zst:1",
-        "score 1; submission a, RS_2.zst:1",
-    ]
-    urls, _ = merge([*rows, submission(url_id=7, url="u", submission_id="b", score=3, created_utc=9)])
-    assert [(u["score"], u["num_comments"], u["submission_ids"]) for u in urls] == [(3, 3, ["a", "b"])]
+A = {"url_id": 1, "url": "u", "submission_id": "a", "num_comments": 3, "created_utc": 10}
+B = {**A, "submission_id": "b", "num_comments": None, "score": 9, "created_utc": 12}
+ACCEPTED = ("url", "score", "num_comments", "submission_ids")
 
 
-def test_a_listed_url_needs_no_score() -> None:
-    urls, rejects = merge(
-        [submission(url_id=1, url="u", source=2), submission(url_id=1, url="u", submission_id="a", score=-5)]
-    )
-    assert [(u["score"], u["submission_ids"]) for u in urls] == [(-5, ["a"])]
-    assert [r["reason"] for r in rejects] == ["repeated_url"]
-
-
-def test_two_urls_with_one_id_are_distinguished() -> None:
-    rows = [
-        submission(url_id=1, url="u", submission_id="a", score=9, created_utc=1),
-        submission(url_id=1, url="v", submission_id="b", score=9, created_utc=2),
-        submission(url_id=1, url="u", submission_id="c", score=9, created_utc=3),
-    ]
-    urls, rejects = merge(rows)
-    assert [(u["url"], u["submission_ids"]) for u in urls] == [("u", ["a", "c"])]
-    assert sorted((r["url"], r["reason"]) for r in rejects) == [("u", "repeated_url"), ("v", "id_collision")]
+@pytest.mark.parametrize(
+    ("rows", "accepted", "rejected"),
+    [
+        ([], [], []),
+        ([{**A, "reason": "self_post"}], [], ["self_post: submission a, RS_1.zst:1"]),
+        (
+            [{**A, "score": 2}, {**A, "score": 1, "source": 1}],
+            [],
+            ["low_score: score 2; submission a, RS_1.zst:1", "low_score: score 1; submission a, RS_2.zst:1"],
+        ),
+        (  # which is in two dumps, and counts once
+            [{**A, "score": 2}, {**A, "score": 1, "source": 1}, {**B, "score": 3}],
+            [("u", 3, 3, ["a", "b"])],
+            [f"repeated_url: submission {row}:1" for row in ("b, RS_1.zst", "a, RS_2.zst")],
+        ),
+        (  # a listed URL needs no score
+            [{"url_id": 1, "url": "u", "source": 2}, {**A, "score": -5}],
+            [("u", -5, 3, ["a"])],
+            ["repeated_url: list.txt:1"],
+        ),
+        (
+            [{**A, "score": 9}, {**B, "url": "v"}, {**A, "score": 9, "submission_id": "c", "created_utc": 13}],
+            [("u", 9, 6, ["a", "c"])],
+            ["id_collision: v; submission b, RS_1.zst:1", "repeated_url: submission c, RS_1.zst:1"],
+        ),
+    ],
+)
+def test_rejects_say_which_submission_of_which_file_they_are(
+    rows: list[dict[str, Any]], accepted: list[Any], rejected: list[str]
+) -> None:
+    urls, rejects = merge([submission(**row) for row in rows])
+    assert [tuple(url[name] for name in ACCEPTED) for url in urls] == accepted
+    assert sorted(f"{row['reason']}: {row['detail']}" for row in rejects) == sorted(rejected)
 
 
 def test_what_earlier_generations_accepted_is_rejected_and_their_low_scores_count() -> None:
-    def generation(number: int, *submissions: dict[str, Any], known: pa.Table) -> tuple[list[Any], list[Any], pa.Table]:
-        rows = pa.Table.from_pylist(list(submissions), ROWS)
-        urls, rejects = merge_submissions(rows, [*zip(NAMES, ORIGINS, strict=True)], min_score=3, known=known)
+    def generation(number: int, *rows: dict[str, Any], known: pa.Table) -> tuple[list[Any], list[Any], pa.Table]:
+        urls, rejects = merged(list(rows), known=known)
         return urls.to_pylist(), rejects.to_pylist(), pa.concat_tables([known, known_of(urls, rejects, number)])
 
     a, b, c = ({"url_id": k, "url": f"https://{k}.org/", "submission_id": f"s{k}"} for k in (1, 2, 3))
@@ -106,14 +115,6 @@ def test_what_earlier_generations_accepted_is_rejected_and_their_low_scores_coun
     assert [reject["detail"].partition(";")[0] for reject in rejects[:2]] == ["generation 0", "generation 1"]
 
 
-def test_merging_no_rows_gives_none() -> None:
-    assert merge([]) == ([], [])
-    assert merge([submission(url_id=1, url="u", reason="self_post", submission_id="a")]) == (
-        [],
-        [{"url_id": 1, "url": "u", "reason": "self_post", "detail": "submission a, RS_1.zst:1"}],
-    )
-
-
 some = st.fixed_dictionaries(
     {
         "url_id": st.integers(0, 5),
@@ -131,41 +132,35 @@ some = st.fixed_dictionaries(
 
 
 def plainly_merged(rows: list[dict[str, Any]], min_score: int) -> dict[int, dict[str, Any]]:
-    """The rules of the docstrings, without numpy."""
-    by_url = defaultdict(list)
-    for row in rows:
-        if row["reason"] is None:
-            by_url[row["url_id"]].append(row)
-    merged = {}
-    for identifier, group in by_url.items():
-        group.sort(
-            key=lambda r: (
-                LAST if r["created_utc"] is None else r["created_utc"],
-                r["submission_id"] or "~",
-                LAST if r["score"] is None else -r["score"],
-                NAMES[r["source"]],
-                r["line"],
-            )
-        )
-        for row in group:
-            row["score_or_least"] = -LAST if row["score"] is None else row["score"]
-        ids = [row["submission_id"] for row in group]
-        once = [row for k, row in enumerate(group) if ids[k] is None or ids[k] not in ids[:k]]
-        score = max((row["score"] for row in group if row["score"] is not None), default=None)
-        if all(r["score"] is not None for r in group) and (score is None or score < min_score):
+    """The rules of the docstrings, URL by URL."""
+
+    def order(row: dict[str, Any]) -> tuple[Any, ...]:
+        created, score = row["created_utc"], row["score"]
+        best_first = LAST if score is None else -score
+        name = NAMES[row["source"]]
+        return LAST if created is None else created, row["submission_id"] or "~", best_first, name, row["line"]
+
+    found = {}
+    for url in {row["url_id"] for row in rows if row["reason"] is None}:
+        group = sorted((row for row in rows if row["url_id"] == url and row["reason"] is None), key=order)
+        scores = [row["score"] for row in group if row["score"] is not None]
+        if len(scores) == len(group) and max(scores) < min_score:
             continue
-        comments = [row["num_comments"] for row in once if row["num_comments"] is not None]
-        merged[identifier] = {
-            "score": score,
+        ids = [row["submission_id"] for row in group]
+        once = [row["num_comments"] for k, row in enumerate(group) if ids[k] is None or ids[k] not in ids[:k]]
+        comments = [count for count in once if count is not None]
+        best = max(group, key=lambda row: -LAST if row["score"] is None else row["score"])
+        found[url] = {
+            "score": max(scores, default=None),
             "created_utc": group[0]["created_utc"],
-            "title": max(group, key=lambda row: row["score_or_least"])["title"],
-            "subreddits": sorted({name for r in group for name in r["subreddits"] or ()}),
-            "link_sources": sorted({name for r in group for name in r["link_sources"] or (ORIGINS[r["source"]],)}),
-            "submission_ids": sorted({r["submission_id"] for r in group if r["submission_id"]}),
+            "title": best["title"],
+            "subreddits": sorted({name for row in group for name in row["subreddits"] or ()}),
+            "link_sources": sorted({n for row in group for n in row["link_sources"] or (ORIGINS[row["source"]],)}),
+            "submission_ids": sorted(set(filter(None, ids))),
             "num_comments": sum(comments) if comments else None,
             "posted_url": group[0]["posted_url"],
         }
-    return merged
+    return found
 
 
 @given(st.lists(some, max_size=14), st.randoms())
@@ -174,7 +169,7 @@ def test_any_submissions_merge_as_the_rules_say_in_any_order(
 ) -> None:
     rows = [submission(**row, url=f"u{row['url_id']}", line=k, posted_url=f"p{k}") for k, row in enumerate(given_rows)]
     urls, rejects = merge(rows)
-    expected = plainly_merged([dict(row) for row in rows], 3)
+    expected = plainly_merged(rows, 3)
     assert {u["url_id"]: {name: u[name] for name in expected[u["url_id"]]} for u in urls} == expected
     assert [u["url_id"] for u in urls] == sorted(expected)
     assert len(urls) + len(rejects) == len(rows)

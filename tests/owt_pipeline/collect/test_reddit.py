@@ -44,17 +44,14 @@ def write_praw_ini(server: RedditServer, folder: Path) -> None:
     )
 
 
-def write_settings(path: Path, **settings: str | int) -> str:
-    path.write_text("[collect]\n" + "".join(f"{name} = {value!r}\n" for name, value in settings.items()))
-    return str(path)
-
-
 def ask(server: RedditServer, workdir: Path, *flags: str, **settings: str | int) -> tuple[int, str]:
     """Run `owt collect` with a praw.ini that names the server; returns its exit code and output."""
     write_praw_ini(server, workdir.parent)
     environment = {**os.environ, "PRAW_ALLOW_ENDPOINT_OVERRIDE": "1", "NO_PROXY": "*"}
-    config = write_settings(workdir.with_suffix(".toml"), praw_site="loopback", **settings)
-    process = start(workdir, config, *flags, cwd=workdir.parent, env=environment)
+    config = workdir.with_suffix(".toml")
+    settings = {"praw_site": "loopback", **settings}
+    config.write_text("[collect]\n" + "".join(f"{name} = {value!r}\n" for name, value in settings.items()))
+    process = start(workdir, str(config), *flags, cwd=workdir.parent, env=environment)
     _, said = process.communicate(timeout=100)
     return process.returncode, said
 
@@ -79,26 +76,20 @@ def test_the_best_submissions_are_read_up_to_a_limit(server: RedditServer, busie
     code, said = ask(server, tmp_path / "top", "--subreddits", f"r/{busiest}", "--min_score", "0", praw_limit=130)
     assert code == 0, said
     assert collected(tmp_path / "top").manifest.counts.entered == 130
-    assert all(path.endswith("/top") for path in server.requests)
 
 
-def test_reddits_rate_limit_is_obeyed(server: RedditServer, busiest: str, tmp_path: Path) -> None:
-    server.remaining = 0
+@pytest.mark.parametrize(("remaining", "refusals", "requests"), [(0, 0, 3), (95, 2, 5)])
+def test_reddits_rate_limit_is_obeyed_and_after_a_429_the_run_waits_as_asked(
+    server: RedditServer, busiest: str, tmp_path: Path, remaining: int, refusals: int, requests: int
+) -> None:
+    server.remaining, server.refusals = remaining, refusals
     code, said = ask(server, tmp_path / "run", "--subreddits", busiest, praw_limit=250)
     assert code == 0, said
-    assert len(server.times) == 3
-    assert all(later - earlier > 0.9 for earlier, later in itertools.pairwise(server.times))
-
-
-def test_after_a_429_of_reddit_the_run_waits_as_asked_and_continues(
-    server: RedditServer, busiest: str, tmp_path: Path
-) -> None:
-    server.refusals = 2
-    code, said = ask(server, tmp_path / "run", "--subreddits", busiest, praw_limit=50)
-    assert code == 0, said
-    assert said.count("Reddit asks to wait 1 s") == 2
-    assert all(later - earlier > 0.9 for earlier, later in itertools.pairwise(server.times))
-    assert collected(tmp_path / "run").manifest.counts.entered == 50
+    assert said.count("Reddit asks to wait 1 s") == refusals
+    assert len(server.times) == requests
+    waits = [later - earlier for earlier, later in itertools.pairwise(server.times)]
+    assert all(wait > 0.9 for wait in waits[: refusals or None])
+    assert collected(tmp_path / "run").manifest.counts.entered == 250
 
 
 def test_an_interrupted_run_continues_at_the_subreddit_where_it_stopped(
@@ -128,7 +119,5 @@ def test_missing_credentials_are_named(server: RedditServer, tmp_path: Path) -> 
     _, said = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "client_id" in said
-    config = write_settings(tmp_path / "nope.toml", praw_site="nope")
-    process = start(tmp_path / "other", config, "--subreddits", "programming", cwd=tmp_path)
-    _, said = process.communicate(timeout=60)
+    _, said = ask(server, tmp_path / "nope", "--subreddits", "programming", praw_site="nope")
     assert "praw.ini has no section [nope]" in said
