@@ -22,6 +22,7 @@ from tests.owt_pipeline.runs import ask_owt, ask_stage
 
 Decided = tuple[Path, list[dict[str, Any]]]
 """A run up to dedupe, and its decisions."""
+DECIDED = ("corpus", "duplicates")
 
 
 def export(workdir: Path, **options: Any) -> tuple[Manifest, DatasetReader]:
@@ -124,8 +125,8 @@ def test_a_later_generation_changes_neither_copies_nor_a_byte_of_earlier_ones(tm
     assert {key: row["copies"] for key, row in documents_of(one).items()} == {"longest": 2, "alone": 1}
     found = {key: row["copies"] for key, row in documents_of(grown).items()}
     assert found == {"longest": 2, "alone": 1, "new": 2}
-    files = {path.relative_to(one): path.read_bytes() for path in (one / "corpus").iterdir()}
-    assert len(files) == 2
+    files = {path.relative_to(one): path.read_bytes() for name in DECIDED for path in (one / name).iterdir()}
+    assert len(files) == 4
     assert files == {name: (grown / name).read_bytes() for name in files}
 
 

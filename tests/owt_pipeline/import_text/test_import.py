@@ -32,7 +32,6 @@ from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.stages.import_text import stage
 from owt_pipeline.stages.import_text.stage import STAGE, ImportOptions
 from owt_pipeline.storage.folder import Storage
-from schemas import DATASETS
 from schemas.manifest import Manifest
 from tests.owt_pipeline.runs import ask_owt, snapshot
 
@@ -78,20 +77,12 @@ def test_json_lines_are_imported_plain_or_compressed(tmp_path: Path, extension: 
     path.write_bytes(COMPRESS[extension](json_lines(*rows)))
     manifest = imported(tmp_path / "run", path)
     assert str(manifest.counts) == "2 in = 2 out"
-    nothing = dict.fromkeys(DATASETS["documents"].schema.names)
-    first, second = documents(tmp_path / "run")
-    assert first == {
-        **nothing,
-        "url_id": url_id(canonical_url(url)),
-        "url": canonical_url(url),
-        "title": "T",
-        "author": "A",
-        "date": "2013-05-06",
-        "language": "en",
-        "text": "first",
-        "subreddits": [],
-    }
-    assert second == {**nothing, "url_id": xxhash.xxh3_64_intdigest(b"second"), "text": "second", "subreddits": []}
+    given = [{k: v for k, v in row.items() if v is not None} for row in documents(tmp_path / "run")]
+    about = {"title": "T", "author": "A", "date": "2013-05-06", "language": "en", "subreddits": []}
+    assert given == [
+        {"url_id": url_id(canonical_url(url)), "url": canonical_url(url), "text": "first", **about},
+        {"url_id": xxhash.xxh3_64_intdigest(b"second"), "text": "second", "subreddits": []},
+    ]
 
 
 def test_every_record_is_imported_or_rejected_with_its_place(tmp_path: Path) -> None:
@@ -156,17 +147,6 @@ def test_plain_text_is_one_document_per_file_or_block(tmp_path: Path) -> None:
     assert [row["text"] for row in documents(tmp_path / "run")] == ["Four", "One\n two", "Three"]
 
 
-@given(st.lists(st.text(alphabet="ab\n ", max_size=20), max_size=10))
-@settings(max_examples=100, deadline=None)
-def test_blank_lines_lose_no_line(tmp_path_factory: pytest.TempPathFactory, parts: list[str]) -> None:
-    text = "\n".join(parts)
-    path = tmp_path_factory.mktemp("text") / "in.txt"
-    path.write_text(text)
-    found = read_records(str(path), "in", "text", columns=(), split_text="blank_lines")
-    lines = [line for record in found if record.fields for line in record.fields["text"].split("\n")]
-    assert lines == [line for line in text.split("\n") if line.strip()]
-
-
 WIKITEXT = (
     " \n = Robert Boulter = \n \n Robert Boulter is an English film , television actor . \n"
     " \n = = Career = = \n \n = = = 2000 – 2005 = = = \n \n In 2000 Boulter had a role ; x = 2 = y . \n"
@@ -178,11 +158,11 @@ WIKITEXT = (
 @pytest.mark.parametrize("name", ["wiki.valid.raw", "wiki.valid.tokens"])
 def test_each_article_of_wikitext_is_a_document_byte_for_byte(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(WIKITEXT)
-    found = list(read_records(str(tmp_path / name), name, "text", columns=(), split_text="wikitext"))
-    texts = [record.fields["text"] for record in found if record.fields]
+    found = read_records(str(tmp_path / name), name, "text", columns=(), split_text="wikitext")
+    places, texts = zip(*((record.where, record.fields["text"]) for record in found if record.fields), strict=True)
     assert "".join(texts) == WIKITEXT
     assert [text.split(" = ")[1] for text in texts] == ["Robert Boulter", "Du Fu", "The sign"]
-    assert [record.where for record in found] == [f"{name}:{line}" for line in (1, 14, 19)]
+    assert [*places] == [f"{name}:{line}" for line in (1, 14, 19)]
     imported(tmp_path / "run", tmp_path / name, split_text="wikitext")
     assert sorted(row["text"] for row in documents(tmp_path / "run")) == sorted(texts)
     imported(tmp_path / "run", tmp_path / name)
@@ -192,40 +172,44 @@ def test_each_article_of_wikitext_is_a_document_byte_for_byte(tmp_path: Path, na
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_wikitext_without_blank_lines_is_split_at_titles(tmp_path: Path, end: str) -> None:
     lines = [line for line in WIKITEXT.split("\n") if line.strip() and line != " = Not a title = "]
-    (tmp_path / "wiki.test.raw").write_bytes("".join(line + end for line in lines).encode())
-    found = list(read_records(str(tmp_path / "wiki.test.raw"), "in", "text", columns=(), split_text="wikitext"))
-    texts = [record.fields["text"] for record in found if record.fields]
+    (tmp_path / "wiki.test.raw").write_bytes((content := "".join(line + end for line in lines)).encode())
+    texts = texts_of(tmp_path / "wiki.test.raw", "wikitext")
     assert [text.split(" = ")[1] for text in texts] == ["Robert Boulter", "Du Fu", "The sign"]
-    assert "".join(texts) == "".join(line + end for line in lines)
+    assert "".join(texts) == content
+
+
+def texts_of(path: Path, split_text: str) -> list[str]:
+    found = read_records(str(path), "in", "text", columns=(), split_text=split_text)
+    return [record.fields["text"] for record in found if record.fields]
 
 
 @given(
     st.lists(st.sampled_from([" = A = \n", " = = B = = \n", " \n", " some words . \n", "\n", " = C =\n"]), max_size=20)
 )
-@settings(max_examples=100, deadline=None)
-def test_joined_articles_equal_the_file(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
+@settings(max_examples=100)
+def test_blank_lines_and_titles_lose_no_line(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
     path = tmp_path_factory.mktemp("text") / "wiki.test.tokens"
     path.write_text("".join(lines))
-    found = list(read_records(str(path), "in", "text", columns=(), split_text="wikitext"))
-    assert "".join(record.fields["text"] for record in found if record.fields) == "".join(lines)
+    assert "".join(texts := texts_of(path, "wikitext")) == "".join(lines)
     blank = [not line.strip() for line in lines]
     titles = [k for k in range(len(lines)) if lines[k] == " = A = \n" and (blank[k - 1] or not any(blank[:k]))]
     before_first = any(line.strip() for line in lines[: titles[0]]) if titles else any(lines)
-    assert len(found) == len(titles) + before_first
+    assert len(texts) == len(titles) + before_first
+    of_blocks = [line for text in texts_of(path, "blank_lines") for line in text.split("\n")]
+    assert of_blocks == [line for line in "".join(lines).split("\n") if line.strip()]
 
 
 @given(st.lists(st.dictionaries(st.text(max_size=5), st.text(max_size=30) | st.integers(0, 9)), max_size=8))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_json_lines_are_read_as_written(tmp_path_factory: pytest.TempPathFactory, rows: list[dict]) -> None:
     path = tmp_path_factory.mktemp("json") / "in.jsonl"
     path.write_bytes(json_lines(*rows))
-    found = list(read_records(str(path), "in", "jsonl", columns=(), split_text="file"))
-    assert [record.fields for record in found] == rows
-    assert [record.where for record in found] == [f"in:{number}" for number in range(1, len(rows) + 1)]
+    found = read_records(str(path), "in", "jsonl", columns=(), split_text="file")
+    assert [(record.where, record.fields) for record in found] == [(f"in:{n}", row) for n, row in enumerate(rows, 1)]
 
 
 def test_overlong_line_is_one_bad_record_and_the_next_is_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert MAX_RECORD_BYTES == 256 << 20
     monkeypatch.setattr(records, "MAX_RECORD_BYTES", 3 << 20)
@@ -233,6 +217,8 @@ def test_overlong_line_is_one_bad_record_and_the_next_is_imported(
     imported(tmp_path / "run", tmp_path / "in.jsonl")
     assert [row["text"] for row in documents(tmp_path / "run")] == ["b"]
     assert rejects(tmp_path / "run") == [("bad_record", "in.jsonl:1: longer than 3145728 bytes")]
+    imported(tmp_path / "none", tmp_path / "in.jsonl", text_field="body")
+    assert "is --text_field right?" in caplog.text
 
 
 def test_shards_follow_ids_and_do_not_depend_on_buffer_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,12 +312,6 @@ def test_damaged_text_is_imported_again_and_nothing_else_takes_its_place(small_c
     assert snapshot(run) == before
 
 
-def test_importing_nothing_warns_about_the_field(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "in.jsonl").write_bytes(json_lines({"body": "x"}))
-    imported(tmp_path / "run", tmp_path / "in.jsonl")
-    assert "is --text_field right?" in caplog.text
-
-
 FOLDERS = {
     "spark": (["_SUCCESS", "_temporary/0/part.jsonl", ".part-0.jsonl.crc", "part-0.jsonl"], ["part-0.jsonl"], []),
     "hub": (["README.md", "data/a.jsonl", "b/b.jsonl", ".gitattributes"], ["data/a.jsonl", "b/b.jsonl"], ["README.md"]),
@@ -358,9 +338,6 @@ def test_a_folder_is_read_with_its_subfolders_and_says_what_it_left_out(
 def test_hidden_files_are_read_if_they_are_named(tmp_path: Path) -> None:
     (tmp_path / "_a.jsonl").write_bytes(json_lines({"text": "one"}))
     (tmp_path / "b.jsonl").write_bytes(json_lines({"text": "two"}))
-    imported(tmp_path / "run", tmp_path / "_a.jsonl")
-    imported(tmp_path / "run2", tmp_path / "_*.jsonl")
-    imported(tmp_path / "run3", tmp_path / "*.jsonl")
-    assert [[row["text"] for row in documents(tmp_path / run)] for run in ("run", "run2", "run3")] == [
-        ["one"], ["one"], ["two"],
-    ]  # fmt: skip
+    for run, (pattern, text) in enumerate({"_a.jsonl": "one", "_*.jsonl": "one", "*.jsonl": "two"}.items()):
+        imported(tmp_path / str(run), tmp_path / pattern)
+        assert [row["text"] for row in documents(tmp_path / str(run))] == [text]

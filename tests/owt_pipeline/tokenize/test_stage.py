@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset
+import pyarrow.compute as pc
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 
@@ -48,32 +48,23 @@ def read_mapped(path: Path) -> pa.Table:
     return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
 
-def test_every_document_is_in_one_split_with_openais_ids(workdir: Path) -> None:
-    encoding = encodings.tiktoken_encoding()
+def test_every_document_is_in_one_split_with_openais_ids_and_is_counted(workdir: Path) -> None:
+    manifest, encoding = manifest_of(workdir, "tokens"), encodings.tiktoken_encoding()
     found: dict[int, list[int]] = {}
     for split in ("train", "val"):
-        for shard in range(2):
-            table = read_mapped(shard_file(workdir, "tokens", shard, split=split))
-            assert table.schema == DATASETS["tokens"].schema
-            assert table.num_rows > 0
-            for row in table.to_pylist():
-                assert row["url_id"] not in found
-                assert row["n_tokens"] == len(row["tokens"])
-                found[row["url_id"]] = row["tokens"]
+        tables = [read_mapped(shard_file(workdir, "tokens", shard, split=split)) for shard in range(2)]
+        assert all(table.schema == DATASETS["tokens"].schema and table.num_rows > 0 for table in tables)
+        rows = pa.concat_tables(tables)
+        assert pc.all(pc.equal(pc.list_value_length(rows["tokens"]), rows["n_tokens"])).as_py()
+        assert manifest.stats[f"documents_{split}"] == rows.num_rows
+        assert manifest.stats[f"tokens_{split}"] == pc.sum(rows["n_tokens"]).as_py()
+        ids = dict(zip(rows["url_id"].to_pylist(), rows["tokens"].to_pylist(), strict=True))
+        assert len(ids) == rows.num_rows
+        assert found.keys().isdisjoint(ids)
+        found |= ids
     assert found == {FIRST_ID + i: encoding.encode_ordinary(text) for i, text in enumerate(TEXTS) if text}
-
-
-def test_ledger_counts_the_written_documents(workdir: Path) -> None:
-    manifest = manifest_of(workdir, "tokens")
     assert manifest.counts.entered == len(TEXTS)
     assert manifest.counts.rejected == {"no_tokens": 12}
-    tables = {
-        split: pa.concat_tables(read_mapped(p) for p in sorted((workdir / "tokens" / split).iterdir()))
-        for split in ("train", "val")
-    }
-    for split, table in tables.items():
-        assert manifest.stats[f"documents_{split}"] == table.num_rows
-        assert manifest.stats[f"tokens_{split}"] == np.sum(table["n_tokens"].to_numpy())
     assert manifest.stats["text_bytes"] == sum(len(text.encode()) for text in TEXTS)
     rejects = DatasetReader(Storage(str(workdir)), manifest).table(kind="rejects")
     assert set(rejects["reason"].to_pylist()) == {"no_tokens"}
@@ -85,22 +76,17 @@ def test_tokenizer_is_stored_with_its_manifest(workdir: Path) -> None:
     manifest = manifest_of(workdir, "tokens")
     (asset,) = files_of(workdir, "tokens", "asset")
     content = (workdir / asset.path).read_bytes()
-    assert manifest.properties["tokenizer"] == {
-        "name": "gpt2",
-        "file": asset.path,
-        "sha256": hashlib.sha256(content).hexdigest(),
-        "vocab_size": 50_257,
-        "eot": 50_256,
-    }
+    sha256 = hashlib.sha256(content).hexdigest()
+    about = {"name": "gpt2", "file": asset.path, "sha256": sha256, "vocab_size": 50_257, "eot": 50_256}
+    assert manifest.properties["tokenizer"] == about
     assert manifest.properties["ids_checked"] is True
-    assert (asset.path, asset.bytes) == (f"ledger/tokens/tokenizer-{asset.sha256[:8]}.json", len(content))
+    assert (asset.path, asset.bytes) == (f"ledger/tokens/tokenizer-{sha256[:8]}.json", len(content))
     assert Tokenizer.from_buffer(content).encode("Hello world").ids == [15496, 995]
 
 
 def test_pyarrow_maps_the_shards_without_a_copy(workdir: Path) -> None:
-    path = shard_file(workdir, "tokens", 0, split="train")
     before = pa.total_allocated_bytes()
-    table = read_mapped(path)
+    table = read_mapped(shard_file(workdir, "tokens", 0, split="train"))
     assert table["tokens"].chunk(0).values.to_numpy(zero_copy_only=True).dtype == np.uint16
     # Arrow's threads may still hold, or let go of, some of what earlier tests have read.
     assert pa.total_allocated_bytes() - before < table["tokens"].nbytes / 2
@@ -114,8 +100,8 @@ def test_large_vocabulary_is_written_as_32_bits(tmp_path: Path) -> None:
     tokenizer.save(str(path))
     options = TokenizeOptions(tokenizer=str(path), val_fraction=0.1)
     manifest = tokenized(tmp_path / "run", options)
-    assert manifest.properties["tokenizer"]["name"] == "mine.json"
-    assert manifest.properties["tokenizer"]["vocab_size"] == 50_257 + (1 << 15)
+    about = manifest.properties["tokenizer"]
+    assert (about["name"], about["vocab_size"]) == ("mine.json", 50_257 + (1 << 15))
     table = read_mapped(shard_file(tmp_path / "run", "tokens", 0, split="train"))
     assert table.schema.field("tokens").type.value_type == pa.uint32()
     assert table.num_rows > 0
