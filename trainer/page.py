@@ -9,9 +9,12 @@ import json
 import math
 import os
 import subprocess
+from array import array
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 _CURVES = {  # of a run: the chart and the curve of a record's values
     "loss": ("Loss", "training"), "val_loss": ("Loss", "validation"), "lr": ("Learning rate", ""),
@@ -32,7 +35,7 @@ h1{font-size:1.4rem;margin:0}h2{font-size:1.1rem;margin:2rem 0 .5rem}p{margin:.2
 .facts div{background:var(--card);border-radius:6px;padding:.5rem .9rem}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(30rem,100%),1fr));gap:1rem}
 figure{margin:0}figcaption{font-weight:600}svg{width:100%;height:auto;font-size:12px;overflow:visible}
-text{fill:var(--mute)}line{stroke:var(--mute);opacity:.3}polyline{fill:none;stroke-width:1.6}
+text{fill:var(--mute)}line{stroke:var(--mute);opacity:.3}polyline{fill:none;stroke-width:1.6;stroke-linecap:round}
 table{border-collapse:collapse}
 td{padding:.1rem 1rem .1rem 0;vertical-align:top;overflow-wrap:anywhere}
 """
@@ -43,7 +46,7 @@ class Page:
 
     def __init__(self, path: Path, title: str, max_steps: int, settings: dict[str, Any]) -> None:
         self._path, self._title, self._max_steps = path, title, max_steps
-        self._charts: dict[str, dict[str, Curve]] = defaultdict(lambda: defaultdict(Curve))
+        self._charts: dict[str, dict[str, array[float]]] = defaultdict(lambda: defaultdict(lambda: array("d")))
         self._last: dict[str, Any] = {}
         self._tokens = 0
         self._settings = [["code", _commit()], *([key, json.dumps(own)] for key, own in settings.items())]
@@ -51,8 +54,8 @@ class Page:
     def add(self, record: dict[str, Any]) -> None:
         """Add the record of a step, as in `metrics.jsonl`."""
         for key, (name, curve) in _CURVES.items():
-            if isinstance(record.get(key), (int, float)):
-                self._charts[name][curve].add(record["step"], record[key])
+            if isinstance(record.get(key), (int, float)) and math.isfinite(record[key]):
+                self._charts[name][curve].extend((record["step"], record[key]))
         self._tokens += record.get("tokens", 0)
         self._last |= {key: value for key, value in record.items() if value is not None}
 
@@ -78,39 +81,21 @@ class Page:
         )
 
 
-class Curve:
-    """Values by step, as the means of spans of steps. When there are more than 512 spans, each two are merged."""
-
-    def __init__(self) -> None:
-        self._width, self._spans = 1, dict[int, tuple[float, int]]()
-
-    def add(self, step: int, value: float) -> None:
-        """Add a value of `step` (from 1 on); one that is not finite is left out."""
-        if math.isfinite(value):
-            self._merge((step - 1) // self._width, value, 1)
-        while len(self._spans) > _MOST:
-            spans, self._spans, self._width = self._spans, {}, 2 * self._width
-            for number, span in spans.items():
-                self._merge(number // 2, *span)
-
-    def _merge(self, number: int, total: float, count: int) -> None:
-        before = self._spans.get(number, (0.0, 0))
-        self._spans[number] = before[0] + total, before[1] + count
-
-    def points(self) -> list[tuple[float, float]]:
-        """(the step in the middle of a span, the mean of its values), in order."""
-        middle = (self._width + 1) / 2
-        return [(number * self._width + middle, total / n) for number, (total, n) in sorted(self._spans.items())]
+def points(values: array[float]) -> np.ndarray:
+    """`values` (step, value, step, value, …) as (n, 2); n is at most 512, by the means of spans of as many values."""
+    pairs = np.frombuffer(values).reshape(-1, 2)
+    starts = np.arange(0, len(pairs), -(-len(pairs) // _MOST))
+    return np.add.reduceat(pairs, starts) / np.diff(starts, append=len(pairs))[:, None]
 
 
-def chart(title: str, curves: dict[str, Curve], last: int) -> str:
-    """An SVG of curves over steps 0 … `last`; the legend has each one's last value."""
-    drawn = {name: points for name, curve in curves.items() if (points := curve.points())}
-    values = [value for points in drawn.values() for _, value in points] or [0.0]
-    later = [value for points in drawn.values() for step, value in points if step > last / 10]
+def chart(title: str, curves: dict[str, array[float]], last: int) -> str:
+    """An SVG of curves, as in `points`, over steps 0 … `last`; the legend has each one's last value."""
+    drawn = {name: points(values) for name, values in curves.items()}
+    steps, values = np.concatenate([*drawn.values()]).T
+    later = values[steps > last / 10]
     # A start far above the rest is cut off: the chart would be flat after it.
-    high = max(later if len(later) > 20 and max(values) > 1.5 * max(later) else values)
-    low, last = min(values), max(last, 1)
+    high = (later if len(later) > 20 and values.max() > 1.5 * later.max() else values).max()
+    low = values.min()
     high = high if high > low else low + (abs(low) or 1)
 
     def x(step: float) -> str:
@@ -126,13 +111,11 @@ def chart(title: str, curves: dict[str, Curve], last: int) -> str:
         parts.append(f'<text x="{_LEFT - 8}" y="{y(tick)}" dy="4" text-anchor="end">{_shown(tick)}</text>')
         place = f'x="{x(part * last)}" y="{_HEIGHT - 6}" text-anchor="middle"'
         parts.append(f"<text {place}>{part * last:,.0f}</text>")
-    legend = "no value yet" * (not drawn)
-    for number, (name, points) in enumerate(drawn.items()):
-        colour = _COLOURS[number]
-        line = " ".join(f"{x(step)},{y(value)}" for step, value in points)
+    legend = ""
+    for colour, (name, own) in zip(_COLOURS, drawn.items(), strict=False):
+        line = " ".join(f"{x(step)},{y(value)}" for step, value in [*own, own[-1]])  # so that a single one is a dot
         parts.append(f'<polyline stroke="{colour}" points="{line}"/>')
-        parts += [f'<circle fill="{colour}" cx="{x(s)}" cy="{y(v)}" r="2.5"/>' for s, v in points if len(points) < 60]
-        legend += f'<span style="color:{colour}">{html.escape(name)}</span> {_shown(points[-1][1])} '
+        legend += f'<span style="color:{colour}">{html.escape(name)}</span> {_shown(own[-1, 1])} '
     return f"<figure><figcaption>{html.escape(title)}: {legend}</figcaption>{''.join(parts)}</svg></figure>"
 
 

@@ -16,7 +16,7 @@ from trainer.data import DocumentBlocks
 from trainer.model import GPT, ModelConfig
 from trainer.pretrained import Pretrained, Tokenizer
 from trainer.tools import compare
-from trainer.tools.compare import Score, as_text, difference, difference_table, read_documents
+from trainer.tools.compare import Score, difference, read_documents, table
 from trainer.tools.evaluate import score_documents, score_text, text_windows
 from trainer.train import train
 
@@ -155,8 +155,8 @@ def test_a_difference_larger_than_both_kinds_of_chance_is_found_with_the_right_s
 
 def test_one_seed_gives_no_verdict() -> None:
     made = _models(np.random.default_rng(0), 0.5, 0.003, 1, 50)
-    table = difference_table({"text": {"a": {1: made[0][0]}, "nan": {1: made[1][0]}}}, ["a", "nan"])
-    assert table[1][0:2] == ["text", "nan − a"]
-    assert table[1][3:5] == ["unknown", "unknown"]
-    assert table[1][6] == "unknown: one seed"
-    assert as_text(table).count("\n") == 2
+    found = difference(*made)
+    shown = table({"text": {"a": {1: made[0][0]}, "nan": {1: made[1][0]}}}).splitlines()
+    assert [line.split(" | ")[1] for line in shown[2:]] == ["a", "nan", "nan − a"]
+    assert shown[4].endswith(f" | {found.of_texts:.4f} | unknown: one seed |")
+    assert shown[4].count(" unknown ") == 2

@@ -63,9 +63,6 @@ class Score:
 Scores = dict[str, dict[str, dict[int, Score]]]
 """By texts, corpus and seed."""
 
-Table = list[list[str]]
-"""Its first row has the columns' names."""
-
 
 def scores_of(runs: Sequence[str], options: CompareOptions) -> Scores:
     """The scores of the last checkpoint of each run; a corpus has the name of its run's folder.
@@ -194,46 +191,30 @@ def _t(freedom: int) -> float:
     return _T[freedom - 1] if freedom <= len(_T) else 1.96 + 2.5 / freedom  # within 0.002
 
 
-def value_table(scores: Scores, names: Sequence[str]) -> Table:
-    """For each set of texts: mean ± standard deviation over the seeds of each corpus."""
-    rows = [["texts", *names]]
+def table(scores: Scores) -> str:
+    """Markdown: for each set of texts, each corpus with its standard deviation over seeds, and each two corpora's
+    difference over the seeds that both have.
+    """
+    rows = [["texts", "corpus", "bits per byte", "95% interval", "error by seeds", "error by texts", "result"]]
+    rows.append(["---"] * len(rows[0]))
     for texts, by_name in scores.items():
-        rows.append([texts])
-        for values in ([score.value for score in by_name.get(name, {}).values()] for name in names):
+        for name, of_seeds in by_name.items():
+            values = [score.value for score in of_seeds.values()]
             deviation = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
-            rows[-1].append(f"{statistics.fmean(values):.4f}{deviation}" if values else "")
-    return rows
-
-
-def difference_table(scores: Scores, names: Sequence[str]) -> Table:
-    """For each set of texts and pair of corpora: their difference over the seeds that both have."""
-    rows = [["texts", "difference", "mean", "95% interval", "error by seeds", "error by texts", "result"]]
-    for (texts, by_name), (first, second) in itertools.product(scores.items(), itertools.combinations(names, 2)):
-        a, b = by_name.get(first, {}), by_name.get(second, {})
-        if seeds := sorted(a.keys() & b.keys()):
-            found = difference([a[seed] for seed in seeds], [b[seed] for seed in seeds])
-            interval = f"{found.mean - found.interval:+.4f} to {found.mean + found.interval:+.4f}"
-            numbers = [f"{found.mean:+.4f}", interval, f"{found.of_seeds:.4f}", f"{found.of_texts:.4f}"]
-            cells = ("unknown" if "nan" in number else number for number in numbers)
-            rows.append([texts, f"{second} − {first}", *cells, found.verdict(first, second)])
-    return rows
-
-
-def as_text(table: Table) -> str:
-    """The table as aligned Markdown, for a terminal and a report."""
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    rows = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in table
-    ]
-    rows.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
-    return "\n".join(rows)
+            rows.append([texts, name, f"{statistics.fmean(values):.4f}{deviation}", "", "", "", ""])
+        for (first, a), (second, b) in itertools.combinations(by_name.items(), 2):
+            if seeds := sorted(a.keys() & b.keys()):
+                found = difference([a[seed] for seed in seeds], [b[seed] for seed in seeds])
+                interval = f"{found.mean - found.interval:+.4f} to {found.mean + found.interval:+.4f}"
+                numbers = [f"{found.mean:+.4f}", interval, f"{found.of_seeds:.4f}", f"{found.of_texts:.4f}"]
+                cells = ["unknown" if "nan" in number else number for number in numbers]
+                rows.append([texts, f"{second} − {first}", *cells, found.verdict(first, second)])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     def work(runs: list[str], options: CompareOptions) -> None:
-        scores = scores_of(runs, options)
-        names = list(dict.fromkeys(name for by_name in scores.values() for name in by_name))
-        print(as_text(value_table(scores, names)), as_text(difference_table(scores, names)), sep="\n\n")
+        print(table(scores_of(runs, options)))
 
     named = {"runs": "folders of runs that differ in --data and --seed alone"}
     return run_command("trainer.tools.compare", __doc__, named, CompareOptions, work, arguments)

@@ -6,7 +6,6 @@ the document's. `owt why WORKDIR URL_ID` shows where it comes from.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import sys
@@ -61,23 +60,19 @@ def documents_of(run: str, step: int) -> Iterator[dict[str, Any]]:
     corpora = open_corpora(config.data, config.cache, record.data)
     if [own["digest"] for own in corpora.description()] != [own["digest"] for own in record.data]:
         raise CheckpointError(f"{path} was trained on other shards than {', '.join(config.data)} has now")
-    numbered, before = [], 0
+    known, first = np.zeros(0, np.uint64), corpora.tokenizer.eot + 1  # url_ids; the number of the first document
     for dataset in corpora.datasets:
-        numbers = Numbers(dataset.documents("train").lengths, before)
-        tokenizer = dataclasses.replace(dataset.tokenizer, eot=-1)
-        numbered.append(dataclasses.replace(dataset, tokenizer=tokenizer, opened={"train": numbers}))
-        before += len(numbers)
-    known, context = np.concatenate([own.url_ids("train") for own in corpora.datasets]), record.model["context"]
-    sampler = dataclasses.replace(corpora, datasets=tuple(numbered)).sampler(
-        config.sampler, context, config.seed, config.long_min_tokens, config.long_fraction
-    )
+        dataset.opened["train"] = Numbers(dataset.documents("train").lengths, first + len(known))
+        known = np.concatenate([known, dataset.url_ids("train")])
+    context = record.model["context"]
+    sampler = corpora.sampler(config.sampler, context, config.seed, config.long_min_tokens, config.long_fraction)
     batch = config.windows_per_batch(context)
     for sample, row in enumerate(sampler.windows((step - 1) * batch, batch), (step - 1) * batch):
         begin = 0
         for number, tokens in itertools.groupby(row.tolist()):
             end = begin + len(list(tokens))
-            if number >= 0:  # not an end-of-text
-                yield {"sample": sample, "url_id": int(known[number]), "begin": begin, "end": end}
+            if number >= first:  # not an end-of-text
+                yield {"sample": sample, "url_id": int(known[number - first]), "begin": begin, "end": end}
             begin = end
 
 
