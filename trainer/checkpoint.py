@@ -33,7 +33,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from trainer.remote import sha256_of
+from trainer.shards import sha256_of
 from trainer.signing import Signer
 
 RECORD, WEIGHTS, TRAINING, TOKENIZER = "checkpoint.json", "model.safetensors", "training.safetensors", "tokenizer.json"

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from schemas import SettingsError
-from trainer.remote import ShardError
 from trainer.samplers import Packed, Sampler, longbiased, mix
-from trainer.shards import TokenDataset, TokenizerInfo, open_dataset
+from trainer.shards import ShardError, TokenDataset, TokenizerInfo, open_dataset
 
 
 @dataclass(frozen=True)

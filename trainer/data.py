@@ -16,8 +16,8 @@ import torch
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 from trainer.model import Mask
-from trainer.remote import ShardError
 from trainer.samplers import Sampler
+from trainer.shards import ShardError
 
 _AHEAD = 2  # micro-batches that are prefetched
 

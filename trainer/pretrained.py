@@ -17,8 +17,7 @@ from trainer.checkpoint import RECORD, WEIGHTS, CheckpointError, Record, checkpo
 from trainer.command_line import check_local, first_line, note
 from trainer.data import DocumentBlocks
 from trainer.model import GPT, ModelConfig
-from trainer.remote import sha256_of
-from trainer.shards import TokenizerInfo
+from trainer.shards import TokenizerInfo, sha256_of
 from trainer.signing import Verifier
 
 MODELS = "a checkpoint, a run's folder for its newest, or a GPT-2 folder of Hugging Face"

@@ -1,108 +1,24 @@
-"""Files of a run, on the local disk or in a bucket (`s3://`, `gs://`), from which they are copied to be read."""
+"""Buckets (`s3://`, `gs://`) and the Hub: opened, and sent a run while it trains."""
 
 from __future__ import annotations
 
-import dataclasses
-import fcntl
-import hashlib
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TookTooLong
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from typing import Any
 
-import pyarrow as pa
+import pyarrow
 import pyarrow.fs
 
-_AT_ONCE = 8  # files copied at a time
+from schemas import SettingsError
+from trainer.command_line import first_line
+
 _SECONDS = 45  # that a bucket may take to answer: without credentials, clients retry for up to 15 minutes
-
-
-class ShardError(ValueError):
-    """Token shards that are missing, damaged, or of a kind this program does not know."""
-
-
-@dataclass(frozen=True)
-class TokenFile:
-    """A file, as a list of files describes it; `path` is in the run's folder, after `fetch` on the local disk."""
-
-    path: str
-    bytes: int
-    sha256: str
-
-
-def sha256_of(path: Path) -> str:
-    """Hex digest of a file, read in blocks."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-class RunFolder:
-    """A run's folder, by the path or URI of the run or of its `tokens/`.
-
-    Raises ShardError for another kind of URI, or a bucket that does not answer.
-    """
-
-    def __init__(self, given: str) -> None:
-        scheme, self.remote, path = given.partition("://")
-        if self.remote and not (scheme in ("s3", "gs") and path.strip("/")):
-            raise ShardError(f"{given}: give a local folder, s3://BUCKET/PATH or gs://BUCKET/PATH")
-        # abspath keeps links: the ledger is next to the folder that was named.
-        self.uri = (given.rstrip("/") if self.remote else os.path.abspath(given)).removesuffix("/tokens")
-        try:
-            self._fs, self._root = open_bucket(self.uri) if self.remote else (pyarrow.fs.LocalFileSystem(), self.uri)
-        except (pa.ArrowInvalid, OSError) as error:
-            raise ShardError(f"{given} cannot be opened: {why_not(error)}") from error
-
-    def read(self, path: str) -> bytes:
-        """Raises FileNotFoundError, or another OSError."""
-        try:
-            with self._fs.open_input_stream(f"{self._root}/{path}") as file:
-                return bytes(file.read())
-        except FileNotFoundError:
-            raise FileNotFoundError(f"{self.uri}/{path} is missing") from None
-
-    def sizes(self, folder: str) -> dict[str, int]:
-        """Bytes of each file below `folder`, by path."""
-        selector = pyarrow.fs.FileSelector(f"{self._root}/{folder}", recursive=True, allow_not_found=True)
-        return {info.path[len(self._root) + 1 :]: info.size for info in self._fs.get_file_info(selector)}
-
-    def fetch(self, files: Sequence[TokenFile], cache: str | Path | None) -> list[TokenFile]:
-        """The files with paths on the local disk; those of a bucket are copied to `cache`, if they are not there.
-
-        The ranks of a machine share the cache (by default `$OWT_CACHE`, or the user's cache folder): one copies while
-        the others wait. A copy is named by its SHA-256, which is checked, and appears complete or not at all.
-
-        Raises ShardError, which names the file that cannot be copied or whose SHA-256 is not the manifest's.
-        """
-        if not self.remote:
-            return [dataclasses.replace(file, path=f"{self._root}/{file.path}") for file in files]
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        folder = Path(cache or os.environ.get("OWT_CACHE") or base / "owt" / "shards")
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / ".lock").open("a") as lock, ThreadPoolExecutor(_AT_ONCE) as threads:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            return list(threads.map(partial(self._copy, folder), files))
-
-    def _copy(self, folder: Path, file: TokenFile) -> TokenFile:
-        path = folder / f"{file.sha256}{Path(file.path).suffix}"
-        if not (path.exists() and path.stat().st_size == file.bytes):
-            part = path.with_suffix(".part")
-            try:
-                pyarrow.fs.copy_files(f"{self._root}/{file.path}", str(part), source_filesystem=self._fs)
-            except OSError as error:
-                raise ShardError(f"{self.uri}/{file.path} cannot be copied to {folder}: {why_not(error)}") from error
-            if sha256_of(part) != file.sha256:
-                part.unlink()
-                raise ShardError(f"{self.uri}/{file.path} was changed or damaged: its SHA-256 is not the manifest's")
-            part.replace(path)
-        return dataclasses.replace(file, path=str(path))
+_FIGURES = ("metrics.jsonl", "training.html")
+_MINUTES = 10  # between commits of the figures at the Hub, apart from those with a checkpoint
 
 
 def why_not(error: Exception) -> str:
@@ -150,3 +66,69 @@ def _file_system(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:
         server = {"scheme": scheme or "http", "endpoint_override": host.strip("/")}
         filesystem = pyarrow.fs.GcsFileSystem(anonymous=True, **server)
     return filesystem, path
+
+
+class Publisher:
+    """Sends the figures and checkpoints of the run in the folder `run`, in the background.
+
+    A failure is reported by `say`; training continues.
+
+    Raises:
+      SettingsError: `uri` is not hf://, s3:// or gs://, the Hub's client or token is missing, or the bucket cannot be
+        reached.
+    """
+
+    def __init__(self, uri: str, run: Path, say: Callable[[str], None]) -> None:
+        self._run, self._say = run, say
+        self._bucket: pyarrow.fs.FileSystem | None = None
+        self._scheduler: Any = None  # of the Hub, from the first push on: it makes the repository
+        scheme, _, self._root = uri.partition("://")
+        try:
+            if scheme in ("s3", "gs"):
+                self._bucket, self._root = open_bucket(uri.rstrip("/"))
+            elif scheme == "hf" and self._root.count("/") == 1 and all(self._root.split("/")):
+                import huggingface_hub
+
+                if not huggingface_hub.get_token():
+                    raise SettingsError(f"publish: {uri}: there is no token of the Hub; run `hf auth login`")
+            else:
+                raise SettingsError(f"publish: {uri} is not hf://OWNER/NAME, s3://BUCKET/PATH or gs://BUCKET/PATH")
+        except (ImportError, pyarrow.ArrowInvalid, OSError) as error:
+            raise SettingsError(f"publish: {uri}: {first_line(error)}") from error
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="publish")
+
+    def push(self, checkpoint: Path | None) -> None:
+        """Send the run's figures, and this checkpoint."""
+        self._thread.submit(self._push, checkpoint)
+
+    def close(self) -> None:
+        """Wait until all is sent, and send the figures as they are now."""
+        self.push(None)
+        self._thread.shutdown()
+        if self._scheduler:
+            self._scheduler.stop()
+
+    def _push(self, checkpoint: Path | None) -> None:
+        if checkpoint and not checkpoint.exists():
+            return  # pruned since: a newer one follows
+        what = checkpoint.name if checkpoint else "the page"
+        try:
+            if self._bucket:
+                for name in [*([f"checkpoints/{what}"] if checkpoint else []), *_FIGURES]:
+                    if (self._run / name).exists():
+                        there = f"{self._root}/{name}"
+                        pyarrow.fs.copy_files(str(self._run / name), there, destination_filesystem=self._bucket)
+            else:
+                self._commit()
+            self._say(f"published {what}")
+        except Exception as error:  # of the package, its HTTP client or the file system
+            self._say(f"{what} could not be published ({first_line(error)}); training continues")
+
+    def _commit(self) -> None:
+        import huggingface_hub
+
+        patterns = [*_FIGURES, "checkpoints/step-*"]  # a checkpoint has this name once it is complete
+        self._scheduler = self._scheduler or huggingface_hub.CommitScheduler(
+            repo_id=self._root, folder_path=self._run, every=_MINUTES, allow_patterns=patterns
+        )
+        self._scheduler.trigger().result()  # sends all that has changed

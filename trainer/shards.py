@@ -7,21 +7,39 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import hashlib
 import io
 import json
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.fs
 import pyarrow.parquet as pq
 
 from schemas.datasets import LEDGER, SCHEMA_VERSION
-from trainer.remote import RunFolder, ShardError, TokenFile, why_not
+from trainer.remote import open_bucket, why_not
 
-_MANIFEST, _TOKENS = f"{LEDGER}/manifest.json", "tokens"
+_TOKENS = "tokens"
+_AT_ONCE = 8  # files copied at a time
+
+
+class ShardError(ValueError):
+    """Token shards that are missing, damaged, or of a kind this program does not know."""
+
+
+@dataclass(frozen=True)
+class TokenFile:
+    """A file of the list of files; `path` is in the run's folder, once the dataset is open on the local disk."""
+
+    path: str
+    bytes: int
+    sha256: str
 
 
 @dataclass(frozen=True)
@@ -87,61 +105,117 @@ def open_dataset(folder: str | Path, cache: str | Path | None = None) -> TokenDa
     """The token shards in `folder`: `tokens/` of a run, or the run, on the local disk, at s3:// or gs://.
 
     Every file's existence and length are checked, so that a damaged dataset fails before training and not in the middle
-    of it. Those of a bucket are copied to `cache` (`RunFolder.fetch`), and their SHA-256s checked.
+    of it. Those of a bucket are copied to `cache` (by default `$OWT_CACHE`, or the user's cache folder) if they are not
+    there, and their SHA-256s checked.
 
     Raises:
       ShardError: no manifest, an unknown schema version or tokenizer, or a file that is missing, truncated or (in a
-        bucket) changed. It names the file.
+        bucket) changed, or that cannot be copied. It names the file.
     """
-    run = RunFolder(str(folder))
+    scheme, remote, path = str(folder).partition("://")
+    if remote and not (scheme in ("s3", "gs") and path.strip("/")):
+        raise ShardError(f"{folder}: give a local folder, s3://BUCKET/PATH or gs://BUCKET/PATH")
+    # abspath keeps links: the ledger is next to the folder that was named.
+    run = (str(folder).rstrip("/") if remote else os.path.abspath(folder)).removesuffix(f"/{_TOKENS}")
+
+    def read(path: str) -> bytes:
+        try:
+            with filesystem.open_input_stream(f"{root}/{path}") as file:
+                return bytes(file.read())
+        except FileNotFoundError:
+            raise FileNotFoundError(f"{run}/{path} is missing") from None
+
     try:
-        files, tokenizer, asset, checked = _read_manifest(run)
-        sizes = run.sizes(_TOKENS) | run.sizes(f"{LEDGER}/{_TOKENS}")
+        filesystem, root = open_bucket(run) if remote else (pyarrow.fs.LocalFileSystem(), run)
+        files, tokenizer, asset, checked = _read_manifest(run, read)
     except FileNotFoundError as error:
         hint = "run the tokenize stage first, or copy that file too"
         raise ShardError(f"no token shards in {folder}: {error}; {hint}") from None
-    except OSError as error:
-        raise ShardError(f"no token shards can be read at {folder}: {why_not(error)}") from error
-    for file in [*files, asset]:
-        if (size := sizes.get(file.path)) != file.bytes:
-            state = "missing" if size is None else f"cut short: {size} bytes" if size < file.bytes else "too long"
-            raise ShardError(f"{run.uri}/{file.path} is {state}, its manifest says {file.bytes} bytes; copy it again")
+    except (pa.ArrowInvalid, OSError) as error:
+        raise ShardError(f"{folder} cannot be opened: {why_not(error)}") from error
+    *paths, tokenizer_path = (_copied if remote else _found)(run, [*files, asset], filesystem, root, cache)
     splits: dict[str, list[TokenFile]] = {}
-    for file, own in zip(files, run.fetch(files, cache), strict=True):
-        splits.setdefault(file.path.split("/")[1], []).append(own)
-    (own,) = run.fetch([asset], cache)
-    tokenizer = dataclasses.replace(tokenizer, path=Path(own.path))
-    return TokenDataset(f"{run.uri}/{_TOKENS}", tokenizer, splits, checked)
+    for file, local in zip(files, paths, strict=True):
+        splits.setdefault(file.path.split("/")[1], []).append(dataclasses.replace(file, path=local))
+    tokenizer = dataclasses.replace(tokenizer, path=Path(tokenizer_path))
+    return TokenDataset(f"{run}/{_TOKENS}", tokenizer, splits, checked)
 
 
-def _read_manifest(run: RunFolder) -> tuple[list[TokenFile], TokenizerInfo, TokenFile, bool]:
+def _found(run: str, files: list[TokenFile], *_: object) -> list[str]:
+    for file in files:
+        path = Path(run, file.path)
+        if not path.is_file() or path.stat().st_size != file.bytes:
+            found = f"has {path.stat().st_size} bytes" if path.is_file() else "is missing"
+            raise ShardError(f"{path} {found}, its manifest says {file.bytes} bytes; copy it again")
+    return [f"{run}/{file.path}" for file in files]
+
+
+def _copied(
+    run: str, files: list[TokenFile], filesystem: pyarrow.fs.FileSystem, root: str, cache: str | Path | None
+) -> list[str]:
+    """The paths of the copies: each is named by its SHA-256, which is checked, and appears complete or not at all.
+
+    The ranks of a machine share the cache: one copies while the others wait.
+    """
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = Path(cache or os.environ.get("OWT_CACHE") or base / "owt" / "shards")
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def copied(file: TokenFile) -> str:
+        path = folder / f"{file.sha256}{Path(file.path).suffix}"
+        if not (path.exists() and path.stat().st_size == file.bytes):
+            part = path.with_suffix(".part")
+            try:
+                pyarrow.fs.copy_files(f"{root}/{file.path}", str(part), source_filesystem=filesystem)
+            except OSError as error:
+                raise ShardError(f"{run}/{file.path} cannot be copied to {folder}: {why_not(error)}") from error
+            if sha256_of(part) != file.sha256:
+                part.unlink()
+                raise ShardError(f"{run}/{file.path} was changed or damaged: its SHA-256 is not the manifest's")
+            part.replace(path)
+        return str(path)
+
+    with (folder / ".lock").open("a") as lock, ThreadPoolExecutor(_AT_ONCE) as threads:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return list(threads.map(copied, files))
+
+
+def sha256_of(path: Path) -> str:
+    """Hex digest of a file, read in blocks."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _read_manifest(run: str, read: Callable[[str], bytes]) -> tuple[list[TokenFile], TokenizerInfo, TokenFile, bool]:
     """(data files, tokenizer, its file, whether ids are checked); raises ShardError, or FileNotFoundError."""
-    content, name = run.read(_MANIFEST), f"{run.uri}/{_MANIFEST}"
+    name = f"{LEDGER}/manifest.json"
+    content, where = read(name), f"{run}/{name}"
     try:
         root = json.loads(content)
         if (version := root["schema_version"]) != SCHEMA_VERSION:
-            raise ShardError(f"{name} has schema version {version}, this program reads {SCHEMA_VERSION}")
+            raise ShardError(f"{where} has schema version {version}, this program reads {SCHEMA_VERSION}")
         if _TOKENS not in root["datasets"]:
-            raise ShardError(f"{name} has no finished tokens: run the tokenize stage first")
+            raise ShardError(f"{where} has no finished tokens: run the tokenize stage first")
         record = root["datasets"][_TOKENS]
-        table = run.read(record["files"]["path"])
+        table = read(record["files"]["path"])
         if hashlib.sha256(table).hexdigest() != record["files"]["sha256"]:
-            raise ShardError(f"{run.uri}/{record['files']['path']} was changed or damaged; copy it again")
+            raise ShardError(f"{run}/{record['files']['path']} was changed or damaged; copy it again")
         files: dict[str, list[TokenFile]] = {"data": [], "asset": []}
         for row in pq.read_table(io.BytesIO(table), columns=["path", "kind", "bytes", "sha256"]).to_pylist():
             files.setdefault(row.pop("kind"), []).append(TokenFile(**row))
         own = record["properties"]["tokenizer"]
         tokenizer = TokenizerInfo(own["name"], Path(own["file"]), own["sha256"], own["vocab_size"], own["eot"])
-        asset = next(
-            (file for file in files["asset"] if (file.path, file.sha256) == (own["file"], own["sha256"])), None
-        )
-        if asset is None or not 0 <= tokenizer.eot < tokenizer.vocab_size:
-            raise ShardError(f"{name} has no tokenizer of this kind, or not its file: {own}; copy it again")
-        return files["data"], tokenizer, asset, record["properties"].get("ids_checked") is True
+        assets = [file for file in files["asset"] if (file.path, file.sha256) == (own["file"], own["sha256"])]
+        if not assets or not 0 <= tokenizer.eot < tokenizer.vocab_size:
+            raise ShardError(f"{where} has no tokenizer of this kind, or not its file: {own}; copy it again")
+        return files["data"], tokenizer, assets[0], record["properties"].get("ids_checked") is True
     except (ShardError, FileNotFoundError):
         raise
     except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
-        raise ShardError(f"{name} is damaged ({error!r}); copy it again") from error
+        raise ShardError(f"{where} is damaged ({error!r}); copy it again") from error
 
 
 class Documents:

@@ -27,7 +27,7 @@ from trainer.distributed import Ranks, StopSignals, averaged_when, averaging, so
 from trainer.metrics import Diverged, StepLog
 from trainer.model import GPT
 from trainer.optimizers import make_optimizers
-from trainer.publishing import Publisher
+from trainer.remote import Publisher
 from trainer.samplers import mix64
 from trainer.signing import Signer
 from trainer.validation import validation_loss, validation_set

@@ -19,7 +19,7 @@ from tests.trainer.conftest import (
 )
 from trainer import checkpoint
 from trainer.corpora import open_corpora
-from trainer.remote import ShardError
+from trainer.shards import ShardError
 from trainer.tools import evaluate
 from trainer.train import main
 

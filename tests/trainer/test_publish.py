@@ -14,8 +14,7 @@ import pytest
 from schemas import SettingsError
 from tests.servers.hub import environment_of, hub_server
 from tests.servers.s3 import s3_bucket
-from trainer.publishing import Publisher
-from trainer.remote import open_bucket
+from trainer.remote import Publisher, open_bucket
 
 FLAGS: Sequence[object] = (
     *("--preset", "tiny", "--width", 32, "--context", 32, "--batch_tokens", 256, "--max_steps", 4, "--save_every", 2),

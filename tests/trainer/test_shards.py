@@ -11,8 +11,7 @@ import pytest
 
 from tests.trainer.conftest import WriteTokens, edit_manifest
 from trainer.corpora import open_corpora
-from trainer.remote import ShardError
-from trainer.shards import open_dataset
+from trainer.shards import ShardError, open_dataset
 
 DOCUMENTS = [[1, 2, 3], [], [4], [5, 6, 7, 8], [9, 10], [11] * 7, [12]]
 
@@ -47,8 +46,8 @@ def test_tokens_are_mapped_not_read(tokens: Path) -> None:
     ("change", "message"),
     [
         (None, "is missing, its manifest says"),
-        (lambda content: content[:-10], r"is cut short: \d+ bytes, its manifest says \d+ bytes; copy it again"),
-        (lambda content: content + b"\n", "is too long, its manifest says"),
+        (lambda content: content[:-10], r"has \d+ bytes, its manifest says \d+ bytes; copy it again"),
+        (lambda content: content + b"\n", r"has \d+ bytes, its manifest says"),
     ],
 )
 def test_a_shard_of_another_length_is_named_without_being_read(tokens: Path, change: Any, message: str) -> None:

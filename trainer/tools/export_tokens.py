@@ -18,8 +18,7 @@ import pyarrow.parquet as pq
 
 from schemas import option
 from trainer.command_line import check_local, run_command
-from trainer.remote import ShardError
-from trainer.shards import Documents, open_dataset
+from trainer.shards import Documents, ShardError, open_dataset
 
 _MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
 _MEGATRON_VERSION = 1
