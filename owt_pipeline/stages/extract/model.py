@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from owt_pipeline.stages.extract.features import Columns, PageView, Tree, matrix, shifts, windows
-from owt_pipeline.stages.extract.names import words_of_names
+from owt_pipeline.stages.extract.names import read_name
 
 PATH = Path(__file__).with_name("model.npz")
 
@@ -122,12 +122,19 @@ class Odds:
         self._of_word = {word.encode(): value for word, value in texts.items()}
         self.of_name = lru_cache(_NAMES_KNOWN)(self._of_name)
         """Lowest, highest and mean log-odds of the words in a container's name."""
+        self._of_words = lru_cache(_NAMES_KNOWN)(self._of_class)
 
     def _of_name(self, name: str) -> tuple[float, float, float]:
-        tag, _, names = name.partition(" ")
-        odds = self.names
-        values = [odds[word] for word in (tag, *words_of_names(names)) if word in odds]
+        found: dict[str, float] = {}
+        for one in name.split():  # the tag, classes and ids
+            found.update(self._of_words(one))
+        values = found.values()
         return (min(values), max(values), sum(values) / len(values)) if values else _NO_KNOWN_WORD
+
+    def _of_class(self, name: str) -> dict[str, float]:
+        """The log-odds of the known words in a tag in brackets, a class or an id."""
+        words = (name,) if name.startswith("<") else read_name(name)[3]
+        return {word: self.names[word] for word in words if word in self.names}
 
     def of_texts(self, words: Sequence[Sequence[bytes]], chars: np.ndarray) -> np.ndarray:
         """Lowest, highest and mean log-odds of the words of each short text (3, texts); 0 for unknown words."""

@@ -40,33 +40,44 @@ OF_TAG = dict.fromkeys("nav footer aside figure form fieldset".split(), (CHROME,
 """The kind of an element by its tag, and whether it holds the content."""
 _KIND_OF_WORD = dict.fromkeys(NAMES["comment words"], COMMENT) | dict.fromkeys(NAMES["chrome words"], CHROME)
 _CHROME_NAMES, _HIDDEN_NAMES = frozenset(NAMES["chrome names"]), frozenset(NAMES["hidden names"])
-_TELLING = frozenset((*_KIND_OF_WORD, *_CHROME_NAMES, *_HIDDEN_NAMES))
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _LOWER_WORD = re.compile(r"[a-z]+")
 _HIDING_STYLE = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden")
 _STREAMED = re.compile(r"S:[0-9a-f]+")  # React sends parts of a page hidden, and a script moves them to their places
 
-_METADATA_NAME = re.compile(r"uthor|yline|[dD]ate|publish|timestamp|posted")
+_METADATA_NAMES = ("uthor", "yline", "date", "Date", "publish", "timestamp", "posted")
 _SCHEMA_COMMENT = re.compile(r"schema\.org/(?:Comment|UserComments)\b")
 
 _CONTENT_NAME = re.compile(
     r"(?:entry|article|art|post|page|story|blog|main|body)[-_]*(?:content|body|text|entry)|articlebody|story-?content"
-    r"|post-?entry| content\b|hentry|fulltext",
-    re.IGNORECASE,
+    r"|post-?entry|^content\b|hentry|fulltext"
 )
 
 
 @lru_cache(1 << 15)
 def read_names(names: str) -> tuple[int, bool, bool]:
     """By classes and ids: the kind of an element, and whether it holds the content, or an author or a date."""
-    kind = 0
-    if not _TELLING.isdisjoint(words_of_names(names)):
-        for name in names.split():
-            kind |= _kind_of_name(name)
-    lower = f" {names} ".lower()
+    kind, names_content, is_marked = 0, False, False
+    for name in names.split():
+        its_kind, is_content, is_metadata, _ = read_name(name)
+        kind |= its_kind
+        names_content |= is_content
+        is_marked |= is_metadata
+    return kind, names_content, is_marked
+
+
+@lru_cache(1 << 15)
+def read_name(name: str) -> tuple[int, bool, bool, tuple[str, ...]]:
+    """The same by one class or id, and the words in it and itself, in lower case."""
+    lower = name.lower()
+    words = _LOWER_WORD.findall(name) if lower == name else [word.lower() for word in _WORD.findall(name)]
+    kind = HIDDEN if lower in _HIDDEN_NAMES else CHROME if lower in _CHROME_NAMES else 0
+    if kind != HIDDEN:
+        kind = next((_KIND_OF_WORD[word] for word in words if word in _KIND_OF_WORD), kind)
     # Every match contains one of these; the expression takes ten times as long.
     may_be = "content" in lower or "body" in lower or "text" in lower or "entry" in lower
-    return kind, may_be and _CONTENT_NAME.search(f" {names} ") is not None, _METADATA_NAME.search(names) is not None
+    is_content = may_be and _CONTENT_NAME.search(lower) is not None
+    return kind, is_content, any(map(name.__contains__, _METADATA_NAMES)), (*words, lower)
 
 
 def is_unshown(attributes: Mapping[str, str]) -> bool:
@@ -100,21 +111,9 @@ def name_container(container: Container, attributes: Mapping[str, str]) -> bool:
     return says_more or prop is not None or "aria-controls" in attributes
 
 
-@lru_cache(1 << 15)
-def _kind_of_name(name: str) -> int:
-    lower = name.lower()
-    if lower in _HIDDEN_NAMES:
-        return HIDDEN
-    kinds = (_KIND_OF_WORD[word] for word in words_of_names(name) if word in _KIND_OF_WORD)
-    return next(kinds, CHROME if lower in _CHROME_NAMES else 0)
-
-
-@lru_cache(1 << 15)
-def words_of_names(names: str) -> tuple[str, ...]:
+def words_of_names(names: str) -> list[str]:
     """The words in classes and ids, and the classes and ids themselves, in lower case, each once."""
-    lower = names.lower()
-    parts = _LOWER_WORD.findall(names) if lower == names else [word.lower() for word in _WORD.findall(names)]
-    return tuple(dict.fromkeys((*parts, *lower.split())))
+    return list(dict.fromkeys(word for name in names.split() for word in read_name(name)[3]))
 
 
 def finder(expression: re.Pattern[str]) -> Callable[[str], bool]:

@@ -35,22 +35,22 @@ from owt_pipeline.stages.extract.text import BREAK, INITIAL
 
 _BARE = INLINE - {"a", "code", "samp", "tt", "sup", "q", "time"}  # mean nothing without attributes
 _CODE_TAGS = frozenset(("code", "samp", "tt"))
-_END_OF_BREAK = re.compile(r"</br\s*/?>", re.IGNORECASE)
+_END_OF_BREAK = re.compile(rb"</br\s*/?>", re.IGNORECASE)
 
 Attributes = Mapping[str, str]
+_NONE: Attributes = {}
+"""In place of lxml's own empty mapping, which is slower."""
 
 
 def read_page(html: str, *, leaves_navigation: bool = True) -> PageRead:
     """Read a page; empty if there is no markup."""
-    if "\x00" in html:  # libxml2 stops at zero characters; browsers drop them
-        html = html.replace("\x00", "")
-    if "</br" in html or "</BR" in html:  # libxml2 drops them; browsers break the line
-        html = _END_OF_BREAK.sub("<br>", html)
+    page = html.encode("utf-8", "replace").replace(b"\x00", b"")  # libxml2 stops at zeros; browsers drop them
+    page = _END_OF_BREAK.sub(b"<br>", page)  # libxml2 drops them, browsers break the line
     reader = _Reader()
     # `huge_tree` lifts libxml2's limits, since it silently cuts a page at them; `pages` limits time and memory.
     parser = etree.HTMLParser(target=reader, encoding="utf-8", collect_ids=False, huge_tree=True)
     with contextlib.suppress(etree.XMLSyntaxError):  # an empty document
-        etree.fromstring(html.encode("utf-8", "replace"), parser)
+        etree.fromstring(page, parser)
     return reader.finish(leaves_navigation)
 
 
@@ -68,7 +68,7 @@ class _Reader(Structure):
             self._inner.start(tag, attributes)
             return
         if tag in _BARE:
-            if len(attributes):
+            if attributes:
                 self._start_inline(tag, attributes)
             else:
                 self._stack.append(None)
@@ -141,7 +141,8 @@ class _Reader(Structure):
             container.form = ITEM
         self._stack.append(container)
         self._at = container
-        if not len(attributes):
+        if not attributes:
+            attributes = _NONE
             if tag in OF_TAG:
                 container.kind, container.names_content = OF_TAG[tag]
         elif len(attributes) == 1 and "class" in attributes and tag not in OF_TAG:  # most
@@ -188,13 +189,13 @@ class _Reader(Structure):
 
     def _start_inline(self, tag: str, attributes: Attributes) -> None:
         self._stack.append(None)
-        if len(attributes):
+        if attributes:
             if "data-cfemail" in attributes:
                 self.data(address_in(attributes))
                 self._inner = Inner()
                 return
             classes = attributes.get("class")
-            if len(attributes) > 1 or classes is None:
+            if "style" in attributes or "hidden" in attributes or "aria-hidden" in attributes:
                 unshown = is_unshown(attributes)
                 if unshown and ("id" in attributes or names_opened(classes or "")):  # a control may open it
                     self._stack.pop()
@@ -203,10 +204,14 @@ class _Reader(Structure):
                 if unshown or (attributes.get("aria-hidden") == "true" and "cap" not in (classes or "")):
                     self._inner = Inner()
                     return
-            if classes and (read_names(classes)[0] & HIDDEN or "MathJax" in classes):
-                self._inner = Inner()
-                return
-            self._note(tag, attributes)
+            is_marked = False
+            if classes:
+                kind, _, is_marked = read_names(classes)
+                if kind & HIDDEN or "MathJax" in classes:
+                    self._inner = Inner()
+                    return
+            if "itemprop" in attributes or "aria-controls" in attributes or self._open_marks or is_marked:
+                self._note(tag, attributes)
             if tag == "a":
                 relation, href = attributes.get("rel", ""), attributes.get("href")
                 if relation == "author":

@@ -51,7 +51,7 @@ def test_odds_come_from_names_around_a_block_and_from_words_of_short_texts() -> 
     assert lows.tolist() == [-3, -3, 0, 0, 0, -1]
     assert highs.tolist() == [0, 0, 2, 2, 2, 0]
     assert found[:, 8].tolist() == [0, 0, 0, 0, 0, -4]
-    assert name_words("<div> mainNav post-12") == ["<div>", "main", "nav", "post", "mainnav", "post-12"]
+    assert name_words("<div> mainNav post-12") == ["<div>", "main", "nav", "mainnav", "post", "post-12"]
 
 
 def test_the_expected_f1_is_that_of_the_best_cut() -> None:
