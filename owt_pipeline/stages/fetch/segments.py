@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -27,8 +27,8 @@ from owt_pipeline.formats.warc import resource_record, warcinfo_record
 from owt_pipeline.ledger.commit import shard_name
 from owt_pipeline.ledger.dataset import batch_of
 from owt_pipeline.stages.fetch.answers import INDEXED, Answer, NoPage
-from owt_pipeline.storage.folder import Entry, Storage, at_once
-from schemas import DATASETS, Reason
+from owt_pipeline.storage.folder import Storage, at_once
+from schemas import DATASETS
 from schemas.manifest import Root, ShardFile
 from schemas.reasons import TEMPORARY
 
@@ -51,11 +51,11 @@ ANSWERS = pa.schema(
 )
 
 _READ = ANSWERS.append(pa.field("segment", pa.string()))  # path in the run's folder
-PLACED = pa.schema([_READ.field(name) for name in ("url_id", *INDEXED, "segment", "offset", "length")])
-"""A page, without what urls/ says of it, and where it lies."""
+_BRIEF = pa.schema([("url_id", pa.uint64()), *((name, pa.bool_()) for name in ("is_page", "is_final", "is_past"))])
 
 _INDEXED_OF = attrgetter(*INDEXED)
 _NO_PAGE = (None,) * (len(INDEXED) + 2)
+_ROW_BYTES = 500  # memory of a row's objects, about
 _FIRST_READ = 64 << 10  # bytes; in most segments the first two records have fewer
 SUFFIX = ".warc.gz"
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
@@ -74,7 +74,7 @@ def shards_with_hosts_of(root: Root, shard: int) -> list[int]:
 
 
 class Answered:
-    """What one source has answered to the URLs of one shard, as far as it is in segments.
+    """What one source has answered to the URLs of one shard, as far as it is in segments; a few bytes a URL in memory.
 
     Of two answers to a URL, one that is final counts, then the one in the segment that comes first by name. A temporary
     failure counts only in the round of retries in which it happened, and in those before.
@@ -86,65 +86,77 @@ class Answered:
       pages: those whose answer is a page.
       postponed: those whose answer is a temporary failure so far; they are requested once more at the end of the shard.
       failed_before: those whose answer was a temporary failure in an earlier round, and does not count.
-      rows: the answer of each of `ids` and `postponed`, ascending: ANSWERS, with offsets in the file, and `segment`.
+      segments: those that have the answers to `ids`, in order.
     """
 
     def __init__(self, workdir: Storage, root: Root, shard: int, prefix: str, wanted: np.ndarray):
         """The answers to the URLs `wanted`; `prefix` begins the names of the segments: the source and the digest."""
         self.workdir, self.folder = workdir, f"{FOLDER}/{shard_name(shard)}"
-        self._prefix, self._wanted = prefix, pa.array(wanted, pa.uint64())
+        self._prefix, self._wanted = prefix, wanted
         self._round = root.rounds.get(str(shard), 0)
         self._folders = [f"{FOLDER}/{shard_name(each)}" for each in shards_with_hosts_of(root, shard)]
         self._shard = shard
-        self._read: dict[str, pa.Table] = {}  # by path
-        self._files: dict[str, ShardFile] = {}
+        self._read: dict[str, tuple[ShardFile, pa.Table]] = {}  # by path, with rows of _BRIEF
         self.load()
 
     def load(self) -> None:
         """Read the segments that were written since; those that were damaged are skipped."""
-        found = [
+        new = [
             (f"{folder}/{entry.name}", entry)
             for folder in self._folders
             for entry in (self.workdir / folder).walk(f"{self._prefix}-")
+            if f"{folder}/{entry.name}" not in self._read
         ]
-        new = [each for each in found if each[0] not in self._read]
-        read = list(map(self._load, new)) if self.workdir.is_local or len(new) < 2 else at_once(self._load, new)
-        for (path, entry), rows in zip(new, read, strict=True):
-            self._files[path] = ShardFile(
-                path, FOLDER, self._shard, len(rows), entry.bytes, entry.name.removesuffix(SUFFIX)[-64:]
-            )
-            self._read[path] = rows.filter(pc.is_in(rows["url_id"], self._wanted))
-        in_order = sorted(self._read, key=lambda path: path.rpartition("/")[::-1])
-        joined = pa.concat_tables([_READ.empty_table(), *map(self._read.__getitem__, in_order)])
-        is_past = pc.and_(pc.is_in(joined["reason"], _TEMPORARY), pc.less(joined["round"], self._round))
-        self.failed_before = np.unique(joined["url_id"].filter(is_past).to_numpy())
-        joined = joined.filter(pc.invert(is_past))
-        ids, is_final = (joined[name].to_numpy() for name in ("url_id", "is_final"))
-        order = np.lexsort((~is_final, ids))
-        ids, first = np.unique(ids[order], return_index=True)
-        self.rows = joined.take(pa.array(order[first]))
-        is_final = self.rows["is_final"].to_numpy()
-        self.ids, self.postponed = ids[is_final], ids[~is_final]
-        self.pages = ids[self.rows["reason"].is_null().to_numpy()]
+        for (path, entry), rows in zip(new, self._rows_of([(path, entry.bytes) for path, entry in new]), strict=True):
+            digest = entry.name.removesuffix(SUFFIX)[-64:]
+            self._read[path] = ShardFile(path, FOLDER, self._shard, rows.num_rows, entry.bytes, digest), rows
+        in_order = [self._read[path] for path in sorted(self._read, key=lambda path: path.rpartition("/")[::-1])]
+        joined = pa.concat_tables([_BRIEF.empty_table(), *(rows for _, rows in in_order)])
+        numbers = np.repeat(np.arange(len(in_order)), [len(rows) for _, rows in in_order])
+        ids, is_page, is_final, is_past = (joined[name].to_numpy() for name in _BRIEF.names)
+        self.failed_before = np.unique(ids[is_past])
+        rows = _first(ids, is_final, is_past)
+        ids, is_final = ids[rows], is_final[rows]
+        self.ids, self.postponed, self.pages = ids[is_final], ids[~is_final], ids[is_page[rows]]
+        self.segments = [in_order[number][0] for number in np.unique(numbers[rows]).tolist()]
 
-    def _load(self, found: tuple[str, Entry]) -> pa.Table:
-        path, entry = found
-        return read_segment(self.workdir, path, entry.bytes) or _READ.empty_table()
+    def rows(self, ids: np.ndarray) -> pa.Table:
+        """The answers to those of `ids` that have one, ascending: ANSWERS, with offsets in the file, and `segment`.
+        They are read from the segments."""
+        files = [(file.path, file.bytes) for file in self.segments]
+        joined = pa.concat_tables([_READ.empty_table(), *self._rows_of(files, ids)])
+        rows = _first(joined["url_id"].to_numpy(), joined["is_final"].to_numpy(), self._is_past(joined).to_numpy())
+        return joined.take(pa.array(rows))
 
-    def no_pages(self) -> dict[int, NoPage]:
-        """The answers that are no pages, by url_id."""
-        rows = self.rows.filter(self.rows["reason"].is_valid()).select(["url_id", "reason", "detail"])
-        return {each["url_id"]: NoPage(Reason.of(each["reason"]), each["detail"]) for each in rows.to_pylist()}
+    def _rows_of(self, files: Sequence[tuple[str, int]], ids: np.ndarray | None = None) -> list[pa.Table]:
+        """The answers in segments, given with their sizes: to `ids` all of them, else _BRIEF of those to `wanted`."""
+        some = pa.array(self._wanted if ids is None else ids, pa.uint64())
 
-    def segments(self) -> list[ShardFile]:
-        """The segments that have these answers."""
-        return [self._files[path] for path in self.rows["segment"].unique().to_pylist()]
+        def read(file: tuple[str, int]) -> pa.Table:
+            rows = read_segment(self.workdir, *file) or _READ.empty_table()
+            rows = rows.filter(pc.is_in(rows["url_id"], some))
+            if ids is not None:
+                return rows
+            columns = [rows["url_id"], rows["reason"].is_null(), rows["is_final"], self._is_past(rows)]
+            return pa.table(columns, schema=_BRIEF)
+
+        return list(map(read, files)) if self.workdir.is_local or len(files) < 2 else at_once(read, files)
+
+    def _is_past(self, rows: pa.Table) -> pa.ChunkedArray:
+        return pc.and_(pc.is_in(rows["reason"], _TEMPORARY), pc.less(rows["round"], self._round))
 
     def writer(self, about: Mapping[str, str], *, is_last: bool = True, date: int | None = None) -> SegmentWriter:
         """A writer of further segments; the arguments as there."""
         number = sum(path.startswith(f"{self.folder}/") for path in self._read)
         path = f"{self.folder}/{self._prefix}"
         return SegmentWriter(self.workdir, path, self._round, number, about, is_last=is_last, date=date)
+
+
+def _first(ids: np.ndarray, is_final: np.ndarray, is_past: np.ndarray) -> np.ndarray:
+    """The row of the answer that counts for each of the ids, ascending, of rows in the order of their segments."""
+    rows = np.flatnonzero(~is_past)
+    rows = rows[np.lexsort((~is_final[rows], ids[rows]))]
+    return rows[np.unique(ids[rows], return_index=True)[1]]
 
 
 def read_segment(workdir: Storage, path: str, size: int) -> pa.Table | None:
@@ -180,7 +192,7 @@ class SegmentWriter:
     Attributes:
       workdir: the run's folder.
       is_last: whether temporary failures are final, because no further request follows.
-      bytes: of the answers that are in no segment yet.
+      bytes: memory of the answers that are in no segment yet.
     """
 
     def __init__(
@@ -203,13 +215,13 @@ class SegmentWriter:
         if isinstance(answer, NoPage):
             is_final = self.is_last or answer.reason not in TEMPORARY
             self._rows.append((url_id, self._round, is_final, str(answer.reason), answer.detail, *_NO_PAGE))
-            self.bytes += len(answer.detail)
+            self.bytes += _ROW_BYTES + len(answer.detail)
             return is_final
         begin = self._end + sum(map(len, answer.redirects))
         length = len(answer.record)
         self._records += [*answer.redirects, answer.record]
         self._rows.append((url_id, self._round, True, None, None, *_INDEXED_OF(answer), begin, length))
-        self.bytes += begin + length - self._end
+        self.bytes += _ROW_BYTES + begin + length - self._end
         self._end = begin + length
         return True
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -36,7 +36,7 @@ from owt_pipeline.stages.fetch.cc_index import (
 from owt_pipeline.stages.fetch.cc_records import BulkClient
 from owt_pipeline.stages.fetch.recorder import SEGMENT_BYTES
 from owt_pipeline.stages.fetch.rounds import check_nothing_lost
-from owt_pipeline.stages.fetch.segments import PLACED, Answered
+from owt_pipeline.stages.fetch.segments import Answered
 from owt_pipeline.stages.fetch.sources import LiveClient, Source, ask_source, shared_loop
 from owt_pipeline.stages.fetch.stage import ONLINE, archives_of, digest_of_source
 from owt_pipeline.stages.fetch.wayback import WaybackClient
@@ -55,6 +55,9 @@ PAGES = DATASETS["pages"].schema
 
 MISSING = pa.schema([("url_id", pa.uint64()), ("shard", pa.uint32())])
 """A URL that no source has yet."""
+
+_WRITTEN_AT_ONCE = 1 << 15
+"""Rows of a shard in memory when it is written; for each so many, the answers in all of its segments are read."""
 
 
 def prepare(run: StageRun) -> None:
@@ -107,9 +110,9 @@ def fetch_part(run: StageRun, shard: int, slices: Sequence[Slice], writer: Shard
     asking.ask(run.options.order)
     pa.default_memory_pool().release_unused()  # the URLs' memory
     writer.count({"round": run.root.rounds.get(str(shard), 0)} if str(shard) in run.root.rounds else {})
-    columns = list({"url_id", "url", "created_utc"}.union(PAGES.names).intersection(DATASETS["urls"].schema.names))
-    urls = run.inputs["urls"].table(shard, columns=columns).sort_by("url_id")
-    write_shard(writer, urls, {name: asking.answered(name) for name in run.options.order})
+    columns = {"url_id", "url", "created_utc"}.union(PAGES.names).intersection(DATASETS["urls"].schema.names)
+    answered = {name: asking.answered(name) for name in run.options.order}
+    write_shard(writer, asking.ids, lambda ids: asking.urls(ids, sorted(columns)), answered)
 
 
 def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
@@ -157,19 +160,20 @@ class _Asking:
     """Asks the sources for a shard's URLs, each for those of which the sources before it have no page.
 
     Attributes:
-      found: ids of the URLs that have a page in the sources asked so far, or keep it in a retry.
+      ids: of the shard's URLs.
+      found: those of the URLs that have a page in the sources asked so far, or keep it in a retry.
     """
 
     def __init__(self, run: StageRun, shard: int, captures: Mapping[int, list[dict[str, Any]]] = MappingProxyType({})):
         """`captures` are those in Common Crawl's columnar index, as by `captures_by_url`."""
         self._run, self._shard, self._captures = run, shard, captures
-        self._ids = run.inputs["urls"].ids(shard)
+        self.ids = run.inputs["urls"].ids(shard)
         self._answered: dict[str, Answered] = {}
         self.found = self._settled()
 
     def _settled(self) -> np.ndarray:
         """Ids of URLs that have a page because a later source was asked when an earlier one failed for a while."""
-        found, asked = np.array([], np.uint64), self._ids
+        found, asked = np.array([], np.uint64), self.ids
         for name in self._run.options.order if self._run.root.rounds.get(str(self._shard)) else ():
             answered = self.answered(name)
             found = np.union1d(found, np.intersect1d(asked, answered.pages))
@@ -180,7 +184,7 @@ class _Asking:
         """What a source has answered."""
         if name not in self._answered:
             prefix = f"{name}-{self._run.properties['digests'][name]}"
-            self._answered[name] = Answered(self._run.workdir, self._run.root, self._shard, prefix, self._ids)
+            self._answered[name] = Answered(self._run.workdir, self._run.root, self._shard, prefix, self.ids)
         return self._answered[name]
 
     def ask(self, names: Sequence[str]) -> None:
@@ -192,7 +196,7 @@ class _Asking:
             elif name == "wayback":
                 _advance(is_last, len(self.answered(name).ids), len(self.answered(name).pages))
             else:
-                self.ask_online(name, self._ids, is_last)
+                self.ask_online(name, self.ids, is_last)
             self.found = np.union1d(self.found, self.answered(name).pages)
 
     def ask_online(self, name: str, ids: np.ndarray, is_last: bool = True) -> None:
@@ -206,7 +210,7 @@ class _Asking:
             known, columns = np.union1d(answered.ids, self.found), sources[name].client.columns
             wanted = np.setdiff1d(ids, known)
             first = np.setdiff1d(wanted, answered.postponed)
-            table = self._urls(first if len(first) else wanted, columns)  # at the end, temporary failures once more
+            table = self.urls(first if len(first) else wanted, columns)  # at the end, temporary failures once more
             return _with_captures(table, self._captures) if name == "commoncrawl" else table
 
         _advance(is_last, len(answered.ids), len(answered.pages))
@@ -220,8 +224,8 @@ class _Asking:
         """Look for the URLs in the archive files. The same files give the same segments, also after a kill."""
         answered = self.answered("archive")
         _advance(is_last, len(answered.ids), len(answered.pages))
-        urls = self._urls(
-            np.setdiff1d(self._ids, np.union1d(answered.ids, self.found)), ("url_id", "host", "url", "created_utc")
+        urls = self.urls(
+            np.setdiff1d(self.ids, np.union1d(answered.ids, self.found)), ("url_id", "host", "url", "created_utc")
         )
         if not len(urls):
             return
@@ -237,7 +241,7 @@ class _Asking:
         writer.flush()
         answered.load()
 
-    def _urls(self, ids: np.ndarray, columns: Sequence[str]) -> pa.Table:
+    def urls(self, ids: np.ndarray, columns: Sequence[str]) -> pa.Table:
         """The shard's URLs with these ids, in one chunk: a copy, so that the original is freed."""
         batches = self._run.inputs["urls"].batches(self._shard, columns=list(columns), rows=1 << 16)
         batches = (batch.filter(pa.array(np.isin(batch["url_id"].to_numpy(), ids))) for batch in batches)
@@ -271,37 +275,56 @@ def nowhere(no_pages: dict[str, NoPage]) -> NoPage:
     return NoPage(no_pages[min(no_pages, key=rank)].reason, detail)
 
 
-def write_shard(writer: ShardWriter, urls: pa.Table, answered: Mapping[str, Answered]) -> None:
+def write_shard(
+    writer: ShardWriter, ids: np.ndarray, read: Callable[[np.ndarray], pa.Table], answered: Mapping[str, Answered]
+) -> None:
     """Write the shard: its pages and where they lie, and its rejects.
 
-    `urls` are those of the shard, in order of `url_id`, and `answered` what each source has answered, in order: the
-    first page counts, or why no source has one.
+    `ids` are those of its URLs, which `read` reads, and `answered` what each source has answered, in order: the first
+    page counts, or why no source has one. Memory holds _WRITTEN_AT_ONCE rows.
     """
-    found, tables = np.array([], np.uint64), [PLACED.empty_table()]
-    for each in answered.values():
-        rows = each.rows.filter(pa.array(np.isin(each.rows["url_id"].to_numpy(), np.setdiff1d(each.pages, found))))
-        tables.append(rows.select(PLACED.names))
-        found = np.union1d(found, each.pages)
+    writer.enter(len(ids))
+    file = writer.open_file(".parquet", "places")
+    with pq.ParquetWriter(file, PLACES, compression="zstd") as places:
+        for some in np.array_split(np.sort(ids), -(-len(ids) // _WRITTEN_AT_ONCE) or 1):
+            pages = _write_rows(
+                writer, read(some).sort_by("url_id"), {n: each.rows(some) for n, each in answered.items()}
+            )
+            file.rows += len(pages)
+            places.write_table(pages.select(PLACES.names).cast(PLACES))
+    writer.refer(file for each in answered.values() for file in each.segments)
+
+
+def _write_rows(writer: ShardWriter, urls: pa.Table, answers: Mapping[str, pa.Table]) -> pa.Table:
+    """Write the rows of some URLs; returns the answers that are pages, in order of `url_id`, as are both arguments."""
+    found, tables = np.array([], np.uint64), []
+    for rows in answers.values():
+        rows = rows.filter(rows["reason"].is_null())
+        rows = rows.filter(pa.array(~np.isin(rows["url_id"].to_numpy(), found)))
+        tables.append(rows)
+        found = np.union1d(found, rows["url_id"].to_numpy())
     pages = pa.concat_tables(tables).sort_by("url_id").combine_chunks()
     has_page = np.isin(urls["url_id"].to_numpy(), found)
     (batch,) = urls.filter(pa.array(has_page)).combine_chunks().to_batches() or [empty(urls.schema)]
     columns = {name: pages[name].combine_chunks() for name in INDEXED}
     columns["days_after_submission"] = _days(batch["created_utc"], pages["fetched_at"])
-    writer.enter(len(urls))
     writer.write(replace_columns(batch, PAGES, **columns))
-    places = writer.open_file(".parquet", "places")
-    places.rows = len(pages)
-    pq.write_table(pages.select(PLACES.names).cast(PLACES), places, compression="zstd")
-    writer.refer(file for each in answered.values() for file in each.segments())
     writer.count({f"from_{source}": count for source, count in Counter(pages["source"].to_pylist()).items()})
     writer.count({"body_bytes": pc.sum(pages["body_bytes"]).as_py()} if len(pages) else {})
     rejected = urls.filter(pa.array(~has_page))
-    whys = {name: each.no_pages() for name, each in answered.items()}
-    rows = []
+    whys = {name: _no_pages(rows) for name, rows in answers.items()}
+    rejects = []
     for url_id, url in zip(rejected["url_id"].to_pylist(), rejected["url"].to_pylist(), strict=True):
         why = nowhere({name: no_pages[url_id] for name, no_pages in whys.items()})
-        rows.append((url_id, url, why.reason, why.detail))
-    writer.reject(rejects_batch(rows))
+        rejects.append((url_id, url, why.reason, why.detail))
+    writer.reject(rejects_batch(rejects))
+    return pages
+
+
+def _no_pages(rows: pa.Table) -> dict[int, NoPage]:
+    """The answers that are no pages, by url_id."""
+    rows = rows.filter(rows["reason"].is_valid()).select(["url_id", "reason", "detail"])
+    return {each["url_id"]: NoPage(Reason.of(each["reason"]), each["detail"]) for each in rows.to_pylist()}
 
 
 def _days(submitted: pa.Array, captured: pa.ChunkedArray) -> pa.Array:

@@ -161,7 +161,7 @@ async def ask_source(
     """
     while (await asyncio.to_thread(missing)).num_rows:
         attempt = Attempt(answered.workdir, answered.folder)
-        resumed = await asyncio.to_thread(attempt.begin) or len(answered.rows) > 0
+        resumed = await asyncio.to_thread(attempt.begin) or len(answered.ids) > 0
         try:
             await asyncio.to_thread(answered.load)
             urls = [await asyncio.to_thread(missing)]  # a list, so that `pop` leaves no reference here
@@ -169,7 +169,7 @@ async def ask_source(
                 is_last = bool(np.isin(urls[0]["url_id"].to_numpy(), answered.postponed).all())
                 tried_once.set(is_last)
                 if isinstance(client, LiveClient):
-                    for url in answered.rows["final_url"].drop_null()[:3].to_pylist():
+                    for url in answered.rows(answered.pages[:3])["final_url"].to_pylist():
                         client.fetcher.trust(str(URL(url, encoded=True).origin()))
                 progress.doing(client.status)
                 async with Recorder(answered.writer(about, is_last=is_last), attempt, advance) as recorder:

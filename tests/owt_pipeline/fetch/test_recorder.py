@@ -21,7 +21,7 @@ from owt_pipeline.stages.fetch.recorder import Recorder
 from owt_pipeline.stages.fetch.segments import SegmentWriter
 from schemas import Reason
 from tests.conftest import REPOSITORY
-from tests.owt_pipeline.fetch.test_segments import answered, writer
+from tests.owt_pipeline.fetch.test_segments import answered, no_pages, writer
 
 BODY = b"<p>page</p>" * 10_000
 PAGE = Fetched(Received("http://a.example/", 200, [], b"HTTP/1.1 200 OK\r\n\r\n", BODY, 5), (), 1, 5, 1_000_000)
@@ -75,8 +75,8 @@ def test_pages_wait_for_a_slow_thread_in_bounded_memory_and_all_are_recorded(
     assert tuple(map(sum, zip(*shown, strict=True))) == (501, 500)
     found = answered(tmp_path, range(501))
     assert (found.ids.tolist(), len(found.pages)) == (list(range(501)), 500)
-    assert found.rows["body_bytes"].to_pylist() == [len(BODY)] * 500 + [None]
-    assert found.no_pages() == {500: NoPage(Reason.DNS, "no such name")}
+    assert found.rows(found.ids)["body_bytes"].to_pylist() == [len(BODY)] * 500 + [None]
+    assert no_pages(found) == {500: ("dns", "no such name")}
 
 
 async def take_ten(run: Path, then: Callable[[], Awaitable[None]], seconds: float = 0.2) -> None:
