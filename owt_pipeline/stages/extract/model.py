@@ -143,7 +143,7 @@ class Odds:
         found = np.zeros((3, len(texts)), dtype=np.float32)
         some = np.flatnonzero(counts)
         if len(some):
-            values = np.array(list(map(self._of_word.get, chain.from_iterable(texts), repeat(0.0))))
+            values = np.fromiter(map(self._of_word.get, chain.from_iterable(texts), repeat(0.0)), np.float64)
             lengths = counts[some]
             starts = np.cumsum(lengths) - lengths
             found[0, some] = np.minimum.reduceat(values, starts)

@@ -103,7 +103,7 @@ def name_container(container: Container, attributes: Mapping[str, str]) -> bool:
         kind |= CHROME
     if prop == "comment" or ("itemtype" in attributes and _SCHEMA_COMMENT.search(attributes["itemtype"])):
         kind |= COMMENT
-    if is_unshown(attributes):
+    if ("style" in attributes or "hidden" in attributes) and is_unshown(attributes):
         kind = kind & ~HIDDEN if names_opened(container.names) else kind | HIDDEN | UNSHOWN
     elif get("aria-hidden") == "true":
         kind |= HIDDEN

@@ -136,7 +136,9 @@ class _Reader(Structure):
             self._end_block()
         self._initial = ""
         parent = self._at
-        container = self._contain(tag, parent, FORMS.get(tag, OTHER))
+        container = Container(self._count, tag, parent, FORMS.get(tag, OTHER))
+        self._count += 1
+        parent.children += 1
         if parent.form == ITEM and tag in ("p", "div"):
             container.form = ITEM
         self._stack.append(container)

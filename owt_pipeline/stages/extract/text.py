@@ -90,6 +90,8 @@ class Text:
             text = "\n".join(filter(None, lines))
             if "" in lines:
                 marked = re.sub("\n{3,}", "\n\n", "\n".join(lines).strip("\n"))
+        elif joined.isprintable() and "  " not in joined:  # no white space but single blanks, which is quickly known
+            text = joined.strip()
         else:
             text = " ".join(joined.split())
         if text and self._has_marks:
