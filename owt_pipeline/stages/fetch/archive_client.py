@@ -7,11 +7,12 @@ rejected. If many fail in a row, the archive is down: the run stops, and continu
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
-import random
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
@@ -21,13 +22,12 @@ from owt_pipeline.errors import UserError
 from owt_pipeline.stages.fetch.answers import NoPage, Received, wanted_moment
 from owt_pipeline.stages.fetch.breaker import Breaker
 from owt_pipeline.stages.fetch.client import Client, Stop
-from owt_pipeline.stages.fetch.manners import Failed, Gates, for_each, retry_after, tried_once
+from owt_pipeline.stages.fetch.manners import Failed, Gates, for_each, patiently, retry_after
 from owt_pipeline.stages.fetch.nearest import Asked, Refusal, Refused, nearest_page
 from owt_pipeline.stages.fetch.recorder import Recorder
 from schemas import Reason
 
 if TYPE_CHECKING:
-    from owt_pipeline.stages.fetch.sources import Crawl
     from owt_pipeline.stages.fetch.stage import Options
 
 LONGEST_PAUSE = 3600.0
@@ -54,23 +54,20 @@ class ArchiveClient:
       works: whether any answer came from an archive; until then, all other answers mean that it is down.
     """
 
-    columns: ClassVar = ("url_id", "url", "posted_url", "created_utc")
+    columns: ClassVar[Sequence[str]] = ("url_id", "url", "posted_url", "created_utc")
 
     busy: ClassVar[Collection[int]] = (429, 503)
     """Statuses after which a request is retried, in addition to 5xx."""
 
     tries: float = 3
 
-    def __init__(
-        self, options: Options, crawl: Crawl, holdings: str, connections: int, delay: float, least_pause: float = 0.0
-    ):
+    def __init__(self, options: Options, holdings: str, connections: int, delay: float, least_pause: float = 0.0):
         """A client for `connections` requests at once to each host, with `delay` seconds between two of them, and
         `least_pause` seconds without any after a busy answer without Retry-After."""
         asking = replace(
             options,
             allowed_ports=(),
             allow_private_hosts=True,  # the user names them
-            connections=2 * connections,
             host_delay=delay,
         )
         self.holdings, self.works = holdings, False
@@ -78,13 +75,17 @@ class ArchiveClient:
         self._connections, self._delay, self._least_pause = connections, delay, least_pause
         self._client = Client(asking)
         self._gates = Gates(delay, connections, self._client.remembered)
-        self._waiting = ""
+        self._waiting, self._retries = "", RETRIES
 
     async def close(self) -> None:
         await self._client.close()
 
-    def status(self) -> str:
-        return f"{self._client.requests:,} requests to {self.holdings}{self._waiting}"
+    @property
+    def requests(self) -> int:
+        return self._client.requests
+
+    def about(self) -> str:
+        return f" to {self.holdings}{self._waiting}"
 
     async def ask(self, urls: pa.Table, recorder: Recorder, resumed: bool) -> None:
         """Find the page of each URL of `urls` (with `columns`, and `captures` if they are known), answers to
@@ -95,6 +96,7 @@ class ArchiveClient:
         """
         if resumed:
             await asyncio.sleep(self._delay)
+        self._retries = 0 if recorder.is_last else RETRIES
         most = math.inf if recorder.is_last else MAX_FAILURES
         what = "requests in a row to the archive failed after all retries"
         held = Breaker(recorder, most, self._is_down, what)
@@ -126,38 +128,38 @@ class ArchiveClient:
         archive asks for a wait longer than LONGEST_PAUSE.
         """
         gate = self._gates[url.raw_host or ""]
-        problem = ""
-        retries = 0 if tried_once.get() else int(min(retries, RETRIES))
-        for attempt in range(retries + 1):
-            asked = pause = 0.0
-            async with gate:
-                try:
-                    response = await self._client.get(url, stop, gate, most=most, cut=cut, headers=headers)
-                except Failed as failure:
-                    if failure.reason == Reason.TOO_LARGE:  # concerns the page, and not the archive
-                        raise
-                    problem = f"{failure.reason}, {failure.detail}"
-                    if failure.reason not in _PASSING:
-                        raise refused(what, problem) from failure
-                else:
-                    if response.status not in self.busy and response.status < 500:
-                        self._waiting = ""
-                        return response
-                    problem = f"status {response.status} {response.beginning()}".strip()
-                    if response.status in self.busy:
-                        asked = retry_after(response) or 0.0
-                        pause = asked or max(self._least_pause, min(_FIRST_WAIT, MAX_RETRY_WAIT))
-            if asked > LONGEST_PAUSE:
-                raise UserError(
-                    f"{what}: the archive asks for a wait of {asked:,.0f} s ({problem}): run the same command again "
-                    "after that, with a longer delay between requests; it continues where it stopped"
-                )
-            if attempt < retries:
-                wait = min(_FIRST_WAIT * 2**attempt, MAX_RETRY_WAIT) * random.uniform(0.5, 1.5)
-                gate.pause(pause)
-                self._waiting = f", waiting after {attempt + 1} failures of one: {problem[:80]}"
-                await asyncio.sleep(max(wait, pause))
-        raise Failed(Reason.ARCHIVE_FAILED, f"{what}: {problem}")
+        attempts = itertools.count(1)
+
+        def is_busy(response: Received) -> bool:
+            if response.status not in self.busy and response.status < 500:
+                return False
+            problem = f"status {response.status} {response.beginning()}".strip()
+            if response.status in self.busy:
+                gate.pause(self._least_pause)
+                if (asked := retry_after(response) or 0.0) > LONGEST_PAUSE:
+                    raise UserError(
+                        f"{what}: the archive asks for a wait of {asked:,.0f} s ({problem}): run the same command "
+                        "again after that, with a longer delay between requests; it continues where it stopped"
+                    )
+            self._waiting = f", waiting after {next(attempts)} failures of one: {problem[:80]}"
+            return True
+
+        get = partial(self._client.get, url, stop, gate, most=most, cut=cut, headers=headers)
+        waits = [min(_FIRST_WAIT * 2**n, MAX_RETRY_WAIT) for n in range(int(min(retries, self._retries)))]
+        try:
+            response = await patiently(get, gate, waits, is_busy, lambda failure: failure.reason in _PASSING)
+        except Failed as failure:
+            if failure.reason == Reason.TOO_LARGE:  # concerns the page, and not the archive
+                raise
+            problem = f"{failure.reason}, {failure.detail}"
+            if failure.reason not in _PASSING:
+                raise refused(what, problem) from failure
+            raise Failed(Reason.ARCHIVE_FAILED, f"{what}: {problem}") from failure
+        if response.status in self.busy or response.status >= 500:
+            problem = f"status {response.status} {response.beginning()}".strip()
+            raise Failed(Reason.ARCHIVE_FAILED, f"{what}: {problem}")
+        self._waiting = ""
+        return response
 
     def _is_down(self, answer: NoPage) -> bool:
         return answer.reason == Reason.ARCHIVE_FAILED and not (self.works and isinstance(answer, Refusal))

@@ -26,7 +26,7 @@ from owt_pipeline.stages.fetch.nearest import (
     nearest_page,
     page_of_record,
 )
-from owt_pipeline.storage.folder import open_source
+from owt_pipeline.storage.folder import folder_of, open_source
 from schemas.manifest import ShardRecord
 
 if TYPE_CHECKING:
@@ -53,8 +53,6 @@ _CAPTURES = pa.schema(
         ("copied", pa.bool_()),
     ]
 )
-
-_OPEN_FILES = 32
 
 
 def index_archive(run: StageRun, number: int, _slices: Sequence[Slice], writer: ShardWriter) -> None:
@@ -97,22 +95,24 @@ def index_archive(run: StageRun, number: int, _slices: Sequence[Slice], writer: 
 
 
 class Archives:
-    """Indexed archive files.
+    """Indexed archive files: an `Archive` of the captures that `look_up` has found.
 
     Attributes:
       files: their paths or URIs.
-      options: those of the stage.
       folder: the folder of the index step's files.
       records: the index step's records, one per archive file.
     """
 
+    tries = math.inf
+
     def __init__(self, run: StageRun):
         self.files: list[str] = run.properties["archives"]
-        self.options: Options = run.options
+        self.holdings = f"{len(self.files)} archive files"
         self.folder, self.records = run.work, run.read_records("index")
+        self._options: Options = run.options
 
-    def lookup(self, ids: np.ndarray, hosts: Iterable[str]) -> Lookup:
-        """The captures of the URLs with `ids`, which are on `hosts`, and of the URLs they redirect to."""
+    def look_up(self, ids: np.ndarray, hosts: Iterable[str]) -> None:
+        """Find the captures of the URLs with `ids`, which are on `hosts`, and of the URLs they redirect to."""
         found = _by_id([])
         asked: set[int] = set(ids.tolist())
         for _ in range(MAX_REDIRECTS + 1):
@@ -124,7 +124,29 @@ class Archives:
                 break
             asked.update(missing)
             ids, hosts = np.array(missing, np.uint64), [host_of(targets[i]) for i in missing]
-        return Lookup(self, found)
+        self._found, self._ids = found, found["url_id"].combine_chunks().to_numpy()
+
+    def answer(self, url: str, created_utc: int | None) -> Answer:
+        """The page of a canonical URL, from its capture nearest in time to `created_utc` (without a date, the
+        earliest), or the earliest or latest one, by the options."""
+        moment = wanted_moment(self._options.archive_choice, created_utc, EARLIEST)
+        return _finished(nearest_page(self, Asked(url, url, moment)))
+
+    async def find(self, asked: Asked) -> Found:
+        start, end = (int(np.searchsorted(self._ids, np.uint64(url_id(asked.url)), side)) for side in ("left", "right"))
+        found = Found()
+        for row in self._found.slice(start, end - start).to_pylist():
+            place = row["file"], row["copied"], row["offset"], row["length"]
+            found.captures.append(Capture(row["date"], row["status"], place=place))
+        return found
+
+    async def read(self, capture: Capture, url: str) -> Answer | Moved:
+        file, copied, offset, length = capture.place
+        folder, name = folder_of(self.files[file])
+        origin = Origin("archive", None, name, None if copied else offset)
+        where = (self.folder, _path(self.records[file], "copies")) if copied else (folder, name)
+        data = where[0].read_range(where[1], offset, length)
+        return page_of_record(data, origin, self._options.max_page_bytes, f"at byte {offset} of {name}")
 
     def _captures(self, ids: np.ndarray, buckets: set[int]) -> Iterator[pa.Table]:
         wanted = pa.array(ids, pa.uint64())
@@ -147,60 +169,6 @@ def summary(archives: Archives) -> list[dict[str, Any]]:
         counts = {name: record.stats[name] for name in COUNTS}
         found.append({"name": file.rpartition("/")[2], **counts, **({"problem": damage} if damage else {})})
     return found
-
-
-class Lookup:
-    """The captures of some URLs, an `Archive`; a context manager that closes the archive files it opened."""
-
-    tries = math.inf
-
-    def __init__(self, archives: Archives, found: pa.Table):
-        self.holdings = f"{len(archives.files)} archive files"
-        self._archives = archives
-        self._ids = found["url_id"].combine_chunks().to_numpy()
-        self._found = found
-        self._files: dict[tuple[int, bool], Any] = {}
-
-    def __enter__(self) -> Lookup:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for file in self._files.values():
-            file.close()
-        self._files.clear()
-
-    def answer(self, url: str, created_utc: int | None) -> Answer:
-        """The page of a canonical URL, from its capture nearest in time to `created_utc` (without a date, the
-        earliest), or the earliest or latest one, by the options."""
-        moment = wanted_moment(self._archives.options.archive_choice, created_utc, EARLIEST)
-        return _finished(nearest_page(self, Asked(url, url, moment)))
-
-    async def find(self, asked: Asked) -> Found:
-        start, end = (int(np.searchsorted(self._ids, np.uint64(url_id(asked.url)), side)) for side in ("left", "right"))
-        found = Found()
-        for row in self._found.slice(start, end - start).to_pylist():
-            place = row["file"], row["copied"], row["offset"], row["length"]
-            found.captures.append(Capture(row["date"], row["status"], place=place))
-        return found
-
-    async def read(self, capture: Capture, url: str) -> Answer | Moved:
-        file, copied, offset, _ = capture.place
-        archive = self._archives.files[file].rpartition("/")[2]
-        origin = Origin("archive", None, archive, None if copied else offset)
-        data, where = self._read(*capture.place), f"at byte {offset} of {archive}"
-        return page_of_record(data, origin, self._archives.options.max_page_bytes, where)
-
-    def _read(self, file: int, copied: bool, offset: int, length: int) -> bytes:
-        key = (file, copied)
-        if key not in self._files:
-            if len(self._files) >= _OPEN_FILES:
-                self._files.pop(next(iter(self._files))).close()
-            if copied:
-                self._files[key] = self._archives.folder.open(_path(self._archives.records[file], "copies"))
-            else:
-                self._files[key] = open_source(self._archives.files[file])
-        self._files[key].seek(offset)
-        return bytes(self._files[key].read(length))
 
 
 def _finished(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -33,6 +33,8 @@ from owt_pipeline.ledger.dataset import batch_of
 from owt_pipeline.ledger.exchange import Slice, read_slices
 from owt_pipeline.stages.fetch.cc_records import BulkClient, Call, RemoteFile, is_http, reading
 from owt_pipeline.stages.fetch.nearest import canonical_or_none
+from owt_pipeline.stages.fetch.sources import share
+from owt_pipeline.stages.fetch.stage import READ_AT_ONCE
 from owt_pipeline.stages.fetch.surt import surt_key
 from owt_pipeline.storage.folder import Storage, at_once, open_source
 
@@ -95,8 +97,7 @@ def list_files(options: Options) -> list[tuple[str, str]]:
         if is_http(index):
             root, below = options.index_root, f"{index.rstrip('/')}/{subset}"
             paths = f"{root}/crawl-data/{crawl}/cc-index-table.paths.gz"
-            with reading(options) as call:
-                listed = call(BulkClient.read_all, paths, _MOST_PATHS_BYTES)
+            listed = reading(options, partial(_read_all, paths))
             try:
                 names = gzip.decompress(listed).decode().split()
             except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
@@ -113,12 +114,14 @@ def list_files(options: Options) -> list[tuple[str, str]]:
     return found
 
 
+def _read_all(uri: str, call: Call) -> bytes:
+    return call(BulkClient.read_all, uri, _MOST_PATHS_BYTES)  # type: ignore[no-any-return]
+
+
 def read_bounds(run: StageRun, _number: int, _slices: Sequence[Slice], writer: ShardWriter) -> None:
     """Write the files of the index with their bounds, by which URLs are sent to them; their footers are read."""
     files = run.properties["cc_files"]
-    with reading(run.options) as call:
-        progress.doing(lambda: f"reading the footers of {len(files):,} index files")
-        found = at_once(lambda file: bounds_of(file[0], file[1], call), files)
+    found = reading(run.options, lambda call: at_once(lambda file: bounds_of(file[0], file[1], call), files))
     writer.open_file(".json", "bounds").write(msgspec.json.encode(sorted(file for file, _ in found)))
     writer.count({"row_groups": sum(groups for _, groups in found)})
 
@@ -147,13 +150,16 @@ def send_keys(run: StageRun, shard: int, urls: Iterable[pa.RecordBatch], writer:
 def match(run: StageRun, number: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
     """Send each shard the captures of its URLs in a part of the index."""
     counts = Counter[str]()
-    with reading(run.options) as call:
+
+    def read(call: Call) -> None:
         for wanted in _at_once(read_slices(run.work, slices)):
             for file in _parts(run)[number]:
                 with opened(file.uri, call) as parquet:
                     found = join(parquet, file.crawl, wanted, counts)
                 writer.send(found["shard"].to_numpy(), found)
             progress.advance(len(wanted))
+
+    reading(share(run.options, min(READ_AT_ONCE, len(_parts(run)))), read)
     writer.count(counts)
 
 

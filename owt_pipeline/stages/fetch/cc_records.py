@@ -7,12 +7,12 @@ after 403, 429 and 503, with which Common Crawl answers too many requests.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import io
 import re
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from yarl import URL
 
@@ -21,12 +21,14 @@ from owt_pipeline.stages.fetch.answers import Answer, NoPage, Origin, Received
 from owt_pipeline.stages.fetch.archive_client import ArchiveClient, refused
 from owt_pipeline.stages.fetch.manners import Failed
 from owt_pipeline.stages.fetch.nearest import Asked, Capture, Found, Moved, page_of_record
-from owt_pipeline.stages.fetch.sources import Crawl, Source, shared_loop
+from owt_pipeline.stages.fetch.sources import with_client
 from owt_pipeline.storage.folder import folder_of
 from schemas import Reason
 
 if TYPE_CHECKING:
     from owt_pipeline.stages.fetch.stage import Options
+
+R = TypeVar("R")
 
 _FIRST_RETRIES = 3  # a misspelt host should not take minutes to be reported
 _CONNECTIONS = 4  # requests at once to each host of the index and of the records
@@ -41,8 +43,8 @@ class BulkClient(ArchiveClient):
 
     busy = (403, 429, 503)
 
-    def __init__(self, options: Options, crawl: Crawl):
-        super().__init__(options, crawl, ", ".join(options.cc_crawls), _CONNECTIONS, options.cc_delay)
+    def __init__(self, options: Options):
+        super().__init__(options, ", ".join(options.cc_crawls), _CONNECTIONS, options.cc_delay)
         self._data = (options.cc_data or options.index_root).rstrip("/")
 
     async def find(self, asked: Asked) -> Found:
@@ -109,19 +111,22 @@ Call = Callable[..., Any]
 """Calls a method of a BulkClient: `call(BulkClient.read_end, uri)`; raises UserError."""
 
 
-@contextlib.contextmanager
-def reading(options: Options) -> Iterator[Call]:
-    """A Call, which any thread may use, in the event loop that the parts of this process share."""
-    with shared_loop({"commoncrawl": Source(BulkClient, options)}) as loop:
+def reading(options: Options, read: Callable[[Call], R]) -> R:
+    """The result of `read` with a Call, which any thread may use."""
+
+    async def use(client: BulkClient) -> R:
+        loop = asyncio.get_running_loop()
 
         def call(method: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any) -> Any:
             try:
-                return loop.run(method(loop.crawl.clients["commoncrawl"], *arguments))
+                return asyncio.run_coroutine_threadsafe(method(client, *arguments), loop).result()
             except Failed as failure:
                 problem = f"{failure.detail}; check it and --cc_crawls, or run again later"
                 raise UserError(f"--cc_index: {problem}") from failure
 
-        yield call
+        return await asyncio.to_thread(read, call)
+
+    return with_client(partial(BulkClient, options), use)
 
 
 class RemoteFile(io.RawIOBase):

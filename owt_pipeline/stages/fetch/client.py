@@ -120,8 +120,7 @@ class Client:
         self._options = options
         self._addresses = Addresses(parse_rules(options.resolve), options.allowed_ports, options.allow_private_hosts)
         self._resolver = RuledResolver(self._addresses, min(CONNECT_SECONDS, options.timeout))
-        self.connections = _allowed_connections(options.connections)
-        self.remembered = 4 * self.connections + 1000  # more than are open: redirects lead to others
+        self.remembered = 4 * options.connections + 1000  # more than are open: redirects lead to others
         self.requests = 0
         self._direct = self._session(self._open_checked)
         self._proxied = self._session(self._open)  # connects to the proxy only
@@ -319,7 +318,8 @@ def _decoded(received: Received, limit: int, cut: bool) -> bytes:
 _OF_TRANSFER = (b"transfer-encoding", b"content-length")
 
 
-def _allowed_connections(wanted: int) -> int:
+@functools.cache
+def allowed_connections(wanted: int) -> int:
     """The connections that are wanted, or as many as the system's limit on open files allows, which is raised."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -32,9 +31,9 @@ from owt_pipeline.stages.fetch.manners import (
     Gate,
     Gates,
     RobotsCache,
+    patiently,
     retry_after,
     robots_token,
-    tried_once,
 )
 from schemas import Reason
 from schemas.reasons import http_reason
@@ -115,19 +114,12 @@ class Fetcher:
     def __init__(self, options: Options):
         self.options = options
         self.client = Client(options)
-        self.gates = Gates(options.host_delay, 1, self.client.remembered)
+        self.gates = Gates(options.host_delay, 1, self.client.remembered, HOST_FAILURES)
+        self._retries = RETRIES
         self._agent = robots_token(options.user_agent)
         self._robots = RobotsCache(self._get_robots, self.client.remembered)
         self._answered: deque[str] = deque(maxlen=_WITNESSES)  # origins, the latest at the end
         self._network_works = False
-
-    async def close(self) -> None:
-        await self.client.close()
-
-    @property
-    def requests(self) -> int:
-        """How many requests are under way."""
-        return self.client.requests
 
     async def fetch(self, posted_url: str) -> Fetched | NoPage:
         """The final response for a URL as it was posted, or why there is none."""
@@ -140,9 +132,11 @@ class Fetcher:
         except Failed as failure:
             return NoPage(failure.reason, failure.detail)
 
-    def forgive(self) -> None:
-        """Allow one more request to hosts that were given up, and for each robots.txt that could not be read."""
-        self.gates.forgive(HOST_FAILURES)
+    def try_once(self) -> None:
+        """From now on, retry no request; but allow one more to hosts that were given up, and for each robots.txt that
+        could not be read."""
+        self._retries = 0
+        self.gates.forgive()
         self._robots.forget_bans()
 
     def trust(self, origin: str) -> None:
@@ -215,44 +209,34 @@ class Fetcher:
     ) -> Received:
         """The result of `get`, called at the turns of `gate`; it is retried after the statuses `busy` and transient
         failures. Raises Failed. A host whose pages are busy too often in a row is closed."""
-        retries = 0 if tried_once.get() else RETRIES
-        for attempt in range(retries + 1):
-            last = attempt == retries
-            async with gate:
-                gate.check_open()
-                if gate.failures >= HOST_FAILURES and gate.failure is not None:
-                    reason, detail = gate.failure.reason, gate.failure.detail
-                    raise Failed(reason, f"given up after {gate.failures} failures of the host in a row: {detail}")
-                try:
-                    response = await get()
-                except Failed as failure:
-                    gate.note(failure)
-                    self._network_works |= failure.network_works
-                    if failure.is_answer:
-                        self.trust(str(url.origin()))
-                    if last or not failure.transient:
-                        raise
-                    response = None
-                else:
-                    gate.note(None)
+
+        async def noted() -> Received:
+            try:
+                response = await get()
+            except Failed as failure:
+                self._network_works |= failure.network_works
+                if failure.is_answer:
                     self.trust(str(url.origin()))
-            if response is not None:
-                gate.busy = gate.busy + 1 if response.status in _BUSY else 0
-                if is_page and gate.busy >= _MOST_BUSY:
-                    rest = min(_FIRST_REST * 2 ** (gate.busy - _MOST_BUSY), _LONGEST_REST)
-                    detail = f"not asked: the host answered {gate.busy} times in a row with {response.status}"
-                    gate.close(rest, Failed(http_reason(response.status), detail))
-                    return response
-                if last or response.status not in busy:
-                    return response
-            backoff = _FIRST_BACKOFF * 2 ** max(attempt, gate.busy - 1) * random.uniform(0.5, 1.5)
-            asked = (retry_after(response) if response is not None else None) or 0.0
-            if response is not None and asked > MAX_RETRY_WAIT:
-                detail = f"not asked: the host answered {response.status} and asked for {asked:,.0f} s"
-                gate.close(asked, Failed(http_reason(response.status), detail), asked_to=True)
-                return response
-            gate.pause(min(max(backoff, asked), MAX_RETRY_WAIT))
-        raise AssertionError("the last attempt returns or raises")
+                raise
+            self.trust(str(url.origin()))
+            return response
+
+        def is_busy(response: Received) -> bool:
+            status = response.status
+            gate.busy = gate.busy + 1 if status in _BUSY else 0
+            if is_page and gate.busy >= _MOST_BUSY:
+                rest = min(_FIRST_REST * 2 ** (gate.busy - _MOST_BUSY), _LONGEST_REST)
+                detail = f"not asked: the host answered {gate.busy} times in a row with {status}"
+                gate.close(rest, Failed(http_reason(status), detail))
+                return False
+            if status in busy and (asked := retry_after(response) or 0.0) > MAX_RETRY_WAIT:
+                detail = f"not asked: the host answered {status} and asked for {asked:,.0f} s"
+                gate.close(asked, Failed(http_reason(status), detail), asked_to=True)
+                return False
+            return status in busy
+
+        waits = (min(_FIRST_BACKOFF * 2 ** max(n, gate.busy), MAX_RETRY_WAIT) for n in range(self._retries))
+        return await patiently(noted, gate, waits, is_busy, lambda failure: failure.transient)
 
 
 def requested_url(posted: str) -> URL:

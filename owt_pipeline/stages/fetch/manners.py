@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import email.utils
+import math
+import random
 import re
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
-from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias, TypeVar
 
 from aiohttp import CookieJar
@@ -31,9 +33,6 @@ _COMPATIBLE = re.compile(r"Mozilla/.*?\bcompatible;\s*([A-Za-z0-9_.-]+)", re.IGN
 
 MAX_CRAWL_DELAY = 60.0
 """The longest Crawl-delay that is obeyed, in seconds."""
-
-tried_once: ContextVar[bool] = ContextVar("tried_once", default=False)
-"""Whether failed requests are not retried: at the end of a shard, when URLs that failed before are requested again."""
 
 Origin: TypeAlias = tuple[str, str | None, int | None]
 """Scheme, host and port, as a key that costs less than a URL."""
@@ -105,8 +104,9 @@ class Gate:
       busy: how often in a row the host answered that it is busy.
     """
 
-    def __init__(self, delay: float, connections: int):
-        self.delay = delay
+    def __init__(self, delay: float, connections: int, most_failures: float = math.inf):
+        """A gate that fails all requests after so many failures in a row."""
+        self.delay, self._most_failures = delay, most_failures
         self.next_turn = 0.0
         self.failures = 0
         self.failure: Failed | None = None
@@ -144,40 +144,42 @@ class Gate:
 
     def close(self, seconds: float, failure: Failed, *, asked_to: bool = False) -> None:
         """Fail all requests with `failure` for so many seconds, which is too long to wait; if the host asked for it,
-        also after `reopen`."""
+        also after `forgive`."""
         self._closed, self._asked_to_close = (time.monotonic() + seconds, failure), asked_to
 
-    def reopen(self) -> None:
-        """Open a closed gate, unless the host asked for the pause."""
+    def forgive(self) -> None:
+        """Allow one more request to a host that was given up or closed, unless it asked for the pause."""
+        self.failures = int(min(self.failures, self._most_failures - 1))
         if not self._asked_to_close:
             self._closed = None
 
     def check_open(self) -> None:
-        """Raise Failed if the gate is closed."""
+        """Raise Failed if the gate is closed, or the host has been given up."""
         if self._closed is not None and time.monotonic() < self._closed[0]:
             raise self._closed[1]
+        if self.failure is not None and self.failures >= self._most_failures:
+            detail = f"given up after {self.failures} failures of the host in a row: {self.failure.detail}"
+            raise Failed(self.failure.reason, detail)
 
 
 class Gates:
     """The gates of all hosts in a process; gates that have been unused for the longest are dropped."""
 
-    def __init__(self, delay: float, connections: int, remembered: int):
-        self._delay, self._connections, self._remembered = delay, connections, remembered
+    def __init__(self, delay: float, connections: int, remembered: int, most_failures: float = math.inf):
+        self._gate, self._remembered = partial(Gate, delay, connections, most_failures), remembered
         self._gates: OrderedDict[str, Gate] = OrderedDict()
 
     def __getitem__(self, name: str) -> Gate:
         gate = self._gates.get(name)
         if gate is None:
             self._forget()
-            gate = self._gates[name] = Gate(self._delay, self._connections)
+            gate = self._gates[name] = self._gate()
         self._gates.move_to_end(name)
         return gate
 
-    def forgive(self, failures: int) -> None:
-        """Allow one more request to hosts that are closed or were given up after so many failures."""
+    def forgive(self) -> None:
         for gate in self._gates.values():
-            gate.failures = min(gate.failures, failures - 1)
-            gate.reopen()
+            gate.forgive()
 
     def _forget(self) -> None:
         while len(self._gates) >= self._remembered:
@@ -185,6 +187,37 @@ class Gates:
             if gate.connections.locked() or gate.next_turn > time.monotonic():
                 return
             del self._gates[name]
+
+
+async def patiently(
+    get: Callable[[], Awaitable[Received]],
+    gate: Gate,
+    waits: Iterable[float],
+    is_busy: Callable[[Received], bool],
+    may_pass: Callable[[Failed], bool],
+) -> Received:
+    """The response of `get`, called at a turn of `gate`, and again if the host is busy or a failure may pass.
+
+    Before each retry, the host is left alone for one of `waits`, in seconds and spread by half of it, or for as long as
+    it asks. The last response is returned, busy or not; the last failure is raised.
+    """
+    for wait in (*waits, None):
+        async with gate:
+            gate.check_open()
+            try:
+                response = await get()
+            except Failed as failure:
+                gate.note(failure)
+                if wait is None or not may_pass(failure):
+                    raise
+                asked = 0.0
+            else:
+                gate.note(None)
+                if not is_busy(response) or wait is None:
+                    return response
+                asked = retry_after(response) or 0.0
+        gate.pause(max(wait * random.uniform(0.5, 1.5), asked))
+    raise AssertionError("the last attempt returns or raises")
 
 
 def robots_token(user_agent: str) -> str:

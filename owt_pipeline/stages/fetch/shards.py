@@ -37,8 +37,8 @@ from owt_pipeline.stages.fetch.cc_records import BulkClient
 from owt_pipeline.stages.fetch.recorder import SEGMENT_BYTES
 from owt_pipeline.stages.fetch.rounds import check_nothing_lost
 from owt_pipeline.stages.fetch.segments import Answered
-from owt_pipeline.stages.fetch.sources import LiveClient, Source, ask_source, shared_loop
-from owt_pipeline.stages.fetch.stage import ONLINE, archives_of, digest_of_source
+from owt_pipeline.stages.fetch.sources import Client, LiveClient, ask_source, share, with_client
+from owt_pipeline.stages.fetch.stage import ONLINE, SHARDS_TOGETHER, archives_of, digest_of_source
 from owt_pipeline.stages.fetch.wayback import WaybackClient
 from owt_pipeline.storage.folder import expand_globs
 from schemas import DATASETS, PLACES, Reason
@@ -98,10 +98,13 @@ def ask_gathered(run: StageRun, key: int, slices: Sequence[Slice], writer: Shard
         match(run, key, slices, writer)
         return
     missing = gather(run.work, slices, MISSING)
-    with shared_loop(_online(run)):  # held for all shards, so that the delay is kept
+
+    async def ask(client: WaybackClient) -> None:  # one for all shards, so that the delay is kept
         for shard in missing["shard"].unique().sort().to_pylist():
             ids = missing.filter(pc.equal(missing["shard"], shard))["url_id"].to_numpy()
-            _Asking(run, shard).ask_online("wayback", ids)
+            await _Asking(run, shard).ask_online("wayback", client, ids)
+
+    with_client(partial(WaybackClient, run.options), ask)
 
 
 def fetch_part(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
@@ -135,13 +138,6 @@ def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
                 logger.warning("fetch: %s: %s", archive["name"], archive["problem"])
             elif not archive["responses"]:
                 logger.warning("fetch: %s holds no response to a request: is it a WARC or ARC file?", archive["name"])
-
-
-def _online(run: StageRun) -> dict[str, Source]:
-    """The sources on the network, by name."""
-    options: Options = run.options
-    clients = {"live": LiveClient, "commoncrawl": BulkClient, "wayback": WaybackClient}
-    return {name: Source(clients[name], options) for name in options.order if name in clients}
 
 
 def _about(run: StageRun, source: str) -> dict[str, str]:
@@ -189,55 +185,58 @@ class _Asking:
 
     def ask(self, names: Sequence[str]) -> None:
         """Ask sources; the Wayback Machine is not asked here, since one part makes all requests to it."""
+        clients = {"live": LiveClient, "commoncrawl": BulkClient}
         for name in names:
-            is_last = name == names[-1]
+            is_last, answered = name == names[-1], self.answered(name)
+            _advance(is_last, len(answered.ids), len(answered.pages))
             if name == "archive":
                 self._ask_archives(is_last)
-            elif name == "wayback":
-                _advance(is_last, len(self.answered(name).ids), len(self.answered(name).pages))
-            else:
-                self.ask_online(name, self.ids, is_last)
-            self.found = np.union1d(self.found, self.answered(name).pages)
+            elif name in clients and len(self._missing(answered, self.ids)):
+                options = share(self._run.options, min(SHARDS_TOGETHER, len(self._run.make)))
+                with_client(
+                    partial(clients[name], options), partial(self.ask_online, name, ids=self.ids, is_last=is_last)
+                )
+            self.found = np.union1d(self.found, answered.pages)
 
-    def ask_online(self, name: str, ids: np.ndarray, is_last: bool = True) -> None:
+    def _missing(self, answered: Answered, ids: np.ndarray) -> np.ndarray:
+        """Those of the URLs `ids` that neither this source nor an earlier one has answered."""
+        return np.setdiff1d(ids, np.union1d(answered.ids, self.found))
+
+    async def ask_online(self, name: str, client: Client, ids: np.ndarray, is_last: bool = True) -> None:
         """Ask a source on the network for those of the URLs `ids` that neither it nor an earlier source has answered.
 
         `is_last` says whether it is the last one, so that any answer counts as progress.
         """
-        sources, answered = _online(self._run), self.answered(name)
+        answered = self.answered(name)
 
-        def missing() -> pa.Table:
-            known, columns = np.union1d(answered.ids, self.found), sources[name].client.columns
-            wanted = np.setdiff1d(ids, known)
+        def missing() -> np.ndarray:
+            wanted = self._missing(answered, ids)
             first = np.setdiff1d(wanted, answered.postponed)
-            table = self.urls(first if len(first) else wanted, columns)  # at the end, temporary failures once more
-            return _with_captures(table, self._captures) if name == "commoncrawl" else table
+            return first if len(first) else wanted  # at the end, temporary failures once more
 
-        _advance(is_last, len(answered.ids), len(answered.pages))
-        if len(np.setdiff1d(ids, np.union1d(answered.ids, self.found))):
-            check_nothing_lost(self._run, self._shard, name)
-            with shared_loop(sources) as loop:
-                client, about = loop.crawl.clients[name], _about(self._run, name)
-                loop.run(ask_source(client, answered, missing, partial(_advance, is_last), about))
+        def read(some: np.ndarray) -> pa.Table:
+            urls = self.urls(some, client.columns)
+            return _with_captures(urls, self._captures) if name == "commoncrawl" else urls
+
+        check_nothing_lost(self._run, self._shard, name)
+        await ask_source(client, answered, missing, read, partial(_advance, is_last), _about(self._run, name))
 
     def _ask_archives(self, is_last: bool) -> None:
         """Look for the URLs in the archive files. The same files give the same segments, also after a kill."""
         answered = self.answered("archive")
-        _advance(is_last, len(answered.ids), len(answered.pages))
-        urls = self.urls(
-            np.setdiff1d(self.ids, np.union1d(answered.ids, self.found)), ("url_id", "host", "url", "created_utc")
-        )
+        urls = self.urls(self._missing(answered, self.ids), ("url_id", "host", "url", "created_utc"))
         if not len(urls):
             return
         urls = urls.sort_by("url_id")
         writer = answered.writer(_about(self._run, "archive"), date=0)
-        with Archives(self._run).lookup(urls["url_id"].to_numpy(), urls["host"].unique().to_pylist()) as lookup:
-            for url_id, _, url, created in zip(*(column.to_pylist() for column in urls.columns), strict=True):
-                answer = lookup.answer(url, created)
-                writer.append(url_id, answer)
-                _advance(is_last, 1, not isinstance(answer, NoPage))
-                if writer.bytes >= SEGMENT_BYTES:
-                    writer.flush()
+        archives = Archives(self._run)
+        archives.look_up(urls["url_id"].to_numpy(), urls["host"].unique().to_pylist())
+        for url_id, _, url, created in zip(*(column.to_pylist() for column in urls.columns), strict=True):
+            answer = archives.answer(url, created)
+            writer.append(url_id, answer)
+            _advance(is_last, 1, not isinstance(answer, NoPage))
+            if writer.bytes >= SEGMENT_BYTES:
+                writer.flush()
         writer.flush()
         answered.load()
 

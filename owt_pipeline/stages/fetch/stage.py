@@ -30,7 +30,7 @@ FORMAT = 1
 SHARDS_TOGETHER = 8
 """Shards fetched at once in one process, so that one shard's last slow hosts do not delay the next shard."""
 
-_READ_AT_ONCE = 4
+READ_AT_ONCE = 4
 """Parts that read the index at once; each holds columns of a row group, 100 MB of Common Crawl's."""
 
 _READ_BY = {
@@ -234,9 +234,9 @@ class Fetch(Stage):
         Step(_later("archives:index_archive"), "index", keys=_archive_files),
         Step(_later("cc_index:read_bounds"), "bounds", keys=lambda run: _index_files(run)[:1], together=1),
         Step(_later("shards:send_missing", 0), "ask_1", _shards_to_ask(0), rows_of_input, together=_together),
-        Step(_later("shards:ask_gathered", 0), "gather_1", keys=what_was_sent, together=_READ_AT_ONCE),
+        Step(_later("shards:ask_gathered", 0), "gather_1", keys=what_was_sent, together=READ_AT_ONCE),
         Step(_later("shards:send_missing", 1), "ask_2", _shards_to_ask(1), rows_of_input, together=_together),
-        Step(_later("shards:ask_gathered", 1), "gather_2", keys=what_was_sent, together=_READ_AT_ONCE),
+        Step(_later("shards:ask_gathered", 1), "gather_2", keys=what_was_sent, together=READ_AT_ONCE),
         Step(_later("shards:fetch_part"), rows=rows_of_input, together=_together),
     )
     example = "owt run run --until fetch --pages_from 'archives/*.warc.gz'"

@@ -33,7 +33,6 @@ from owt_pipeline.stages.fetch.answers import Answer, NoPage, Origin, Received
 from owt_pipeline.stages.fetch.archive_client import ArchiveClient, refused
 from owt_pipeline.stages.fetch.manners import Failed
 from owt_pipeline.stages.fetch.nearest import Asked, Capture, Found, Moved, canonical_or_none, page_of_record
-from owt_pipeline.stages.fetch.sources import Crawl
 from schemas import Reason
 
 if TYPE_CHECKING:
@@ -63,9 +62,9 @@ _CAPTURE = re.compile(r"/(\d{14})id_/(.+)", re.DOTALL)
 class WaybackClient(ArchiveClient):
     """Looks up and reads captures of the Wayback Machine or a pywb."""
 
-    def __init__(self, options: Options, crawl: Crawl):
+    def __init__(self, options: Options):
         delay = options.wayback_delay
-        super().__init__(options, crawl, "the Wayback Machine", CONNECTIONS, delay, PAUSE_TURNS * delay)
+        super().__init__(options, "the Wayback Machine", CONNECTIONS, delay, PAUSE_TURNS * delay)
 
     async def find(self, asked: Asked) -> Found:
         """The captures of a URL in its canonical form. If none is a page, the URL is looked up as it was posted, then
