@@ -102,13 +102,12 @@ class Decompressed(io.RawIOBase):
 
     Attributes:
       bytes_read: compressed bytes read so far.
-      bytes_decompressed: bytes decompressed so far.
       broken: at the end, where and why the file ends early; None if it is complete.
     """
 
     def __init__(self, file: IO[bytes], *, strict: bool = False):
         self._file, self._strict, self._step = file, strict, _READ_BYTES
-        self.bytes_read = self.bytes_decompressed = 0
+        self.bytes_read = 0
         self.broken: str | None = None
         self._pieces, self._ready = self._decoded(), memoryview(b"")
 
@@ -118,7 +117,6 @@ class Decompressed(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         if not self._ready:
             self._ready = memoryview(next(self._pieces, b""))
-            self.bytes_decompressed += len(self._ready)
             if self._strict and self.broken is not None:
                 raise EOFError(self.broken)
         size = min(len(buffer), len(self._ready))

@@ -54,9 +54,6 @@ class DomainSet:
         hashes = np.fromiter((xxhash.xxh3_64_intdigest(entry.encode()) for entry in entries), np.uint64)
         self._hashes = np.unique(hashes)
 
-    def __len__(self) -> int:
-        return len(self._hashes)
-
     def match(self, host: str) -> str | None:
         """The entry that matches `host`: the shortest domain, else the host itself as `=HOST`, else None.
 
@@ -109,37 +106,21 @@ def blocked_extensions() -> frozenset[str]:
 
 
 def blocked_extension(canonical: str) -> str | None:
-    """The blocked extension of a canonical URL; None if it has none, or is a page in spite of it."""
-    extension = extension_of(canonical)
-    return None if extension not in blocked_extensions() or is_page(canonical) else extension
+    """The blocked extension of a canonical URL's path; None if it has none, or is a page in spite of it.
 
-
-def extension_of(canonical: str) -> str:
-    """The file extension of a canonical URL's path in lower case, without its dot; "" if it has none.
-
-    `File:Tree.jpg` has none: in wikis it is the page about the file. `jpg:large` is `jpg`, as of Twitter's images.
+    `File:Tree.jpg` has none: in wikis it is the page about the file. `jpg:large` is `jpg`, as of Twitter's images. A
+    host of `file_hosts.txt` serves no files but under the paths there.
     """
-    path = _path_of(canonical)
-    _, slash, segment = path.rpartition("/")
-    name, dot, extension = segment.rpartition(".")
-    return extension.partition(":")[0].lower() if slash and dot and ":" not in name else ""
-
-
-def is_page(canonical: str) -> bool:
-    """Whether a canonical URL is a page whatever its extension: its host serves no files under such paths."""
-    path = "/" + _path_of(canonical).partition("/")[2]
-    if _WIKI_PAGE(path):
-        return True
-    of_files = _paths_of_files(host_of(canonical))
-    return of_files is not None and of_files.match(path) is None
+    host, path = host_of(canonical), "/" + canonical[8:].partition("#")[0].partition("?")[0].partition("/")[2]
+    name, dot, extension = path.rpartition("/")[2].rpartition(".")
+    extension = extension.partition(":")[0].lower()
+    if not dot or ":" in name or extension not in blocked_extensions() or _WIKI_PAGE(path):
+        return None
+    of_files = _paths_of_files(host)
+    return extension if of_files is None or of_files.match(path) else None
 
 
 _WIKI_PAGE = re.compile(r".*/(?:wiki|index\.php)/[^/]+").fullmatch  # MediaWiki's files are in other folders
-
-
-def _path_of(canonical: str) -> str:
-    """Host and path of a canonical URL."""
-    return canonical[8:].partition("#")[0].partition("?")[0]
 
 
 @lru_cache(1 << 14)

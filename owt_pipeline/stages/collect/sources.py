@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -60,44 +59,38 @@ class Source:
         return "reddit" if self.kind in ("dump", "subreddit") else self.kind
 
 
-class Tally(msgspec.Struct):
-    """Counts of one source.
+@dataclass
+class Tally:
+    """Counts of one source. A line is one that is not blank, the row of a table, or an HTML response of a WARC file.
 
     Attributes:
-      name: name of the source.
       kind: kind of the source.
-      lines: lines that are not blank (of a table: rows; of a WARC file: HTML responses).
+      lines: number of lines.
+      without_url: lines without a URL.
       malformed: lines that a source of its kind must not have: `bad_line`; in tables of links, `bad_url`, too.
       first_malformed: place and problem of the first of them.
       last_malformed: number of the last of them.
-      bytes_read: bytes of the file.
-      bytes_decompressed: 0 if unknown.
       broken: where and why the source ends early.
       ends_within_line: whether the last line has no end.
       overlong: number of the first line that is too long to be a record; 0 if there is none.
       last_line: number of the last line that was read.
-      rejected: number of lines that are rejected by themselves, by reason.
     """
 
-    name: str
     kind: str
     lines: int = 0
+    without_url: int = 0
     malformed: int = 0
     first_malformed: str = ""
     last_malformed: int = 0
-    bytes_read: int = 0
-    bytes_decompressed: int = 0
     broken: str | None = None
     ends_within_line: bool = False
     overlong: int = 0
     last_line: int = 0
-    rejected: dict[str, int] = {}
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Count rows of schema ROWS."""
         self.lines += rows.num_rows
-        for found in rows["reason"].drop_null().value_counts().to_pylist():
-            self.rejected[found["values"]] = self.rejected.get(found["values"], 0) + found["counts"]
+        self.without_url += pc.sum(pc.equal(rows["reason"], str(Reason.NO_URL))).as_py() or 0
         bad = ["bad_line", "bad_url"] if self.kind == "links" else ["bad_line"]
         malformed = rows.filter(pc.is_in(rows["reason"], pa.array(bad))).select(["line", "note"]).to_pylist()
         self.malformed += len(malformed)
@@ -110,7 +103,7 @@ class Tally(msgspec.Struct):
         """Find how a dump ends, after all of its rows are counted."""
         if self.kind == "dump" and self.broken is None:
             if not self.lines:
-                self.broken = f"the file has no {'lines' if self.bytes_read else 'bytes'}"
+                self.broken = "the file has no lines"
             elif self.ends_within_line and self.last_malformed == self.last_line:
                 self.broken = f"the file ends in the middle of line {self.last_line:,}"
 
@@ -130,7 +123,7 @@ class Tally(msgspec.Struct):
                 f"{self.malformed:,} of {self.lines:,} lines are malformed, the first is {self.first_malformed}; "
                 f"expected {expected} on each line: check what the file is, {go_on}"
             )
-        if self.kind == "links" and self.lines == self.rejected.get(Reason.NO_URL, 0) > 0:
+        if self.kind == "links" and self.lines == self.without_url > 0:
             return f"none of {self.lines:,} lines has a URL; expected a field url: check what the file is, {go_on}"
         return None
 
@@ -141,11 +134,11 @@ def read_source(source: Source, uri: str, tally: Tally, allow_damaged: bool) -> 
     Raises UserError if the beginning of a dump is not of its kind, or for a damaged table unless `allow_damaged`.
     """
     with open_source(uri) as file:
-        tally.bytes_read = file.size()
         if source.kind not in ("links", "warc"):
             yield from _blocks(file, source, tally)
             return
-        found = _rows_of_archive(file, tally) if source.kind == "warc" else _rows_of_table(uri, tally, allow_damaged)
+        is_warc = source.kind == "warc"
+        found = _rows_of_archive(file, tally) if is_warc else _rows_of_table(uri, source.name, tally, allow_damaged)
         while some := list(islice(found, _BATCH_ROWS)):
             yield submissions({name: [row.get(name) for row in some] for name in SUBMISSIONS.names})
 
@@ -159,13 +152,12 @@ def _blocks(file: Any, source: Source, tally: Tally) -> Iterator[pa.RecordBatch]
     for line in reader.overlong:
         yield problem(line, Reason.BAD_LINE, f"over {lines.MAX_LINE_BYTES:,} bytes")
     tally.overlong, tally.ends_within_line = min(reader.overlong, default=0), reader.ends_within_line
-    for name in ("bytes_read", "bytes_decompressed", "broken"):
-        setattr(tally, name, getattr(reader.source, name))
+    tally.broken = reader.source.broken
 
 
-def _rows_of_table(uri: str, tally: Tally, allow_damaged: bool) -> Iterator[dict[str, Any]]:
+def _rows_of_table(uri: str, name: str, tally: Tally, allow_damaged: bool) -> Iterator[dict[str, Any]]:
     try:
-        yield from link_rows(uri, tally.name)
+        yield from link_rows(uri, name)
     except UserError as error:
         if not allow_damaged:
             raise UserError(f"{error}, or take what can be read with --allow_damaged") from error
@@ -175,7 +167,7 @@ def _rows_of_table(uri: str, tally: Tally, allow_damaged: bool) -> Iterator[dict
 def _rows_of_archive(file: Any, tally: Tally) -> Iterator[dict[str, Any]]:
     """The target URI of each HTML response that is no redirect; a "line" is such a response."""
     line, broken, first = 0, 0, ""
-    for capture in captures(file, tally.bytes_read, copy=lambda record: 0):
+    for capture in captures(file, file.size(), copy=lambda record: 0):
         if isinstance(capture, Broken):
             broken, first = broken + 1, first or str(capture)
             tally.broken = f"{broken:,} broken records, the first is {first}"

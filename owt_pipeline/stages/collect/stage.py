@@ -8,7 +8,6 @@ generations that are published are not read again: their shards and rejects say 
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import math
 from collections.abc import Sequence
@@ -40,11 +39,8 @@ from schemas.manifest import Root, ShardRecord, ledger_of
 
 logger = logging.getLogger("owt")
 
-_SOURCES, _TALLY = "sources", "tally"  # the first step, and the kind of its files
-_INPUTS_NAME = "inputs.json"
-_INPUTS = f"{ledger_of('urls')}/{_INPUTS_NAME}"
+_SOURCES, _READ = "sources", "read"  # the first step, and the kind of its files
 _SOURCES_TOGETHER = 4  # at once: .xz and .bz2 decompress slower than few processes parse; a dump's window takes 2 GB
-_MANY_ROWS = 4_000_000  # of a shard: some 4 GB of memory
 _SHARD_BYTES = {"dump": 100 << 20, "links": 1 << 20, "warc": 500 << 20, "subreddit": 1 << 30}
 """About how many bytes of a source become 20,000 URLs, a shard: of compressed dumps one submission in twenty stays."""
 _LEAST_SHARDS, _MOST_SHARDS = 8, 1 << 15
@@ -60,11 +56,17 @@ def _sources(run: StageRun) -> list[tuple[int, Source]]:
 
 
 def _to_read(run: StageRun) -> list[tuple[int, Source]]:
-    """The sources of the generations that are made; all if what was found in the others is lost."""
+    """The sources of the generations that are made."""
     settled = sum(generation.first < run.settled for generation in run.root.generations)
-    if not run.workdir.exists(_INPUTS):
-        settled = 0
     return [(generation, source) for generation, source in _sources(run) if generation >= settled]
+
+
+class Read(msgspec.Struct):
+    """A source that was read: its name, why it should not be used as it is, and its lines."""
+
+    name: str
+    problem: str | None
+    lines: int
 
 
 def read_part(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWriter) -> None:
@@ -77,7 +79,7 @@ def read_part(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWrite
         _read_shard(run, number - len(to_read), writer)
         return
     generation, source = to_read[number]
-    tally = Tally(source.name, source.kind)
+    tally = Tally(source.kind)
     uri = run.workdir.path(source.uri) if source.kind == "subreddit" else source.uri
     rules = _rules(run.options)
     batches = read_source(source, uri, tally, run.options.allow_damaged)
@@ -90,7 +92,7 @@ def read_part(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWrite
     if tally.broken is not None:
         lost = problem(tally.last_line + 1, Reason.BROKEN_FILE, tally.broken)
         _send(run, generation, rows_of_batch(lost, source, rules), writer)
-    writer.open_file(".json", _TALLY).write(msgspec.json.encode(tally))
+    writer.open_file(".json", _READ).write(msgspec.json.encode(Read(source.name, tally.problem, tally.lines)))
 
 
 def _send(run: StageRun, since: int, rows: pa.RecordBatch, writer: ShardWriter) -> None:
@@ -119,11 +121,6 @@ def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: Shar
         return pa.concat_tables([schema.empty_table(), *(rows for rows in tables if rows.schema.names == schema.names)])
 
     rows, known = sent(ROWS), sent(KNOWN)
-    if len(rows) > _MANY_ROWS:
-        logger.warning(
-            "collect: shard %d has %d submissions, which are merged in memory: if they do not fit, use more "
-            "--num_shards", shard, len(rows),
-        )  # fmt: skip
     sources, mine = _sources(run), run.root.generation_of(shard)
     of_row = np.array([number for number, _ in sources], np.int64).take(rows["source"].to_numpy())
     names = [(source.name, source.link_source) for _, source in sources]
@@ -236,24 +233,20 @@ class Collect(Stage):
         return described + [{"kind": "blocklist", "name": domain} for domain in domains]
 
     def finish(self, run: StageRun, _: Sequence[ShardRecord]) -> None:
-        """Write what was found in each source to inputs.json, and what is lost of damaged ones to the manifest."""
-        files = [file for record in run.read_records(_SOURCES) for file in record.files if file.kind == _TALLY]
-        read = {tally.name: tally for tally in (msgspec.json.decode(run.work.read(f.path), type=Tally) for f in files)}
-        tallies = [read.get(source.name) or _tally_before(run, source) for _, source in _sources(run)]
-        for tally in read.values():
-            if tally.problem is not None:
-                logger.warning("%s: %s", tally.name, tally.problem)
-            elif not tally.lines:
-                logger.warning("%s has nothing to collect", tally.name)
-        damaged = [
-            {"name": tally.name, "problem": tally.problem, "lines": tally.lines} for tally in tallies if tally.problem
-        ]
+        """Write to the manifest what is lost of damaged sources; those of settled generations are not read again."""
+        files = [file for record in run.read_records(_SOURCES) for file in record.files if file.kind == _READ]
+        read = [msgspec.json.decode(run.work.read(file.path), type=Read) for file in files]
+        for source in read:
+            if source.problem is not None:
+                logger.warning("%s: %s", source.name, source.problem)
+            elif not source.lines:
+                logger.warning("%s has nothing to collect", source.name)
+        before = run.before.properties.get("damaged", []) if run.before and run.settled else []
+        again = {source.name for source in read}
+        damaged = [source for source in before if source["name"] not in again]
+        damaged += [msgspec.to_builtins(source) for source in read if source.problem is not None]
         if damaged:
             run.properties["damaged"] = damaged
-        run.write_asset(_INPUTS_NAME, msgspec.json.format(msgspec.json.encode(tallies), indent=1))
-        run.stats |= {"files": len(tallies), "broken_files": sum(tally.broken is not None for tally in tallies)}
-        for name in ("lines", "bytes_read", "bytes_decompressed"):
-            run.stats[name] = sum(getattr(tally, name) for tally in tallies)
 
 
 def _stored(source: dict[str, Any], generation: int, options: Options, workdir: Storage) -> dict[str, Any]:
@@ -264,12 +257,6 @@ def _stored(source: dict[str, Any], generation: int, options: Options, workdir: 
         workdir.write(path, top_submissions(source["uri"], options))
     content = workdir.read(path)
     return {**source, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest(), "stored": path}
-
-
-def _tally_before(run: StageRun, source: Source) -> Tally:
-    """The tally of a source of a settled generation."""
-    found = json.loads(run.workdir.read(_INPUTS))
-    return next(msgspec.convert(each, Tally) for each in found if each["name"] == source.name)
 
 
 STAGE = Collect()

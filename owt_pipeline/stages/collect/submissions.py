@@ -139,11 +139,11 @@ def _judged_alone(s: Submission, rules: Rules) -> tuple[str | None, str | None]:
     """(reason, note) of a submission by its own fields; it gets a URL and a score from others where it has none."""
     reason: Reason | None = None
     note = None
-    if s.is_self is not False and (is_true(s.is_self) or (s.is_self is None and _looks_like_self_post(s))):
+    if is_true(s.is_self) or (s.is_self is None and _looks_like_self_post(s)):
         reason = Reason.SELF_POST
-    elif s.over_18 is not False and is_true(s.over_18) and not rules.over_18:
+    elif is_true(s.over_18) and not rules.over_18:
         reason = Reason.OVER_18
-    elif (rules.allow_subreddits or rules.deny_subreddits) and rules.blocks_subreddit(as_text(s.subreddit)):
+    elif rules.blocks_subreddit(as_text(s.subreddit)):
         reason, note = Reason.BLOCKED_SUBREDDIT, as_text(s.subreddit)
     s.url, s.score = as_text(s.url), integer(s.score)
     if not s.url:

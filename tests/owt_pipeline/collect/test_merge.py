@@ -6,7 +6,6 @@ import random
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,46 +52,6 @@ def test_submissions_of_a_url_become_one_row_and_name_the_others() -> None:
     assert rejects == [{"url_id": 7, "url": "u7", "reason": "repeated_url", "detail": "submission b, RS_1.zst:4"}]
 
 
-A = {"url_id": 1, "url": "u", "submission_id": "a", "num_comments": 3, "created_utc": 10}
-B = {**A, "submission_id": "b", "num_comments": None, "score": 9, "created_utc": 12}
-ACCEPTED = ("url", "score", "num_comments", "submission_ids")
-
-
-@pytest.mark.parametrize(
-    ("rows", "accepted", "rejected"),
-    [
-        ([], [], []),
-        ([{**A, "reason": "self_post"}], [], ["self_post: submission a, RS_1.zst:1"]),
-        (
-            [{**A, "score": 2}, {**A, "score": 1, "source": 1}],
-            [],
-            ["low_score: score 2; submission a, RS_1.zst:1", "low_score: score 1; submission a, RS_2.zst:1"],
-        ),
-        (  # which is in two dumps, and counts once
-            [{**A, "score": 2}, {**A, "score": 1, "source": 1}, {**B, "score": 3}],
-            [("u", 3, 3, ["a", "b"])],
-            [f"repeated_url: submission {row}:1" for row in ("b, RS_1.zst", "a, RS_2.zst")],
-        ),
-        (  # a listed URL needs no score
-            [{"url_id": 1, "url": "u", "source": 2}, {**A, "score": -5}],
-            [("u", -5, 3, ["a"])],
-            ["repeated_url: list.txt:1"],
-        ),
-        (
-            [{**A, "score": 9}, {**B, "url": "v"}, {**A, "score": 9, "submission_id": "c", "created_utc": 13}],
-            [("u", 9, 6, ["a", "c"])],
-            ["id_collision: v; submission b, RS_1.zst:1", "repeated_url: submission c, RS_1.zst:1"],
-        ),
-    ],
-)
-def test_rejects_say_which_submission_of_which_file_they_are(
-    rows: list[dict[str, Any]], accepted: list[Any], rejected: list[str]
-) -> None:
-    urls, rejects = merge([submission(**row) for row in rows])
-    assert [tuple(url[name] for name in ACCEPTED) for url in urls] == accepted
-    assert sorted(f"{row['reason']}: {row['detail']}" for row in rejects) == sorted(rejected)
-
-
 def test_what_earlier_generations_accepted_is_rejected_and_their_low_scores_count() -> None:
     def generation(number: int, *rows: dict[str, Any], known: pa.Table) -> tuple[list[Any], list[Any], pa.Table]:
         urls, rejects = merged(list(rows), known=known)
@@ -118,6 +77,7 @@ def test_what_earlier_generations_accepted_is_rejected_and_their_low_scores_coun
 some = st.fixed_dictionaries(
     {
         "url_id": st.integers(0, 5),
+        "url": st.sampled_from("uuuv"),
         "submission_id": st.one_of(st.none(), st.sampled_from("abcd")),
         "score": st.one_of(st.none(), st.integers(-2, 9)),
         "created_utc": st.one_of(st.none(), st.integers(0, 3)),
@@ -131,48 +91,57 @@ some = st.fixed_dictionaries(
 )
 
 
-def plainly_merged(rows: list[dict[str, Any]], min_score: int) -> dict[int, dict[str, Any]]:
+def in_order(row: dict[str, Any]) -> tuple[Any, ...]:
+    created, score, name = row["created_utc"], row["score"], NAMES[row["source"]]
+    best_first = LAST if score is None else -score
+    return LAST if created is None else created, row["submission_id"] or "~", best_first, name, row["line"]
+
+
+def reject(row: dict[str, Any], reason: str, *said: str) -> tuple[int, str, str]:
+    submission = [f"submission {row['submission_id']}, "] if row["submission_id"] else []
+    place = f"{NAMES[row['source']]}:{row['line']}"
+    return row["url_id"], reason, "; ".join([*said, "".join([*submission, place])])
+
+
+def plainly_merged(rows: list[dict[str, Any]], min_score: int) -> tuple[dict[int, dict[str, Any]], list[Any]]:
     """The rules of the docstrings, URL by URL."""
-
-    def order(row: dict[str, Any]) -> tuple[Any, ...]:
-        created, score = row["created_utc"], row["score"]
-        best_first = LAST if score is None else -score
-        name = NAMES[row["source"]]
-        return LAST if created is None else created, row["submission_id"] or "~", best_first, name, row["line"]
-
-    found = {}
-    for url in {row["url_id"] for row in rows if row["reason"] is None}:
-        group = sorted((row for row in rows if row["url_id"] == url and row["reason"] is None), key=order)
+    urls, rejects = {}, [reject(row, row["reason"]) for row in rows if row["reason"]]
+    for url_id in {row["url_id"] for row in rows}:
+        every = sorted((row for row in rows if row["url_id"] == url_id and not row["reason"]), key=in_order)
+        group = [row for row in every if row["url"] == every[0]["url"]]
+        rejects += [reject(row, "id_collision", row["url"]) for row in every if row not in group]
         scores = [row["score"] for row in group if row["score"] is not None]
-        if len(scores) == len(group) and max(scores) < min_score:
+        if len(scores) == len(group) and max(scores, default=-1) < min_score:
+            rejects += [reject(row, "low_score", f"score {row['score']}") for row in group]
             continue
+        rejects += [reject(row, "repeated_url") for row in group[1:]]
         ids = [row["submission_id"] for row in group]
         once = [row["num_comments"] for k, row in enumerate(group) if ids[k] is None or ids[k] not in ids[:k]]
         comments = [count for count in once if count is not None]
-        best = max(group, key=lambda row: -LAST if row["score"] is None else row["score"])
-        found[url] = {
+        urls[url_id] = {
+            "url": group[0]["url"],
             "score": max(scores, default=None),
             "created_utc": group[0]["created_utc"],
-            "title": best["title"],
+            "title": max(group, key=lambda row: -LAST if row["score"] is None else row["score"])["title"],
             "subreddits": sorted({name for row in group for name in row["subreddits"] or ()}),
             "link_sources": sorted({n for row in group for n in row["link_sources"] or (ORIGINS[row["source"]],)}),
             "submission_ids": sorted(set(filter(None, ids))),
             "num_comments": sum(comments) if comments else None,
             "posted_url": group[0]["posted_url"],
         }
-    return found
+    return urls, sorted(rejects)
 
 
 @given(st.lists(some, max_size=14), st.randoms())
 def test_any_submissions_merge_as_the_rules_say_in_any_order(
     given_rows: list[dict[str, Any]], rng: random.Random
 ) -> None:
-    rows = [submission(**row, url=f"u{row['url_id']}", line=k, posted_url=f"p{k}") for k, row in enumerate(given_rows)]
+    rows = [submission(**row, line=k, posted_url=f"p{k}") for k, row in enumerate(given_rows)]
     urls, rejects = merge(rows)
-    expected = plainly_merged(rows, 3)
+    expected, rejected = plainly_merged(rows, 3)
     assert {u["url_id"]: {name: u[name] for name in expected[u["url_id"]]} for u in urls} == expected
-    assert [u["url_id"] for u in urls] == sorted(expected)
-    assert len(urls) + len(rejects) == len(rows)
-    assert [r["url_id"] for r in rejects] == sorted(r["url_id"] for r in rejects)
+    assert sorted((row["url_id"], row["reason"], row["detail"]) for row in rejects) == rejected
+    for found in (urls, rejects):
+        assert [row["url_id"] for row in found] == sorted(row["url_id"] for row in found)
     rng.shuffle(rows)
     assert merge(rows) == (urls, rejects)
