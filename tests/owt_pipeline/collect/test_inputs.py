@@ -32,7 +32,7 @@ def test_published_submissions_are_read(tmp_path: Path, name: str, of: int) -> N
     record = PUBLISHED[of]
     path = write_dump(tmp_path / name, [record])
     if name.startswith("RS_"):
-        path.write_bytes(long_window(json.dumps(record).encode() + b"\n"))
+        path.write_bytes(long_window(json.dumps(record).encode()))
         assert zstandard.get_frame_parameters(path.read_bytes()).window_size == 1 << 31
     run = collect(tmp_path / "run", dumps=(str(path),))
     (row,) = run.urls
@@ -81,16 +81,6 @@ def test_a_line_over_the_limit_is_an_error_without_allow_damaged(
     assert run.manifest.properties["damaged"][0]["problem"].startswith("line 3 has over 1,048,576 bytes")
     assert len(run.urls) == 4
     assert holds(run)
-
-
-def test_a_dump_cut_in_its_last_line_gives_all_lines_before_with_allow_damaged(tmp_path: Path) -> None:
-    (tmp_path / "RS").write_text("".join(json.dumps(link) + "\n" for link in links(50))[:-40])
-    run = collect(tmp_path / "run", dumps=(str(tmp_path / "RS"),), allow_damaged=True)
-    assert len(run.urls) == 49
-    assert run.manifest.counts.rejected == {"bad_line": 1, "broken_file": 1}
-    assert run.manifest.properties["damaged"][0]["problem"].startswith("after line 50: the file ends in the middle")
-    (tmp_path / "RS").write_text("".join(json.dumps(link) + "\n" for link in links(50))[:-1])  # no line end is fine
-    assert len(collect(tmp_path / "complete", dumps=(str(tmp_path / "RS"),)).urls) == 50
 
 
 def test_broken_archives_are_an_error_without_allow_damaged(testdata: Path, tmp_path: Path) -> None:

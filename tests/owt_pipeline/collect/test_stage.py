@@ -192,24 +192,15 @@ def test_policies_decide_and_the_manifest_counts_each_rules_rejects(tmp_path: Pa
     assert {"kind": "blocklist", "name": "=cgi.org"} in strict.manifest.sources
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_broken_blocklist_stops_the_run_with_one_line(tmp_path: Path, workers: int) -> None:
-    (tmp_path / "urls.txt").write_text("http://a.example/")
-    (tmp_path / "domains.gz").write_bytes(gzip.compress(b"a.example\n" * 999)[:-9])
-    with pytest.raises(UserError, match=r"domains\.gz is damaged or incomplete"):
-        collect(
-            tmp_path / "run",
-            workers=workers,
-            links=(str(tmp_path / "urls.txt"),),
-            blocked_domains=(str(tmp_path / "domains.gz"),),
-        )
-
-
-def test_without_a_source_the_error_names_the_options(tmp_path: Path) -> None:
+def test_without_a_source_or_with_a_broken_blocklist_the_run_stops_with_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"--dumps, --links, --warcs and --subreddits"):
         collect(tmp_path)
     with pytest.raises(UserError, match=r"no file matches '.*nothing\*'"):
         collect(tmp_path, dumps=(str(tmp_path / "nothing*"),))
+    (listed := tmp_path / "urls.txt").write_text("http://a.example/")
+    (blocked := tmp_path / "domains.gz").write_bytes(gzip.compress(b"a.example\n" * 999)[:-9])
+    with pytest.raises(UserError, match=r"domains\.gz is damaged or incomplete"):
+        collect(tmp_path, workers=2, links=(str(listed),), blocked_domains=(str(blocked),))
 
 
 def test_sources_may_be_deleted_once_they_are_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
