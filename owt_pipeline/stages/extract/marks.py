@@ -44,25 +44,6 @@ class Marked:
 
 
 @dataclass
-class Licence:
-    """A link to a licence.
-
-    Attributes:
-      tag: of its element, `link` or `a`.
-      is_stated: whether the page says by `rel` that it is its licence.
-      target: the licence's URL.
-      container: the container around it.
-      said: the text of its block.
-    """
-
-    tag: str
-    is_stated: bool
-    target: str
-    container: Container
-    said: str = ""
-
-
-@dataclass
 class PageRead:
     """What is on a page.
 
@@ -74,7 +55,7 @@ class PageRead:
       scripts: the text of each script of linked data.
       headings: the text of each `<h1>`.
       marked: elements that may name an author or a date.
-      licences: links to licences.
+      licences: links to licences with the text of their blocks; `rel` says whether the page states that it is its own.
       controlled: ids of elements that links and buttons open.
     """
 
@@ -85,7 +66,7 @@ class PageRead:
     scripts: list[str] = field(default_factory=list)
     headings: list[str] = field(default_factory=list)
     marked: list[Marked] = field(default_factory=list)
-    licences: list[Licence] = field(default_factory=list)
+    licences: list[Marked] = field(default_factory=list)
     controlled: set[str] = field(default_factory=set)
 
     def add_meta(self, attributes: Mapping[str, str]) -> None:
@@ -106,7 +87,7 @@ class Marks:
         self.open: list[Marked] = []  # always the same list
         self._page = page
         self._badge = 0  # one more than the number of elements around an open badge
-        self._unsaid: Licence | None = None  # a link to a licence in the block that has not ended
+        self._unsaid: Marked | None = None  # a link to a licence in the block that has not ended
 
     def start(self, tag: str, attributes: Mapping[str, str], container: Container, depth: int) -> None:
         """Collect the text of an element, with `depth` elements around it, if it may be an author or a date."""
@@ -146,10 +127,11 @@ class Marks:
         """Note a link if it is to a licence."""
         is_stated = "licen" in relation and not {"license", "licence"}.isdisjoint(relation.lower().split())
         if (is_stated or "creativecommons.org/" in target) and len(self._page.licences) < _MOST_LICENCES:
-            licence = Licence(tag, is_stated, target, container)
+            licence = Marked(tag, {"href": target, "rel": "license" if is_stated else ""}, container, 0)
             self._page.licences.append(licence)
             self._unsaid = licence if tag == "a" else None
 
     def end_block(self, text: str) -> None:
         if self._unsaid is not None:
-            self._unsaid.said, self._unsaid = text, None
+            self._unsaid.pieces.append(text)
+            self._unsaid = None

@@ -20,10 +20,9 @@ from typing import Any
 
 import orjson
 
-from owt_pipeline.stages.extract.marks import Licence, Marked, PageRead
+from owt_pipeline.stages.extract.marks import Marked, PageRead
 from owt_pipeline.stages.extract.names import COMMENT, NAMES
 
-_TITLE_NAMES = ("og:title", "twitter:title", "citation_title", "dc.title", "dcterms.title")
 _ARTICLES = frozenset(NAMES["article types"])
 _FORUMS = frozenset(("discussionforumposting", "qapage", "question", "forum"))
 _MAX_DEPTH = 6
@@ -31,9 +30,6 @@ _MAX_DEPTH = 6
 _WRAPPING = re.compile(
     r"^\s*(?://|/\*)?\s*(?:<!\[CDATA\[|<!--)\s*(?:\*/)?|(?://|/\*)?\s*(?:\]\]>|-->)\s*(?:\*/)?\s*$|;\s*$"
 )
-
-_AUTHOR_NAMES, _DATE_NAMES = NAMES["meta author"], NAMES["meta date"]
-_SITE_NAMES, _LANGUAGE_NAMES = NAMES["meta site"], NAMES["meta language"]
 
 _EARLIEST = date(1991, 8, 6)  # the first page of the web
 _DATE_IN_URL = re.compile(r"/((?:19|20)\d\d)[/-](0[1-9]|1[0-2])[/-](0[1-9]|[12]\d|3[01])(?=\D)")
@@ -73,19 +69,16 @@ _NAMES_OTHERS = re.compile(
     re.IGNORECASE,
 )
 _NO_NAMES = ("author", "admin", "administrator")  # defaults of templates and systems
-_LONGEST = 300  # a longer text is not a title or name
+_LONGEST = 300  # a longer text is not a title, a name, or a statement on a licence
 
 _CREATIVE_COMMONS = re.compile(
     r"creativecommons\.org/(?:licenses/([a-z-]+?)(?:/(\d\.\d))?(?:/([a-z]{2}))?|publicdomain/(zero|mark)/(\d\.\d))(?=[/?#]|$)",
     re.IGNORECASE,
 )
-_META_NAMES = NAMES["meta license"]
 _DECLARES = re.compile(
     r"licen[cs]|lizen[zs]|licenci|licença|ライセンス|лиценз|except where|unless otherwise|some rights reserved",
     re.IGNORECASE,
 )
-_LONGEST_LICENSE = 200
-_LONGEST_STATEMENT = 300  # most characters of the paragraph around a link to a licence
 
 
 @dataclass(frozen=True)
@@ -195,7 +188,7 @@ def read_metadata(page: PageRead, head: Head, url: str, fetched_at: int) -> dict
     metas, nodes = head.metas, head.nodes
     publishers = [node.get("name") for node in nodes if node.get("@type") == "WebSite" and "name" in node][:1]
     publishers += [node.get("publisher") for node in nodes if _is_article(node)]
-    sites = [*map(metas.get, _SITE_NAMES), *map(head.name_of, publishers)]
+    sites = [*map(metas.get, NAMES["meta site"]), *map(head.name_of, publishers)]
     site_name = next(filter(None, map(_short, sites)), None)
     return {
         "title": _title(page, head, site_name),
@@ -209,7 +202,7 @@ def read_metadata(page: PageRead, head: Head, url: str, fetched_at: int) -> dict
 
 def _title(page: PageRead, head: Head, site: str | None) -> str | None:
     """The heading that is part of one of the page's titles, its only heading, or a title without the site's name."""
-    declared = [page.title, *map(head.metas.get, _TITLE_NAMES), *(head.name_of(n.get("headline")) for n in head.nodes)]
+    declared = [page.title, head.metas.get("og:title"), *(head.name_of(n.get("headline")) for n in head.nodes)]
     titles = [title for title in map(_short, declared) if title]
     sites = {"", _words(site or "")}
     headings = [text for text in filter(None, map(_short, page.headings)) if _words(text) not in sites]
@@ -224,7 +217,7 @@ def _title(page: PageRead, head: Head, site: str | None) -> str | None:
 
 
 def _author(marked: Iterable[Marked], head: Head) -> str | None:
-    stated = [*map(head.metas.get, _AUTHOR_NAMES)]
+    stated = [*map(head.metas.get, NAMES["meta author"])]
     stated += [head.name_of(node.get("author") or node.get("creator")) for node in head.nodes]
     for one in stated:
         if name := _name_of_person(one):
@@ -284,7 +277,7 @@ def _date(marked: Iterable[Marked], head: Head, url: str, fetched_at: int) -> st
     def candidates() -> Iterator[Any]:
         published = [metas.get("article:published_time"), *(n.get("datePublished") for n in nodes if _is_article(n))]
         yield min(filter(None, map(_iso_date, published)), default=None)  # a later one is that of a new version
-        yield from map(metas.get, _DATE_NAMES)
+        yield from map(metas.get, NAMES["meta date"])
         for key in ("datePublished", "dateCreated", "uploadDate"):
             yield from (node.get(key) for node in nodes)
         if match := _DATE_IN_URL.search(url):
@@ -312,7 +305,7 @@ def _iso_date(text: Any) -> date | None:
 
 
 def _language(of_root: str | None, metas: dict[str, str]) -> str | None:
-    for label in (of_root, *(metas.get(name) for name in _LANGUAGE_NAMES)):
+    for label in (of_root, *(metas.get(name) for name in NAMES["meta language"])):
         if label and (match := _LANGUAGE.match(label)):
             return match[1].lower()
     return None
@@ -329,13 +322,14 @@ def _words(text: str) -> str:
 
 def _license(page: PageRead, head: Head) -> str | None:
     """The licence that a page declares; None if it declares none or several different ones."""
-    stated = [licence for licence in page.licences if licence.is_stated]
+    in_head = [link for link in page.licences if link.tag == "link"]
+    links = [link for link in page.licences if link.tag == "a" and not _is_credit(link)]
     for candidates in (
-        (_named(licence.target) for licence in stated if licence.tag == "link"),
+        (_named(link.attributes["href"]) for link in in_head if link.attributes["rel"]),
         (_of_data(node.get("license")) for node in head.nodes),
-        (_named(licence.target) for licence in stated if licence.tag != "link" and not _is_credit(licence)),
-        (_named(head.metas.get(name)) for name in _META_NAMES),
-        (_named(licence.target) for licence in page.licences if _is_statement(licence)),
+        (_named(link.attributes["href"]) for link in links if link.attributes["rel"]),
+        (_named(head.metas.get(name)) for name in NAMES["meta license"]),
+        (_named(link.attributes["href"]) for link in links if _is_statement(link)),
     ):
         found = list(dict.fromkeys(filter(None, candidates)))
         if found:
@@ -343,16 +337,16 @@ def _license(page: PageRead, head: Head) -> str | None:
     return None
 
 
-def _is_statement(licence: Licence) -> bool:
-    """Whether a link to Creative Commons is in a statement about the page's licence."""
-    if licence.is_stated or _is_credit(licence) or not _CREATIVE_COMMONS.search(licence.target):
-        return False
-    return len(licence.said) <= _LONGEST_STATEMENT and _DECLARES.search(licence.said) is not None
-
-
-def _is_credit(licence: Licence) -> bool:
+def _is_credit(link: Marked) -> bool:
     """Whether a link belongs to a picture or a comment, not to the page."""
-    return any(one.tag in ("figure", "figcaption", "blockquote", "li") for one in licence.container.around())
+    return any(one.tag in ("figure", "figcaption", "blockquote", "li") for one in link.container.around())
+
+
+def _is_statement(link: Marked) -> bool:
+    """Whether a link to Creative Commons is in a statement about the page's licence."""
+    if link.attributes["rel"] or not _CREATIVE_COMMONS.search(link.attributes["href"]):
+        return False
+    return len(link.text) <= _LONGEST and _DECLARES.search(link.text) is not None
 
 
 def _of_data(value: Any) -> str | None:
@@ -372,4 +366,4 @@ def _named(text: str | None) -> str | None:
         return "-".join(part for part in parts if part)
     if "://" not in text and not _DECLARES.search(text) and not re.match(r"(?:CC|MIT|Apache|GPL|GFDL|BSD)\b", text):
         return None  # "All rights reserved", or a publisher's name
-    return text if 0 < len(text) <= _LONGEST_LICENSE else None
+    return _short(text)

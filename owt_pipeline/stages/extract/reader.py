@@ -29,8 +29,7 @@ from owt_pipeline.stages.extract.names import (
     names_opened,
     read_names,
 )
-from owt_pipeline.stages.extract.structure import PREFORMATTED_TAGS, SPECIAL, WITH_END, Structure
-from owt_pipeline.stages.extract.tables import LAYS_OUT
+from owt_pipeline.stages.extract.structure import LAYS_OUT, PREFORMATTED_TAGS, SPECIAL, WITH_END, Structure
 from owt_pipeline.stages.extract.text import BREAK, INITIAL
 
 _BARE = INLINE - {"a", "code", "samp", "tt", "sup", "q", "time"}  # mean nothing without attributes

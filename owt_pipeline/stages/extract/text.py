@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from itertools import islice
 
 from owt_pipeline.stages.extract.blocks import (
     CODE,
@@ -13,14 +12,12 @@ from owt_pipeline.stages.extract.blocks import (
     HEADING,
     ITEM,
     OTHER,
-    PREFORMATTED,
     ROW,
     Block,
     Container,
 )
-from owt_pipeline.stages.extract.inner import Inner, Lines, counts_up, language_of
+from owt_pipeline.stages.extract.inner import Inner
 from owt_pipeline.stages.extract.marks import Marks, PageRead
-from owt_pipeline.stages.extract.tables import Table
 
 BREAK = "\x00"
 """Represents `<br>` until a block is complete; parsed text has no zero characters."""
@@ -54,7 +51,6 @@ class Text:
         self._link_chars = self._links = self._images = 0
         self._links_around = 0
         self._initial = ""  # a letter that is an image
-        self._tables: list[Table] = []  # open ones
 
     def _contain(self, tag: str, parent: Container, form: int) -> Container:
         container = Container(self._count, tag, parent, form)
@@ -121,12 +117,6 @@ class Text:
         mark = DISPLAY if is_large else FORMULA
         self._pieces.append(f"{mark}{latex}{mark}")
         self._has_marks = True
-
-    def _add_lines(self, lines: Lines) -> None:
-        text = lines.text()
-        if text.strip() and not (self._tables and counts_up(text)):  # the numbers of lines in another cell
-            names = [around.names for around in islice(self._at.around(), 3)]
-            self.blocks.append(Block(PREFORMATTED, text, 0, self._at, language_of(lines.classes, *names) or None))
 
     def _end_code(self) -> None:
         start = max((i for i, piece in enumerate(self._pieces) if piece == CODE), default=-1)
