@@ -22,44 +22,28 @@ Pages = Mapping[str, tuple[bytes, str]]
 """URL → (body, content type)."""
 
 
-def page_row(url: str, body: bytes, content_type: str) -> tuple[dict, bytes]:
-    """A row of `pages/` and its record."""
-    url_id = xxhash.xxh3_64_intdigest(url.encode())
-    headers = [("Content-Type", content_type)]
-    record = response_record(url, FETCHED_AT, "HTTP/1.1 200 OK", headers, body)
-    row = {
-        "url_id": url_id,
-        "url": url,
-        "source": "archive",
-        "final_url": url,
-        "status": 200,
-        "content_type": content_type,
-        "fetched_at": FETCHED_AT,
-        "fetch_ms": 0,
-        "body_bytes": len(body),
-        "payload_digest": payload_digest(body),
-        "score": 3,
-        "created_utc": 1,
-        "subreddits": ["a", "b"],
-    }
-    return row, record
-
-
 def write_pages(workdir: Path, pages: Pages, num_shards: int = 1) -> None:
     """Write `pages/` below `workdir`, page i in shard i modulo `num_shards`."""
     items = list(pages.items())
 
     def write(shard: int, writer: ShardWriter) -> None:
-        rows, places, at = [], [], 0
-        path = f"warc/part-{shard:05d}/made.warc.gz"
-        records = []
+        segment, records, rows, places = f"warc/part-{shard:05d}/made.warc.gz", b"", [], []
         for url, (body, content_type) in items[shard::num_shards]:
-            row, record = page_row(url, body, content_type)
-            rows.append(row)
-            places.append({"url_id": row["url_id"], "segment": path, "offset": at, "length": len(record)})
-            records.append(record)
-            at += len(record)
-        Storage(str(workdir)).write(path, b"".join(records))
+            record = response_record(url, FETCHED_AT, "HTTP/1.1 200 OK", [("Content-Type", content_type)], body)
+            about = {
+                "url_id": xxhash.xxh3_64_intdigest(url.encode()),
+                "url": url,
+                "final_url": url,
+                "source": "archive",
+            }
+            of_body = {"content_type": content_type, "body_bytes": len(body), "payload_digest": payload_digest(body)}
+            sent = {"score": 3, "created_utc": 1, "subreddits": ["a", "b"]}
+            rows.append(about | of_body | sent | {"status": 200, "fetched_at": FETCHED_AT, "fetch_ms": 0})
+            places.append(
+                {"url_id": about["url_id"], "segment": segment, "offset": len(records), "length": len(record)}
+            )
+            records += record
+        Storage(str(workdir)).write(segment, records)
         pq.write_table(pa.Table.from_pylist(places, PLACES), writer.open_file(".parquet", "places"))
         writer.enter(len(rows))
         writer.write(pa.RecordBatch.from_pylist(rows, DATASETS["pages"].schema))
@@ -83,7 +67,3 @@ def real_pages(testdata: Path) -> dict[str, tuple[bytes, str]]:
             url = record.headers["WARC-Target-URI"]
             pages[url] = (record.reader.read(), record.http_headers["Content-Type"])
     return pages
-
-
-def first(pages: Pages, count: int) -> dict[str, tuple[bytes, str]]:
-    return dict(list(pages.items())[:count])

@@ -124,20 +124,20 @@ def test_one_stray_byte_in_a_hundred_does_not_change_the_charset_of_utf8(sentenc
             assert decode(bytes(body), declared)[1] == "utf-8", language
 
 
-@pytest.mark.parametrize("stray", [b"\xe9", b"\xff\xfe", b"\xa0", b"\xc3", b"\x80\x81\x82"])
-@pytest.mark.parametrize("meta", ["", "<meta charset=utf-8>"])
 @pytest.mark.parametrize("declared", [None, "utf-8", "iso-8859-1"])
-def test_stray_bytes_do_not_change_the_charset_of_utf8(stray: bytes, meta: str, declared: str | None) -> None:
-    body = page(GERMAN * 3, "utf-8", meta).replace(b"</p>", stray + b" tail</p>")
-    text, charset = decode(body, declared)
-    assert (charset, GERMAN in text) == ("utf-8", True)
+def test_stray_bytes_do_not_change_the_charset_of_utf8(declared: str | None) -> None:
+    for meta in ("", "<meta charset=utf-8>"):
+        for stray in (b"\xe9", b"\xff\xfe", b"\xa0", b"\xc3", b"\x80\x81\x82"):
+            body = page(GERMAN * 3, "utf-8", meta).replace(b"</p>", stray + b" tail</p>")
+            text, charset = decode(body, declared)
+            assert (charset, GERMAN in text) == ("utf-8", True)
+    cut = page("Plain text and then", "utf-8", META("utf-8"))[:-18] + "é".encode()[:1]
+    assert decode(cut, declared)[1] == "utf-8"
 
 
-def test_stray_bytes_and_a_cut_do_not_change_declared_utf8() -> None:
+def test_stray_bytes_do_not_change_declared_utf8_and_escapes_are_no_japanese() -> None:
     body = page("A page of ASCII with one café and one – dash. ", "utf-8").replace(b"</p>", b"\xa0\xe9</p>")
     assert decode(body, "utf-8")[1] == "utf-8"
-    cut = page("Plain text and then", "utf-8", META("utf-8"))[:-18] + "é".encode()[:1]
-    assert [decode(cut, declared)[1] for declared in (None, "utf-8")] == ["utf-8"] * 2
     escapes = "an escape: \x1b$B or \x1b(B, and no more"
     assert decode(escapes.encode(), None)[0] == escapes
 

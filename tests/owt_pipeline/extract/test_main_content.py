@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks.extraction_model.labelled_pages import read_labelled
-from owt_pipeline.stages.extract.extractor import Extracted, Page, Settings, load
+from owt_pipeline.stages.extract.extractor import Page, Settings, load
 
 ARTICLES = Path(__file__).with_name("articles")
 SENTENCE = "The quick brown fox jumps over the lazy dog, and then it rests beneath a tree for a while. "
@@ -53,27 +51,8 @@ def test_recall_keeps_more_and_precision_less(testdata: Path) -> None:
     assert sum(words[0]) < sum(words[1]) < sum(words[2])
 
 
-def test_a_page_with_little_text_costs_no_import_of_another_extractor() -> None:
-    code = "import sys\nfrom owt_pipeline import extract\nextract(sys.argv[1])\nassert 'trafilatura' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code, "<p>A short text.</p>"], check=True)
-
-
 def test_text_of_a_page_does_not_depend_on_earlier_pages() -> None:
     pages = [f'<div class="c{n % 7} post">{P * (n % 4)}<div id="nav{n}">{NAV}</div></div>' for n in range(40)]
     forwards = [extract(html) for html in pages]
     backwards = [extract(html) for html in reversed(pages)]
     assert forwards == backwards[::-1]
-
-
-def test_metadata_comes_with_the_text() -> None:
-    head = (
-        "<title>Foxes at rest | The Daily Fox</title><meta property='og:site_name' content='The Daily Fox'>"
-        "<meta name=author content='By A. Fox'><meta property='article:published_time' content='2019-05-03T10:00:00Z'>"
-    )
-    found = load(Settings())(
-        Page("http://h/", f"<html lang=en-GB><head>{head}</head><body><h1>The Daily Fox</h1>{P * 3}", 1_767_225_600)
-    )
-    assert found == Extracted(
-        "The Daily Fox\n" + "\n".join([(SENTENCE * 3).strip()] * 3), "Foxes at rest", "A. Fox", "2019-05-03",
-        "The Daily Fox", "en",
-    )  # fmt: skip

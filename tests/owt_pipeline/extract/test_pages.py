@@ -8,7 +8,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from benchmarks.extraction_model.examples import without_formulas
 from owt_pipeline.stages.extract.names import COMMENT, HIDDEN, UNSHOWN
 from owt_pipeline.stages.extract.reader import read_page
 from owt_pipeline.stages.extract.rendering import markdown, plain_text
@@ -36,11 +35,6 @@ def test_characters_links_and_images_are_counted() -> None:
     html = "See <a href=/x>this one</a> and <a name=y>that</a>.<div><a href=/><h3>Card</h3><img><p>text</p></a></div>"
     found = [(block.text, block.link_chars, block.links, block.images) for block in read_page(html).blocks]
     assert found == [("See this one and that.", 8, 1, 0), ("Card", 4, 1, 0), ("text", 4, 0, 1)]
-
-
-def test_formulas_are_left_out_where_texts_are_compared() -> None:
-    (block,) = read_page('<p>Be <math alttext="x^2"><mi>x</mi></math>.').blocks
-    assert without_formulas(block).split() == ["Be", "."]
 
 
 @pytest.mark.parametrize(

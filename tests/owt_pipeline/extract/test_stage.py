@@ -41,17 +41,21 @@ def test_workers_batches_and_shards_change_no_document(
 
 
 @pytest.mark.parametrize("extractor", ["blocks", "trafilatura"])
-def test_row_has_metadata_of_the_page_and_of_its_submission(
+def test_row_has_markdown_on_request_and_metadata_of_the_page_and_of_its_submission(
     tmp_path: Path, pages_writer: Callable[..., None], extractor: str
 ) -> None:
     body = (
-        "<html lang=de><meta charset=windows-1252><title>Größe</title><body><article><p>"
+        "<html lang=de><meta charset=windows-1252><title>Größe</title><body><article><h2>Füchse</h2><p>"
         + "Dieser Satz ist lang genug, um für den Teil eines Artikels gehalten zu werden. " * 5
+        + "<ul><li>Ein Punkt.<li>Noch einer.</ul>"
     ).encode("cp1252")
     pages_writer(tmp_path, {"http://h/a": (body, "text/html"), "http://h/b": (b"<p>", "text/html")}, 1)
-    manifest, _ = run_stage(STAGE, Options(extractor=extractor), Runtime(Storage(str(tmp_path))))
+    manifest, _ = run_stage(
+        STAGE, Options(extractor=extractor, text_format="markdown"), Runtime(Storage(str(tmp_path)))
+    )
     (row,) = documents(tmp_path).values()
-    assert row["text"].startswith("Dieser Satz ist lang genug, um für den Teil")
+    assert row["text"].startswith("## Füchse\n\nDieser Satz ist lang genug, um für den Teil")
+    assert row["text"].rstrip().endswith("\n\n- Ein Punkt.\n- Noch einer.")
     assert (row["title"], row["language"], row["score"], row["subreddits"]) == ("Größe", "de", 3, ["a", "b"])
     assert str(manifest.counts) == "2 in = 1 out + 1 no_text"
     assert manifest.stats == {"charset_cp1252": 1}
@@ -71,14 +75,3 @@ def test_blocks_left_out_of_a_very_long_page_are_counted(
     assert manifest.stats["pages_cut"] == 1
     assert main(["why", str(tmp_path), "https://h.example/a"]) == 0
     assert "  blocks_left_out: 3\n" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("extractor", ["blocks", "trafilatura"])
-def test_markdown_is_written_on_request(tmp_path: Path, pages_writer: Callable[..., None], extractor: str) -> None:
-    sentence = "<p>A sentence that is long enough to be taken for a part of an article.</p>" * 5
-    body = f"<html><body><article><h2>Foxes</h2>{sentence}<ul><li>One item.<li>Another.</ul></article>".encode()
-    pages_writer(tmp_path, {"http://h/a": (body, "text/html")}, 1)
-    run_stage(STAGE, Options(extractor=extractor, text_format="markdown"), Runtime(Storage(str(tmp_path))))
-    (row,) = documents(tmp_path).values()
-    assert row["text"].startswith("## Foxes\n\nA sentence")
-    assert row["text"].rstrip().endswith("\n\n- One item.\n- Another.")

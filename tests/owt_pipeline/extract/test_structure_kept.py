@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from benchmarks.extraction_model import structure
 
 
@@ -21,17 +19,3 @@ def test_markdown_keeps_the_structure_of_real_pages(testdata: Path) -> None:
             wanted[kind] += truth[kind].total()
     for kind, share in least.items():
         assert kept[kind] >= share * wanted[kind], kind
-
-
-@pytest.mark.parametrize(
-    ("markdown", "kind", "piece"),
-    [
-        ("## A *b*", "headings", "a b"),
-        ("- one\n  - two", "items", "two"),
-        ("[^1]: A note.", "items", "a note"),
-        ("| a | b |\n|---|---|\n| 1 | 2 |", "rows", ("1", "2")),
-        ("```\n  x = 1\n```", "code", "  x = 1"),
-    ],
-)
-def test_markdown_and_html_give_the_same_pieces(markdown: str, kind: str, piece: object) -> None:
-    assert structure.pieces_of_markdown(markdown)[kind][piece] == 1
