@@ -122,19 +122,17 @@ class Odds:
         self._of_word = {word.encode(): value for word, value in texts.items()}
         self.of_name = lru_cache(_NAMES_KNOWN)(self._of_name)
         """Lowest, highest and mean log-odds of the words in a container's name."""
-        self._of_words = lru_cache(_NAMES_KNOWN)(self._of_class)
 
     def _of_name(self, name: str) -> tuple[float, float, float]:
-        found: dict[str, float] = {}
-        for one in name.split():  # the tag, classes and ids
-            found.update(self._of_words(one))
+        tag, _, names = name.partition(" ")
+        odds = self.names
+        found = {tag: odds[tag]} if tag in odds else {}
+        for one in names.split():
+            for word in read_name(one)[3]:
+                if word in odds:
+                    found[word] = odds[word]
         values = found.values()
         return (min(values), max(values), sum(values) / len(values)) if values else _NO_KNOWN_WORD
-
-    def _of_class(self, name: str) -> dict[str, float]:
-        """The log-odds of the known words in a tag in brackets, a class or an id."""
-        words = (name,) if name.startswith("<") else read_name(name)[3]
-        return {word: self.names[word] for word in words if word in self.names}
 
     def of_texts(self, words: Sequence[Sequence[bytes]], chars: np.ndarray) -> np.ndarray:
         """Lowest, highest and mean log-odds of the words of each short text (3, texts); 0 for unknown words."""
@@ -195,9 +193,10 @@ def _overlap(page: PageView, p: np.ndarray) -> np.ndarray:
     in_two: set[bytes] = set()
     for words, likely in zip(page.words, sure, strict=True):
         if likely:
-            own = {word for word in words if len(word) > 3}
+            own = set(words)
             in_two |= in_some & own
             in_some |= own
+    in_some, in_two = ({word for word in some if len(word) > 3} for some in (in_some, in_two))
     starts = [words[:_START] for words in page.words]
     known = [in_two if likely else in_some for likely in sure]  # the words of sure blocks must occur in another one
     pairs = zip(starts, known, strict=True)

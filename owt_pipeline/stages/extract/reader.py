@@ -34,6 +34,7 @@ from owt_pipeline.stages.extract.text import BREAK, INITIAL
 
 _BARE = INLINE - {"a", "code", "samp", "tt", "sup", "q", "time"}  # mean nothing without attributes
 _CODE_TAGS = frozenset(("code", "samp", "tt"))
+_SAY_MORE = frozenset(("itemprop", "aria-controls", "rel"))
 _END_OF_BREAK = re.compile(rb"</br\s*/?>", re.IGNORECASE)
 
 Attributes = Mapping[str, str]
@@ -166,9 +167,7 @@ class _Reader(Structure):
 
     def _note(self, tag: str, attributes: Attributes) -> None:
         """Note what a start says of other parts of the page; the element itself is on the stack."""
-        classes = attributes.get("class")
-        if "itemprop" in attributes or (classes and (self._open_marks or read_names(classes)[2])):
-            self._marks.start(tag, attributes, self._at, len(self._stack) - 1)
+        self._marks.start(tag, attributes, self._at, len(self._stack) - 1)
         if "aria-controls" in attributes:
             self.page.controlled.update(attributes["aria-controls"].split())
 
@@ -190,6 +189,7 @@ class _Reader(Structure):
 
     def _start_inline(self, tag: str, attributes: Attributes) -> None:
         self._stack.append(None)
+        says_more = tag == "time"
         if attributes:
             if "data-cfemail" in attributes:
                 self.data(address_in(attributes))
@@ -205,23 +205,25 @@ class _Reader(Structure):
                 if unshown or (attributes.get("aria-hidden") == "true" and "cap" not in (classes or "")):
                     self._inner = Inner()
                     return
-            is_marked = False
             if classes:
                 kind, _, is_marked = read_names(classes)
                 if kind & HIDDEN or "MathJax" in classes:
                     self._inner = Inner()
                     return
-            if "itemprop" in attributes or "aria-controls" in attributes or self._open_marks or is_marked:
+                says_more = says_more or is_marked
+            if says_more or self._open_marks or not _SAY_MORE.isdisjoint(attributes):
                 self._note(tag, attributes)
-            if tag == "a":
-                relation, href = attributes.get("rel", ""), attributes.get("href")
-                if relation == "author":
-                    self._marks.start(tag, attributes, self._at, len(self._stack) - 1)
-                if href is not None:
-                    self._start_link(href, relation)
-        if tag == "time":
-            self._marks.start(tag, attributes, self._at, len(self._stack) - 1)
-        elif tag in _CODE_TAGS:
+            if tag == "a" and "href" in attributes:
+                href = attributes["href"]
+                self._links_around += 1
+                self._links += 1
+                self._stack[-1] = self._end_link
+                if href.startswith("#"):
+                    self.page.controlled.add(href[1:])
+                self._marks.link(tag, attributes.get("rel", ""), href, self._at)
+        elif says_more:
+            self._note(tag, attributes)
+        if tag in _CODE_TAGS:
             self._pieces.append(CODE)
             self._stack[-1] = self._end_code
         elif tag == "sup":
@@ -230,22 +232,12 @@ class _Reader(Structure):
             self._stack[-1] = partial(self._end_quote, len(self.blocks), len(self._pieces))
             self._pieces.append("“")
 
-    def _start_link(self, href: str, relation: str) -> None:
-        self._stack[-1] = self._end_link
-        self._links_around += 1
-        self._links += 1
-        if href.startswith("#"):
-            self.page.controlled.add(href[1:])
-        self._marks.link("a", relation, href, self._at)
-
     def _end_link(self) -> None:
         self._links_around -= 1
 
     def _start_unseen(self, tag: str, attributes: Attributes) -> None:
-        if tag == "template" and ("shadowrootmode" in attributes or "shadowroot" in attributes):
-            self._start_block(tag, attributes)
-            return
-        if tag == "noscript" and not self._pieces:  # it may hold the page for browsers without scripts
+        is_shadow = tag == "template" and ("shadowrootmode" in attributes or "shadowroot" in attributes)
+        if is_shadow or (tag == "noscript" and not self._pieces):  # that of a page for browsers without scripts
             self._start_block(tag, attributes)
             return
         self._stack.append(None)
