@@ -11,7 +11,7 @@ import argparse
 import os
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -31,7 +31,7 @@ from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lock import hold, mention_running
 from schemas import DATASETS, REJECTS
 from schemas.datasets import LEDGER
-from schemas.manifest import ROOT, Manifest, Root, ShardFile
+from schemas.manifest import FileTable, Manifest, Root, ShardFile
 from schemas.settings import ExitCode
 
 _NO_IDS = np.zeros(0, np.uint64)
@@ -71,34 +71,43 @@ def verify(workdir: Storage, *, repair: bool = False) -> Iterator[Finding]:
     if repair and (problem := restore_root(workdir)):
         yield Finding(LEDGER, [problem])
     root = require_run(workdir)
-    for name in (*DATASETS, "report"):
-        if name not in root.datasets:
-            continue
+    names = [name for name in (*DATASETS, "report") if name in root.datasets]
+    lists = {name: _list_of(workdir, root.datasets[name]) for name in names}
+    for name in names:
         finding = Finding(name)
         try:
-            _examine(workdir, root.datasets[name], root, finding)
+            _examine(workdir, root.datasets[name], root, lists, finding)
         except UserError as error:
             finding.problems.append(str(error))
-            if (listed := root.datasets[name].files.path) in str(error) or not workdir.exists(listed):
-                finding.damaged.append(listed)
         if repair:
             workdir.delete(*finding.damaged)
         yield finding
 
 
-def _examine(workdir: Storage, manifest: Manifest, root: Root, finding: Finding) -> None:
-    """Add to `finding`; raises UserError for a file that stops the examination."""
+def _list_of(workdir: Storage, manifest: Manifest) -> FileTable | UserError:
+    try:
+        return DatasetReader(workdir, manifest).table_of_files
+    except UserError as error:
+        return error
+
+
+def _examine(
+    workdir: Storage, manifest: Manifest, root: Root, lists: Mapping[str, FileTable | UserError], finding: Finding
+) -> None:
+    """Add to `finding`; raises UserError for a file that stops the examination. Where the list of an input's files is
+    damaged, that dataset's own finding says so."""
     if not manifest.counts.balanced:
         finding.problems.append(f"the ledger does not balance: {manifest.counts}")
     for dataset, digest in manifest.inputs.items():
-        if dataset not in root.datasets:
+        table = lists.get(dataset)
+        if table is None:
             finding.problems.append(f"{dataset}/, from which this was made, is not finished")
-            continue
-        table = DatasetReader(workdir, root.datasets[dataset]).table_of_files
-        if table.digest_of(load(manifest.stage).kinds) != digest:
+        elif isinstance(table, FileTable) and table.digest_of(load(manifest.stage).kinds) != digest:
             finding.problems.append(f"{dataset}/ has changed since this was made from it: run {manifest.stage} again")
-    reader = DatasetReader(workdir, manifest)
-    files = reader.table_of_files.files
+    if not isinstance(listed := lists[finding.name], FileTable):
+        finding.damaged.append(manifest.files.path)
+        raise listed
+    reader, files = DatasetReader(workdir, manifest), listed.files
     gone = {path for path, problem in lost_files(workdir, files).items() if problem == "is missing"}
     if gone and manifest.dataset in FINAL:
         finding.problems += [f"{workdir.path(path)} is missing" for path in sorted(gone)]
@@ -112,14 +121,12 @@ def _examine(workdir: Storage, manifest: Manifest, root: Root, finding: Finding)
     if finding.damaged or gone:
         return  # what cannot be read cannot be counted
     finding.problems += _row_problems(reader)
-    upstream = _UPSTREAM.get(manifest.dataset)
+    upstream = _UPSTREAM.get(manifest.dataset, "")
     if manifest.stage in ("collect", "import"):
         finding.problems += _unique_problems(reader)
-    elif upstream in root.datasets:
-        source = DatasetReader(workdir, root.datasets[upstream])
-        if not lost_files(workdir, source.table_of_files.files):
-            check = _decision_problems if manifest.dataset == "duplicates" else _id_problems
-            finding.problems += check(source, reader)
+    elif isinstance(table := lists.get(upstream), FileTable) and not lost_files(workdir, table.files):
+        check = _decision_problems if manifest.dataset == "duplicates" else _id_problems
+        finding.problems += check(DatasetReader(workdir, root.datasets[upstream]), reader)
 
 
 def _read_every_byte(workdir: Storage, files: Sequence[ShardFile], finding: Finding) -> None:
@@ -273,7 +280,7 @@ def _print(arguments: argparse.Namespace) -> int:
     if not arguments.repair:
         mention_running(workdir)
         return _report(verify(workdir), "are damaged: --repair removes them, and `owt run` makes them again")
-    if not workdir.exists(ROOT):
+    if not workdir.exists(LEDGER):
         require_run(workdir)  # raises, before the lock makes the folder
     with hold(workdir, uuid.uuid4().hex):
         return _report(verify(workdir, repair=True), "were removed; `owt run` makes them again")

@@ -27,15 +27,17 @@ class LostRun(UserError):
 
 
 def read_root(workdir: Storage) -> tuple[Root, str | None]:
-    """The root manifest and its version; an empty one, and None, if there is none. Raises UserError for a damaged
-    one."""
+    """The root manifest and its version; an empty one, and None, if there is none. Raises UserError for one that is
+    damaged, or gone while its copy is there: a run without its takedowns would make again what was removed."""
     found = workdir.read_version(ROOT)
-    if found is None:
-        return Root(), None
     try:
-        return Root.from_json(found[0], workdir.path(ROOT)), found[1]
+        if found is not None:
+            return Root.from_json(found[0], workdir.path(ROOT)), found[1]
+        if workdir.exists(COPY):
+            raise ManifestError(f"{workdir.path(ROOT)} is gone")
     except ManifestError as error:
         raise UserError(f"{error}: `owt verify --repair` restores it from its copy") from error
+    return Root(), None
 
 
 def swap_root(workdir: Storage, root: Root, version: str | None, run: str) -> tuple[Root, str]:
@@ -56,7 +58,7 @@ def swap_root(workdir: Storage, root: Root, version: str | None, run: str) -> tu
 
 
 def restore_root(workdir: Storage) -> str:
-    """Write the root's copy in its place if the root is damaged, and return what was wrong; "" if it is not damaged.
+    """Write the root's copy in its place if the root is damaged or gone; returns what was wrong, "" for nothing.
 
     Raises UserError if the copy is damaged, too.
     """
@@ -70,7 +72,7 @@ def restore_root(workdir: Storage) -> str:
         except (FileNotFoundError, ManifestError) as broken:
             raise UserError(f"{workdir.path(ROOT)} is damaged, and so is its copy ({broken})") from error
         workdir.swap(ROOT, copy, version)
-        return f"{workdir.path(ROOT)} was damaged, and is restored from its copy"
+        return f"{workdir.path(ROOT)} was damaged or gone, and is restored from its copy"
     return ""
 
 

@@ -154,13 +154,18 @@ def test_a_job_that_nobody_waits_for_keeps_the_lock_until_its_outcome_is_there(t
     assert not run.exists(lock.OBJECT)
 
 
-def test_a_damaged_root_is_restored_from_its_copy_and_both_damaged_is_an_error(tmp_path: Path) -> None:
+def test_a_damaged_or_lost_root_is_restored_from_its_copy_and_both_damaged_is_an_error(tmp_path: Path) -> None:
     run = Storage(str(tmp_path))
     root, _ = change_root(run, lambda root: msgspec.structs.replace(root, takedowns="ledger/takedowns-0.jsonl"), "one")
     run.write(ROOT, b"{")
     assert "restored from its copy" in restore_root(run)
     assert read_root(run)[0] == root
     assert restore_root(run) == ""
+    run.delete(ROOT)
+    with pytest.raises(UserError, match=r"manifest\.json is gone: `owt verify --repair` restores it"):
+        read_root(run)
+    assert "restored from its copy" in restore_root(run)
+    assert read_root(run)[0] == root
     run.write(ROOT, b"{")
     run.write(COPY, b"{")
     with pytest.raises(UserError, match="and so is its copy"):
