@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from owt_pipeline.errors import NotFound
 from owt_pipeline.formats.urls import BadURL, canonicalize, home_of, unescaped, url_id
-from owt_pipeline.ledger.commit import lost_files
+from owt_pipeline.ledger.commit import what_is_left
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import require_run
 from owt_pipeline.storage.folder import Storage
@@ -57,16 +57,14 @@ def asked_for(text: str) -> Asked:
 
 
 def readers_of(workdir: Storage) -> dict[str, DatasetReader]:
-    """A reader for each finished dataset, in the order of the stages; of those whose files are gone, for the rejects.
+    """A reader for what is left of each finished dataset, in the order of the stages.
 
     Raises NotFound if the folder is not a run, or has no finished dataset.
     """
     root = require_run(workdir)
-    readers = {name: DatasetReader(workdir, root.datasets[name]) for name in DATASETS if name in root.datasets}
-    if not readers:
+    if not root.datasets:
         raise NotFound(f"no stage of {workdir} has finished yet; owt ls {workdir} shows how far it is")
-    gone = {name: bool(lost_files(workdir, reader.files("data"))) for name, reader in readers.items()}
-    return {name: DatasetReader(workdir, reader.manifest, gone[name]) for name, reader in readers.items()}
+    return {name: what_is_left(workdir, root.datasets[name]) for name in DATASETS if name in root.datasets}
 
 
 def history(readers: Mapping[str, DatasetReader], asked: Asked) -> dict[str, Any] | None:

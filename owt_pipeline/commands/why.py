@@ -31,10 +31,11 @@ def _flags(parser: CommandParser) -> None:
 def _why(arguments: argparse.Namespace) -> int:
     workdir, as_json = Storage(arguments.run), arguments.json
     mention_running(workdir)
-    found = history(readers_of(workdir), asked := asked_for(arguments.url))
+    found = history(readers := readers_of(workdir), asked := asked_for(arguments.url))
     if found is None:
         looked_for = f", looked for as {asked.url}" if asked.url and asked.url != asked.text else ""
-        raise NotFound(f"{asked.text} (id {asked.url_id}{looked_for}) does not appear in any stage of {workdir}")
+        lost = "" if not any(reader.lost for reader in readers.values()) else ", of which files are gone (owt ls)"
+        raise NotFound(f"{asked.text} (id {asked.url_id}{looked_for}) does not appear in any stage of {workdir}{lost}")
     if as_json:
         print(json.dumps(found, indent=1, ensure_ascii=False))
     else:

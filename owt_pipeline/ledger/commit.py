@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 
 from owt_pipeline import progress
 from owt_pipeline.errors import LedgerError
-from owt_pipeline.ledger.dataset import Outcome
+from owt_pipeline.ledger.dataset import DatasetReader, Outcome
 from owt_pipeline.ledger.exchange import SLICES, Slice, SliceWriter
 from owt_pipeline.ledger.root import LostRun, read_root, swap_root
 from owt_pipeline.storage.disk import HashingFile
@@ -297,6 +297,12 @@ def lost_files(workdir: Storage, files: Iterable[ShardFile]) -> dict[str, str]:
             elif size != file.bytes:
                 found[file.path] = f"has {size} bytes, not {file.bytes}"
     return found
+
+
+def what_is_left(workdir: Storage, manifest: Manifest) -> DatasetReader:
+    """A reader of a dataset that leaves out what is lost of it."""
+    reader = DatasetReader(workdir, manifest)
+    return DatasetReader(workdir, manifest, frozenset(lost_files(workdir, reader.table_of_files.files)))
 
 
 def publish_dataset(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,11 +23,11 @@ from schemas.manifest import FileTable, Manifest, ManifestError, ShardFile
 class DatasetReader:
     """Reads a dataset by its manifest. Picklable; the list of files is read when it is first needed.
 
-    Of a dataset that is `gone`, because its files were removed, there are the counts and the rejects alone.
+    Files that are `lost` are left out; if rows are among them, the dataset is `gone`: it has its counts and rejects.
     """
 
-    def __init__(self, workdir: Storage, manifest: Manifest, gone: bool = False):
-        self.workdir, self.manifest, self.gone = workdir, manifest, gone
+    def __init__(self, workdir: Storage, manifest: Manifest, lost: Collection[str] = ()):
+        self.workdir, self.manifest, self.lost = workdir, manifest, lost
 
     @classmethod
     def open(cls, workdir: Storage, dataset: str) -> DatasetReader:
@@ -60,7 +60,14 @@ class DatasetReader:
 
     def files(self, kind: str, shard: int | None = None) -> list[ShardFile]:
         """The files of one kind (and shard), ordered by path."""
-        return [] if self.gone and kind in ("data", "places", "warc") else self.table_of_files.of_kind(kind, shard)
+        if self.gone and kind in ("data", "places", "warc"):
+            return []
+        return [file for file in self.table_of_files.of_kind(kind, shard) if file.path not in self.lost]
+
+    @property
+    def gone(self) -> bool:
+        """Whether rows are lost."""
+        return bool(self.lost) and any(file.path in self.lost for file in self.table_of_files.of_kind("data"))
 
     def batches(
         self, shard: int | None = None, *, kind: str = "data", columns: list[str] | None = None, rows: int = 256

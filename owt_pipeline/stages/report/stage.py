@@ -12,7 +12,7 @@ from typing import Any
 
 from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step, one_part
 from owt_pipeline.formats.takedowns import read_takedowns
-from owt_pipeline.ledger.commit import ShardWriter, lost_files
+from owt_pipeline.ledger.commit import ShardWriter, what_is_left
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.exchange import Slice
 from owt_pipeline.stages.report.figures import figures
@@ -47,14 +47,8 @@ def query(run: StageRun, _: int, __: Sequence[Slice], writer: ShardWriter) -> No
 
 
 def _readers(run: StageRun) -> dict[str, DatasetReader]:
-    """Readers of the datasets; of one whose files were removed, there are the counts and the rejects."""
-    found = {}
-    for name in DATASETS:
-        if name in run.inputs:
-            reader = run.inputs[name]
-            is_gone = bool(lost_files(run.workdir, reader.files("data")))
-            found[name] = DatasetReader(run.workdir, reader.manifest, is_gone)
-    return found
+    """Readers of what is left of the datasets."""
+    return {name: what_is_left(run.workdir, run.inputs[name].manifest) for name in DATASETS if name in run.inputs}
 
 
 class Report(Stage):

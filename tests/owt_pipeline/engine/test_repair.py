@@ -121,6 +121,7 @@ def test_any_file_that_is_lost_or_damaged_is_found_and_made_again_as_it_was(
 
 def test_a_lost_report_is_made_again_from_what_is_left(run: Path, small_config: Path) -> None:
     shutil.rmtree(run / "pages")
+    damaged(run, "ledger/urls/rejects/part-*", delete)
     damaged(run, "ledger/report/figures/part-*", delete)
     assert rerun(small_config, run) == 0
     stats = json.loads((run / "report/stats.json").read_bytes())
