@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import traceback
 
 import msgspec
 
@@ -28,11 +29,14 @@ class Outcome(msgspec.Struct, frozen=True):
     is_ledger: bool = False
 
     @classmethod
-    def of_failure(cls, where: str, error: BaseException, failure: str) -> Outcome:
+    def of(cls, where: str, error: Exception) -> Outcome:
+        """The outcome of an error; `where` names the stage and part, for a bug."""
+        if isinstance(error, UserError):
+            return cls(str(error), error.exit_code)
         if isinstance(error, OSError):
             return cls(f"{where}: {explain_os_error(error)}", 1)
-        what = str(error) or type(error).__name__
-        return cls(f"{where}: {what}", 1, failure, isinstance(error, LedgerError))
+        failure = "".join(traceback.format_exception(error))
+        return cls(f"{where}: {error or type(error).__name__}", 1, failure, isinstance(error, LedgerError))
 
     def check(self) -> None:
         """Raise the error for which the job stopped or failed."""

@@ -29,8 +29,7 @@ _SLOW_SECONDS = 10.0
 @dataclass(frozen=True)
 class Done:
     """A finished part: its record, the (key, slice) pairs it sent to the next step, and the seconds that this attempt
-    took; 0 if the part was finished before. It has no record if the attempt is late, its output is published, or the
-    job stopped.
+    took; 0 if the part was finished before. It has no record if the attempt is late: its output is published.
     """
 
     record: ShardRecord | None
@@ -76,8 +75,6 @@ class Work:
     def _do(self, key: int, slices: Sequence[Slice]) -> Done:
         started = time.monotonic()
         run, seconds = self.open(), 0.0
-        if self.runtime.on_cluster and run.work.exists(self._stop_mark):
-            return Done(None)
         if self.runtime.lock:
             renew(run.workdir, self.runtime.run)
         place = run.place(self.step.name, key)
@@ -90,14 +87,6 @@ class Work:
             seconds = time.monotonic() - started
         paths = [file.path for file in record.files if file.kind == SLICES]
         return Done(record, [slice for path in paths for slice in read_index(run.work, path)], seconds)
-
-    def stop(self) -> None:
-        """Let no further part of the plan begin on a cluster, because one has found a user's mistake."""
-        self.open().work.create(self._stop_mark, b"")
-
-    @property
-    def _stop_mark(self) -> str:
-        return f"stopped-{self.plan.rpartition('/')[2]}"
 
     def is_late(self) -> bool:
         """Whether the stage is published, so that nothing needs this attempt."""

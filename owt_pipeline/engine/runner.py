@@ -146,9 +146,9 @@ def _run_graph(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, version: s
         is_own = isinstance(error, UserError) or not on_cluster
         failed = error if is_own else submission.failure(error)
     outcome = take_outcome(runtime.workdir)
-    if outcome is not None and (failed is not None or not outcome.failure):  # a late attempt may fail after the job
-        outcome.check()
-    if failed is not None:
+    if failed is not None:  # otherwise, if the outcome is a failure, it is that of a late attempt
+        if outcome is not None:
+            outcome.check()
         raise failed
     if outcome is None:
         raise out_of_sight(runtime.workdir)

@@ -1,22 +1,17 @@
-"""Folders on a local disk, for `Storage`; temporary files, which get their name when they are complete; and processes,
-which own temporary files."""
+"""Folders on a local disk, for `Storage`; and temporary files, which get their name when they are complete."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import fcntl
-import functools
 import hashlib
-import itertools
 import os
 import shutil
-import socket
-import subprocess
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import BinaryIO, cast
 
 import pyarrow as pa
@@ -27,13 +22,8 @@ from owt_pipeline.errors import UserError
 SPOOL_FOLDER = ".tmp"
 """Subfolder for files that are being written; not part of any dataset."""
 
-_FOREIGN_SECONDS = 24 * 3600
-"""Age from which another host's spool file counts as abandoned: that host's processes cannot be seen from here."""
-
 _LOCK_SECONDS = 30.0
 """How long a process waits for another one's lock. It is held for microseconds, unless its holder was stopped."""
-
-_numbers = itertools.count()
 
 
 class Disk:
@@ -283,14 +273,20 @@ class HashingFile:
 
 @contextlib.contextmanager
 def spool_file(folder: str, publish: Callable[[str, str], None]) -> Iterator[HashingFile]:
-    """A new file in `folder`, which is created if missing; removed when the block ends, unless published.
+    """A new file in `folder`, which is created if missing; removed when the block ends, unless published. It is locked
+    until then, so that others see that its process is alive.
 
     The file's `publish(name)` calls `publish(name, path)`. Raises UserError if the disk is full.
     """
-    name = f"{this_process()}-{next(_numbers)}.tmp"
-    path = os.path.join(folder, name)
+    path = os.path.join(folder, f"{uuid.uuid4().hex}.tmp")
     with _full_disk_explained(path):
-        raw = _open_in(folder, name, "xb")
+        raw = _open_in(folder, os.path.basename(path), "xb")
+    fcntl.flock(raw, fcntl.LOCK_EX)
+    if not _is_at(path, raw.fileno()):  # removed before it was locked
+        raw.close()
+        with spool_file(folder, publish) as again:
+            yield again
+        return
     file = HashingFile(raw, path, publish)
     try:
         yield file
@@ -315,22 +311,18 @@ def _open_in(folder: str, name: str, mode: str) -> BinaryIO:
 
 
 def remove_dead_spools(folder: str) -> None:
-    """Remove the spool files and folders of processes that no longer run, and `folder` itself if it is then empty.
-
-    Files of other hosts, which may share the disk, are removed if they are older than a day.
-    """
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        for entry in os.scandir(folder):
-            process = Process.parse(entry.name.rpartition("-")[0])
-            with contextlib.suppress(FileNotFoundError):
-                if process is not None and process.is_here:
-                    dead = not process.runs()
-                else:
-                    dead = entry.stat().st_mtime < time.time() - _FOREIGN_SECONDS
-                if dead and entry.is_dir():
-                    shutil.rmtree(entry.path)
-                elif dead:
-                    os.unlink(entry.path)
+    """Remove the spool files that no process has locked, and folders whose names begin with that of such a file; and
+    `folder` itself if it is then empty."""
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    for name in sorted(names):  # a file before its folders
+        path = os.path.join(folder, name)
+        with contextlib.suppress(OSError):  # locked, or of another user
+            if not os.path.isdir(path):
+                with open(path, "r+b") as file:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    os.unlink(path)
+            elif not os.path.exists(os.path.join(folder, f"{name.partition('.')[0]}.tmp")):
+                shutil.rmtree(path)
     with contextlib.suppress(OSError):
         os.rmdir(folder)
 
@@ -345,69 +337,3 @@ def _full_disk_explained(path: str) -> Iterator[None]:
         raise UserError(
             f"the disk is full, writing in {os.path.dirname(path)}: free some space and run the same command again"
         ) from error
-
-
-@dataclass(frozen=True)
-class Process:
-    """A process: its host, its id and when it started, because ids are reused.
-
-    Attributes:
-      host: the host's name and, on Linux, its PID namespace: containers may share a name but not their processes.
-      pid: the process id there.
-      started: when it started, in the operating system's form; only compared for equality.
-    """
-
-    host: str
-    pid: int
-    started: str
-
-    def __str__(self) -> str:
-        return f"{self.host}-{self.pid}-{self.started}"
-
-    @classmethod
-    def parse(cls, text: str) -> Process | None:
-        """The process of which `text` is `str()`; None for any other text."""
-        parts = text.rsplit("-", 2)
-        return cls(parts[0], int(parts[1]), parts[2]) if len(parts) == 3 and parts[1].isdecimal() else None
-
-    @property
-    def is_here(self) -> bool:
-        """Whether it is or was a process of this host, so that `runs` can be asked."""
-        return self.host == _host()
-
-    def runs(self) -> bool:
-        """Whether a process of this host still runs; a zombie does not."""
-        return _started(self.pid) == self.started
-
-
-def this_process() -> Process:
-    """The current process."""
-    return _process(os.getpid())  # cached by id, because a forked child is another process
-
-
-@functools.cache
-def _process(pid: int) -> Process:
-    return Process(_host(), pid, _started(pid) or "0")
-
-
-@functools.cache
-def _host() -> str:
-    name = socket.gethostname().replace("/", "_")
-    try:
-        return f"{name}.{os.stat('/proc/self/ns/pid').st_ino}"
-    except OSError:
-        return name
-
-
-def _started(pid: int) -> str | None:
-    """When the process started; None if no process with this id is running."""
-    if os.path.isdir("/proc/self"):
-        try:
-            with open(f"/proc/{pid}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()  # the name before it may contain spaces
-        except OSError:
-            return None
-        return None if fields[0] in (b"Z", b"X") else fields[19].decode()
-    ps = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    state, _, started = ps.stdout.strip().partition(" ")
-    return None if not state or state.startswith("Z") else "".join(c for c in started if c.isalnum())

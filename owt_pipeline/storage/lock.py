@@ -1,19 +1,23 @@
 """The lock of a run's folder: one run at a time. It saves double work; the ledger is right without it.
 
-On a disk it is `flock` on the file `.lock`, which the kernel frees with the process. In a bucket, or where a job on a
-cluster does the work, it is an object, `.job`: created only if absent, and renewed by whoever works (the process that
-waits for the job, and each worker before a part). An object that has not changed for ten minutes, by the clock of the
-process that watches it, can be taken over: clocks of two machines are never compared. If its process was one of this
-machine, did the work itself and has ended, it can be taken over at once.
+It is `flock` on a file, which the kernel frees with the process: `.lock` in a folder on a disk, and for a bucket a file
+in this machine's folder for temporary files. In a bucket, or where a job on a cluster does the work, it is an object,
+`.job`, too: created only if absent, and renewed by whoever works (the process that waits for the job, and each worker
+before a part). An object that has not changed for ten minutes, by the clock of the process that watches it, can be
+taken over: clocks of two machines are never compared. It can be taken over at once by who has locked the same file as
+its holder had.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import logging
 import os
+import socket
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,37 +26,31 @@ from typing import BinaryIO
 import msgspec
 
 from owt_pipeline.errors import JobRuns, UserError
-from owt_pipeline.storage.disk import Process, this_process
 from owt_pipeline.storage.folder import Storage
 
 logger = logging.getLogger("owt")
 
 FILE, OBJECT = ".lock", ".job"
+LOCKS = f"{tempfile.gettempdir()}/owt-{os.getuid()}-locks"
+"""Local folder of the files that runs in buckets lock."""
 TERM_SECONDS = 600.0
 """An object that was not renewed for so long can be taken over."""
 RENEW_SECONDS = 60.0
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """Content of the lock: the run's id, its command and process; whether a job's workers renew it, too; `renewals`
-    makes each content unique."""
+    """Content of the lock: the run's id, its command, process and host; the file that it has locked, unless a job's
+    workers renew the object, too; `renewals` makes each content unique."""
 
     run: str
     command: str
-    process: str
-    of_job: bool = False
+    pid: int = 0
+    host: str = ""
+    locked: str = ""
     renewals: int = 0
 
     def __str__(self) -> str:
-        process = Process.parse(self.process)
-        where = f"process {process.pid} on {process.host.partition('.')[0]}" if process else "another process"
-        return f"`{self.command}` ({where})"
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether nobody works on the run any more, as its only process, one of this machine, has ended."""
-        process = Process.parse(self.process)
-        return not self.of_job and process is not None and process.is_here and not process.runs()
+        return f"`{self.command}`" + (f" (process {self.pid} on {self.host.partition('.')[0]})" if self.pid else "")
 
 
 class InUse(UserError):
@@ -96,17 +94,16 @@ def take(
     says whether a job that holds it is known to have ended. Raises InUse, which names the holder, if another run is at
     work.
     """
-    if workdir.is_local:
-        since = _flock(workdir, run)
-        if not as_object:
-            _wait_for_end(workdir, has_ended)
-            return since
-    me = msgspec.json.encode(_me(run, of_job=as_object))
+    locked, since = _flock(workdir, run)
+    if workdir.is_local and not as_object:
+        _wait_for_end(workdir, locked, has_ended)
+        return since
+    me = msgspec.json.encode(_me(run, "" if as_object else locked))
     while not workdir.create(OBJECT, me):
         holder, version = _read(workdir)
         if holder is not None and holder.run == run:
             break
-        if version is not None and _wait_for_end(workdir, has_ended):
+        if version is not None and _wait_for_end(workdir, locked, has_ended):
             workdir.swap(OBJECT, me, version)
             holder, _ = _read(workdir)
             if holder is not None and holder.run == run:
@@ -128,10 +125,12 @@ def release(workdir: Storage, run: str) -> None:
 _flocked: dict[tuple[str, str], BinaryIO] = {}  # the files that this process has locked, by folder and run
 
 
-def _flock(workdir: Storage, run: str) -> float:
-    if (known := _flocked.get((workdir.uri, run))) is None:
-        os.makedirs(workdir.uri, exist_ok=True)
-        file = open(workdir.path(FILE), "a+b")  # noqa: SIM115  # closed by `release`
+def _flock(workdir: Storage, run: str) -> tuple[str, float]:
+    """Lock this machine's file; returns what identifies it, and since when it is locked."""
+    if (file := _flocked.get((workdir.uri, run))) is None:
+        path = _file_of(workdir)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        file = open(path, "a+b")  # noqa: SIM115  # closed by `release`
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -141,8 +140,20 @@ def _flock(workdir: Storage, run: str) -> float:
         file.truncate(0)
         file.write(msgspec.json.encode(_me(run)))
         file.flush()
-        known = _flocked[workdir.uri, run] = file
-    return os.fstat(known.fileno()).st_mtime
+        _flocked[workdir.uri, run] = file
+    return _identity(file), os.fstat(file.fileno()).st_mtime
+
+
+def _file_of(workdir: Storage) -> str:
+    """The file that a run of this machine locks; never removed, because another process may have opened it."""
+    if workdir.is_local:
+        return workdir.path(FILE)
+    return f"{LOCKS}/{hashlib.sha256(workdir.uri.encode()).hexdigest()[:16]}"
+
+
+def _identity(file: BinaryIO) -> str:
+    status = os.fstat(file.fileno())
+    return f"{socket.gethostname()}-{status.st_dev}-{status.st_ino}"
 
 
 def renew(workdir: Storage, run: str) -> None:
@@ -184,13 +195,13 @@ def _renewing(workdir: Storage, run: str) -> Iterator[None]:
         ended.set()
 
 
-def _wait_for_end(workdir: Storage, has_ended: Callable[[], bool]) -> bool:
+def _wait_for_end(workdir: Storage, locked: str, has_ended: Callable[[], bool]) -> bool:
     """Wait until the object was not renewed for TERM_SECONDS, or its process or job has ended; False if it is gone.
     InUse if it is renewed."""
     holder, version = _read(workdir)
     if version is None:
         return False
-    if (holder is not None and holder.has_ended) or has_ended():
+    if (holder is not None and holder.locked == locked) or has_ended():
         return True
     logger.warning(
         "%s is in use by %s: waiting %.0f s for a sign of life; if that job has ended, delete %s",
@@ -211,14 +222,16 @@ def _wait_for_end(workdir: Storage, has_ended: Callable[[], bool]) -> bool:
 
 def running(workdir: Storage) -> Holder | None:
     """Who works on the run, as far as one look can tell; None for nobody."""
-    if workdir.is_local and workdir.exists(FILE):
-        with open(workdir.path(FILE), "rb") as file:
+    locked = None
+    if os.path.exists(_file_of(workdir)):
+        with open(_file_of(workdir), "rb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                return _content(file) or Holder("", "another command", "")
+                return _content(file) or Holder("", "another command")
+            locked = _identity(file)
     holder, _ = _read(workdir)
-    return None if holder is not None and holder.has_ended else holder
+    return None if holder is not None and holder.locked == locked else holder
 
 
 def mention_running(workdir: Storage) -> None:
@@ -265,8 +278,8 @@ def _decoded(content: bytes) -> Holder | None:
     return None
 
 
-def _me(run: str, *, of_job: bool = False) -> Holder:
-    return Holder(run, _command(), str(this_process()), of_job)
+def _me(run: str, locked: str = "") -> Holder:
+    return Holder(run, _command(), os.getpid(), socket.gethostname(), locked)
 
 
 def _command() -> str:

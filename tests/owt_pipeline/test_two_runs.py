@@ -95,8 +95,6 @@ def test_one_works_the_other_refuses_and_a_killed_one_is_replaced_at_once(config
         verify = subprocess.run(owt("verify", run), capture_output=True, text=True, check=False)
         assert held in verify.stderr
         assert "urls: ok" in verify.stdout
-    if not run.is_local:
-        run.delete(".job")  # as the message says, where the holder has ended
     done = run_owt("run", run, config, "--until", "collect", "--workers", 1)
     assert "waiting" not in done
     assert running(run) is None
@@ -125,10 +123,11 @@ def test_an_object_that_is_not_renewed_is_taken_over(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(lock, "TERM_SECONDS", 2.0)
     with s3_bucket() as bucket:
         run = Storage(f"{bucket}/run")
-        lock.take(run, "one")
-        lock.take(run, "one")  # again, as a runner does
+        elsewhere = lock.Holder("one", "owt run", 7, "elsewhere", "a file of that machine")
+        assert run.create(lock.OBJECT, msgspec.json.encode(elsewhere))
         started = time.monotonic()
         lock.take(run, "two")
+        lock.take(run, "two")  # again, as a runner does
         assert 1.5 < time.monotonic() - started < 60
         monkeypatch.setattr(lock, "RENEW_SECONDS", 0.0)
         with pytest.raises(lock.LockLost, match="was taken over by"):
@@ -191,7 +190,7 @@ lock.take(folder.Storage({str(tmp_path)!r}), "one"); print("held", flush=True); 
 
 def test_a_lock_whose_holder_has_yet_to_write_its_name_is_named(tmp_path: Path) -> None:
     """Between `flock` and the name written into the file, another run looks: it names the holder all the same."""
-    name = msgspec.json.encode(lock.Holder("id", "script.py", ""))
+    name = msgspec.json.encode(lock.Holder("id", "script.py"))
     with open(tmp_path / lock.FILE, "ab", buffering=0) as first:
         fcntl.flock(first, fcntl.LOCK_EX)
         writes = threading.Timer(0.3, first.write, [name])

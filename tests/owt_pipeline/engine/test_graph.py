@@ -142,17 +142,19 @@ def test_a_bug_s_traceback_reaches_the_user_with_stage_and_part(tmp_path: Path) 
 class LateRunner(ElsewhereRunner):
     """After the job's end, an attempt that the runner had given up notes that it failed."""
 
+    workdir: Storage
+    error: Exception
+
     def run_pipeline(self, pipeline: beam.Pipeline, options: PipelineOptions) -> Any:
         result = super().run_pipeline(pipeline, options)
         result.wait_until_finish()
-        write_outcome(
-            LateRunner.workdir, Noted.of_failure("extract, shards, part 1", RuntimeError("too late"), "its traceback")
-        )
+        write_outcome(LateRunner.workdir, Noted.of("extract, shards, part 1", LateRunner.error))
         return result
 
 
-def test_a_failure_noted_after_the_job_succeeded_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LateRunner, "workdir", Storage(str(tmp_path)), raising=False)
+@pytest.mark.parametrize("error", [RuntimeError("too late"), UserError("too late")])
+def test_a_failure_noted_after_the_job_succeeded_is_ignored(tmp_path: Path, error: Exception) -> None:
+    LateRunner.workdir, LateRunner.error = Storage(str(tmp_path)), error
     runtime = Runtime(Storage(str(tmp_path)), beam_flags=(f"--runner={LateRunner.__module__}.{LateRunner.__name__}",))
     assert run_stage(STAGE, Options(5), runtime)[0].counts.left == 100
 
