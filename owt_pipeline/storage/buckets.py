@@ -9,6 +9,7 @@ import concurrent.futures
 import contextlib
 import errno
 import functools
+import io
 import json
 import os
 import re
@@ -21,6 +22,7 @@ from datetime import timedelta
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
+import pyarrow as pa
 import pyarrow.fs
 
 from owt_pipeline.errors import UserError
@@ -31,6 +33,7 @@ PIECE_BYTES = 32 << 20
 """Size of an upload's pieces; each is one request, and two are in memory at once."""
 
 REQUESTS_AT_ONCE = 16
+_READ_AHEAD_BYTES = 1 << 20
 
 _NO_CREDENTIALS = ("//169.254.", "//metadata", "/meta-data/", "/latest/api/token", "Account must be specified")
 """Parts of error messages that mean: no credentials are set, and this machine gets none from a cloud."""
@@ -42,7 +45,7 @@ _RETRY_SECONDS = 120.0
 _ENVIRONMENT = ("AWS_", "AZURE_", "GOOGLE_", "CLOUDSDK_", "STORAGE_EMULATOR_HOST", "HOME")
 """Prefixes of the variables that a client depends on: when one changes, a bucket gets a new client."""
 
-_buckets: dict[tuple[Any, ...], Bucket] = {}  # one client per bucket and process, so that connections are reused
+_stores: dict[tuple[Any, ...], Any] = {}  # one client per bucket and process, so that connections are reused
 _connecting = threading.Lock()
 
 _CREDENTIALS = {
@@ -53,74 +56,175 @@ _CREDENTIALS = {
 _ADDRESS = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "az": "AZURE_STORAGE_ENDPOINT"}
 
 
-class Remote:
-    """The bucket of a folder (`gs://`, `s3://`, `az://`): its client, and the meaning of the client's errors.
+class Bucket:
+    """The objects below a folder (`gs://`, `s3://`, `az://`), with the methods of `Disk`; names are relative to it.
+
+    Versions of objects are etags; on Google, generations, except in listings. obstore's errors are turned into those of
+    `Storage`.
 
     Attributes:
       spool_folder: local folder of files that are to be uploaded.
     """
 
     def __init__(self, uri: str, proven: bool = False):
-        """The bucket of the folder at `uri`; `proven` if another process has reached it already."""
+        """The folder at `uri`; `proven` if another process has reached its bucket already."""
         parts = urlsplit(uri)
         self.spool_folder = os.path.join(tempfile.gettempdir(), f"owt-{os.getuid()}")
         self._scheme, self._place, self._proven = parts.scheme, parts.netloc, proven
         self._prefix = f"{parts.path.strip('/')}/" if parts.path.strip("/") else ""
+        self._of_version = "version" if parts.scheme == "gs" else "e_tag"
         if not parts.netloc.rpartition("@")[2]:
             raise UserError(f"{uri} names no bucket: write {parts.scheme}://BUCKET/FOLDER")
 
-    @contextlib.contextmanager
-    def request(self, name: str) -> Iterator[tuple[Bucket, str]]:
-        """The bucket's client and the object's key; the client's errors are turned into those of `Storage`."""
-        key = self._prefix + name
-        bucket = self._connected(key)
+    def open(self, name: str) -> pa.NativeFile:
+        return pa.PythonFile(io.BufferedReader(_Ranges(self, name, self.size(name)), _READ_AHEAD_BYTES), mode="r")
+
+    def exists(self, name: str) -> bool:
+        if name and not name.endswith("/"):
+            with contextlib.suppress(FileNotFoundError):
+                self.size(name)
+                return True
+        return next(self.list(f"{name.rstrip('/')}/" if name else "", 1), None) is not None
+
+    def size(self, name: str) -> int:
+        with self._request(name) as (store, key):
+            return int(store.head(key)["size"])
+
+    def read(self, name: str) -> tuple[bytes, str]:
+        with self._request(name) as (store, key):
+            found = store.get(key)
+            return bytes(found.bytes()), self._version(found.meta)
+
+    def read_range(self, name: str, start: int, length: int) -> bytes:
+        with self._request(name) as (store, key):
+            return bytes(store.get_range(key, start=start, length=length))
+
+    def list(self, prefix: str, limit: int = 1000) -> Iterator[tuple[str, int, str, float]]:
+        """Name, bytes, version and time of the objects whose names begin with `prefix`."""
+        with self._request(prefix) as (store, key):
+            folder = key.rpartition("/")[0]  # obstore lists folders only
+            for page in store.list(folder or None, chunk_size=limit):
+                for entry in page:
+                    name = entry["path"]
+                    if name.startswith(key) and not name.endswith("/"):  # by which a console shows an empty folder
+                        etag = str(entry["e_tag"]).strip('"')
+                        yield name[len(self._prefix) :], entry["size"], etag, entry["last_modified"].timestamp()
+
+    def put(self, name: str, content: bytes) -> None:
+        with self._request(name) as (store, key):
+            store.put(key, content, use_multipart=False)
+
+    def put_file(self, name: str, path: str) -> None:
+        piece = max(PIECE_BYTES, os.path.getsize(path) // 9000)  # S3 allows 10,000 pieces
+        with self._request(name) as (store, key), open(path, "rb") as file:
+            store.put(key, file, chunk_size=piece, max_concurrency=2)
+
+    def put_if(self, name: str, content: bytes, version: str | None, sync: bool = True) -> str | None:
+        """Write if the object has this version (None: does not exist). Returns the new version, or None if not
+        written."""
+        from obstore import exceptions
+
+        known = {"version": version} if self._of_version == "version" else {"e_tag": f'"{version}"'}
+        mode: Any = "create" if version is None else known
         try:
-            yield bucket, key
+            with self._request(name) as (store, key):
+                try:
+                    return self._version(_retried(lambda: store.put(key, content, mode=mode, use_multipart=False)))
+                except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
+                    return None
+        except FileNotFoundError:
+            if version is None:
+                raise
+            return None
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Delete objects; a missing one is no error."""
+        try:
+            with self._request("") as (store, folder):
+                _retried(lambda: store.delete([folder + name for name in names]))
+        except FileNotFoundError:  # on Azure and Google: one is missing, and the others may not be deleted yet
+            for name in names if len(names) > 1 else ():
+                self.delete([name])
+
+    def delete_all(self) -> None:
+        if names := [name for name, *_ in self.list("")]:
+            self.delete(names)
+
+    def _version(self, answer: Any) -> str:
+        return str(answer[self._of_version]).strip('"')  # in Azure's listings, an etag has no quotes
+
+    @contextlib.contextmanager
+    def _request(self, name: str) -> Iterator[tuple[Any, str]]:
+        """The bucket's client and the object's key; raises the client's errors as those of `Storage`."""
+        key = self._prefix + name
+        store = self._connected(key)
+        try:
+            yield store, key
         except Exception as error:
-            if (failure := bucket.failure(error)) is None:
+            if (failure := _failure(error)) is None:
                 raise
             raise _explained(f"{self._scheme}://{self._place}/{key}", failure, first=False) from error
 
-    def _connected(self, key: str) -> Bucket:
+    def _connected(self, key: str) -> Any:
         environment = tuple(sorted(item for item in os.environ.items() if item[0].startswith(_ENVIRONMENT)))
         identity = (os.getpid(), self._scheme, self._place, environment)
         with _connecting:
-            if identity not in _buckets:
+            if identity not in _stores:
                 if not self._proven:
                     self._prove(key)
-                _buckets[identity] = self._client(_RETRY_SECONDS)
-            return _buckets[identity]
-
-    def _client(self, seconds: float) -> Bucket:
-        user, _, name = self._place.rpartition("@")
-        return Bucket(self._scheme, name, user == "anonymous", seconds)
+                _stores[identity] = _store(self._scheme, self._place, _RETRY_SECONDS)
+            return _stores[identity]
 
     def _prove(self, key: str) -> None:
         """Make one small request to the bucket; raises UserError if it fails or takes over seven seconds."""
         try:
             # In a thread, because a name server or a metadata server may not answer for longer.
-            in_thread(lambda: _ask(self._client(_FIRST_SECONDS * 0.6), key)).result(_FIRST_SECONDS)
+            asking = in_thread(lambda: _ask(_store(self._scheme, self._place, _FIRST_SECONDS * 0.6), key))
+            asking.result(_FIRST_SECONDS)
         except Exception as error:
             late = isinstance(error, (TimeoutError, concurrent.futures.TimeoutError))  # one class from Python 3.11 on
             slow = Failure("network", f"no answer in {_FIRST_SECONDS:.0f} s") if late else None
-            if (failure := slow or Bucket.failure(error)) is None:
+            if (failure := slow or _failure(error)) is None:
                 raise
             if failure.kind == "missing":  # of the listing; a missing object is not a failure
                 failure = Failure("no bucket", failure.detail)
             raise _explained(f"{self._scheme}://{self._place}", failure, first=True) from error
 
 
-def _ask(bucket: Bucket, key: str) -> None:
+def _ask(store: Any, key: str) -> None:
     if key and not key.endswith("/"):
         try:
-            bucket.size(key)
+            store.head(key)
             return
         except Exception as error:
-            failure = bucket.failure(error)
+            failure = _failure(error)
             if failure is None or failure.kind != "missing":
                 raise
     # Only a listing shows whether the object or the bucket is missing.
-    next(bucket.list(key.rpartition("/")[0], 1), None)
+    next(iter(store.list(key.rpartition("/")[0] or None, chunk_size=1)), None)
+
+
+class _Ranges(io.RawIOBase):
+    """An object as a file; each read is one request."""
+
+    def __init__(self, bucket: Bucket, name: str, size: int):
+        self._bucket, self._name, self._size, self._position = bucket, name, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        length = max(0, min(len(buffer), self._size - self._position))
+        buffer[:length] = self._bucket.read_range(self._name, self._position, length) if length else b""
+        self._position += length
+        return length
 
 
 def _explained(uri: str, failure: Failure, first: bool) -> Exception:
@@ -161,143 +265,76 @@ class Failure:
     detail: str
 
 
-class Bucket:
-    """A bucket of S3 or Google, or a container of Azure.
+def _store(scheme: str, place: str, seconds: float) -> Any:
+    """obstore's client of a bucket of S3 or Google, or a container of Azure; failing requests are retried for
+    `seconds`."""
+    try:
+        from obstore.store import AzureStore, GCSStore, S3Store
+    except ImportError as error:
+        raise UserError(f"{scheme}:// needs obstore: pip install obstore") from error
 
-    Versions of objects are etags; on Google, generations, except in listings. Methods raise the client's exceptions;
-    `failure` gives their meaning.
+    user, _, name = place.rpartition("@")
+    options: dict[str, Any] = {
+        "retry_config": {
+            "max_retries": 50,
+            "retry_timeout": timedelta(seconds=seconds),
+            "backoff": {
+                "init_backoff": timedelta(milliseconds=100),
+                "max_backoff": timedelta(seconds=min(5.0, seconds / 4)),
+                "base": 2,
+            },
+        },
+        "client_options": {
+            "connect_timeout": timedelta(seconds=min(10.0, seconds / 2)),
+            "timeout": timedelta(seconds=seconds),
+            "allow_http": True,
+        },
+    }
+    if user == "anonymous":
+        options["skip_signature"] = True
+    if scheme == "az":
+        return AzureStore(name, **options)
+    if scheme == "gs":
+        return GCSStore(name, **_google_settings(), **options)
+    return S3Store(name, **_s3_settings(name, user == "anonymous"), **options)
+
+
+def _failure(error: Exception) -> Failure | None:
+    """The meaning of an exception, or None if it is not the client's."""
+    from obstore import exceptions
+
+    if not isinstance(error, exceptions.BaseError | FileNotFoundError):
+        return None
+    text = str(error)
+    message = re.search(r"<Message>([^<]*)", text)  # of an answer in XML; otherwise at the end of the first line
+    detail = message[1] if message else text.partition("\n")[0].rpartition(" - ")[2]
+    if "NoSuchBucket" in text or "ContainerNotFound" in text:
+        return Failure("no bucket", detail)
+    if isinstance(error, FileNotFoundError):
+        return Failure("missing", detail)
+    if any(sign in text for sign in _NO_CREDENTIALS):
+        return Failure("credentials", "and this machine has none of its own")
+    if re.search("status code: 40[13]", text):  # a listing raises it as a generic error
+        return Failure("refused", detail)
+    return Failure("network", detail)
+
+
+def _retried(request: Callable[[], Any]) -> Any:
+    """The answer to a conditional write or a deletion, which obstore does not retry where there was no answer.
+
+    The server may have carried it out. Here, a second write is then refused, as documented at `Storage.create`.
     """
+    from obstore import exceptions
 
-    def __init__(self, scheme: str, name: str, anonymous: bool, seconds: float):
-        """The bucket; failing requests are retried for `seconds`."""
+    end, wait = time.monotonic() + _RETRY_SECONDS, 0.1
+    while True:
         try:
-            from obstore.store import AzureStore, GCSStore, S3Store
-        except ImportError as error:
-            raise UserError(f"{scheme}:// needs obstore: pip install obstore") from error
-
-        options: dict[str, Any] = {
-            "retry_config": {
-                "max_retries": 50,
-                "retry_timeout": timedelta(seconds=seconds),
-                "backoff": {
-                    "init_backoff": timedelta(milliseconds=100),
-                    "max_backoff": timedelta(seconds=min(5.0, seconds / 4)),
-                    "base": 2,
-                },
-            },
-            "client_options": {
-                "connect_timeout": timedelta(seconds=min(10.0, seconds / 2)),
-                "timeout": timedelta(seconds=seconds),
-                "allow_http": True,
-            },
-        }
-        if anonymous:
-            options["skip_signature"] = True
-        self._seconds = seconds
-        self._of_version = "version" if scheme == "gs" else "e_tag"
-        self._store: Any
-        if scheme == "az":
-            self._store = AzureStore(name, **options)
-        elif scheme == "gs":
-            self._store = GCSStore(name, **_google_settings(), **options)
-        else:
-            self._store = S3Store(name, **_s3_settings(name, anonymous), **options)
-
-    @classmethod
-    def failure(cls, error: Exception) -> Failure | None:
-        """The meaning of an exception, or None if it is not the client's."""
-        from obstore import exceptions
-
-        if not isinstance(error, exceptions.BaseError | FileNotFoundError):
-            return None
-        text = str(error)
-        message = re.search(r"<Message>([^<]*)", text)  # of an answer in XML; otherwise at the end of the first line
-        detail = message[1] if message else text.partition("\n")[0].rpartition(" - ")[2]
-        if "NoSuchBucket" in text or "ContainerNotFound" in text:
-            return Failure("no bucket", detail)
-        if isinstance(error, FileNotFoundError):
-            return Failure("missing", detail)
-        if any(sign in text for sign in _NO_CREDENTIALS):
-            return Failure("credentials", "and this machine has none of its own")
-        if re.search("status code: 40[13]", text):  # a listing raises it as a generic error
-            return Failure("refused", detail)
-        return Failure("network", detail)
-
-    def size(self, key: str) -> int:
-        return int(self._store.head(key)["size"])
-
-    def read(self, key: str) -> tuple[bytes, str]:
-        found = self._store.get(key)
-        return bytes(found.bytes()), self._version(found.meta)
-
-    def read_range(self, key: str, start: int, length: int) -> bytes:
-        return bytes(self._store.get_range(key, start=start, length=length))
-
-    def list(self, prefix: str, limit: int | None = None) -> Iterator[tuple[str, int, str, float]]:
-        """Key, bytes, version and time of the objects whose keys begin with `prefix`."""
-        folder = prefix.rpartition("/")[0]  # obstore lists folders only
-        for page in self._store.list(folder or None, chunk_size=limit or 1000):
-            for entry in page:
-                if entry["path"].startswith(prefix):
-                    etag = str(entry["e_tag"]).strip('"')
-                    yield entry["path"], entry["size"], etag, entry["last_modified"].timestamp()
-
-    def put(self, key: str, content: bytes) -> None:
-        self._store.put(key, content, use_multipart=False)
-
-    def put_file(self, key: str, path: str) -> None:
-        piece = max(PIECE_BYTES, os.path.getsize(path) // 9000)  # S3 allows 10,000 pieces
-        with open(path, "rb") as file:
-            self._store.put(key, file, chunk_size=piece, max_concurrency=2)
-
-    def put_if(self, key: str, content: bytes, version: str | None, sync: bool = True) -> str | None:
-        """Write if the object has this version (None: does not exist). Returns the new version, or None if not
-        written."""
-        from obstore import exceptions
-
-        known = {"version": version} if self._of_version == "version" else {"e_tag": f'"{version}"'}
-        mode: Any = "create" if version is None else known
-        try:
-            return self._version(self._retried(lambda: self._store.put(key, content, mode=mode, use_multipart=False)))
-        except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
-            return None
-        except FileNotFoundError as error:
-            failure = self.failure(error)
-            if version is not None and failure and failure.kind == "missing":
-                return None
-            raise
-
-    def delete(self, keys: Sequence[str]) -> None:
-        """Delete objects; a missing one is no error."""
-        try:
-            if keys:
-                self._retried(lambda: self._store.delete([*keys]))
-        except FileNotFoundError as error:  # on Azure and Google: one is missing, and the others may not be deleted yet
-            if len(keys) == 1 or (failure := self.failure(error)) is None or failure.kind != "missing":
+            return request()
+        except exceptions.BaseError as error:
+            if "HTTP error:" not in str(error) or time.monotonic() + wait > end:
                 raise
-            for key in keys:
-                with contextlib.suppress(FileNotFoundError):
-                    self.delete([key])
-
-    def _retried(self, request: Callable[[], Any]) -> Any:
-        """The answer to a conditional write or a deletion, which obstore does not retry where there was no answer.
-
-        The server may have carried it out. Here, a second write is then refused, as documented at `Storage.create`.
-        """
-        from obstore import exceptions
-
-        end, wait = time.monotonic() + self._seconds, 0.1
-        while True:
-            try:
-                return request()
-            except exceptions.BaseError as error:
-                if "HTTP error:" not in str(error) or time.monotonic() + wait > end:
-                    raise
-            time.sleep(wait)
-            wait = min(2 * wait, 5.0, self._seconds / 4)
-
-    def _version(self, answer: Any) -> str:
-        return str(answer[self._of_version]).strip('"')  # in Azure's listings, an etag has no quotes
+        time.sleep(wait)
+        wait = min(2 * wait, 5.0)
 
 
 def _google_settings() -> dict[str, Any]:

@@ -11,7 +11,6 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from typing import BinaryIO, cast
 
 import pyarrow as pa
@@ -27,16 +26,12 @@ _LOCK_SECONDS = 30.0
 
 
 class Disk:
-    """The files below a local folder, with the methods of a bucket's client; names are relative to it."""
+    """The files below a local folder, with the methods of `Bucket`; names are relative to it."""
 
     def __init__(self, folder: str):
         self.folder = os.path.abspath(folder)
         self.spool_folder = os.path.join(self.folder, SPOOL_FOLDER)
         check_utf8(self.folder)
-
-    def request(self, name: str) -> AbstractContextManager[tuple[Disk, str]]:
-        """This folder, and the name in it: the counterpart of `Remote.request`."""
-        return contextlib.nullcontext((self, name))
 
     def open(self, name: str) -> pa.NativeFile:
         try:

@@ -13,7 +13,6 @@ import errno
 import fnmatch
 import glob
 import hashlib
-import io
 import logging
 import os
 import re
@@ -26,7 +25,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 
 from owt_pipeline.errors import UserError
-from owt_pipeline.storage.buckets import REQUESTS_AT_ONCE, Remote
+from owt_pipeline.storage.buckets import REQUESTS_AT_ONCE, Bucket
 from owt_pipeline.storage.disk import SPOOL_FOLDER, Disk, HashingFile, check_utf8, remove_dead_spools, spool_file
 
 logger = logging.getLogger("owt")
@@ -62,7 +61,7 @@ class Storage:
         """
         scheme, uri = _split(uri)
         self.uri = uri.rstrip("/") or "/"
-        self._files: Disk | Remote = Remote(self.uri, proven) if scheme else Disk(self.uri)
+        self._files: Disk | Bucket = Bucket(self.uri, proven) if scheme else Disk(self.uri)
 
     @property
     def is_local(self) -> bool:
@@ -87,9 +86,7 @@ class Storage:
 
     def open(self, name: str) -> pa.NativeFile:
         """The file, opened for reading at any offset."""
-        if isinstance(self._files, Disk):
-            return self._files.open(name)
-        return pa.PythonFile(io.BufferedReader(_Ranges(self, name, self.size(name)), _READ_AHEAD_BYTES), mode="r")
+        return self._files.open(name)
 
     def read(self, name: str) -> bytes:
         if (found := self.read_version(name)) is None:
@@ -98,13 +95,12 @@ class Storage:
 
     def read_range(self, name: str, start: int, length: int) -> bytes:
         """`length` bytes of a file from `start` on; fewer if the file is shorter."""
-        with self._files.request(name) as (files, key):
-            return files.read_range(key, start, length) if length > 0 else b""
+        return self._files.read_range(name, start, length) if length > 0 else b""
 
     def read_version(self, name: str) -> tuple[bytes, str] | None:
         """A file's content and its version, for `swap`; None if there is no such file."""
-        with contextlib.suppress(FileNotFoundError), self._files.request(name) as (files, key):
-            return files.read(key)
+        with contextlib.suppress(FileNotFoundError):
+            return self._files.read(name)
         return None
 
     def list(self, prefix: str = "") -> builtins.list[Entry]:
@@ -113,10 +109,7 @@ class Storage:
 
     def walk(self, prefix: str = "") -> Iterator[Entry]:
         """The entries of `list` as they are found, so that the first ones of a large folder cost little."""
-        with self._files.request(prefix) as (files, key):
-            for name, size, version, modified in files.list(key):
-                if not name.endswith("/"):  # an empty object by which a console shows a folder
-                    yield Entry(name[len(key) - len(prefix) :], size, version, modified)
+        yield from map(Entry._make, self._files.list(prefix))
 
     def names(self) -> builtins.list[str]:
         """Names of all files in the folder and below, sorted."""
@@ -124,19 +117,11 @@ class Storage:
 
     def size(self, name: str) -> int:
         """Bytes of a file."""
-        with self._files.request(name) as (files, key):
-            return files.size(key)
+        return self._files.size(name)
 
     def exists(self, name: str = "") -> bool:
         """Whether there is such a file, or a folder (in a bucket: one with a file in it)."""
-        if isinstance(self._files, Disk):
-            return self._files.exists(name)
-        if name and not name.endswith("/"):
-            with contextlib.suppress(FileNotFoundError):
-                self.size(name)
-                return True
-        with self._files.request(name) as (bucket, key):
-            return next(bucket.list(f"{key.rstrip('/')}/" if key else "", 1), None) is not None
+        return self._files.exists(name)
 
     def sha256(self, name: str) -> str:
         """Hex SHA-256 of a file, read in pieces."""
@@ -148,8 +133,7 @@ class Storage:
 
     def write(self, name: str, content: bytes) -> None:
         """Write a complete file, replacing an existing one."""
-        with self._files.request(name) as (files, key):
-            files.put(key, content)
+        self._files.put(name, content)
 
     def create(self, name: str, content: bytes, sync: bool = True) -> bool:
         """Write a file unless it exists; of several writers, one gets True.
@@ -166,8 +150,7 @@ class Storage:
         On S3, files of equal content have equal versions, so never write the same content twice. As with `create`, a
         lost answer may lead to None.
         """
-        with self._files.request(name) as (files, key):
-            return files.put_if(key, content, version, sync)
+        return self._files.put_if(name, content, version, sync)
 
     def change(self, name: str, change: Callable[[bytes | None], bytes | None]) -> bool:
         """Replace a file's content (None if there is no file) by the result of `change`; if another process was faster,
@@ -185,11 +168,7 @@ class Storage:
         It is in `.tmp` of a local folder, or in the system's folder for temporary files, and is removed when the block
         ends. Raises UserError if the disk is full.
         """
-        return spool_file(self._files.spool_folder, self._publish)
-
-    def _publish(self, name: str, path: str) -> None:
-        with self._files.request(name) as (files, key):
-            files.put_file(key, path)
+        return spool_file(self._files.spool_folder, self._files.put_file)
 
     def remove_dead_spools(self) -> None:
         """Remove spooled files that killed processes have left behind."""
@@ -198,8 +177,7 @@ class Storage:
     def delete(self, *names: str) -> None:
         """Delete files, in a bucket with as few requests as possible; a missing file is no error."""
         if names:
-            with contextlib.suppress(FileNotFoundError), self._files.request(names[0]) as (files, first):
-                files.delete([first.removesuffix(names[0]) + name for name in names])
+            self._files.delete(names)
 
     def tidy(self, folder: str) -> None:
         """Remove the empty folders in a folder, and what killed processes have spooled there; a bucket has none."""
@@ -211,11 +189,7 @@ class Storage:
 
     def delete_all(self) -> None:
         """Delete the folder with everything in it; a missing folder is no error."""
-        with self._files.request("") as (files, folder):
-            if isinstance(files, Disk):
-                files.delete_all()
-            else:
-                files.delete([key for key, *_ in files.list(folder)])
+        self._files.delete_all()
 
 
 def at_once(call: Callable[[_Item], _Answer], items: Iterable[_Item]) -> list[_Answer]:
@@ -335,29 +309,3 @@ def _bucket_matches(pattern: str) -> list[str]:
     folder = Storage(plain.rpartition("/")[0] if plain.count("/") > 2 else plain)
     paths = (folder.path(entry.name) for entry in folder.list(plain[len(folder.uri) + 1 :]))
     return [path for path in paths if fnmatch.fnmatchcase(path, pattern) or path.startswith(pattern.rstrip("/") + "/")]
-
-
-_READ_AHEAD_BYTES = 1 << 20
-
-
-class _Ranges(io.RawIOBase):
-    """An object as a file; each read is one request."""
-
-    def __init__(self, folder: Storage, name: str, size: int):
-        self._folder, self._name, self._size, self._position = folder, name, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        return self._position
-
-    def readinto(self, buffer: Any) -> int:
-        length = max(0, min(len(buffer), self._size - self._position))
-        buffer[:length] = self._folder.read_range(self._name, self._position, length)
-        self._position += length
-        return length
