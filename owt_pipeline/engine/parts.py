@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from owt_pipeline import progress
 from owt_pipeline.engine.plan import is_published, open_run, plan_stage
 from owt_pipeline.engine.publish import publish_plan
 from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, StageRun, Step
-from owt_pipeline.engine.workers import WorkerDied, died, shared_pool
+from owt_pipeline.engine.workers import WorkerDied, WorkerPool, died, shared_pool
 from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.exchange import SLICES, Slice, read_index
@@ -22,6 +22,8 @@ from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lock import renew
 from schemas import DATASETS
 from schemas.manifest import Manifest, ShardFile, ShardRecord
+
+T = TypeVar("T")
 
 _SLOW_SECONDS = 10.0
 
@@ -56,20 +58,20 @@ class Work:
 
     def keys_after(self) -> list[int]:
         """Keys of the next step's parts that exist even if nothing is sent to them; none if the attempt is late."""
-        try:
-            return list(self.stage.steps[self.index + 1].keys(self.open()))
-        except (UserError, OSError):
-            if self.is_late():
-                return []
-            raise
+        return self.unless_late(lambda: list(self.stage.steps[self.index + 1].keys(self.open()))) or []
 
     def do(self, key: int, slices: Sequence[Slice]) -> Done:
         """Make a part, unless its record says that it is finished."""
+        return self.unless_late(lambda: self._do(key, slices)) or Done(None)
+
+    def unless_late(self, call: Callable[[], T]) -> T | None:
+        """`call()`; None if it fails because the stage is published, so that nothing needs this attempt, and what it
+        reads may have been swept away."""
         try:
-            return self._do(key, slices)
-        except (UserError, OSError):  # an intermediate step's files were swept away
-            if self.is_late():
-                return Done(None)
+            return call()
+        except (UserError, OSError):
+            if self._is_late():
+                return None
             raise
 
     def _do(self, key: int, slices: Sequence[Slice]) -> Done:
@@ -88,8 +90,7 @@ class Work:
         paths = [file.path for file in record.files if file.kind == SLICES]
         return Done(record, [slice for path in paths for slice in read_index(run.work, path)], seconds)
 
-    def is_late(self) -> bool:
-        """Whether the stage is published, so that nothing needs this attempt."""
+    def _is_late(self) -> bool:
         try:
             return is_published(self.open())
         except OSError:  # its plan was swept away, which happens after the run has ended
@@ -125,34 +126,36 @@ def do_locally(work: Work, parts: Mapping[int, Sequence[Slice]]) -> Iterator[tup
 
     Raises what a part raised, or WorkerError if a process died; the other processes are then killed.
     """
-    try:
-        step, run = work.step, work.open()
-    except OSError:
-        if work.is_late():
-            return
-        raise
+    step, run = work.step, work.unless_late(work.open)
+    if run is None or not parts:
+        return
     if (known := step.rows(run)) is not None:
         rows = dict(known) if isinstance(known, Mapping) else dict(enumerate(known))
     else:
         rows = {key: sum(slice.rows for slice in slices) for key, slices in parts.items()} if work.index else {}
-    pending = {key: rows.get(key, 1) for key in sorted(parts)}
-    if not pending:
-        return
+    sizes = {key: rows.get(key, 1) for key in sorted(parts)}
     together = step.together(run) if callable(step.together) else step.together
-    total = sum(pending.values()) if rows else None
-    with progress.step(title(work.stage, step), shards=len(pending), rows=total):
-        if together == 1 or (not together and work.runtime.workers == 1):
-            done: Iterator[tuple[int, Done]] = ((key, work.do(key, parts[key])) for key in pending)
-        elif together:
-            threads = ThreadPoolExecutor(together)
-            stop = partial(threads.shutdown, wait=False, cancel_futures=True)
-            done = _at_once(list(pending), together, lambda key: threads.submit(work.do, key, parts[key]), stop)
-        else:
-            pool = shared_pool(work.runtime.workers)
-            largest = sorted(pending, key=lambda key: -pending[key])
-            done = _at_once(
-                largest, pool.workers, lambda key: pool.submit(partial(work.do, key), parts[key]), pool.close
-            )
+    workers = work.runtime.workers
+    pool = shared_pool(workers) if workers > 1 and not together else None
+    order = sorted(sizes, key=lambda key: -sizes[key]) if pool else list(sizes)
+    begun: dict[int, float] = {}
+
+    def make(key: int) -> Done:
+        begun[key] = time.monotonic()
+        try:
+            if pool is None:
+                return work.do(key, parts[key])
+            done = pool.submit(partial(work.do, key), parts[key]).result()
+            if isinstance(done, WorkerDied):
+                raise died(done)
+            return done
+        finally:
+            del begun[key]
+
+    with progress.step(title(work.stage, step), shards=len(sizes), rows=sum(sizes.values()) if rows else None):
+        progress.doing(lambda: _slowest(begun))
+        number = together or workers
+        done = ((key, make(key)) for key in order) if number == 1 else _at_once(order, number, make, pool)
         for key, result in done:
             progress.shard_done()
             yield key, result
@@ -184,35 +187,24 @@ def title(stage: Stage, step: Step) -> str:
 
 
 def _at_once(
-    keys: Sequence[int], number: int, start: Callable[[int], Future[Done | WorkerDied]], stop: Callable[[], None]
+    keys: Sequence[int], number: int, make: Callable[[int], Done], pool: WorkerPool | None
 ) -> Iterator[tuple[int, Done]]:
     """Make `number` parts at once, in this order; an error, or Ctrl-C, does not wait for the others."""
-    waiting = list(reversed(keys))
-    given: dict[Future[Done | WorkerDied], int] = {}
-    begun: dict[int, float] = {}
+    threads = ThreadPoolExecutor(number)
     cancelled: CancelledError | None = None
-    progress.doing(lambda: _slowest(begun))
     try:
-        while given or (waiting and cancelled is None):
-            while waiting and len(given) < number and cancelled is None:
-                key = waiting.pop()
-                begun[key] = time.monotonic()
-                given[start(key)] = key
-            for future in wait(given, return_when=FIRST_COMPLETED).done:
-                key = given.pop(future)
-                del begun[key]
-                try:
-                    done = future.result()
-                except CancelledError as error:  # another part has failed and closed the pool; its error comes next
-                    cancelled = error
-                    continue
-                if isinstance(done, WorkerDied):
-                    raise died(done)
-                yield key, done
+        futures = {threads.submit(make, key): key for key in keys}
+        for future in as_completed(futures):
+            try:
+                yield futures[future], future.result()
+            except CancelledError as error:  # another part has failed and closed the pool; its error comes next
+                cancelled = error
         if cancelled:
             raise cancelled
     except BaseException:
-        stop()
+        threads.shutdown(wait=False, cancel_futures=True)
+        if pool is not None:
+            pool.close()
         raise
 
 

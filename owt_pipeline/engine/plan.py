@@ -17,7 +17,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +48,7 @@ class StagePlan:
       gone: shards with a row, but without their files.
       make: the shards to make.
       why: why, in a few words.
+      before: the published records, by shard.
       settled: number of shards of the first generations all of whose shards are published with these keys.
       published: the manifest if it has these rows; then nothing needs to be published unless something is made.
     """
@@ -57,6 +58,7 @@ class StagePlan:
     keys: list[str]
     made_from: list[str]
     rows: list[ShardRecord | None]
+    before: Mapping[int, ShardRecord] = field(default_factory=dict)
     published: Manifest | None = None
     gone: set[int] = field(default_factory=set)
     make: set[int] = field(default_factory=set)
@@ -115,9 +117,9 @@ def _forward(stage: Stage, options: Any, workdir: Storage, root: Root, known: Ma
     outside = stage.outside(options, recorded_of(stage, root.datasets.get(stage.output)))
     fixed = [stage.name, stage.version, stage.shaping(options), list(outside)]
     plan = StagePlan(stage, options, [""] * num_shards, [""] * num_shards, [None] * num_shards)
-    digests = _Digests(stage, root, inputs)
+    read_by = _digests(stage, root, inputs)
     for shard in range(num_shards):
-        read = digests.of(shard)
+        read = read_by(shard)
         if read is None:
             continue
         place: list[int] = []
@@ -134,34 +136,37 @@ def _forward(stage: Stage, options: Any, workdir: Storage, root: Root, known: Ma
     return plan
 
 
-class _Digests:
-    """The digests of the input files that each shard reads; cumulative ones for a stage that reads earlier shards."""
+def _digests(
+    stage: Stage, root: Root, inputs: Mapping[str, Sequence[ShardRecord | None]]
+) -> Callable[[int], list[Any] | str | None]:
+    """The digests of the input files that a shard reads, one of all for a stage that reads earlier shards, too; None if
+    an input is yet to be made."""
 
-    def __init__(self, stage: Stage, root: Root, inputs: Mapping[str, Sequence[ShardRecord | None]]):
-        self._stage, self._root = stage, root
-        self._inputs = inputs
-        self._of_generation: dict[int, Any] = {}
-
-    def of(self, shard: int) -> Any:
-        """None if an input is yet to be made."""
-        if self._stage.reads == "shard":
-            return self._files([shard])
-        number = self._root.generation_of(shard) if self._stage.reads == "earlier" else len(self._root.generations) - 1
-        if number not in self._of_generation:
-            files = self._files(range(self._root.generations[number].range.stop if self._root.generations else 0))
-            self._of_generation[number] = _digest(files) if files is not None else None
-        return self._of_generation[number]
-
-    def _files(self, shards: Sequence[int]) -> list[Any] | None:
+    def of_files(shards: Iterable[int]) -> list[Any] | None:
         found: list[Any] = []
-        for name, rows in sorted(self._inputs.items()):
+        for name, rows in sorted(inputs.items()):
             for shard in shards:
                 row = rows[shard] if shard < len(rows) else None
                 if row is None:
                     return None
-                files = sorted(file.sha256 for file in row.files if file.kind in self._stage.kinds)
-                found.append([name, *files])
+                found.append([name, *sorted(file.sha256 for file in row.files if file.kind in stage.kinds)])
         return found
+
+    @functools.cache
+    def up_to(end: int) -> str | None:
+        files = of_files(range(end))
+        return _digest(files) if files is not None else None
+
+    return lambda shard: of_files([shard]) if stage.reads == "shard" else up_to(_read_by(stage, root, shard).stop)
+
+
+def _read_by(stage: Stage, root: Root, shard: int) -> range:
+    """The shards of its inputs that a shard is made from."""
+    if stage.reads == "shard":
+        return range(shard, shard + 1)
+    return range(
+        root.generations[root.generation_of(shard)].range.stop if stage.reads == "earlier" else root.num_shards
+    )
 
 
 def _digest(content: Any) -> str:
@@ -174,7 +179,7 @@ def _find_rows(plan: StagePlan, workdir: Storage, root: Root) -> None:
     if manifest is not None and manifest.stage != plan.stage.name:
         manifest = None
     table = _table(workdir, manifest)
-    published = {record.shard: record for record in table.records} if table else {}
+    published = plan.before = {record.shard: record for record in table.records} if table else {}
     for shard, key in enumerate(plan.keys):
         row = published.get(shard)
         plan.rows[shard] = row if row is not None and key and row.key == key else None
@@ -229,7 +234,9 @@ def _backward(plan: StagePlan, workdir: Storage, root: Root, needed: dict[str, s
         rows += [row for row in plan.rows if row is not None and row.shard not in looked_at]
     kinds = {"data", "places", "warc", "figures", "rejects", "kept"}
     lost = lost_files(workdir, [file for row in rows for file in row.files if file.kind in kinds])
-    assets = _lost_assets(plan, workdir)
+    assets = {}
+    if plan.published is not None:
+        assets = lost_files(workdir, DatasetReader(workdir, plan.published).table_of_files.assets)
     for row in rows:
         if any(file.path in lost for file in row.files):
             plan.gone.add(row.shard)
@@ -240,7 +247,7 @@ def _backward(plan: StagePlan, workdir: Storage, root: Root, needed: dict[str, s
     plan.make |= plan.gone
     if assets:
         plan.published = None
-    before = _published_rows(workdir, root, stage)
+    before = plan.before
     for generation in root.generations if stage.reads != "all" else ():
         keys = [before[shard].key for shard in generation.range if shard in before and shard not in plan.make]
         if keys != [plan.keys[shard] for shard in generation.range]:
@@ -255,21 +262,7 @@ def _backward(plan: StagePlan, workdir: Storage, root: Root, needed: dict[str, s
         ):
             continue
         for name in stage.inputs:  # optional ones are read if they are there
-            read = [shard] if stage.reads == "shard" else range(root.num_shards)
-            if stage.reads == "earlier":
-                read = range(root.generations[root.generation_of(shard)].range.stop)
-            needed.setdefault(name, set()).update(read)
-
-
-def _published_rows(workdir: Storage, root: Root, stage: Stage) -> dict[int, ShardRecord]:
-    table = _table(workdir, root.datasets.get(stage.output))
-    return {record.shard: record for record in table.records} if table else {}
-
-
-def _lost_assets(plan: StagePlan, workdir: Storage) -> dict[str, str]:
-    if plan.published is None:
-        return {}
-    return lost_files(workdir, DatasetReader(workdir, plan.published).table_of_files.assets)
+            needed.setdefault(name, set()).update(_read_by(stage, root, shard))
 
 
 def difference(manifest: Manifest, plan: StagePlan, root: Root) -> str:

@@ -50,10 +50,11 @@ def publish_stage(run: StageRun, version: str | None) -> tuple[Manifest, str | N
     a file of a record has disappeared since it was written.
     """
     root, current = read_root(run.workdir)
-    if root.run == run.runtime.run and current != version and is_published(run):
-        return root.datasets[run.stage.output], current
-    if root.run != run.runtime.run and current != version:
-        raise LostRun(run.workdir)  # before `finish`, whose intermediate files the other run may have swept
+    if current != version:
+        if root.run != run.runtime.run:
+            raise LostRun(run.workdir)  # before `finish`, whose intermediate files the other run may have swept
+        if is_published(run):
+            return root.datasets[run.stage.output], current
     records = _records(run)
     made = [file for shard in sorted(run.make) for file in records[shard].files]
     if lost := lost_files(run.workdir, made):

@@ -326,22 +326,22 @@ def publish_dataset(
       version: version of the root that this run wrote last.
       about: the other fields of the manifest.
 
-    If this run has published the same before, returns that. Raises LostRun if another run has published.
+    Another attempt of this run that has published the same is as good. Raises LostRun if another run has published.
     """
     table = FileTable(records, assets)
     dataset = str(about["dataset"])
-    root, current = read_root(workdir)
     content = table.to_parquet()
     sha256 = hashlib.sha256(content).hexdigest()
     listed = FileList(f"{ledger_of(dataset)}/files-{sha256[:8]}.parquet", len(content), sha256, len(table.files))
-    workdir.write(listed.path, content)
     manifest = Manifest(files=listed, digest=table.digest, totals=table.totals, **about)
-    is_published = root.datasets.get(dataset) == manifest and root.run == run and current is not None
-    if not is_published and current != version:
-        raise LostRun(workdir)
-    for name, asset in (contents or {}).items():  # also if only such a file was gone
+    for name, asset in {listed.path: content, **(contents or {})}.items():
         workdir.write(name, asset)
-    if is_published and current is not None:
+    root, _ = read_root(workdir)
+    try:
+        datasets = {**root.datasets, dataset: manifest}
+        return manifest, swap_root(workdir, msgspec.structs.replace(root, datasets=datasets), version, run)[1]
+    except LostRun:
+        root, current = read_root(workdir)
+        if root.run != run or root.datasets.get(dataset) != manifest or current is None:
+            raise
         return manifest, current
-    root = msgspec.structs.replace(root, datasets={**root.datasets, dataset: manifest})
-    return manifest, swap_root(workdir, root, version, run)[1]
