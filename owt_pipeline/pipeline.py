@@ -81,8 +81,7 @@ class Run:
     def on(self, runner: Any) -> Run:
         """This run for a given runner: only the local runner uses this process's pool of workers."""
         runtime = replace(self.runtime, run=uuid4().hex, unattended=True)
-        runtime = replace(runtime, lock=not runtime.workdir.is_local)
         if not isinstance(runner, FnApiRunner) and not runtime.on_cluster:
             place = {"host": type(runner).__name__}
-            runtime = replace(runtime.for_cluster([stage for stage, _ in self.stages], place), lock=True)
+            runtime = runtime.for_cluster([stage for stage, _ in self.stages], place)
         return replace(self, runtime=runtime)

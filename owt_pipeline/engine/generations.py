@@ -59,14 +59,12 @@ def with_generations(root: Root, stage: Stage, options: Any, workdir: Storage, *
         sources = []
         for recorded in generation.sources:
             found = known.pop(_name(recorded), None)
-            if found is None and not stage.names_all_sources:
-                found = recorded
             if found is None:
                 raise UserError(
                     f"the settings no longer name {recorded['name']}, which generation {number} of {workdir} was "
                     f"{'imported' if stage.name == 'import' else 'collected'} from: restore them"
                 )
-            if len(found) == len(("kind", "name", "uri")):  # its content is known to the root alone
+            if set(found) == {"kind", "name", "uri"}:  # its content is known to the root alone
                 found = recorded
             if _content(found) != _content(recorded):
                 logger.info(

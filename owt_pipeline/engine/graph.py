@@ -91,7 +91,7 @@ class Start(beam.PTransform):
 
 def _begin(dataset: Dataset, runtime: Runtime, stages: Stages) -> Dataset:
     with _reported(runtime, "start"):
-        since = take(runtime.workdir, runtime.run, as_object=runtime.lock)
+        since = take(runtime.workdir, runtime.run, as_object=runtime.on_cluster)
         return msgspec.structs.replace(dataset, version=begin(stages, runtime)[1], since=since)
 
 

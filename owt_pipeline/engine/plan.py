@@ -84,6 +84,8 @@ def look(stages: Sequence[tuple[Stage, Any]], workdir: Storage, root: Root) -> l
         plans.append(plan)
         known[stage.output] = plan
     needed: dict[str, set[int]] = {}
+    if len(plans) == 1 and not plans[0].stage.inputs:  # which reads its sources again if that is all it is asked for
+        needed[plans[0].stage.output] = set(range(len(plans[0].rows)))
     for plan in reversed(plans):
         _backward(plan, workdir, root, needed)
     for name in needed.keys() & root.datasets.keys() - known.keys():
@@ -226,7 +228,7 @@ def _backward(plan: StagePlan, workdir: Storage, root: Root, needed: dict[str, s
     stage = plan.stage
     plan.make = {shard for shard, row in enumerate(plan.rows) if row is None}
     # Later generations of a stage that reads sources are made from its earlier shards.
-    is_wanted = stage.output in FINAL or not stage.names_all_sources or bool(plan.make and not stage.inputs)
+    is_wanted = stage.output in FINAL or bool(plan.make and not stage.inputs)
     looked_at = set(range(len(plan.rows))) if is_wanted else needed.get(stage.output, set())
     rows = [row for shard in sorted(looked_at) if (row := plan.rows[shard]) is not None]
     # Rows of records that are not published are looked at too: their files may be gone with what made them.
@@ -337,7 +339,7 @@ def plan_stage(
     )  # fmt: skip
     workdir.remove_dead_spools()
     logger.debug("%s: %s", stage.name, options)
-    stage.prepare(run)
+    stage.set_up(run)
     prepared = Prepared(inputs, **{name: getattr(run, name) for name in _OF_RUN})
     content = msgspec.json.encode(prepared)
     digest = hashlib.sha256(content).hexdigest()[:8]

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from owt_pipeline.engine import parts, submission
 from owt_pipeline.engine.generations import begin
@@ -30,6 +30,9 @@ from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lock import InUse, hold, out_of_sight
 from schemas.datasets import LEDGER
 from schemas.manifest import Manifest, Root
+
+if TYPE_CHECKING:
+    from apache_beam.options.pipeline_options import PipelineOptions
 
 logger = logging.getLogger("owt")
 
@@ -57,18 +60,15 @@ def run_stages(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Re
     LedgerError if rows were lost or invented.
     """
     runtime = replace(runtime, run=runtime.run or uuid.uuid4().hex)
-    on_cluster = runs_on_cluster(runtime.beam_flags)
     stages = without_imported(stages, runtime.workdir, read_root(runtime.workdir)[0])
     begin(stages, runtime, write=False)  # raises before anything is written
-    detached = False
-    if on_cluster:
-        options = submission.options_for(runtime.beam_flags, runtime.workdir, stages)
-        if submission.submits_later(options):
-            _run_on_cluster(stages, replace(runtime, unattended=True, lock=True), None)
+    cluster = None
+    if runs_on_cluster(runtime.beam_flags):
+        cluster = submission.options_for(runtime.beam_flags, runtime.workdir, stages)
+        if submission.submits_later(cluster):
+            _run_on_cluster(stages, replace(runtime, unattended=True), None, cluster)
             return []
-        detached = submission.is_detached(options)
-    with _holding(runtime, on_cluster, detached) as since:
-        runtime = replace(runtime, lock=on_cluster or not runtime.workdir.is_local)
+    with _holding(runtime, cluster) as since:
         root, version = begin(stages, runtime)
         plans = look(stages, runtime.workdir, root)
         first = next((number for number, plan in enumerate(plans) if not plan.finished), None)
@@ -76,7 +76,7 @@ def run_stages(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Re
         for result in results:
             result.log()
         if first is not None:
-            results += _run_graph(stages[first:], runtime, version)
+            results += _run_graph(stages[first:], runtime, version, cluster)
         sweep(runtime.workdir, runtime.run, since)
         runtime.workdir.remove_dead_spools()
         runtime.workdir.tidy(LEDGER)
@@ -84,12 +84,13 @@ def run_stages(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Re
 
 
 @contextlib.contextmanager
-def _holding(runtime: Runtime, on_cluster: bool, detached: bool) -> Iterator[float]:
+def _holding(runtime: Runtime, cluster: PipelineOptions | None) -> Iterator[float]:
     """Hold the run's lock. For a command that leaves its job, raises what an earlier one's job has ended with, and
     JobRuns while that is at work."""
     workdir = runtime.workdir
+    detached = cluster is not None and submission.is_detached(cluster)
     with contextlib.ExitStack() as stack:
-        held = hold(workdir, runtime.run, as_object=on_cluster, has_ended=lambda: has_outcome(workdir))
+        held = hold(workdir, runtime.run, as_object=cluster is not None, has_ended=lambda: has_outcome(workdir))
         try:
             since = stack.enter_context(held)
         except InUse as error:
@@ -124,14 +125,15 @@ def runs_on_cluster(beam_flags: Sequence[str]) -> bool:
     return (PipelineOptions(list(beam_flags)).view_as(StandardOptions).runner or "") not in LOCAL_RUNNERS
 
 
-def _run_graph(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, version: str | None) -> list[Result]:
-    on_cluster = runs_on_cluster(runtime.beam_flags)
+def _run_graph(
+    stages: Sequence[tuple[Stage, Any]], runtime: Runtime, version: str | None, cluster: PipelineOptions | None
+) -> list[Result]:
     take_outcome(runtime.workdir)
     started = time.time()
     failed: Exception | None = None
     try:
-        if on_cluster:
-            _run_on_cluster(stages, runtime, version)
+        if cluster is not None:
+            _run_on_cluster(stages, runtime, version, cluster)
         else:
             job = in_thread(lambda: _run_locally(stages, runtime, version))
             while not job.done():  # so that this thread handles Ctrl-C and SIGTERM at once; the job's is abandoned
@@ -143,7 +145,7 @@ def _run_graph(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, version: s
     except JobRuns:
         raise
     except Exception as error:
-        is_own = isinstance(error, UserError) or not on_cluster
+        is_own = isinstance(error, UserError) or cluster is None
         failed = error if is_own else submission.failure(error)
     outcome = take_outcome(runtime.workdir)
     if failed is not None:  # otherwise, if the outcome is a failure, it is that of a late attempt
@@ -194,12 +196,13 @@ def _run_locally(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, version:
     _log_metrics(stages, runtime.workdir, result)
 
 
-def _run_on_cluster(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, version: str | None) -> None:
+def _run_on_cluster(
+    stages: Sequence[tuple[Stage, Any]], runtime: Runtime, version: str | None, options: PipelineOptions
+) -> None:
     import apache_beam as beam
 
     from owt_pipeline.engine.graph import build
 
-    options = submission.options_for(runtime.beam_flags, runtime.workdir, stages)
     runtime = runtime.for_cluster([stage for stage, _ in stages], submission.describe_runner(options))
     pipeline = beam.Pipeline(options=options)
     build(pipeline, [(stage, submission.with_absolute_paths(given)) for stage, given in stages], runtime, version)

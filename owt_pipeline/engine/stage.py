@@ -43,7 +43,6 @@ class Runtime:
       workers: processes of the local pool; on a cluster, each process makes one part at a time.
       beam_flags: Beam's flags; none for the local runner.
       run: id of the process or job that works on the run's folder.
-      lock: whether the parts renew the lock of the run's folder, because it is an object that expires.
       unattended: whether no process waits for the job: it takes and releases the lock, and fails for a user's mistake.
       on_cluster: whether the runner places the parts, rather than the pool of this process.
       place: where the run takes place, for the run's log; None for this machine.
@@ -55,12 +54,16 @@ class Runtime:
     workers: int = 1
     beam_flags: tuple[str, ...] = ()
     run: str = ""
-    lock: bool = False
     unattended: bool = False
     on_cluster: bool = False
     place: Mapping[str, Any] | None = None
     versions: tuple[tuple[str, str], ...] = ()
     add: bool = False
+
+    @property
+    def lock(self) -> bool:
+        """Whether the parts renew the lock of the run's folder, because it is an object that expires."""
+        return self.on_cluster or not self.workdir.is_local
 
     def for_cluster(self, stages: Iterable[Stage], place: Mapping[str, Any]) -> Runtime:
         """The same runtime, with parts placed by a runner on a cluster."""
@@ -135,7 +138,6 @@ class Stage:
       version: raised whenever the code would write other bytes from the same input.
       libraries: distributions whose version shapes the bytes, for the records.
       steps: its work.
-      names_all_sources: whether its options name the sources of all generations, not of the one to add alone.
       example: a command line for `--help`.
     """
 
@@ -149,7 +151,6 @@ class Stage:
     version: int
     libraries: tuple[str, ...] = ()
     steps: tuple[Step, ...]
-    names_all_sources: bool = True
     example: str = ""
 
     @property
@@ -194,7 +195,7 @@ class Stage:
         `module:function`s to call, which cache what they load."""
         return ()
 
-    def prepare(self, run: StageRun) -> None:
+    def set_up(self, run: StageRun) -> None:
         """Called before the parts: sets `run.properties`, writes assets, raises UserError for impossible options."""
 
     def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> None:
@@ -217,7 +218,7 @@ class StageRun:
       before: the output's manifest when it was planned; None if there was none.
       name: name of the plan, from which `open_run` opens the same run in another process.
       work: the folder of what intermediate steps write.
-      properties: properties for the manifest, set by `prepare` or `finish`.
+      properties: properties for the manifest, set by `set_up` or `finish`.
       assets: files of the complete dataset.
       started: when the stage began, in seconds since 1970.
       counts: set by `finish` if the stage's ledger is not the sum over its shards (dedupe's decisions).
@@ -265,7 +266,7 @@ class StageRun:
         versions = versions_of(self.stage.libraries)
         return Place(records_of(self.workdir, self.stage), key, self.keys[key], self.made_from[key], versions)
 
-    def read_records(self, step: str) -> list[ShardRecord]:
+    def records_of_step(self, step: str) -> list[ShardRecord]:
         """The records of all parts of an intermediate step that is finished, sorted by key."""
         records = self.work / step / "records"
         found = (ShardRecord.from_json(records.read(name), name) for name in records.names())

@@ -16,9 +16,8 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
-from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -226,15 +225,12 @@ def open_source(uri: str) -> pa.NativeFile:
         raise UserError(f"cannot read {uri}: {error}") from error
 
 
-def describe_source(uri: str, known: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> dict[str, Any]:
-    """What identifies a source file in a key: its name, length, and a digest of its first and last MiB; of a file that
-    is gone, what is `known` of it, by its URI.
+def describe_source(uri: str) -> dict[str, Any]:
+    """What identifies a source file in a key: its name, length, and a digest of its first and last MiB.
 
     These are enough, because every compressed format that we read ends in a checksum or length of its content. To read
     hundreds of gigabytes of dumps only to find that nothing changed would cost too much.
     """
-    if uri in known and is_gone(uri):
-        return dict(known[uri])
     with open_source(uri) as file:
         try:
             length = file.size()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -144,18 +144,21 @@ def _files(options: Options, recorded: Recorded) -> list[dict[str, Any]]:
     if left_out:
         logger.warning("collect: files of folders left out, name them to read them: %s", ", ".join(left_out[:5]))
 
-    def described(kind: str, patterns: tuple[str, ...]) -> list[dict[str, Any]]:
-        uris = expand_globs(patterns, "collect", known[kind])
-        return [{"kind": kind, **describe_source(uri, known[kind]), "uri": uri} for uri in uris]
+    def described(kind: str, uri: str, describe: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+        was = known[kind].get(uri)
+        return dict(was) if was is not None and is_gone(uri) else {"kind": kind, **describe(uri), "uri": uri}
+
+    def files(kind: str, patterns: tuple[str, ...]) -> list[dict[str, Any]]:
+        return [described(kind, uri, describe_source) for uri in expand_globs(patterns, "collect", known[kind])]
 
     before = {uri: str(known["links"][uri]["name"]) for uri in tables if uri in known["links"]}
     taken = set(before.values())
     names = {uri: before.get(uri) or (uri if name in taken else name) for uri, name in tables.items()}
     links = [
-        {**known["links"][uri]} if uri in before and is_gone(uri) else {"kind": "links", **describe_file(uri, name)}
+        described("links", uri, partial(describe_file, name=name))
         for uri, name in sorted(names.items(), key=itemgetter(1))
     ]
-    return [*described("dump", options.dumps), *links, *described("warc", options.warcs)]
+    return [*files("dump", options.dumps), *links, *files("warc", options.warcs)]
 
 
 def _rules(options: Options) -> Rules:
@@ -234,7 +237,7 @@ class Collect(Stage):
 
     def finish(self, run: StageRun, _: Sequence[ShardRecord]) -> None:
         """Write to the manifest what is lost of damaged sources; those of settled generations are not read again."""
-        files = [file for record in run.read_records(_SOURCES) for file in record.files if file.kind == _READ]
+        files = [file for record in run.records_of_step(_SOURCES) for file in record.files if file.kind == _READ]
         read = [msgspec.json.decode(run.work.read(file.path), type=Read) for file in files]
         for source in read:
             if source.problem is not None:

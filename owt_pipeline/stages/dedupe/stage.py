@@ -63,7 +63,7 @@ class Dedupe(Stage):
             for uri in numbering.files_of(options)
         ]
 
-    def prepare(self, run: StageRun) -> None:
+    def set_up(self, run: StageRun) -> None:
         if run.options.against:
             numbering.count_files(run)
 
@@ -75,7 +75,7 @@ class Dedupe(Stage):
         """Sum up the counts."""
         total: Counter[str] = Counter()
         for step in ("buckets", "components", "verify"):
-            for record in run.read_records(step):
+            for record in run.records_of_step(step):
                 total.update(record.stats)
         run.stats.update(total)
         written: Counter[str] = Counter()

@@ -108,7 +108,7 @@ class Archives:
     def __init__(self, run: StageRun):
         self.files: list[str] = run.properties["archives"]
         self.holdings = f"{len(self.files)} archive files"
-        self.folder, self.records = run.work, run.read_records("index")
+        self.folder, self.records = run.work, run.records_of_step("index")
         self._options: Options = run.options
 
     def look_up(self, ids: np.ndarray, hosts: Iterable[str]) -> None:

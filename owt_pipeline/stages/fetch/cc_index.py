@@ -165,7 +165,7 @@ def match(run: StageRun, number: int, slices: Sequence[Slice], writer: ShardWrit
 
 def _parts(run: StageRun) -> list[list[IndexFile]]:
     """The files of the index, in the order of their keys, by part."""
-    path = next(file.path for file in run.read_records("bounds")[0].files if file.kind == "bounds")
+    path = next(file.path for file in run.records_of_step("bounds")[0].files if file.kind == "bounds")
     files = msgspec.json.decode(run.work.read(path), type=list[IndexFile])
     size = -(-len(files) // _MOST_PARTS)
     return [files[start : start + size] for start in range(0, len(files), size)]

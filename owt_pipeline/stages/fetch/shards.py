@@ -60,7 +60,7 @@ _WRITTEN_AT_ONCE = 1 << 15
 """Rows of a shard in memory when it is written; for each so many, the answers in all of its segments are read."""
 
 
-def prepare(run: StageRun) -> None:
+def set_up(run: StageRun) -> None:
     options: Options = run.options
     if "archive" in options.order:
         files = run.properties["archives"] = expand_globs(options.pages_from, "--pages_from")
@@ -122,7 +122,9 @@ def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
     del run.properties["digests"]
     if "cc_files" in run.properties:
         for record in (
-            found for step in ("bounds", "ask_1", "gather_1", "ask_2", "gather_2") for found in run.read_records(step)
+            found
+            for step in ("bounds", "ask_1", "gather_1", "ask_2", "gather_2")
+            for found in run.records_of_step(step)
         ):
             for name, count in record.stats.items():
                 run.stats[f"cc_{name}"] = run.stats.get(f"cc_{name}", 0) + count

@@ -277,7 +277,7 @@ class Fetch(Stage):
         return root.rounds.get(str(shard))
 
     begin = staticmethod(_later("rounds:raise_rounds"))
-    prepare = staticmethod(_later("shards:prepare"))
+    set_up = staticmethod(_later("shards:set_up"))
     finish = staticmethod(_later("shards:finish"))
 
 

@@ -166,18 +166,20 @@ class Import(Stage):
         Step(place_group, "records", keys=lambda run: range(len(_groups(run)) + run.settled)),
         Step(merge_shard),
     )
-    names_all_sources = False
     example = "owt import runs/mine posts/*.jsonl.zst --text_field body --url_field link"
 
     def sources(self, options: ImportOptions, recorded: Recorded = ()) -> list[dict[str, Any]]:
-        return [{"kind": "file", **describe_file(path, name)} for path, name in _named(options)[0].items()]
+        """The files to import, and those that were imported before, which need not be named again."""
+        named = [{"kind": "file", **describe_file(path, name)} for path, name in _named(options)[0].items()]
+        names = {source["name"] for source in named}
+        return named + [dict(source) for source in recorded if source["name"] not in names]
 
     def shards_for(self, options: ImportOptions, sources: Sequence[Mapping[str, Any]]) -> int:
         if options.num_shards is not None:
             return options.num_shards
         return max(_LEAST_SHARDS, round(sum(source["bytes"] for source in sources) / _SHARD_BYTES))
 
-    def prepare(self, run: StageRun) -> None:
+    def set_up(self, run: StageRun) -> None:
         """Group the files; each group is one part, the unit of work and of resuming."""
         if run.options.files and (left_out := _named(run.options)[1]):
             some = ", ".join(left_out[:5]) + (", ..." if len(left_out) > 5 else "")

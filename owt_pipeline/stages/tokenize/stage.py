@@ -94,7 +94,7 @@ class Tokenize(Stage):
     def preload(self, options: TokenizeOptions) -> list[str]:
         return ["owt_pipeline.formats.encoding:tiktoken_encoding"] if options.tokenizer == "gpt2" else []
 
-    def prepare(self, run: StageRun) -> None:
+    def set_up(self, run: StageRun) -> None:
         options: TokenizeOptions = run.options
         encoding = load(options.tokenizer, options.eot_token)
         file = run.write_asset(TOKENIZER_FILE, encoding.tokenizer_json, named_by_content=True)
