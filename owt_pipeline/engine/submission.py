@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from owt_pipeline.errors import UsageError, UserError
@@ -31,30 +31,23 @@ def options_for(flags: Sequence[str], workdir: Storage, stages: Sequence[tuple[A
 
     `stages` are (stage, options) pairs. Raises UsageError for wrong flags, and for files that the workers cannot read.
     """
-    from apache_beam.options.pipeline_options import PipelineOptions
+    from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
-    options = PipelineOptions(list(flags))
-    standard = _view(options, "StandardOptions")
-    runner, known = standard.runner or "", {*standard.KNOWN_RUNNER_NAMES, *standard.LOCAL_RUNNERS}
+    given = PipelineOptions(list(flags)).get_all_options()
+    runner, known = given["runner"] or "", {*StandardOptions.KNOWN_RUNNER_NAMES, *StandardOptions.LOCAL_RUNNERS}
     if runner and "." not in runner and runner not in known:
         raise UsageError(f"--runner {runner}: there is no such runner{did_you_mean(runner, known)}")
-    _view(options, "SetupOptions").save_main_session = False  # Dataflow's default; workers import the package
-    debug = _view(options, "DebugOptions")
-    debug.number_of_worker_harness_threads = debug.number_of_worker_harness_threads or 1  # a part at a time
-    if is_dataflow(options):
-        _check_dataflow(options, workdir, stages)
-    elif runner in ("PortableRunner", "FlinkRunner", "SparkRunner"):
-        _check_portable(options, runner)
-        portable = _view(options, "PortableOptions")
-        portable.environment_cache_millis = portable.environment_cache_millis or CACHE_MILLISECONDS
+    defaults = {
+        "save_main_session": False,  # Dataflow's default is True; workers import the package
+        "number_of_worker_harness_threads": given["number_of_worker_harness_threads"] or 1,  # a part at a time
+    }
+    if runner in ("PortableRunner", "FlinkRunner", "SparkRunner"):
+        _check_portable(given, runner)
+        defaults["environment_cache_millis"] = given["environment_cache_millis"] or CACHE_MILLISECONDS
+    options = PipelineOptions(list(flags), **defaults)
+    if _is_dataflow(given):
+        _check_dataflow(options, given, workdir, stages)
     return options
-
-
-def _view(options: PipelineOptions, name: str) -> Any:
-    """Beam's options of the class `name`; imported here, so that a run without Beam does not import it."""
-    from apache_beam.options import pipeline_options
-
-    return options.view_as(getattr(pipeline_options, name))
 
 
 def with_absolute_paths(options: Any) -> Any:
@@ -69,25 +62,27 @@ def with_absolute_paths(options: Any) -> Any:
     return dataclasses.replace(options, **changed)
 
 
-def is_dataflow(options: PipelineOptions) -> bool:
+def _is_dataflow(given: Mapping[str, Any]) -> bool:
     """Whether the runner is Dataflow's, with or without its module's name."""
-    return (_view(options, "StandardOptions").runner or "").rpartition(".")[2] == DATAFLOW
+    return (given["runner"] or "").rpartition(".")[2] == DATAFLOW
 
 
 def describe_runner(options: PipelineOptions) -> dict[str, Any]:
     """Where the stages run, for the run's log: the runner as `host`."""
-    return {"host": str(_view(options, "StandardOptions").runner)}
+    return {"host": str(options.get_all_options()["runner"])}
 
 
 def submits_later(options: PipelineOptions) -> bool:
     """Whether the job is written to a file, which a Flex Template's launcher submits after this program has ended."""
-    return is_dataflow(options) and bool(_view(options, "GoogleCloudOptions").template_location)
+    given = options.get_all_options()
+    return _is_dataflow(given) and bool(given["template_location"])
 
 
 def is_detached(options: PipelineOptions) -> bool:
     """Whether this program ends once the job is submitted (Beam's --no_wait_until_finish, for Dataflow). The same
     command then reports that the job is running, or its outcome."""
-    return is_dataflow(options) and bool(_view(options, "StandardOptions").no_wait_until_finish)
+    given = options.get_all_options()
+    return _is_dataflow(given) and bool(given["no_wait_until_finish"])
 
 
 def job_of(result: Any) -> str:
@@ -96,15 +91,16 @@ def job_of(result: Any) -> str:
     return str(found() if callable(found) else found)
 
 
-def _check_dataflow(options: PipelineOptions, workdir: Storage, stages: Sequence[tuple[Any, Any]]) -> None:
+def _check_dataflow(
+    options: PipelineOptions, given: Mapping[str, Any], workdir: Storage, stages: Sequence[tuple[Any, Any]]
+) -> None:
     _require_google()
     import google.auth
     import google.auth.exceptions
     from apache_beam.io.gcp import gcsio
     from google.api_core.exceptions import GoogleAPICallError
 
-    places = _view(options, "GoogleCloudOptions")
-    if not places.no_auth:
+    if not given["no_auth"]:
         try:
             google.auth.default()
         except google.auth.exceptions.GoogleAuthError as error:
@@ -113,9 +109,9 @@ def _check_dataflow(options: PipelineOptions, workdir: Storage, stages: Sequence
             ) from None
     if not workdir.uri.startswith("gs://"):
         raise UsageError(f"{workdir}: Dataflow's workers cannot read it; give a bucket, gs://BUCKET/FOLDER")
-    for stage, given in stages:
-        for field in dataclasses.fields(given):
-            value = getattr(given, field.name)
+    for stage, settings in stages:
+        for field in dataclasses.fields(settings):
+            value = getattr(settings, field.name)
             if field.metadata.get("metavar") in _PATHS:
                 for path in value if isinstance(value, tuple) else [value or "://"]:
                     if "://" not in path:
@@ -124,49 +120,49 @@ def _check_dataflow(options: PipelineOptions, workdir: Storage, stages: Sequence
                             f"{stage.name}: {field.name}: {path} is a path of this machine, which Dataflow's workers "
                             f"cannot read{there}"
                         )
-    setup = _view(options, "SetupOptions")
-    image = _view(options, "WorkerOptions").sdk_container_image
-    if not (setup.extra_packages or setup.setup_file or setup.requirements_file or image):
+    if not (_stages_package(given) or given["sdk_container_image"]):
         raise UsageError(
             "Dataflow's workers need this package: give --sdk_container_image (see Dockerfile), or the wheel with "
             "--extra_package (`pip wheel --no-deps --wheel-dir dist .` makes it)"
         )
-    for place in (places.temp_location, places.staging_location):
+    for place in (given["temp_location"], given["staging_location"]):
         if place and place.startswith("gs://"):
             try:  # the SDK would try a missing or forbidden bucket for ten minutes
-                gcsio.create_storage_client(options, not places.no_auth).get_bucket(place.split("/")[2])
+                gcsio.create_storage_client(options, not given["no_auth"]).get_bucket(place.split("/")[2])
             except GoogleAPICallError as error:
                 raise UserError(f"Google Cloud refused {place}: {_one_line(error.message)}") from None
 
 
-def _check_portable(options: PipelineOptions, runner: str) -> None:
+def _check_portable(given: Mapping[str, Any], runner: str) -> None:
     """Raise UserError if nothing answers, UsageError if the workers would not have this package."""
-    portable = _view(options, "PortableOptions")
-    flag, address = "--job_endpoint", portable.job_endpoint
+    flag, address = "--job_endpoint", given["job_endpoint"]
     if not address and runner == "PortableRunner":
         raise UsageError(
             "--runner PortableRunner needs --job_endpoint HOST:PORT, the address of a job server that runs"
         )
     if not address and runner == "FlinkRunner":
-        flag, address = "--flink_master", _view(options, "FlinkRunnerOptions").flink_master
+        flag, address = "--flink_master", given["flink_master"]
     elif not address:
-        flag, address = "--spark_master_url", _view(options, "SparkRunnerOptions").spark_master_url
+        flag, address = "--spark_master_url", given["spark_master_url"]
     if address.partition("[")[0] in _THIS_MACHINE or address in _THIS_MACHINE:
         return
     _check_answers(flag, address)
-    setup, kind = _view(options, "SetupOptions"), portable.environment_type or "DOCKER"
-    staged = setup.extra_packages or setup.setup_file or setup.requirements_file
-    named = portable.environment_config or portable.environment_options
+    kind, named = given["environment_type"] or "DOCKER", given["environment_config"] or given["environment_options"]
     if kind == "EXTERNAL" and not named:
         raise UsageError(
             "--environment_type EXTERNAL needs --environment_config HOST:PORT, the address of a worker pool"
         )
-    if kind == "DOCKER" and not (named or staged or _view(options, "WorkerOptions").sdk_container_image):
+    if kind == "DOCKER" and not (named or _stages_package(given) or given["sdk_container_image"]):
         raise UsageError(
             "the workers need this package: start a worker pool in an environment with the wheel and give "
             "--environment_type=EXTERNAL --environment_config=HOST:PORT, or give an image (see Dockerfile) with "
             "--environment_config=IMAGE"
         )
+
+
+def _stages_package(given: Mapping[str, Any]) -> bool:
+    """Whether the job brings a package for its workers to install."""
+    return any(given[name] for name in ("extra_packages", "setup_file", "requirements_file"))
 
 
 def _check_answers(flag: str, address: str) -> None:

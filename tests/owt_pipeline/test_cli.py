@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -46,15 +44,6 @@ def test_the_usage_and_the_page_list_every_command_and_exit_code(capsys: pytest.
         assert re.search(rf"^  {code.value} +{re.escape(code.meaning)}$", usage, re.MULTILINE)
         assert f"| {code.value} | {code.meaning} |".replace("... | ", "... \\| ") in page
     assert all(f"\n  {name} " in usage for name in COMMANDS)
-
-
-def test_exit_codes_are_as_documented(small_run: Path, tmp_path: Path) -> None:
-    ask_owt("verify", small_run, code=0)
-    damaged = copy_of(small_run, tmp_path / "run")
-    (damaged / "report/stats.json").write_text("{}")
-    ask_owt("verify", damaged, code=1)
-    assert "did you mean 'verify'?" in ask_owt("verfy", code=2)
-    ask_owt("why", small_run, "https://nobody.example/", code=3)
 
 
 @pytest.mark.parametrize(
@@ -171,18 +160,6 @@ def test_a_path_that_is_not_utf8_is_named(tmp_path: Path, capsys: pytest.Capture
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 2
     assert all("/\\xff" in line and "is not UTF-8: rename it" in line for line in said)
-
-
-def test_an_interrupted_run_says_how_to_continue(small_config: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    with subprocess.Popen(owt("run", run, small_config, "--workers", 1), stderr=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + 60
-        while not list(run.glob("ledger/*/work")) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "owt: error: interrupted; run the same command again to continue" in said
 
 
 def test_values_of_beams_flags_are_not_files() -> None:

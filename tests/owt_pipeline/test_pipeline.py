@@ -86,14 +86,6 @@ def test_the_graph_s_size_does_not_depend_on_the_data(small_config: Path, tmp_pa
     assert sizes[1] - sizes[0] < 1000  # of compressed pickles that hold random ids; one byte per shard would be 65,534
 
 
-def test_three_lines_in_a_notebook_make_the_run_that_owt_makes(
-    small_config: Path, small_run: Path, tmp_path: Path
-) -> None:
-    with beam.Pipeline(FnApiRunner()) as pipeline:
-        build(pipeline, Run.of(str(tmp_path), str(small_config)))
-    assert differing(tmp_path, small_run) == []
-
-
 def test_a_stage_is_a_transform_that_can_be_used_alone(small_run: Path, tmp_path: Path) -> None:
     without = copy_of(small_run, tmp_path / "run", without=("clean",))
     options, runtime = CleanOptions(min_tokens=64), Runtime(Storage(str(without)))
@@ -104,10 +96,19 @@ def test_a_stage_is_a_transform_that_can_be_used_alone(small_run: Path, tmp_path
     assert {name for name in theirs if theirs[name] != ours.get(name)} == set()
 
 
-def test_a_mistake_is_raised_where_a_pipeline_is_built_by_hand(small_config: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ('languages = ["zz"]', "'zz' is not a known language"),
+        ('[run]\nworkers = "two"', "workers: 'two' is not a whole number"),
+    ],
+)
+def test_a_mistake_is_raised_where_a_pipeline_is_built_by_hand(
+    small_config: Path, tmp_path: Path, setting: str, said: str
+) -> None:
     config = tmp_path / "config.toml"
-    config.write_text(small_config.read_text() + 'languages = ["zz"]\n')
-    with pytest.raises(UserError, match="'zz' is not a known language"), beam.Pipeline(FnApiRunner()) as pipeline:
+    config.write_text(f"{small_config.read_text()}{setting}\n")
+    with pytest.raises(UserError, match=said), beam.Pipeline(FnApiRunner()) as pipeline:
         build(pipeline, Run.of(str(tmp_path / "run"), str(config)))
 
 
@@ -120,13 +121,6 @@ def test_a_pipeline_built_by_hand_keeps_imported_text(small_config: Path, tmp_pa
     assert manifest_of(run, "documents").stage == "import"
     assert manifest_of(run, "clean").counts.entered == 1
     assert not (run / "ledger/urls").exists()
-
-
-def test_settings_are_checked_before_anything_is_built(small_config: Path, tmp_path: Path) -> None:
-    config = tmp_path / "config.toml"
-    config.write_text(small_config.read_text() + '[run]\nworkers = "two"\n')
-    with pytest.raises(UserError, match="workers: 'two' is not a whole number"):
-        graph_of(config, tmp_path / "run")
 
 
 WITHOUT_BEAM = """

@@ -133,10 +133,6 @@ def test_no_rows_and_rows_without_a_text() -> None:
 def test_mistakes_are_found_while_the_pipeline_is_built() -> None:
     with pytest.raises(ValueError, match="did you mean 'favor'"):
         ExtractText(favour="recall")
-    with pytest.raises(ValueError, match="did you mean 'threshold'"):
-        MarkNearDuplicates(treshold=0.9)
-    with pytest.raises(ValueError, match="is not a known language"):
-        CleanText(languages=["xx"])
     rows = beam.Pipeline() | beam.Create([{"text": "a"}]) | beam.WindowInto(FixedWindows(60))
     with pytest.raises(ValueError, match=r"give them in GlobalWindows\(\)"):
         rows | MarkNearDuplicates()

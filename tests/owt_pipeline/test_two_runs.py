@@ -7,7 +7,6 @@ import fcntl
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -169,23 +168,6 @@ def test_a_damaged_or_lost_root_is_restored_from_its_copy_and_both_damaged_is_an
     run.write(COPY, b"{")
     with pytest.raises(UserError, match="and so is its copy"):
         restore_root(run)
-
-
-def test_a_lock_on_a_disk_goes_with_its_process(tmp_path: Path) -> None:
-    folder = Storage(str(tmp_path))
-    code = f"""import sys, time
-from owt_pipeline.storage import folder, lock
-lock.take(folder.Storage({str(tmp_path)!r}), "one"); print("held", flush=True); time.sleep(60)"""
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
-        with pytest.raises(UserError, match=r"is in use by .* \(process \d+ on .*\): wait for it to end, or stop it"):
-            lock.take(folder, "two")
-        assert running(folder) is not None
-        holder.kill()
-    with lock.hold(folder, "two"):
-        pass
-    assert running(folder) is None
 
 
 def test_a_lock_whose_holder_has_yet_to_write_its_name_is_named(tmp_path: Path) -> None:

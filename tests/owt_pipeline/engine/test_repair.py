@@ -144,13 +144,6 @@ def test_missing_and_short_files_of_final_datasets_are_found_by_one_listing_and_
     assert stages_since(run, log) == [("export", 1), ("tokenize", 1)]
 
 
-def test_a_copied_run_is_finished(small_config: Path, small_run: Path, tmp_path: Path) -> None:
-    copy = copy_of(small_run, tmp_path / "copy")
-    log = (copy / "run-log.jsonl").stat().st_size
-    assert rerun(small_config, copy) == 0
-    assert stages_since(copy, log) == []
-
-
 # Files removed on purpose
 
 

@@ -9,7 +9,6 @@ import pickle
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -46,7 +45,7 @@ class TestStorage:
         for _ in range(2):
             folder.delete("plain.zst")
         assert not folder.exists("plain.zst")
-        names = [f"many/{number} %41+ü?#.json" for number in range(150)]
+        names = [f"many/{number} %41+ü?#,a=1,50%25.json" for number in range(150)]
         at_once(lambda name: folder.write(name, b""), [*names, "many/kept"])
         for _ in range(2):
             folder.delete(*names, "many/missing")
@@ -100,39 +99,12 @@ class TestStorage:
         assert (first.bytes, first.sha256) == (5, hashlib.sha256(b"files").hexdigest())
         assert not any(map(os.path.exists, [first.path, second.path]))
 
-    def test_an_attempt_that_fails_late_leaves_what_another_has_published(self, folder: Storage) -> None:
-        with pytest.raises(ZeroDivisionError), folder.spool() as late:
-            late.write(b"ha")
-            with folder.spool() as other:
-                other.write(b"published")
-                other.publish("part.parquet")
-            late.write(b"lf")
-            raise ZeroDivisionError
-        assert folder.read("part.parquet") == b"published"
-        assert folder.names() == ["part.parquet"]
-        assert not os.path.exists(late.path)
-
     def test_a_writer_of_arrow_that_finishes_after_an_error_writes_nothing(self, folder: Storage) -> None:
         table = pa.table({"id": range(100)})
         with pytest.raises(ZeroDivisionError), folder.spool() as file, pq.ParquetWriter(file, table.schema) as writer:
             writer.write_table(table)
             raise ZeroDivisionError
         assert folder.names() == []
-
-    def test_one_of_many_creators_wins(self, folder: Storage) -> None:
-        folder.write("warm", b"")
-        for round_ in range(5):
-            name, ready = f"record-{round_}", threading.Barrier(8)
-
-            def create(i: int, name: str = name, ready: threading.Barrier = ready) -> bool:
-                ready.wait()
-                return folder.create(name, b"%d" % i)
-
-            with ThreadPoolExecutor(8) as pool:
-                won = list(pool.map(create, range(8)))
-            assert won.count(True) == 1
-            assert folder.read(name) == b"%d" % won.index(True)
-        assert not folder.create("record-0", b"9")
 
     def test_one_of_many_creating_processes_wins(self, folder: Storage) -> None:
         code = (
@@ -151,6 +123,7 @@ class TestStorage:
             child.stdin = None
         won = [int(child.communicate()[0]) for child in children]
         assert sum(won) == 20
+        assert not folder.create("record-0", b"9")
         winners = [int(folder.read(f"record-{i}")) for i in range(20)]
         assert [winners.count(i) for i in range(4)] == won
 
@@ -177,16 +150,12 @@ class TestStorage:
         assert second not in (None, version)
         assert folder.swap("lease", b"third", version) is None
         assert folder.read_version("lease") == (b"second", second)
+        listed = folder.list()
+        assert listed == folder.list()
         folder.write("lease", b"other")
+        assert listed != folder.list(), "a replaced file has another version"
         assert folder.swap("lease", b"third", second) is None
         assert folder.names() == ["lease"]
-
-    def test_a_replaced_file_has_another_version(self, folder: Storage) -> None:
-        folder.write("a", b"1")
-        before = folder.list()
-        assert before == folder.list()
-        folder.write("a", b"2")
-        assert before != folder.list()
 
     def test_a_killed_upload_leaves_nothing_under_the_name(self, folder: Storage) -> None:
         code = (
@@ -214,13 +183,6 @@ class TestStorage:
     def test_a_storage_travels_to_a_worker(self, folder: Storage) -> None:
         folder.write("x", b"1")
         assert pickle.loads(pickle.dumps(folder)).read("x") == b"1"
-
-    def test_names_that_need_quoting(self, folder: Storage) -> None:
-        names = sorted(["a b", "a+b", "ü", "a=1,b", "50%25"])
-        for name in names:
-            folder.write(name, name.encode())
-        assert folder.names() == names
-        assert [folder.read(name).decode() for name in names] == names
 
 
 def test_a_process_that_is_stopped_while_it_swaps_is_an_error_of_the_others_and_hangs_none(
@@ -271,34 +233,6 @@ def test_a_folder_of_a_run_may_be_a_link_to_another_disk(tmp_path: Path) -> None
             assert (tmp_path / name).read_bytes() == b"page"
         assert sorted(os.listdir(other)) == ["a", "b"]
         assert os.listdir(f"{other}/b") == ["c"]
-
-
-def test_a_full_disk_is_one_line_that_names_the_folder(tmp_path: Path) -> None:
-    code = (
-        "import sys; from owt_pipeline.storage.folder import Storage\n"
-        "from owt_pipeline.errors import UserError\n"
-        "import pyarrow as pa, pyarrow.parquet as pq\n"
-        "folder = Storage(sys.argv[1])\n"
-        "try:\n"
-        "    with folder.spool() as file:\n"
-        "        table = pa.table({'a': pa.array(range(100_000))})\n"
-        "        pq.write_table(table, file, compression='none', use_dictionary=False)\n"
-        "        file.publish('part')\n"
-        "except UserError as error: print(error)\n"
-        "print(folder.names())\n"
-        "folder.remove_dead_spools()\n"
-        "import os; print(os.listdir(sys.argv[1]))\n"
-    )
-    mounted = f'mount -t tmpfs -o size=64k none {tmp_path} && exec "$@"'
-    command = ["unshare", "-rm", "sh", "-c", mounted, "sh", sys.executable, "-c", code, str(tmp_path)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        pytest.skip("unshare is not installed here")
-    if "unshare:" in done.stderr or "mount:" in done.stderr:
-        pytest.skip(f"no file system can be mounted here: {done.stderr}")
-    message = f"the disk is full, writing in {tmp_path}/.tmp: free some space and run the same command again"
-    assert done.stdout.splitlines() == [message, "[]", "[]"]
 
 
 @pytest.mark.parametrize(
