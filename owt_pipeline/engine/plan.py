@@ -19,7 +19,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_type_hints
 
 import msgspec
 
@@ -32,7 +32,7 @@ from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import read_root
 from owt_pipeline.storage.folder import Storage, at_once
 from schemas import DATASETS
-from schemas.manifest import FileTable, Manifest, Root, ShardFile, ShardRecord
+from schemas.manifest import FileTable, Manifest, Root, ShardRecord
 
 logger = logging.getLogger("owt")
 
@@ -291,24 +291,14 @@ def sources_of(stage: Stage, root: Root) -> list[dict[str, Any]]:
     return [source for each in root.generations for source in shaping_sources(each)] if not stage.inputs else []
 
 
-class Prepared(msgspec.Struct, frozen=True):
-    """A plan as every process that works on it reads it: `ledger/STAGE/work/WORK/plan-DIGEST.json`, named by its
-    content. The fields are those of `StageRun`."""
+_RECORDED = ("root", "keys", "made_from", "make", "gone", "settled", "before", "started", "properties", "assets")
+"""Fields of `StageRun` that every process that works on a plan reads from `ledger/STAGE/work/WORK/plan-DIGEST.json`,
+which is named by its content; and the manifests of the inputs."""
 
-    inputs: dict[str, Manifest]
-    root: Root
-    keys: list[str]
-    made_from: list[str]
-    make: frozenset[int]
-    gone: frozenset[int]
-    settled: int
-    before: Manifest | None
-    started: float
-    properties: dict[str, Any]
-    assets: list[ShardFile]
-
-
-_OF_RUN = tuple(name for name in Prepared.__struct_fields__ if name != "inputs")  # as `StageRun` has them
+_Recorded = msgspec.defstruct(
+    "_Recorded",
+    [("inputs", dict[str, Manifest]), *((name, get_type_hints(StageRun)[name]) for name in _RECORDED)],
+)
 
 
 def plan_stage(
@@ -340,8 +330,7 @@ def plan_stage(
     workdir.remove_dead_spools()
     logger.debug("%s: %s", stage.name, options)
     stage.set_up(run)
-    prepared = Prepared(inputs, **{name: getattr(run, name) for name in _OF_RUN})
-    content = msgspec.json.encode(prepared)
+    content = msgspec.json.encode({"inputs": inputs, **{name: getattr(run, name) for name in _RECORDED}})
     digest = hashlib.sha256(content).hexdigest()[:8]
     run.work.write(f"plan-{digest}.json", content)
     return dataclasses.replace(run, name=f"{work}/{digest}")
@@ -374,9 +363,9 @@ def _open_run(stage: Stage, options: Any, runtime: Runtime, name: str) -> StageR
     runtime.check_versions()
     folder, _, digest = name.partition("/")
     work = work_of(runtime.workdir, stage) / folder
-    found = msgspec.json.decode(work.read(f"plan-{digest}.json"), type=Prepared)
+    found: Any = msgspec.json.decode(work.read(f"plan-{digest}.json"), type=_Recorded)
     readers = {dataset: DatasetReader(runtime.workdir, manifest) for dataset, manifest in found.inputs.items()}
-    known = {field: getattr(found, field) for field in _OF_RUN}
+    known = {field: getattr(found, field) for field in _RECORDED}
     return StageRun(stage, options, runtime, readers, name=name, work=work, **known)
 
 

@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from owt_pipeline import progress
 from owt_pipeline.errors import LedgerError
 from owt_pipeline.ledger.dataset import DatasetReader, Outcome
-from owt_pipeline.ledger.exchange import SLICES, Slice, SliceWriter
+from owt_pipeline.ledger.exchange import SLICES, SliceWriter
 from owt_pipeline.ledger.root import LostRun, read_root, swap_root
 from owt_pipeline.storage.disk import HashingFile
 from owt_pipeline.storage.folder import Storage
@@ -183,16 +183,9 @@ class ShardWriter:
     def send(self, key: int | np.ndarray, rows: pa.RecordBatch) -> None:
         """Send rows to part `key` of the next step; with an array (rows,), each row to its own part. They stay in a
         file of this part until the stage is finished."""
-        self._exchange().send(key, rows)
-
-    def forward(self, key: int, slice: Slice) -> None:
-        """Pass a slice that was sent to this part on to part `key` of the next step."""
-        self._exchange().forward(key, slice)
-
-    def _exchange(self) -> SliceWriter:
         if self._slices is None:
             self._slices = SliceWriter(self.open_file(".slices", SLICES))
-        return self._slices
+        self._slices.send(key, rows)
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: object) -> None:
         if error is not None:

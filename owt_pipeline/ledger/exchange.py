@@ -33,9 +33,7 @@ _READ_BYTES = 4 * SLICE_BYTES  # read at once, in up to 16 slices
 _WAITING_BYTES = 64 << 20  # rows are sorted by key once they reach this size
 _ALIGNMENT = 64  # of Arrow's buffers, which are used in place
 _TAIL = struct.Struct("<QQ")  # offset and length of the index
-_INDEX = pa.schema(
-    [("key", pa.int64()), ("path", pa.string()), *((n, pa.int64()) for n in ("offset", "length", "rows"))]
-)
+_INDEX = pa.schema([(name, pa.int64()) for name in ("key", "offset", "length", "rows")])
 
 
 class Slice(msgspec.Struct, frozen=True, array_like=True, order=True, tag=True):
@@ -68,7 +66,7 @@ class SliceWriter:
         self._waiting: dict[pa.Schema, list[tuple[np.ndarray, pa.RecordBatch]]] = {}
         self._waiting_bytes = 0
         self._runs: dict[pa.Schema, list[_Run]] = {}
-        self._index: list[tuple[int, str, int, int, int]] = []
+        self._index: list[tuple[int, int, int, int]] = []
         self._buffer = pa.allocate_buffer(0)
 
     def send(self, key: int | np.ndarray, rows: pa.RecordBatch) -> None:
@@ -81,10 +79,6 @@ class SliceWriter:
             if self._waiting_bytes >= _WAITING_BYTES:
                 self._sort(spill=True)
 
-    def forward(self, key: int, slice: Slice) -> None:
-        """Pass a slice that another part wrote on to `key`."""
-        self._index.append((key, slice.path, slice.offset, slice.length, slice.rows))
-
     def close(self) -> None:
         """Write the slices, and the index."""
         self._sort(spill=False)
@@ -94,7 +88,7 @@ class SliceWriter:
                 step = -(-len(rows) // max(1, rows.nbytes // SLICE_BYTES))
                 for start in range(0, len(rows), step):
                     some = rows.slice(start, step)
-                    self._index.append((key, "", *self._write(some.to_batches()), len(some)))
+                    self._index.append((key, *self._write(some.to_batches()), len(some)))
         offset, length = self._write([batch_of(self._index, _INDEX)])
         self._file.write(_TAIL.pack(offset, length))
 
@@ -161,7 +155,7 @@ def read_index(work: Storage, path: str) -> list[tuple[int, Slice]]:
         offset, length = _TAIL.unpack(work.read_range(path, size - _TAIL.size, _TAIL.size))
         with pa.ipc.open_stream(work.read_range(path, offset, length)) as stream:
             rows = stream.read_all().to_pylist()
-    return [(row.pop("key"), Slice("", row.pop("path") or path, **row)) for row in rows]
+    return [(row.pop("key"), Slice("", path, **row)) for row in rows]
 
 
 def read_slices(work: Storage, slices: Iterable[Slice], columns: list[str] | None = None) -> Iterator[pa.Table]:
