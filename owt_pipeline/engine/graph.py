@@ -37,7 +37,7 @@ from owt_pipeline.engine.generations import begin
 from owt_pipeline.engine.outcome import Outcome, write_outcome
 from owt_pipeline.engine.parts import Done, Work, do_locally
 from owt_pipeline.engine.plan import plan_stage
-from owt_pipeline.engine.publish import publish_plan
+from owt_pipeline.engine.publish import publish
 from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.exchange import Slice
@@ -223,7 +223,7 @@ def _publish(element: tuple[int, Iterable[bytes]], stage: Stage, options: Any, r
     if not before.plan:
         return before
     with _reported(runtime, f"{stage.name}, Publish"):
-        manifest, version = publish_plan(stage, options, runtime, before.plan, before.version)
+        manifest, version = publish(stage, options, runtime, before.plan, before.version)
     # The ledger as Beam's counters, which runners show.
     counts = {"rows_in": manifest.counts.entered, "rows_out": manifest.counts.left}
     counts |= {f"rejected_{reason}": count for reason, count in manifest.counts.rejected.items()}

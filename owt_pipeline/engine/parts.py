@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from owt_pipeline import progress
 from owt_pipeline.engine.plan import is_published, open_run, plan_stage
-from owt_pipeline.engine.publish import publish_plan
+from owt_pipeline.engine.publish import publish
 from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, StageRun, Step
 from owt_pipeline.engine.workers import WorkerDied, WorkerPool, died, shared_pool
 from owt_pipeline.errors import UserError
@@ -178,7 +178,7 @@ def make_here(stage: Stage, options: Any, runtime: Runtime) -> Manifest:
             for key, slice in done.sent:
                 sent.setdefault(key, []).append(slice)
         parts = sent
-    return publish_plan(stage, options, runtime, run.name, read_root(runtime.workdir)[1])[0]
+    return publish(stage, options, runtime, run.name, read_root(runtime.workdir)[1])[0]
 
 
 def title(stage: Stage, step: Step) -> str:

@@ -26,35 +26,26 @@ _WHERE = ("places", "warc")
 """Kinds of files that say where pages lie, which depends on how often they were fetched."""
 
 
-def publish_plan(
+def publish(
     stage: Stage, options: Any, runtime: Runtime, plan: str, version: str | None
 ) -> tuple[Manifest, str | None]:
-    """`publish_stage` of the stage at work in `plan`; a late attempt, whose plan was swept away, finds the manifest."""
-    try:
-        run = open_run(stage, options, runtime, plan)
-    except FileNotFoundError:
-        root, current = read_root(runtime.workdir)
-        if root.run != runtime.run:
-            raise LostRun(runtime.workdir) from None
-        if stage.output not in root.datasets:
-            raise
-        return root.datasets[stage.output], current
-    return publish_stage(run, version)
-
-
-def publish_stage(run: StageRun, version: str | None) -> tuple[Manifest, str | None]:
     """Publish the output of a stage all of whose shards are made; returns its manifest, and the version of the root.
 
-    `version` is that of the root that this run wrote last. If this run has published the output before, returns that.
-    Raises LostRun if another run has published, LedgerError if a record is missing or the sums are wrong, UserError if
-    a file of a record has disappeared since it was written.
+    `plan` is `StageRun.name`; `version` is that of the root that this run wrote last. If this run has published the
+    output before, returns that. Raises LostRun if another run has published, LedgerError if a record is missing or the
+    sums are wrong, UserError if a file of a record has disappeared since it was written.
     """
-    root, current = read_root(run.workdir)
-    if current != version:
-        if root.run != run.runtime.run:
-            raise LostRun(run.workdir)  # before `finish`, whose intermediate files the other run may have swept
-        if is_published(run):
-            return root.datasets[run.stage.output], current
+    root, current = read_root(runtime.workdir)
+    if current != version and root.run != runtime.run:
+        raise LostRun(runtime.workdir)  # before anything is read that the other run may have swept
+    try:
+        run = open_run(stage, options, runtime, plan)
+    except FileNotFoundError:  # a late attempt, whose plan was swept away
+        if root.run != runtime.run or stage.output not in root.datasets:
+            raise
+        return root.datasets[stage.output], current
+    if current != version and is_published(run):
+        return root.datasets[stage.output], current
     records = _records(run)
     made = [file for shard in sorted(run.make) for file in records[shard].files]
     if lost := lost_files(run.workdir, made):

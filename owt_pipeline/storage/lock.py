@@ -94,28 +94,30 @@ def take(
     says whether a job that holds it is known to have ended. Raises InUse, which names the holder, if another run is at
     work.
     """
-    locked, since = _flock(workdir, run)
-    if workdir.is_local and not as_object:
-        _wait_for_end(workdir, locked, has_ended)
-        return since
-    me = msgspec.json.encode(_me(run, "" if as_object else locked))
-    while not workdir.create(OBJECT, me):
-        holder, version = _read(workdir)
-        if holder is not None and holder.run == run:
-            break
-        if version is not None and _wait_for_end(workdir, locked, has_ended):
-            workdir.swap(OBJECT, me, version)
-            holder, _ = _read(workdir)
+    locked, since = _flock(workdir, run) if workdir.is_local or not as_object else ("", 0.0)
+    try:
+        if workdir.is_local and not as_object:
+            _wait_for_end(workdir, locked, has_ended)
+            return since
+        me = msgspec.json.encode(_me(run, "" if as_object else locked))
+        while not workdir.create(OBJECT, me):
+            holder, version = _read(workdir)
             if holder is not None and holder.run == run:
                 break
+            if version is not None and _wait_for_end(workdir, locked, has_ended):
+                workdir.swap(OBJECT, me, version)
+                holder, _ = _read(workdir)
+                if holder is not None and holder.run == run:
+                    break
+    except BaseException:
+        _unlock(workdir, run)
+        raise
     return next((entry.modified for entry in workdir.walk(OBJECT) if entry.name == OBJECT), 0.0)
 
 
 def release(workdir: Storage, run: str) -> None:
     """Release what this process holds, and delete the object unless another run has taken it over."""
-    if (file := _flocked.pop((workdir.uri, run), None)) is not None:
-        file.truncate(0)
-        file.close()
+    _unlock(workdir, run)
     with contextlib.suppress(OSError, UserError):  # without a network, it ends by itself
         holder, _ = _read(workdir)
         if holder is not None and holder.run == run:
@@ -142,6 +144,12 @@ def _flock(workdir: Storage, run: str) -> tuple[str, float]:
         file.flush()
         _flocked[workdir.uri, run] = file
     return _identity(file), os.fstat(file.fileno()).st_mtime
+
+
+def _unlock(workdir: Storage, run: str) -> None:
+    if (file := _flocked.pop((workdir.uri, run), None)) is not None:
+        file.truncate(0)
+        file.close()
 
 
 def _file_of(workdir: Storage) -> str:
@@ -201,7 +209,7 @@ def _wait_for_end(workdir: Storage, locked: str, has_ended: Callable[[], bool]) 
     holder, version = _read(workdir)
     if version is None:
         return False
-    if (holder is not None and holder.locked == locked) or has_ended():
+    if (holder is not None and holder.locked and holder.locked == locked) or has_ended():
         return True
     logger.warning(
         "%s is in use by %s: waiting %.0f s for a sign of life; if that job has ended, delete %s",

@@ -16,7 +16,7 @@ from owt_pipeline.engine import plan as plans
 from owt_pipeline.engine.generations import begin
 from owt_pipeline.engine.parts import Work
 from owt_pipeline.engine.plan import open_run, plan_stage
-from owt_pipeline.engine.publish import publish_plan
+from owt_pipeline.engine.publish import publish
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
 from owt_pipeline.errors import LedgerError
 from owt_pipeline.ledger.commit import ShardWriter
@@ -88,7 +88,7 @@ class Attempt:
             Work(STAGE, self.run.options, self.run.runtime, 0, self.run.name).do(part, [])
 
     def publish(self) -> Manifest:
-        return publish_plan(STAGE, self.run.options, self.run.runtime, self.run.name, self.version)[0]
+        return publish(STAGE, self.run.options, self.run.runtime, self.run.name, self.version)[0]
 
 
 def attempt(workdir: Storage, text: str = "a", name: str = "one") -> Attempt:

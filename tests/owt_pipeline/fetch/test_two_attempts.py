@@ -14,7 +14,7 @@ import pytest
 
 from owt_pipeline.engine.parts import Work
 from owt_pipeline.engine.plan import plan_stage
-from owt_pipeline.engine.publish import publish_stage
+from owt_pipeline.engine.publish import publish
 from owt_pipeline.engine.stage import Runtime, StageRun
 from owt_pipeline.ledger.root import read_root, require_manifest
 from owt_pipeline.stages.fetch import attempt as attempts
@@ -125,7 +125,9 @@ def test_of_two_attempts_at_a_shard_one_fetches_and_the_other_continues_where_it
             changes.append(time.monotonic())
             assert second.wait(60) == 0
         assert first.wait(60) == 0
-        assert publish_stage(machines.run, read_root(machines.run.workdir)[1])[0].counts.left == len(urls)
+        run = machines.run
+        manifest, _ = publish(run.stage, run.options, run.runtime, run.name, read_root(run.workdir)[1])
+        assert manifest.counts.left == len(urls)
     assert min(web.gaps()) > 0.4 * DELAY  # while one does not know of the other, a host is asked twice as often
     again = list(web.asked_again())
     assert recorder.SEGMENT_SECONDS <= 5  # what the documentation promises
