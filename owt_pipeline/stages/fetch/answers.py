@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 from yarl import URL
 
-from owt_pipeline.formats.messages import Headers, header, is_html, media_type_of
+from owt_pipeline.formats.messages import (
+    REDIRECTS,
+    BadMessage,
+    Headers,
+    TooLarge,
+    charset_of,
+    content_type_of,
+    decode_body,
+    header,
+    is_html,
+    media_type_of,
+)
 from owt_pipeline.formats.urls import redirected
-from owt_pipeline.formats.warc import Response, payload_digest
+from owt_pipeline.formats.warc import Response, http_record, payload_digest
 from schemas import Reason
 from schemas.reasons import http_reason
 
@@ -193,3 +204,48 @@ def refuse_body(content_type: str | None, body: bytes) -> NoPage | None:
     if b"\x00\x00\x00" in start and not declares_utf16 and not body.startswith(_UNICODE_MARKS):
         return NoPage(Reason.NOT_HTML, f"binary, sent as {content_type}")
     return None
+
+
+def has_no_page(status: int, headers: Headers) -> bool:
+    """Whether the head shows that the response is no page, so that the body need not be read."""
+    return status in REDIRECTS or refuse_head(status, content_type_of(headers)) is not None
+
+
+class Fetched(NamedTuple):
+    """A final response, the redirects that led to it, its beginning (seconds since 1970) and duration.
+
+    Bodies are as sent; a response with more than `max_body_bytes` after decoding is no page.
+    """
+
+    received: Received
+    redirects: tuple[Received, ...]
+    date: int
+    ms: int
+    max_body_bytes: int
+
+    def answer(self) -> Answer:
+        """The page, or why there is none. This takes longer than the request, so it is done in a thread."""
+        received, content_type = self.received, content_type_of(self.received.headers)
+        try:
+            body = b""  # whatever was received of a response that is no page
+            if not has_no_page(received.status, received.headers):
+                body = decode_body(received.headers, received.body, self.max_body_bytes, strictly=True)
+        except (BadMessage, TooLarge) as error:
+            reason = Reason.TOO_LARGE if isinstance(error, TooLarge) else Reason.BAD_RESPONSE
+            return NoPage(reason, f"redirected to {received.url}: {error}" if self.redirects else str(error))
+        response = Response(
+            received.url, self.date, received.status, received.headers, content_type, charset_of(content_type), body
+        )
+        answer = judge(
+            response, LIVE, self.ms, lambda digest: self._record(received, digest if body is received.body else None)
+        )
+        if isinstance(answer, Page):
+            return replace(answer, redirects=tuple(map(self._record, self.redirects))) if self.redirects else answer
+        if (asked := received.header("retry-after")) and received.status in (429, 503):
+            return NoPage(answer.reason, f"{answer.detail}, Retry-After: {asked[:40]}")
+        return answer
+
+    def _record(self, received: Received, digest: str | None = None) -> bytes:
+        about = {"address": received.address, "truncated": "length" if received.truncated else ""}
+        origin = self.redirects[0].url if self.redirects and received is not self.redirects[0] else ""
+        return http_record(received.url, self.date, received.head, received.body, digest, origin=origin, **about)

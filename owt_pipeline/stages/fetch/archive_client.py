@@ -22,12 +22,13 @@ from owt_pipeline.errors import UserError
 from owt_pipeline.stages.fetch.answers import NoPage, Received, wanted_moment
 from owt_pipeline.stages.fetch.breaker import Breaker
 from owt_pipeline.stages.fetch.client import Client, Stop
-from owt_pipeline.stages.fetch.manners import Failed, Gates, for_each, patiently, retry_after
+from owt_pipeline.stages.fetch.manners import Failed, Gate, Gates, for_each, patiently, retry_after
 from owt_pipeline.stages.fetch.nearest import Asked, Refusal, Refused, nearest_page
 from owt_pipeline.stages.fetch.recorder import Recorder
 from schemas import Reason
 
 if TYPE_CHECKING:
+    from owt_pipeline.stages.fetch.segments import Answered
     from owt_pipeline.stages.fetch.stage import Options
 
 LONGEST_PAUSE = 3600.0
@@ -74,7 +75,7 @@ class ArchiveClient:
         self._options = options
         self._connections, self._delay, self._least_pause = connections, delay, least_pause
         self._client = Client(asking)
-        self._gates = Gates(delay, connections, self._client.remembered)
+        self._gates = Gates(partial(Gate, delay, connections))
         self._waiting, self._retries = "", RETRIES
 
     async def close(self) -> None:
@@ -87,14 +88,14 @@ class ArchiveClient:
     def about(self) -> str:
         return f" to {self.holdings}{self._waiting}"
 
-    async def ask(self, urls: pa.Table, recorder: Recorder, resumed: bool) -> None:
+    async def ask(self, urls: pa.Table, recorder: Recorder, before: Answered | None) -> None:
         """Find the page of each URL of `urls` (with `columns`, and `captures` if they are known), answers to
         `recorder`.
 
         Raises UserError if the archive fails for MAX_FAILURES URLs in a row; but not for those that failed before and
         are retried at the end, since their failures say nothing about the archive.
         """
-        if resumed:
+        if before is not None:
             await asyncio.sleep(self._delay)
         self._retries = 0 if recorder.is_last else RETRIES
         most = math.inf if recorder.is_last else MAX_FAILURES

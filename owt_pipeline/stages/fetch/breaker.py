@@ -14,8 +14,7 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 
 from owt_pipeline.errors import UserError
-from owt_pipeline.stages.fetch.answers import Answer, NoPage
-from owt_pipeline.stages.fetch.live import Fetched
+from owt_pipeline.stages.fetch.answers import Answer, Fetched, NoPage
 from owt_pipeline.stages.fetch.recorder import Recorder
 
 

@@ -111,8 +111,7 @@ class Client:
     """Makes requests over HTTP/1.1; to be made and used in one event loop, by any number of tasks at once.
 
     Attributes:
-      connections: how many hosts may be asked at the same time.
-      remembered: how many hosts' turns and robots.txt are kept.
+      remembered: how many hosts' robots.txt are kept.
       requests: how many requests are under way.
     """
 

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+import pyarrow as pa
 from yarl import URL
 
-from owt_pipeline.formats.messages import (
-    REDIRECTS,
-    BadMessage,
-    Headers,
-    TooLarge,
-    charset_of,
-    content_type_of,
-    decode_body,
-)
+from owt_pipeline.formats.messages import REDIRECTS
 from owt_pipeline.formats.urls import requested
-from owt_pipeline.formats.warc import Response, http_record
-from owt_pipeline.stages.fetch.answers import LIVE, MAX_REDIRECTS, Answer, NoPage, Page, Received, judge, refuse_head
+from owt_pipeline.stages.fetch.answers import MAX_REDIRECTS, Fetched, NoPage, Received, has_no_page
+from owt_pipeline.stages.fetch.breaker import Breaker
 from owt_pipeline.stages.fetch.client import Client
 from owt_pipeline.stages.fetch.manners import (
     ROBOTS_BYTES,
@@ -31,6 +25,7 @@ from owt_pipeline.stages.fetch.manners import (
     Gate,
     Gates,
     RobotsCache,
+    for_each,
     patiently,
     retry_after,
     robots_token,
@@ -39,6 +34,8 @@ from schemas import Reason
 from schemas.reasons import http_reason
 
 if TYPE_CHECKING:
+    from owt_pipeline.stages.fetch.recorder import Recorder
+    from owt_pipeline.stages.fetch.segments import Answered
     from owt_pipeline.stages.fetch.stage import Options
 
 RETRIES = 2
@@ -59,69 +56,73 @@ _FIRST_REST, _LONGEST_REST = 60.0, 3600.0
 """After so many 429 or 503 in a row, a host is closed for so many seconds, after one more for twice as long, and so on.
 Its URLs are temporary failures meanwhile."""
 
+OUTAGE_HOSTS = 20
+"""If so many hosts in a row give no answer, the network, the resolver or the proxy may be down."""
+
 _WITNESSES = 5  # hosts that answered last, which are asked whether the network works
 _FIRST_BACKOFF = 1.0  # seconds; doubled at each retry, and spread by half of it
 
 
-class Fetched(NamedTuple):
-    """A final response, the redirects that led to it, its beginning (seconds since 1970) and duration.
-
-    Bodies are as sent; a response with more than `max_body_bytes` after decoding is no page.
-    """
-
-    received: Received
-    redirects: tuple[Received, ...]
-    date: int
-    ms: int
-    max_body_bytes: int
-
-    def answer(self) -> Answer:
-        """The page, or why there is none. This takes longer than the request, so it is done in a thread."""
-        received, content_type = self.received, content_type_of(self.received.headers)
-        try:
-            body = b""  # whatever was received of a response that is no page
-            if not has_no_page(received.status, received.headers):
-                body = decode_body(received.headers, received.body, self.max_body_bytes, strictly=True)
-        except (BadMessage, TooLarge) as error:
-            reason = Reason.TOO_LARGE if isinstance(error, TooLarge) else Reason.BAD_RESPONSE
-            return NoPage(reason, f"redirected to {received.url}: {error}" if self.redirects else str(error))
-        response = Response(
-            received.url, self.date, received.status, received.headers, content_type, charset_of(content_type), body
-        )
-        answer = judge(
-            response, LIVE, self.ms, lambda digest: self._record(received, digest if body is received.body else None)
-        )
-        if isinstance(answer, Page):
-            return replace(answer, redirects=tuple(map(self._record, self.redirects))) if self.redirects else answer
-        if (asked := received.header("retry-after")) and received.status in _BUSY:
-            return NoPage(answer.reason, f"{answer.detail}, Retry-After: {asked[:40]}")
-        return answer
-
-    def _record(self, received: Received, digest: str | None = None) -> bytes:
-        about = {"address": received.address, "truncated": "length" if received.truncated else ""}
-        origin = self.redirects[0].url if self.redirects and received is not self.redirects[0] else ""
-        return http_record(received.url, self.date, received.head, received.body, digest, origin=origin, **about)
-
-
 class Fetcher:
-    """Fetches pages; to be made and used in one event loop, by any number of tasks at once.
+    """The client of the live web; to be made and used in one event loop.
 
     Attributes:
       gates: the hosts' gates.
       client: makes the requests.
     """
 
+    columns: ClassVar[Sequence[str]] = ("url_id", "posted_url", "host")
+
     def __init__(self, options: Options):
         self.options = options
         self.client = Client(options)
-        self.gates = Gates(options.host_delay, 1, self.client.remembered, HOST_FAILURES)
+        self.gates = Gates(partial(Gate, options.host_delay, 1, HOST_FAILURES))
         self._retries = RETRIES
         self._agent = robots_token(options.user_agent)
         self._robots = RobotsCache(self._get_robots, self.client.remembered)
         self._answered: deque[str] = deque(maxlen=_WITNESSES)  # origins, the latest at the end
         self._network_works = False
 
-    async def fetch(self, posted_url: str) -> Fetched | NoPage:
+    @property
+    def requests(self) -> int:
+        return self.client.requests
+
+    def about(self) -> str:
+        return ""
+
+    async def close(self) -> None:
+        await self.client.close()
+
+    async def ask(self, urls: pa.Table, recorder: Recorder, before: Answered | None) -> None:
+        """Fetch each URL of `urls` (columns url_id, posted_url, host), answers to `recorder`.
+
+        Only some hosts are open at a time, those with the most URLs first, since they take longest; a host's URLs are
+        fetched in the order of the rows. With all hosts open, a large crawl would return to each so late that its
+        robots.txt, address and connection would no longer be kept.
+        """
+        if recorder.is_last:
+            self._try_once()
+        held = Breaker(recorder, OUTAGE_HOSTS, _is_silent, "hosts in a row gave no answer", self._works)
+        url_ids = urls["url_id"].to_numpy()
+        posted = urls["posted_url"].combine_chunks()
+        hosts = rows_by_host(urls["host"])
+        del urls  # the hosts' names are not needed any more
+        pa.default_memory_pool().release_unused()  # 80 MB for a million URLs, for the time of the crawl
+        if before is not None:
+            for url in before.rows(before.pages[:3])["final_url"].to_pylist():
+                self._trust(URL(url, encoded=True))
+            await asyncio.sleep(self.options.host_delay)
+
+        async def fetch_host(rows: np.ndarray) -> None:
+            for row in rows.tolist():
+                begun = time.monotonic()
+                fetched = await self._fetch(posted[row].as_py())
+                await held.take(int(url_ids[row]), fetched, begun, name=str(rows[0]))
+
+        await for_each(fetch_host, hosts, self.options.connections)
+        await held.settle()
+
+    async def _fetch(self, posted_url: str) -> Fetched | NoPage:
         """The final response for a URL as it was posted, or why there is none."""
         try:
             url = requested_url(posted_url)
@@ -132,20 +133,21 @@ class Fetcher:
         except Failed as failure:
             return NoPage(failure.reason, failure.detail)
 
-    def try_once(self) -> None:
+    def _try_once(self) -> None:
         """From now on, retry no request; but allow one more to hosts that were given up, and for each robots.txt that
         could not be read."""
         self._retries = 0
         self.gates.forgive()
         self._robots.forget_bans()
 
-    def trust(self, origin: str) -> None:
-        """Note an origin that has answered."""
+    def _trust(self, url: URL) -> None:
+        """Note that the host of a URL has answered."""
+        origin = str(url.origin())
         if origin in self._answered:
             self._answered.remove(origin)
         self._answered.append(origin)
 
-    async def works(self) -> bool:
+    async def _works(self) -> bool:
         """Whether the network works: a host that answered before answers now. If none ever answered, whether a failure
         has shown it, such as a refused connection or the resolver's answer that a name does not exist."""
         for origin in reversed(list(self._answered)):
@@ -216,9 +218,9 @@ class Fetcher:
             except Failed as failure:
                 self._network_works |= failure.network_works
                 if failure.is_answer:
-                    self.trust(str(url.origin()))
+                    self._trust(url)
                 raise
-            self.trust(str(url.origin()))
+            self._trust(url)
             return response
 
         def is_busy(response: Received) -> bool:
@@ -255,6 +257,16 @@ def redirect_target(response: Received) -> URL:
         raise Failed(Reason.BAD_REDIRECT, f"status {response.status} to {location[:200]}") from None
 
 
-def has_no_page(status: int, headers: Headers) -> bool:
-    """Whether the head shows that the response is no page, so that the body need not be read."""
-    return status in REDIRECTS or refuse_head(status, content_type_of(headers)) is not None
+def _is_silent(answer: NoPage) -> bool:
+    return answer.reason in (Reason.DNS, Reason.CONNECT, Reason.TIMEOUT, Reason.PROXY)
+
+
+def rows_by_host(hosts: pa.ChunkedArray) -> Iterator[np.ndarray]:
+    """The rows of each host, in order; hosts with the most rows first. The iterator does not hold `hosts`."""
+    encoded = hosts.dictionary_encode().unify_dictionaries()
+    codes = np.concatenate([chunk.indices.to_numpy() for chunk in encoded.chunks])
+    counts = np.bincount(codes)
+    rows = np.argsort(codes, kind="stable").astype(np.int32)  # by host
+    ends = np.cumsum(counts)
+    order = np.argsort(-counts, kind="stable").tolist()
+    return (rows[ends[host] - counts[host] : ends[host]] for host in order)

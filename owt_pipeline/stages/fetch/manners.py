@@ -9,10 +9,9 @@ import math
 import random
 import re
 import time
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeAlias, TypeVar
 
 from aiohttp import CookieJar
@@ -162,31 +161,12 @@ class Gate:
             raise Failed(self.failure.reason, detail)
 
 
-class Gates:
-    """The gates of all hosts in a process; gates that have been unused for the longest are dropped."""
-
-    def __init__(self, delay: float, connections: int, remembered: int, most_failures: float = math.inf):
-        self._gate, self._remembered = partial(Gate, delay, connections, most_failures), remembered
-        self._gates: OrderedDict[str, Gate] = OrderedDict()
-
-    def __getitem__(self, name: str) -> Gate:
-        gate = self._gates.get(name)
-        if gate is None:
-            self._forget()
-            gate = self._gates[name] = self._gate()
-        self._gates.move_to_end(name)
-        return gate
+class Gates(defaultdict[str, Gate]):
+    """The gates of a part's hosts."""
 
     def forgive(self) -> None:
-        for gate in self._gates.values():
+        for gate in self.values():
             gate.forgive()
-
-    def _forget(self) -> None:
-        while len(self._gates) >= self._remembered:
-            name, gate = next(iter(self._gates.items()))
-            if gate.connections.locked() or gate.next_turn > time.monotonic():
-                return
-            del self._gates[name]
 
 
 async def patiently(

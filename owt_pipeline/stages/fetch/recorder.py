@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import threading
+import time
 from collections.abc import Callable, Sequence
 
-from owt_pipeline.stages.fetch.answers import Answer, Page
-from owt_pipeline.stages.fetch.attempt import Attempt
-from owt_pipeline.stages.fetch.live import Fetched
+from owt_pipeline.stages.fetch.answers import Answer, Fetched, Page
+from owt_pipeline.stages.fetch.attempt import Attempt, Superseded
 from owt_pipeline.stages.fetch.segments import SegmentWriter
 
 SEGMENT_SECONDS = 5.0
@@ -26,10 +25,9 @@ _BATCHES = 5
 """A batch has so many bytes, or what came in that part of a segment's time."""
 
 
-def is_due(number: int, most: int) -> bool:
-    """Whether a segment is written at the end of this interval, counted from 1; intervals without one are `most` - 1
-    in a row at most."""
-    return number % min(max(1, number // 60), most) == 0
+def wait_after(seconds: float, shortest: float) -> float:
+    """Seconds between two segments of a shard that has taken so many; `shortest` at its beginning."""
+    return max(shortest, min(seconds / 60, _LATER_SECONDS))
 
 
 class Recorder:
@@ -77,11 +75,13 @@ class Recorder:
             await self._record(_BATCH_BYTES)
 
     async def _tick(self) -> None:
-        most = max(1, round(_LATER_SECONDS / self._seconds))
-        for count in itertools.count(1):
+        started = written = time.monotonic()
+        while True:
             await asyncio.sleep(self._seconds / _BATCHES)
-            interval, rest = divmod(count, _BATCHES)
-            await self._record(checks=not rest, flushes=not rest and is_due(interval, most))
+            now = time.monotonic()
+            is_due = now - written >= wait_after(now - started, self._seconds)
+            written = now if is_due else written
+            await self._record(checks=True, flushes=is_due)
 
     async def _record(self, least: int = 0, *, checks: bool = False, flushes: bool = False) -> None:
         """Record the batch if it still has so many bytes; then write the segment, and look for another attempt."""
@@ -100,6 +100,10 @@ class Recorder:
                 pages += isinstance(answer, Page)
             if flushes or self._writer.bytes >= SEGMENT_BYTES:
                 self._writer.flush()
-            if checks:
-                self._attempt.check()
+            try:
+                if checks:
+                    self._attempt.check()
+            except Superseded:
+                self._writer.flush()
+                raise
         return answers, pages

@@ -34,10 +34,11 @@ from owt_pipeline.stages.fetch.cc_index import (
     send_keys,
 )
 from owt_pipeline.stages.fetch.cc_records import BulkClient
+from owt_pipeline.stages.fetch.live import Fetcher
 from owt_pipeline.stages.fetch.recorder import SEGMENT_BYTES
 from owt_pipeline.stages.fetch.rounds import check_nothing_lost
 from owt_pipeline.stages.fetch.segments import Answered
-from owt_pipeline.stages.fetch.sources import Client, LiveClient, ask_source, share, with_client
+from owt_pipeline.stages.fetch.sources import Client, ask_source, share, with_client
 from owt_pipeline.stages.fetch.stage import ONLINE, SHARDS_TOGETHER, archives_of, digest_of_source
 from owt_pipeline.stages.fetch.wayback import WaybackClient
 from owt_pipeline.storage.folder import expand_globs
@@ -187,7 +188,7 @@ class _Asking:
 
     def ask(self, names: Sequence[str]) -> None:
         """Ask sources; the Wayback Machine is not asked here, since one part makes all requests to it."""
-        clients = {"live": LiveClient, "commoncrawl": BulkClient}
+        clients = {"live": Fetcher, "commoncrawl": BulkClient}
         for name in names:
             is_last, answered = name == names[-1], self.answered(name)
             _advance(is_last, len(answered.ids), len(answered.pages))

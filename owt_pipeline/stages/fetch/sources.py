@@ -1,7 +1,7 @@
-"""Sources of pages on the network: each part makes its requests in an event loop of its own; and the live web.
+"""Sources of pages on the network: each part makes its requests in an event loop of its own.
 
-Nothing is shared but the processor: a host is in one shard, and limits of all hosts together are divided over the parts
-of a process.
+Parts share nothing: a host is in one shard, and limits of all hosts together are divided over the
+parts of a process.
 """
 
 from __future__ import annotations
@@ -9,34 +9,24 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from yarl import URL
 
 from owt_pipeline import progress
-from owt_pipeline.stages.fetch.answers import NoPage
 from owt_pipeline.stages.fetch.attempt import Attempt, Superseded
-from owt_pipeline.stages.fetch.breaker import Breaker
 from owt_pipeline.stages.fetch.client import allowed_connections
-from owt_pipeline.stages.fetch.live import Fetcher
-from owt_pipeline.stages.fetch.manners import for_each
 from owt_pipeline.stages.fetch.recorder import Recorder
 from owt_pipeline.stages.fetch.segments import Answered
-from schemas import Reason
 
 if TYPE_CHECKING:
     from owt_pipeline.stages.fetch.stage import Options
 
 R = TypeVar("R")
 C = TypeVar("C", bound="Client")
-
-OUTAGE_HOSTS = 20
-"""If so many hosts in a row give no answer, the network, the resolver or the proxy may be down."""
 
 
 class Client(Protocol):
@@ -49,10 +39,10 @@ class Client(Protocol):
     def requests(self) -> int:
         """How many are under way."""
 
-    async def ask(self, urls: pa.Table, recorder: Recorder, resumed: bool) -> None:
+    async def ask(self, urls: pa.Table, recorder: Recorder, before: Answered | None) -> None:
         """Request each URL of `urls` (with the source's columns) and give each answer to `recorder`.
 
-        `resumed` says whether another attempt may have sent requests to the same hosts a moment ago.
+        `before` is what an earlier attempt was answered, which may have sent requests to the same hosts a moment ago.
         """
 
     async def close(self) -> None: ...
@@ -79,12 +69,13 @@ def with_client(make: Callable[[], C], use: Callable[[C], Coroutine[Any, Any, R]
         try:
             return await use(client)
         except Exception:
-            for task in _asking.keys() - {this}:
+            del _asking[this]
+            for task in list(_asking):
                 with contextlib.suppress(RuntimeError):  # its loop has ended meanwhile
                     task.get_loop().call_soon_threadsafe(task.cancel)
             raise
         finally:
-            del _asking[this]
+            _asking.pop(this, None)
             await client.close()
 
     try:
@@ -124,11 +115,8 @@ async def ask_source(
             answered.load()
             if len(ids := missing()):
                 is_last = bool(np.isin(ids, answered.postponed).all())
-                if isinstance(client, LiveClient):
-                    for url in answered.rows(answered.pages[:3])["final_url"].to_pylist():
-                        client.fetcher.trust(str(URL(url, encoded=True).origin()))
                 async with Recorder(answered.writer(about, is_last=is_last), attempt, advance) as recorder:
-                    await _until_stopped(recorder, client.ask(read(ids), recorder, resumed))
+                    await _until_stopped(recorder, client.ask(read(ids), recorder, answered if resumed else None))
         except Superseded:
             await attempt.wait_for_other()
         finally:
@@ -147,70 +135,3 @@ async def _until_stopped(recorder: Recorder, asking: Awaitable[None]) -> None:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-class LiveClient:
-    """Fetches pages from the live web.
-
-    Attributes:
-      fetcher: fetches one page.
-    """
-
-    columns: ClassVar[Sequence[str]] = ("url_id", "posted_url", "host")
-
-    def __init__(self, options: Options):
-        self.fetcher = Fetcher(options)
-        self._options = options
-
-    @property
-    def requests(self) -> int:
-        return self.fetcher.client.requests
-
-    def about(self) -> str:
-        return ""
-
-    async def close(self) -> None:
-        await self.fetcher.client.close()
-
-    async def ask(self, urls: pa.Table, recorder: Recorder, resumed: bool) -> None:
-        """Fetch each URL of `urls` (columns url_id, posted_url, host), answers to `recorder`.
-
-        Only some hosts are open at a time, those with the most URLs first, since they take longest; a host's URLs are
-        fetched in the order of the rows. With all hosts open, a large crawl would return to each so late that its
-        robots.txt, address and connection would no longer be kept.
-        """
-        fetcher = self.fetcher
-        if recorder.is_last:
-            fetcher.try_once()
-        held = Breaker(recorder, OUTAGE_HOSTS, _is_silent, "hosts in a row gave no answer", fetcher.works)
-        url_ids = urls["url_id"].to_numpy()
-        posted = urls["posted_url"].combine_chunks()
-        hosts = rows_by_host(urls["host"])
-        del urls  # the hosts' names are not needed any more
-        pa.default_memory_pool().release_unused()  # 80 MB for a million URLs, for the time of the crawl
-        if resumed:  # another attempt may have sent requests to these hosts a moment ago
-            await asyncio.sleep(self._options.host_delay)
-
-        async def fetch_host(rows: np.ndarray) -> None:
-            for row in rows.tolist():
-                begun = time.monotonic()
-                fetched = await fetcher.fetch(posted[row].as_py())
-                await held.take(int(url_ids[row]), fetched, begun, name=str(rows[0]))
-
-        await for_each(fetch_host, hosts, self._options.connections)
-        await held.settle()
-
-
-def _is_silent(answer: NoPage) -> bool:
-    return answer.reason in (Reason.DNS, Reason.CONNECT, Reason.TIMEOUT, Reason.PROXY)
-
-
-def rows_by_host(hosts: pa.ChunkedArray) -> Iterator[np.ndarray]:
-    """The rows of each host, in order; hosts with the most rows first. The iterator does not hold `hosts`."""
-    encoded = hosts.dictionary_encode().unify_dictionaries()
-    codes = np.concatenate([chunk.indices.to_numpy() for chunk in encoded.chunks])
-    counts = np.bincount(codes)
-    rows = np.argsort(codes, kind="stable").astype(np.int32)  # by host
-    ends = np.cumsum(counts)
-    order = np.argsort(-counts, kind="stable").tolist()
-    return (rows[ends[host] - counts[host] : ends[host]] for host in order)

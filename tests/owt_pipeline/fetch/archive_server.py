@@ -190,9 +190,6 @@ class CommonCrawl(ArchiveServer):
         """Publish the index of each crawl in `number` files."""
         publish(self.files, {crawl: table(rows) for crawl, rows in self.rows.items()}, number)
 
-    def records_read(self) -> int:
-        return sum(count for path, count in list(self.requests.items()) if path.endswith(".warc.gz"))
-
 
 @pytest.fixture
 def commoncrawl() -> Iterator[CommonCrawl]:

@@ -136,3 +136,7 @@ class BadServer:
                     break
         self.open -= 1
         writer.close()
+
+
+Serve = Callable[..., BadServer]
+"""Starts a server with the answers of hosts."""

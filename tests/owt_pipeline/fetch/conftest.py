@@ -22,6 +22,9 @@ __all__ = ["commoncrawl", "wayback"]
 
 URLS = DATASETS["urls"].schema
 
+Write = Callable[..., Runtime]
+"""Writes urls/ of posted URLs."""
+
 Posted = str | tuple[str, int | None]
 """A posted URL, or one with the time of its submission."""
 
@@ -43,7 +46,7 @@ def _write_urls(shard: int, writer: ShardWriter, posted: list[Posted], num_shard
 
 
 @pytest.fixture
-def write_urls(tmp_path: Path) -> Callable[..., Runtime]:
+def write_urls(tmp_path: Path) -> Write:
     """Write urls/ of the posted URLs into a working directory, which is returned as a Runtime."""
 
     def write(posted: Iterable[Posted], name: str = "run", num_shards: int = 2) -> Runtime:

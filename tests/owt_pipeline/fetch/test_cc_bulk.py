@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,12 @@ from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.urls import BadURL, canonical_url
 from owt_pipeline.formats.warc import gzip_member, response_record, single_member
-from owt_pipeline.stages.fetch import recorder
 from owt_pipeline.stages.fetch.stage import STAGE, Options
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.archive_server import AGENT, CRAWLS, HTML, Answer, CommonCrawl
 from tests.owt_pipeline.fetch.columnar import INDEX, filler, parquet, publish, row, table
-from tests.owt_pipeline.fetch.conftest import write_urls_to
+from tests.owt_pipeline.fetch.conftest import Write, write_urls_to
 from tests.owt_pipeline.fetch.reading import reader, records, rejects, responses
 from tests.owt_pipeline.runs import copy_of
 from tests.servers.s3 import s3_bucket
@@ -133,7 +132,7 @@ def test_a_copy_of_the_archive_on_a_disk_or_in_a_bucket_gives_the_same_pages(
 
 
 def test_the_choice_of_captures_goes_over_all_crawls_and_prefers_complete_ones(
-    commoncrawl: CommonCrawl, write_urls: Callable[..., Runtime]
+    commoncrawl: CommonCrawl, write_urls: Write
 ) -> None:
     url, cut = "http://a.example/x", "http://a.example/cut"
     commoncrawl.add({url: 100, cut: 100})
@@ -177,9 +176,7 @@ BAD_INDEX = {
 
 
 @pytest.mark.parametrize("case", BAD_INDEX)
-def test_an_unusable_index_is_a_one_line_error(
-    case: str, commoncrawl: CommonCrawl, write_urls: Callable[..., Runtime]
-) -> None:
+def test_an_unusable_index_is_a_one_line_error(case: str, commoncrawl: CommonCrawl, write_urls: Write) -> None:
     rows = commoncrawl.add({"http://a.example/x": 5})
     publish(commoncrawl.files, dict.fromkeys((CRAWLS[0], "CC-COLUMN", "CC-TEXT", "CC-DAMAGED"), table(rows)))
     of = {name.split("crawl=")[1].split("/")[0]: name for name in commoncrawl.files if "crawl=" in name}
@@ -197,7 +194,7 @@ def test_an_unusable_index_is_a_one_line_error(
 
 
 def test_a_busy_archive_is_asked_again_and_a_finished_join_is_not_repeated(
-    commoncrawl: CommonCrawl, write_urls: Callable[..., Runtime]
+    commoncrawl: CommonCrawl, write_urls: Write
 ) -> None:
     pages = {f"http://a.example/{n}": n for n in range(6)}
     for page, moment in pages.items():
@@ -216,20 +213,7 @@ def test_a_busy_archive_is_asked_again_and_a_finished_join_is_not_repeated(
     assert not any(INDEX in path for path in commoncrawl.requests)
 
 
-def test_after_a_kill_only_records_of_the_last_seconds_are_read_again(commoncrawl: CommonCrawl, tmp_path: Path) -> None:
-    pages = {f"http://a.example/{n}": n for n in range(40)}
-    for page, moment in pages.items():
-        commoncrawl.add({page: moment})
-    commoncrawl.publish()
-    commoncrawl.slowness = 0.05
-    runtime = write_urls_to(tmp_path / "run", list(pages), 1)
-    commoncrawl.fetch_until(runtime, lambda: commoncrawl.records_read() >= 18, cc_delay=0.4)
-    assert 18 <= commoncrawl.records_read() < 40
-    assert commoncrawl.fetch(runtime).counts.left == 40
-    assert commoncrawl.records_read() - 40 <= (recorder.SEGMENT_SECONDS + 1) / 0.4
-
-
-def test_a_bad_capture_is_a_reject_with_a_reason(commoncrawl: CommonCrawl, write_urls: Callable[..., Runtime]) -> None:
+def test_a_bad_capture_is_a_reject_with_a_reason(commoncrawl: CommonCrawl, write_urls: Write) -> None:
     names = ("fine", "other", "damaged", "cut", "no-file", "no-range", "large", "pdf")
     rows = {name: commoncrawl.add({f"http://a.example/{name}": 5})[0] for name in names}
     rows["other"].update({name: rows["fine"][name] for name in ("warc_filename", "warc_record_length")})
@@ -259,9 +243,7 @@ def test_a_bad_capture_is_a_reject_with_a_reason(commoncrawl: CommonCrawl, write
     assert "status 200 where a part (206) was asked for" in found["no-range"][1]
 
 
-def test_records_that_are_not_gzip_members_are_written_again(
-    commoncrawl: CommonCrawl, write_urls: Callable[..., Runtime]
-) -> None:
+def test_records_that_are_not_gzip_members_are_written_again(commoncrawl: CommonCrawl, write_urls: Write) -> None:
     (row,) = commoncrawl.add({"http://a.example/x": 5})
     plain = single_member(commoncrawl.files[row["warc_filename"]], 1 << 20)[1]
     commoncrawl.files["plain.warc"] = plain

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import shutil
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +22,7 @@ from owt_pipeline.formats.warc import gzip_member, read_record, record_of_block,
 from owt_pipeline.stages.fetch.stage import STAGE, Options
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import Manifest
+from tests.owt_pipeline.fetch.conftest import Write
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses
 from tests.owt_pipeline.runs import run_to_end, snapshot, stage_alone
 from tests.servers.s3 import s3_bucket
@@ -44,7 +44,7 @@ def page(text: str) -> bytes:
     return f"<html><body><p>{text}</p></body></html>".encode()
 
 
-def test_every_page_of_a_real_archive_is_found_and_copied(testdata: Path, write_urls: Callable[..., Runtime]) -> None:
+def test_every_page_of_a_real_archive_is_found_and_copied(testdata: Path, write_urls: Write) -> None:
     file = testdata / "web" / "wcxb-dev.warc.gz"
     urls = [record.headers["WARC-Target-URI"] for record in ArchiveIterator(str(file), parse_http=False)]
     runtime = write_urls([*urls, "https://nowhere.example/page"])
@@ -79,7 +79,7 @@ def test_every_page_of_a_real_archive_is_found_and_copied(testdata: Path, write_
     assert manifest.totals["warc"].rows == manifest.counts.entered
 
 
-def test_every_format_gives_the_same_pages_and_bytes_again(testdata: Path, write_urls: Callable[..., Runtime]) -> None:
+def test_every_format_gives_the_same_pages_and_bytes_again(testdata: Path, write_urls: Write) -> None:
     folder = testdata / "warc" / "resiliparse"
     expected = {
         record.headers["WARC-Target-URI"]: record.reader.read()
@@ -96,7 +96,7 @@ def test_every_format_gives_the_same_pages_and_bytes_again(testdata: Path, write
     assert made[-1].files == made[-2].files
 
 
-def test_broken_archives_are_read_as_far_as_they_go(testdata: Path, write_urls: Callable[..., Runtime]) -> None:
+def test_broken_archives_are_read_as_far_as_they_go(testdata: Path, write_urls: Write) -> None:
     runtime = write_urls(["http://example.com/", "http://example.com?example=1", "http://www.iana.org/"])
     manifest = fetch(runtime, testdata / "warc" / "warcio", testdata / "warc" / "resiliparse", allow_damaged=True)
     assert manifest.counts.left == 3
@@ -112,7 +112,7 @@ def test_broken_archives_are_read_as_far_as_they_go(testdata: Path, write_urls: 
 
 @pytest.mark.slow
 def test_archives_and_a_run_in_a_bucket_give_the_bytes_of_local_ones(
-    testdata: Path, tmp_path: Path, write_urls: Callable[..., Runtime]
+    testdata: Path, tmp_path: Path, write_urls: Write
 ) -> None:
     folders = [testdata / "warc" / name for name in ("warcio", "resiliparse")]
     urls = ["http://example.com/", "http://www.iana.org/", "https://example.com/?example=1"]
@@ -245,7 +245,7 @@ def test_a_cut_arc_is_read_up_to_the_cut() -> None:
     assert all(found_in(packed[:end])[-1] is None for end in range(1, len(packed)))
 
 
-def test_the_capture_nearest_to_the_submission_is_taken(tmp_path: Path, write_urls: Callable[..., Runtime]) -> None:
+def test_the_capture_nearest_to_the_submission_is_taken(tmp_path: Path, write_urls: Write) -> None:
     day = 86_400
     file = tmp_path / "captures.warc.gz"
     dates = [("x", 90), ("x", 110), ("x", 50), ("y", 90), ("y", 110), ("y", 200), ("z", 70), ("z", 60)]
@@ -294,7 +294,7 @@ ODD: dict[str, tuple[bytes, str | None]] = {
 """Blocks of records, each with the reason that there is no page."""
 
 
-def test_whatever_an_archive_has_is_a_page_or_a_reject(tmp_path: Path, write_urls: Callable[..., Runtime]) -> None:
+def test_whatever_an_archive_has_is_a_page_or_a_reject(tmp_path: Path, write_urls: Write) -> None:
     file = tmp_path / "odd.warc.gz"
     file.write_bytes(b"".join(record_of_block(f"{HOST}/{name}", 1, block) for name, (block, _) in ODD.items() if block))
     with file.open("rb") as records:
@@ -314,7 +314,7 @@ def test_whatever_an_archive_has_is_a_page_or_a_reject(tmp_path: Path, write_url
     assert manifest.properties["archives"][0]["broken"] == 1
 
 
-def test_a_glob_without_files_says_so(write_urls: Callable[..., Runtime], tmp_path: Path) -> None:
+def test_a_glob_without_files_says_so(write_urls: Write, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--pages_from: no file matches"):
         fetch(write_urls(["http://a.example/"]), tmp_path / "*.warc.gz")
 
@@ -345,7 +345,7 @@ DAMAGED = {
 
 @pytest.mark.parametrize("name", DAMAGED)
 def test_a_damaged_archive_is_an_error_without_allow_damaged(
-    name: str, write_urls: Callable[..., Runtime], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    name: str, write_urls: Write, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     damage, expected = DAMAGED[name]
     (tmp_path / name).write_bytes(damage(b"".join(five_records())))
@@ -366,21 +366,7 @@ def test_a_damaged_archive_is_an_error_without_allow_damaged(
     assert archive["responses"] in ((2, 4, 5) if expected.startswith("the record") else (0,))
 
 
-def test_a_damaged_archive_ends_the_command_with_code_1(write_urls: Callable[..., Runtime], tmp_path: Path) -> None:
-    (tmp_path / "cut.warc.gz").write_bytes(b"".join(five_records())[:-100])
-    runtime = write_urls(["http://a.example/0"])
-    command = [*stage_alone("fetch"), runtime.workdir.uri,
-               "--pages_from", str(tmp_path / "cut.warc.gz")]  # fmt: skip
-    process = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert process.returncode == 1
-    assert "cut.warc.gz, the record at byte " in process.stderr
-    assert "Traceback" not in process.stderr
-    assert subprocess.run([*command, "--allow_damaged", "--quiet"], timeout=120).returncode == 0
-
-
-def test_archives_may_be_deleted_once_their_pages_are_published(
-    write_urls: Callable[..., Runtime], tmp_path: Path
-) -> None:
+def test_archives_may_be_deleted_once_their_pages_are_published(write_urls: Write, tmp_path: Path) -> None:
     folder = tmp_path / "archives"
     folder.mkdir()
     for number, record in enumerate(five_records()[:2]):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable
 
 from owt_pipeline.engine.runner import run_stage
-from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.formats.urls import canonical_url
 from owt_pipeline.stages.fetch.stage import STAGE, Options
-from tests.owt_pipeline.fetch.bad_server import DOMAIN, PAGE, BadServer, Request
+from tests.owt_pipeline.fetch.bad_server import DOMAIN, PAGE, Request, Serve
+from tests.owt_pipeline.fetch.conftest import Write
 from tests.owt_pipeline.fetch.reading import reader, responses
 from tests.owt_pipeline.fetch.test_live import fetch, serve
 
@@ -53,9 +52,7 @@ async def echo(request: Request) -> None:
         await request.answer(PAGE + request.path.encode())
 
 
-def test_every_page_is_requested_as_posted_and_found_again_in_its_warc_file(
-    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
-) -> None:
+def test_every_page_is_requested_as_posted_and_found_again_in_its_warc_file(serve: Serve, write_urls: Write) -> None:
     hosts = [f"echo.{DOMAIN}", f"Upper.{DOMAIN.upper()}.", f"www.other.{DOMAIN}:80"]
     urls = [f"http://{host}{path}" for host in hosts for path in POSTED]
     server = serve(dict.fromkeys(["echo", "upper", "www.other"], echo))
@@ -78,9 +75,7 @@ def test_every_page_is_requested_as_posted_and_found_again_in_its_warc_file(
     assert digests[0] == digests[1]
 
 
-def test_a_payload_digest_is_of_the_page_whatever_encoding_it_was_sent_in(
-    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
-) -> None:
+def test_a_payload_digest_is_of_the_page_whatever_encoding_it_was_sent_in(serve: Serve, write_urls: Write) -> None:
     async def answer(request: Request) -> None:
         packed = request.path == "/gzip"
         await request.answer(gzip.compress(PAGE) if packed else PAGE, Content_Encoding="gzip" if packed else "")
@@ -88,20 +83,3 @@ def test_a_payload_digest_is_of_the_page_whatever_encoding_it_was_sent_in(
     runtime = write_urls([f"http://some.{DOMAIN}/{path}" for path in ("gzip", "plain")])
     manifest = fetch(runtime, serve({"some": answer}))
     assert len(set(reader(runtime, manifest).table()["payload_digest"].to_pylist())) == 1
-
-
-def test_a_robots_txt_that_fails_once_is_asked_for_again_and_knows_the_bot_by_its_name(
-    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
-) -> None:
-    async def answer(request: Request) -> None:
-        if request.path != "/robots.txt":
-            await request.answer()
-        elif request.count == 1:
-            await request.answer(b"", "500 Internal Server Error")
-        else:
-            await request.answer(b"User-agent: mybot\nDisallow: /not-mybot\n", Content_Type="text/plain")
-
-    runtime = write_urls([f"http://robots-500.{DOMAIN}/{path}" for path in ("a", "not-mybot")])
-    agent = f"Mozilla/5.0 (compatible; mybot/1.0; +mailto:me@{DOMAIN})"
-    manifest = fetch(runtime, serve({"robots-500": answer}), user_agent=agent)
-    assert (manifest.counts.left, manifest.counts.rejected) == (1, {"robots": 1})

@@ -26,14 +26,14 @@ from warcio.archiveiterator import ArchiveIterator as WarcioIterator
 from owt_pipeline import progress
 from owt_pipeline.engine.runner import run_stage, run_stages
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.errors import UserError
 from owt_pipeline.formats.warc import Response
 from owt_pipeline.ledger.root import require_manifest
 from owt_pipeline.stages.extract.stage import STAGE as EXTRACT
 from owt_pipeline.stages.fetch import recorder
 from owt_pipeline.stages.fetch.stage import STAGE, Options
 from schemas.manifest import Manifest
-from tests.owt_pipeline.fetch.bad_server import DOMAIN, PAGE, BadServer, Request, Way
+from tests.owt_pipeline.fetch.bad_server import DOMAIN, PAGE, BadServer, Request, Serve, Way
+from tests.owt_pipeline.fetch.conftest import Write
 from tests.owt_pipeline.fetch.constants import constants
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses
 from tests.owt_pipeline.runs import stage_alone
@@ -81,7 +81,7 @@ async def page(request: Request) -> None:
     await request.answer()
 
 
-def test_a_page_is_kept_as_it_was_sent(serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]) -> None:
+def test_a_page_is_kept_as_it_was_sent(serve: Serve, write_urls: Write) -> None:
     body = "<html><p>Äpfel</p></html>".encode("latin-1")
 
     async def apples(request: Request) -> None:
@@ -148,7 +148,7 @@ warcio.cli.main()
 
 
 def test_other_tools_read_our_warc_files_and_a_later_run_the_same_pages(
-    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime], tmp_path: Path
+    serve: Serve, write_urls: Write, tmp_path: Path
 ) -> None:
     paths = ["old", "old-long", "plain", "gzip", "chunked", "zstd", "br"]
     urls = [f"http://some.{DOMAIN}/{path}" for path in paths]
@@ -177,9 +177,7 @@ def test_other_tools_read_our_warc_files_and_a_later_run_the_same_pages(
                 assert b"Some words. Some words." in body, path
 
 
-def test_a_body_that_does_not_decode_behind_a_redirect_says_where(
-    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
-) -> None:
+def test_a_body_that_does_not_decode_behind_a_redirect_says_where(serve: Serve, write_urls: Write) -> None:
     async def broken(request: Request) -> None:
         if request.path == "/old":
             await request.redirect("/new")
@@ -210,7 +208,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 30) -> None:
 
 @pytest.mark.parametrize("after", [15, 60])
 def test_after_a_kill_only_pages_of_the_last_seconds_are_fetched_again(
-    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime], after: int
+    serve: Serve, write_urls: Write, after: int
 ) -> None:
     async def answer(request: Request) -> None:
         asked.append(time.monotonic())
@@ -250,7 +248,7 @@ def pages_again(runtime: Runtime, server: BadServer) -> str:
     return require_manifest(runtime.workdir, "pages").digest
 
 
-def test_ctrl_c_ends_a_crawl_at_once(serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]) -> None:
+def test_ctrl_c_ends_a_crawl_at_once(serve: Serve, write_urls: Write) -> None:
     async def slow(request: Request) -> None:
         await asyncio.sleep(0.5)
         await request.answer()
@@ -266,7 +264,7 @@ def test_ctrl_c_ends_a_crawl_at_once(serve: Callable[..., BadServer], write_urls
     assert errors.strip().splitlines()[-1] == "owt: error: interrupted; run the same command again to continue"
 
 
-def test_a_full_disk_is_one_clear_error(serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]) -> None:
+def test_a_full_disk_is_one_clear_error(serve: Serve, write_urls: Write) -> None:
     server = serve({"host": page})
     runtime = write_urls([f"http://host.{DOMAIN}/{p}" for p in range(400)], num_shards=1)
     limited = ["bash", "-c", 'ulimit -f 16; exec "$@"', "-", *command(runtime.workdir.uri, server)]
@@ -275,19 +273,6 @@ def test_a_full_disk_is_one_clear_error(serve: Callable[..., BadServer], write_u
     assert result.stderr.strip().splitlines()[-1].startswith("owt: error: ")
     assert "Traceback" not in result.stderr
     assert fetch(runtime, server).counts.left == 400
-
-
-def test_a_wrong_rule_says_what_is_expected(
-    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
-) -> None:
-    runtime = write_urls(["http://a.example/"])
-    result = subprocess.run(
-        [*stage_alone("fetch"), runtime.workdir.uri, "--resolve", "a.example",
-         "--user_agent", AGENT],
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert result.returncode == 1
-    assert "--resolve: 'a.example' is not PATTERN=ADDRESS[:PORT]" in result.stderr
 
 
 def scrambled(seed: str) -> bytes:
@@ -310,9 +295,7 @@ def scrambled(seed: str) -> bytes:
     return bytes(data)
 
 
-def test_whatever_a_server_sends_is_a_page_or_has_a_reason(
-    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
-) -> None:
+def test_whatever_a_server_sends_is_a_page_or_has_a_reason(serve: Serve, write_urls: Write) -> None:
     async def send(request: Request) -> None:
         await request.send(scrambled(f"{request.host}{request.path}"))
         request.writer.close()
@@ -326,25 +309,8 @@ def test_whatever_a_server_sends_is_a_page_or_has_a_reason(
     assert {"connect", "bad_response", "http_404"} <= {reason for reason, _ in rejects.values()}
 
 
-@pytest.mark.parametrize(
-    ("agent", "message"),
-    [
-        ("Bot/1 (+mailto:a@bad.test)\r\nX: y", "--user_agent: 'Bot/1 .* is not plain text such as 'my-crawl/1.0"),
-        ("Bot/1", "--user_agent: 'Bot/1' has no contact address; give a name and .* as in 'my-crawl/1.0"),
-        ("", "--user_agent: missing; give a name"),
-    ],
-)
-def test_a_user_agent_without_contact_details_is_an_error(
-    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime], agent: str, message: str
-) -> None:
-    server = serve({"host": page})
-    with pytest.raises(UserError, match=message):
-        fetch(write_urls([f"http://host.{DOMAIN}/"]), server, user_agent=agent)
-    assert not server.requests
-
-
 def test_a_log_reports_finished_pages_now_and_then(
-    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch,
+    serve: Serve, write_urls: Write, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(progress, "LOG_INTERVAL_SECONDS", 0.5)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,8 @@ from owt_pipeline.stages.extract.stage import STAGE as EXTRACT
 from owt_pipeline.stages.fetch.stage import STAGE
 from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.fetch import test_live
-from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
+from tests.owt_pipeline.fetch.bad_server import DOMAIN, Request, Serve
+from tests.owt_pipeline.fetch.conftest import Write
 from tests.owt_pipeline.fetch.reading import responses
 from tests.owt_pipeline.fetch.test_live import serve
 from tests.owt_pipeline.runs import files_of
@@ -41,7 +41,7 @@ fetch, options_for = partial(test_live.fetch, **PATIENT), partial(test_live.opti
 class Web:
     """Six hosts with a page each, which count their requests."""
 
-    def __init__(self, serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]):
+    def __init__(self, serve: Serve, write_urls: Write):
         self.asked: Counter[str] = Counter()
         self.server = serve({host: partial(self.answer, host) for host in HOSTS})
         self.runtime = write_urls(URLS, num_shards=3)
@@ -59,7 +59,7 @@ class Web:
 
 
 @pytest.fixture
-def web(serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]) -> Web:
+def web(serve: Serve, write_urls: Write) -> Web:
     web = Web(serve, write_urls)
     fetch(web.runtime, web.server)
     assert web.asked == Counter(HOSTS)
@@ -112,7 +112,7 @@ def test_no_option_asks_for_a_page_twice(web: Web) -> None:
 
 
 def test_a_url_that_moves_to_another_generation_is_not_asked_for_again(
-    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime], tmp_path: Path
+    serve: Serve, write_urls: Write, tmp_path: Path
 ) -> None:
     web = Web(serve, write_urls)
     for number, scores in enumerate(({0: 5, 1: 5, 2: 1, 3: 1}, {2: 5, 3: 5, 4: 5, 5: 5})):

@@ -18,19 +18,17 @@ from typing import Any
 import pytest
 from yarl import URL
 
-from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.stages.fetch.answers import Received
 from owt_pipeline.stages.fetch.manners import Cookies
-from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
+from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request, Serve
+from tests.owt_pipeline.fetch.conftest import Write
 from tests.owt_pipeline.fetch.reading import rejects, responses
 from tests.owt_pipeline.fetch.test_live import fetch, outcome, page, serve
 
 __all__ = ["serve"]
 
 
-def test_a_host_gets_one_request_in_its_delay_and_one_connection(
-    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
-) -> None:
+def test_a_host_gets_one_request_in_its_delay_and_one_connection(serve: Serve, write_urls: Write) -> None:
     times: dict[str, list[float]] = {}
 
     async def note(request: Request) -> None:
@@ -53,9 +51,7 @@ def test_a_host_gets_one_request_in_its_delay_and_one_connection(
     assert server.most_open <= len(hosts)
 
 
-def test_a_crawl_delay_in_robots_txt_is_kept(
-    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
-) -> None:
+def test_a_crawl_delay_in_robots_txt_is_kept(serve: Serve, write_urls: Write) -> None:
     times: list[float] = []
 
     async def answer(request: Request) -> None:
@@ -70,9 +66,7 @@ def test_a_crawl_delay_in_robots_txt_is_kept(
     assert all(b - a > 0.35 for a, b in itertools.pairwise(times))
 
 
-def test_robots_txt_is_requested_once_and_obeyed_for_each_path(
-    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
-) -> None:
+def test_robots_txt_is_requested_once_and_obeyed_for_each_path(serve: Serve, write_urls: Write) -> None:
     async def answer(request: Request) -> None:
         if request.path == "/robots.txt":
             await request.answer(b"User-agent: testbot\nDisallow: /private\nAllow: /private/but\n")
@@ -89,17 +83,7 @@ def test_robots_txt_is_requested_once_and_obeyed_for_each_path(
     assert server.requests["robots-some", "/private"] == 0
 
 
-def test_robots_txt_is_requested_once_per_host_with_any_number_of_hosts(
-    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
-) -> None:
-    hosts = [f"h{i}" for i in range(70)]
-    server = serve(dict.fromkeys(hosts, page))
-    runtime = write_urls([f"http://{host}.{DOMAIN}/{p}" for host in hosts for p in range(4)], num_shards=3)
-    assert fetch(runtime, server, connections=1).counts.left == 280
-    assert {server.requests[host, "/robots.txt"] for host in hosts} == {1}
-
-
-def test_a_dead_host_is_given_up(serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]) -> None:
+def test_a_dead_host_is_given_up(serve: Serve, write_urls: Write) -> None:
     async def hang(request: Request) -> None:
         await asyncio.sleep(60)
 
@@ -112,7 +96,7 @@ def test_a_dead_host_is_given_up(serve: Callable[..., BadServer], write_urls: Ca
     assert sum(server.requests.values()) == 5
 
 
-def test_retry_after_is_waited_for(serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]) -> None:
+def test_retry_after_is_waited_for(serve: Serve, write_urls: Write) -> None:
     times: list[float] = []
 
     async def busy(request: Request) -> None:
@@ -128,9 +112,7 @@ def test_retry_after_is_waited_for(serve: Callable[..., BadServer], write_urls: 
     assert times[-1] - times[0] > 1.9
 
 
-def test_a_host_whose_retry_after_is_too_long_is_not_asked_again(
-    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
-) -> None:
+def test_a_host_whose_retry_after_is_too_long_is_not_asked_again(serve: Serve, write_urls: Write) -> None:
     async def closed(request: Request) -> None:
         if request.path == "/robots.txt":
             await request.answer(b"", "404 Not Found")
@@ -227,7 +209,7 @@ def look_up(original: Callable[..., list[tuple]], host: str, *how: Any) -> list[
 
 
 @pytest.fixture
-def proxy(serve: Callable[..., BadServer], request: pytest.FixtureRequest) -> Iterator[Proxy]:
+def proxy(serve: Serve, request: pytest.FixtureRequest) -> Iterator[Proxy]:
     proxy = Proxy(serve(dict.fromkeys(["plain", "tls", "refused"], page)), getattr(request, "param", False))
     yield proxy
     proxy.close()
@@ -236,7 +218,7 @@ def proxy(serve: Callable[..., BadServer], request: pytest.FixtureRequest) -> It
 @pytest.mark.parametrize("proxy", [False, True], ids=["http", "https"], indirect=True)
 @pytest.mark.parametrize("named_by", ["option", "environment"])
 def test_requests_go_through_a_proxy(
-    proxy: Proxy, write_urls: Callable[..., Runtime], named_by: str, monkeypatch: pytest.MonkeyPatch
+    proxy: Proxy, write_urls: Write, named_by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)

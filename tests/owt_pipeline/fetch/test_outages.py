@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Callable
 
 import pytest
 
-from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
 from owt_pipeline.stages.fetch import live
-from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
+from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request, Serve
+from tests.owt_pipeline.fetch.conftest import Write
 from tests.owt_pipeline.fetch.reading import rejects
 from tests.owt_pipeline.fetch.test_live import fetch, page, serve
 
@@ -27,8 +26,8 @@ def asked(server: BadServer) -> int:
 
 
 def test_without_a_network_no_url_has_an_outcome_and_the_next_run_fetches_all(
-    serve: Callable[..., BadServer],
-    write_urls: Callable[..., Runtime],
+    serve: Serve,
+    write_urls: Write,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def no_resolver(*_: object) -> None:
@@ -45,7 +44,7 @@ def test_without_a_network_no_url_has_an_outcome_and_the_next_run_fetches_all(
 
 
 def test_few_hosts_without_a_network_are_rejects_that_a_retry_mends(
-    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch
+    serve: Serve, write_urls: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_resolver(*_: object) -> None:
         raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
@@ -59,7 +58,7 @@ def test_few_hosts_without_a_network_are_rejects_that_a_retry_mends(
 
 @pytest.mark.parametrize("reason", ["connect", "dns"])
 def test_hosts_that_are_really_dead_do_not_stop_the_run(
-    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch, reason: str
+    serve: Serve, write_urls: Write, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
     def no_such_name(*_: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
@@ -70,9 +69,7 @@ def test_hosts_that_are_really_dead_do_not_stop_the_run(
     assert manifest.counts.rejected == {reason: len(URLS)}
 
 
-def test_hosts_that_take_connections_and_stay_silent_are_no_outage(
-    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
-) -> None:
+def test_hosts_that_take_connections_and_stay_silent_are_no_outage(serve: Serve, write_urls: Write) -> None:
     async def silent(_: Request) -> None:
         await asyncio.sleep(3600)
 
@@ -83,9 +80,7 @@ def test_hosts_that_take_connections_and_stay_silent_are_no_outage(
     assert manifest.counts.rejected == {"robots_unreachable": len(URLS)}
 
 
-def test_hosts_that_drop_every_packet_look_like_an_outage(
-    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
-) -> None:
+def test_hosts_that_drop_every_packet_look_like_an_outage(serve: Serve, write_urls: Write) -> None:
     runtime, server = write_urls(URLS, num_shards=1), serve({})
     rule = f"*.{DOMAIN}=127.0.0.1:{server.full_port}"
     with pytest.raises(UserError, match=r"hosts in a row gave no answer \(timeout "):
@@ -103,9 +98,7 @@ def test_hosts_that_drop_every_packet_look_like_an_outage(
         "504 Gateway Timeout",
     ],
 )
-def test_a_proxy_that_does_not_serve_us_is_an_outage(
-    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime], proxy: str
-) -> None:
+def test_a_proxy_that_does_not_serve_us_is_an_outage(serve: Serve, write_urls: Write, proxy: str) -> None:
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         if proxy == "silent":
@@ -129,9 +122,7 @@ def test_a_proxy_that_does_not_serve_us_is_an_outage(
     loop.call_soon_threadsafe(loop.stop)
 
 
-def test_hosts_that_go_away_for_good_stop_the_run_and_the_next_one_continues(
-    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
-) -> None:
+def test_hosts_that_go_away_for_good_stop_the_run_and_the_next_one_continues(serve: Serve, write_urls: Write) -> None:
     server: BadServer
     is_down = threading.Event()
 
@@ -154,9 +145,7 @@ def test_hosts_that_go_away_for_good_stop_the_run_and_the_next_one_continues(
     assert asked(server) <= len(URLS) // 2 + len(HOSTS)  # those in flight when the hosts went away
 
 
-def test_dead_hosts_next_to_one_that_answers_are_no_outage(
-    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
-) -> None:
+def test_dead_hosts_next_to_one_that_answers_are_no_outage(serve: Serve, write_urls: Write) -> None:
     server = serve({"good": page})
     rules = (*(f"{host}.{DOMAIN}=127.0.0.1:1" for host in HOSTS), *server.rules)
     runtime = write_urls([f"http://good.{DOMAIN}/", *URLS], num_shards=1)
@@ -167,7 +156,7 @@ def test_dead_hosts_next_to_one_that_answers_are_no_outage(
 
 @pytest.mark.parametrize("status", ["429 Too Many Requests", "503 Service Unavailable"])
 def test_a_host_that_is_always_busy_is_closed_and_retried_once_at_the_end(
-    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch, status: str
+    serve: Serve, write_urls: Write, monkeypatch: pytest.MonkeyPatch, status: str
 ) -> None:
     async def busy(request: Request) -> None:
         await request.answer(b"", status)
@@ -181,9 +170,7 @@ def test_a_host_that_is_always_busy_is_closed_and_retried_once_at_the_end(
     assert asked(server) - 30 == live._MOST_BUSY + 1
 
 
-def test_temporary_failures_are_retried_once_at_the_end_of_the_shard(
-    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
-) -> None:
+def test_temporary_failures_are_retried_once_at_the_end_of_the_shard(serve: Serve, write_urls: Write) -> None:
     async def answer(request: Request) -> None:
         if request.count > 1 or request.path == "/robots.txt":
             await request.answer(status="404 Not Found" if request.path == "/robots.txt" else "200 OK")

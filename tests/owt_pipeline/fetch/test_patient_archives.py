@@ -27,6 +27,7 @@ from tests.owt_pipeline.fetch.archive_server import (
     Way,
     Wayback,
 )
+from tests.owt_pipeline.fetch.conftest import Write
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses, why_fetched
 
 URLS = [f"http://a{n}.example/x" for n in range(30)]
@@ -47,7 +48,7 @@ def half(answer: Answer) -> Way:
 
 @pytest.mark.parametrize("status", [500, 503])
 def test_an_archive_that_refuses_half_of_all_requests_loses_no_page(
-    status: int, archive: CommonCrawl, wayback: Wayback, write_urls: Callable[..., Runtime]
+    status: int, archive: CommonCrawl, wayback: Wayback, write_urls: Write
 ) -> None:
     wayback.captures = {(url, AT): b"<p>page" for url in URLS[:10]}
     for server, urls in ((archive, URLS), (wayback, URLS[:10])):
@@ -57,7 +58,7 @@ def test_an_archive_that_refuses_half_of_all_requests_loses_no_page(
 
 
 def test_a_url_whose_file_is_always_busy_is_a_reject_while_others_have_their_pages(
-    archive: CommonCrawl, write_urls: Callable[..., Runtime]
+    archive: CommonCrawl, write_urls: Write
 ) -> None:
     archive.way = lambda path, count: Answer(503, b"SlowDown") if path.endswith("/5.warc.gz") else None
     manifest = archive.fetch(runtime := write_urls(URLS[:12]), archive_retries=2)
@@ -78,7 +79,7 @@ DOWN: dict[str, tuple[Callable[[str, int], bool], str]] = {
 
 @pytest.mark.parametrize("what", DOWN)
 def test_an_archive_that_is_down_stops_the_run_and_no_url_has_an_outcome(
-    what: str, archive: CommonCrawl, write_urls: Callable[..., Runtime]
+    what: str, archive: CommonCrawl, write_urls: Write
 ) -> None:
     fails, message = DOWN[what]
     archive.publish(4)
@@ -92,7 +93,7 @@ def test_an_archive_that_is_down_stops_the_run_and_no_url_has_an_outcome(
     assert (manifest.counts.left, manifest.counts.rejected) == (12, {"not_archived": 1})
 
 
-def test_an_address_that_is_no_archive_stops_the_run(archive: CommonCrawl, write_urls: Callable[..., Runtime]) -> None:
+def test_an_address_that_is_no_archive_stops_the_run(archive: CommonCrawl, write_urls: Write) -> None:
     runtime = write_urls(URLS, num_shards=1)
     with pytest.raises(UserError, match=r"20 requests in a row to the archive failed.*404.* the same command again"):
         archive.fetch(runtime, cc_data=f"{archive.url}/elsewhere")
@@ -100,7 +101,7 @@ def test_an_address_that_is_no_archive_stops_the_run(archive: CommonCrawl, write
 
 @pytest.mark.parametrize("damage", ["missing", "cut short", "cut off", "always busy"])
 def test_after_an_unreadable_capture_the_next_best_is_read(
-    damage: str, commoncrawl: CommonCrawl, write_urls: Callable[..., Runtime]
+    damage: str, commoncrawl: CommonCrawl, write_urls: Write
 ) -> None:
     urls = URLS[:10]
     for url in urls:
@@ -143,7 +144,7 @@ ASKED = [(f"http://a.example/{name}", 5) for name in ("old", "https", "lost", "l
 
 @pytest.mark.parametrize("way", ["archive", "wayback"])
 def test_redirects_are_followed_within_an_archive(
-    way: str, wayback: Wayback, write_urls: Callable[..., Runtime], tmp_path: Path
+    way: str, wayback: Wayback, write_urls: Write, tmp_path: Path
 ) -> None:
     captures = [(url, AT, *about) for url, about in REDIRECTED.items()]
     captures.append(("http://a.example/both", AT - DAY, 301, "http://a.example/new"))
@@ -187,7 +188,7 @@ TRACKED = {"x?utm_source=b&utm_medium=c": "x", "x?a=1&utm_campaign=z": "x?utm_so
 
 
 def test_captures_with_tracking_parameters_are_found_by_the_canonical_url(
-    commoncrawl: CommonCrawl, wayback: Wayback, write_urls: Callable[..., Runtime], tmp_path: Path
+    commoncrawl: CommonCrawl, wayback: Wayback, write_urls: Write, tmp_path: Path
 ) -> None:
     urls = [f"http://t{n}.example/{path}" for n, path in enumerate(TRACKED)]
     wayback.captures = {(url, AT): b"<p>page" for url in urls}
@@ -207,7 +208,7 @@ def test_captures_with_tracking_parameters_are_found_by_the_canonical_url(
 
 @pytest.mark.parametrize("parts", [1, 3])
 def test_several_files_of_a_large_index_are_one_part(
-    parts: int, archive: CommonCrawl, write_urls: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch
+    parts: int, archive: CommonCrawl, write_urls: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cc_index, "_MOST_PARTS", parts)
     archive.publish(4)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.stages.fetch.stage import STAGE, Options
 from schemas.manifest import Manifest
+from tests.owt_pipeline.fetch.conftest import Write
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses
 from tests.servers.pywb import pywb
 
@@ -34,9 +35,7 @@ def replayed(runtime: Runtime, collection: str) -> Manifest:
     return run_stage(STAGE, options, runtime)[0]
 
 
-def test_captures_that_pywb_replays_are_the_archive_s_pages(
-    testdata: Path, place: str, write_urls: Callable[..., Runtime]
-) -> None:
+def test_captures_that_pywb_replays_are_the_archive_s_pages(testdata: Path, place: str, write_urls: Write) -> None:
     file = testdata / "web" / "wcxb-dev.warc.gz"
     urls = [record.headers["WARC-Target-URI"] for record in ArchiveIterator(str(file), parse_http=False)][::10]
     runtime, local = write_urls([*urls, "https://nowhere.example/page"]), write_urls(urls, "local")

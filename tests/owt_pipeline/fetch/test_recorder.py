@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from owt_pipeline.stages.fetch import recorder as recorder_module
-from owt_pipeline.stages.fetch.answers import NoPage, Page, Received
+from owt_pipeline.stages.fetch.answers import Fetched, NoPage, Page, Received
 from owt_pipeline.stages.fetch.attempt import Attempt
-from owt_pipeline.stages.fetch.live import Fetched
 from owt_pipeline.stages.fetch.recorder import Recorder
 from owt_pipeline.stages.fetch.segments import SegmentWriter
 from schemas import Reason
-from tests.conftest import REPOSITORY
 from tests.owt_pipeline.fetch.test_segments import answered, no_pages, writer
 
 BODY = b"<p>page</p>" * 10_000
@@ -79,33 +73,23 @@ def test_pages_wait_for_a_slow_thread_in_bounded_memory_and_all_are_recorded(
     assert no_pages(found) == {500: ("dns", "no such name")}
 
 
-async def take_ten(run: Path, then: Callable[[], Awaitable[None]], seconds: float = 0.2) -> None:
-    """Record ten pages, and see what follows."""
-    recorder_module.SEGMENT_SECONDS = seconds
-    async with Recorder(writer(run), ATTEMPT, lambda *_: None) as recorder:
-        for url_id in range(10):
-            await recorder.take(url_id, PAGE)
-        await then()
+@pytest.mark.parametrize(("seconds", "size"), [(0.2, 1 << 30), (1000.0, 1000)])
+def test_a_segment_is_written_when_it_is_old_or_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, size: int
+) -> None:
+    monkeypatch.setattr(recorder_module, "SEGMENT_SECONDS", seconds)
+    monkeypatch.setattr(recorder_module, "SEGMENT_BYTES", size)
 
+    async def record() -> list[int]:
+        async with Recorder(writer(tmp_path), ATTEMPT, lambda *_: None) as recorder:
+            for url_id in range(10):
+                await recorder.take(url_id, PAGE)
+            while not (found := answered(tmp_path, range(10)).ids.tolist()):
+                await asyncio.sleep(0.01)
+            return found
 
-@pytest.mark.parametrize("limit", ["SEGMENT_SECONDS", "SEGMENT_BYTES"])
-def test_a_segment_is_written_when_it_is_old_or_large_and_a_kill_loses_the_rest(tmp_path: Path, limit: str) -> None:
-    code = (
-        "import asyncio, os, signal\n"
-        "from tests.owt_pipeline.fetch.test_recorder import Path, recorder_module, take_ten\n"
-        f"run = Path({str(tmp_path)!r})\n"
-        "async def kill():\n"
-        "    while not list(run.glob('warc/*/*.gz')): await asyncio.sleep(0.01)\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-        "recorder_module.SEGMENT_BYTES = 1000\n"
-        f"asyncio.run(take_ten(run, kill, {0.2 if limit == 'SEGMENT_SECONDS' else 1000.0}))\n"
-    )
-    if limit == "SEGMENT_SECONDS":
-        code = code.replace("SEGMENT_BYTES = 1000\n", "SEGMENT_BYTES = 1 << 30\n")
-    result = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=False)
-    assert result.returncode == -signal.SIGKILL
-    found = answered(tmp_path, range(10)).ids.tolist()
-    assert found == list(range(10)) if limit == "SEGMENT_SECONDS" else found == list(range(len(found)))
+    found = asyncio.run(record())
+    assert found == list(range(10)) if seconds < 1 else found == list(range(len(found)))
 
 
 def test_a_failure_to_write_is_raised_by_the_next_page_and_at_the_end(
@@ -131,9 +115,11 @@ def test_a_failure_to_write_is_raised_by_the_next_page_and_at_the_end(
 
 
 def test_a_long_crawl_does_not_leave_a_segment_for_each_interval() -> None:
-    """Of five seconds: each of the first ten minutes, then fewer, and at the end one a minute."""
-    hours = {number: recorder_module.is_due(number, 12) for number in range(1, 10 * 720 + 1)}
-    assert all(hours[number] for number in range(1, 121))
-    assert sum(hours.values()) < 1000
-    due = [number for number, is_due in hours.items() if is_due]
-    assert max(later - number for number, later in itertools.pairwise(due)) == 12
+    """Of five seconds: each of the first five minutes, then fewer, and at the end one a minute."""
+    times = [0.0]
+    while times[-1] < 36_000:
+        times.append(times[-1] + recorder_module.wait_after(times[-1], 5.0))
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert gaps[:60] == [5.0] * 60
+    assert gaps[-1] == pytest.approx(max(gaps)) == pytest.approx(60.0)
+    assert len(gaps) < 1000

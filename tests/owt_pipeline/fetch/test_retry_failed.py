@@ -6,14 +6,14 @@ import asyncio
 import signal
 import subprocess
 import threading
-from collections.abc import Callable
 from typing import Any
 
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.stages.fetch import recorder
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.archive_server import Answer, CommonCrawl
-from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
+from tests.owt_pipeline.fetch.bad_server import DOMAIN, Request, Serve
+from tests.owt_pipeline.fetch.conftest import Write
 from tests.owt_pipeline.fetch.reading import reader, records, rejects
 from tests.owt_pipeline.fetch.test_live import AGENT, fetch, page, serve, wait_until
 from tests.owt_pipeline.runs import stage_alone
@@ -27,7 +27,7 @@ OF_TIME = ("fetched_at", "fetch_ms")
 class Web:
     """Hosts, some of which fail in different ways until `is_down` is cleared."""
 
-    def __init__(self, serve: Callable[..., BadServer]):
+    def __init__(self, serve: Serve):
         self.is_down, self.waits = threading.Event(), 0.0
         self.is_down.set()
         ways = {"good": page, "gone": self.gone, "robots-fails": self.robots, "reset": self.reset, "slow": self.silent}
@@ -72,7 +72,7 @@ def rows(runtime: Runtime, manifest: Manifest) -> list[dict[str, Any]]:
 
 
 def test_temporary_failures_are_retried_and_all_other_outcomes_keep_their_bytes(
-    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
+    serve: Serve, write_urls: Write
 ) -> None:
     web = Web(serve)
     runtime, never_down = write_urls(web.urls, num_shards=3), write_urls(web.urls, "other", num_shards=3)
@@ -98,7 +98,7 @@ def test_temporary_failures_are_retried_and_all_other_outcomes_keep_their_bytes(
 
 
 def test_a_retried_archive_gives_the_bytes_of_a_run_in_which_it_never_failed(
-    commoncrawl: CommonCrawl, write_urls: Callable[..., Runtime]
+    commoncrawl: CommonCrawl, write_urls: Write
 ) -> None:
     urls = [f"http://a{n}.example/x" for n in range(12)]
     for n, url in enumerate(urls):
@@ -120,9 +120,7 @@ def test_a_retried_archive_gives_the_bytes_of_a_run_in_which_it_never_failed(
     assert rows(runtime, second) == rows(never_down, expected)
 
 
-def test_a_killed_retry_continues_also_without_the_flag(
-    serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
-) -> None:
+def test_a_killed_retry_continues_also_without_the_flag(serve: Serve, write_urls: Write) -> None:
     web = Web(serve)
     urls = [f"http://reset.{DOMAIN}/{number}" for number in range(60)] + [f"http://good.{DOMAIN}/{n}" for n in range(9)]
     runtime = write_urls(urls, num_shards=1)
@@ -149,7 +147,7 @@ def test_a_killed_retry_continues_also_without_the_flag(
 
 
 def test_a_failed_archive_is_the_reason_and_is_retried(
-    serve: Callable[..., BadServer], commoncrawl: CommonCrawl, write_urls: Callable[..., Runtime]
+    serve: Serve, commoncrawl: CommonCrawl, write_urls: Write
 ) -> None:
     web, url = Web(serve), f"http://gone.{DOMAIN}/0"
     commoncrawl.add({url: 5})

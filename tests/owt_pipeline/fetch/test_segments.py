@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from warcio.archiveiterator import ArchiveIterator as WarcioIterator
 
-from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.formats.warc import response_record
 from owt_pipeline.ledger.commit import Place, ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader
@@ -33,6 +32,7 @@ from owt_pipeline.stages.fetch.segments import Answered, SegmentWriter, shards_w
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, Reason
 from schemas.manifest import Generation, Root, ShardRecord
+from tests.owt_pipeline.fetch.conftest import Write
 
 RECORD = response_record("http://a.example/", 1, "HTTP/1.1 200 OK", [], b"<p>page")
 
@@ -247,7 +247,7 @@ def test_a_superseded_attempt_waits_until_the_other_ends_or_writes_nothing_more(
 
 
 def test_a_shard_has_the_same_bytes_whatever_the_order_of_its_answers(
-    write_urls: Callable[..., Runtime], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    write_urls: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = write_urls([f"http://a.example/{i}" for i in range(4)], num_shards=1)
     monkeypatch.setattr(shards, "_WRITTEN_AT_ONCE", 3)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from collections.abc import Callable, Iterator
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,15 +19,16 @@ from hypothesis import strategies as st
 
 from owt_pipeline.engine.plan import look
 from owt_pipeline.engine.runner import run_stage
-from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.warc import response_record
 from owt_pipeline.ledger.root import read_manifest, read_root
-from owt_pipeline.stages.fetch.sources import rows_by_host
+from owt_pipeline.stages.fetch.live import rows_by_host
+from owt_pipeline.stages.fetch.sources import with_client
 from owt_pipeline.stages.fetch.stage import STAGE, Options
 from tests.owt_pipeline.fetch.archive_server import Wayback
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
 from tests.owt_pipeline.fetch.columnar import INDEX, publish, row, table
+from tests.owt_pipeline.fetch.conftest import Write
 from tests.owt_pipeline.fetch.reading import reader, rejects, why_fetched
 
 HTML = [("Content-Type", "text/html")]
@@ -52,7 +57,7 @@ def servers() -> Iterator[tuple[BadServer, Wayback]]:
 
 
 def test_the_first_source_that_has_a_page_wins(
-    servers: tuple[BadServer, Wayback], write_urls: Callable[..., Runtime], tmp_path: Path
+    servers: tuple[BadServer, Wayback], write_urls: Write, tmp_path: Path
 ) -> None:
     live, archive = servers
     file = tmp_path / "some.warc.gz"
@@ -118,7 +123,9 @@ def test_the_first_source_that_has_a_page_wins(
     [
         (Options(sources=("live", "archive")), "--sources archive: give the WARC files with --pages_from"),
         (Options(max_page_bytes=1, resolve=("a.example",), user_agent=AGENT), "--resolve: 'a.example' is not"),
-        (Options(max_page_bytes=1, user_agent=f"{AGENT}\r\nX: y"), "--user_agent: 'TestBot/1.* is not plain text"),
+        (Options(max_page_bytes=1, user_agent=f"{AGENT}\r\nX: y"), "--user_agent: 'TestBot/1.* is not plain text such"),
+        (Options(max_page_bytes=1, user_agent="Bot/1"), "--user_agent: 'Bot/1' has no contact .* as in 'my-crawl/1.0"),
+        (Options(max_page_bytes=1), "--user_agent: missing; give a name"),
         (
             Options(max_page_bytes=1, user_agent=AGENT, proxy="socks5://a:1"),
             "--proxy: 'socks5://a:1' is not http://HOST:PORT",
@@ -126,7 +133,7 @@ def test_the_first_source_that_has_a_page_wins(
     ],
 )
 def test_impossible_options_are_a_clear_error_and_lose_no_page(
-    options: Options, message: str, tmp_path: Path, write_urls: Callable[..., Runtime]
+    options: Options, message: str, tmp_path: Path, write_urls: Write
 ) -> None:
     runtime = write_urls(["http://a.example/"])
     (tmp_path / "some.warc.gz").write_bytes(response_record("http://b.example/", 1, "HTTP/1.1 200 OK", [], b"x"))
@@ -148,7 +155,7 @@ def test_impossible_options_are_a_clear_error_and_lose_no_page(
     ],
 )
 def test_pages_are_fetched_again_only_for_an_option_of_a_source_that_is_asked(
-    servers: tuple[BadServer, Wayback], write_urls: Callable[..., Runtime], options: dict, same: bool
+    servers: tuple[BadServer, Wayback], write_urls: Write, options: dict, same: bool
 ) -> None:
     runtime = write_urls([f"{HOST}/live"])
     plain = Options(resolve=servers[0].rules, user_agent=AGENT, host_delay=0.0)
@@ -175,3 +182,36 @@ def test_the_order_does_not_hold_the_hosts_names() -> None:
     del hosts
     assert pa.total_allocated_bytes() - before < 1_000
     assert len(next(order)) == 50
+
+
+class Nowhere:
+    """A client without requests."""
+
+    columns, requests = ("url_id",), 0
+
+    async def ask(self, *_: object) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def about(self) -> str:
+        return ""
+
+
+def test_if_a_part_fails_the_requests_of_the_others_end() -> None:
+    begun, started = threading.Event(), time.monotonic()
+
+    async def wait(_: Nowhere) -> None:
+        begun.set()
+        await asyncio.sleep(60)
+
+    async def fail(_: Nowhere) -> None:
+        raise UserError("no network")
+
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(with_client, Nowhere, wait)
+        assert begun.wait(10)
+        with pytest.raises(UserError, match="no network"):
+            with_client(Nowhere, fail)
+        assert isinstance(waiting.exception(10), CancelledError)
+    assert time.monotonic() - started < 30
+    assert with_client(Nowhere, lambda _: asyncio.sleep(0, 5)) == 5

@@ -23,8 +23,8 @@ from owt_pipeline.stages.fetch.stage import STAGE, Options
 from owt_pipeline.storage import disk
 from owt_pipeline.storage.folder import Storage
 from tests.conftest import REPOSITORY
-from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
-from tests.owt_pipeline.fetch.conftest import write_urls_to
+from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request, Serve
+from tests.owt_pipeline.fetch.conftest import Write, write_urls_to
 from tests.owt_pipeline.fetch.test_live import AGENT, serve, wait_until
 from tests.owt_pipeline.runs import stage_alone
 from tests.servers.gcs import gcs_bucket
@@ -101,7 +101,7 @@ class Web:
 
 @pytest.mark.parametrize("outcome", ["killed", "stopped"])
 def test_of_two_attempts_at_a_shard_one_fetches_and_the_other_continues_where_it_ends(
-    outcome: str, serve: Callable[..., BadServer], write_urls: Callable[..., Runtime]
+    outcome: str, serve: Serve, write_urls: Write
 ) -> None:
     web = Web()
     server = serve({f"h{host}": web.answer for host in range(HOSTS)})
@@ -139,7 +139,7 @@ def test_of_two_attempts_at_a_shard_one_fetches_and_the_other_continues_where_it
 @pytest.mark.slow
 @pytest.mark.parametrize("bucket", [s3_bucket, gcs_bucket], ids=["s3", "gs"])
 def test_a_killed_crawl_into_a_bucket_continues_where_it_stopped(
-    bucket: Callable[[], AbstractContextManager[str]], serve: Callable[..., BadServer]
+    bucket: Callable[[], AbstractContextManager[str]], serve: Serve
 ) -> None:
     web = Web()
     server = serve({f"h{host}": web.answer for host in range(HOSTS)})

@@ -21,6 +21,7 @@ from owt_pipeline.stages.fetch.manners import Failed
 from owt_pipeline.stages.fetch.wayback import original_headers, parse_captures
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.archive_server import AGENT, AT, DAY, HOST, Answer, Wayback, timestamp
+from tests.owt_pipeline.fetch.conftest import Write
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses, why_fetched
 
 
@@ -30,7 +31,7 @@ def texts(runtime: Runtime, manifest: Manifest) -> dict[str, str]:
 
 @pytest.mark.parametrize(("choice", "day"), [("nearest", 20), ("earliest", 0), ("latest", 40)])
 def test_the_wanted_capture_keeps_its_archived_bytes(
-    wayback: Wayback, write_urls: Callable[..., Runtime], choice: str, day: int
+    wayback: Wayback, write_urls: Write, choice: str, day: int
 ) -> None:
     for some in (0, 20, 40):
         wayback.add("x/?b=1&a=2", AT + some * DAY, b"<p>day %d" % some)
@@ -103,7 +104,7 @@ def replies(wayback: Wayback) -> Callable[[str, int], Answer | None]:
     return way
 
 
-def test_invalid_captures_are_rejects_with_a_reason(wayback: Wayback, write_urls: Callable[..., Runtime]) -> None:
+def test_invalid_captures_are_rejects_with_a_reason(wayback: Wayback, write_urls: Write) -> None:
     names = (
         "fine withheld teapot down welcome broken message cut other image lost busy moved strays leaves circles pdf "
         "large silent gzip damaged absent"
@@ -134,7 +135,7 @@ def test_invalid_captures_are_rejects_with_a_reason(wayback: Wayback, write_urls
     assert rows["moved"]["fetched_at"] == AT + DAY
 
 
-def test_an_archive_that_is_too_slow_has_failed(wayback: Wayback, write_urls: Callable[..., Runtime]) -> None:
+def test_an_archive_that_is_too_slow_has_failed(wayback: Wayback, write_urls: Write) -> None:
     wayback.slowness = 1.5
     runtime = write_urls([(f"{HOST}/x", AT)])
     ((reason, detail),) = rejects(runtime, wayback.fetch(runtime, silence_timeout=0.3)).values()
@@ -142,9 +143,7 @@ def test_an_archive_that_is_too_slow_has_failed(wayback: Wayback, write_urls: Ca
     assert detail == "the Wayback Machine's index: timeout, nothing came for 0.3 s"
 
 
-def test_requests_of_all_shards_and_workers_keep_to_one_rate(
-    wayback: Wayback, write_urls: Callable[..., Runtime]
-) -> None:
+def test_requests_of_all_shards_and_workers_keep_to_one_rate(wayback: Wayback, write_urls: Write) -> None:
     urls = [(f"http://a{i}.example/x", AT) for i in range(6)]
     wayback.captures = {(url, AT): b"<p>page" for url, _ in urls}
     runtime = replace(write_urls(urls, num_shards=3), workers=2)
@@ -155,7 +154,7 @@ def test_requests_of_all_shards_and_workers_keep_to_one_rate(
     assert times[-1] - times[0] > 11 * 0.1 - 0.05
 
 
-def test_a_retry_after_applies_to_the_complete_run(wayback: Wayback, write_urls: Callable[..., Runtime]) -> None:
+def test_a_retry_after_applies_to_the_complete_run(wayback: Wayback, write_urls: Write) -> None:
     for i in range(6):
         wayback.add(str(i))
     refused: list[float] = []
@@ -176,7 +175,7 @@ def test_a_retry_after_applies_to_the_complete_run(wayback: Wayback, write_urls:
 
 
 def test_after_a_busy_answer_without_retry_after_a_minute_of_turns_is_skipped(
-    wayback: Wayback, write_urls: Callable[..., Runtime]
+    wayback: Wayback, write_urls: Write
 ) -> None:
     wayback.add("x")
     wayback.way = lambda path, count: Answer(503) if count == 1 else None
@@ -190,7 +189,7 @@ def test_after_a_busy_answer_without_retry_after_a_minute_of_turns_is_skipped(
 
 
 def test_an_archive_that_asks_for_hours_stops_the_run_which_continues_later(
-    wayback: Wayback, write_urls: Callable[..., Runtime]
+    wayback: Wayback, write_urls: Write
 ) -> None:
     for i in range(8):
         wayback.add(str(i))
@@ -205,20 +204,7 @@ def test_an_archive_that_asks_for_hours_stops_the_run_which_continues_later(
     assert len(wayback.seen) == 9 + 8  # four URLs have an answer; what was refused is asked again
 
 
-def test_an_archive_that_is_down_ends_the_run_and_rejects_no_url(
-    wayback: Wayback, write_urls: Callable[..., Runtime]
-) -> None:
-    wayback.way = lambda path, count: Answer(500, b"down")
-    runtime = write_urls([(f"{HOST}/{i}", AT) for i in range(8)], num_shards=1)
-    with pytest.raises(UserError, match=r"3 requests in a row to the archive failed.*index: status 500 down"):
-        wayback.fetch(runtime, archive_failures=3)
-    wayback.way = lambda path, count: None
-    assert wayback.fetch(runtime).counts.rejected == {"not_archived": 8}
-
-
-def test_a_killed_run_repeats_only_requests_of_the_last_seconds(
-    wayback: Wayback, write_urls: Callable[..., Runtime]
-) -> None:
+def test_a_killed_run_repeats_only_requests_of_the_last_seconds(wayback: Wayback, write_urls: Write) -> None:
     for i in range(20):
         wayback.add(str(i))
     wayback.slowness = 0.02
