@@ -19,10 +19,7 @@ from owt_pipeline.stages.clean.filters import FILTERS
 from owt_pipeline.stages.clean.options import Options
 from owt_pipeline.stages.clean.repair import mask, tidy
 from schemas import DATASETS, Reason
-
-SENTENCE = "The river ran past the old mill, and nobody in the village could say how long it had done so. "
-ENGLISH = SENTENCE * 10
-FRENCH = "La rivière coulait devant le vieux moulin, et personne au village ne savait depuis combien de temps. " * 10
+from tests.owt_pipeline.clean.test_stage import ENGLISH, FRENCH, SENTENCE
 
 
 def kept(text: str, **rules: object) -> Cleaned:

@@ -22,8 +22,7 @@ from owt_pipeline.stages.clean.documents import clean_document
 from owt_pipeline.stages.clean.options import Options
 from owt_pipeline.stages.clean.stage import STAGE as CLEAN
 from schemas import Reason
-
-ENGLISH = "The river ran past the old mill, and nobody in the village could say how long it had done so. " * 10
+from tests.owt_pipeline.clean.test_stage import ENGLISH
 
 
 @pytest.mark.parametrize("name", ["set.jsonl", "set.jsonl.gz", "SET.JSON", "set.txt", "set.txt.xz", "set.parquet"])

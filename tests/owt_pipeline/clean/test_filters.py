@@ -89,13 +89,11 @@ def test_a_mistaken_threshold_is_one_clear_error(table: object, problem: str) ->
         ("fineweb", "\n".join(f"{line[:31]}x." for line in LINES[:20]) + "\n" * 200, "new_lines is"),
         # C4 judges by lines that it later drops, but not by those that it drops before.
         ("c4", PROSE + "\nOur privacy policy is { ... } as ever.", "curly_brackets is 1, more than 0"),
-        ("c4", PROSE + "\nLorem ipsum in our privacy policy.", "lorem_ipsum is 1, more than 0"),
         ("c4", PROSE + "\nLorem ipsum is dolor in JavaScript.", "lorem_ipsum is 1, more than 0"),
         ("c4", PROSE + "\nif (x) {\nLorem ipsum\n{ short }.", None),
         ("c4", "One sentence is just here. And here is another.", "sentences is 2, less than 3"),
         ("c4", "One sentence is just here. And here is another.\nThis here is the third.", None),
         ("c4", "Home\nNews", "sentences is 0, less than 3"),
-        ("c4", "", "sentences is 0, less than 3"),
         # Footnote marks are no words, and stop words may stand in brackets.
         ("gopher_quality", 'Two words — [ * ] "…"', "words is 2, less than 50"),
         ("gopher_quality", "“the mill,” (to) *be* that. Have " * 30, None),

@@ -42,8 +42,7 @@ class Collected:
 
 
 def collect(workdir: Path, *, workers: int = 1, **options: Any) -> Collected:
-    manifest, _ = run_stage(STAGE, Options(**options), Runtime(Storage(str(workdir)), workers))
-    return Collected(workdir, manifest)
+    return Collected(workdir, run_stage(STAGE, Options(**options), Runtime(Storage(str(workdir)), workers))[0])
 
 
 def collected(workdir: Path) -> Collected:

@@ -18,7 +18,7 @@ class RedditServer(ThreadingHTTPServer):
     """Serves `submissions` (records of the API) by subreddit.
 
     Attributes:
-      requests: paths that were asked for, in order.
+      times: when listings were asked for, in order.
       fail_after: listings after which the server answers 500 only; None for never.
       refusals: the next so many requests are answered 429, with a Retry-After of 1 second.
     """
@@ -30,7 +30,6 @@ class RedditServer(ThreadingHTTPServer):
         self.by_subreddit: dict[str, list[dict[str, Any]]] = {}
         for record in submissions:
             self.by_subreddit.setdefault(record["subreddit"].lower(), []).append(record)
-        self.requests: list[str] = []
         self.times: list[float] = []
         self.remaining, self.reset = 95, 1  # requests that are left, and seconds until there are more
         self.fail_after: int | None = None
@@ -63,10 +62,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
-        self.server.requests.append(parts.path)
         self.server.times.append(time.monotonic())
         assert self.headers["Authorization"] == "bearer token"
-        if self.server.fail_after is not None and len(self.server.requests) > self.server.fail_after:
+        if self.server.fail_after is not None and len(self.server.times) > self.server.fail_after:
             self._answer(500, {"message": "Internal Server Error", "error": 500})
             return
         if self.server.refusals:

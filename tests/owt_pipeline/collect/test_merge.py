@@ -35,23 +35,6 @@ def merge(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[s
     return urls.to_pylist(), rejects.to_pylist()
 
 
-def test_submissions_of_a_url_become_one_row_and_name_the_others() -> None:
-    a = submission(url_id=7, url="u7", submission_id="a", subreddits=["x"], title="first", score=2, created_utc=10)
-    b = submission(
-        url_id=7, url="u7", submission_id="b", subreddits=["w"], title="best", score=9, created_utc=20, line=4,
-        num_comments=5, posted_url="http://www.h.org/x",
-    )  # fmt: skip
-    urls, rejects = merge([b, a])
-    assert urls == [
-        {
-            "url_id": 7, "url": "u7", "posted_url": "http://h.org/x", "host": "h.org",
-            "title": "best", "score": 9, "created_utc": 10, "subreddits": ["w", "x"], "num_comments": 5,
-            "submission_ids": ["a", "b"], "link_sources": ["reddit"],
-        }
-    ]  # fmt: skip
-    assert rejects == [{"url_id": 7, "url": "u7", "reason": "repeated_url", "detail": "submission b, RS_1.zst:4"}]
-
-
 def test_what_earlier_generations_accepted_is_rejected_and_their_low_scores_count() -> None:
     def generation(number: int, *rows: dict[str, Any], known: pa.Table) -> tuple[list[Any], list[Any], pa.Table]:
         urls, rejects = merged(list(rows), known=known)
@@ -128,6 +111,7 @@ def plainly_merged(rows: list[dict[str, Any]], min_score: int) -> tuple[dict[int
             "submission_ids": sorted(set(filter(None, ids))),
             "num_comments": sum(comments) if comments else None,
             "posted_url": group[0]["posted_url"],
+            "host": "h.org",
         }
     return urls, sorted(rejects)
 

@@ -92,18 +92,18 @@ def test_an_interrupted_run_continues_at_the_subreddit_where_it_stopped(
     flags = ("--subreddits", busiest, "programming", "--min_score", "0")
     code, said = ask(server, tmp_path / "complete", *flags)
     assert code == 0, said
-    asked = len(server.requests)
-    server.requests.clear()
+    asked = len(server.times)
+    server.times.clear()
     server.fail_after = asked - 1
     code, said = ask(server, tmp_path / "broken", *flags)
     assert code == 1
     assert "Reddit's API fails for r/" in said
     assert "Traceback" not in said
     server.fail_after = None
-    server.requests.clear()
+    server.times.clear()
     code, said = ask(server, tmp_path / "broken", *flags)
     assert code == 0, said
-    assert 0 < len(server.requests) < asked
+    assert 0 < len(server.times) < asked
     assert collected(tmp_path / "broken").bytes() == collected(tmp_path / "complete").bytes()
 
 

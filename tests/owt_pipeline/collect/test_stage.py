@@ -22,6 +22,7 @@ from owt_pipeline.commands.verify import verify
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
+from owt_pipeline.formats import lines
 from owt_pipeline.formats.urls import canonical_url, host_of, url_id
 from owt_pipeline.ledger.root import read_manifest
 from owt_pipeline.stages.collect.options import Options
@@ -33,8 +34,8 @@ from tests.owt_pipeline.runs import ask_owt, snapshot
 
 
 def write_dump(path: Path, records: list[dict[str, Any] | str]) -> Path:
-    lines = [record if isinstance(record, str) else json.dumps(record) for record in records]
-    content = "".join(line + "\n" for line in lines).encode()
+    texts = [record if isinstance(record, str) else json.dumps(record) for record in records]
+    content = "".join(text + "\n" for text in texts).encode()
     by_suffix = {".zst": zstandard.compress, ".xz": lzma.compress, ".bz2": bz2.compress, ".gz": gzip.compress}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(by_suffix.get(path.suffix, bytes)(content))
@@ -151,6 +152,10 @@ def test_variants_of_a_url_in_dumps_and_lists_are_one_row(tmp_path: Path) -> Non
     assert [r["detail"] for r in run.rejects if r["reason"] == "bad_url"] == [
         "no scheme such as https://; list.txt.xz:4"
     ]
+    again = collect(
+        tmp_path / "again", links=(str(tmp_path / "run/urls"),), num_shards=1
+    ).urls  # which are a table, too
+    assert again == [{**row, "num_comments": None, "submission_ids": []} for row in run.urls]
 
 
 @pytest.mark.parametrize("created", [1_400_000_000_000, 2**62, -(2**62)])
@@ -178,18 +183,16 @@ def test_policies_decide_and_the_manifest_counts_each_rules_rejects(tmp_path: Pa
             {**link, "id": "7", "url": "http://imgur.com/", "score": 9},
         ],
     )
-    plain = collect(tmp_path / "plain", dumps=(str(dump),))
-    assert plain.manifest.counts.rejected == {"low_score": 3, "over_18": 1, "blocked_domain": 1}
-    strict = collect(
-        tmp_path / "strict", dumps=(str(dump),), min_score=2, blocked_domains=(str(blocked), "=cgi.org"),
+    run = collect(
+        tmp_path / "run", dumps=(str(dump),), min_score=2, blocked_domains=(str(blocked), "=cgi.org"),
         deny_subreddits=("r/Spam",), over_18=True,
     )  # fmt: skip
-    assert strict.manifest.counts.rejected == {"blocked_domain": 3, "blocked_subreddit": 1, "repeated_url": 1}
-    assert sorted((row["url"], row["score"]) for row in strict.urls) == [
+    assert run.manifest.counts.rejected == {"blocked_domain": 3, "blocked_subreddit": 1, "repeated_url": 1}
+    assert sorted((row["url"], row["score"]) for row in run.urls) == [
         ("https://good.example/", 2),
         ("https://good.example/2", 9),
     ]
-    assert {"kind": "blocklist", "name": "=cgi.org"} in strict.manifest.sources
+    assert {"kind": "blocklist", "name": "=cgi.org"} in run.manifest.sources
 
 
 def test_without_a_source_or_with_a_broken_blocklist_the_run_stops_with_one_line(tmp_path: Path) -> None:
@@ -236,3 +239,82 @@ def test_shards_are_a_power_of_two_so_that_generations_share_hosts_with_few(shar
     source = {"kind": "dump", "bytes": int(shards * (100 << 20))}
     assert STAGE.shards_for(Options(), [source]) == expected
     assert STAGE.shards_for(Options(num_shards=5), [source]) == 5
+
+
+# As each publisher has them, one record of each: Pushshift's API, Arctic Shift's, and files per subreddit.
+PUBLISHED = list(map(json.loads, Path(__file__).with_name("published.ndjson").read_text().splitlines()))
+
+
+def long_window(content: bytes) -> bytes:
+    """Compress like the monthly dumps: `zstd --long=31`."""
+    parameters = zstandard.ZstdCompressionParameters.from_level(3, window_log=31, enable_ldm=True)
+    compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    return compressor.compress(content) + compressor.flush()
+
+
+@pytest.mark.parametrize(
+    ("name", "of"), [("RS_2020-01.zst", 0), ("pushshift.ndjson", 0), ("arctic_shift.ndjson", 1), ("submissions.zst", 2)]
+)
+def test_published_submissions_are_read(tmp_path: Path, name: str, of: int) -> None:
+    record = PUBLISHED[of]
+    path = write_dump(tmp_path / name, [record])
+    if name.startswith("RS_"):
+        path.write_bytes(long_window(json.dumps(record).encode()))
+        assert zstandard.get_frame_parameters(path.read_bytes()).window_size == 1 << 31
+    run = collect(tmp_path / "run", dumps=(str(path),))
+    (row,) = run.urls
+    assert (row["submission_ids"], row["score"]) == ([record["id"]], record["score"])
+    assert row["created_utc"] == int(record["created_utc"])
+
+
+@pytest.mark.parametrize(("suffix", "workers"), [(".zst", 2), (".zst", 1), (".xz", 1), (".bz2", 1), (".gz", 1)])
+def test_a_truncated_dump_is_an_error_without_allow_damaged(
+    suffix: str, workers: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    dump = write_dump(tmp_path / f"RS_cut{suffix}", links(60_000 if suffix == ".bz2" else 8000))
+    size = dump.stat().st_size * 9 // 10
+    dump.write_bytes(dump.read_bytes()[:size])
+    with pytest.raises(UserError) as error:
+        collect(tmp_path / "run", workers=workers, dumps=(str(dump),))
+    said = str(error.value)
+    assert said.startswith(f"{dump}: after line ")
+    assert f"the file ends at byte {size:,}" in said
+    assert "fetch it again and compare its checksum, or take what can be read with --allow_damaged" in said
+    assert "\n" not in said
+
+    run = collect(tmp_path / "run", workers=workers, dumps=(str(dump),), allow_damaged=True)
+    assert 1000 < len(run.urls) < 60_000
+    (reject,) = run.rejects
+    assert reject["reason"] == "broken_file"
+    assert f"the file ends at byte {size:,}" in reject["detail"]
+    assert reject["detail"].endswith(f"RS_cut{suffix}:{len(run.urls) + 1}")
+    (damaged,) = run.manifest.properties["damaged"]
+    assert (damaged["name"], damaged["lines"]) == (dump.name, len(run.urls))
+    assert f"the file ends at byte {size:,}" in damaged["problem"]
+    assert damaged["problem"] in caplog.text
+    assert holds(run)
+
+
+def test_a_line_over_the_limit_is_an_error_without_allow_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 1 << 20)
+    endless = json.dumps({**PUBLISHED[0], "title": random.Random(1).randbytes(9 << 20).hex()})
+    dump = write_dump(tmp_path / "RS.zst", [*links(2), endless, *links(2, start=2)])
+    with pytest.raises(UserError, match=r"RS\.zst: line 3 has over 1,048,576 bytes; expected a record on each line"):
+        collect(tmp_path / "run", dumps=(str(dump),))
+    run = collect(tmp_path / "run", dumps=(str(dump),), allow_damaged=True)
+    assert [reject["detail"] for reject in run.rejects] == ["over 1,048,576 bytes; RS.zst:3"]
+    assert run.manifest.properties["damaged"][0]["problem"].startswith("line 3 has over 1,048,576 bytes")
+    assert len(run.urls) == 4
+    assert holds(run)
+
+
+def test_broken_archives_are_an_error_without_allow_damaged(testdata: Path, tmp_path: Path) -> None:
+    archives = str(testdata / "warc" / "*" / "*arc*")
+    with pytest.raises(UserError, match=r"broken records, the first is the record at byte .*; expected a complete"):
+        collect(tmp_path, warcs=(archives,), num_shards=2)
+    run = collect(tmp_path, warcs=(archives,), num_shards=2, allow_damaged=True)
+    assert len(run.urls) > 40
+    assert len(run.manifest.properties["damaged"]) >= run.manifest.counts.rejected["broken_file"] > 0
+    assert holds(run)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from owt_pipeline.formats.lines import Block
-from owt_pipeline.formats.urls import url_id
+from owt_pipeline.formats.urls import home_of, url_id
 from owt_pipeline.stages.collect.rules import Rules
 from owt_pipeline.stages.collect.submissions import ROWS, read_block, rows_of
 
@@ -45,24 +45,11 @@ def row(fields: dict[str, Any], rules: Rules | None = None, **changes: Any) -> d
 
 
 def test_a_link_becomes_a_row() -> None:
-    assert row(LINK) == {
-        "home": row(LINK)["home"],
-        "url_id": url_id("https://example.com/story"),
-        "url": "https://example.com/story",
-        "posted_url": "http://www.example.com/story?utm_source=x",
-        "host": "example.com",
-        "reason": None,
-        "note": None,
-        "submission_id": "abc1",
-        "subreddits": ["Books"],
-        "title": "A story",
-        "score": 7,
-        "created_utc": 1300000000,
-        "num_comments": 2,
-        "link_sources": None,
-        "source": 3,
-        "line": 11,
-    }
+    same = {name: LINK[name] for name in ("title", "score", "created_utc", "num_comments")}
+    url, host = "https://example.com/story", "example.com"
+    made = {"home": home_of(host), "url_id": url_id(url), "url": url, "posted_url": LINK["url"], "host": host}
+    given = {"submission_id": "abc1", "subreddits": ["Books"], "source": 3, "line": 11}
+    assert row(LINK) == {**dict.fromkeys(ROWS.names), **same, **made, **given}
 
 
 CASES = [line.split("\t") for line in Path(__file__).with_name("submissions.tsv").read_text().splitlines()[1:]]

@@ -1,18 +1,15 @@
-"""The dataset card, and a corpus that is loaded by it."""
+"""The dataset card."""
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 
 import duckdb
-import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
 from owt_pipeline.stages.export.card import card
-from schemas import DATASETS
 from schemas.manifest import Counts
 from tests.owt_pipeline.runs import manifest_of
 
@@ -20,22 +17,6 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
-
-datasets = pytest.importorskip("datasets", reason="the package datasets is not installed")
-
-
-@pytest.fixture(autouse=True)
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-
-
-def test_datasets_loads_a_published_corpus_by_its_card(small_run: Path, tmp_path: Path) -> None:
-    shutil.copytree(small_run / "corpus", tmp_path / "published")
-    shutil.copy(small_run / "ledger/corpus/README.md", tmp_path / "published")
-    corpus = datasets.load_dataset(str(tmp_path / "published"), split="train", cache_dir=str(tmp_path / "cache"))
-    files = sorted((small_run / "corpus").glob("part-*"))
-    assert list(corpus["text"]) == [text for file in files for text in pq.read_table(file)["text"].to_pylist()]
-    assert corpus.column_names == DATASETS["corpus"].schema.names
 
 
 def test_card_has_the_numbers_that_duckdb_counts(small_run: Path) -> None:

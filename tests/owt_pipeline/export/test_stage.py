@@ -97,18 +97,6 @@ def imported(folder: Path, texts: dict[str, str], *flags: object) -> Path:
     return run
 
 
-def test_what_has_more_of_its_own_than_the_least_share_allows_stays(tmp_path: Path) -> None:
-    words, own = prose(random.Random(1), 1000), prose(random.Random(2), 60)
-    kept, part, other = (" ".join(some) for some in (words, words[:950], words[:920] + own))
-    run = imported(tmp_path, {"kept": kept, "part": part, "other": other})
-    ask_owt("run", run, "--until", "export")
-    assert set(documents_of(run)) == {"kept"}
-    ask_owt("run", run, "--until", "export", "--min_contained", 0.95)
-    assert set(documents_of(run)) == {"kept", "other"}
-    error = "min_contained: 95.0 is not a number from 0.0 to 1.0"
-    assert error in ask_owt("run", run, "--until", "export", "--min_contained", 95, code=2)
-
-
 def test_a_later_generation_changes_neither_copies_nor_a_byte_of_earlier_ones(tmp_path: Path) -> None:
     """Each counts its own: what repeats a document of an earlier generation is in `duplicates/` alone."""
     words = prose(random.Random(3), 300)

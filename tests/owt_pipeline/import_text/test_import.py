@@ -34,6 +34,7 @@ from owt_pipeline.storage.folder import Storage
 from schemas.manifest import Manifest
 from tests.owt_pipeline.runs import ask_owt, snapshot
 
+HERE = Path(__file__).parent
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "": lambda content: content,
     ".gz": gzip.compress,
@@ -85,35 +86,13 @@ def test_json_lines_are_imported_plain_or_compressed(tmp_path: Path, extension: 
 
 
 def test_every_record_is_imported_or_rejected_with_its_place(tmp_path: Path) -> None:
-    path = tmp_path / "in.jsonl"
-    path.write_bytes(
-        json_lines({"text": "one"})
-        + b"{broken\n\n[1]\n"
-        + json_lines({"body": "x"}, {"text": 5}, {"text": " \n"}, {"text": None}, {"text": "one"}, {"text": "two"})
-        + b'{"text": "\xff"}'
-    )
-    manifest = imported(tmp_path / "run", path)
-    assert str(manifest.counts) == "10 in = 2 out + 5 bad_record + 2 empty_text + 1 repeated_id"
-    assert [row["text"] for row in documents(tmp_path / "run")] == ["one", "two"]
-    found = rejects(tmp_path / "run")
-    assert [detail for reason, detail in found if reason == "repeated_id"] == ["in.jsonl:9"]
-    bad = [detail.split(": ", 1) for reason, detail in found if reason == "bad_record"]
-    assert [place for place, _ in bad] == ["in.jsonl:11", "in.jsonl:2", "in.jsonl:4", "in.jsonl:5", "in.jsonl:6"]
-    assert [problem for _, problem in bad[2:]] == [
-        "not a JSON object, but an array",
-        "no field 'text'; it has body",
-        "'text' is int, not text",
-    ]
-    assert [problem for found in verify(Storage(str(tmp_path / "run"))) for problem in found.problems] == []
-
-
-def test_first_document_of_a_url_is_kept_and_an_invalid_url_is_none(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_bytes(json_lines({"text": "first", "url": "http://h.org/x#top"}))
-    others = [("second", "https://H.org/x"), ("y", "doc-17"), ("z", "doc-17")]
-    (tmp_path / "b.jsonl").write_bytes(json_lines(*({"text": text, "url": url} for text, url in others)))
-    imported(tmp_path / "run", tmp_path / "b.jsonl", tmp_path / "a.jsonl")
-    assert [row["text"] for row in documents(tmp_path / "run")] == ["first", "y", "z"]
-    assert rejects(tmp_path / "run") == [("repeated_id", "b.jsonl:1")]
+    """records.txt has what becomes of those in records/: the first document of a URL is kept, in the order of names."""
+    manifest = imported(tmp_path, HERE / "records/b.jsonl", HERE / "records/a.jsonl")
+    seen = [f"{row['text']} {row['url'] or ''}".strip() for row in documents(tmp_path)]
+    seen += [f"{reason}: {detail}" for reason, detail in rejects(tmp_path)]
+    assert sorted(seen) == (HERE / "records.txt").read_text().splitlines()
+    assert str(manifest.counts) == "14 in = 5 out + 5 bad_record + 2 empty_text + 2 repeated_id"
+    assert [problem for found in verify(Storage(str(tmp_path))) for problem in found.problems] == []
 
 
 def test_parquet_is_imported_by_columns_including_nested_ones(tmp_path: Path) -> None:
@@ -168,34 +147,28 @@ def test_each_article_of_wikitext_is_a_document_byte_for_byte(tmp_path: Path, na
     assert [row["text"] for row in documents(tmp_path / "run")] == [WIKITEXT]
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_wikitext_without_blank_lines_is_split_at_titles(tmp_path: Path, end: str) -> None:
-    lines = [line for line in WIKITEXT.split("\n") if line.strip() and line != " = Not a title = "]
-    (tmp_path / "wiki.test.raw").write_bytes((content := "".join(line + end for line in lines)).encode())
-    texts = texts_of(tmp_path / "wiki.test.raw", "wikitext")
-    assert [text.split(" = ")[1] for text in texts] == ["Robert Boulter", "Du Fu", "The sign"]
-    assert "".join(texts) == content
-
-
 def texts_of(path: Path, split_text: str) -> list[str]:
     found = read_records(str(path), "in", "text", columns=(), split_text=split_text)
     return [record.fields["text"] for record in found if record.fields]
 
 
-@given(
-    st.lists(st.sampled_from([" = A = \n", " = = B = = \n", " \n", " some words . \n", "\n", " = C =\n"]), max_size=20)
-)
+LINES = [" = A = \n", " = = B = = \n", " \n", " some words . \n", "\n", " = C =\n"]
+
+
+@given(st.lists(st.sampled_from(LINES), max_size=20), st.sampled_from(["\n", "\r\n"]))
 @settings(max_examples=100)
-def test_blank_lines_and_titles_lose_no_line(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
-    path = tmp_path_factory.mktemp("text") / "wiki.test.tokens"
-    path.write_text("".join(lines))
-    assert "".join(texts := texts_of(path, "wikitext")) == "".join(lines)
+def test_blank_lines_and_titles_lose_no_line(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str], end: str
+) -> None:
+    path, content = tmp_path_factory.mktemp("text") / "wiki.test.tokens", "".join(lines).replace("\n", end)
+    path.write_bytes(content.encode())
+    assert "".join(texts := texts_of(path, "wikitext")) == content
     blank = [not line.strip() for line in lines]
     titles = [k for k in range(len(lines)) if lines[k] == " = A = \n" and (blank[k - 1] or not any(blank[:k]))]
     before_first = any(line.strip() for line in lines[: titles[0]]) if titles else any(lines)
     assert len(texts) == len(titles) + before_first
-    of_blocks = [line for text in texts_of(path, "blank_lines") for line in text.split("\n")]
-    assert of_blocks == [line for line in "".join(lines).split("\n") if line.strip()]
+    of_blocks = [line for text in texts_of(path, "blank_lines") for line in text.splitlines()]
+    assert of_blocks == [line for line in content.splitlines() if line.strip()]
 
 
 @given(st.lists(st.dictionaries(st.text(max_size=5), st.text(max_size=30) | st.integers(0, 9)), max_size=8))

@@ -114,37 +114,33 @@ def test_the_totals_are_those_of_the_shards(stats: dict[str, Any], sql: Callable
     assert webtext["tokens per document"] == pytest.approx(tokens / stats["totals"]["documents"], abs=0.1)
 
 
+def is_shown(document: dict[str, Any], table: str, sql: Callable) -> bool:
+    """Whether a document is shown as it is in a table."""
+    found = sql(f"select url, text[:3000], length(text) from {table} where url_id = {document['url_id']}")
+    return found == [(document["url"], document["text"], document["characters"])]
+
+
 def test_removals_show_both_texts(stats: dict[str, Any], sql: Callable) -> None:
-    removals = stats["removals"]
     rules = [rule for (rule,) in sql("select rule from duplicates order by rule desc")]
-    assert [row["rule"] for row in removals] == rules[:20]
-    for row in removals:
+    assert [row["rule"] for row in stats["removals"]] == rules[:20]
+    for row in stats["removals"]:
+        assert is_shown(row["removed"], "clean", sql)
+        assert is_shown(row["kept"], "clean", sql)
         ids = [row[side]["url_id"] for side in ("removed", "kept")]
         ((similarity,),) = sql(f"select similarity from duplicates where url_id = {ids[0]} and kept_url_id = {ids[1]}")
         assert row["similarity"] == pytest.approx(similarity, abs=1e-4)
-        for side in ("removed", "kept"):
-            shown = row[side]
-            found = sql(f"select url, text[:3000], length(text) from clean where url_id = {shown['url_id']}")
-            assert found == [(shown["url"], shown["text"], shown["characters"])]
 
 
-def test_documents_dropped_are_of_their_filter(stats: dict[str, Any], sql: Callable) -> None:
-    reasons = dict(sql("select reason, count(*) from clean_rejects group by 1"))
-    assert {row["reason"]: len(row["documents"]) for row in stats["dropped"]} == {
-        reason: min(20, count) for reason, count in reasons.items()
-    }
-    for row in stats["dropped"]:
-        for document in row["documents"]:
-            found = sql(
-                "select d.url, reason, detail, text[:3000], length(text) from clean_rejects join documents d "
-                f"using (url_id) where url_id = {document['url_id']}"
-            )
-            shown = tuple(document[name] for name in ("url", "detail", "text", "characters"))
-            assert found == [(shown[0], row["reason"], *shown[1:])]
-
-
-def test_documents_shown_are_those_of_the_corpus(stats: dict[str, Any], sql: Callable) -> None:
+def test_documents_dropped_are_of_their_filter_and_those_shown_of_the_corpus(
+    stats: dict[str, Any], sql: Callable
+) -> None:
     assert len(stats["documents"]) == 20
-    for row in stats["documents"]:
-        found = sql(f"select url, text[:3000], length(text) from corpus where url_id = {row['url_id']}")
-        assert found == [(row["url"], row["text"], row["characters"])]
+    assert all(is_shown(document, "corpus", sql) for document in stats["documents"])
+    reasons = dict(sql("select reason, count(*) from clean_rejects group by 1"))
+    dropped = {row["reason"]: row["documents"] for row in stats["dropped"]}
+    assert {reason: len(some) for reason, some in dropped.items()} == {r: min(20, n) for r, n in reasons.items()}
+    for reason, documents in dropped.items():
+        for document in documents:
+            assert is_shown(document, "documents", sql)
+            found = sql(f"select reason, detail from clean_rejects where url_id = {document['url_id']}")
+            assert found == [(reason, document["detail"])]

@@ -22,7 +22,7 @@ from owt_pipeline.stages.report.tables import open_tables
 from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.dedupe.corpora import prose
 from tests.owt_pipeline.report.test_figures import rows_of
-from tests.owt_pipeline.report.test_page import SECTIONS, Page
+from tests.owt_pipeline.report.test_page import SECTIONS, sections_of
 from tests.owt_pipeline.runs import ask_owt, copy_of, differing, manifest_of, run_owt
 
 
@@ -112,8 +112,8 @@ def test_a_run_of_imported_text_has_a_report_of_what_is_there(tmp_path: Path) ->
     page = (tmp_path / "run" / "report" / "index.html").read_text()
     assert "<script>alert(" not in page
     assert "&lt;b&gt;&amp;" in page
-    assert set(Page(page).sections) < set(SECTIONS)
-    assert {"lengths", "documents"} <= set(Page(page).sections)
+    assert set(sections_of(page)) < set(SECTIONS)
+    assert {"lengths", "documents"} <= set(sections_of(page))
 
 
 def test_evaluation_sets_and_other_corpora_are_among_the_sources(tmp_path: Path) -> None:
