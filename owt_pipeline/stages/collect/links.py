@@ -76,11 +76,8 @@ def _of_fields(line: int, fields: Mapping[str, Any]) -> _Row:
 
     url, score, source = first(_URL), first(("score",)), first(_SOURCE)
     if not isinstance(url, str):
-        note = (
-            None
-            if any(name.lower() == "url" for name in fields)
-            else f"no field url, but {', '.join(list(fields)[:8]) or 'none'}"
-        )
+        has_field = any(name.lower() == "url" for name in fields)
+        note = None if has_field else f"no field url, but {', '.join(list(fields)[:8]) or 'none'}"
         return {"line": line, "reason": str(Reason.NO_URL), "note": note}
     row = {
         "line": line, "url": url, "title": as_text(first(("title",))), "created_utc": _seconds(first(_TIME)),

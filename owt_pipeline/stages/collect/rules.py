@@ -62,11 +62,8 @@ class DomainSet:
         labels = host.split(".")
         entries = [".".join(labels[start:]) for start in range(len(labels) - 1, -1, -1)] + [f"={host}"]
         hashes = np.array([xxhash.xxh3_64_intdigest(entry.encode()) for entry in entries], np.uint64)
-        places = np.searchsorted(self._hashes, hashes)
-        for entry, value, place in zip(entries, hashes, places, strict=True):
-            if place < len(self._hashes) and self._hashes[place] == value:
-                return entry
-        return None
+        found = self._hashes.take(np.searchsorted(self._hashes, hashes), mode="clip") == hashes
+        return entries[found.argmax()] if found.any() else None
 
 
 @lru_cache(2)  # millions of lines, for each block; a process works on one run at a time
@@ -127,10 +124,8 @@ _WIKI_PAGE = re.compile(r".*/(?:wiki|index\.php)/[^/]+").fullmatch  # MediaWiki'
 def _paths_of_files(host: str) -> re.Pattern[str] | None:
     """The paths under which a host serves files; None for a host that may serve them under all paths."""
     hosts, labels = _file_hosts(), host.split(".")
-    for entry in [f"={host}", *(".".join(labels[start:]) for start in range(len(labels)))]:
-        if entry in hosts:
-            return hosts[entry]
-    return None
+    entries = (f"={host}", *(".".join(labels[start:]) for start in range(len(labels))))
+    return next((hosts[entry] for entry in entries if entry in hosts), None)
 
 
 @cache

@@ -219,15 +219,12 @@ class Collect(Stage):
 
     def begin(self, options: Options, root: Root, runtime: Runtime) -> Root:
         """Store what Reddit's API answers, once, as a source of its generation."""
-        generations = []
-        for number, generation in enumerate(root.generations):
-            sources = [
-                _stored(source, number, options, runtime.workdir)
-                if source["kind"] == "subreddit" and "stored" not in source
-                else source
-                for source in generation.sources
-            ]
-            generations.append(msgspec.structs.replace(generation, sources=sources))
+        generations = [
+            msgspec.structs.replace(
+                of, sources=[_stored(each, number, options, runtime.workdir) for each in of.sources]
+            )
+            for number, of in enumerate(root.generations)
+        ]
         return msgspec.structs.replace(root, generations=generations)
 
     def outside(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
@@ -254,8 +251,9 @@ class Collect(Stage):
 
 def _stored(source: dict[str, Any], generation: int, options: Options, workdir: Storage) -> dict[str, Any]:
     """A subreddit as a file in the ledger; one that an interrupted run stored is not asked for again."""
-    asked = hashlib.sha256(repr(options.praw_limit).encode()).hexdigest()[:8]
-    path = f"{ledger_of('collect')}/reddit/{generation}-{source['uri']}-{asked}.jsonl"
+    if source["kind"] != "subreddit" or "stored" in source:
+        return source
+    path = f"{ledger_of('collect')}/reddit/{generation}-{source['uri']}-{options.praw_limit or 'all'}.jsonl"
     if not workdir.exists(path):
         workdir.write(path, top_submissions(source["uri"], options))
     content = workdir.read(path)
