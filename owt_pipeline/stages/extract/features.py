@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,7 @@ def view(blocks: Sequence[Block]) -> PageView:
     tree, filled, siblings = _tree(blocks)
     paths = Paths(filled, tree.parent.tolist())
     home = np.array(paths.of)[tree.home]
-    depth, around_bits, kinds, chrome_depth, content_depth, *signatures = np.array(paths.inherited).T[:, home]
+    depth, around_bits, kinds, chrome_depth, content_depth, *signatures = table(paths.inherited, np.int64)[:, home]
     texts = [block.text for block in blocks]
     counts, columns = _measure(blocks, texts)
     heading = np.full(len(blocks), -1)
@@ -139,44 +140,35 @@ class Paths:
         self.parent: list[int] = []
         self.name_of: list[int] = []
         self.inherited: list[tuple[int, ...]] = []
-        self._plain: list[int] = []
+        plains: list[int] = []
         known: dict[tuple[int, str, str, int], int] = {}
-        numbers: tuple[dict[Any, int], ...] = ({}, {}, {}, {}, {})
+        of_name: dict[tuple[str, str], int] = {}
+        of_plain: dict[tuple[str, str], int] = {}
+        of_tags: dict[tuple[int, str], int] = {}
+        of_named: dict[tuple[int, int], int] = {}
+        of_last: dict[tuple[int, int], int] = {}
         for container, above in zip(containers, parents, strict=True):
             around = self.of[above] if above >= 0 else -1
-            key = (around, container.tag, container.names, container.kind)
-            path = known.get(key)
-            if path is None:
-                path = known[key] = len(self.parent)
-                self._add(container, around, numbers)
+            tag, names, kind = container.tag, container.names, container.kind
+            path = known.setdefault((around, tag, names, kind), len(self.parent))
             self.of.append(path)
-        self.names = [f"<{tag}> {given}" for tag, given in numbers[0]]
-
-    def _add(self, container: Container, around: int, numbers: tuple[dict[Any, int], ...]) -> None:
-        tag, kind = container.tag, container.kind
-        of_name, of_plain, of_tags, of_named, of_last = numbers
-        name = of_name.setdefault((tag, container.names), len(of_name))
-        plain = of_plain.setdefault(f"{tag} {_without_digits(container.names)}", len(of_plain))
-        bit = _BITS.get(tag, 0)
-        if around < 0:
-            row = (0, bit, kind, _FAR, _FAR)
-            tags = named = last = -1
-        else:
-            depth, bits, kinds, chrome, content, tags, named, _ = self.inherited[around]
-            chrome = 0 if kind & _LEFT_OUT else chrome + 1
-            row = (depth + 1, bits | bit, kinds | kind, chrome, 0 if container.names_content else content + 1)
-            last = self._plain[around]
-        self.parent.append(around)
-        self.name_of.append(name)
-        self._plain.append(plain)
-        self.inherited.append(
-            (
-                *row,
-                of_tags.setdefault((tags, tag), len(of_tags)),
-                of_named.setdefault((named, plain), len(of_named)),
-                of_last.setdefault((last, plain), len(of_last)),
-            )
-        )
+            if path < len(self.parent):
+                continue
+            plain = of_plain.setdefault((tag, _without_digits(names)), len(of_plain))
+            if around < 0:
+                row, tags, named, last = (0, _BITS.get(tag, 0), kind, _FAR, _FAR), -1, -1, -1
+            else:
+                depth, bits, kinds, chrome, content, tags, named, _ = self.inherited[around]
+                chrome = 0 if kind & _LEFT_OUT else chrome + 1
+                content = 0 if container.names_content else content + 1
+                row, last = (depth + 1, bits | _BITS.get(tag, 0), kinds | kind, chrome, content), plains[around]
+            tags = of_tags.setdefault((tags, tag), len(of_tags))
+            named = of_named.setdefault((named, plain), len(of_named))
+            self.parent.append(around)
+            self.name_of.append(of_name.setdefault((tag, names), len(of_name)))
+            self.inherited.append((*row, tags, named, of_last.setdefault((last, plain), len(of_last))))
+            plains.append(plain)
+        self.names = [f"<{tag}> {given}" for tag, given in of_name]
 
 
 @dataclass(frozen=True)
@@ -352,6 +344,11 @@ def matrix(columns: Columns, count: int) -> np.ndarray:
         rows[start : start + height] = column
         start += height
     return rows.T
+
+
+def table(rows: Sequence[tuple[float, ...]], kind: type[np.generic]) -> np.ndarray:
+    """`rows` as an array of that kind (columns, rows); np.array takes twice as long."""
+    return np.fromiter(chain.from_iterable(rows), kind).reshape(len(rows), -1).T
 
 
 def shifts(values: np.ndarray, steps: Sequence[int]) -> list[np.ndarray]:

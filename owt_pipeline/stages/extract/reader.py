@@ -220,7 +220,8 @@ class _Reader(Structure):
                 self._stack[-1] = self._end_link
                 if href.startswith("#"):
                     self.page.controlled.add(href[1:])
-                self._marks.link(tag, attributes.get("rel", ""), href, self._at)
+                if "rel" in attributes or "creativecommons.org/" in href:
+                    self._marks.link(tag, attributes.get("rel", ""), href, self._at)
         elif says_more:
             self._note(tag, attributes)
         if tag in _CODE_TAGS:
