@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 from html import unescape
@@ -25,6 +25,7 @@ from owt_pipeline.stages.extract.names import COMMENT, NAMES
 
 _ARTICLES = frozenset(NAMES["article types"])
 _FORUMS = frozenset(("discussionforumposting", "qapage", "question", "forum"))
+_DESCRIBED = ("@graph", "mainEntity", "mainEntityOfPage")  # where linked data has what the page is
 _MAX_DEPTH = 6
 # Written around a script's content for XHTML.
 _WRAPPING = re.compile(
@@ -113,12 +114,13 @@ class Head:
 def read_head(page: PageRead) -> Head:
     """What a page says of itself."""
     data = list(map(_linked_data, page.scripts))
-    nodes = sorted(_nodes(data, 0), key=lambda node: not _is_article(node))
+    nodes = sorted(_objects(data, _DESCRIBED), key=lambda node: not _is_article(node))
+    named = [(node.get("@id"), node.get("name")) for node in _objects(data)]
     types = {page.metas.get("og:type", "").lower().partition(":")[0]}.union(*map(_types, nodes))
     return Head(
         page.metas,
         nodes,
-        dict(_names_by_id(data, 0)),
+        {key: unescape(name) for key, name in named if isinstance(key, str) and isinstance(name, str)},
         not types.isdisjoint({"article", "blog", "news"} | _ARTICLES),
         not types.isdisjoint(_FORUMS),
     )
@@ -139,32 +141,18 @@ def _linked_data(script: str) -> Any:
     return None
 
 
-def _nodes(value: Any, depth: int) -> Iterator[dict[str, Any]]:
-    """The objects that linked data describes, each before its parts."""
+def _objects(value: Any, keys: Sequence[str] = (), depth: int = 0) -> Iterator[dict[str, Any]]:
+    """The objects in linked data, each before its parts: those under `keys`; all if there are none."""
     if depth > _MAX_DEPTH:
         return
     if isinstance(value, list):
         for item in value:
-            yield from _nodes(item, depth + 1)
+            yield from _objects(item, keys, depth + 1)
     elif isinstance(value, dict):
         yield value
-        for key in ("@graph", "mainEntity", "mainEntityOfPage"):
-            yield from _nodes(value.get(key), depth + 1)
-
-
-def _names_by_id(value: Any, depth: int) -> Iterator[tuple[str, str]]:
-    """(`@id`, name) of the objects in linked data that have both."""
-    if depth > _MAX_DEPTH:
-        return
-    if isinstance(value, dict):
-        identifier, name = value.get("@id"), value.get("name")
-        if isinstance(identifier, str) and isinstance(name, str):
-            yield identifier, unescape(name)
-        value = list(value.values())
-    if isinstance(value, list):
-        for item in value:
-            if isinstance(item, (dict, list)):
-                yield from _names_by_id(item, depth + 1)
+        for part in map(value.get, keys or value):
+            if isinstance(part, (dict, list)):  # most are texts
+                yield from _objects(part, keys, depth + 1)
 
 
 def _types(node: dict[str, Any]) -> list[str]:
