@@ -39,7 +39,9 @@ _LANGUAGE = re.compile(
     r"(?!(?:none|text|plaintext|default|source|wrapper|container|box|block|frame)\b)([a-z][a-z0-9+#]{0,15})(?=[\s;]|$)",
     re.IGNORECASE,
 )
-_NUMBERS = re.compile(r"[\d\s]*")
+_BREAK, _START, _END = "\x04", "\x05", "\x06"  # until a text is complete: <br>; an element that is a line
+_ENDED, _STARTED = re.compile(f"{_END}\n?"), re.compile(f"\n?{_START}+")
+_NUMBERS = re.compile(f"[\\d\\s{_BREAK}{_START}{_END}]*")
 _SHOWN_AS_BLOCK = re.compile(r"display\s*:\s*(?:block|flex|grid)", re.IGNORECASE)
 
 
@@ -135,17 +137,16 @@ class Lines(Inner):
     def __init__(self) -> None:
         super().__init__()
         self.classes = ""
-        self._line_ended = False
-        self._after_break = 0  # pieces up to and including the last <br>
-        self._gutters: list[tuple[int, int, bool]] = []  # depth of an element of line numbers, its first piece
+        self._gutters: list[tuple[int, int]] = []  # depth of an element of line numbers, its first piece
         self._blocks: list[int] = []  # depths of open elements that are lines of their own
         self._unseen = 0  # depth of an element without text
 
     def text(self) -> str:
-        text = "".join(self.pieces)
-        if "\r" in text:
-            text = text.replace("\r\n", "\n").replace("\r", "\n")
+        text = "".join(self.pieces).replace("\r\n", "\n").replace("\r", "\n")
         text = text.replace("\xa0", " ").replace("\u200b", "")
+        text = text.replace(_BREAK + _END, _END)  # a <br> that only ends the element's line
+        text = _ENDED.sub("\n", text).replace(_BREAK, "\n")
+        text = _STARTED.sub("\n", text)
         return "\n".join(line.rstrip() for line in text.split("\n")).strip("\n")
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
@@ -153,9 +154,7 @@ class Lines(Inner):
         if self._unseen:
             return
         if tag == "br":
-            self._end_line()
-            self.pieces.append("\n")
-            self._after_break = len(self.pieces)
+            self.pieces.append(_BREAK)
             return
         if "data-cfemail" in attributes:
             self.add(address_in(attributes))
@@ -166,15 +165,13 @@ class Lines(Inner):
         if tag == "code" and not self.classes:
             self.classes = classes
         if (classes and _names_gutter(classes)) or "data-line-number" in attributes:
-            self._gutters.append((self.depth, len(self.pieces), self._line_ended))
+            self._gutters.append((self.depth, len(self.pieces)))
         style = attributes.get("style")
         is_block = tag in BLOCK or (style is not None and _SHOWN_AS_BLOCK.search(style) is not None)
         if is_block:
             self._blocks.append(self.depth)
         if is_block or (classes and _names_line(classes)) or "data-line" in attributes:
-            self._end_line()
-            if self.pieces and not self.pieces[-1].endswith("\n"):
-                self.pieces.append("\n")
+            self.pieces.append(_START)
 
     def end(self) -> None:
         depth, self.depth = self.depth, self.depth - 1
@@ -184,31 +181,17 @@ class Lines(Inner):
             return
         if self._blocks and self._blocks[-1] == depth:
             self._blocks.pop()
-            self._end_line()
-            if self.pieces and self._after_break == len(self.pieces):
-                self.pieces.pop()  # the <br> only ends the element's line
-            self._line_ended = True
+            self.pieces.append(_END)
         if self._gutters and self._gutters[-1][0] == depth:
-            _, first, line_ended = self._gutters.pop()
+            _, first = self._gutters.pop()
             if _NUMBERS.fullmatch("".join(self.pieces[first:])):
                 del self.pieces[first:]
-                self._line_ended = line_ended
 
     def add(self, text: str) -> None:
         if self._unseen:
             return
-        if self._line_ended:
-            self._line_ended = False
-            if text.isspace() and "\n" in text:
-                text = "\n"  # between two lines that are elements
-            elif not text.startswith("\n"):
-                self.pieces.append("\n")
-        self.pieces.append(text)
-
-    def _end_line(self) -> None:
-        if self._line_ended:
-            self.pieces.append("\n")
-            self._line_ended = False
+        is_between = self.pieces and self.pieces[-1] == _END and "\n" in text and text.isspace()
+        self.pieces.append("\n" if is_between else text)  # between two lines that are elements
 
 
 def language_of(*classes: str) -> str:
