@@ -238,5 +238,4 @@ def _skip_spanned(placed: list[Cell | None], below: dict[int, int]) -> None:
 
 
 def _span(value: str | None) -> int:
-    value = (value or "1").strip()
-    return min(max(int(value), 1), _MAX_SPAN) if value.isdecimal() and len(value) < 6 else 1
+    return min(max(_integer(value, 1), 1), _MAX_SPAN)

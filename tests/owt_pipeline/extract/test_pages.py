@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from benchmarks.extraction_model import structure
 from owt_pipeline.stages.extract.names import COMMENT, HIDDEN, UNSHOWN
 from owt_pipeline.stages.extract.reader import read_page
 from owt_pipeline.stages.extract.rendering import markdown, plain_text
@@ -19,6 +20,20 @@ PAGES = Path(__file__).with_name("pages")
 def test_page_is_read_as_its_markdown(name: str) -> None:
     blocks = read_page((PAGES / f"{name}.html").read_text(encoding="utf-8")).blocks
     assert markdown(blocks) == (PAGES / f"{name}.md").read_text(encoding="utf-8").removesuffix("\n")
+
+
+def test_markdown_keeps_the_structure_of_real_pages(testdata: Path) -> None:
+    """html2text keeps 0.981 of the headings, 0.975 of the items, 0.467 of the cells and all lines of code."""
+    least = {"headings": 0.985, "items": 0.975, "cells": 0.99, "rows": 0.98, "code": 0.99}
+    kept, wanted = dict.fromkeys(least, 0), dict.fromkeys(least, 0)
+    for page in structure.readability_pages(testdata / "web"):
+        truth = structure.pieces_of_html(page["expected_html"])
+        found = structure.pieces_of_markdown(structure.ours_without_choice(structure.main_part(page)))
+        for kind in least:
+            kept[kind] += (truth[kind] & found[kind]).total()
+            wanted[kind] += truth[kind].total()
+    for kind, share in least.items():
+        assert kept[kind] >= share * wanted[kind], kind
 
 
 def plain(html: str) -> str:
