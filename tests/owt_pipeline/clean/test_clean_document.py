@@ -35,8 +35,8 @@ def rejected(text: str, **rules: object) -> tuple[Reason | None, str]:
 
 def test_text_is_repaired_and_tidied() -> None:
     broken = "It is “fineâ€\x9d &amp; well.\r\n\r\n\r\n\r\n" + ENGLISH
-    assert kept(broken).text.startswith("It is “fine” & well.\n\nThe")
     result = kept(broken)
+    assert result.text.startswith("It is “fine” & well.\n\nThe")
     assert (result.language, result.n_words) == ("en", len(result.text.split()))
     assert 0.9 < result.language_score <= 1.0
     assert kept(broken, uncurl_quotes=True).text.startswith('It is "fine" & well.\n\nThe')

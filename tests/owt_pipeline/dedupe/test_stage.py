@@ -19,15 +19,7 @@ import pytest
 from owt_pipeline.errors import UserError
 from owt_pipeline.stages.dedupe import decisions
 from tests.owt_pipeline.dedupe import plain
-from tests.owt_pipeline.dedupe.corpora import (
-    corpus_with_copies,
-    decide,
-    dedupe,
-    edited,
-    prose,
-    url_id,
-    write_clean,
-)
+from tests.owt_pipeline.dedupe.corpora import corpus_with_copies, decide, dedupe, edited, prose, url_id, write_clean
 from tests.owt_pipeline.runs import differing, shard_file, stage_alone
 
 
