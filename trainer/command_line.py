@@ -23,10 +23,10 @@ Options = TypeVar("Options")
 class CommandParser(argparse.ArgumentParser):
     """Shows help as it was written, accepts no abbreviated flags, and raises SettingsError for a mistake."""
 
-    def __init__(self, prog: str, description: str | None, epilog: str | None = None) -> None:
-        super().__init__(
-            f"python -m {prog}", None, description, epilog, formatter_class=FlagFormatter, allow_abbrev=False
-        )
+    def __init__(self, prog: str, named: str, description: str | None, epilog: str | None = None) -> None:
+        usage = f"python -m {prog} {named} [FLAGS]"  # the names of the flags are in the list below it
+        how: Any = {"formatter_class": FlagFormatter, "allow_abbrev": False}
+        super().__init__(f"python -m {prog}", usage, description, epilog, **how)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         found, unknown = self.parse_known_args(args, namespace)
@@ -34,12 +34,6 @@ class CommandParser(argparse.ArgumentParser):
             near = did_you_mean(unknown[0].partition("=")[0], self._option_string_actions).replace("'", "")
             self.error(f"unknown argument {unknown[0]}" + near * near.startswith("; did"))
         return found
-
-    def format_help(self) -> str:
-        """The help, whose first line leaves the names of the flags to the list below it."""
-        named = [str(action.metavar) for action in self._actions if not action.option_strings]
-        self.usage = " ".join([self.prog, *named, "[FLAGS]"])
-        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         message = shortened(message)
@@ -106,13 +100,13 @@ def run_command(
     named: dict[str, str],
     options: type[Options],
     work: Callable[..., None],
-    arguments: Sequence[str] | None,
+    arguments: Sequence[str] | None = None,
 ) -> int:
     """Do a command's `work`, which takes the values of its arguments `named` (with their help) and the `options`.
 
     Returns the exit code of `run_reporting`.
     """
-    parser = CommandParser(prog, description)
+    parser = CommandParser(prog, " ".join(named).upper(), description)
     for name, help in named.items():
         parser.add_argument(name, metavar=name.upper(), help=help, nargs="+" if name == "runs" else None)
     add_flags(parser, options)

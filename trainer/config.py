@@ -162,6 +162,7 @@ def parse(arguments: Sequence[str] | None = None) -> TrainConfig:
     """The settings of a command line; raises SettingsError. A CONFIG.toml comes first, flags override it."""
     parser = CommandParser(
         "trainer.train",
+        "[CONFIG.toml]",
         "Train a GPT-2 on token shards. The same command again continues where it stopped.",
         _EXAMPLES,
     )

@@ -54,12 +54,11 @@ class Pretrained:
 
     def check_tokenizer(self, other: TokenizerInfo, where: str) -> None:
         """Raise CheckpointError unless the shards in `where` have this model's tokenizer and end-of-text."""
-        if not self.tokenizer.is_file():  # a Hugging Face folder with weights only: compare the size
+        if self.tokenizer.is_file():
+            same = sha256_of(self.tokenizer) == other.sha256
+            same = same or Tokenizer(self.tokenizer).definition == Tokenizer(other.path).definition
+        else:  # a Hugging Face folder with weights only: compare the size
             same = self.model.config.vocab_size == other.vocab_size
-        else:
-            same = sha256_of(self.tokenizer) == other.sha256 or (
-                Tokenizer(self.tokenizer).definition == Tokenizer(other.path).definition
-            )
         if not same:
             raise CheckpointError(
                 f"{where} has the tokenizer {other.name}, which is not that of {self.folder}: tokenize again with "
@@ -139,12 +138,10 @@ class Tokenizer:
     def __init__(self, path: Path) -> None:
         try:
             import tokenizers
-        except ImportError:
-            raise ValueError(
-                "text needs the package tokenizers, which is not installed: pip install tokenizers"
-            ) from None
-        try:
+
             self.loaded: Any = tokenizers.Tokenizer.from_file(str(path))
+        except ImportError:
+            raise ValueError("text needs the package tokenizers: pip install tokenizers") from None
         except Exception as error:
             raise ValueError(f"{path} is not a tokenizer that the package tokenizers reads: {error}") from error
         self.loaded.no_truncation()
@@ -173,16 +170,10 @@ class Tokenizer:
 
 
 _TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
-_FIXED = {  # settings of GPT-2 that this model does not vary
-    "model_type": "gpt2",
-    "activation_function": "gelu_new",
-    "layer_norm_epsilon": 1e-5,
-    "scale_attn_weights": True,
-    "scale_attn_by_inverse_layer_idx": False,
-    "reorder_and_upcast_attn": False,
-    "add_cross_attention": False,
-    "tie_word_embeddings": True,
-}
+_FIXED = (  # settings of GPT-2 that this model does not vary
+    "model_type", "activation_function", "layer_norm_epsilon", "scale_attn_weights", "scale_attn_by_inverse_layer_idx",
+    "reorder_and_upcast_attn", "add_cross_attention", "tie_word_embeddings", "n_inner",
+)  # fmt: skip
 
 
 def load_huggingface(folder: Path) -> GPT:
@@ -191,26 +182,22 @@ def load_huggingface(folder: Path) -> GPT:
     Raises:
       ValueError: transformers is not installed, or the folder has no GPT-2, or one of a kind this model does not have.
     """
-    entries, transformers = _entries(folder / "config.json"), _transformers()
-    for key, wanted in _FIXED.items():
-        if (found := entries.get(key, wanted)) != wanted:
-            raise ValueError(f"{folder / 'config.json'}: {key} is {found!r}, this model has {wanted!r}")
+    transformers = _transformers()
     try:
+        config = transformers.AutoConfig.from_pretrained(folder)
+        plain = transformers.GPT2Config(n_inner=4 * config.n_embd if getattr(config, "n_inner", None) else None)
+        for key in _FIXED:
+            if (found := getattr(config, key)) != (wanted := getattr(plain, key)):
+                raise ValueError(f"its {key} is {found!r}, this model has {wanted!r}")
         theirs, report = transformers.GPT2LMHeadModel.from_pretrained(
             folder, dtype=torch.float32, local_files_only=True, output_loading_info=True
         )
+        if missing := report["missing_keys"]:
+            raise ValueError(f"it is no GPT-2: the tensor {min(missing)} is missing")
+        if not torch.equal(theirs.lm_head.weight, theirs.transformer.wte.weight):
+            raise ValueError("its output layer (lm_head) is not its embedding, although config.json ties them")
     except Exception as error:  # of transformers, safetensors or pickle
-        raise ValueError(f"{folder} is no model that transformers loads: {first_line(error)}") from error
-    config = theirs.config
-    if config.n_inner not in (None, 4 * config.n_embd):
-        raise ValueError(f"{folder / 'config.json'}: n_inner is {config.n_inner}, this model has 4 × n_embd")
-    if missing := report["missing_keys"]:
-        raise ValueError(f"{folder} is no GPT-2: the tensor {min(missing)} is missing")
-    if not torch.equal(theirs.lm_head.weight, theirs.transformer.wte.weight):
-        raise ValueError(
-            f"{folder} has an output layer of its own (lm_head), although its config.json ties it to the embedding; "
-            "this model has no such layer"
-        )
+        raise ValueError(f"{folder} is no model that the trainer loads: {first_line(error)}") from error
     model = GPT(ModelConfig(config.vocab_size, config.n_positions, config.n_layer, config.n_head, config.n_embd))
     model.load_state_dict(from_huggingface(theirs.state_dict(), model.config))
     return model
@@ -252,13 +239,11 @@ def end_of_text(folder: Path, vocab_size: int) -> int:
         known = tokenizer.token_to_id(text["content"] if isinstance(text, dict) else text)
         if known is not None and (not named or known in named):
             named = [known]
-    if not named:
+    if not named or not 0 <= named[0] < vocab_size:
         raise ValueError(
-            f"{folder}: neither config.json nor generation_config.json has an eos_token_id, and there is no "
-            "tokenizer.json with <|endoftext|>: write the id of end-of-text into config.json"
+            f"{folder}: its eos_token_id is {named}, of a vocabulary of {vocab_size}: write the id of end-of-text into "
+            "config.json"
         )
-    if not 0 <= named[0] < vocab_size:
-        raise ValueError(f"{folder}: end-of-text is {named[0]}, outside the vocabulary of {vocab_size}")
     return named[0]
 
 
@@ -303,9 +288,7 @@ def _transformers() -> Any:
     try:
         import transformers
     except ImportError:
-        raise ValueError(
-            "folders of Hugging Face need the package transformers, which is not installed: pip install transformers"
-        ) from None
+        raise ValueError("folders of Hugging Face need the extra hf: pip install transformers") from None
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     return transformers

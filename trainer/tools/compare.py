@@ -16,6 +16,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -212,12 +213,12 @@ def table(scores: Scores) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    def work(runs: list[str], options: CompareOptions) -> None:
-        print(table(scores_of(runs, options)))
+def print_table(runs: Sequence[str], options: CompareOptions) -> None:
+    print(table(scores_of(runs, options)))
 
-    named = {"runs": "folders of runs that differ in --data and --seed alone"}
-    return run_command("trainer.tools.compare", __doc__, named, CompareOptions, work, arguments)
+
+_NAMED = {"runs": "folders of runs that differ in --data and --seed alone"}
+main = partial(run_command, "trainer.tools.compare", __doc__, _NAMED, CompareOptions, print_table)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,9 @@ from __future__ import annotations
 import itertools
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -88,9 +89,8 @@ def print_documents(run: str, options: DocumentsOptions) -> None:
         print(json.dumps(part))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    named = {"run": "a run's folder, or a checkpoint"}
-    return run_command("trainer.tools.documents", __doc__, named, DocumentsOptions, print_documents, arguments)
+_NAMED = {"run": "a run's folder, or a checkpoint"}
+main = partial(run_command, "trainer.tools.documents", __doc__, _NAMED, DocumentsOptions, print_documents)
 
 
 if __name__ == "__main__":

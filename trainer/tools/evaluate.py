@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -165,12 +166,12 @@ def evaluate(folder: str, options: EvaluateOptions) -> dict[str, Any]:
         return result if ranks.main else {}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    def work(model: str, options: EvaluateOptions) -> None:
-        if result := evaluate(model, options):
-            print(json.dumps(result, indent=1))
+def print_figures(model: str, options: EvaluateOptions) -> None:
+    if result := evaluate(model, options):
+        print(json.dumps(result, indent=1))
 
-    return run_command("trainer.tools.evaluate", __doc__, {"model": MODELS}, EvaluateOptions, work, arguments)
+
+main = partial(run_command, "trainer.tools.evaluate", __doc__, {"model": MODELS}, EvaluateOptions, print_figures)
 
 
 if __name__ == "__main__":

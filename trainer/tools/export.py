@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from schemas import SettingsError, option
@@ -44,9 +44,8 @@ def export(source: str, place: str, options: ExportOptions) -> None:
     print(f"{folder}: transformers.AutoModelForCausalLM.from_pretrained loads it")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    named = {"checkpoint": "a checkpoint, or a run's folder for its newest", "folder": "where the model goes"}
-    return run_command("trainer.tools.export", __doc__, named, ExportOptions, export, arguments)
+_NAMED = {"checkpoint": "a checkpoint, or a run's folder for its newest", "folder": "where the model goes"}
+main = partial(run_command, "trainer.tools.export", __doc__, _NAMED, ExportOptions, export)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -87,14 +87,14 @@ def _write_ids(documents: Documents, eot: int, path: Path, dtype: np.dtype) -> N
             file.write(ids.astype(dtype.newbyteorder("<")).tobytes())
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    def work(tokens: str, folder: str, options: ExportTokensOptions) -> None:
-        check_local(folder, "where the files go")
-        for path in export_tokens(tokens, Path(folder), options.format):
-            print(f"{path}: {path.stat().st_size:,} bytes")
+def print_files(tokens: str, folder: str, options: ExportTokensOptions) -> None:
+    check_local(folder, "where the files go")
+    for path in export_tokens(tokens, Path(folder), options.format):
+        print(f"{path}: {path.stat().st_size:,} bytes")
 
-    named = {"tokens": "folder of the token shards: WORKDIR/tokens", "folder": "where the files go"}
-    return run_command("trainer.tools.export_tokens", __doc__, named, ExportTokensOptions, work, arguments)
+
+_NAMED = {"tokens": "folder of the token shards: WORKDIR/tokens", "folder": "where the files go"}
+main = partial(run_command, "trainer.tools.export_tokens", __doc__, _NAMED, ExportTokensOptions, print_files)
 
 
 if __name__ == "__main__":

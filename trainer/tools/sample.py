@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -102,12 +103,12 @@ def _choose(
     return int(ids[int(torch.multinomial(probabilities.cpu(), 1, generator=generator))])
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    def work(model: str, options: SampleOptions) -> None:
-        for number, text in enumerate(sample(model, options)):
-            print("---\n" * (number > 0) + text, flush=True)
+def print_samples(model: str, options: SampleOptions) -> None:
+    for number, text in enumerate(sample(model, options)):
+        print("---\n" * (number > 0) + text, flush=True)
 
-    return run_command("trainer.tools.sample", __doc__, {"model": MODELS}, SampleOptions, work, arguments)
+
+main = partial(run_command, "trainer.tools.sample", __doc__, {"model": MODELS}, SampleOptions, print_samples)
 
 
 if __name__ == "__main__":
