@@ -34,7 +34,6 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from trainer.shards import sha256_of
-from trainer.signing import Signer
 
 RECORD, WEIGHTS, TRAINING, TOKENIZER = "checkpoint.json", "model.safetensors", "training.safetensors", "tokenizer.json"
 FORMAT = 4
@@ -73,16 +72,21 @@ class Record:
         return hashlib.sha256(json.dumps(dataclasses.asdict(self), sort_keys=True).encode()).hexdigest()
 
 
+_Call = Callable[[Path], object]
+
+
+def _nothing(folder: Path) -> None:
+    pass
+
+
 class Saver:
     """Writes a run's checkpoints in a thread: training waits for a copy in host memory (pinned, on CUDA), not the disk.
 
-    `saved` is called with each complete checkpoint, in the thread.
+    In the thread, `sign` is called with each checkpoint's folder before it appears under its name, `saved` after.
     """
 
-    def __init__(
-        self, run: Path, tokenizer: Path, signer: Signer | None = None, saved: Callable[[Path], None] | None = None
-    ) -> None:
-        self._run, self._tokenizer, self._signer, self._saved = run, tokenizer, signer, saved
+    def __init__(self, run: Path, tokenizer: Path, sign: _Call = _nothing, saved: _Call = _nothing) -> None:
+        self._run, self._tokenizer, self._sign, self._saved = run, tokenizer, sign, saved
         self._host: dict[str, torch.Tensor] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
@@ -127,8 +131,7 @@ class Saver:
         record = dataclasses.replace(record, files=files)
         entries = dataclasses.asdict(record) | {"digest": record.digest}
         (part / RECORD).write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
-        if self._signer:
-            self._signer.sign(part)
+        self._sign(part)
         for path in [*part.iterdir(), part]:
             _sync(path)
         if final.exists():  # the run continued from before a damaged checkpoint of this step
@@ -140,8 +143,7 @@ class Saver:
         _sync(newest)
         newest.replace(self._run / _NEWEST)
         _prune(final)
-        if self._saved:
-            self._saved(final)
+        self._saved(final)
 
 
 def _prune(newest: Path) -> None:
@@ -150,7 +152,7 @@ def _prune(newest: Path) -> None:
     Those of later steps than `newest`, the checkpoint just written, are damaged: the run did not continue from them.
     They stay until the run reaches their steps, and do not count.
     """
-    found = [path for path in checkpoints(newest.parent) if path.name <= newest.name]
+    found = [path for path in checkpoints(newest.parents[1]) if path.name <= newest.name]
     for path in found[:-KEPT]:
         # Renamed first: an interrupted deletion must not leave half a checkpoint under its name.
         path.rename(path.with_name(f".{path.name}.part"))
@@ -206,26 +208,25 @@ def read_record(folder: Path) -> Record:
     return record
 
 
-def checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints below `folder`, oldest first, whether or not they are complete."""
-    found = folder.iterdir() if folder.is_dir() else ()
-    return sorted(path for path in found if _NAME.fullmatch(path.name))
+def checkpoints(run: Path) -> list[Path]:
+    """The checkpoints of the run in this folder, oldest first, whether or not they are complete."""
+    return sorted(path for path in (run / "checkpoints").glob("step-*") if _NAME.fullmatch(path.name))
 
 
-def latest(folder: Path, report: Callable[[str], None], *, strict: str = "") -> tuple[Path, Record] | None:
-    """The newest intact checkpoint in `folder`, a run's `checkpoints`, or None if the run has saved none.
+def latest(run: Path, report: Callable[[str], None], hint: str, *, strict: bool = False) -> tuple[Path, Record] | None:
+    """The newest intact checkpoint of the run in this folder, or None if it has saved none.
 
-    `report` is called with a line for each later one that is damaged or gone. With `strict`, that is an error instead,
-    whose message ends in it.
+    `report` is called with a line for each later one that is damaged or gone.
 
-    Raises CheckpointError: all checkpoints are damaged or gone (it says how), or the newest is and `strict` is given.
+    Raises CheckpointError: all checkpoints are damaged or gone (it says how, and gives the `hint`), or, if it is
+    `strict`, the newest is.
     """
-    name, problems = folder.parent / _NEWEST, []
+    name, problems = run / _NEWEST, []
     saved = name.read_text(encoding="utf-8") if name.exists() else ""
     # Those of later steps are damaged: the run continued from before them.
-    known = [path for path in checkpoints(folder) if not saved or path.name <= saved]
-    if saved and folder / saved not in known:
-        problems.append(f"{folder / saved}, the newest checkpoint that was saved, is gone")
+    known = [path for path in checkpoints(run) if not saved or path.name <= saved]
+    if saved and saved not in [path.name for path in known]:
+        problems.append(f"{run / 'checkpoints' / saved}, the newest checkpoint that was saved, is gone")
     for path in reversed(known):
         if strict and problems:
             break
@@ -239,9 +240,8 @@ def latest(folder: Path, report: Callable[[str], None], *, strict: str = "") -> 
         return found
     if not problems:
         return None
-    raise CheckpointError(
-        f"{problems[0]}; {strict}" if strict else f"no checkpoint in {folder} is intact: {'; '.join(problems)}"
-    )
+    what = problems[0] if strict else f"no checkpoint in {run / 'checkpoints'} is intact: {'; '.join(problems)}"
+    raise CheckpointError(f"{what}; {hint}")
 
 
 def _sync(path: Path) -> None:

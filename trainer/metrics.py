@@ -2,19 +2,50 @@
 
 from __future__ import annotations
 
+import html
+import importlib.metadata
 import json
 import math
+import os
+import subprocess
 import time
+from array import array
+from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from trainer.device import memory_gb, mfu
 from trainer.distributed import Ranks
-from trainer.page import Page, replace_text
+
+_CURVES = {  # of a run: the chart and the curve of a record's values
+    "loss": ("Loss", "training"), "val_loss": ("Loss", "validation"), "lr": ("Learning rate", ""),
+    "grad_norm": ("Gradient norm", ""), "tokens_per_s": ("Tokens per second", ""),
+}  # fmt: skip
+_FACTS = {  # of the last step that has them: label and format
+    "loss": ("loss", ".4f"), "val_loss": ("validation loss", ".4f"), "tokens_per_s": ("tokens/s", ",.0f"),
+    "mfu": ("MFU", ".1%"), "memory_gb": ("GB of memory", ".1f"), "world_size": ("processes", ",d"),
+}  # fmt: skip
+_MOST = 512  # points of a curve: a chart of 700 pixels shows no more
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 720, 240, 80, 712, 8, 216
+_COLOURS = ("#2f81f7", "#d9730d")  # readable on white and on black
+_STYLE = """
+:root{color-scheme:light dark;--mute:light-dark(#59636e,#9198a1);--card:light-dark(#f6f8fa,#151b23)}
+body{font:15px/1.5 system-ui,sans-serif;max-width:76rem;margin:1.5rem auto;padding:0 1rem}
+h1{font-size:1.4rem;margin:0}h2{font-size:1.1rem;margin:2rem 0 .5rem}p{margin:.2rem 0;color:var(--mute)}
+.facts{display:flex;flex-wrap:wrap;gap:.5rem;margin:1rem 0}.facts b{display:block;font-size:1.2rem}
+.facts div{background:var(--card);border-radius:6px;padding:.5rem .9rem}
+.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(30rem,100%),1fr));gap:1rem}
+figure{margin:0}figcaption{font-weight:600}svg{width:100%;height:auto;font-size:12px;overflow:visible}
+text{fill:var(--mute)}line{stroke:var(--mute);opacity:.3}polyline{fill:none;stroke-width:1.6;stroke-linecap:round}
+table{border-collapse:collapse}
+td{padding:.1rem 1rem .1rem 0;vertical-align:top;overflow-wrap:anywhere}
+"""
 
 
 class Diverged(RuntimeError):
@@ -41,8 +72,8 @@ class StepLog:
         self.restart_clock()
         if not ranks.main:
             return
-        path, title = folder / "metrics.jsonl", f"Training of {folder.resolve().name}"
-        self._page = Page(folder / "training.html", title, self._max_steps, settings)
+        path = folder / "metrics.jsonl"
+        self._page = Page(folder / "training.html", self._max_steps, settings)
         for record in _kept_until(path, step):
             self._page.add(record)
         self._file = path.open("a", encoding="utf-8")
@@ -118,17 +149,113 @@ def progress_line(record: dict[str, Any], max_steps: int, device: torch.device) 
 
 
 def _kept_until(path: Path, step: int) -> list[dict[str, Any]]:
-    """The records of a file up to `step`; lines of later steps, and a last one that a crash cut short, are dropped."""
-    if not path.exists():
-        return []
-    kept, records = [], []
-    for line in path.read_text(encoding="utf-8").split("\n")[:-1]:
-        try:
-            record = json.loads(line)
-            if record["step"] <= step:
-                kept.append(f"{line}\n")
-                records.append(record)
-        except ValueError:
-            continue
-    replace_text(path, "".join(kept))
+    """The records of a file up to `step`; those of later steps, and lines that a crash damaged, are dropped."""
+    records = []
+    for line in path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else ():
+        with suppress(ValueError):
+            records.append(json.loads(line))
+    records = [record for record in records if record["step"] <= step]
+    replace_text(path, "".join(json.dumps(record) + "\n" for record in records))
     return records
+
+
+class Page:
+    """The page of a run of `max_steps`: curves, figures, settings, the commit of the code. It loads nothing else."""
+
+    def __init__(self, path: Path, max_steps: int, settings: dict[str, Any]) -> None:
+        self._path, self._max_steps = path, max_steps
+        self._charts: dict[str, dict[str, array[float]]] = defaultdict(lambda: defaultdict(lambda: array("d")))
+        self._last: dict[str, Any] = {}
+        self._tokens = 0
+        self._settings = [["code", _commit()], *([key, json.dumps(own)] for key, own in settings.items())]
+
+    def add(self, record: dict[str, Any]) -> None:
+        """Add the record of a step, as in `metrics.jsonl`."""
+        for key, (name, curve) in _CURVES.items():
+            if isinstance(record.get(key), (int, float)) and math.isfinite(record[key]):
+                self._charts[name][curve].extend((record["step"], record[key]))
+        self._tokens += record.get("tokens", 0)
+        self._last |= {key: value for key, value in record.items() if value is not None}
+
+    def write(self) -> None:
+        """Replace the file. Until the last step a browser reloads it."""
+        step = self._last.get("step", 0)
+        finished = step >= self._max_steps
+        now = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+        facts = {"step": f"{step:,} of {self._max_steps:,}", "tokens seen": f"{self._tokens:,}"}
+        facts |= {label: format(self._last[key], own) for key, (label, own) in _FACTS.items() if key in self._last}
+        cells = "".join(f"<div><b>{value}</b>{label}</div>" for label, value in facts.items())
+        charts = "".join(chart(title, curves, step) for title, curves in self._charts.items())
+        rows = "".join(f"<tr><td>{key}</td><td>{html.escape(own)}</td></tr>" for key, own in self._settings)
+        title = html.escape(f"Training of {self._path.resolve().parent.name}")
+        reload = "" if finished else '<meta http-equiv="refresh" content="30">'
+        replace_text(
+            self._path,
+            f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">{reload}'
+            f'<meta name="viewport" content="width=device-width,initial-scale=1"><title>{title}</title>'
+            f"<style>{_STYLE}</style></head><body><h1>{title}</h1>\n"
+            f"<p>{'Finished' if finished else 'Training'}; written {now}.</p>\n"
+            f'<div class="facts">{cells}</div>\n<div class="charts">{charts}</div>\n'
+            f"<h2>Settings</h2><table>{rows}</table></body></html>\n",
+        )
+
+
+def points(values: array[float]) -> np.ndarray:
+    """`values` (step, value, step, value, …) as (n, 2); n is at most 512, by the means of spans of as many values."""
+    pairs = np.frombuffer(values).reshape(-1, 2)
+    starts = np.arange(0, len(pairs), -(-len(pairs) // _MOST))
+    return np.add.reduceat(pairs, starts) / np.diff(starts, append=len(pairs))[:, None]
+
+
+def chart(title: str, curves: dict[str, array[float]], last: int) -> str:
+    """An SVG of curves, as in `points`, over steps 0 … `last`; the legend has each one's last value."""
+    drawn = {name: points(values) for name, values in curves.items()}
+    steps, values = np.concatenate([*drawn.values()]).T
+    later = values[steps > last / 10]
+    # A start far above the rest is cut off: the chart would be flat after it.
+    high = (later if len(later) > 20 and values.max() > 1.5 * later.max() else values).max()
+    low = values.min()
+    high = high if high > low else low + (abs(low) or 1)
+
+    def x(step: float) -> str:
+        return f"{_LEFT + (_RIGHT - _LEFT) * step / last:.1f}"
+
+    def y(value: float) -> str:
+        return f"{_BOTTOM - (_BOTTOM - _TOP) * (min(max(value, low), high) - low) / (high - low):.1f}"
+
+    parts = [f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{html.escape(title)} by step">']
+    for part in (0, 0.5, 1):
+        tick = low + part * (high - low)
+        parts.append(f'<line x1="{_LEFT}" x2="{_RIGHT}" y1="{y(tick)}" y2="{y(tick)}"/>')
+        parts.append(f'<text x="{_LEFT - 8}" y="{y(tick)}" dy="4" text-anchor="end">{_shown(tick)}</text>')
+        place = f'x="{x(part * last)}" y="{_HEIGHT - 6}" text-anchor="middle"'
+        parts.append(f"<text {place}>{part * last:,.0f}</text>")
+    legend = ""
+    for colour, (name, own) in zip(_COLOURS, drawn.items(), strict=False):
+        line = " ".join(f"{x(step)},{y(value)}" for step, value in [*own, own[-1]])  # so that a single one is a dot
+        parts.append(f'<polyline stroke="{colour}" points="{line}"/>')
+        legend += f'<span style="color:{colour}">{html.escape(name)}</span> {_shown(own[-1, 1])} '
+    return f"<figure><figcaption>{html.escape(title)}: {legend}</figcaption>{''.join(parts)}</svg></figure>"
+
+
+def _shown(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+
+
+def _commit() -> str:
+    """The commit of this code, with `-dirty` if it was changed, or the package's version outside its repository."""
+    here = Path(__file__).resolve().parents[1]
+    outside = {**os.environ, "GIT_CEILING_DIRECTORIES": str(here.parent)}  # not of a repository around it
+    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        return subprocess.check_output(command, text=True, timeout=10, env=outside, stderr=subprocess.DEVNULL).strip()
+    except (OSError, subprocess.SubprocessError):
+        found = [own.version for own in importlib.metadata.distributions(name="owt-pipeline")]
+        return f"owt-pipeline {found[0]}" if found else "unknown"
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write the file atomically."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    os.replace(part, path)

@@ -1,10 +1,11 @@
-"""Load a trained model with its tokenizer: from a checkpoint, a run's folder, or a GPT-2 folder of Hugging Face."""
+"""What runs and tools start from: a checkpoint, a run's newest one, or a GPT-2 folder of Hugging Face."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,15 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from schemas import option
+from schemas import SettingsError, option
 from trainer.checkpoint import RECORD, WEIGHTS, CheckpointError, Record, checkpoints, latest, read_record
 from trainer.command_line import check_local, first_line, note
+from trainer.config import SHAPE, TrainConfig
+from trainer.corpora import Corpora
 from trainer.data import DocumentBlocks
 from trainer.model import GPT, ModelConfig
 from trainer.shards import TokenizerInfo, sha256_of
-from trainer.signing import Verifier
+from trainer.signing import verifier_of
 
 MODELS = "a checkpoint, a run's folder for its newest, or a GPT-2 folder of Hugging Face"
 
@@ -59,14 +62,10 @@ class Pretrained:
             same = same or Tokenizer(self.tokenizer).definition == Tokenizer(other.path).definition
         else:  # a Hugging Face folder with weights only: compare the size
             same = self.model.config.vocab_size == other.vocab_size
-        if not same:
+        if not same or self.eot != other.eot:
             raise CheckpointError(
-                f"{where} has the tokenizer {other.name}, which is not that of {self.folder}: tokenize again with "
-                f"--tokenizer {self.tokenizer}"
-            )
-        if self.eot != other.eot:
-            raise CheckpointError(
-                f"{where} has end-of-text {other.eot}, {self.folder} has {self.eot}: tokenize again with --eot_token"
+                f"{where} has the tokenizer {other}, which is not that of {self.folder} (end-of-text {self.eot}): "
+                f"tokenize again with --tokenizer {self.tokenizer}, or the right --eot_token"
             )
 
 
@@ -82,11 +81,11 @@ def load_pretrained(
       CheckpointError, ValueError: it is no model, is damaged, or is of an unsupported kind.
     """
     check_local(source, "model")
-    verifier = Verifier(verify_key) if verify_key else None
+    check = verifier_of(verify_key) if verify_key else None
     huggingface = (Path(source) / "config.json").is_file()
     folder = Path(source) if huggingface else resolve(source, step)
-    if verifier:
-        verifier.check(folder)
+    if check:
+        check(folder)
     if huggingface:
         model, record, mask = load_huggingface(folder), None, False
         eot = end_of_text(folder, model.config.vocab_size)
@@ -107,19 +106,95 @@ def resolve(path: str | Path, step: int | None = None) -> Path:
     folder = Path(path)
     if (folder / RECORD).exists() and step is None:
         return folder
-    place = folder if folder.name == "checkpoints" else folder / "checkpoints"
+    run = folder.parent if folder.name == "checkpoints" else folder
     if step is not None:
-        taken = place / f"step-{step:08d}"
-        if not taken.is_dir():
-            known = ", ".join(str(int(own.name.removeprefix("step-"))) for own in checkpoints(place)) or "none"
-            raise CheckpointError(f"{folder} has no checkpoint of step {step}; it has {known}")
+        known = {int(own.name.removeprefix("step-")): own for own in checkpoints(run)}
+        if step not in known:
+            raise CheckpointError(f"{run} has no checkpoint of step {step}; it has {', '.join(map(str, known))}")
+        taken = known[step]
     else:
-        found = latest(place, note, strict="restore it, or name another one by --step")
+        found = latest(run, note, "restore it, or name another one by --step", strict=True)
         if found is None:
             raise CheckpointError(f"{folder} is neither a checkpoint nor the folder of a run that has one")
         taken = found[0]
     note(f"taking {taken}")
     return taken
+
+
+_FROZEN = SHAPE - {"dropout"} | {
+    "preset", "init_from", "seed", "batch_tokens", "optimizer", "sampler", "long_min_tokens", "long_fraction",
+    "document_mask",
+}  # fmt: skip
+"""The settings that a resumed run has to keep."""
+
+
+def newest(out: Path, say: Callable[[str], None], verify_key: str | None) -> tuple[Path, Record] | None:
+    """The run's newest intact checkpoint; None for a new run.
+
+    Raises:
+      CheckpointError: there are some and none is intact, or the newest is not and `verify_key` is given.
+      SignatureError: the owner of `verify_key` did not sign it.
+    """
+    hint = f"restore it from a copy, or move {out} aside to start at step 0"
+    hint = f"with verify_key, no earlier one is taken in its place; {hint}" if verify_key else hint
+    found = latest(out, say, hint, strict=bool(verify_key))
+    if found and verify_key:
+        verifier_of(verify_key)(found[0])
+    return found
+
+
+def check_same_run(
+    path: Path, before: Record, config: TrainConfig, corpora: Corpora, say: Callable[[str], None]
+) -> None:
+    """Raises SettingsError if the checkpoint is of another run; says which settings have changed."""
+    refused = []
+    for field in dataclasses.fields(config):
+        old, new = before.settings[field.name], getattr(config, field.name)
+        # `data` is compared by what the shards hold, not by where they are.
+        if field.metadata["shapes_bytes"] and field.name != "data" and old != new:
+            change = f"{field.name} was {old}, is {new}"
+            if field.name in _FROZEN:
+                refused.append(change)
+            else:
+                say(f"changed since {path.name}: {change}")
+    was, now = dataclasses.replace(corpora.tokenizer, **before.tokenizer), corpora.tokenizer
+    if not was.same_as(now):
+        refused.append(f"the tokenizer was {was}, is {now}")
+
+    data = corpora.description()
+    if [(own["digest"], own["share"]) for own in before.data] != [(own["digest"], own["share"]) for own in data]:
+        changed = f"the data was {described(before.data)}, is {described(data)}"
+        refused.append(f"{changed}: other data is a new run with --init_from {config.out}")
+    if refused:
+        raise SettingsError(f"{path} is of another run: {'; '.join(refused)}. Use another --out, or the same settings")
+
+
+def described(data: list[dict[str, Any]]) -> str:
+    """The data of a record in a line."""
+    return ", ".join(f"{own['folder']} ({own['share']:.1%}, {own['digest'][:12]}…)" for own in data)
+
+
+def load_weights(
+    model: GPT, path: Path | None, config: TrainConfig, corpora: Corpora, say: Callable[[str], None]
+) -> Path | None:
+    """Load the weights of the run's checkpoint `path`, or else of `init_from`; returns whose optimizer's state to load.
+
+    Raises CheckpointError, ValueError: why `init_from` cannot be loaded.
+    """
+    if path:
+        model.load_state_dict(load_file(path / WEIGHTS))
+        return path
+    if not config.init_from:
+        return None
+    trained = load_pretrained(config.init_from, verify_key=config.verify_key)
+    trained.check_tokenizer(corpora.tokenizer, corpora.datasets[0].folder)
+    ours, theirs = model.config, trained.model.config
+    if dataclasses.replace(ours, dropout=0.0) != dataclasses.replace(theirs, dropout=0.0):
+        raise CheckpointError(f"{config.init_from} is of another shape: {theirs}; these settings make {ours}")
+    model.load_state_dict(trained.model.state_dict())
+    same = trained.record is not None and trained.record.settings["optimizer"] == config.optimizer
+    say(f"weights{' and state of the optimizer' if same else ''} from {config.init_from}")
+    return trained.folder if same else None
 
 
 class Tokenizer:

@@ -12,7 +12,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,7 +92,9 @@ class TokenDataset:
     def documents(self, split: str) -> Documents:
         """The documents of one split; raises ShardError naming a file that does not match its manifest."""
         if split not in self.opened:
-            self.opened[split] = Documents.open(self.files.get(split, []), self.tokenizer.vocab_size, self.ids_checked)
+            how = self.tokenizer.vocab_size, self.ids_checked
+            parts = [part for file in self.files.get(split, []) for part in _token_ids(file, *how)]
+            self.opened[split] = Documents([ids for ids, _ in parts], [lengths for _, lengths in parts])
         return self.opened[split]
 
     def url_ids(self, split: str) -> np.ndarray:
@@ -233,12 +235,6 @@ class Documents:
         self._starts = np.concatenate([np.zeros(0, np.int64), *starts])  # where in its chunk each document starts
         self.lengths = np.concatenate([np.zeros(0, np.int64), *lengths]).astype(np.int64)
         self.dtype = max((chunk.dtype for chunk in chunks), default=np.dtype(np.uint16))
-
-    @classmethod
-    def open(cls, files: Sequence[TokenFile], vocab_size: int, ids_checked: bool) -> Documents:
-        """Map `files` and read the documents' lengths, and all ids unless `ids_checked`."""
-        parts = [part for file in files for part in _token_ids(file, vocab_size, ids_checked)]
-        return cls([ids for ids, _ in parts], [lengths for _, lengths in parts])
 
     def __len__(self) -> int:
         return len(self.lengths)

@@ -8,6 +8,7 @@ A signature covers every file of the folder by its SHA-256. Keys are on the curv
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,39 +22,36 @@ class SignatureError(ValueError):
     """A model that is unsigned, altered, or signed with another key."""
 
 
-class Signer:
-    """Signs folders with a private key; raises SettingsError if `key` is not one."""
-
-    def __init__(self, key: str) -> None:
-        config = _package().signing.Config()
-        try:
-            self._config = config.use_elliptic_key_signer(private_key=Path(key))
-        except Exception as error:  # of the packages model_signing and cryptography, or the file system
-            raise SettingsError(f"sign_key: {key} is not a private key that can sign ({error}); {_KEYS}") from error
-
-    def sign(self, folder: Path) -> None:
-        """Write `model.sig`, the signature of every other file in `folder`."""
-        self._config.set_hashing_config(_hashing()).sign(folder, folder / SIGNATURE)
+def signer_of(key: str) -> Callable[[Path], None]:
+    """What writes `model.sig`, the signature of every other file in a folder; SettingsError if `key` is not private."""
+    package = _package()
+    try:
+        config = package.signing.Config().use_elliptic_key_signer(private_key=Path(key))
+    except Exception as error:  # of the packages model_signing and cryptography, or the file system
+        raise SettingsError(f"sign_key: {key} is not a private key that can sign ({error}); {_KEYS}") from error
+    return lambda folder: config.set_hashing_config(_hashing()).sign(folder, folder / SIGNATURE)
 
 
-class Verifier:
-    """Checks folders against a public key; raises SettingsError if `key` is not one."""
+def verifier_of(key: str) -> Callable[[Path], None]:
+    """What raises SignatureError unless the key's owner signed exactly the files in a folder.
 
-    def __init__(self, key: str) -> None:
-        self._key, config = key, _package().verifying.Config()
-        try:
-            self._config = config.use_elliptic_key_verifier(public_key=Path(key))
-        except Exception as error:
-            raise SettingsError(f"verify_key: {key} is not a public key that can verify ({error}); {_KEYS}") from error
+    Raises SettingsError if `key` is not a public key.
+    """
+    package = _package()
+    try:
+        config = package.verifying.Config().use_elliptic_key_verifier(public_key=Path(key))
+    except Exception as error:
+        raise SettingsError(f"verify_key: {key} is not a public key that can verify ({error}); {_KEYS}") from error
 
-    def check(self, folder: Path) -> None:
-        """Raise SignatureError unless the key's owner signed exactly the files in `folder`."""
+    def check(folder: Path) -> None:
         if not (folder / SIGNATURE).is_file():
             raise SignatureError(f"{folder} is not signed: it has no {SIGNATURE}; sign it, or leave verify_key out")
         try:
-            self._config.set_hashing_config(_hashing()).verify(folder, folder / SIGNATURE)
+            config.set_hashing_config(_hashing()).verify(folder, folder / SIGNATURE)
         except Exception as error:  # of several types
-            raise SignatureError(f"{folder} is not what the owner of {self._key} signed: {error}") from error
+            raise SignatureError(f"{folder} is not what the owner of {key} signed: {error}") from error
+
+    return check
 
 
 def _hashing() -> Any:

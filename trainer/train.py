@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from schemas import SettingsError
-from trainer import checkpoint, resuming
+from trainer import checkpoint, pretrained
 from trainer.checkpoint import Record, Saver
 from trainer.command_line import run_reporting
 from trainer.config import TrainConfig, parse
@@ -29,7 +29,7 @@ from trainer.model import GPT
 from trainer.optimizers import make_optimizers
 from trainer.remote import Publisher
 from trainer.samplers import mix64
-from trainer.signing import Signer
+from trainer.signing import signer_of
 from trainer.validation import validation_loss, validation_set
 
 LOG_EVERY = 10  # steps between progress lines; every step is recorded
@@ -71,7 +71,7 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals) -> float:
             ) from error
         except Diverged as error:
             run.saver.wait()  # the last good checkpoint may still be in writing
-            saved = checkpoint.checkpoints(Path(config.out) / "checkpoints")
+            saved = checkpoint.checkpoints(Path(config.out))
             raise Diverged(
                 f"{error}; the last good checkpoint is {saved[-1] if saved else 'none'}. Look at the step's documents "
                 f"(python -m trainer.tools.documents {config.out} --step N names them; `owt why WORKDIR URL_ID` shows "
@@ -173,11 +173,11 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
         raise SettingsError(f"out: {config.out} is not a local folder; train in one, and give --publish {config.out}")
     if out.exists() and not out.is_dir():
         raise SettingsError(f"out: {out} is a file; give a folder instead")
-    signer = Signer(config.sign_key) if config.sign_key else None
+    hooks: dict[str, Callable[[Path], object]] = {"sign": signer_of(config.sign_key)} if config.sign_key else {}
     if ranks.main:
         ending.enter_context(sole_writer(out, say))
     # Only rank 0 looks, so that all ranks continue from the same checkpoint.
-    found = ranks.gather(resuming.newest(out, say, config.verify_key) if ranks.main else None)[0]
+    found = ranks.gather(pretrained.newest(out, say, config.verify_key) if ranks.main else None)[0]
     path, before = found or (None, None)
 
     corpora = open_corpora(config.data, config.cache, before.data if before else ())
@@ -189,21 +189,22 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
     config = config.resolved(-(-sum(corpora.tokens) // tokens))
     sampler = corpora.sampler(config.sampler, shape.context, config.seed, config.long_min_tokens, config.long_fraction)
     if path and before:
-        resuming.check_same_run(path, before, config, corpora, say)
+        pretrained.check_same_run(path, before, config, corpora, say)
     corpora.say_what_is_not_read(windows * config.max_steps, say)
     validation = validation_set(corpora, shape.context, config.val_data, say) if config.val_every else None
 
-    publisher = Publisher(config.publish, out, say) if config.publish and ranks.main else None
-    if publisher:
+    if config.publish and ranks.main:
+        publisher = Publisher(config.publish, out, say)
         ending.callback(publisher.close)
-    saver = Saver(out, tokenizer.path, signer, publisher.push if publisher else None)
+        hooks["saved"] = publisher.push
+    saver = Saver(out, tokenizer.path, **hooks)
     ending.callback(saver.wait)
 
     torch.set_float32_matmul_precision("high")
     torch.manual_seed(config.seed)
     with torch.device(device if device.type == "cuda" else "cpu"):
         model = GPT(shape)
-    source = resuming.load_weights(model, path, config, corpora, say)
+    source = pretrained.load_weights(model, path, config, corpora, say)
     model.to(device).train()
     model.checkpoint_activations = config.checkpoint_activations
     model.loss_chunk = _LOSS_CHUNK if device.type == "cpu" else 0

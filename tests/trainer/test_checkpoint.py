@@ -33,7 +33,7 @@ def run_of(config: TrainConfig) -> Path:
 
 
 def steps(config: TrainConfig) -> list[int]:
-    return [int(path.name.removeprefix("step-")) for path in checkpoint.checkpoints(run_of(config))]
+    return [int(path.name.removeprefix("step-")) for path in checkpoint.checkpoints(Path(config.out))]
 
 
 def record_of(step: int) -> checkpoint.Record:
@@ -46,7 +46,7 @@ def remove(config: TrainConfig, *numbers: int) -> None:
     for number in numbers:
         shutil.rmtree(run_of(config) / f"step-{number:08d}")
     newest = Path(config.out) / "newest"
-    left = checkpoint.checkpoints(run_of(config))
+    left = checkpoint.checkpoints(Path(config.out))
     newest.write_text(left[-1].name) if left else newest.unlink()
 
 
@@ -60,7 +60,7 @@ def test_a_record_with_any_byte_changed_is_refused(tmp_path: Path, tokenizer_fil
     saver = checkpoint.Saver(tmp_path, tokenizer_file)
     saver.save(record_of(7), {"w": torch.ones(2)}, {})
     saver.wait()
-    (folder,) = checkpoint.checkpoints(tmp_path / "checkpoints")
+    (folder,) = checkpoint.checkpoints(tmp_path)
     path, kept = folder / checkpoint.RECORD, (folder / checkpoint.RECORD).read_bytes()
     entries = json.loads(kept)
     assert checkpoint.read_record(folder).step == 7
@@ -86,12 +86,12 @@ def test_damaged_checkpoints_of_later_steps_do_not_displace_intact_ones(config: 
     assert resolve(config.out).name == "step-00000005"
     train(config)
     assert steps(config) == [5, 6, 8]
-    assert all(checkpoint.read_record(path) for path in checkpoint.checkpoints(run_of(config)))
+    assert all(checkpoint.read_record(path) for path in checkpoint.checkpoints(Path(config.out)))
 
 
 def test_each_of_many_kinds_of_damage_is_found(config: TrainConfig, tmp_path: Path) -> None:
     train(dataclasses.replace(config, max_steps=2))
-    (intact,) = checkpoint.checkpoints(run_of(config))
+    (intact,) = checkpoint.checkpoints(Path(config.out))
     changes: dict[str, Callable[[Path], object]] = {
         "removed": lambda path: path.unlink(),
         "emptied": lambda path: path.write_bytes(b""),
@@ -209,7 +209,7 @@ def test_a_run_whose_checkpoints_are_missing_does_not_start_over(config: TrainCo
     lines = (Path(config.out) / "metrics.jsonl").read_text()
     for gone in (run_of(config) / "step-00000002", run_of(config) / "step-00000004", run_of(config)):
         shutil.rmtree(gone)
-        if not checkpoint.checkpoints(run_of(config)):
+        if not checkpoint.checkpoints(Path(config.out)):
             with pytest.raises(CheckpointError, match=r"step-00000004, .* is gone; restore .* or move .* aside"):
                 train(config)
             assert (Path(config.out) / "metrics.jsonl").read_text() == lines

@@ -57,7 +57,7 @@ def error_of(capsys: Capture, *arguments: str) -> str:
 
 
 def damage_all(run: Path) -> None:
-    first, second, third = checkpoint.checkpoints(run / "checkpoints")
+    first, second, third = checkpoint.checkpoints(run)
     (first / "model.safetensors").unlink()
     for path in (second / "training.safetensors", third / "checkpoint.json"):
         path.write_bytes(path.read_bytes()[:-10])
@@ -85,7 +85,7 @@ def test_export_takes_a_run_with_a_damaged_newest_checkpoint_only_by_its_step(
     config: TrainConfig, tmp_path: Path, capsys: Capture
 ) -> None:
     train(config)
-    newest = checkpoint.checkpoints(Path(config.out) / "checkpoints")[-1]
+    newest = checkpoint.checkpoints(Path(config.out))[-1]
     (newest / "model.safetensors").unlink()
     capsys.readouterr()
     assert export.main([config.out, str(tmp_path / "exported")]) == 1
@@ -210,7 +210,7 @@ def test_a_model_is_not_exported_over_itself_a_run_or_a_file(
 ) -> None:
     train(dataclasses.replace(config, max_steps=1))
     run, exported, file = Path(config.out), tmp_path / "exported", tmp_path / "file"
-    (newest,) = checkpoint.checkpoints(run / "checkpoints")
+    (newest,) = checkpoint.checkpoints(run)
     assert export.main([str(run), str(exported)]) == 0
     file.write_text("mine")
     before = contents(tmp_path)

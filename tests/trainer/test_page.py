@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from tests.trainer.conftest import small_config
 from trainer.device import mfu, peak_tflops
 from trainer.distributed import Ranks
-from trainer.metrics import StepLog, progress_line
-from trainer.page import Page, chart, points
+from trainer.metrics import Page, StepLog, chart, points, progress_line
 from trainer.train import train
 
 VOID = {"meta", "line", "circle", "polyline", "polygon"}
@@ -66,25 +65,27 @@ def test_a_curve_has_the_means_of_its_values_in_at_most_512_points(steps: int) -
 
 def test_a_long_runs_page_is_small_and_loads_nothing(tmp_path: Path) -> None:
     settings = {"preset": "124M", "note": "<script>alert(1)</script>"}
-    page = Page(tmp_path / "training.html", "A run <1>", 100_000, settings)
+    run = tmp_path / "A run <1>"
+    run.mkdir()
+    page = Page(run / "training.html", 100_000, settings)
     for step in range(1, 50_001):
         extra = {"val_loss": 9 / step} if step % 250 == 0 else {"grad_norm": math.nan}
         page.add(record(step, world_size=8 if step < 30_000 else 16, **extra))
     page.write()
-    written = (tmp_path / "training.html").read_text()
+    written = (run / "training.html").read_text()
     assert len(written.encode()) < 200_000
     text = Checked(written).text
-    assert "A run <1>" in text
+    assert "Training of A run <1>" in text
     assert "50,000 of 100,000" in text
     assert "50,000,000" in text  # tokens seen
     assert "16processes" in text
     assert '"<script>alert(1)</script>"' in text
     assert re.search(r"code[0-9a-f]{12}", text)
     assert 'http-equiv="refresh"' in written
-    assert [path.name for path in tmp_path.iterdir()] == ["training.html"]
+    assert [path.name for path in run.iterdir()] == ["training.html"]
     page.add(record(100_000))
     page.write()
-    assert "refresh" not in (tmp_path / "training.html").read_text()
+    assert "refresh" not in (run / "training.html").read_text()
 
 
 @pytest.mark.parametrize("steps", [(1,), (1, 2, 3)])

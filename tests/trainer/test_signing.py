@@ -13,7 +13,7 @@ from tests.trainer.conftest import Capture, small_config
 from trainer import checkpoint
 from trainer.config import TrainConfig
 from trainer.pretrained import resolve
-from trainer.signing import SIGNATURE, SignatureError, Signer, Verifier
+from trainer.signing import SIGNATURE, SignatureError, signer_of, verifier_of
 from trainer.tools import evaluate, export, sample
 from trainer.train import train
 
@@ -63,21 +63,21 @@ def test_a_signed_checkpoint_and_its_export_are_accepted_unless_a_byte_is_altere
     signed = resolve(tmp_path / "run")
     folder = tmp_path / "exported"
     assert export.main([str(signed), str(folder), "--verify_key", public, "--sign_key", private]) == 0
-    verifier = Verifier(public)
+    check = verifier_of(public)
     for source in (signed, folder):
-        verifier.check(source)
+        check(source)
         files = sorted(path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file())
         assert {SIGNATURE, "model.safetensors", "tokenizer.json"} < set(files)
         for file in files:
             with pytest.raises(SignatureError, match=r"is not what the owner of .*key.pub signed"):
-                verifier.check(altered(source, file, tmp_path / "altered"))
+                check(altered(source, file, tmp_path / "altered"))
             (tmp_path / "altered" / file).unlink()
             with pytest.raises(SignatureError, match="is not"):
-                verifier.check(tmp_path / "altered")
+                check(tmp_path / "altered")
         shutil.copytree(source, tmp_path / f"more-{source.name}")
         (tmp_path / f"more-{source.name}" / "pytorch_model.bin").write_bytes(b"another model")
         with pytest.raises(SignatureError, match=r"pytorch_model\.bin"):
-            verifier.check(tmp_path / f"more-{source.name}")
+            check(tmp_path / f"more-{source.name}")
 
 
 def test_every_command_refuses_a_model_unsigned_or_signed_with_another_key(
@@ -130,10 +130,10 @@ def test_a_file_that_is_not_a_key_gives_a_one_line_error_before_training(
     (tmp_path / "text.pem").write_text("no key")
     for wrong in (str(tmp_path / "text.pem"), str(tmp_path / "missing.pem"), keys[1]):
         with pytest.raises(SettingsError, match=r"sign_key: .* is not a private key that can sign .*openssl"):
-            Signer(wrong)
+            signer_of(wrong)
     for wrong in (str(tmp_path / "text.pem"), str(tmp_path / "missing.pem"), keys[0]):
         with pytest.raises(SettingsError, match=r"verify_key: .* is not a public key that can verify .*openssl"):
-            Verifier(wrong)
+            verifier_of(wrong)
     with pytest.raises(SettingsError, match="sign_key"):
         train(config(text_tokens, tmp_path / "run", sign_key=str(tmp_path / "missing.pem")))
 
@@ -143,4 +143,4 @@ def test_without_the_package_the_flags_say_how_to_install_it(monkeypatch: pytest
     with pytest.raises(
         SettingsError, match=r"signatures need the packages of the extra sign .*: pip install model-signing pyOpenSSL"
     ):
-        Verifier("pub.pem")
+        verifier_of("pub.pem")

@@ -27,7 +27,7 @@ from trainer.command_line import read_text, run_command
 from trainer.config import TrainConfig
 from trainer.device import autocast_of, device_of
 from trainer.pretrained import Pretrained, Tokenizer, load_pretrained
-from trainer.tools.evaluate import score_documents, written_bytes
+from trainer.tools.evaluate import score_texts
 
 # Student's t of a two-sided interval of 95%, for 1, 2, … 30 degrees of freedom.
 _T = (
@@ -115,14 +115,8 @@ def differs(first: Record, second: Record) -> str:
 
 def score(trained: Pretrained, texts: Sequence[str], micro_batch: int) -> Score:
     """The model's bits per byte of each text that its tokenizer can write; raises ValueError if it can write none."""
-    tokenizer = Tokenizer(trained.tokenizer)
-    documents = list(map(tokenizer.encode, texts))
-    sizes = [written_bytes(tokenizer, ids, text) for ids, text in zip(documents, texts, strict=True)]
-    written = [k for k, size in enumerate(sizes) if size]
-    if not written:
-        raise ValueError(f"{trained.folder}: the model's tokenizer can write none of the texts")
-    nats = score_documents(trained.model, [documents[k] for k in written], trained.eot, micro_batch=micro_batch)
-    return Score((nats / math.log(2)).tolist(), [float(sizes[k]) for k in written])
+    found = score_texts(trained.model, Tokenizer(trained.tokenizer), texts, trained.eot, micro_batch=micro_batch)
+    return Score([nats / math.log(2) for nats, _, _ in found], [size for _, _, size in found])
 
 
 def read_documents(path: str) -> list[str]:

@@ -34,22 +34,33 @@ def score_text(
 
     Raises ValueError: there is no text that the tokenizer can write, or the stride is longer than the context.
     """
-    ids, words = tokenizer.encode(text), words or len(text.split())
-    length, size = len(text.encode("utf-8", "surrogatepass")), written_bytes(tokenizer, ids, text)
-    if not size:
-        raise ValueError("the text is empty, or the tokenizer cannot write any of it: it has no perplexity")
+    ((nats, tokens, size),) = score_texts(model, tokenizer, [text], eot, stride=stride, micro_batch=micro_batch)
+    words, length = words or len(text.split()), len(text.encode("utf-8", "surrogatepass"))
     if size < length:
         note(f"the tokenizer loses {length - size:,} of the text's {length:,} bytes: bits_per_byte is of the others")
-    nats = float(score_documents(model, [ids], eot, stride=stride, micro_batch=micro_batch))
-    counts = {"tokens": len(ids), "words": words, "bytes": size}
-    losses = {"loss": nats / len(ids), "bits_per_byte": nats / math.log(2) / size}
-    perplexities = {"perplexity": nats / len(ids), "word_perplexity": nats / max(1, words)}
+    counts = {"tokens": tokens, "words": words, "bytes": size}
+    losses = {"loss": nats / tokens, "bits_per_byte": nats / math.log(2) / size}
+    perplexities = {"perplexity": nats / tokens, "word_perplexity": nats / max(1, words)}
     return counts | losses | {key: math.exp(own) if own < 700 else math.inf for key, own in perplexities.items()}
 
 
-def written_bytes(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> int:
-    """The UTF-8 bytes of `text` that its `ids` have: a tokenizer may drop or replace what is not in its vocabulary."""
-    return min(len(text.encode("utf-8", "surrogatepass")), tokenizer.count_bytes(ids))
+def score_texts(
+    model: GPT, tokenizer: Tokenizer, texts: Sequence[str], eot: int, *, stride: int = 0, micro_batch: int = 8
+) -> list[tuple[float, int, int]]:
+    """(negative log-likelihood in nats, tokens, bytes) of each text that the tokenizer can write.
+
+    A tokenizer may drop or replace what is not in its vocabulary: bytes are those of the text that its ids have.
+    Raises ValueError if it can write none of the texts.
+    """
+    written = []
+    for text in texts:
+        ids = tokenizer.encode(text)
+        if size := min(len(text.encode("utf-8", "surrogatepass")), tokenizer.count_bytes(ids)):
+            written.append((ids, size))
+    if not written:
+        raise ValueError("there is no text, or the tokenizer cannot write any of it: it has no perplexity")
+    nats = score_documents(model, [ids for ids, _ in written], eot, stride=stride, micro_batch=micro_batch)
+    return [(own, len(ids), size) for own, (ids, size) in zip(nats.tolist(), written, strict=True)]
 
 
 @torch.no_grad()

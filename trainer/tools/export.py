@@ -13,7 +13,7 @@ from pathlib import Path
 from schemas import SettingsError, option
 from trainer.command_line import check_local, run_command
 from trainer.pretrained import load_pretrained, save_huggingface
-from trainer.signing import Signer
+from trainer.signing import signer_of
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ def export(source: str, place: str, options: ExportOptions) -> None:
     folder = Path(place)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise SettingsError(f"{folder} exists and is not an empty folder; give another one")
-    signer = Signer(options.sign_key) if options.sign_key else None
+    signer = signer_of(options.sign_key) if options.sign_key else None
     trained = load_pretrained(source, verify_key=options.verify_key, step=options.step)
     save_huggingface(trained.model, folder, trained.tokenizer, trained.eot)
     if signer:
-        signer.sign(folder)
+        signer(folder)
     print(f"{folder}: transformers.AutoModelForCausalLM.from_pretrained loads it")
 
 
