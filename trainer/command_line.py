@@ -40,21 +40,10 @@ class CommandParser(argparse.ArgumentParser):
         raise SettingsError(message if message.endswith("?") else f"{message}; see {self.prog} --help")
 
 
-def parse_with_file(
-    parser: CommandParser, arguments: Sequence[str] | None
-) -> tuple[argparse.Namespace, dict[str, Any], str]:
-    """(flags, settings of the CONFIG.toml if one is given, the name of their source for errors).
-
-    The settings are the table `[train]` of the file, or the complete file if it has no tables.
-    """
-    help = "settings, at the top or in [train]"
-    parser.add_argument("config", nargs="?", type=Path, metavar="[CONFIG.toml]", help=help)
-    namespace = parser.parse_args(arguments)
-    path = namespace.config
-    if not path:
-        return namespace, {}, "flags"
+def read_settings(path: Path) -> tuple[dict[str, Any], str]:
+    """(the table `[train]` of a TOML file, or the complete file if it has no tables; its name for errors)."""
     if path.suffix != ".toml" and not path.exists():
-        parser.error(f"unexpected '{path}': no CONFIG.toml; flags such as --compile take no value")
+        raise SettingsError(f"unexpected '{path}': no CONFIG.toml; flags such as --compile take no value")
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -63,7 +52,7 @@ def parse_with_file(
         raise SettingsError(f"{path} is not TOML: {error}") from error
     if "train" not in table and (tables := [key for key, value in table.items() if isinstance(value, dict)]):
         raise SettingsError(f"{path} has tables ({', '.join(tables)}) but no [train]; add it")
-    return namespace, dict(table.get("train", table)), f"{path}: [train]"
+    return dict(table.get("train", table)), f"{path}: [train]"
 
 
 def read_text(path: str, what: str) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from schemas import SettingsError, option
 from schemas.settings import add_flags, flags_given, from_table
-from trainer.command_line import CommandParser, parse_with_file
+from trainer.command_line import CommandParser, read_settings
 from trainer.model import PRESETS, ModelConfig, preset
 from trainer.optimizers import OPTIMIZERS, SCHEDULES, learning_rate
 
@@ -25,20 +26,16 @@ class TrainConfig:
 
     data: tuple[str, ...] = option(
         help="token shards, WORKDIR/tokens, local or s3:// or gs://; several are mixed in proportion to their tokens, "
-        "or by weights: a/tokens=0.7 b/tokens=0.3",
-        metavar="DIR",
-    )
+        "or by weights: a/tokens=0.7 b/tokens=0.3", metavar="DIR",
+    )  # fmt: skip
     out: str = option(help="folder of the run: its checkpoints and metrics", metavar="DIR", shapes_bytes=False)
     init_from: str | None = option(
-        None,
-        "start from a checkpoint (its weights, and the optimizer's state if the optimizer is the same) or from a GPT-2 "
-        "folder of Hugging Face",
+        None, "start from a checkpoint, with the state of the same optimizer, or a GPT-2 folder of Hugging Face",
         metavar="DIR",
-    )
-    cache: str | None = option(
-        None, "where shards of a bucket are copied to (default: $OWT_CACHE or ~/.cache/owt)", metavar="DIR",
-        shapes_bytes=False,
     )  # fmt: skip
+    cache: str | None = option(
+        None, "where shards of a bucket are copied to (default: ~/.cache/owt)", metavar="DIR", shapes_bytes=False
+    )
 
     preset: str = option("124M", "the model", choices=PRESETS)
     n_layer: int | None = option(None, "layers (default: the preset's)", minimum=1)
@@ -56,54 +53,37 @@ class TrainConfig:
     document_mask: bool = option(False, "no attention across end-of-text: documents in a window do not see each other")
     seed: int = option(1337, "of the weights, dropout and the order of documents", minimum=0, maximum=(1 << 32) - 1)
 
-    batch_tokens: int | None = option(
-        None, "tokens of a global batch, for any number of ranks (default: 524288; tiny: 8192)", minimum=1
-    )
+    batch_tokens: int | None = option(None, "tokens of a global batch (default: 524288; tiny: 8192)", minimum=1)
     micro_batch: int | None = option(
-        None, "most windows in one forward pass of a rank (default: by the GPU's memory; 8 on a CPU)", minimum=1,
-        shapes_bytes=False,
-    )  # fmt: skip
-    max_steps: int = option(
-        0, "0 for 19,073 (10 billion tokens at 524,288 per batch), or one epoch with init_from", minimum=0
+        None, "most windows in one forward pass (default: by the GPU's memory; CPU: 8)", minimum=1, shapes_bytes=False
     )
+    max_steps: int = option(0, "0 for 19,073 (10 billion tokens), or one epoch with init_from", minimum=0)
 
     optimizer: str = option("adamw", "optimizer of the weights", choices=OPTIMIZERS)
     learning_rate: float | None = option(
         None, "peak (default: by preset, 6e-4 for 124M; a tenth of it with init_from; 3e-2 for adafactor)", minimum=0
     )
-    schedule: str | None = option(
-        None, "after the warm-up (default: cosine, with init_from linear); wsd is stable, then decay", choices=SCHEDULES
-    )
+    schedule: str | None = option(None, "after the warm-up (default: cosine, linear with init_from)", choices=SCHEDULES)
     warmup_steps: int = option(0, "steps of linear warm-up; 0 for a hundredth of max_steps", minimum=0)
     decay_fraction: float = option(0.2, "wsd: share of the steps that decay", minimum=0, maximum=1)
     weight_decay: float = option(0.1, "on matrices only", minimum=0)
     clip: float = option(1.0, "largest norm of the gradient; 0 for none", minimum=0)
 
     device: str = option("auto", "auto is cuda if there is a GPU; xla is a TPU", choices=DEVICES, shapes_bytes=False)
-    dtype: str = option(
-        "auto", "precision of autocast; auto is bfloat16 on cuda and xla", choices=("auto", "float32", "bfloat16")
-    )
+    dtype: str = option("auto", "auto is bfloat16 on cuda and xla", choices=("auto", "float32", "bfloat16"))
     compile: bool | None = option(None, "torch.compile the model (default: on cuda)", shapes_bytes=False)
-    checkpoint_activations: bool = option(
-        False, "recompute activations in the backward pass, for less memory", shapes_bytes=False
-    )
+    checkpoint_activations: bool = option(False, "recompute activations, for less memory", shapes_bytes=False)
 
     val_every: int = option(250, "steps between validations; 0 for none", minimum=0, shapes_bytes=False)
-    val_data: str | None = option(
-        None, "a text file to validate on, in contiguous windows, in place of the shards' val split", metavar="FILE"
-    )
+    val_data: str | None = option(None, "a text file to validate on, in place of the val split", metavar="FILE")
     save_every: int = option(1000, "steps between checkpoints; 0 for only the last", minimum=0, shapes_bytes=False)
-    sign_key: str | None = option(
-        None, "private key (PEM, elliptic curve) that signs each checkpoint", metavar="PEM", shapes_bytes=False
-    )
+    sign_key: str | None = option(None, "private key that signs each checkpoint", metavar="PEM", shapes_bytes=False)
     verify_key: str | None = option(
-        None, "refuse checkpoints and init_from unless the owner of this public key signed them", metavar="PEM",
-        shapes_bytes=False,
-    )  # fmt: skip
+        None, "public key whose owner must have signed checkpoints and init_from", metavar="PEM", shapes_bytes=False
+    )
     publish: str | None = option(
-        None, "where each checkpoint and training.html are sent: hf://OWNER/NAME, s3:// or gs://", metavar="URI",
-        shapes_bytes=False,
-    )  # fmt: skip
+        None, "where the run is sent: hf://OWNER/NAME, s3:// or gs://", metavar="URI", shapes_bytes=False
+    )
 
     def __post_init__(self) -> None:
         if self.document_mask and self.dropout:
@@ -160,12 +140,11 @@ when one joins."""
 
 def parse(arguments: Sequence[str] | None = None) -> TrainConfig:
     """The settings of a command line; raises SettingsError. A CONFIG.toml comes first, flags override it."""
-    parser = CommandParser(
-        "trainer.train",
-        "[CONFIG.toml]",
-        "Train a GPT-2 on token shards. The same command again continues where it stopped.",
-        _EXAMPLES,
-    )
+    text = "Train a GPT-2 on token shards. The same command again continues where it stopped."
+    parser = CommandParser("trainer.train", "[CONFIG.toml]", text, _EXAMPLES)
+    text = "settings, at the top or in [train]"
+    parser.add_argument("config", nargs="?", type=Path, metavar="[CONFIG.toml]", help=text)
     add_flags(parser, TrainConfig)
-    namespace, table, where = parse_with_file(parser, arguments)
-    return from_table(TrainConfig, {**table, **flags_given(TrainConfig, namespace)}, where)
+    given = parser.parse_args(arguments)
+    table, where = read_settings(given.config) if given.config else ({}, "flags")
+    return from_table(TrainConfig, {**table, **flags_given(TrainConfig, given)}, where)

@@ -143,14 +143,12 @@ class XlaRanks(Ranks):
     def gather(self, value: Any) -> list[Any]:
         if self.world_size == 1:
             return [value]
-        import torch_xla.core.xla_model as xm
-
-        return [pickle.loads(part) for part in xm.rendezvous("gather", pickle.dumps(value))]
+        parts = importlib.import_module("torch_xla.core.xla_model").rendezvous("gather", pickle.dumps(value))
+        return [pickle.loads(part) for part in parts]
 
     def average_gradients(self, model: nn.Module) -> None:
         if self.world_size > 1:
-            import torch_xla.core.xla_model as xm
-
+            xm = importlib.import_module("torch_xla.core.xla_model")
             gradients = [p.grad for p in model.parameters() if p.grad is not None]
             xm.all_reduce(xm.REDUCE_SUM, gradients, scale=1 / self.world_size)
 
@@ -161,12 +159,9 @@ class XlaRanks(Ranks):
 def xla_package() -> Any:
     """torch_xla; raises SettingsError if it is not installed."""
     try:
-        import torch_xla
+        return importlib.import_module("torch_xla")
     except ImportError as error:
-        raise SettingsError(
-            f"device xla needs the package torch_xla ({error}): pip install 'torch_xla[tpu]'"
-        ) from error
-    return torch_xla
+        raise SettingsError(f"device xla needs torch_xla ({error}): pip install 'torch_xla[tpu]'") from error
 
 
 def averaging(model: nn.Module, ranks: Ranks) -> nn.Module:
@@ -191,14 +186,11 @@ def averaged_when(net: nn.Module, last: bool) -> AbstractContextManager[Any]:
 class StopSignals:
     """Receives SIGTERM and SIGINT as a name to check between steps; a context manager, which restores the handlers."""
 
-    def __init__(self) -> None:
-        self.received = ""
-        self._before: dict[signal.Signals, Any] = {}
+    received = ""
 
     def __enter__(self) -> StopSignals:
-        if threading.current_thread() is threading.main_thread():  # Python allows handlers only there
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._before[number] = signal.signal(number, self._receive)
+        here = threading.current_thread() is threading.main_thread()  # Python allows handlers only there
+        self._before = {n: signal.signal(n, self._receive) for n in (signal.SIGTERM, signal.SIGINT) if here}
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -225,23 +217,23 @@ def sole_writer(folder: Path, say: Callable[[str], None], patience: float = 10) 
     previous writer may be about to end. Raises SettingsError, which names the process that holds the lock.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    end = time.monotonic() + patience
     with (folder / ".lock").open("a+", encoding="utf-8") as file:
-        end = time.monotonic() + patience
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
             except BlockingIOError:
-                if time.monotonic() > end:
-                    file.seek(0)
-                    raise SettingsError(
-                        f"{folder} is being written by another run ({file.read().strip() or 'process unknown'}); "
-                        "stop that one first, or give another --out"
-                    ) from None
-                time.sleep(0.2)
+                if time.monotonic() < end:
+                    time.sleep(0.2)
+                    continue
+                file.seek(0)
+                other = file.read().strip() or "process unknown"
+                raise SettingsError(
+                    f"{folder} is being written by another run ({other}); stop that one first, or give another --out"
+                ) from None
             except OSError as error:
                 say(f"{folder} cannot be locked ({error.strerror}): make sure that no other run writes there")
-                break
+            break
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
         file.flush()

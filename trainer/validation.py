@@ -69,8 +69,7 @@ def validation_windows(corpora: Corpora, context: int, count: int) -> torch.Tens
         return None
     check_length(max(tokens), context, f"{corpora.names}, split val")
     fit = [k for k, own in enumerate(tokens) if own > context]
-    total = sum(corpora.shares[k] for k in fit)
-    parts = []
+    total, parts = sum(corpora.shares[k] for k in fit), []
     for k in fit:
         share = corpora.shares[k] / total if total else 1 / len(fit)
         sampler = Packed(splits[k], context, corpora.tokenizer.eot, seed=0)
