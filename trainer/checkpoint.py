@@ -46,9 +46,8 @@ class CheckpointError(ValueError):
     """A checkpoint that is damaged, incomplete, or not one at all."""
 
 
-def _versions() -> dict[str, str]:
-    packages = (torch, numpy, pyarrow, safetensors)
-    return {"python": platform.python_version(), **{package.__name__: package.__version__ for package in packages}}
+_VERSIONS = {"python": platform.python_version()}
+_VERSIONS |= {package.__name__: package.__version__ for package in (torch, numpy, pyarrow, safetensors)}
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class Record:
     tokenizer: dict[str, Any]  # name, sha256, vocab_size, eot
     parent: str  # digest of the checkpoint this run continued from, or ""
     world_size: int  # number of ranks
-    versions: dict[str, str] = field(default_factory=_versions)  # of the libraries that determine the numbers
+    versions: dict[str, str] = field(default_factory=_VERSIONS.copy)  # of the libraries that determine the numbers
     files: dict[str, dict[str, Any]] = field(default_factory=dict)  # length and SHA-256 of each file
     format: int = FORMAT
 
@@ -72,11 +71,7 @@ class Record:
         return hashlib.sha256(json.dumps(dataclasses.asdict(self), sort_keys=True).encode()).hexdigest()
 
 
-_Call = Callable[[Path], object]
-
-
-def _nothing(folder: Path) -> None:
-    pass
+Call = Callable[[Path], object]
 
 
 class Saver:
@@ -85,7 +80,7 @@ class Saver:
     In the thread, `sign` is called with each checkpoint's folder before it appears under its name, `saved` after.
     """
 
-    def __init__(self, run: Path, tokenizer: Path, sign: _Call = _nothing, saved: _Call = _nothing) -> None:
+    def __init__(self, run: Path, tokenizer: Path, sign: Call | None = None, saved: Call | None = None) -> None:
         self._run, self._tokenizer, self._sign, self._saved = run, tokenizer, sign, saved
         self._host: dict[str, torch.Tensor] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
@@ -131,7 +126,8 @@ class Saver:
         record = dataclasses.replace(record, files=files)
         entries = dataclasses.asdict(record) | {"digest": record.digest}
         (part / RECORD).write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
-        self._sign(part)
+        if self._sign:
+            self._sign(part)
         for path in [*part.iterdir(), part]:
             _sync(path)
         if final.exists():  # the run continued from before a damaged checkpoint of this step
@@ -143,7 +139,8 @@ class Saver:
         _sync(newest)
         newest.replace(self._run / _NEWEST)
         _prune(final)
-        self._saved(final)
+        if self._saved:
+            self._saved(final)
 
 
 def _prune(newest: Path) -> None:
@@ -152,8 +149,7 @@ def _prune(newest: Path) -> None:
     Those of later steps than `newest`, the checkpoint just written, are damaged: the run did not continue from them.
     They stay until the run reaches their steps, and do not count.
     """
-    found = [path for path in checkpoints(newest.parents[1]) if path.name <= newest.name]
-    for path in found[:-KEPT]:
+    for path in [path for path in checkpoints(newest.parents[1]) if path.name <= newest.name][:-KEPT]:
         # Renamed first: an interrupted deletion must not leave half a checkpoint under its name.
         path.rename(path.with_name(f".{path.name}.part"))
     for left in newest.parent.glob(".step-*.part"):
@@ -199,10 +195,10 @@ def read_record(folder: Path) -> Record:
     if record.digest != digest:
         raise CheckpointError(f"{path} was changed, by hand or by damage: its entries do not match its digest")
     for file, length, sha256 in files:
-        if not file.is_file():
-            raise CheckpointError(f"{file} is missing: the checkpoint is damaged")
-        if (size := file.stat().st_size) != length:
-            raise CheckpointError(f"{file} has {size} bytes instead of {length}: the checkpoint is damaged")
+        size = file.stat().st_size if file.is_file() else None
+        if size != length:
+            found = "is missing" if size is None else f"has {size} bytes instead of {length}"
+            raise CheckpointError(f"{file} {found}: the checkpoint is damaged")
         if sha256_of(file) != sha256:
             raise CheckpointError(f"{file} was changed: its SHA-256 is not that of {RECORD}")
     return record

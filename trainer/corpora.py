@@ -84,9 +84,8 @@ def open_corpora(data: Sequence[str], cache: str | Path | None = None, begun: Se
     `begun` is the `description` of the corpora that a run has begun with: datasets that have grown since are opened as
     they were.
 
-    Raises:
-      SettingsError: an entry is invalid, or only some have weights.
-      ShardError: as `open_dataset`; the tokenizers differ; or a dataset is named twice.
+    Raises SettingsError: an entry is invalid, or only some have weights; ShardError: as `open_dataset`, or the
+    tokenizers differ, or a dataset is named twice.
     """
     if not data or not all(data):
         raise SettingsError("data: name a folder of token shards, WORKDIR/tokens")

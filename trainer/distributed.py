@@ -41,16 +41,11 @@ _LOST = re.compile(
 
 @dataclass
 class Ranks:
-    """This process and how it talks to the others of the run; a context manager that leaves the group.
+    """This process and how it talks to the others of the run; a context manager that leaves the group."""
 
-    Attributes:
-      rank, world_size: 0 and 1 in a single process.
-      device: this rank's own.
-    """
-
-    rank: int
+    rank: int  # 0 in a single process
     world_size: int
-    device: torch.device
+    device: torch.device  # this rank's own
     _control: Any = field(default=None, repr=False)
 
     @classmethod

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import numpy as np
@@ -34,18 +35,7 @@ _FACTS = {  # of the last step that has them: label and format
 _MOST = 512  # points of a curve: a chart of 700 pixels shows no more
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 720, 240, 80, 712, 8, 216
 _COLOURS = ("#2f81f7", "#d9730d")  # readable on white and on black
-_STYLE = """
-:root{color-scheme:light dark;--mute:light-dark(#59636e,#9198a1);--card:light-dark(#f6f8fa,#151b23)}
-body{font:15px/1.5 system-ui,sans-serif;max-width:76rem;margin:1.5rem auto;padding:0 1rem}
-h1{font-size:1.4rem;margin:0}h2{font-size:1.1rem;margin:2rem 0 .5rem}p{margin:.2rem 0;color:var(--mute)}
-.facts{display:flex;flex-wrap:wrap;gap:.5rem;margin:1rem 0}.facts b{display:block;font-size:1.2rem}
-.facts div{background:var(--card);border-radius:6px;padding:.5rem .9rem}
-.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(30rem,100%),1fr));gap:1rem}
-figure{margin:0}figcaption{font-weight:600}svg{width:100%;height:auto;font-size:12px;overflow:visible}
-text{fill:var(--mute)}line{stroke:var(--mute);opacity:.3}polyline{fill:none;stroke-width:1.6;stroke-linecap:round}
-table{border-collapse:collapse}
-td{padding:.1rem 1rem .1rem 0;vertical-align:top;overflow-wrap:anywhere}
-"""
+_TEMPLATE = Template(Path(__file__).with_name("training.html").read_text(encoding="utf-8"))
 
 
 class Diverged(RuntimeError):
@@ -181,23 +171,18 @@ class Page:
         """Replace the file. Until the last step a browser reloads it."""
         step = self._last.get("step", 0)
         finished = step >= self._max_steps
-        now = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
         facts = {"step": f"{step:,} of {self._max_steps:,}", "tokens seen": f"{self._tokens:,}"}
         facts |= {label: format(self._last[key], own) for key, (label, own) in _FACTS.items() if key in self._last}
-        cells = "".join(f"<div><b>{value}</b>{label}</div>" for label, value in facts.items())
-        charts = "".join(chart(title, curves, step) for title, curves in self._charts.items())
-        rows = "".join(f"<tr><td>{key}</td><td>{html.escape(own)}</td></tr>" for key, own in self._settings)
-        title = html.escape(f"Training of {self._path.resolve().parent.name}")
-        reload = "" if finished else '<meta http-equiv="refresh" content="30">'
-        replace_text(
-            self._path,
-            f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">{reload}'
-            f'<meta name="viewport" content="width=device-width,initial-scale=1"><title>{title}</title>'
-            f"<style>{_STYLE}</style></head><body><h1>{title}</h1>\n"
-            f"<p>{'Finished' if finished else 'Training'}; written {now}.</p>\n"
-            f'<div class="facts">{cells}</div>\n<div class="charts">{charts}</div>\n'
-            f"<h2>Settings</h2><table>{rows}</table></body></html>\n",
-        )
+        parts = {
+            "title": html.escape(f"Training of {self._path.resolve().parent.name}"),
+            "reload": "" if finished else '<meta http-equiv="refresh" content="30">',
+            "state": "Finished" if finished else "Training",
+            "now": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+            "facts": "".join(f"<div><b>{value}</b>{label}</div>" for label, value in facts.items()),
+            "charts": "".join(chart(title, curves, step) for title, curves in self._charts.items()),
+            "settings": "".join(f"<tr><td>{key}</td><td>{html.escape(own)}</td></tr>" for key, own in self._settings),
+        }
+        replace_text(self._path, _TEMPLATE.substitute(parts))
 
 
 def points(values: array[float]) -> np.ndarray:

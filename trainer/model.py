@@ -26,29 +26,19 @@ Mask = torch.Tensor | BlockMask
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The model's shape.
+    """The model's shape. The embedding is padded to a multiple of 128, which is faster on matrix units."""
 
-    Attributes:
-      vocab_size: ids are below it; the embedding is padded to a multiple of 128, which is faster on matrix units.
-      dropout: on attention and residuals, never on embeddings.
-      embedding_width: width of the embedding, which is projected up to `width`; 0 for the same width (GPT-2).
-      shared_layers: all layers share one block's weights. Both save parameters as in ALBERT (Lan et al., 2019).
-      rope: positions by rotating queries and keys (Su et al., 2021), and no position embedding.
-      qk_norm: queries and keys of each head are divided by their RMS (Henry et al., 2020).
-      activation: `gelu`, or `relu2` for the squared ReLU (So et al., 2021).
-    """
-
-    vocab_size: int = 50257
+    vocab_size: int = 50257  # ids are below it
     context: int = 1024
     n_layer: int = 12
     n_head: int = 12
     width: int = 768
-    dropout: float = 0.0
-    embedding_width: int = 0
-    shared_layers: bool = False
-    rope: bool = False
-    qk_norm: bool = False
-    activation: str = "gelu"
+    dropout: float = 0.0  # on attention and residuals, never on embeddings
+    embedding_width: int = 0  # of an embedding projected up to `width`; 0 for that width (GPT-2); Lan et al., 2019
+    shared_layers: bool = False  # all layers share one block's weights, as in ALBERT (Lan et al., 2019)
+    rope: bool = False  # positions by rotating queries and keys, and no position embedding (Su et al., 2021)
+    qk_norm: bool = False  # queries and keys of each head are divided by their RMS (Henry et al., 2020)
+    activation: str = "gelu"  # or relu2 for the squared ReLU (So et al., 2021)
 
     def __post_init__(self) -> None:
         if self.width % self.n_head:
@@ -127,12 +117,7 @@ class GPT(nn.Module):
             self.wte.weight[config.vocab_size :] = 0
 
     def forward(
-        self,
-        ids: torch.Tensor,
-        targets: torch.Tensor | None = None,
-        *,
-        reduction: str = "mean",
-        mask: Mask | None = None,
+        self, ids: torch.Tensor, targets: torch.Tensor | None = None, reduction: str = "mean", mask: Mask | None = None
     ) -> torch.Tensor:
         """The cross-entropy in nats of `ids` (B, T); without `targets` the logits (B, T, V).
 
@@ -263,9 +248,7 @@ class Attention(nn.Module):
         return self.resid_dropout(self.c_proj(y.transpose(1, 2).flatten(2)))
 
 
-@functools.cache
-def _compiled_attention() -> Any:
-    return torch.compile(flex_attention)  # uncompiled, it computes all scores
+_compiled_attention = functools.cache(lambda: torch.compile(flex_attention))  # uncompiled, it computes all scores
 
 
 class MLP(nn.Module):

@@ -38,22 +38,14 @@ class ModelOptions:
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A trained model, in evaluation mode.
+    """A trained model, in evaluation mode."""
 
-    Attributes:
-      folder: where it was read from.
-      tokenizer: its tokenizer.json, which a Hugging Face folder may lack.
-      eot: id of end-of-text.
-      record: that of the checkpoint; None for a Hugging Face folder.
-      blocks: how it treated the documents of a window in training.
-    """
-
-    folder: Path
+    folder: Path  # where it was read from
     model: GPT
-    tokenizer: Path
-    eot: int
-    record: Record | None
-    blocks: DocumentBlocks
+    tokenizer: Path  # its tokenizer.json, which a Hugging Face folder may lack
+    eot: int  # id of end-of-text
+    record: Record | None  # that of the checkpoint; None for a Hugging Face folder
+    blocks: DocumentBlocks  # how it treated the documents of a window in training
 
     def check_tokenizer(self, other: TokenizerInfo, where: str) -> None:
         """Raise CheckpointError unless the shards in `where` have this model's tokenizer and end-of-text."""
@@ -76,9 +68,7 @@ def load_pretrained(
 
     The owner of the public key `verify_key` must have signed the folder, which is checked before the model is read.
 
-    Raises:
-      SignatureError: the key's owner has not signed it.
-      CheckpointError, ValueError: it is no model, is damaged, or is of an unsupported kind.
+    Raises SignatureError, CheckpointError, ValueError: it is not signed, is damaged, or of an unsupported kind.
     """
     check_local(source, "model")
     check = verifier_of(verify_key) if verify_key else None
@@ -131,9 +121,8 @@ _FROZEN = SHAPE - {"dropout"} | {
 def newest(out: Path, say: Callable[[str], None], verify_key: str | None) -> tuple[Path, Record] | None:
     """The run's newest intact checkpoint; None for a new run.
 
-    Raises:
-      CheckpointError: there are some and none is intact, or the newest is not and `verify_key` is given.
-      SignatureError: the owner of `verify_key` did not sign it.
+    Raises CheckpointError if none is intact, or the newest is not and `verify_key` is given, and SignatureError if its
+    owner did not sign it.
     """
     hint = f"restore it from a copy, or move {out} aside to start at step 0"
     hint = f"with verify_key, no earlier one is taken in its place; {hint}" if verify_key else hint
@@ -254,8 +243,7 @@ _FIXED = (  # settings of GPT-2 that this model does not vary
 def load_huggingface(folder: Path) -> GPT:
     """The GPT-2 in a local folder of transformers'.
 
-    Raises:
-      ValueError: transformers is not installed, or the folder has no GPT-2, or one of a kind this model does not have.
+    Raises ValueError: transformers is not installed, or it is no GPT-2, or one of a kind that this model is not.
     """
     transformers = _transformers()
     try:

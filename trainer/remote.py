@@ -33,9 +33,7 @@ def open_bucket(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:
     `gs://anonymous@BUCKET` need none. `STORAGE_EMULATOR_HOST` (`host:port`, or a URL) names another server for `gs://`,
     which is used without credentials; `AWS_ENDPOINT_URL` names one for `s3://`.
 
-    Raises:
-      pyarrow.ArrowInvalid: an invalid URI.
-      OSError: the bucket refuses access, or does not answer within 45 seconds.
+    Raises pyarrow.ArrowInvalid: an invalid URI; OSError: access is refused, or there is no answer within 45 seconds.
     """
     answer: Future[tuple[pyarrow.fs.FileSystem, str]] = Future()
 
@@ -73,16 +71,14 @@ class Publisher:
 
     A failure is reported by `say`; training continues.
 
-    Raises:
-      SettingsError: `uri` is not hf://, s3:// or gs://, the Hub's client or token is missing, or the bucket cannot be
-        reached.
+    Raises SettingsError: `uri` is none of hf://, s3://, gs://; the Hub's client or token is missing; or no bucket is
+    reached.
     """
 
     def __init__(self, uri: str, run: Path, say: Callable[[str], None]) -> None:
         self._run, self._say = run, say
-        self._bucket: pyarrow.fs.FileSystem | None = None
         self._scheduler: Any = None  # of the Hub, from the first push on: it makes the repository
-        scheme, _, self._root = uri.partition("://")
+        self._bucket, (scheme, _, self._root) = None, uri.partition("://")
         try:
             if scheme in ("s3", "gs"):
                 self._bucket, self._root = open_bucket(uri.rstrip("/"))
@@ -90,9 +86,9 @@ class Publisher:
                 import huggingface_hub
 
                 if not huggingface_hub.get_token():
-                    raise SettingsError(f"publish: {uri}: there is no token of the Hub; run `hf auth login`")
+                    raise OSError("there is no token of the Hub; run `hf auth login`")
             else:
-                raise SettingsError(f"publish: {uri} is not hf://OWNER/NAME, s3://BUCKET/PATH or gs://BUCKET/PATH")
+                raise OSError("give hf://OWNER/NAME, s3://BUCKET/PATH or gs://BUCKET/PATH")
         except (ImportError, pyarrow.ArrowInvalid, OSError) as error:
             raise SettingsError(f"publish: {uri}: {first_line(error)}") from error
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="publish")
@@ -111,20 +107,19 @@ class Publisher:
     def _push(self, checkpoint: Path | None) -> None:
         if checkpoint and not checkpoint.exists():
             return  # pruned since: a newer one follows
-        what = checkpoint.name if checkpoint else "the page"
+        what, send = checkpoint.name if checkpoint else "the page", self._copy if self._bucket else self._commit
         try:
-            if self._bucket:
-                for name in [*([f"checkpoints/{what}"] if checkpoint else []), *_FIGURES]:
-                    if (self._run / name).exists():
-                        there = f"{self._root}/{name}"
-                        pyarrow.fs.copy_files(str(self._run / name), there, destination_filesystem=self._bucket)
-            else:
-                self._commit()
+            send([*([checkpoint] if checkpoint else []), *(self._run / name for name in _FIGURES)])
             self._say(f"published {what}")
         except Exception as error:  # of the package, its HTTP client or the file system
             self._say(f"{what} could not be published ({first_line(error)}); training continues")
 
-    def _commit(self) -> None:
+    def _copy(self, paths: list[Path]) -> None:
+        for path in filter(Path.exists, paths):
+            there = f"{self._root}/{path.relative_to(self._run).as_posix()}"
+            pyarrow.fs.copy_files(str(path), there, destination_filesystem=self._bucket)
+
+    def _commit(self, paths: list[Path]) -> None:
         import huggingface_hub
 
         patterns = [*_FIGURES, "checkpoints/step-*"]  # a checkpoint has this name once it is complete

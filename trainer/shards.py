@@ -61,21 +61,14 @@ class TokenizerInfo:
 
 @dataclass(frozen=True)
 class TokenDataset:
-    """A `tokens/` folder (a path or URI) whose manifest has been read and whose files exist, on the local disk.
-
-    Attributes:
-      files: the data files by split (`train`, `val`), in the order in which their documents are numbered.
-      ids_checked: whether all ids are known to be within the vocabulary.
-      grown: whether the folder has more files than these.
-      opened: the documents of the splits asked for so far, so that their lengths are read once.
-    """
+    """A `tokens/` folder (a path or URI) whose manifest has been read and whose files exist, on the local disk."""
 
     folder: str
     tokenizer: TokenizerInfo
-    files: dict[str, list[TokenFile]]
-    ids_checked: bool
-    grown: bool = False
-    opened: dict[str, Documents] = field(default_factory=dict, repr=False, compare=False)
+    files: dict[str, list[TokenFile]]  # by split (`train`, `val`), in the order in which their documents are numbered
+    ids_checked: bool  # whether all ids are known to be within the vocabulary
+    grown: bool = False  # whether the folder has more files than these
+    opened: dict[str, Documents] = field(default_factory=dict, repr=False, compare=False)  # by split, once asked for
 
     @property
     def digest(self) -> str:
@@ -110,9 +103,8 @@ def open_dataset(folder: str | Path, cache: str | Path | None = None) -> TokenDa
     of it. Those of a bucket are copied to `cache` (by default `$OWT_CACHE`, or the user's cache folder) if they are not
     there, and their SHA-256s checked.
 
-    Raises:
-      ShardError: no manifest, an unknown schema version or tokenizer, or a file that is missing, truncated or (in a
-        bucket) changed, or that cannot be copied. It names the file.
+    Raises ShardError, naming the file: no manifest, an unknown schema version or tokenizer, or a file that is missing,
+    truncated, (in a bucket) changed, or cannot be copied.
     """
     scheme, remote, path = str(folder).partition("://")
     if remote and not (scheme in ("s3", "gs") and path.strip("/")):

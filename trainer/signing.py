@@ -1,13 +1,8 @@
-"""Signatures of checkpoints and exported models, by OpenSSF's model-signing.
-
-A signature covers every file of the folder by its SHA-256. Keys are on the curves P-256, P-384 or P-521:
-
-    openssl ecparam -name prime256v1 -genkey -noout -out key.pem
-    openssl ec -in key.pem -pubout -out pub.pem
-"""
+"""Signatures of checkpoints and exported models, by OpenSSF's model-signing: of every file by its SHA-256."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +10,7 @@ from typing import Any
 from schemas import SettingsError
 
 SIGNATURE = "model.sig"
+# Keys are on the curves P-256, P-384 or P-521.
 _KEYS = "make one by: openssl ecparam -name prime256v1 -genkey -noout -out key.pem; openssl ec -in key.pem -pubout"
 
 
@@ -60,12 +56,8 @@ def _hashing() -> Any:
 
 def _package() -> Any:
     try:
-        import model_signing
-        import model_signing.hashing
-        import model_signing.signing
-        import model_signing.verifying
+        for part in ("hashing", "signing", "verifying"):
+            importlib.import_module(f"model_signing.{part}")
+        return importlib.import_module("model_signing")
     except ImportError as error:
-        raise SettingsError(
-            f"signatures need the packages of the extra sign ({error}): pip install model-signing pyOpenSSL"
-        ) from error
-    return model_signing
+        raise SettingsError(f"signatures need the extra sign ({error}): pip install model-signing pyOpenSSL") from error

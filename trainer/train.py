@@ -47,10 +47,8 @@ class OutOfMemory(RuntimeError):
 def train(config: TrainConfig) -> float:
     """Train until the last step or a signal; returns the last step's loss. Every rank calls it.
 
-    Raises:
-      SettingsError, ShardError, CheckpointError: before the first step; each says what to do.
-      Diverged: a loss or gradient is not finite; nothing is saved after the last good checkpoint.
-      OutOfMemory: give a smaller micro_batch.
+    Raises SettingsError, ShardError, CheckpointError before the first step (each says what to do); Diverged: a loss or
+    gradient is not finite, and nothing is saved after the last good checkpoint; OutOfMemory: lower the micro_batch.
     """
     with StopSignals() as stop, Ranks.join(config.device) as ranks:
         return _train(config, ranks, stop)  # a frame of its own, whose end frees the model before the group ends

@@ -140,7 +140,5 @@ def test_a_file_that_is_not_a_key_gives_a_one_line_error_before_training(
 
 def test_without_the_package_the_flags_say_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "model_signing", None)
-    with pytest.raises(
-        SettingsError, match=r"signatures need the packages of the extra sign .*: pip install model-signing pyOpenSSL"
-    ):
+    with pytest.raises(SettingsError, match=r"signatures need the extra sign .*: pip install model-signing pyOpenSSL"):
         verifier_of("pub.pem")

@@ -68,9 +68,7 @@ Scores = dict[str, dict[str, dict[int, Score]]]
 def scores_of(runs: Sequence[str], options: CompareOptions) -> Scores:
     """The scores of the last checkpoint of each run; a corpus has the name of its run's folder.
 
-    Raises:
-      SettingsError: the runs cannot be compared.
-      ValueError: a run or a text cannot be read.
+    Raises SettingsError: the runs cannot be compared; ValueError: a run or a text cannot be read.
     """
     texts = {path: read_documents(path) for path in options.eval_text}
     device, first = device_of(options.device), None
@@ -83,16 +81,13 @@ def scores_of(runs: Sequence[str], options: CompareOptions) -> Scores:
             raise SettingsError(f"{run} is no run of trainer.train")
         first = first or record
         name, seed, data = corpus_of(record), record.settings["seed"], [own["digest"] for own in record.data]
-        if change := differs(first, record):
-            raise SettingsError(f"{run} cannot be compared with {runs[0]}: {change}")
+        problem = ""
         if digests.setdefault(name, data) != data:
-            raise SettingsError(
-                f"{run} was trained on another corpus called {name}: rename its folder, and train there"
-            )
-        if (other := known.setdefault((name, seed), run)) != run:
-            raise SettingsError(
-                f"{run} and {other} were trained on the same corpus, {name}, with the same seed, {seed}"
-            )
+            problem = f"another corpus is called {name}; rename the folder of one, and train there"
+        elif (other := known.setdefault((name, seed), run)) != run:
+            problem = f"{other} was trained on the same corpus, {name}, with the same seed, {seed}"
+        if problem := differs(first, record) or problem:
+            raise SettingsError(f"{run} cannot be compared with {runs[0]}: {problem}")
         with autocast_of(options.dtype, device):
             for path, own in texts.items():
                 scores[path][name][seed] = score(trained, own, options.micro_batch)
@@ -137,18 +132,12 @@ def read_documents(path: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Difference:
-    """The second corpus's score minus the first's, over paired seeds.
+    """The second corpus's score minus the first's, over paired seeds."""
 
-    Attributes:
-      mean: over the seeds.
-      of_seeds, of_texts: its standard errors by seeds and by texts; NaN for a single one.
-      interval: half the width of its 95% confidence interval, from both errors; NaN for a single seed.
-    """
-
-    mean: float
-    of_seeds: float
-    of_texts: float
-    interval: float
+    mean: float  # over the seeds
+    of_seeds: float  # its standard error by seeds; NaN for a single one
+    of_texts: float  # and by texts
+    interval: float  # half the width of its 95% confidence interval, from both errors; NaN for a single seed
 
     def verdict(self, first: str, second: str) -> str:
         """Which corpus is better if the interval excludes zero, or why neither."""

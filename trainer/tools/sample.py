@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -36,41 +37,30 @@ def sample(folder: str, options: SampleOptions) -> Iterator[str]:
     model, tokenizer = trained.model, Tokenizer(trained.tokenizer)
     if in_bfloat16(options.dtype, device):
         model.to(torch.bfloat16)
-    how = {"temperature": options.temperature, "top_k": options.top_k, "top_p": options.top_p, "stop": trained.eot}
-    generator = torch.Generator().manual_seed(options.seed)
+    how: Any = {name: getattr(options, name) for name in ("temperature", "top_k", "top_p")}
+    how |= {"stop": trained.eot, "generator": torch.Generator().manual_seed(options.seed)}
     for prompt in options.prompt or [""]:
         known = tokenizer.encode(prompt)
         for _ in range(options.num_samples):
             # As in training, a document follows an end-of-text. All ids are decoded together: a character's bytes may
             # be in several tokens, and some decoders remove a space at the start.
-            ids = generate(model, [trained.eot, *known], options.max_tokens, generator=generator, **how)  # type: ignore[arg-type]
+            ids = generate(model, [trained.eot, *known], options.max_tokens, **how)
             yield tokenizer.decode([*known, *ids])
 
 
 @torch.no_grad()
 def generate(
-    model: GPT,
-    prompt: list[int],
-    max_tokens: int,
-    *,
-    temperature: float = 1.0,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    stop: int | None = None,
-    generator: torch.Generator | None = None,
-) -> Iterator[int]:
+    model: GPT, prompt: list[int], max_tokens: int, *, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0,
+    stop: int | None = None, generator: torch.Generator | None = None,
+) -> Iterator[int]:  # fmt: skip
     """Up to `max_tokens` ids that continue `prompt`, one by one, ending before `stop`.
 
     With a KV cache, each costs one token's forward pass. When the context is full, it is cut to its latest half. A
     `temperature` of 0 picks the most likely token; else it is one of the `top_k` most likely (0 for all), and of the
-    fewest that have the probability `top_p` together (Holtzman et al., 2020).
+    fewest that have the probability `top_p` together (Holtzman et al., 2020). The prompt has at least one token.
     """
-    if not prompt:
-        raise ValueError("a prompt needs at least one token; end-of-text is the empty one")
-    device = model.wte.weight.device
-    context = model.config.context
-    written = list(prompt)
-    cache = KVCache(model, 1)
+    device, context = model.wte.weight.device, model.config.context
+    written, cache = list(prompt), KVCache(model, 1)
     ahead = written[-context:]
     for _ in range(max_tokens):
         if cache.length + len(ahead) > context:
