@@ -1,14 +1,8 @@
 """Checkpoints: each is complete or absent, and records with checksums what it contains and what it was made from.
 
-RUN/newest                  name of the newest checkpoint, so that its loss is noticed
-RUN/checkpoints/step-00001000/
-    checkpoint.json         written last: step, settings, shards, tokenizer, parent, versions, SHA-256 of each file
-    model.safetensors       the weights
-    training.safetensors    the optimizers' state: tensors named PARAMETER/KEY
-    tokenizer.json          the shards' tokenizer
-    model.sig               its signature (`trainer.signing`), if it is signed
-
-Random generators have no state to save: training seeds them each step from (seed, step, rank).
+A folder `RUN/checkpoints/step-00001000` has the weights, the optimizers' state (tensors named PARAMETER/KEY), the
+tokenizer and, written last, the record. `RUN/newest` names the newest one, so that its loss is noticed. Generators of
+random numbers have no state to save: training seeds them each step from (seed, step, rank).
 """
 
 from __future__ import annotations

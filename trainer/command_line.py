@@ -108,7 +108,7 @@ def run_command(
     return run_reporting(prog, parse_and_work)
 
 
-def run_reporting(prog: str, work: Callable[[], None], *expected: type[Exception]) -> int:
+def run_reporting(prog: str, work: Callable[[], object], *expected: type[Exception]) -> int:
     """Do `work` and return an exit code; an `expected` error, ValueError or OSError is one line on the error stream."""
     try:
         work()

@@ -34,15 +34,9 @@ def fused_cross_entropy(
 class _FusedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        x: torch.Tensor,
-        weight: torch.Tensor,
-        targets: torch.Tensor,
-        share: torch.Tensor,
-        vocab_size: int,
-        chunk: int,
-        learns: bool,
-    ) -> torch.Tensor:
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, share: torch.Tensor, vocab_size: int,
+        chunk: int, learns: bool,
+    ) -> torch.Tensor:  # fmt: skip
         device = x.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
         matrix = weight.to(dtype)

@@ -6,7 +6,7 @@ And the mask that separates the documents of a window.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -26,26 +26,16 @@ class Loader:
     """A rank's batches on its device. It keeps no state: a batch follows from its step.
 
     Global batch `step` is samples step·G … step·G+G−1, G being `batch`. Rank r of R takes the r-th of R slices and
-    splits it into micro-batches of at most `micro_batch`, both as evenly as complete samples allow. So the batch is the
-    same for any number of ranks and any micro-batch, and need not be divisible; the loss of a micro-batch counts by its
-    `weight`. All micro-batches have one shape, so that a model is compiled once: short ones are padded with samples
-    whose targets are ignored.
-
-    Attributes:
-      accumulation: micro-batches per step, the same number on every rank.
-      micro_batch: samples of each, including the padding.
+    splits it into `accumulation` micro-batches of at most `micro_batch`, both as evenly as complete samples allow. So
+    the batch is the same for any number of ranks and any micro-batch, and need not be divisible; the loss of a
+    micro-batch counts by its `weight`. All micro-batches have one shape, so that a model is compiled once: short ones
+    are padded with samples whose targets are ignored.
     """
 
     def __init__(
-        self,
-        sampler: Sampler,
-        batch: int,
-        micro_batch: int,
-        rank: int = 0,
-        world_size: int = 1,
-        device: torch.device | str = "cpu",
-        vocab_size: int = 1 << 32,
-    ) -> None:
+        self, sampler: Sampler, batch: int, micro_batch: int, rank: int = 0, world_size: int = 1,
+        device: torch.device | str = "cpu", vocab_size: int = 1 << 32,
+    ) -> None:  # fmt: skip
         if batch < world_size:
             raise ValueError(f"a batch of {batch} samples is too small for {world_size} ranks")
         self.sampler, self.samples = sampler, batch
@@ -154,6 +144,4 @@ def block_mask(documents: torch.Tensor) -> BlockMask:
     return create(sees, batch, None, length, length, device=str(documents.device))
 
 
-@functools.cache
-def _compiled_mask() -> Callable[..., BlockMask]:
-    return torch.compile(create_block_mask, dynamic=False)
+_compiled_mask = functools.cache(lambda: torch.compile(create_block_mask, dynamic=False))

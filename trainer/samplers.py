@@ -28,7 +28,6 @@ class Sampler(Protocol):
 
     def windows(self, first: int, count: int) -> np.ndarray:
         """Samples first … first+count−1: token ids (count, context + 1), inputs and targets in one row."""
-        ...
 
 
 class Packed:
@@ -42,14 +41,13 @@ class Packed:
     dropped. A window that straddles two epochs belongs to the one it starts in. Windows are permuted within their
     epoch; otherwise those of one long document would fill a batch.
 
-    A sample predicts `context` tokens. `subset` are the documents to use; without any there is a ValueError.
+    `subset` are the documents to use (default: all); without any there is a ValueError.
     """
 
     def __init__(
         self, documents: Documents, context: int, eot: int, seed: int, subset: np.ndarray | None = None
     ) -> None:
-        self.documents, self.context, self.eot, self.seed = documents, context, eot, seed
-        self._subset = subset
+        self.documents, self.context, self.eot, self.seed, self._subset = documents, context, eot, seed, subset
         self._lengths = documents.lengths if subset is None else documents.lengths[subset]
         if not len(self._lengths):
             raise ValueError("there is no document to sample from")

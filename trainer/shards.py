@@ -215,17 +215,16 @@ def _read_manifest(run: str, read: Callable[[str], bytes]) -> tuple[list[TokenFi
 class Documents:
     """The documents of one split, addressed 0 … n−1 in the order of the shards' paths and rows.
 
-    They are made from the token ids of each record batch, mapped from its file, and the lengths of its documents.
-    `lengths` are the tokens of each document, int64 (n,), `dtype` is that of the ids.
+    `lengths` are the tokens of each document, int64 (n,), `dtype` is that of the ids, mapped from their files.
     """
 
     def __init__(self, chunks: list[np.ndarray], lengths: list[np.ndarray]) -> None:
-        counts = np.array([len(own) for own in lengths], dtype=np.int64)
+        counts, empty = np.array([len(own) for own in lengths], dtype=np.int64), np.zeros(0, np.int64)
         starts = [np.cumsum(own, dtype=np.int64) - own for own in lengths]
         self._chunks = chunks
         self._first = np.cumsum(counts) - counts  # the first document of each chunk
-        self._starts = np.concatenate([np.zeros(0, np.int64), *starts])  # where in its chunk each document starts
-        self.lengths = np.concatenate([np.zeros(0, np.int64), *lengths]).astype(np.int64)
+        self._starts = np.concatenate([empty, *starts])  # where in its chunk each document starts
+        self.lengths = np.concatenate([empty, *lengths]).astype(np.int64)
         self.dtype = max((chunk.dtype for chunk in chunks), default=np.dtype(np.uint16))
 
     def __len__(self) -> int:

@@ -36,19 +36,12 @@ LOG_EVERY = 10  # steps between progress lines; every step is recorded
 _LOSS_CHUNK = 2048  # tokens whose logits exist at a time on a CPU, where this is faster than torch's own loss
 
 
-class Interrupted(RuntimeError):
-    """Another rank received a signal to stop and this one did not: the run is saved, but not finished."""
-
-
-class OutOfMemory(RuntimeError):
-    """The GPU's memory does not hold a micro-batch."""
-
-
 def train(config: TrainConfig) -> float:
     """Train until the last step or a signal; returns the last step's loss. Every rank calls it.
 
     Raises SettingsError, ShardError, CheckpointError before the first step (each says what to do); Diverged: a loss or
-    gradient is not finite, and nothing is saved after the last good checkpoint; OutOfMemory: lower the micro_batch.
+    gradient is not finite, and nothing is saved after the last good checkpoint; MemoryError: lower the micro_batch;
+    InterruptedError: the run is saved and not finished, because another rank received a signal to stop.
     """
     with StopSignals() as stop, Ranks.join(config.device) as ranks:
         return _train(config, ranks, stop)  # a frame of its own, whose end frees the model before the group ends
@@ -63,7 +56,7 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals) -> float:
         try:
             return _loop(run, stop)
         except torch.OutOfMemoryError as error:
-            raise OutOfMemory(
+            raise MemoryError(
                 f"{run.loader.micro_batch} windows in one forward pass do not fit in the GPU's memory: give a smaller "
                 f"--micro_batch, or --checkpoint_activations ({str(error).partition('.')[0]})"
             ) from error
@@ -153,7 +146,7 @@ def _loop(run: Run, stop: StopSignals) -> float:
             # When nodes join or leave, each agent of torchrun signals its own ranks. It takes a rank that ends
             # before that with exit code 0 for one that has finished its training.
             if not stop.wait(10):
-                raise Interrupted(f"stopped at step {step} because another rank received a signal")
+                raise InterruptedError(f"stopped at step {step} because another rank received a signal")
             break
         log.restart_clock()
     batches.close()
@@ -241,10 +234,7 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    def work() -> None:
-        train(parse(arguments))
-
-    return run_reporting("trainer.train", work, Diverged, Interrupted, OutOfMemory)
+    return run_reporting("trainer.train", lambda: train(parse(arguments)), Diverged, MemoryError)
 
 
 if __name__ == "__main__":

@@ -38,16 +38,14 @@ class DocumentsOptions:
 
 
 class Numbers(Documents):
-    """Documents in which each token is the number of its document, counted from `before`."""
+    """Documents in which each token is the number of its document, counted from `first`."""
 
-    def __init__(self, lengths: np.ndarray, before: int) -> None:
-        self.lengths, self._before, self.dtype = lengths, before, np.dtype(np.int64)
+    def __init__(self, lengths: np.ndarray, first: int) -> None:
+        self.lengths, self._first_number, self.dtype = lengths, first, np.dtype(np.int64)
 
-    def copy_into(
-        self, out: np.ndarray, documents: np.ndarray, at: np.ndarray, begin: np.ndarray, count: np.ndarray
-    ) -> None:
-        for document, start, length in zip(documents.tolist(), at.tolist(), count.tolist(), strict=True):
-            out[start : start + length] = self._before + document
+    def copy_into(self, out: np.ndarray, documents: np.ndarray, at: np.ndarray, *range: np.ndarray) -> None:
+        for document, start, length in zip(documents.tolist(), at.tolist(), range[1].tolist(), strict=True):
+            out[start : start + length] = self._first_number + document
 
 
 def documents_of(run: str, step: int) -> Iterator[dict[str, Any]]:

@@ -138,9 +138,7 @@ def detokenize(text: str) -> str:
 class EvaluateOptions(ModelOptions):
     """Settings of `trainer.tools.evaluate`."""
 
-    data: tuple[str, ...] = option(
-        (), "token shards, several as in training: the validation loss over their val split", metavar="DIR"
-    )
+    data: tuple[str, ...] = option((), "token shards: the validation loss over their val split", metavar="DIR")
     windows: int = option(256, "number of validation windows, at most one epoch", minimum=1)
     text: str | None = option(None, "a text file whose perplexity to compute", metavar="FILE")
     stride: int = option(0, "tokens that each window predicts; 0 for contiguous chunks of the context", minimum=0)

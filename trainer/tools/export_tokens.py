@@ -20,9 +20,7 @@ from schemas import option
 from trainer.command_line import check_local, run_command
 from trainer.shards import Documents, ShardError, open_dataset
 
-_MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
-_MEGATRON_VERSION = 1
-_MEGATRON_DTYPES = {"uint16": 8, "int32": 4}
+_MEGATRON_TYPES = {"uint16": 8, "int32": 4}  # their numbers in an index
 _DOCUMENTS = 4096  # per write
 _SCHEMA = pa.schema([("split", pa.string()), ("offset", pa.uint64()), ("url_id", pa.uint64())])
 
@@ -65,14 +63,12 @@ def export_tokens(folder: str, out: Path, layout: str) -> list[Path]:
 
 
 def _write_megatron_index(documents: Documents, dtype: np.dtype, path: Path) -> None:
-    lengths = documents.lengths + 1
-    with path.open("wb") as file:
-        file.write(_MEGATRON_MAGIC)
-        file.write(struct.pack("<QB", _MEGATRON_VERSION, _MEGATRON_DTYPES[dtype.name]))
-        file.write(struct.pack("<QQ", len(lengths), len(lengths) + 1))  # sequences, bounds of documents
-        file.write(lengths.astype("<i4").tobytes())
-        file.write(((np.cumsum(lengths) - lengths) * dtype.itemsize).astype("<i8").tobytes())  # offsets in bytes
-        file.write(np.arange(len(lengths) + 1).astype("<i8").tobytes())  # a document is one sequence
+    lengths, n = documents.lengths + 1, len(documents)
+    header = struct.pack("<9sQBQQ", b"MMIDIDX\x00\x00", 1, _MEGATRON_TYPES[dtype.name], n, n + 1)
+    offsets = (np.cumsum(lengths) - lengths) * dtype.itemsize  # in bytes
+    bounds = np.arange(n + 1)  # of documents, in sequences: a document is one
+    parts = lengths.astype("<i4"), offsets.astype("<i8"), bounds.astype("<i8")
+    path.write_bytes(b"".join([header, *(part.tobytes() for part in parts)]))
 
 
 def _write_ids(documents: Documents, eot: int, path: Path, dtype: np.dtype) -> None:
