@@ -81,10 +81,7 @@ class Saver:
         self._writing: Future[None] | None = None
 
     def save(self, record: Record, weights: dict[str, torch.Tensor], training: dict[str, torch.Tensor]) -> None:
-        """Write a checkpoint of these tensors as they are now, and delete those before the last few.
-
-        Waits for the one being written, and raises what that raised.
-        """
+        """Write a checkpoint of these tensors as they are now, once the one before is written; raises what that did."""
         self.wait()
         kinds = [self._copied(kind, tensors) for kind, tensors in ((WEIGHTS, weights), (TRAINING, training))]
         if torch.cuda.is_available():
@@ -171,10 +168,7 @@ def load_training(folder: Path, model: nn.Module, optimizers: list[torch.optim.O
 
 
 def read_record(folder: Path) -> Record:
-    """The record of the checkpoint in `folder`, after checking its files against it.
-
-    Raises CheckpointError: names the file that is missing, truncated or changed.
-    """
+    """The record of the checkpoint in `folder`, or CheckpointError, which names a file that does not match it."""
     path = folder / RECORD
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
@@ -206,10 +200,8 @@ def checkpoints(run: Path) -> list[Path]:
 def latest(run: Path, report: Callable[[str], None], hint: str, *, strict: bool = False) -> tuple[Path, Record] | None:
     """The newest intact checkpoint of the run in this folder, or None if it has saved none.
 
-    `report` is called with a line for each later one that is damaged or gone.
-
-    Raises CheckpointError: all checkpoints are damaged or gone (it says how, and gives the `hint`), or, if it is
-    `strict`, the newest is.
+    `report` is called with a line for each later one that is damaged or gone. Raises CheckpointError, with the `hint`
+    what to do, if all checkpoints are damaged or gone, or, if it is `strict`, if the newest is.
     """
     name, problems = run / _NEWEST, []
     saved = name.read_text(encoding="utf-8") if name.exists() else ""

@@ -91,10 +91,7 @@ def run_command(
     work: Callable[..., None],
     arguments: Sequence[str] | None = None,
 ) -> int:
-    """Do a command's `work`, which takes the values of its arguments `named` (with their help) and the `options`.
-
-    Returns the exit code of `run_reporting`.
-    """
+    """Do a command's `work` on its arguments `named` (with their help) and its `options`; returns an exit code."""
     parser = CommandParser(prog, " ".join(named).upper(), description)
     for name, help in named.items():
         parser.add_argument(name, metavar=name.upper(), help=help, nargs="+" if name == "runs" else None)

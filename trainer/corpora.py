@@ -55,10 +55,7 @@ class Corpora:
     def sampler(
         self, name: str, context: int, seed: int, long_min_tokens: int = 512, long_fraction: float = 0.7
     ) -> Sampler:
-        """The training samples, `packed` or `longbiased`: a mixture of those of each dataset.
-
-        Raises ShardError: too few tokens for a window, or no document is long enough for `longbiased`.
-        """
+        """The training samples, `packed` or `longbiased`, of all datasets; ShardError if there are too few."""
         check_length(sum(self.tokens), context, f"{self.names}, split train")
         used = [k for k, tokens in enumerate(self.tokens) if tokens]
         documents = [self.datasets[k].documents("train") for k in used]
@@ -82,10 +79,8 @@ def open_corpora(data: Sequence[str], cache: str | Path | None = None, begun: Se
     """The token shards in folders, sampled in proportion to their tokens, or with FOLDER=WEIGHT to the weights.
 
     `begun` is the `description` of the corpora that a run has begun with: datasets that have grown since are opened as
-    they were.
-
-    Raises SettingsError: an entry is invalid, or only some have weights; ShardError: as `open_dataset`, or the
-    tokenizers differ, or a dataset is named twice.
+    they were. Raises SettingsError: an entry is invalid, or only some have weights; ShardError: as `open_dataset`, or
+    the tokenizers differ, or a dataset is named twice.
     """
     if not data or not all(data):
         raise SettingsError("data: name a folder of token shards, WORKDIR/tokens")

@@ -50,10 +50,7 @@ class Ranks:
 
     @classmethod
     def join(cls, device: str) -> Ranks:
-        """Join torchrun's process group if there is one; `device` is auto, cpu, cuda or xla.
-
-        Raises ValueError if there is no such device, or torch_xla is not installed.
-        """
+        """Join torchrun's process group if there is one; raises ValueError if there is no such `device`."""
         if device == "xla":
             package, runtime = xla_package(), importlib.import_module("torch_xla.runtime")
             size = runtime.world_size()
@@ -160,10 +157,7 @@ def xla_package() -> Any:
 
 
 def averaging(model: nn.Module, ranks: Ranks) -> nn.Module:
-    """`model` as training calls it: gradients are averaged over the ranks while those of earlier blocks are computed.
-
-    On XLA, where `Ranks.average_gradients` does so, and in a single process it is the model itself.
-    """
+    """`model` as training calls it: by DDP, but for XLA (`Ranks.average_gradients`) and a single process."""
     if ranks.device.type == "xla" or ranks.world_size == 1:
         return model
     place = [ranks.device.index] if ranks.device.type == "cuda" else None
@@ -171,10 +165,7 @@ def averaging(model: nn.Module, ranks: Ranks) -> nn.Module:
 
 
 def averaged_when(net: nn.Module, last: bool) -> AbstractContextManager[Any]:
-    """Context of a micro-batch's forward and backward pass: gradients are averaged once a step, with the `last`.
-
-    The forward pass must be inside too, or DDP prepares an average each time.
-    """
+    """Context of a micro-batch's forward and backward pass (both, for DDP): gradients are averaged with the `last`."""
     return nullcontext() if last or not isinstance(net, DistributedDataParallel) else net.no_sync()
 
 

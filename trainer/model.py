@@ -86,12 +86,10 @@ class KVCache:
 
 
 class GPT(nn.Module):
-    """A GPT-2. Parameters have the names of the published checkpoints (`h.0.attn.c_attn.weight`).
+    """A GPT-2. Parameters have the names of the published checkpoints (`h.0.attn.c_attn.weight`)."""
 
-    Attributes:
-      checkpoint_activations: recompute each block's activations in the backward pass of training.
-      loss_chunk: about how many tokens' logits exist at a time (`fused_cross_entropy`); 0 for all, with torch's loss.
-    """
+    checkpoint_activations = False  # recompute each block's activations in the backward pass of training
+    loss_chunk = 0  # how many tokens' logits exist at a time (`fused_cross_entropy`); 0 for all, with torch's loss
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -105,7 +103,6 @@ class GPT(nn.Module):
             self.embedding_down = nn.Linear(config.width, embedding)
         self.h = nn.ModuleList(Block(config) for _ in range(1 if config.shared_layers else config.n_layer))
         self.ln_f = nn.LayerNorm(config.width)
-        self.checkpoint_activations, self.loss_chunk = False, 0
         for name, module in self.named_modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
                 # Projections into the residual stream: their sum over 2·n_layer keeps the variance.
@@ -133,10 +130,7 @@ class GPT(nn.Module):
         return self._logits(x)
 
     def compile_parts(self) -> None:
-        """Compile each block (they share one compilation) and the output with its loss.
-
-        So DDP averages a block's gradients while the blocks before it are still computing.
-        """
+        """Compile each block (one compilation) and the output, so that DDP averages a block's gradients meanwhile."""
         for block in self.h:
             block.forward = torch.compile(block.forward, dynamic=False)  # type: ignore[method-assign]
         self._output = torch.compile(self._output, dynamic=False)  # type: ignore[method-assign]
@@ -183,10 +177,7 @@ class GPT(nn.Module):
 
     @property
     def flops_per_token(self) -> float:
-        """Floating-point operations of a training step per token, as in PaLM's appendix B (Chowdhery et al., 2022).
-
-        Recomputation and the embedding's lookup do not count; attention counts as if it were not causal.
-        """
+        """Operations of a training step per token, as in PaLM's appendix B (Chowdhery et al., 2022)."""
         config = self.config
         used = sum(p.numel() for block in self.h for p in block.parameters())
         used *= config.n_layer if config.shared_layers else 1

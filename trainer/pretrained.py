@@ -67,7 +67,6 @@ def load_pretrained(
     """The model in a Hugging Face folder, or of a checkpoint as `resolve` finds it.
 
     The owner of the public key `verify_key` must have signed the folder, which is checked before the model is read.
-
     Raises SignatureError, CheckpointError, ValueError: it is not signed, is damaged, or of an unsupported kind.
     """
     check_local(source, "model")
@@ -119,11 +118,7 @@ _FROZEN = SHAPE - {"dropout"} | {
 
 
 def newest(out: Path, say: Callable[[str], None], verify_key: str | None) -> tuple[Path, Record] | None:
-    """The run's newest intact checkpoint; None for a new run.
-
-    Raises CheckpointError if none is intact, or the newest is not and `verify_key` is given, and SignatureError if its
-    owner did not sign it.
-    """
+    """The run's newest intact checkpoint; None for a new run. Raises CheckpointError, SignatureError."""
     hint = f"restore it from a copy, or move {out} aside to start at step 0"
     hint = f"with verify_key, no earlier one is taken in its place; {hint}" if verify_key else hint
     found = latest(out, say, hint, strict=bool(verify_key))
@@ -166,10 +161,7 @@ def described(data: list[dict[str, Any]]) -> str:
 def load_weights(
     model: GPT, path: Path | None, config: TrainConfig, corpora: Corpora, say: Callable[[str], None]
 ) -> Path | None:
-    """Load the weights of the run's checkpoint `path`, or else of `init_from`; returns whose optimizer's state to load.
-
-    Raises CheckpointError, ValueError: why `init_from` cannot be loaded.
-    """
+    """Load the weights of the run's checkpoint `path`, or else of `init_from`; returns whose optimizer's state to load."""
     if path:
         model.load_state_dict(load_file(path / WEIGHTS))
         return path
@@ -190,13 +182,8 @@ class Tokenizer:
     """Text to ids and back, by a `tokenizer.json` in the format of Hugging Face's tokenizers.
 
     A text always has the same ids: dropout, truncation and padding, which the file may ask for, are off. Text that
-    looks like a special token is encoded as ordinary text, and a lone surrogate as U+FFFD.
-
-    Attributes:
-      loaded: the package's own tokenizer.
-      definition: its model, and its added tokens with their ids; equal ones give equal ids.
-
-    Raises ValueError: the package tokenizers is not installed or cannot read the file.
+    looks like a special token is encoded as ordinary text, and a lone surrogate as U+FFFD. `loaded` is the package's
+    own tokenizer; those of equal `definition` give equal ids. ValueError if the package cannot read the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -241,10 +228,7 @@ _FIXED = (  # settings of GPT-2 that this model does not vary
 
 
 def load_huggingface(folder: Path) -> GPT:
-    """The GPT-2 in a local folder of transformers'.
-
-    Raises ValueError: transformers is not installed, or it is no GPT-2, or one of a kind that this model is not.
-    """
+    """The GPT-2 in a local folder of transformers'; ValueError for another model, or one that cannot be read."""
     transformers = _transformers()
     try:
         config = transformers.AutoConfig.from_pretrained(folder)
@@ -288,9 +272,7 @@ def end_of_text(folder: Path, vocab_size: int) -> int:
     """The id of end-of-text in a folder of transformers'.
 
     It is what config.json or generation_config.json name as `eos_token_id`: of several ids, the one that the tokenizer
-    ends texts with, or the first. If they name none, it is the tokenizer's.
-
-    Raises ValueError: none of them names one, or it is outside the vocabulary.
+    ends texts with, or the first. If they name none, it is the tokenizer's; ValueError if that has none either.
     """
     named: list[int] = []
     for name in ("config.json", "generation_config.json"):
@@ -311,10 +293,7 @@ def end_of_text(folder: Path, vocab_size: int) -> int:
 
 
 def save_huggingface(model: GPT, folder: Path, tokenizer: Path, eot: int) -> None:
-    """Write a folder that `AutoModelForCausalLM` and `AutoTokenizer` load.
-
-    Raises ValueError: transformers is not installed, or the model has a part that GPT2LMHeadModel lacks.
-    """
+    """Write a folder that `AutoModelForCausalLM` and `AutoTokenizer` load; ValueError for a model of other parts."""
     config, transformers = model.config, _transformers()
     plain = ModelConfig(config.vocab_size, config.context, config.n_layer, config.n_head, config.width, config.dropout)
     if config != plain:

@@ -32,7 +32,6 @@ def open_bucket(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:
     Credentials and endpoints are found as each vendor's clients find them; `s3://anonymous@BUCKET` and
     `gs://anonymous@BUCKET` need none. `STORAGE_EMULATOR_HOST` (`host:port`, or a URL) names another server for `gs://`,
     which is used without credentials; `AWS_ENDPOINT_URL` names one for `s3://`.
-
     Raises pyarrow.ArrowInvalid: an invalid URI; OSError: access is refused, or there is no answer within 45 seconds.
     """
     answer: Future[tuple[pyarrow.fs.FileSystem, str]] = Future()
@@ -69,10 +68,8 @@ def _file_system(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:
 class Publisher:
     """Sends the figures and checkpoints of the run in the folder `run`, in the background.
 
-    A failure is reported by `say`; training continues.
-
-    Raises SettingsError: `uri` is none of hf://, s3://, gs://; the Hub's client or token is missing; or no bucket is
-    reached.
+    A failure is reported by `say`; training continues. Raises SettingsError: `uri` is none of hf://, s3://, gs://; the
+    Hub's client or token is missing; or no bucket is reached.
     """
 
     def __init__(self, uri: str, run: Path, say: Callable[[str], None]) -> None:

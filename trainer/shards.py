@@ -102,7 +102,6 @@ def open_dataset(folder: str | Path, cache: str | Path | None = None) -> TokenDa
     Every file's existence and length are checked, so that a damaged dataset fails before training and not in the middle
     of it. Those of a bucket are copied to `cache` (by default `$OWT_CACHE`, or the user's cache folder) if they are not
     there, and their SHA-256s checked.
-
     Raises ShardError, naming the file: no manifest, an unknown schema version or tokenizer, or a file that is missing,
     truncated, (in a bucket) changed, or cannot be copied.
     """

@@ -29,10 +29,7 @@ def signer_of(key: str) -> Callable[[Path], None]:
 
 
 def verifier_of(key: str) -> Callable[[Path], None]:
-    """What raises SignatureError unless the key's owner signed exactly the files in a folder.
-
-    Raises SettingsError if `key` is not a public key.
-    """
+    """What raises SignatureError unless the key's owner signed exactly a folder's files; SettingsError: no key."""
     package = _package()
     try:
         config = package.verifying.Config().use_elliptic_key_verifier(public_key=Path(key))

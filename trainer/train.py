@@ -154,10 +154,7 @@ def _loop(run: Run, stop: StopSignals) -> float:
 
 
 def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
-    """Build the run, at the step of its newest checkpoint; `ending` closes what has to be closed.
-
-    Raises SettingsError, ShardError, CheckpointError, ValueError: why it cannot be trained, and what to do.
-    """
+    """Build the run, at the step of its newest checkpoint; `ending` closes what has to be closed. Raises ValueError."""
     say: Callable[[str], None] = partial(print, flush=True) if ranks.main else lambda message: None
     device, out = ranks.device, Path(config.out)
     if "://" in config.out:

@@ -79,10 +79,7 @@ def validation_windows(corpora: Corpora, context: int, count: int) -> torch.Tens
 
 
 def windows_of_text(path: str, tokenizer: TokenizerInfo, context: int, count: int) -> torch.Tensor:
-    """`count` of the contiguous windows (N, context + 1) of a text file, evenly spaced, or all if it has fewer.
-
-    Raises SettingsError if the file is missing, not UTF-8, or shorter than a window.
-    """
+    """`count` of the contiguous windows (N, context + 1) of a text file, evenly spaced, or all; or SettingsError."""
     text = read_text(path, "val_data")
     ids = torch.tensor([tokenizer.eot, *Tokenizer(tokenizer.path).encode(text)], dtype=torch.int32)
     windows = (len(ids) - 1) // context

@@ -66,10 +66,7 @@ Scores = dict[str, dict[str, dict[int, Score]]]
 
 
 def scores_of(runs: Sequence[str], options: CompareOptions) -> Scores:
-    """The scores of the last checkpoint of each run; a corpus has the name of its run's folder.
-
-    Raises SettingsError: the runs cannot be compared; ValueError: a run or a text cannot be read.
-    """
+    """The scores of each run's last checkpoint, by the name of its corpus's run; ValueError: they do not compare."""
     texts = {path: read_documents(path) for path in options.eval_text}
     device, first = device_of(options.device), None
     scores: Scores = {path: defaultdict(dict) for path in texts}

@@ -49,10 +49,7 @@ class Numbers(Documents):
 
 
 def documents_of(run: str, step: int) -> Iterator[dict[str, Any]]:
-    """The documents of a step, read from the samples of a corpus in which every token is its document's number.
-
-    Raises CheckpointError if the run has no checkpoint, or its data has changed since.
-    """
+    """The documents of a step, read from a corpus in which every token is its document's number; or CheckpointError."""
     path = resolve(run)
     record = read_record(path)
     config = from_table(TrainConfig, {key: own for key, own in record.settings.items() if own is not None}, str(path))

@@ -92,10 +92,7 @@ def score_documents(
 
 
 def text_windows(stream: list[int], context: int, stride: int) -> Iterator[tuple[list[int], list[int]]]:
-    """(inputs, the last of their targets): between them the windows predict each token of stream[1:] once.
-
-    Each predicts `stride` of them, or, for 0, `context`.
-    """
+    """(inputs, targets of the last `stride` of them; 0 for all): they predict each token of stream[1:] once."""
     stride = stride or context
     for done in range(0, len(stream) - 1, stride):
         end = min(done + stride, len(stream) - 1)
