@@ -135,10 +135,9 @@ class Saver:
 
 
 def _prune(newest: Path) -> None:
-    """Delete all checkpoints but the last few.
+    """Delete all checkpoints but the last few, up to the one just written.
 
-    Those of later steps than `newest`, the checkpoint just written, are damaged: the run did not continue from them.
-    They stay until the run reaches their steps, and do not count.
+    Those of later steps are damaged: the run did not continue from them. They stay until it reaches their steps.
     """
     for path in [path for path in checkpoints(newest.parents[1]) if path.name <= newest.name][:-KEPT]:
         # Renamed first: an interrupted deletion must not leave half a checkpoint under its name.

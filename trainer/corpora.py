@@ -59,19 +59,14 @@ class Corpora:
         check_length(sum(self.tokens), context, f"{self.names}, split train")
         used = [k for k, tokens in enumerate(self.tokens) if tokens]
         documents = [self.datasets[k].documents("train") for k in used]
-        eot = self.tokenizer.eot
-        long = [name == "longbiased" and bool((own.lengths >= long_min_tokens).any()) for own in documents]
-        if name == "longbiased" and not any(long):
-            raise ShardError(
-                f"{self.names}, split train: no document has {long_min_tokens} tokens or more; lower long_min_tokens, "
-                "or use packed"
-            )
-        samplers = [  # a dataset without a long document gives of all its own
-            longbiased(own, context, eot, seed, long_min_tokens, long_fraction)
-            if has_long
-            else Packed(own, context, eot, seed)
-            for own, has_long in zip(documents, long, strict=True)
-        ]
+        samplers: list[Sampler] = [Packed(own, context, self.tokenizer.eot, seed) for own in documents]
+        if name == "longbiased":  # a dataset without a long document gives of all its own
+            long = [k for k, own in enumerate(documents) if (own.lengths >= long_min_tokens).any()]
+            if not long:
+                raise ShardError(f"{self.names}, split train: no document has {long_min_tokens} tokens; use packed")
+            for k in long:
+                how = self.tokenizer.eot, seed, long_min_tokens, long_fraction
+                samplers[k] = longbiased(documents[k], context, *how)
         return mix(samplers, [self.shares[k] for k in used])
 
 
@@ -119,10 +114,7 @@ def _parse(entry: str) -> tuple[str, float | None]:
 
 def check_length(tokens: int, context: int, where: str) -> None:
     """Raises ShardError unless `tokens`, end-of-text included, fill a window of `context`."""
-    if not tokens:
-        raise ShardError(f"{where}: there is no document; run tokenize on more text")
     if tokens <= context:
-        raise ShardError(
-            f"{where}: {tokens:,} tokens, end-of-text included, are fewer than the "
-            f"{context + 1:,} of a window; give a smaller context, or run tokenize on more text"
-        )
+        few = f"{tokens:,} tokens, end-of-text included, are fewer than the {context + 1:,} of a window; "
+        few = f"{few}give a smaller context, or" if tokens else "there is no document;"
+        raise ShardError(f"{where}: {few} run tokenize on more text")

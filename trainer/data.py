@@ -1,7 +1,4 @@
-"""Batches for the training loop: a rank's slice of global batch `step`, on its device, fetched ahead.
-
-And the mask that separates the documents of a window.
-"""
+"""Batches for the training loop: a rank's slice of global batch `step`, on its device; and masks of documents."""
 
 from __future__ import annotations
 

@@ -51,10 +51,7 @@ def default_micro_batch(model: GPT, device: torch.device) -> int:
 
 
 def use_fastest_attention(shape: ModelConfig, masked: bool, half: bool, device: torch.device, ending: ExitStack) -> str:
-    """Prefer cuDNN's attention on a Hopper GPU, until `ending` closes; the name of what computes attention here.
-
-    Documents are `masked` or not, and it computes in bfloat16 (`half`) or not.
-    """
+    """Prefer cuDNN's attention on a Hopper GPU, until `ending` closes; returns what computes attention here."""
     if masked and device.type == "cuda":
         return "FlexAttention"
     if device.type == "xla":

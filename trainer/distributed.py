@@ -99,7 +99,7 @@ class Ranks:
         """Average the gradients over the ranks."""
 
     def sync(self) -> None:
-        """End a step on a device that records the work of a step and runs it as one program."""
+        """End a step on a device that records what a step computes and runs it as one program, as XLA does."""
 
     def __enter__(self) -> Ranks:
         return self

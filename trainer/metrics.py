@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import importlib.metadata
 import json
 import math
 import os
@@ -46,8 +45,7 @@ class StepLog:
     """The records of a run's steps, whose losses stay on the device until `collect`.
 
     On rank 0 they go to the run's folder: metrics.jsonl, training.html, and TensorBoard's events if it is installed.
-    Records of steps after `step`, left by a killed run, are removed. `tokens` and `flops` are of one step, over all
-    ranks.
+    Records after `step`, of a killed run, are removed. `tokens` and `flops` are of one step, over all ranks.
     """
 
     def __init__(
@@ -93,15 +91,12 @@ class StepLog:
         pending.clear()
         self.last_loss = self._records[-1]["loss"]
 
-    def note(self, **values: float) -> None:
-        """Add to the record of the last step collected."""
-        self._records[-1] |= values
-
-    def write(self) -> None:
-        """Write the collected records, and print the progress line of the last."""
+    def write(self, **last: float) -> None:
+        """Write the collected records, the last one with these values too, and print its progress line."""
         records, self._records = self._records, []
         if not self._ranks.main:
             return
+        records[-1] |= last
         for record in records:
             self._file.write(json.dumps(record | {"time": round(time.time(), 3)}) + "\n")
             self._page.add(record)
@@ -228,15 +223,14 @@ def _shown(value: float) -> str:
 
 
 def _commit() -> str:
-    """The commit of this code, with `-dirty` if it was changed, or the package's version outside its repository."""
+    """The commit of this code, with `-dirty` if it was changed; unknown outside its repository."""
     here = Path(__file__).resolve().parents[1]
     outside = {**os.environ, "GIT_CEILING_DIRECTORIES": str(here.parent)}  # not of a repository around it
     command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
         return subprocess.check_output(command, text=True, timeout=10, env=outside, stderr=subprocess.DEVNULL).strip()
     except (OSError, subprocess.SubprocessError):
-        found = [own.version for own in importlib.metadata.distributions(name="owt-pipeline")]
-        return f"owt-pipeline {found[0]}" if found else "unknown"
+        return "unknown"
 
 
 def replace_text(path: Path, text: str) -> None:

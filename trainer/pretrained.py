@@ -82,9 +82,8 @@ def load_pretrained(
         record = read_record(folder)
         model, eot, mask = GPT(ModelConfig(**record.model)), record.tokenizer["eot"], record.settings["document_mask"]
         model.load_state_dict(load_file(folder / WEIGHTS))
-    return Pretrained(
-        folder, model.to(device).eval(), folder / "tokenizer.json", eot, record, DocumentBlocks(eot, mask)
-    )
+    blocks = DocumentBlocks(eot, mask)
+    return Pretrained(folder, model.to(device).eval(), folder / "tokenizer.json", eot, record, blocks)
 
 
 def resolve(path: str | Path, step: int | None = None) -> Path:
@@ -161,7 +160,7 @@ def described(data: list[dict[str, Any]]) -> str:
 def load_weights(
     model: GPT, path: Path | None, config: TrainConfig, corpora: Corpora, say: Callable[[str], None]
 ) -> Path | None:
-    """Load the weights of the run's checkpoint `path`, or else of `init_from`; returns whose optimizer's state to load."""
+    """Load the weights of the checkpoint `path`, or else of `init_from`; returns whose optimizer's state to load."""
     if path:
         model.load_state_dict(load_file(path / WEIGHTS))
         return path
@@ -231,7 +230,7 @@ def load_huggingface(folder: Path) -> GPT:
     """The GPT-2 in a local folder of transformers'; ValueError for another model, or one that cannot be read."""
     transformers = _transformers()
     try:
-        config = transformers.AutoConfig.from_pretrained(folder)
+        config = transformers.GPT2Config.from_pretrained(folder)
         plain = transformers.GPT2Config(n_inner=4 * config.n_embd if getattr(config, "n_inner", None) else None)
         for key in _FIXED:
             if (found := getattr(config, key)) != (wanted := getattr(plain, key)):
@@ -262,10 +261,8 @@ def to_huggingface(model: GPT) -> dict[str, torch.Tensor]:
     """The weights with the names and layout of GPT2LMHeadModel, in float32, without padding."""
     state = {name: own.detach().float().cpu() for name, own in model.state_dict().items()}
     state["wte.weight"] = state["wte.weight"][: model.config.vocab_size]
-    return {
-        f"transformer.{name}": (own.t() if name.endswith(_TRANSPOSED) else own).contiguous()
-        for name, own in state.items()
-    }
+    state = {name: (own.t() if name.endswith(_TRANSPOSED) else own).contiguous() for name, own in state.items()}
+    return {f"transformer.{name}": own for name, own in state.items()}
 
 
 def end_of_text(folder: Path, vocab_size: int) -> int:
@@ -285,10 +282,8 @@ def end_of_text(folder: Path, vocab_size: int) -> int:
         if known is not None and (not named or known in named):
             named = [known]
     if not named or not 0 <= named[0] < vocab_size:
-        raise ValueError(
-            f"{folder}: its eos_token_id is {named}, of a vocabulary of {vocab_size}: write the id of end-of-text into "
-            "config.json"
-        )
+        wrong = f"its eos_token_id is {named}, of a vocabulary of {vocab_size}"
+        raise ValueError(f"{folder}: {wrong}: write the id of end-of-text into config.json")
     return named[0]
 
 
@@ -320,10 +315,7 @@ def save_huggingface(model: GPT, folder: Path, tokenizer: Path, eot: int) -> Non
 
 def _entries(path: Path) -> dict[str, Any]:
     """The entries of a JSON file; none if there is no file."""
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{path} is no JSON object: {error}") from error
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
 
 
 def _transformers() -> Any:

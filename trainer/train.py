@@ -129,11 +129,12 @@ def _loop(run: Run, stop: StopSignals) -> float:
             continue
         log.collect()  # the only wait for the device; raises Diverged before anything is saved
         gc.collect()
+        found = {}
         if validating:
             assert run.validation is not None
             with autocast:
-                log.note(val_loss=validation_loss(model, run.validation, ranks, run.blocks, loader.micro_batch))
-        log.write()
+                found["val_loss"] = validation_loss(model, run.validation, ranks, run.blocks, loader.micro_batch)
+        log.write(**found)
         if saving:
             if ranks.main:
                 record = dataclasses.replace(run.record, step=step)

@@ -1,8 +1,4 @@
-"""TPUs through torch_xla:  python -m trainer.xla CONFIG.toml  starts a process for every chip of the host.
-
-`python -m trainer.train --device xla` uses a single one. XLA records what a step computes and runs it as one program,
-compiled at the first step; `Ranks.sync` ends a step, so that every step is the same program.
-"""
+"""TPUs through torch_xla: `python -m trainer.xla CONFIG.toml` starts a process for every chip of the host."""
 
 from __future__ import annotations
 

@@ -37,7 +37,9 @@ def change(path: Path, **entries: Any) -> None:
 IDS = torch.arange(32)[None] * 7 % 400
 
 
-@pytest.mark.parametrize("layout", ["as saved", "GPT2Model", "with the tied lm_head", "pickle", "shards", "bfloat16"])
+@pytest.mark.parametrize(
+    "layout", ["as saved", "as in 2019", "GPT2Model", "tied lm_head", "pickle", "shards", "bfloat16"]
+)
 def test_the_logits_are_those_of_transformers(folder: Path, layout: str) -> None:
     weights = folder / "model.safetensors"
     state = load_file(weights)
@@ -45,7 +47,9 @@ def test_the_logits_are_those_of_transformers(folder: Path, layout: str) -> None
         masks = {"h.0.attn.bias": torch.ones(1, 1, 32, 32), "h.0.attn.masked_bias": torch.tensor(-1e4)}
         bare = {name.removeprefix("transformer."): tensor for name, tensor in state.items()}
         save_file(bare | masks, weights, {"format": "pt"})
-    elif layout == "with the tied lm_head":
+    elif layout == "as in 2019":
+        change(folder / "config.json", model_type=...)
+    elif layout == "tied lm_head":
         save_file(state | {"lm_head.weight": state["transformer.wte.weight"].clone()}, weights, {"format": "pt"})
     elif layout == "pickle":
         weights.unlink()

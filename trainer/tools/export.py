@@ -28,8 +28,7 @@ class ExportOptions:
 def export(source: str, place: str, options: ExportOptions) -> None:
     """Write the model in `source` to a folder: weights as safetensors, configuration, tokenizer.
 
-    Raises SettingsError: the folder is not empty (nothing is overwritten); ValueError: there is no such model, it is
-    not signed as required, or transformers has no class for it.
+    Raises SettingsError: the folder is not empty; ValueError: there is no such model, or none that transformers has.
     """
     check_local(place, "where the model goes")
     folder = Path(place)

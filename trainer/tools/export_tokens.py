@@ -38,9 +38,7 @@ def export_tokens(folder: str, out: Path, layout: str) -> list[Path]:
     `bin` is nanoGPT's layout (`data/openwebtext/prepare.py`): consecutive ids with an end-of-text after each document,
     as uint16, or uint32 for vocabularies over 65,536, which nanoGPT does not read. `megatron` is Megatron-LM's indexed
     dataset (`megatron/core/datasets/indexed_dataset.py`) with one sequence per document, which ends in an end-of-text,
-    as `preprocess_data.py --append-eod` writes it: uint16 or int32.
-
-    Raises ShardError, OSError: shards that cannot be read, or files that cannot be written.
+    as `preprocess_data.py --append-eod` writes it: uint16 or int32. Raises ShardError, OSError.
     """
     dataset, written = open_dataset(folder), []
     out.mkdir(parents=True, exist_ok=True)
