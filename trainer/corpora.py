@@ -45,10 +45,7 @@ class Corpora:
         """Say which datasets have grown since the run began, and of which its `samples` have none."""
         for dataset, share, tokens in zip(self.datasets, self.shares, self.tokens, strict=True):
             if dataset.grown:
-                say(
-                    f"{dataset.folder} has grown: this run goes on with the files that it began with; a new run with "
-                    "--init_from reads all"
-                )
+                say(f"{dataset.folder} has grown: this run goes on with its first files; --init_from starts with all")
             if tokens and share * samples < 1:
                 say(f"{dataset.folder} has a share of {share:.1g}: none of this run's {samples:,} samples is of it")
 

@@ -20,8 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from trainer.cross_entropy import fused_cross_entropy
 
-Mask = torch.Tensor | BlockMask
-"""Which position sees which: (B, 1, T, T) of bool, or FlexAttention's blocks of it."""
+Mask = torch.Tensor | BlockMask  # which position sees which: (B, 1, T, T) of bool, or FlexAttention's blocks of it
 
 
 @dataclass(frozen=True)
@@ -62,12 +61,8 @@ PRESETS: dict[str, ModelConfig] = {
 }
 """The published sizes, ConnorJL's PrettyBig, an ALBERT-style one as bkkaggle's ALGPT2, and one for a CPU."""
 
-
-Cached = tuple[torch.Tensor, int]
-"""A layer's keys and values of the positions seen (2, B, H, context, D), and their number."""
-
-Rotation = tuple[torch.Tensor, torch.Tensor]
-"""Cosines and sines of the angles: (T, D / 2) each."""
+Cached = tuple[torch.Tensor, int]  # a layer's keys and values of the positions seen (2, B, H, context, D); their number
+Rotation = tuple[torch.Tensor, torch.Tensor]  # cosines and sines of the angles: (T, D / 2) each
 
 
 def preset(name: str, **changes: Any) -> ModelConfig:

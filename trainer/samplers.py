@@ -126,7 +126,6 @@ class Mixture:
 
     Of samples 0 … i−1, ⌊i · share⌋ are from the first: sources are spread evenly, so that every batch has the share but
     for one sample. Both samplers are read in order, so no token is skipped. `share` is rounded to a multiple of 2**-40.
-
     Raises ValueError: the samplers have different contexts, or the share is not between 0 and 1.
     """
 

@@ -65,8 +65,7 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals) -> float:
             saved = checkpoint.checkpoints(Path(config.out))
             raise Diverged(
                 f"{error}; the last good checkpoint is {saved[-1] if saved else 'none'}. Look at the step's documents "
-                f"(python -m trainer.tools.documents {config.out} --step N names them; `owt why WORKDIR URL_ID` shows "
-                "what happened to one), try a lower learning_rate or a longer warm-up"
+                f"(python -m trainer.tools.documents {config.out} --step N), try a lower learning_rate or more warm-up"
             ) from error
 
 

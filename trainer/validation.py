@@ -60,8 +60,7 @@ def validation_set(corpora: Corpora, context: int, text: str | None, say: Callab
 def validation_windows(corpora: Corpora, context: int, count: int) -> torch.Tensor | None:
     """The validation set (N, context + 1): about `count` windows, always the same, at most one epoch of `val`.
 
-    Each dataset whose `val` split fills a window gives windows in proportion to its share. None if no dataset has a
-    document in it; raises ShardError if no split fills a window.
+    Each dataset gives windows in proportion to its share. None without documents; ShardError if they fill no window.
     """
     splits = [dataset.documents("val") for dataset in corpora.datasets]
     tokens = [int(own.lengths.sum()) + len(own) for own in splits]

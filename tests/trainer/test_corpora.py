@@ -128,7 +128,7 @@ def test_a_run_whose_tokens_have_grown_goes_on_with_those_that_it_began_with(
     capsys.readouterr()
     assert run("cut", 6, tokens) == 0
     said = capsys.readouterr().out
-    assert f"{tokens} has grown: this run goes on with the files that it began with; a new run with --init_from" in said
+    assert f"{tokens} has grown: this run goes on with its first files; --init_from starts with all" in said
     assert losses(tmp_path / "complete") == losses(tmp_path / "cut")
     assert run("all", 6, tokens, more=["--init_from", str(tmp_path / "cut")]) == 0
     (data,) = checkpoint.read_record(tmp_path / "all/checkpoints/step-00000006").data

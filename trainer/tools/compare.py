@@ -61,8 +61,7 @@ class Score:
         return math.fsum(self.bits) / math.fsum(self.bytes)
 
 
-Scores = dict[str, dict[str, dict[int, Score]]]
-"""By texts, corpus and seed."""
+Scores = dict[str, dict[str, dict[int, Score]]]  # by texts, corpus and seed
 
 
 def scores_of(runs: Sequence[str], options: CompareOptions) -> Scores:

@@ -31,7 +31,6 @@ def score_text(
     `word_perplexity` divides by `words`, or, for 0, by those between white space; `stride` is that of
     `score_documents`. The result has tokens, words, bytes, loss (nats per token), perplexity (per token),
     word_perplexity, and bits_per_byte (of the text that the ids decode to, in UTF-8).
-
     Raises ValueError: there is no text that the tokenizer can write, or the stride is longer than the context.
     """
     ((nats, tokens, size),) = score_texts(model, tokenizer, [text], eot, stride=stride, micro_batch=micro_batch)
