@@ -125,13 +125,9 @@ class TrainerProcess:
     """Runs the trainer's modules as processes of their own, by torchrun where `ranks` is not 0."""
 
     def command(
-        self,
-        *arguments: object,
-        ranks: int = 0,
-        torchrun: Sequence[str] = (),
-        module: str = "trainer.train",
+        self, *arguments: object, ranks: int = 0, torchrun: Sequence[str] = (), module: str = "trainer.train",
         program: Path | None = None,
-    ) -> list[str]:
+    ) -> list[str]:  # fmt: skip
         nodes = torchrun or ["--standalone"]
         launcher = ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}", *nodes] if ranks else []
         return [sys.executable, *launcher, *([str(program)] if program else ["-m", module]), *map(str, arguments)]
@@ -141,27 +137,15 @@ class TrainerProcess:
         own["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # shared, torchrun 2.13 waits forever when a node joins
         return {**os.environ, **own}
 
-    def run(
-        self, *arguments: object, ranks: int = 0, module: str = "trainer.train", program: Path | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.command(*arguments, ranks=ranks, module=module, program=program),
-            capture_output=True,
-            text=True,
-            timeout=500,  # on a machine that may be busy
-            env=self.environment(),
-            check=False,
-        )
+    def run(self, *arguments: object, **how: Any) -> subprocess.CompletedProcess[str]:
+        """With a time limit for a machine that may be busy."""
+        pipes: dict[str, Any] = {"capture_output": True, "text": True, "env": self.environment()}
+        return subprocess.run(self.command(*arguments, **how), timeout=500, check=False, **pipes)
 
-    def start(self, *arguments: object, ranks: int = 0, torchrun: Sequence[str] = ()) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            self.command(*arguments, ranks=ranks, torchrun=torchrun),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=self.environment(),
-            start_new_session=True,
-        )
+    def start(self, *arguments: object, **how: Any) -> subprocess.Popen[str]:
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        command, environment = self.command(*arguments, **how), self.environment()
+        return subprocess.Popen(command, env=environment, start_new_session=True, **pipes)
 
 
 @pytest.fixture(scope="session")

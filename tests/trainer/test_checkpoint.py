@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from schemas import SettingsError
-from tests.trainer.conftest import Capture, WriteTokens
+from tests.trainer.conftest import Capture
 from trainer import checkpoint
 from trainer.checkpoint import CheckpointError
 from trainer.config import TrainConfig
@@ -159,21 +159,18 @@ def test_each_checkpoint_names_the_one_its_run_continued_from(config: TrainConfi
     assert eighth.versions["torch"] == torch.__version__
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "training.safetensors", "tokenizer.json", "checkpoint.json"])
-def test_a_truncated_checkpoint_is_skipped_for_the_one_before_it(
-    config: TrainConfig, name: str, capsys: Capture
-) -> None:
+def test_a_truncated_checkpoint_is_skipped_for_the_one_before_it(config: TrainConfig, capsys: Capture) -> None:
     train(config)
-    complete = (run_of(config) / "step-00000008" / "model.safetensors").read_bytes()
-    path = run_of(config) / "step-00000008" / name
-    path.write_bytes(path.read_bytes()[:-100])
+    path = run_of(config) / "step-00000008" / "model.safetensors"
+    complete = path.read_bytes()
+    path.write_bytes(complete[:-100])
     capsys.readouterr()
     train(config)
     output = capsys.readouterr().out
-    assert f"step-00000008/{name}" in output
+    assert f"{path} has " in output
     assert "taking step-00000006, the newest intact one" in output
     assert "step-00000006 at step 6" in output
-    assert (run_of(config) / "step-00000008" / "model.safetensors").read_bytes() == complete
+    assert path.read_bytes() == complete
 
 
 @pytest.mark.parametrize("killed", [2, 8])
@@ -187,17 +184,24 @@ def test_a_checkpoint_interrupted_while_it_was_written_is_ignored(config: TrainC
     assert not list(run_of(config).glob(".*"))
 
 
-def test_a_newest_checkpoint_that_is_gone_is_reported_and_not_exported_in_silence(
+def test_a_newest_checkpoint_that_is_gone_or_damaged_is_reported_and_not_exported_in_silence(
     config: TrainConfig, tmp_path: Path, capsys: Capture
 ) -> None:
     train(config)
     newest = run_of(config) / "step-00000008"
-    shutil.rmtree(newest)
+    (newest / "model.safetensors").unlink()
     capsys.readouterr()
+    assert export.main([config.out, str(tmp_path / "exported")]) == 1
+    error = capsys.readouterr().err
+    assert f"{newest / 'model.safetensors'} is missing: the checkpoint is damaged; restore it, or name another" in error
+    shutil.rmtree(newest)
     assert export.main([config.out, str(tmp_path / "exported")]) == 1
     gone = f"{newest}, the newest checkpoint that was saved, is gone"
     assert f"{gone}; restore it, or name another one by --step" in capsys.readouterr().err
+    assert export.main([config.out, str(tmp_path / "exported"), "--step", "3"]) == 1
+    assert f"{config.out} has no checkpoint of step 3; it has 4, 6" in capsys.readouterr().err
     assert export.main([config.out, str(tmp_path / "exported"), "--step", "6"]) == 0
+    assert capsys.readouterr().err == f"taking {config.out}/checkpoints/step-00000006\n"
     train(config)
     assert f"{gone}; taking step-00000006, the newest intact one" in capsys.readouterr().out
     train(dataclasses.replace(config, max_steps=9))
@@ -308,11 +312,3 @@ def test_precision_and_micro_batches_hardly_change_the_loss(
 ) -> None:
     other = dataclasses.replace(config, out=str(tmp_path / "other"), **changes)
     assert math.isclose(train(other), train(config), rel_tol=error)
-
-
-def test_shards_without_a_validation_split_train_without_validation(
-    config: TrainConfig, tmp_path: Path, write_tokens: WriteTokens, capsys: Capture
-) -> None:
-    other = write_tokens(tmp_path / "other", [[1, 2, 3] * 50])
-    train(dataclasses.replace(config, data=(str(other),), max_steps=2))
-    assert "no validation:" in capsys.readouterr().out

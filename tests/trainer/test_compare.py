@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.data import DocumentBlocks
 from trainer.model import GPT, ModelConfig
-from trainer.pretrained import Pretrained, Tokenizer
+from trainer.pretrained import Tokenizer
 from trainer.tools import compare
 from trainer.tools.compare import Score, difference, read_documents, table
-from trainer.tools.evaluate import score_documents, score_text, text_windows
+from trainer.tools.evaluate import score_documents, text_windows
 from trainer.train import train
 
 from .conftest import REPOSITORY, Capture, WriteTokens, small_config
@@ -84,18 +83,6 @@ def test_each_document_is_scored_independently() -> None:
                 logits = model(torch.tensor([inputs]))[0].log_softmax(-1)
                 wanted -= sum(logits[k - len(targets), own].item() for k, own in enumerate(targets))
             assert nats == pytest.approx(wanted, rel=1e-4)
-
-
-def test_a_score_is_what_evaluate_reports(tmp_path: Path, tokenizer_file: Path) -> None:
-    torch.manual_seed(0)
-    model = GPT(ModelConfig(vocab_size=400, context=32, n_layer=1, n_head=2, width=32)).eval()
-    trained = Pretrained(tmp_path, model, tokenizer_file, 399, None, DocumentBlocks(399))
-    plain = tmp_path / "plain.txt"
-    plain.write_text("def main(text):\n    return text – 1\n" * 5)
-    score = compare.score(trained, read_documents(str(plain)), 2)
-    reported = score_text(model, Tokenizer(tokenizer_file), plain.read_text(), 399)
-    assert score.value == pytest.approx(reported["bits_per_byte"])
-    assert score.bytes == [len(plain.read_bytes())]
 
 
 @pytest.mark.parametrize("between", ["\n", "\r\n"])

@@ -30,7 +30,7 @@ CONTEXT = 16
 def folders(tmp_path: Path, write_tokens: WriteTokens) -> list[str]:
     """Three corpora; every token of corpus k is k, so that a window says where it is from."""
     return [
-        str(write_tokens(tmp_path / f"corpus{k}", [[k] * n for n in (50, 3, 80, 21)], [[k] * 40, [k] * 9]))
+        str(write_tokens(tmp_path / f"corpus{k}", [[k] * n for n in (50, 3, 80, 21)] * (k + 1), [[k] * 40, [k] * 9]))
         for k in range(3)
     ]
 
@@ -40,21 +40,16 @@ def corpus_of(windows: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("sampler", ["packed", "longbiased"])
-def test_each_corpus_gives_its_share_of_the_samples(folders: list[str], sampler: str) -> None:
-    corpora = open_corpora([f"{folders[0]}=6", f"{folders[1]}=3", f"{folders[2]}=1"])
-    source = corpus_of(corpora.sampler(sampler, CONTEXT, 3, long_min_tokens=40).windows(0, 5000))
-    assert [(source == k).mean() for k in range(3)] == pytest.approx([0.6, 0.3, 0.1], abs=0.002)
-
-
-def test_without_weights_corpora_are_sampled_in_proportion_to_their_tokens(
-    tmp_path: Path, write_tokens: WriteTokens
+@pytest.mark.parametrize(
+    ("weights", "shares"),
+    [(("=6", "=3", "=1"), (0.6, 0.3, 0.1)), (("", "", ""), (1 / 6, 1 / 3, 1 / 2)), (("", "", None), (1 / 3, 2 / 3))],
+)
+def test_each_corpus_gives_its_share_of_the_samples(
+    folders: list[str], sampler: str, weights: tuple[str | None, ...], shares: tuple[float, ...]
 ) -> None:
-    folders = [str(write_tokens(tmp_path / f"{n}", [[n] * 9] * n)) for n in (30, 60, 10)]
-    corpora = open_corpora(folders)
-    assert corpora.shares == pytest.approx((0.3, 0.6, 0.1))
-    samples = 1000 // CONTEXT  # an epoch of all is 1,000 tokens
-    source = corpus_of(corpora.sampler("packed", CONTEXT, 3).windows(0, 50 * samples))
-    assert [(source == n).mean() for n in (30, 60, 10)] == pytest.approx([0.3, 0.6, 0.1], abs=0.003)
+    corpora = open_corpora([f + w for f, w in zip(folders, weights, strict=True) if w is not None])
+    source = corpus_of(corpora.sampler(sampler, CONTEXT, 3, long_min_tokens=40).windows(0, 5000))
+    assert [(source == k).mean() for k in range(len(shares))] == pytest.approx(shares, abs=0.002)
 
 
 @pytest.mark.parametrize(

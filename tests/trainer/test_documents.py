@@ -47,12 +47,6 @@ def test_with_the_mask_each_documents_logits_equal_those_of_the_document_alone(l
             start += len(document)
 
 
-def test_numbers_of_a_window_with_every_kind_of_document() -> None:
-    inputs = torch.tensor([[5, 6, EOT, 7, EOT, EOT, 8, 9], [EOT, 1, 2, 3, 4, 5, 6, 7]])
-    assert (inputs == EOT).cumsum(1).tolist() == [[0, 0, 1, 1, 2, 3, 3, 3], [1] * 8]
-    assert DocumentBlocks(EOT)(inputs) == {}
-
-
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("lengths", [[0, 5, 0, 12, 9], [30, 4]], ids=str)
 def test_flex_attention_gives_the_same_logits_as_the_boolean_mask(lengths: list[int]) -> None:

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from schemas import SettingsError
 from tests.trainer.conftest import small_config
 from trainer.pretrained import Tokenizer, load_pretrained
-from trainer.shards import TokenizerInfo, open_dataset
+from trainer.shards import open_dataset
 from trainer.train import train
 from trainer.validation import windows_of_text
 
@@ -75,23 +74,6 @@ def test_a_hugging_face_model_is_finetuned_on_imported_text_and_exported_again(
     assert ours["loss"] == pytest.approx(theirs, rel=1e-4)
     assert ours["val_loss"] < records[0]["loss"] - 0.3
     assert run("trainer.tools.sample", "tuned", "--prompt", "ROMEO:", "--max_tokens", 20).startswith("ROMEO:")
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"short", r"val_data: .*text.txt has \d tokens, fewer than the context of 16"),
-        (b"caf\xe9" * 40, "val_data: .*text.txt is not UTF-8 at byte 3"),
-        (None, "val_data: .*text.txt cannot be read: No such file"),
-    ],
-)
-def test_an_unusable_validation_text_gives_a_one_line_error(
-    tmp_path: Path, tokenizer_file: Path, content: bytes | None, message: str
-) -> None:
-    if content is not None:
-        (tmp_path / "text.txt").write_bytes(content)
-    with pytest.raises(SettingsError, match=message):
-        windows_of_text(str(tmp_path / "text.txt"), TokenizerInfo("test", tokenizer_file, "", 400, 399), 16, 4)
 
 
 def test_training_reports_the_loss_over_evenly_spaced_windows_of_the_text(tmp_path: Path, text_tokens: Path) -> None:

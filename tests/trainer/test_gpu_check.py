@@ -49,15 +49,6 @@ def test_every_piece_runs_and_a_second_call_repeats_none(tmp_path: Path) -> None
     assert again.stdout.count(": done already") == len(pieces)
 
 
-@pytest.mark.slow
-def test_the_curve_of_the_standard_library_falls_and_a_checkpoint_has_a_cost(tmp_path: Path) -> None:
-    done = gpu_check(tmp_path, "curve", "checkpoint", "--tiny", "--device", "cpu")
-    assert done.returncode == 0, done.stdout + done.stderr
-    pieces = json.loads((tmp_path / "gpu.json").read_text())["pieces"]
-    assert pieces["curve"]["loss"] < pieces["curve"]["first_loss"] < 11  # a vocabulary of GPT-2's size, and real text
-    assert pieces["checkpoint"]["wait_s"] > 0
-
-
 def test_a_piece_that_fails_says_why_and_the_next_one_runs(tmp_path: Path) -> None:
     done = gpu_check(tmp_path, "124M", "longbiased", "--tiny", "--device", "cpu", "--data", str(tmp_path / "none"))
     assert done.returncode == 1

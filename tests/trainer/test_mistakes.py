@@ -32,20 +32,9 @@ def config(config: TrainConfig) -> TrainConfig:
 
 def flags(config: TrainConfig, **changes: Any) -> list[str]:
     """The command line of `config`."""
-    given = {
-        field.name: getattr(config, field.name)
-        for field in dataclasses.fields(config)
-        if getattr(config, field.name) != field.default
-    } | changes
-    line = []
-    for name, value in given.items():
-        if isinstance(value, tuple):
-            line += [f"--{name}", *map(str, value)]
-        elif isinstance(value, bool):
-            line.append(f"--{name}" if value else f"--no_{name}")
-        else:
-            line += [f"--{name}", str(value)]
-    return line
+    names = [field.name for field in dataclasses.fields(config) if getattr(config, field.name) != field.default]
+    given = {name: getattr(config, name) for name in names} | {"data": config.data[0]} | changes
+    return [f"--{name}={value}" for name, value in given.items()]
 
 
 def error_of(capsys: Capture, *arguments: str) -> str:
@@ -56,13 +45,6 @@ def error_of(capsys: Capture, *arguments: str) -> str:
     return line.removeprefix("trainer.train: ")
 
 
-def damage_all(run: Path) -> None:
-    first, second, third = checkpoint.checkpoints(run)
-    (first / "model.safetensors").unlink()
-    for path in (second / "training.safetensors", third / "checkpoint.json"):
-        path.write_bytes(path.read_bytes()[:-10])
-
-
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -70,7 +52,10 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_a_run_whose_checkpoints_are_all_damaged_stops_and_names_each(config: TrainConfig, capsys: Capture) -> None:
     train(config)
     run = Path(config.out)
-    damage_all(run)
+    first, second, third = checkpoint.checkpoints(run)
+    (first / "model.safetensors").unlink()
+    for path in (second / "training.safetensors", third / "checkpoint.json"):
+        path.write_bytes(path.read_bytes()[:-10])
     before = contents(run)
     error = error_of(capsys, *flags(config))
     assert f"no checkpoint in {run / 'checkpoints'} is intact: " in error
@@ -79,23 +64,6 @@ def test_a_run_whose_checkpoints_are_all_damaged_stops_and_names_each(config: Tr
     assert "step-00000006/checkpoint.json cannot be read" in error
     assert f"move {run} aside to start at step 0" in error
     assert contents(run) == before | {".lock": (run / ".lock").read_bytes()}
-
-
-def test_export_takes_a_run_with_a_damaged_newest_checkpoint_only_by_its_step(
-    config: TrainConfig, tmp_path: Path, capsys: Capture
-) -> None:
-    train(config)
-    newest = checkpoint.checkpoints(Path(config.out))[-1]
-    (newest / "model.safetensors").unlink()
-    capsys.readouterr()
-    assert export.main([config.out, str(tmp_path / "exported")]) == 1
-    error = capsys.readouterr().err
-    assert f"{newest / 'model.safetensors'} is missing: the checkpoint is damaged; restore it, or name another" in error
-    assert not (tmp_path / "exported").exists()
-    assert export.main([config.out, str(tmp_path / "exported"), "--step", "3"]) == 1
-    assert f"{config.out} has no checkpoint of step 3; it has 2, 4, 6" in capsys.readouterr().err
-    assert export.main([config.out, str(tmp_path / "exported"), "--step", "4"]) == 0
-    assert capsys.readouterr().err == f"taking {config.out}/checkpoints/step-00000004\n"
 
 
 def test_a_token_id_outside_the_vocabulary_names_file_and_row(
@@ -130,6 +98,8 @@ def test_a_split_that_is_missing_or_too_short_says_so(
     assert error_of(capsys, *flags(config, data=data)).startswith(
         f"{data}, split train: 32 tokens, end-of-text included, are fewer than the 33 of a window; give a smaller"
     )
+    assert main(flags(config, data=str(write_tokens(tmp_path / "noval", [good])), out=str(tmp_path / "new"))) == 0
+    assert "no validation: data has no document" in capsys.readouterr().out
     data = str(write_tokens(tmp_path / "shortval", [good], [[1] * 20]))
     assert error_of(capsys, *flags(config, data=data)).startswith(f"{data}, split val: 21 tokens")
     assert main(flags(config, data=data, val_every=0, out=str(tmp_path / "unvalidated"))) == 0
@@ -188,7 +158,11 @@ def test_an_abbreviated_flag_is_refused(command: Any, arguments: list[str], near
         ("init_from = 's3://bucket/run'", "model: s3://bucket/run is not a local folder; copy it here first"),
         ("val_data = 's3://bucket/text'", "val_data: s3://bucket/text is not a local file; copy it here first"),
         ("val_data = 'BINARY'", "val_data: .*binary is not UTF-8 at byte 0"),
+        ("val_data = 'SHORT'", r"val_data: .*short has \d tokens, fewer than the context of 32"),
+        ("val_data = '/nowhere'", "val_data: /nowhere cannot be read: No such file"),
         ('preset = "125M"', r"preset: '125M' is not one of tiny, 124M, .*, algpt2; did you mean '124M'\?"),
+        ("device = 'xla'\ncompile = true", "device xla supports neither compile nor optimizers other than adamw"),
+        ("device = 'xla'\noptimizer = 'muon'", "device xla supports neither compile nor"),
         ("max_steps", "is not TOML"),
         ("[collect]", r"has tables \(collect\) but no \[train\]"),
     ],
@@ -197,10 +171,12 @@ def test_a_wrong_setting_gives_a_one_line_error(
     config: TrainConfig, tmp_path: Path, settings: str, message: str, capsys: Capture
 ) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    (tmp_path / "short").write_text("short")
+    settings = settings.replace("BINARY", str(tmp_path / "binary")).replace("SHORT", str(tmp_path / "short"))
     name = settings.split()[0]
     kept = {"data": config.data[0], "out": config.out, "preset": "tiny", "width": 32, "context": 32, "device": "cpu"}
     lines = [f"{key} = {json.dumps(value)}" for key, value in (kept | {"batch_tokens": 512}).items() if key != name]
-    (tmp_path / "config.toml").write_text("\n".join([*lines, settings.replace("BINARY", str(tmp_path / "binary"))]))
+    (tmp_path / "config.toml").write_text("\n".join([*lines, settings]))
     assert re.search(message, error_of(capsys, str(tmp_path / "config.toml")))
     assert (tmp_path / "binary").read_bytes() == b"\xff\xfe"
 

@@ -76,16 +76,6 @@ def test_logits_loss_gradients_and_greedy_ids_are_those_of_transformers(name: st
             assert torch.equal(back[key], tensor), key
 
 
-def test_no_token_sees_a_later_one() -> None:
-    model = GPT(SMALL).eval()
-    ids = torch.randint(203, (1, 24))
-    changed = ids.clone()
-    changed[0, 12] = (changed[0, 12] + 1) % 203
-    before, after = model(ids), model(changed)
-    assert torch.equal(before[:, :12], after[:, :12])
-    assert not torch.allclose(before[:, 12:], after[:, 12:])
-
-
 def test_a_new_model_predicts_a_uniform_distribution() -> None:
     torch.manual_seed(0)
     model = GPT(preset("tiny", vocab_size=1000))
@@ -136,34 +126,23 @@ def test_the_fused_loss_equals_the_plain_loss_in_value_and_gradients(chunk: int,
         torch.testing.assert_close(chunked, plain, rtol=1e-4, atol=1e-6 if reduction == "mean" else 1e-5)
 
 
-def test_the_fused_loss_equals_the_plain_loss_under_autocast() -> None:
-    model = GPT(SMALL)
-    (plain, gradient), (fused, own) = (_half_step(model, model, chunk) for chunk in (0, 32))
-    assert fused == pytest.approx(plain, rel=1e-4)
-    assert (own - gradient).norm() < 0.01 * gradient.norm()
-
-
-@pytest.mark.slow
-def test_the_fused_loss_is_the_same_when_compiled_with_the_model() -> None:
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_fused_loss_equals_the_plain_loss_under_autocast_and_compiled(compiled: bool) -> None:
     torch._dynamo.reset()  # of the sizes that earlier tests have compiled for
     torch.manual_seed(0)
     model = GPT(SMALL)
-    plain, gradient = _half_step(model, model, 32)
-    compiled, own = _half_step(model, torch.compile(model, fullgraph=True, dynamic=False), 32)  # as the trainer does
-    assert compiled == pytest.approx(plain, rel=1e-4)
-    assert (own - gradient).norm() < 0.01 * gradient.norm()
-
-
-def _half_step(model: GPT, net: torch.nn.Module, loss_chunk: int) -> tuple[float, torch.Tensor]:
-    """The loss of a batch in bfloat16, and the gradient of every parameter, in a row."""
-    torch.manual_seed(0)
     ids, targets = torch.randint(203, (2, 4, 24)).unbind()
-    model.zero_grad()
-    model.loss_chunk = loss_chunk
-    with torch.autocast("cpu", torch.bfloat16):
-        loss = net(ids, targets)
-    loss.backward()
-    return loss.item(), torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    losses, gradients = [], []
+    fused = torch.compile(model, fullgraph=True, dynamic=False) if compiled else model  # as the trainer does
+    for chunk, net in ((0, model), (32, fused)):
+        model.loss_chunk = chunk
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            losses.append(net(ids, targets))
+        losses[-1].backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+    assert losses[1].item() == pytest.approx(losses[0].item(), rel=1e-4)
+    assert (gradients[1] - gradients[0]).norm() < 0.01 * gradients[0].norm()
 
 
 def test_the_fused_loss_is_differentiated_only_on_request_and_only_once() -> None:

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from tests.trainer.conftest import WriteTokens, edit_manifest
-from trainer.corpora import open_corpora
 from trainer.shards import ShardError, open_dataset
 
 DOCUMENTS = [[1, 2, 3], [], [4], [5, 6, 7, 8], [9, 10], [11] * 7, [12]]
@@ -105,9 +104,3 @@ def test_a_run_is_its_tokens_and_a_folder_without_a_manifest_is_an_error(tokens:
     assert open_dataset(tokens.parent) == open_dataset(tokens)
     with pytest.raises(ShardError, match=r"in .*/nowhere: .*/nowhere/ledger/manifest\.json is missing; run the tok"):
         open_dataset(tmp_path / "nowhere")
-
-
-def test_an_empty_split_is_named(tmp_path: Path, write_tokens: WriteTokens) -> None:
-    folder = str(write_tokens(tmp_path, [], DOCUMENTS))
-    with pytest.raises(ShardError, match=f"{folder}, split train: there is no document"):
-        open_corpora([folder]).sampler("packed", 8, 0)

@@ -61,17 +61,7 @@ def test_a_tokenizer_with_state_gives_the_ids_of_the_text_alone(
             assert tokenizer.encode(text) == plain.encode(text)
 
 
-def test_a_tokenizer_with_dropout_of_the_wild_gives_one_loss(testdata: Path) -> None:
-    tokenizer = Tokenizer(testdata / "cases" / "tok-dropout.json")
-    text = "\n".join(json.loads(line)["text"] for line in (testdata / "cases" / "docs.jsonl").open())
-    assert len({tuple(tokenizer.encode(text)) for _ in range(5)}) == 1
-
-
 WORDS = ["the", "quiet", "harbour", "slept", "until", "noon"]
-
-
-def word_level(tokens: list[str], **options: Any) -> Loaded:
-    return Loaded(models.WordLevel({token: number for number, token in enumerate(tokens)}, **options))
 
 
 def unigram() -> Loaded:
@@ -111,7 +101,7 @@ def stripped() -> Loaded:
         (lambda: letters("[UNK]"), "THE HARBOUR.", 2),
         (stripped, "  the harbour \n", 11),
         (unigram, "the quiet порт slept", 15),
-        (lambda: word_level([*WORDS, "?"], unk_token="?"), "noon", 4),
+        (lambda: Loaded(models.WordLevel({"noon": 0, "?": 1}, unk_token="?")), "noon", 4),
         (without_decoder, "the harbour slept", 15),
         (without_decoder, "the Harbour slépt", 13),
         (without_decoder, "порт and harbour", 10),
