@@ -20,7 +20,6 @@ def fused_cross_entropy(
     cross-entropy (Hsu et al., 2024): nothing is computed twice, and there is no other tensor of their size. The
     backward pass can run only once. On a CPU it is faster than torch's own in chunks of 2,048; each chunk adds to the
     gradient of the complete weight, so at width 768 chunks of half the size take a tenth longer.
-
     x is (N, C), `weight` (V, C), of which the rows from `vocab_size` on are padding, `targets` (N,), of which −100 are
     ignored. `chunk` is about how many rows of x it takes at a time; the `reduction` is `mean` or `sum`.
     """

@@ -135,12 +135,14 @@ class XlaRanks(Ranks):
     def gather(self, value: Any) -> list[Any]:
         if self.world_size == 1:
             return [value]
-        parts = importlib.import_module("torch_xla.core.xla_model").rendezvous("gather", pickle.dumps(value))
-        return [pickle.loads(part) for part in parts]
+        import torch_xla.core.xla_model as xm
+
+        return [pickle.loads(part) for part in xm.rendezvous("gather", pickle.dumps(value))]
 
     def average_gradients(self, model: nn.Module) -> None:
         if self.world_size > 1:
-            xm = importlib.import_module("torch_xla.core.xla_model")
+            import torch_xla.core.xla_model as xm
+
             gradients = [p.grad for p in model.parameters() if p.grad is not None]
             xm.all_reduce(xm.REDUCE_SUM, gradients, scale=1 / self.world_size)
 
@@ -151,9 +153,10 @@ class XlaRanks(Ranks):
 def xla_package() -> Any:
     """torch_xla; raises SettingsError if it is not installed."""
     try:
-        return importlib.import_module("torch_xla")
+        import torch_xla
     except ImportError as error:
         raise SettingsError(f"device xla needs torch_xla ({error}): pip install 'torch_xla[tpu]'") from error
+    return torch_xla
 
 
 def averaging(model: nn.Module, ranks: Ranks) -> nn.Module:

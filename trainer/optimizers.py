@@ -46,9 +46,8 @@ def make_optimizers(name: str, model: nn.Module, *, lr: float, weight_decay: flo
 class Adafactor(torch.optim.Adafactor):
     """torch's Adafactor with weight decay relative to each parameter's RMS, like its step and as in transformers.
 
-    In torch's, a decay of 0.1 at the usual rate of 3e-2 is fifty times AdamW's at 6e-4. Two differences from
-    transformers remain. A gradient below 1.2e-7 is damped and not scaled up to a full step: that of the keys' biases is
-    zero up to rounding, so they do not move. And the rate is at most 1/√step, as in the paper.
+    In torch's, a decay of 0.1 at the usual rate of 3e-2 is fifty times AdamW's at 6e-4. Unlike transformers', it damps
+    a gradient below 1.2e-7 (that of the keys' biases is only rounding), and the rate is at most 1/√step, as published.
     """
 
     @torch.no_grad()

@@ -1,7 +1,6 @@
 """The token shards: checked against their manifest, memory-mapped, and read without a copy.
 
-`RUN/tokens/` holds the shards, `RUN/ledger/manifest.json` names the list of their files and their tokenizer, both in
-`RUN/ledger/tokens/`. `schemas.manifest` has the formats, which are read here with json and pyarrow only.
+`RUN/ledger/manifest.json` names the list of their files and their tokenizer; `schemas.manifest` has the formats.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 from schemas import SettingsError
 
 SIGNATURE = "model.sig"
-# Keys are on the curves P-256, P-384 or P-521.
 _KEYS = "make one by: openssl ecparam -name prime256v1 -genkey -noout -out key.pem; openssl ec -in key.pem -pubout"
 
 
@@ -53,8 +51,10 @@ def _hashing() -> Any:
 
 def _package() -> Any:
     try:
-        for part in ("hashing", "signing", "verifying"):
-            importlib.import_module(f"model_signing.{part}")
-        return importlib.import_module("model_signing")
+        import model_signing
+        import model_signing.hashing
+        import model_signing.signing
+        import model_signing.verifying
     except ImportError as error:
         raise SettingsError(f"signatures need the extra sign ({error}): pip install model-signing pyOpenSSL") from error
+    return model_signing

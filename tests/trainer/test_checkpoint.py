@@ -253,10 +253,8 @@ def test_a_longer_run_continues_and_says_what_changed_and_a_finished_one_does_no
 
 def test_a_loss_of_nan_stops_the_run_and_names_the_step_and_the_last_good_checkpoint(config: TrainConfig) -> None:
     train(dataclasses.replace(config, max_steps=4, schedule="constant"))
-    with pytest.raises(
-        Diverged,
-        match=r"step \d+: loss .*; the last good checkpoint is .*step-00000004\b.*trainer.tools.documents",
-    ):
+    message = r"step \d+: loss .*; the last good checkpoint is .*step-00000004\b.*trainer.tools.documents"
+    with pytest.raises(Diverged, match=message):
         train(dataclasses.replace(config, max_steps=50, schedule="constant", learning_rate=1e30, clip=0.0))
     assert steps(config) == [2, 4]
 
@@ -264,7 +262,6 @@ def test_a_loss_of_nan_stops_the_run_and_names_the_step_and_the_last_good_checkp
 def test_a_new_run_takes_the_optimizers_state_with_the_weights(
     config: TrainConfig, tmp_path: Path, text_tokens: Path, capsys: Capture
 ) -> None:
-    """So that a run goes on as another one left it, with more data or other settings."""
     train(dataclasses.replace(config, max_steps=4, schedule="constant", learning_rate=1e-3, warmup_steps=1))
     shape = {"schedule": "constant", "learning_rate": 1e-3, "warmup_steps": 1, "init_from": config.out, "max_steps": 4}
     further = dataclasses.replace(config, out=str(tmp_path / "further"), **shape)  # type: ignore[arg-type]

@@ -70,10 +70,10 @@ def test_a_refusal_by_the_hub_is_reported_and_training_continues(
 @pytest.mark.parametrize(
     ("uri", "message"),
     [
-        ("hf://someone", "hf://someone is not hf://OWNER/NAME"),
-        ("hf://someone/", "hf://someone/ is not hf://OWNER/NAME"),
-        ("ftp://host/run", "ftp://host/run is not hf://OWNER/NAME, s3://"),
-        ("run", "publish: run is not"),
+        ("hf://someone", "hf://someone: give hf://OWNER/NAME"),
+        ("hf://someone/", "hf://someone/: give hf://OWNER/NAME"),
+        ("ftp://host/run", "ftp://host/run: give hf://OWNER/NAME, s3://"),
+        ("run", "publish: run: give hf://"),
         ("hf://someone/gpt2", "there is no token of the Hub; run `hf auth login`"),
     ],
 )

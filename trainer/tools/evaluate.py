@@ -48,8 +48,7 @@ def score_texts(
 ) -> list[tuple[float, int, int]]:
     """(negative log-likelihood in nats, tokens, bytes) of each text that the tokenizer can write.
 
-    A tokenizer may drop or replace what is not in its vocabulary: bytes are those of the text that its ids have.
-    Raises ValueError if it can write none of the texts.
+    A tokenizer may lose what is not in its vocabulary: bytes are those that its ids have. ValueError if there is none.
     """
     written = []
     for text in texts:
