@@ -34,7 +34,7 @@ from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
 from owt_pipeline.engine.generations import begin
-from owt_pipeline.engine.outcome import Outcome, write_outcome
+from owt_pipeline.engine.outcome import JobOutcome, write_outcome
 from owt_pipeline.engine.parts import Done, Work, do_locally
 from owt_pipeline.engine.plan import plan_stage
 from owt_pipeline.engine.publish import publish
@@ -249,7 +249,7 @@ def _end(dataset: Dataset, runtime: Runtime) -> Dataset:
         sweep(runtime.workdir, runtime.run, dataset.since)
         release(runtime.workdir, runtime.run)
     else:
-        write_outcome(runtime.workdir, Outcome())
+        write_outcome(runtime.workdir, JobOutcome())
     return dataset
 
 
@@ -261,7 +261,7 @@ def _reported(runtime: Runtime, where: str) -> Iterator[None]:
         yield
     except Exception as error:
         if not runtime.unattended:
-            write_outcome(runtime.workdir, Outcome.of(where, error))
+            write_outcome(runtime.workdir, JobOutcome.of(where, error))
         elif isinstance(error, UserError) or not runtime.on_cluster:
             release(runtime.workdir, runtime.run)
         raise

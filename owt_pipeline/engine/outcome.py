@@ -13,7 +13,7 @@ from owt_pipeline.storage.folder import Storage
 _NAME = ".outcome"
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class JobOutcome(msgspec.Struct, frozen=True):
     """How a job ended.
 
     Attributes:
@@ -29,7 +29,7 @@ class Outcome(msgspec.Struct, frozen=True):
     is_ledger: bool = False
 
     @classmethod
-    def of(cls, where: str, error: Exception) -> Outcome:
+    def of(cls, where: str, error: Exception) -> JobOutcome:
         """The outcome of an error; `where` names the stage and part, for a bug."""
         if isinstance(error, UserError):
             return cls(str(error), error.exit_code)
@@ -49,7 +49,7 @@ class Outcome(msgspec.Struct, frozen=True):
             raise kind(self.message) from None
 
 
-def write_outcome(workdir: Storage, outcome: Outcome) -> None:
+def write_outcome(workdir: Storage, outcome: JobOutcome) -> None:
     """Store the outcome for the launcher. If that fails, the launcher shows the runner's own message."""
     with contextlib.suppress(OSError, UserError):
         workdir.write(_NAME, msgspec.json.encode(outcome))
@@ -60,10 +60,10 @@ def has_outcome(workdir: Storage) -> bool:
     return workdir.exists(_NAME)
 
 
-def take_outcome(workdir: Storage) -> Outcome | None:
+def take_outcome(workdir: Storage) -> JobOutcome | None:
     """The outcome that the job stored, which is then removed; None if there is none, or none that can be read."""
     try:
-        found = msgspec.json.decode(workdir.read(_NAME), type=Outcome)
+        found = msgspec.json.decode(workdir.read(_NAME), type=JobOutcome)
     except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
         found = None
     workdir.delete(_NAME)

@@ -143,7 +143,10 @@ def log_entry(manifest: Manifest, started: float, seconds: float, **where: Any) 
 def append_to_log(workdir: Storage, entry: Mapping[str, Any]) -> None:
     """Add a line to the run's log."""
     line = f"{json.dumps(entry)}\n".encode()
-    workdir.change(RUN_LOG, lambda log: None if log and line in log else (log or b"") + line)
+    while True:
+        log, version = workdir.read_version(RUN_LOG) or (b"", None)
+        if line in log or workdir.swap(RUN_LOG, log + line, version) is not None:
+            return
 
 
 def read_log(workdir: Storage) -> list[dict[str, Any]]:

@@ -119,7 +119,7 @@ class Bucket:
         with self._request(name) as (store, key), open(path, "rb") as file:
             store.put(key, file, chunk_size=piece, max_concurrency=2)
 
-    def put_if(self, name: str, content: bytes, version: str | None, sync: bool = True) -> str | None:
+    def put_if(self, name: str, content: bytes, version: str | None) -> str | None:
         """Write if the object has this version (None: does not exist). Returns the new version, or None if not
         written."""
         from obstore import exceptions

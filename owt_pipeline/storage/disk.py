@@ -84,17 +84,17 @@ class Disk:
         with self._spool(content) as file:
             file.publish(name)
 
-    def put_if(self, name: str, content: bytes, version: str | None, sync: bool = True) -> str | None:
+    def put_if(self, name: str, content: bytes, version: str | None) -> str | None:
         """Write if the file has this version (None: is missing). Returns the new version, or None if not written."""
-        return self._create(name, content, sync) if version is None else self._swap(name, content, version)
+        return self._create(name, content) if version is None else self._swap(name, content, version)
 
-    def _create(self, name: str, content: bytes, sync: bool) -> str | None:
+    def _create(self, name: str, content: bytes) -> str | None:
         target = self._at(name)
         if os.path.exists(target):
             return None
         os.makedirs(os.path.dirname(target), exist_ok=True)
         with self._spool(content) as file:
-            file.sync() if sync else file.flush()
+            file.sync()
             try:
                 os.link(file.path, target)  # unlike a rename, fails where the name is taken
             except FileExistsError:
@@ -232,14 +232,9 @@ class HashingFile:
             self.bytes += len(data)
         return len(data)
 
-    def publish(self, name: str, sync: bool = True) -> None:
-        """Let the complete file appear under `name` in its storage, replacing an existing one.
-
-        On a local disk, without `sync`, a power failure may leave anything; a killed process leaves all or nothing.
-        """
-        self.flush()
-        if sync:
-            self.sync()
+    def publish(self, name: str) -> None:
+        """Let the complete file appear under `name` in its storage, replacing an existing one."""
+        self.sync()
         self._publish(name, self.path)
 
     def sync(self) -> None:

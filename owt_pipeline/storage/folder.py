@@ -134,32 +134,22 @@ class Storage:
         """Write a complete file, replacing an existing one."""
         self._files.put(name, content)
 
-    def create(self, name: str, content: bytes, sync: bool = True) -> bool:
+    def create(self, name: str, content: bytes) -> bool:
         """Write a file unless it exists; of several writers, one gets True.
 
         If a bucket's answer is lost and the request retried, even the one that wrote the file gets False; a caller that
-        has to know reads the file. On a local disk, without `sync`, a power failure may leave anything.
+        has to know reads the file.
         """
-        return self.swap(name, content, None, sync) is not None
+        return self.swap(name, content, None) is not None
 
-    def swap(self, name: str, content: bytes, version: str | None, sync: bool = True) -> str | None:
+    def swap(self, name: str, content: bytes, version: str | None) -> str | None:
         """Replace a file if it still has this version (None: if it does not exist). Returns the new version, or None if
         the file has another one.
 
         On S3, files of equal content have equal versions, so never write the same content twice. As with `create`, a
         lost answer may lead to None.
         """
-        return self._files.put_if(name, content, version, sync)
-
-    def change(self, name: str, change: Callable[[bytes | None], bytes | None]) -> bool:
-        """Replace a file's content (None if there is no file) by the result of `change`; if another process was faster,
-        call `change` again. Returns False, and writes nothing, if `change` returns None."""
-        while True:
-            content, version = self.read_version(name) or (None, None)
-            if (changed := change(content)) is None:
-                return False
-            if self.swap(name, changed, version) is not None:
-                return True
+        return self._files.put_if(name, content, version)
 
     def spool(self) -> AbstractContextManager[HashingFile]:
         """A new temporary file on the local disk, which `publish(name)` turns into a file of this folder.

@@ -15,8 +15,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from owt_pipeline.engine import graph
-from owt_pipeline.engine.outcome import Outcome as Noted
-from owt_pipeline.engine.outcome import write_outcome
+from owt_pipeline.engine.outcome import JobOutcome, write_outcome
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
 from owt_pipeline.errors import UsageError, UserError, WorkerError
@@ -148,7 +147,7 @@ class LateRunner(ElsewhereRunner):
     def run_pipeline(self, pipeline: beam.Pipeline, options: PipelineOptions) -> Any:
         result = super().run_pipeline(pipeline, options)
         result.wait_until_finish()
-        write_outcome(LateRunner.workdir, Noted.of("extract, shards, part 1", LateRunner.error))
+        write_outcome(LateRunner.workdir, JobOutcome.of("extract, shards, part 1", LateRunner.error))
         return result
 
 
