@@ -223,25 +223,30 @@ def _warn_once(message: str) -> None:
     logger.warning("%s", message)
 
 
+def _find_gone(plan: StagePlan, workdir: Storage, shards: set[int]) -> dict[str, str]:
+    """Add those of `shards` of which files are lost to `plan.gone`; returns what is wrong with each file."""
+    kinds = {"data", "places", "warc", "figures", "rejects", "kept"}
+    rows = [row for shard in sorted(shards) if (row := plan.rows[shard]) is not None]
+    lost = lost_files(workdir, [file for row in rows for file in row.files if file.kind in kinds])
+    plan.gone |= {row.shard for row in rows if any(file.path in lost for file in row.files)}
+    return lost
+
+
 def _backward(plan: StagePlan, workdir: Storage, root: Root, needed: dict[str, set[int]]) -> None:
     """Choose the shards to make, and add those of its inputs that they read to `needed`."""
     stage = plan.stage
     plan.make = {shard for shard, row in enumerate(plan.rows) if row is None}
     # Later generations of a stage that reads sources are made from its earlier shards.
     is_wanted = stage.output in FINAL or bool(plan.make and not stage.inputs)
-    looked_at = set(range(len(plan.rows))) if is_wanted else needed.get(stage.output, set())
-    rows = [row for shard in sorted(looked_at) if (row := plan.rows[shard]) is not None]
+    everything = set(range(len(plan.rows)))
     # Rows of records that are not published are looked at too: their files may be gone with what made them.
-    if plan.published is None:
-        rows += [row for row in plan.rows if row is not None and row.shard not in looked_at]
-    kinds = {"data", "places", "warc", "figures", "rejects", "kept"}
-    lost = lost_files(workdir, [file for row in rows for file in row.files if file.kind in kinds])
+    looked_at = everything if is_wanted or plan.published is None else needed.get(stage.output, set())
+    lost = _find_gone(plan, workdir, looked_at)
+    if plan.gone and not stage.inputs and looked_at != everything:  # it reads its earlier shards, too
+        lost = _find_gone(plan, workdir, everything)
     assets = {}
     if plan.published is not None:
         assets = lost_files(workdir, DatasetReader(workdir, plan.published).table_of_files.assets)
-    for row in rows:
-        if any(file.path in lost for file in row.files):
-            plan.gone.add(row.shard)
     if plan.gone or assets:
         problems = lost | assets
         first = next(iter(sorted(problems.items())))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from owt_pipeline.commands import run as owt_run
@@ -25,7 +26,7 @@ from owt_pipeline.ledger.exchange import Slice
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
 from schemas.manifest import ROOT
-from tests.owt_pipeline.runs import copy_of, differing, table_of
+from tests.owt_pipeline.runs import ask_owt, copy_of, differing, table_of
 
 
 def delete(path: Path) -> None:
@@ -80,6 +81,7 @@ def kinds_of_files(run: Path) -> dict[str, Path]:
 
 
 GROUPS = 6
+MADE_FROM_EACH_OTHER = ("urls", "pages", "documents", "clean", "corpus")
 
 
 @pytest.mark.parametrize("damage", [delete, truncate, flip])
@@ -128,6 +130,24 @@ def test_a_lost_report_is_made_again_from_what_is_left(run: Path, small_config: 
     assert stats["funnel"]
     assert not (run / "pages").exists()
     assert verify.main([str(run), "--quiet"]) == 0
+
+
+def test_a_shard_of_a_later_generation_is_made_again_though_an_earlier_ones_rejects_are_lost_too(
+    small_run: Path, small_config: Path, tmp_path: Path
+) -> None:
+    """`collect` makes it from what its earlier shards know, although nothing else needs these."""
+    urls = pq.read_table(small_run / "corpus", columns=["url"])["url"].to_pylist()
+    run, command = tmp_path / "run", ["--workers", 1, "--num_shards", 1, "--min_tokens", 64]
+    command += ["--pages_from", small_config.with_name("demo.warc.gz")]
+    for number in (0, 1):
+        path = tmp_path / f"{number}.csv"
+        path.write_text("url,score\n" + "".join(f"{url},{i % 9}\n" for i, url in enumerate(urls[number::2])))
+        ask_owt("run", run, "--links", path, *command, *(["--add"] if number else []))
+    before = copy_of(run, tmp_path / "before")
+    for pattern in ("ledger/urls/rejects/part-00000-*", *(f"{name}/part-00001-*" for name in MADE_FROM_EACH_OTHER)):
+        damaged(run, pattern, delete)
+    ask_owt("run", run, "--workers", 1)
+    assert differing(run, before) == []
 
 
 def test_missing_and_short_files_of_final_datasets_are_found_by_one_listing_and_repaired(
