@@ -57,7 +57,7 @@ PAGES = DATASETS["pages"].schema
 MISSING = pa.schema([("url_id", pa.uint64()), ("shard", pa.uint32())])
 """A URL that no source has yet."""
 
-_WRITTEN_AT_ONCE = 1 << 15
+_WRITTEN_AT_ONCE = 1 << 14
 """Rows of a shard in memory when it is written; for each so many, the answers in all of its segments are read."""
 
 
