@@ -79,9 +79,17 @@ def with_client(make: Callable[[], C], use: Callable[[C], Coroutine[Any, Any, R]
             await client.close()
 
     try:
-        return asyncio.run(run())
+        with concurrent.futures.ThreadPoolExecutor(1) as thread:
+            return thread.submit(asyncio.run, run()).result() if _is_in_loop() else asyncio.run(run())
     except asyncio.CancelledError as error:
         raise concurrent.futures.CancelledError from error
+
+
+def _is_in_loop() -> bool:
+    """Whether this thread runs an event loop already, as a notebook's does."""
+    with contextlib.suppress(RuntimeError):
+        return asyncio.get_running_loop() is not None
+    return False
 
 
 def _status() -> str:

@@ -215,3 +215,10 @@ def test_if_a_part_fails_the_requests_of_the_others_end() -> None:
         assert isinstance(waiting.exception(10), CancelledError)
     assert time.monotonic() - started < 30
     assert with_client(Nowhere, lambda _: asyncio.sleep(0, 5)) == 5
+
+
+def test_a_notebook_whose_thread_runs_a_loop_may_ask_as_well() -> None:
+    async def cell() -> int:
+        return with_client(Nowhere, lambda _: asyncio.sleep(0, 5))
+
+    assert asyncio.run(cell()) == 5
