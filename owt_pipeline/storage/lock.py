@@ -132,7 +132,7 @@ def _flock(workdir: Storage, run: str) -> tuple[str, float]:
     if (file := _flocked.get((workdir.uri, run))) is None:
         path = _file_of(workdir)
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        file = open(path, "a+b")  # noqa: SIM115  # closed by `release`
+        file = open(path, "a+b", opener=_open_no_link)  # noqa: SIM115  # closed by `release`
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -144,6 +144,11 @@ def _flock(workdir: Storage, run: str) -> tuple[str, float]:
         file.flush()
         _flocked[workdir.uri, run] = file
     return _identity(file), os.fstat(file.fileno()).st_mtime
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    """Where everybody may write, another user's link could lead to a file of this one's."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def _unlock(workdir: Storage, run: str) -> None:
