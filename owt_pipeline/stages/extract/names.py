@@ -111,6 +111,18 @@ def name_container(container: Container, attributes: Mapping[str, str]) -> bool:
     return says_more or prop is not None or "aria-controls" in attributes
 
 
+def leave_name(container: Container, identifier: str) -> None:
+    """Take the name `identifier` from a container: it was made from the words of its heading, which links to it, as
+    documentation generators do, so `menus` or `comments` say what the text is about."""
+    names = container.names.split()
+    if identifier in names and not container.kind & HIDDEN:
+        names.remove(identifier)
+        container.names = " ".join(names)
+        kind, names_content, _ = read_names(container.names)
+        of_tag, holds_content = OF_TAG.get(container.tag, (0, False))
+        container.kind, container.names_content = kind | of_tag, names_content or holds_content
+
+
 def words_of_names(names: str) -> list[str]:
     """The words in classes and ids, and the classes and ids themselves, in lower case, each once."""
     return list(dict.fromkeys(word for name in names.split() for word in read_name(name)[3]))

@@ -25,6 +25,7 @@ from owt_pipeline.stages.extract.names import (
     OF_TAG,
     UNSHOWN,
     is_unshown,
+    leave_name,
     name_container,
     names_opened,
     read_names,
@@ -220,6 +221,8 @@ class _Reader(Structure):
                 self._stack[-1] = self._end_link
                 if href.startswith("#"):
                     self.page.controlled.add(href[1:])
+                    if self._at.form == HEADING and self._at.parent is not None:
+                        leave_name(self._at.parent, href[1:])
                 if "rel" in attributes or "creativecommons.org/" in href:
                     self._marks.link(tag, attributes.get("rel", ""), href, self._at)
         elif says_more:

@@ -171,3 +171,23 @@ def test_forum_replies_are_kept_without_the_text_around_them(posts: list[str], f
         clean += [chrome not in text for chrome in ("Improve this", "gold badges", "answered Jan")]
     assert share(kept) >= 0.9
     assert share(clean) >= 0.9
+
+
+@pytest.mark.parametrize("title", ["Menus", "Comments", "Related", "Sidebar", "Share and subscribe"])
+def test_a_section_whose_id_was_made_from_its_heading_is_kept(posts: list[str], title: str) -> None:
+    """As by Sphinx, whose headings link to their own sections."""
+    kept = []
+    for number in range(12):
+        parts = ""
+        for heading, some in zip(
+            ("Overview", title, "Settings"), (posts[number * 9 + at :][:3] for at in (0, 3, 6)), strict=True
+        ):
+            identifier, items = (
+                heading.lower().replace(" ", "-"),
+                "".join(f"<dt>{t[:20]}</dt><dd><p>{t}</p></dd>" for t in some),
+            )
+            parts += f'<section id="{identifier}"><h2>{heading}<a class="headerlink" href="#{identifier}">¶</a></h2>'
+            parts += f'<dl class="simple">{items}</dl></section>'
+        text = extract(f'<body><div class="document"><div class="body" role="main">{parts}</div></div></body>')
+        kept += [post in text for post in posts[number * 9 + 3 :][:3]]
+    assert sum(kept) >= 0.9 * len(kept)
