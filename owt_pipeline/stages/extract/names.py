@@ -91,7 +91,8 @@ def is_unshown(attributes: Mapping[str, str]) -> bool:
 def name_container(container: Container, attributes: Mapping[str, str]) -> bool:
     """Set a container's names and kind by its element's attributes; whether these may say more of the page."""
     get, tag = attributes.get, container.tag
-    named = f"{get('class') or ''} {'' if tag in HEADINGS else get('id') or ''}".strip()
+    classes, identifier = get("class") or "", get("id") or ""
+    named = (classes if tag in HEADINGS or is_of_heading(classes) else f"{classes} {identifier}").strip()
     kind, container.names_content, says_more = read_names(named)
     if tag in OF_TAG:
         of_tag, holds_content = OF_TAG[tag]
@@ -133,5 +134,7 @@ def finder(expression: re.Pattern[str]) -> Callable[[str], bool]:
     return lru_cache(1 << 15)(lambda classes: expression.search(classes) is not None)
 
 
+is_of_heading = finder(re.compile(r"\blevel[1-6]\b"))
+"""Whether classes are those of a section whose id Pandoc has made from the words of its heading."""
 names_opened = finder(re.compile(r"more|collaps|accordion|expand|toggle|spoiler|answer|faq", re.IGNORECASE))
 """Whether names are those of hidden text that a control of the page shows."""
