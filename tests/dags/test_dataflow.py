@@ -44,7 +44,7 @@ def bucket(service: Cloud) -> Bucket:
 def test_a_stage_is_deferred_until_its_launcher_ends_and_fails_with_it(
     dag: Any, service: Cloud, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mistake that a worker finds ends the job without a failure, so that nothing is retried."""
+    """By a mistake that a worker finds, at first."""
     from airflow.providers.standard.hooks.subprocess import SubprocessHook
 
     commands: list[tuple[list[str], int]] = []
@@ -83,7 +83,7 @@ def test_a_stage_is_deferred_until_its_launcher_ends_and_fails_with_it(
         assert {code for _, code in commands[:-1]} == {RUNNING}
         assert commands[-1][1] == code
         commands.clear()
-    assert [STATES[job["currentState"]] for job in service.jobs()] == ["DONE", "DONE"], (
+    assert [STATES[job["currentState"]] for job in service.jobs()] == ["FAILED", "DONE"], (
         "the working directory alone knows"
     )
     manifest = json.loads(bucket.blob("run/ledger/manifest.json").download_as_bytes())

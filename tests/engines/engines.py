@@ -66,7 +66,7 @@ taskmanager.memory.jvm-metaspace.size: 256m
 taskmanager.memory.jvm-overhead.min: 192m
 taskmanager.memory.jvm-overhead.max: 192m
 restart-strategy: fixed-delay
-restart-strategy.fixed-delay.attempts: 1000
+restart-strategy.fixed-delay.attempts: 60
 restart-strategy.fixed-delay.delay: 100 ms
 heartbeat.interval: 250
 heartbeat.timeout: 20000
