@@ -222,3 +222,11 @@ class _Handler(logging.StreamHandler):  # type: ignore[type-arg]
 
     @stream.setter
     def stream(self, stream: TextIO) -> None: ...
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record; of a traceback, which runners log for a user's mistake, too, its last line, but for --verbose."""
+        text = super().format(record)
+        before, found, traceback = text.partition("Traceback (most recent call last)")
+        if not found or logger.isEnabledFor(logging.DEBUG):
+            return text
+        return before + traceback.rstrip().rpartition("\n")[2]
