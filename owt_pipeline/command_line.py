@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, TextIO
 
 from owt_pipeline import progress
-from owt_pipeline.errors import LedgerError, UsageError, UserError, explain_os_error
+from owt_pipeline.errors import LedgerError, UsageError, UserError, explain_os_error, without_traceback
 from schemas.settings import ExitCode, FlagFormatter, shortened
 
 
@@ -226,7 +226,4 @@ class _Handler(logging.StreamHandler):  # type: ignore[type-arg]
     def format(self, record: logging.LogRecord) -> str:
         """The record; of a traceback, which runners log for a user's mistake, too, its last line, but for --verbose."""
         text = super().format(record)
-        before, found, traceback = text.partition("Traceback (most recent call last)")
-        if not found or logger.isEnabledFor(logging.DEBUG):
-            return text
-        return before + traceback.rstrip().rpartition("\n")[2]
+        return text if logger.isEnabledFor(logging.DEBUG) else without_traceback(text)

@@ -39,6 +39,12 @@ class LedgerError(Exception):
     """A stage lost or invented a row: always a bug of ours, never of the input."""
 
 
+def without_traceback(text: str) -> str:
+    """`text`, but of a traceback in it its last line: the error."""
+    before, found, traceback = text.partition("Traceback (most recent call last)")
+    return before + traceback.rstrip().rpartition("\n")[2] if found else text
+
+
 def explain_os_error(error: OSError) -> str:
     """One line for an operating-system error: what failed, on which file, and what to do."""
     where = f" {error.filename}" if error.filename else ""

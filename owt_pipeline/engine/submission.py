@@ -9,7 +9,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from owt_pipeline.errors import UsageError, UserError
+from owt_pipeline.errors import UsageError, UserError, without_traceback
 from owt_pipeline.storage.folder import Storage
 from schemas.settings import did_you_mean
 
@@ -186,8 +186,8 @@ def _require_google() -> None:
 
 def failure(error: Exception) -> UserError:
     """A runner's error as one line, for a job that left no outcome; its log has more."""
-    text = _one_line(str(error))
-    if len(text) > 600:  # a traceback's cause is at its end
+    text = _one_line(without_traceback(str(error)))
+    if len(text) > 600:
         text = f"{text[:300]} … {text[-300:]}"
     return UserError(f"the job failed ({type(error).__name__}: {text}); see the runner's log")
 
