@@ -165,13 +165,14 @@ def test_the_wheel_alone_runs_the_demo_and_the_trainer_alone_reads_its_tokens(tm
     built = wheel()
     check = run([sys.executable, "-m", "twine", "check", "--strict", built], tmp_path)
     assert "PASSED" in check
-    subprocess.run([sys.executable, "-m", "venv", tmp_path / "empty"], check=True)
-    pip = [tmp_path / "empty/bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    run([*pip, "--constraint", REPOSITORY / "constraints.txt", built], tmp_path)
-    names = run([tmp_path / "empty/bin/python", "-m", "pip", "list", "--format=freeze"], tmp_path).lower()
-    assert f"owt-pipeline=={__version__}" in names
+    empty, uv = tmp_path / "empty", [sys.executable, "-m", "uv"]
+    subprocess.run([*uv, "venv", "--quiet", "--python", sys.executable, empty], check=True)
+    constraints = ["--constraint", REPOSITORY / "constraints.txt"]
+    subprocess.run([*uv, "pip", "install", "--quiet", "--python", empty, *constraints, built], check=True)
+    names = run([*uv, "pip", "freeze", "--python", empty], tmp_path).lower()
+    assert re.search(r"^owt-pipeline @ .*\.whl$", names, re.MULTILINE)
     assert not re.search(r"^(torch|scipy|pytest|obstore)==", names, re.MULTILINE)
-    said = run([tmp_path / "empty/bin/owt", "demo", "demo-run", "--workers", "2"], tmp_path)
+    said = run([empty / "bin/owt", "demo", "demo-run", "--workers", "2"], tmp_path)
     assert "no problems found" in said
     if importlib.util.find_spec("torch") is None:
         return

@@ -56,14 +56,14 @@ def test_what_is_copied_is_there_and_reaches_the_build() -> None:
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The steps carried out: a new environment for the base image's, whose `bin` this is, a folder for WORKDIR, the
-    lines of RUN by sh."""
+    lines of RUN by sh, with uv in pip's place."""
     root = tmp_path_factory.mktemp("image")
     subprocess.run([sys.executable, "-m", "venv", root / "python"], check=True)
     programs, folder = root / "python/bin", root / "owt"
     folder.mkdir()
     (workdir,) = of("WORKDIR")
-    pip = {name: value for name, value in os.environ.items() if name.startswith("PIP_") or name.endswith("_proxy")}
-    environment = bare(**pip) | {"PATH": f"{programs}:{os.environ['PATH']}"}
+    own = {name: value for name, value in os.environ.items() if name.startswith(("UV_", "SSL_"))}
+    environment = bare(**own) | {"UV_COMPILE_BYTECODE": "1", "PATH": f"{programs}:{os.environ['PATH']}"}
     for name, rest in instructions():
         if name == "COPY" and not rest.startswith("--from="):
             *sources, target = rest.split()
@@ -71,7 +71,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             for source in sources:
                 shutil.copy(max(REPOSITORY.glob(source), key=os.path.getmtime), folder)
         if name == "RUN" and "useradd" not in rest:  # a user of this machine is not made
-            command = ["sh", "-c", rest.replace(workdir, str(folder))]
+            install = "python -m pip install --no-cache-dir"
+            as_here = f"{sys.executable} -m uv pip install --python {programs}/python"
+            assert rest.startswith(install)
+            command = ["sh", "-c", rest.replace(workdir, str(folder)).replace(install, as_here)]
             done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stdout + done.stderr
     yield programs
