@@ -241,18 +241,11 @@ def prism(folder: Path) -> Iterator[Engine]:
         yield engine
 
 
-@contextlib.contextmanager
-def spark(folder: Path) -> Iterator[Engine]:
-    """Spark's job server, which runs the jobs itself on two threads."""
+def spark(folder: Path) -> Engine:
+    """Spark as its runner starts it: a job server, which runs the jobs itself on two threads."""
     jars = [_python_package("pyspark") / "jars", _installed(PROGRAMS / "spark-job-server")]
     jar = _executable_jar(folder / "spark-job-server.jar", SPARK_JOB_SERVER, jars)
-    runner = ["--runner=SparkRunner", "--spark_master_url=local[2]", f"--spark_job_server_jar={jar}"]
-    with _ending(Engine("spark", runner)) as engine:
-        java = [*JAVA, "-Xmx1g", f"-Djava.io.tmpdir={folder}", "-cp", _class_path(jars)]
-        command = [*java, SPARK_JOB_SERVER, "--spark-master-url=local[2]", *_job_server_ports(engine)]
-        engine.processes["job server"] = server = Process(command, folder / "spark-job-server.log")
-        server.wait_until(lambda: listens(engine.port), "Spark's job server")
-        yield engine
+    return Engine("spark", ["--runner=SparkRunner", "--spark_master_url=local[2]", f"--spark_job_server_jar={jar}"])
 
 
 class Flink(Engine):

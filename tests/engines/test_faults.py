@@ -184,36 +184,6 @@ def test_a_task_manager_killed_in_each_plan_and_each_publish_changes_nothing(
     jobs.check_after_faults(Storage(str(run)))
 
 
-def test_a_worker_that_dies_is_replaced(cluster: Flink, jobs: Jobs, tmp_path: Path) -> None:
-    with running(jobs.command(cluster.flags, Storage(str(tmp_path))), tmp_path) as job:
-        for stage in ("extract", "tokenize"):
-            job.wait_for_records(stage)
-            workers = jobs.pool.workers()
-            assert workers, jobs.pool.process.last_words()
-            os.kill(max(workers), signal.SIGKILL)
-        job.wait()
-    jobs.check_after_faults(Storage(str(tmp_path)))
-
-
-def test_an_attempt_that_wakes_up_when_its_stage_is_published_changes_nothing(
-    cluster: Flink, jobs: Jobs, tmp_path: Path
-) -> None:
-    """A TaskManager and its worker hang: Flink gives its tasks to another. Then they continue where they were."""
-    cluster.start_task_manager()
-    with running(jobs.command(cluster.flags, Storage(str(tmp_path))), tmp_path) as job:
-        job.wait_for_records("extract")
-        manager = cluster.processes[cluster.task_managers()[0]]
-        ports = manager.ports()
-        hanging = [manager.pid, *(pid for pid, port in jobs.pool.workers().items() if port in ports)]
-        for pid in hanging:
-            os.kill(pid, signal.SIGSTOP)
-        job.wait_for(lambda: job.is_published("extract"), "extract's manifest")
-        for pid in hanging:
-            os.kill(pid, signal.SIGCONT)
-        job.wait()
-    jobs.check_after_faults(Storage(str(tmp_path)))
-
-
 def test_a_job_submitted_again_after_its_job_server_died_continues(cluster: Flink, jobs: Jobs, tmp_path: Path) -> None:
     command = jobs.command(cluster.flags, Storage(str(tmp_path)))
     with running(command, tmp_path) as job:

@@ -26,7 +26,7 @@ def template(service: Cloud) -> str:
 
 def test_a_template_writes_the_files_of_a_run_on_this_machine(service: Cloud, template: str, sent: Sent) -> None:
     workdir = f"{service.bucket}/template"
-    parameters = {"settings": sent.config, "run": workdir, "beam_flags": f"--sdk_container_image={IMAGE}"}
+    parameters = {"settings": sent.config, "run": workdir, "beam_flags": f"--sdk_container_image={IMAGE} --until=clean"}
     launched = service.launch("from-a-template", template, parameters, numWorkers=2)
     assert "job" in launched, launched
     job = launched["job"]["id"]
@@ -34,8 +34,8 @@ def test_a_template_writes_the_files_of_a_run_on_this_machine(service: Cloud, te
     seen = service.get(f"/{job}/seen")
     pool = seen["description"]["environment"]["workerPools"][0]
     assert pool["sdkHarnessContainerImages"][0]["containerImage"] == IMAGE
-    sent.check(Storage(workdir))
-    code, printed = sent.run("after-the-template", workdir)  # the lease names a job that has ended
+    sent.check_until_clean(Storage(workdir))
+    code, printed = sent.run("after-the-template", workdir, "--until=clean")  # the lease names a job that has ended
     assert code == 0, printed
     assert "after-the-template" not in [job["name"] for job in service.jobs()]
 
