@@ -21,16 +21,11 @@ from owt_pipeline.storage import lock
 from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lock import running
 from schemas.manifest import ROOT
-from tests.owt_pipeline.runs import differing, owt, run_owt, write_sources
+from tests.owt_pipeline.runs import differing, owt, run_owt
 from tests.servers.gcs import gcs_bucket
 from tests.servers.s3 import s3_bucket
 
 SERVERS = {"s3": s3_bucket, "gs": gcs_bucket}
-
-
-@pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_sources(tmp_path_factory.mktemp("sources"))
 
 
 @pytest.fixture(params=["disk", *(pytest.param(name, marks=pytest.mark.slow) for name in SERVERS)])
@@ -81,12 +76,12 @@ def is_swapping(run: Storage) -> bool:
     return False
 
 
-def test_one_works_the_other_refuses_and_a_killed_one_is_replaced_at_once(config: Path, run: Storage) -> None:
-    with at_work(config, run) as first:
+def test_one_works_the_other_refuses_and_a_killed_one_is_replaced_at_once(small_config: Path, run: Storage) -> None:
+    with at_work(small_config, run) as first:
         stop(first, run)  # so that it does not end meanwhile
         held = f"{run} is in use by `owt run` (process {first.pid} on "
         if run.is_local:
-            refusal = run_owt("run", run, config, "--until", "collect", code=1)
+            refusal = run_owt("run", run, small_config, "--until", "collect", code=1)
             assert refusal.startswith(f"owt: error: {held}")
             assert len(refusal.splitlines()) == 1
             assert run_owt("verify", run, "--repair", code=1).startswith(f"owt: error: {held}")
@@ -94,26 +89,27 @@ def test_one_works_the_other_refuses_and_a_killed_one_is_replaced_at_once(config
         verify = subprocess.run(owt("verify", run), capture_output=True, text=True, check=False)
         assert held in verify.stderr
         assert "urls: ok" in verify.stdout
-    done = run_owt("run", run, config, "--until", "collect", "--workers", 1)
+    done = run_owt("run", run, small_config, "--until", "collect", "--workers", 1)
     assert "waiting" not in done
     assert running(run) is None
 
 
 @pytest.mark.slow
-def test_a_run_that_was_stopped_and_replaced_ends_when_it_wakes(config: Path, tmp_path: Path) -> None:
+def test_a_run_that_was_stopped_and_replaced_ends_when_it_wakes(
+    small_config: Path, small_run: Path, tmp_path: Path
+) -> None:
     """Its lock was taken away, as an object's after ten minutes: it publishes nothing."""
-    run, undisturbed = Storage(str(tmp_path / "run")), tmp_path / "undisturbed"
-    run_owt("run", undisturbed, config, "--workers", 1)
-    with at_work(config, run) as first:
+    run = Storage(str(tmp_path / "run"))
+    with at_work(small_config, run) as first:
         stop(first, run)
         (tmp_path / "run/.lock").unlink()
-        run_owt("run", run, config, "--workers", 1)
+        run_owt("run", run, small_config, "--workers", 1)
         os.killpg(first.pid, signal.SIGCONT)
         errors = first.communicate(timeout=60)[1]
         assert first.returncode == 1
         assert errors.splitlines()[-1] == f"owt: error: another run has published in {run}; this one stops"
-    run_owt("run", run, config, "--workers", 1)  # removes what it left when it woke
-    assert differing(undisturbed, tmp_path / "run") == []
+    run_owt("run", run, small_config, "--workers", 1)  # removes what it left when it woke
+    assert differing(small_run, tmp_path / "run") == []
     assert "no problems found" in run_owt("verify", run)
 
 

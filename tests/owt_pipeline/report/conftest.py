@@ -1,4 +1,4 @@
-"""A small run with its report, DuckDB over its files, and a browser for its page."""
+"""The report of a small run, DuckDB over its files, and a browser for its page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import pytest
 
 from tests.owt_pipeline.report.browser import Browser
 from tests.owt_pipeline.report.queries import queries
-from tests.owt_pipeline.runs import copy_of, made_once, run_owt, write_sources
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
@@ -27,23 +26,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    def make(folder: Path) -> None:
-        run_owt("run", folder / "run", write_sources(folder), "--workers", 2)
-
-    made = made_once(tmp_path_factory, "small-with-report", make)
-    return copy_of(made, tmp_path_factory.mktemp("reported") / "small") / "run"
+def stats(small_run: Path) -> dict[str, Any]:
+    return json.loads((small_run / "report" / "stats.json").read_bytes())
 
 
 @pytest.fixture(scope="session")
-def stats(run: Path) -> dict[str, Any]:
-    return json.loads((run / "report" / "stats.json").read_bytes())
-
-
-@pytest.fixture(scope="session")
-def sql(run: Path) -> Callable[[str], list[tuple]]:
+def sql(small_run: Path) -> Callable[[str], list[tuple]]:
     """Rows of a query over the run's files, which DuckDB reads by itself."""
-    return queries(run)
+    return queries(small_run)
 
 
 @pytest.fixture(scope="session")

@@ -26,10 +26,10 @@ from tests.owt_pipeline.report.test_page import SECTIONS, sections_of
 from tests.owt_pipeline.runs import ask_owt, copy_of, differing, manifest_of, run_owt
 
 
-def test_a_report_that_is_made_again_has_the_same_bytes(run: Path, tmp_path: Path) -> None:
-    copy = copy_of(run, tmp_path / "run", without=("report",))
+def test_a_report_that_is_made_again_has_the_same_bytes(small_run: Path, tmp_path: Path) -> None:
+    copy = copy_of(small_run, tmp_path / "run", without=("report",))
     run_stage(STAGE, Options(), Runtime(Storage(str(copy))))
-    assert differing(copy, run) == []
+    assert differing(copy, small_run) == []
     assert not list((copy / ".tmp").glob("*"))
 
 
@@ -77,8 +77,10 @@ def test_the_tables_of_a_folder_with_an_odd_name_open(tmp_path: Path, name: str)
         assert found.rows("50_duplicates") == []
 
 
-def test_another_number_of_shards_comes_to_the_same_figures(run: Path, stats: dict[str, Any], tmp_path: Path) -> None:
-    config = (run.parent / "config.toml").read_text().replace("num_shards = 3", "num_shards = 5")
+def test_another_number_of_shards_comes_to_the_same_figures(
+    small_config: Path, stats: dict[str, Any], tmp_path: Path
+) -> None:
+    config = small_config.read_text().replace("num_shards = 3", "num_shards = 5")
     (tmp_path / "config.toml").write_text(config)
     run_owt("run", tmp_path / "run", tmp_path / "config.toml", "--workers", 2)
     found = json.loads((tmp_path / "run" / "report" / "stats.json").read_bytes())
@@ -90,8 +92,8 @@ def test_another_number_of_shards_comes_to_the_same_figures(run: Path, stats: di
     assert found == expected
 
 
-def test_a_damaged_file_is_named_with_what_to_do(run: Path, tmp_path: Path) -> None:
-    copy = copy_of(run, tmp_path / "run", without=("report",))
+def test_a_damaged_file_is_named_with_what_to_do(small_run: Path, tmp_path: Path) -> None:
+    copy = copy_of(small_run, tmp_path / "run", without=("report",))
     path = next((copy / "duplicates").glob("part-00001-*"))
     path.write_bytes(b"PAR1" + bytes(path.stat().st_size - 8) + b"PAR1")
     with pytest.raises(UserError, match=rf"{path.name} cannot be read: .* run `owt verify --repair`"):
