@@ -5,31 +5,27 @@ python -m schemas.reference > docs/data.md
 
 from __future__ import annotations
 
-import inspect
-import re
-
-import msgspec
 import pyarrow as pa
 
-from schemas.datasets import DATASETS, PLACES, REJECTS, SCHEMA_VERSION
-from schemas.manifest import FILES, Counts, FileList, Generation, Manifest, Root, ShardFile, ShardRecord, Total
+from schemas.datasets import DATASETS, PLACES, REJECTS, SCHEMA_VERSION, Dataset
+from schemas.manifest import FILES
 from schemas.reasons import Reason
 
 
 def data_reference() -> str:
-    """docs/data.md: every dataset and its fields, the rejects and their reasons, the manifest."""
+    """docs/data.md: every dataset and its fields, the rejects and their reasons."""
     parts = [
         "# Data\n\n"
         "Generated from `schemas/` by `python -m schemas.reference > docs/data.md`; a test fails when it is stale.\n\n"
         f"Schema version {SCHEMA_VERSION}. A dataset is a folder of shards; shard k of one stage is made from shard k "
         "of the stage before it.\nThe folder of a finished dataset holds its rows and nothing else, so pyarrow, "
-        "pandas, Polars, DuckDB, datasets and\nSpark can open it. Its manifest, list of files and rejects are in "
-        "`ledger/`. Our own readers use the root\nmanifest, `ledger/manifest.json`, which is written last.\n"
+        "pandas, Polars, DuckDB, datasets and\nSpark can open it. Its list of files and its rejects are in `ledger/`. "
+        "A `?` after a type: the field may be null.\n"
     ]
     for dataset in DATASETS.values():
         parts.append(
             f"## `{dataset.name}/`\n\nWritten by `{dataset.stage}`, {_FORMATS[dataset.format]}. "
-            f"One row is {dataset.row}.\n\n{_fields(dataset.schema)}"
+            f"One row is {dataset.row}.{_own_fields(dataset)}"
         )
     parts.append(
         "## `ledger/DATASET/rejects/`\n\nFor every dataset, in Parquet. One row is an id that entered the stage and "
@@ -42,44 +38,34 @@ def data_reference() -> str:
         f"\n\n{_fields(PLACES)}"
     )
     parts.append(
-        "## `ledger/manifest.json`\n\n"
-        + "".join(f"### {title}\n\n{_attributes(cls)}\n" for title, cls in _MANIFEST_PARTS).rstrip("\n")
-        + "\n\n## `ledger/DATASET/files-….parquet`\n\nOne row is a file of the dataset, sorted by path.\n\n"
-        + _fields(FILES)
+        "## `ledger/manifest.json`\n\nThe root manifest: the finished datasets, with their options, counts and "
+        "digests, and the run's generations. `schemas/manifest.py` describes its keys.\n\n"
+        "## `ledger/DATASET/files-….parquet`\n\nOne row is a file of the dataset, sorted by path.\n\n" + _fields(FILES)
     )
     return "\n".join(parts)
 
 
 _FORMATS = {"parquet": "Parquet (zstd)", "arrow": "Arrow IPC files, uncompressed, to be memory-mapped"}
 
-_MANIFEST_PARTS = (
-    ("The root manifest of a run", Root),
-    ("Each of its `generations`", Generation),
-    ("Each of its `datasets`", Manifest),
-    ("`counts`", Counts),
-    ("each of `totals`", Total),
-    ("`files`", FileList),
-    ("The record of a finished part", ShardRecord),
-    ("Each of its `files`", ShardFile),
-)
+_EXTENDED = {"clean": "documents", "corpus": "clean"}
+"""Datasets whose fields are for the most part those of another one, by name."""
+
+
+def _own_fields(dataset: Dataset) -> str:
+    """The table of a dataset's fields, after a sentence in place of those that it shares with the one it extends."""
+    if dataset.name not in _EXTENDED:
+        return f"\n\n{_fields(dataset.schema)}"
+    extended, fields = _EXTENDED[dataset.name], DATASETS[_EXTENDED[dataset.name]].schema
+    left_out = "".join(f" but `{field.name}`" for field in fields if field not in set(dataset.schema))
+    added = [field for field in dataset.schema if field not in set(fields)]
+    return f" It has the fields of `{extended}/`{left_out}, and\n\n{_fields(pa.schema(added))}"
 
 
 def _fields(schema: pa.Schema) -> str:
-    lines = ["| field | type | null | meaning |", "|---|---|---|---|"]
+    lines = ["| field | type | meaning |", "|---|---|---|"]
     for field in schema:
-        kind = str(field.type).replace("<item: ", "<").replace(" not null", "")
-        null = "yes" if field.nullable else ""
-        lines.append(f"| `{field.name}` | `{kind}` | {null} | {field.metadata[b'description'].decode()} |")
-    return "\n".join(lines) + "\n"
-
-
-def _attributes(cls: type[msgspec.Struct]) -> str:
-    """The first line of the class's docstring, and its attributes as a table."""
-    text = inspect.getdoc(cls) or ""  # without indentation, which Python 3.13 leaves out itself
-    said = dict(re.findall(r"^  (\w+): (.*?)(?=^  \w+: |\Z)", text, re.M | re.S))
-    lines = [text.splitlines()[0], "", "| key | meaning |", "|---|---|"]
-    for name in cls.__struct_fields__:
-        lines.append(f"| `{name}` | {' '.join(said.get(name, '').split())} |")
+        kind = str(field.type).replace("<item: ", "<").replace(" not null", "") + ("?" if field.nullable else "")
+        lines.append(f"| `{field.name}` | `{kind}` | {field.metadata[b'description'].decode()} |")
     return "\n".join(lines) + "\n"
 
 
