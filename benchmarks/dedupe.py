@@ -35,7 +35,7 @@ import numpy as np
 import pyarrow as pa
 from scipy.sparse import csr_array
 
-from owt_pipeline.stages.dedupe.shingles import fold, shingle
+from owt_pipeline.stages.dedupe.shingles import hash_words, ngrams
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PEERS = REPOSITORY / "benchmarks" / "peers" / "near_duplicates.py"
@@ -89,7 +89,7 @@ def find_planted(python: dict[str, str], file: Path, texts: Sequence[str]) -> li
 
 def similar_pairs(texts: Sequence[str]) -> dict[tuple[int, int], float]:
     """The exact similarity of all pairs of texts that reach the threshold: (lesser, greater) -> similarity."""
-    sets = shingle(fold(pa.array(texts)), NGRAM).sets()
+    sets = ngrams(hash_words(pa.array(texts)), NGRAM).sets()
     values = np.concatenate(sets)
     _, column = np.unique(values, return_inverse=True)
     sizes = np.array([len(one) for one in sets])

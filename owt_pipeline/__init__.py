@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from owt_pipeline.formats.urls import BadURL as BadURL
+    from owt_pipeline.formats.urls import canonical_url as canonical_url
     from owt_pipeline.library import Cleaner as Cleaner
     from owt_pipeline.library import Extractor as Extractor
-    from owt_pipeline.library import canonical_url as canonical_url
     from owt_pipeline.library import clean as clean
     from owt_pipeline.library import extract as extract
     from owt_pipeline.library import near_duplicates as near_duplicates
@@ -39,7 +39,7 @@ _MODULES = {
     "Extracted": "stages.extract.extractor",
     "Extractor": "library",
     "Rejected": "stages.extract.pages",
-    "canonical_url": "library",
+    "canonical_url": "formats.urls",
     "clean": "library",
     "extract": "library",
     "near_duplicates": "library",

@@ -30,16 +30,6 @@ _SHARD_ROWS = 1 << 17
 _BATCH_ROWS = 1024
 
 
-def canonical_url(url: str) -> str:
-    """The canonical form of a URL: without tracking parameters, `www.`, fragment, ...
-
-    `owt_pipeline.formats.urls` lists the rules. Raises BadURL, a ValueError, for anything but a URL of http or https.
-    """
-    from owt_pipeline.formats import urls
-
-    return urls.canonical_url(_checked_url(url))
-
-
 def url_id(url: str) -> int:
     """The id of a page in every dataset of a run: the 64-bit XXH3 of its canonical URL, unsigned.
 
@@ -47,7 +37,7 @@ def url_id(url: str) -> int:
     """
     from owt_pipeline.formats import urls
 
-    return urls.url_id(urls.canonical_url(_checked_url(url)))
+    return urls.url_id(urls.canonical_url(url))
 
 
 def extract(html: Html, url: str = "", **options: Any) -> Extracted | None:
@@ -338,12 +328,6 @@ def _write_shard(workdir: Storage, shard: int, texts: Iterable[tuple[int, pa.Arr
             writer.enter(len(rows))
             writer.write(pa.RecordBatch.from_arrays(columns, schema=schema))
     return writer.record
-
-
-def _checked_url(url: str) -> str:
-    if not isinstance(url, str):
-        raise TypeError(f"a URL is a str, not {type(url).__name__}")
-    return url
 
 
 def _cores() -> int:

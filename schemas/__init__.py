@@ -3,7 +3,7 @@
 Manifests are in `schemas.manifest`, which the trainer does not import: it needs msgspec.
 """
 
-from schemas.datasets import DATASETS, PLACES, REJECTS, Dataset, arrow_schema
+from schemas.datasets import DATASETS, PLACES, REJECTS, Dataset
 from schemas.reasons import Reason
 from schemas.settings import SettingsError, option
 
@@ -14,6 +14,5 @@ __all__ = [
     "Dataset",
     "Reason",
     "SettingsError",
-    "arrow_schema",
     "option",
 ]

@@ -21,66 +21,69 @@ class Dataset:
     Attributes:
       name: the folder below the working directory.
       stage: the stage that writes it.
-      format: `parquet`, or `arrow` (the IPC file format).
       row: what one row is.
       schema: the Arrow schema; every field carries a `description` in its metadata.
+      format: `parquet`, or `arrow` (the IPC file format).
     """
 
     name: str
     stage: str
-    format: str
     row: str
     schema: pa.Schema
+    format: str = "parquet"
 
 
-def _field(name: str, kind: pa.DataType, description: str, *, nullable: bool = False) -> pa.Field:
+def field(name: str, kind: pa.DataType, description: str, *, nullable: bool = False) -> pa.Field:
+    """A field with its description in its metadata."""
     return pa.field(name, kind, nullable=nullable, metadata={"description": description})
 
 
-_STRINGS = pa.list_(pa.field("item", pa.string(), nullable=False))
+def _list_of(kind: pa.DataType) -> pa.DataType:
+    return pa.list_(pa.field("item", kind, nullable=False))
 
-_URL_ID = _field(
+
+_URL_ID = field(
     "url_id",
     pa.uint64(),
     "XXH3-64 of the canonical URL (of the text, for imported text without a URL)",
 )
-_URL = _field("url", pa.string(), "canonical URL; null for imported text without one", nullable=True)
+_URL = field("url", pa.string(), "canonical URL; null for imported text without one", nullable=True)
 
 # Every dataset up to the corpus has Reddit's metadata, so that no later stage needs a join.
 _POSTED = [
-    _field("score", pa.int32(), "Reddit score by the run's policy; null without a submission", nullable=True),
-    _field(
+    field("score", pa.int32(), "Reddit score by the run's policy; null without a submission", nullable=True),
+    field(
         "created_utc",
         pa.int64(),
         "earliest submission, seconds since 1970 in UTC; null without one",
         nullable=True,
     ),
-    _field("subreddits", _STRINGS, "distinct subreddits that posted the URL, sorted"),
+    field("subreddits", _list_of(pa.string()), "distinct subreddits that posted the URL, sorted"),
 ]
 
 _DOCUMENT = [
     _URL_ID,
     _URL,
-    _field("title", pa.string(), "title of the page", nullable=True),
-    _field("author", pa.string(), "author of the page", nullable=True),
-    _field("date", pa.string(), "date of publication, YYYY-MM-DD", nullable=True),
-    _field("site_name", pa.string(), "name of the site, as the page gives it", nullable=True),
-    _field(
+    field("title", pa.string(), "title of the page", nullable=True),
+    field("author", pa.string(), "author of the page", nullable=True),
+    field("date", pa.string(), "date of publication, YYYY-MM-DD", nullable=True),
+    field("site_name", pa.string(), "name of the site, as the page gives it", nullable=True),
+    field(
         "language",
         pa.string(),
         "ISO 639-1 code: in documents/ as the page declares it, from clean/ on as detected",
         nullable=True,
     ),
-    _field("license", pa.string(), "licence the page declares: SPDX identifier, URL or name", nullable=True),
-    _field(
+    field("license", pa.string(), "licence the page declares: SPDX identifier, URL or name", nullable=True),
+    field(
         "reserved",
         pa.string(),
         "what the page says against its use: noai, noimageai, tdm-reservation, with commas; null for nothing",
         nullable=True,
     ),
-    _field("text", pa.string(), "main text, paragraphs separated by newlines"),
-    _field("source", pa.string(), "where the page came from, as in pages/; null for imported text", nullable=True),
-    _field("fetched_at", pa.int64(), "time of the page's capture, as in pages/; null for imported text", nullable=True),
+    field("text", pa.string(), "main text, paragraphs separated by newlines"),
+    field("source", pa.string(), "where the page came from, as in pages/; null for imported text", nullable=True),
+    field("fetched_at", pa.int64(), "time of the page's capture, as in pages/; null for imported text", nullable=True),
     *_POSTED,
 ]
 
@@ -99,36 +102,21 @@ _SIGNALS = {
 }
 
 
-def _struct(names: list[str]) -> pa.StructType:
-    return pa.struct([pa.field(name, pa.float64()) for name in names])
-
-
 _CLEAN = [
     *_DOCUMENT,
-    _field("language_score", pa.float32(), "confidence of the detected language, 0 to 1"),
-    _field("n_words", pa.uint32(), "words of the text, split at white space"),
-    _field("n_chars", pa.uint32(), "characters of the text"),
-    _field("n_bytes", pa.uint32(), "bytes of the text in UTF-8"),
-    _field(
+    field("language_score", pa.float32(), "confidence of the detected language, 0 to 1"),
+    field("n_words", pa.uint32(), "words of the text, split at white space"),
+    field("n_chars", pa.uint32(), "characters of the text"),
+    field("n_bytes", pa.uint32(), "bytes of the text in UTF-8"),
+    field(
         "signals",
-        pa.struct([pa.field(name, _struct(signals)) for name, signals in _SIGNALS.items()]),
+        pa.struct({name: pa.struct(dict.fromkeys(signals, pa.float64())) for name, signals in _SIGNALS.items()}),
         "what each filter measures: max_X and min_X of [clean.FILTER] limit signals.FILTER.X",
         nullable=True,
     ),
-    _field(
+    field(
         "own_signals",
-        pa.list_(
-            pa.field(
-                "item",
-                pa.struct(
-                    [
-                        pa.field("name", pa.string(), nullable=False),
-                        pa.field("value", pa.float64(), nullable=False),
-                    ]
-                ),
-                nullable=False,
-            )
-        ),
+        _list_of(pa.struct([pa.field("name", pa.string(), False), pa.field("value", pa.float64(), False)])),
         "what the functions in [clean] signals return: `module:function` and its number; null without any",
         nullable=True,
     ),
@@ -137,9 +125,9 @@ _CLEAN = [
 PLACES = pa.schema(
     [
         _URL_ID,
-        _field("segment", pa.string(), "path of the WARC file in the run's folder"),
-        _field("offset", pa.uint64(), "first byte of the page's record, a gzip member, in that file"),
-        _field("length", pa.uint64(), "bytes of that gzip member"),
+        field("segment", pa.string(), "path of the WARC file in the run's folder"),
+        field("offset", pa.uint64(), "first byte of the page's record, a gzip member, in that file"),
+        field("length", pa.uint64(), "bytes of that gzip member"),
     ]
 )
 """Where a page lies. It depends on how often fetching was interrupted, so it is no column of pages/."""
@@ -147,23 +135,16 @@ PLACES = pa.schema(
 REJECTS = pa.schema(
     [
         _URL_ID,
-        _field("url", pa.string(), "canonical URL, or the URL as posted if it has none", nullable=True),
-        _field("reason", pa.string(), "a member of schemas.Reason"),
-        _field("detail", pa.string(), "what was found, in words", nullable=True),
+        field("url", pa.string(), "canonical URL, or the URL as posted if it has none", nullable=True),
+        field("reason", pa.string(), "a member of schemas.Reason"),
+        field("detail", pa.string(), "what was found, in words", nullable=True),
     ]
 )
 """One row for each id that entered a stage and did not leave it, in `ledger/DATASET/rejects/`."""
 
 
-def _dataset(
-    name: str,
-    stage: str,
-    row: str,
-    fields: list[pa.Field],
-    *,
-    file_format: str = "parquet",
-) -> Dataset:
-    return Dataset(name, stage, file_format, row, pa.schema(fields))
+def _dataset(name: str, stage: str, row: str, fields: list[pa.Field], format: str = "parquet") -> Dataset:
+    return Dataset(name, stage, row, pa.schema(fields), format)
 
 
 DATASETS: dict[str, Dataset] = {
@@ -175,16 +156,16 @@ DATASETS: dict[str, Dataset] = {
             "a canonical URL with Reddit's metadata",
             [
                 _URL_ID,
-                _field("url", pa.string(), "canonical URL"),
-                _field("posted_url", pa.string(), "the URL as first posted, which is the one fetched"),
-                _field("host", pa.string(), "host of the canonical URL; decides the shard"),
-                _field("title", pa.string(), "title of the submission with the highest score", nullable=True),
+                field("url", pa.string(), "canonical URL"),
+                field("posted_url", pa.string(), "the URL as first posted, which is the one fetched"),
+                field("host", pa.string(), "host of the canonical URL; decides the shard"),
+                field("title", pa.string(), "title of the submission with the highest score", nullable=True),
                 *_POSTED,
-                _field("num_comments", pa.int32(), "comments over all submissions; null without one", nullable=True),
-                _field("submission_ids", _STRINGS, "Reddit ids of the accepted submissions, sorted"),
-                _field(
+                field("num_comments", pa.int32(), "comments over all submissions; null without one", nullable=True),
+                field("submission_ids", _list_of(pa.string()), "Reddit ids of the accepted submissions, sorted"),
+                field(
                     "link_sources",
-                    _STRINGS,
+                    _list_of(pa.string()),
                     "where the link was found, sorted: `reddit`, `warc`, or a link table's `source` (`links` without)",
                 ),
             ],
@@ -195,29 +176,29 @@ DATASETS: dict[str, Dataset] = {
             "a fetched response; its bytes are a record of a file in `warc/`, which `places` names",
             [
                 _URL_ID,
-                _field("url", pa.string(), "canonical URL"),
-                _field("source", pa.string(), "where the response came from: live, archive, commoncrawl or wayback"),
-                _field("crawl", pa.string(), "the archive's collection, such as CC-MAIN-2014-20", nullable=True),
-                _field("archive_file", pa.string(), "the archive's WARC file that the record is from", nullable=True),
-                _field(
+                field("url", pa.string(), "canonical URL"),
+                field("source", pa.string(), "where the response came from: live, archive, commoncrawl or wayback"),
+                field("crawl", pa.string(), "the archive's collection, such as CC-MAIN-2014-20", nullable=True),
+                field("archive_file", pa.string(), "the archive's WARC file that the record is from", nullable=True),
+                field(
                     "archive_offset",
                     pa.uint64(),
                     "first byte of the record in archive_file; null if unknown, as in an ARC file",
                     nullable=True,
                 ),
-                _field("final_url", pa.string(), "URL that answered, after redirects"),
-                _field("status", pa.uint16(), "HTTP status code of the final response"),
-                _field("content_type", pa.string(), "Content-Type header as sent", nullable=True),
-                _field("fetched_at", pa.int64(), "time of capture, seconds since 1970 in UTC"),
-                _field(
+                field("final_url", pa.string(), "URL that answered, after redirects"),
+                field("status", pa.uint16(), "HTTP status code of the final response"),
+                field("content_type", pa.string(), "Content-Type header as sent", nullable=True),
+                field("fetched_at", pa.int64(), "time of capture, seconds since 1970 in UTC"),
+                field(
                     "days_after_submission",
                     pa.int32(),
                     "from the earliest submission to the capture, rounded; negative before it; null without a date",
                     nullable=True,
                 ),
-                _field("fetch_ms", pa.uint32(), "milliseconds from request to last byte; 0 from archive files"),
-                _field("body_bytes", pa.uint64(), "bytes of the decoded body"),
-                _field(
+                field("fetch_ms", pa.uint32(), "milliseconds from request to last byte; 0 from archive files"),
+                field("body_bytes", pa.uint64(), "bytes of the decoded body"),
+                field(
                     "payload_digest",
                     pa.string(),
                     "SHA-1 of the decoded body, Base32: the same for a page from the web and from an archive",
@@ -231,7 +212,7 @@ DATASETS: dict[str, Dataset] = {
             "a page's main text, title, author, date, language",
             [
                 *_DOCUMENT,
-                _field(
+                field(
                     "blocks_left_out",
                     pa.int32(),
                     "blocks after the page's first 50,000, which were left out; null if there are none",
@@ -245,14 +226,14 @@ DATASETS: dict[str, Dataset] = {
             "dedupe",
             "one decision: which document another one duplicates, how similar they are, and by which rule",
             [
-                _field("url_id", pa.uint64(), "the document to remove"),
-                _field("kept_url_id", pa.uint64(), "the document that is kept in its place"),
-                _field("kept_shard", pa.uint32(), "shard of the kept document"),
-                _field("rule", pa.string(), "exact (same normalised text) or near (verified near-duplicate)"),
-                _field("similarity", pa.float32(), "exact Jaccard similarity of the two documents' shingle sets"),
-                _field("contained", pa.float32(), "share of the removed document's shingles that the kept one has"),
-                _field("shared_bands", pa.uint16(), "LSH bands in which the two agree; 0 for rule exact"),
-                _field("cluster_size", pa.uint32(), "documents in the cluster, including the kept one"),
+                field("url_id", pa.uint64(), "the document to remove"),
+                field("kept_url_id", pa.uint64(), "the document that is kept in its place"),
+                field("kept_shard", pa.uint32(), "shard of the kept document"),
+                field("rule", pa.string(), "exact (same normalised text) or near (verified near-duplicate)"),
+                field("similarity", pa.float32(), "exact Jaccard similarity of the two documents' shingle sets"),
+                field("contained", pa.float32(), "share of the removed document's shingles that the kept one has"),
+                field("shared_bands", pa.uint16(), "LSH bands in which the two agree; 0 for rule exact"),
+                field("cluster_size", pa.uint32(), "documents in the cluster, including the kept one"),
             ],
         ),
         _dataset(
@@ -261,7 +242,7 @@ DATASETS: dict[str, Dataset] = {
             "a document of the finished corpus: our OpenWebText",
             [
                 *_CLEAN,
-                _field(
+                field(
                     "copies",
                     pa.uint32(),
                     "documents that this one represents: itself, and those of its generation that were left out as its "
@@ -275,23 +256,18 @@ DATASETS: dict[str, Dataset] = {
             "a document's token ids",
             [
                 _URL_ID,
-                _field("n_tokens", pa.uint32(), "length of tokens"),
-                _field(
+                field("n_tokens", pa.uint32(), "length of tokens"),
+                field(
                     "tokens",
-                    pa.list_(pa.field("item", pa.uint16(), nullable=False)),
+                    _list_of(pa.uint16()),
                     "token ids without end-of-text (uint32 for vocabularies over 65,536)",
                 ),
             ],
-            file_format="arrow",
+            format="arrow",
         ),
     ]
 }
 """Every dataset of a run, by folder, in the order in which the stages write them."""
-
-
-def arrow_schema(name: str) -> pa.Schema:
-    """The schema of dataset `name`; raises KeyError for an unknown name."""
-    return DATASETS[name].schema
 
 
 def is_validation(url_ids: np.ndarray, fraction: float) -> np.ndarray:

@@ -23,7 +23,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from schemas.datasets import LEDGER, SCHEMA_VERSION
+from schemas.datasets import LEDGER, SCHEMA_VERSION, field
 
 ROOT = f"{LEDGER}/manifest.json"
 """Path of the root manifest in a run's folder."""
@@ -331,21 +331,17 @@ class FileTable:
 
 FILES = pa.schema(
     [
-        pa.field("path", pa.string(), nullable=False, metadata={"description": "path in the working directory"}),
-        pa.field(
-            "kind",
-            pa.string(),
-            nullable=False,
-            metadata={"description": "data, rejects, warc, places, figures, kept or asset"},
-        ),
-        pa.field("shard", pa.int32(), nullable=False, metadata={"description": "the file's shard; -1 for an asset"}),
-        pa.field("rows", pa.int64(), nullable=False, metadata={"description": "rows, or answers in a WARC file"}),
-        pa.field("bytes", pa.int64(), nullable=False, metadata={"description": "length of the file"}),
-        pa.field("sha256", pa.string(), nullable=False, metadata={"description": "hex digest of the file"}),
-        pa.field(
+        field("path", pa.string(), "path in the working directory"),
+        field("kind", pa.string(), "data, rejects, warc, places, figures, kept or asset"),
+        field("shard", pa.int32(), "the file's shard; -1 for an asset"),
+        field("rows", pa.int64(), "rows, or answers in a WARC file"),
+        field("bytes", pa.int64(), "length of the file"),
+        field("sha256", pa.string(), "hex digest of the file"),
+        field(
             "record",
             pa.string(),
-            metadata={"description": "for a shard's first file, the shard's record without its files, as JSON"},
+            "for a shard's first file, the shard's record without its files, as JSON",
+            nullable=True,
         ),
     ]
 )

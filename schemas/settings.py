@@ -231,12 +231,6 @@ def _suggestion(key: str, allowed: Sequence[str]) -> str:
     return f"; did you mean {' or '.join(repr(name) for name in near)}?" if near else ""
 
 
-def scalar_type(kind: Any) -> tuple[type, bool]:
-    """(bool, int, float or str, whether there may be several) of a field's type."""
-    scalar, many, _ = _unwrap(kind)
-    return scalar, many
-
-
 def _unwrap(kind: Any) -> tuple[Any, bool, bool]:
     """(scalar type, is a tuple, may be None) of a field's type."""
     optional = False

@@ -48,7 +48,7 @@ class BadURL(ValueError):
 
 
 def canonical_url(url: str) -> str:
-    """The canonical spelling of `url`, in ASCII; idempotent. Raises BadURL and no other exception."""
+    """The canonical spelling of a URL, in ASCII; idempotent. Raises BadURL, a ValueError, and no other exception."""
     return canonicalize(url)[0]
 
 

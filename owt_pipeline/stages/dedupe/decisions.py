@@ -29,7 +29,7 @@ from owt_pipeline.ledger.exchange import Slice, gather, partition_of, read_slice
 from owt_pipeline.stages.dedupe.components import Forest, star_edges
 from owt_pipeline.stages.dedupe.minhash import BANDS, band_hashes, keep_freed_memory, signatures
 from owt_pipeline.stages.dedupe.numbering import MOST_DOCUMENTS, documents_of, first_of_generations, first_of_parts
-from owt_pipeline.stages.dedupe.shingles import Shingles, chunked, fold, hash_texts, shingle, sorted_set
+from owt_pipeline.stages.dedupe.shingles import Hashes, chunked, hash_texts, hash_words, ngrams, sorted_set
 from schemas import DATASETS
 
 if TYPE_CHECKING:
@@ -75,16 +75,14 @@ def sketch(run: StageRun, part: int, _: Sequence[Slice], writer: ShardWriter) ->
         signed: list[np.ndarray] = []
         new: list[int] = []  # rows whose text is new and has words
         for chunk in chunked(batch["text"]):
-            folded = fold(chunk)
-            found = hash_texts(chunk, folded)
+            words = hash_words(chunk)
+            found = hash_texts(chunk, words)
             rows = []
             for i, digest in enumerate(found):
                 if digest not in seen:
                     seen.add(digest)
                     rows.append(i)
-            if len(rows) < len(chunk):
-                folded = fold(chunk.take(pa.array(rows, pa.int64())))
-            shingles = shingle(folded, options.ngram)
+            shingles = ngrams(words.take(rows), options.ngram)
             filled = np.flatnonzero(np.diff(shingles.offsets))
             signed.append(_signed(shingles)[:, filled])
             new += [len(digests) + rows[i] for i in filled.tolist()]
@@ -115,9 +113,9 @@ class Ranges:
         return cls(1 + documents // MOST_OF_RANGE, 1 + BANDS * documents // MOST_OF_RANGE)
 
 
-def _signed(shingles: Shingles) -> np.ndarray:
+def _signed(shingles: Hashes) -> np.ndarray:
     """MinHash signatures of the upper halves of the shingles' hashes."""
-    return signatures((shingles.hashes >> np.uint64(32)).astype(np.uint32), shingles.offsets)
+    return signatures((shingles.values >> np.uint64(32)).astype(np.uint32), shingles.offsets)
 
 
 def buckets(run: StageRun, key: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
@@ -199,7 +197,7 @@ def _send_candidates(planned: pa.Table, documents: pa.RecordBatch, options: Opti
     rows = np.flatnonzero(read)
     for chunk in chunked(documents["text"].take(pa.array(rows))):
         mine, rows = np.split(rows, [len(chunk)])
-        shingles = shingle(fold(chunk), options.ngram)
+        shingles = ngrams(hash_words(chunk), options.ngram)
         for row, of_text, distinct in zip(mine, band_hashes(_signed(shingles)).T, shingles.sets(), strict=True):
             bands[row], sets[row] = of_text, distinct
     columns = [planned[name].combine_chunks() for name in ("document", "text", "component")]

@@ -7,7 +7,7 @@ import functools
 import itertools
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,7 +74,7 @@ def chunked(texts: pa.Array) -> Iterator[pa.Array]:
 
 
 def fold(texts: pa.Array) -> Folded:
-    """A string array without nulls in lower case, as `find_words` and `hash_texts` take it."""
+    """A string array without nulls in lower case, as `find_words` takes it."""
     data, bounds = _text_bytes(texts)
     padded = bytearray(data.data) + bytes(PADDING)
     if any(first in padded for first in _SELECTOR_BYTES):
@@ -108,56 +108,10 @@ def find_words(folded: Folded) -> Words:
     return Words(letters, starts, ends, np.searchsorted(starts, bounds))
 
 
-def hash_texts(texts: pa.Array, folded: Folded) -> list[bytes]:
-    """XXH3-128 of each normalised text; without words, of the text without variation selectors, a byte before it.
-
-    Args:
-      texts: the texts.
-      folded: the same texts, folded.
-    """
-    letters, starts, ends = _normalised(folded)
-    return [
-        xxhash.xxh3_128_digest(letters[start:end].data if end > start else _wordless(texts[i].as_py()))
-        for i, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True))
-    ]
-
-
-def _wordless(text: str) -> bytes:
-    return b"\x00" + _SELECTORS.sub("", text).encode()
-
-
 # Variation selectors choose between the forms of a character (U+FE0F: the coloured one); the text is the same.
 _SELECTORS = re.compile("[\u180b-\u180d\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 
 _SELECTOR_BYTES = (b"\xef\xb8", b"\xf3\xa0", b"\xe1\xa0")  # what each begins with in UTF-8
-
-
-def _normalised(folded: Folded) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(uint8 of the normalised texts, start and end of each).
-
-    A normalised text is its words separated by spaces, without spaces next to ideographs. Two are equal if and only if
-    the texts have the same words in the same order. A text without words is empty.
-    """
-    letters, bounds, ideographs, after = folded.letters, folded.bounds, folded.ideographs, folded.after
-    is_word = letters != _SPACE
-    keep = is_word.copy()
-    keep[1:] |= is_word[:-1]  # the first of several separators
-    before = ideographs[~is_word[ideographs - 1]]
-    if len(before):
-        spaces = np.flatnonzero(keep & ~is_word)
-        first = np.searchsorted(spaces, before) - 1  # the kept separator before each ideograph
-        keep[spaces[first[first >= 0]]] = False
-    for cuts in (bounds[:-1], after):  # drop spaces at the start of a text or after an ideograph
-        keep[cuts] = is_word[cuts]
-    keep[bounds[-1] :] = False
-    kept = letters[keep]
-    lengths = [np.count_nonzero(keep[a:b]) for a, b in itertools.pairwise(bounds.tolist())]
-    ends = np.cumsum([0, *lengths])
-    starts, ends = ends[:-1], ends[1:].copy()
-    trails = ends > starts
-    trails[trails] = kept[ends[trails] - 1] == _SPACE
-    ends[trails] -= 1
-    return kept, starts, ends
 
 
 def _text_bytes(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
@@ -286,30 +240,35 @@ _BYTE_MASKS = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)
 
 
 @dataclass(frozen=True)
-class Shingles:
-    """The shingles of a batch of texts, repeats included.
+class Hashes:
+    """Hashes of the words of a batch of texts, or of their n-grams, in order and with repeats.
 
     Attributes:
-      hashes: uint64, one per shingle.
-      offsets: int64, text i has the shingles offsets[i] to offsets[i + 1]; a text without words has none.
+      values: uint64, those of all texts end to end.
+      offsets: int64, text i has the values offsets[i] to offsets[i + 1]; a text without words has none.
     """
 
-    hashes: np.ndarray
+    values: np.ndarray
     offsets: np.ndarray
 
+    def each(self) -> list[np.ndarray]:
+        """The hashes of each text."""
+        return [self.values[a:b] for a, b in itertools.pairwise(self.offsets.tolist())]
+
     def sets(self) -> list[np.ndarray]:
-        """The distinct shingles of each text, sorted."""
-        return [sorted_set(self.hashes[a:b]) for a, b in zip(self.offsets[:-1], self.offsets[1:], strict=True)]
+        """The distinct hashes of each text, sorted."""
+        return [sorted_set(values) for values in self.each()]
+
+    def take(self, rows: Sequence[int]) -> Hashes:
+        """Those of some of the texts."""
+        each = self.each()
+        chosen = [each[row] for row in rows]
+        return Hashes(np.concatenate([self.values[:0], *chosen]), np.cumsum([0, *map(len, chosen)]))
 
 
-def shingle(texts: Folded, n: int) -> Shingles:
-    """The n-grams of words of the texts; a text of fewer than n words has one of all of them."""
-    words = find_words(texts)
-    return Shingles(*ngrams(hash_words(words), words.offsets, n))
-
-
-def hash_words(words: Words) -> np.ndarray:
-    """uint64 hash of each word's bytes; distinct for words of up to eight bytes."""
+def hash_words(texts: pa.Array) -> Hashes:
+    """The hash of each word's bytes; distinct for words of up to eight bytes."""
+    words = find_words(fold(texts))
     lengths = words.ends - words.starts
     # Read eight bytes from each start as one number and mask off those after the word. The few longer words take
     # another round for every eight bytes.
@@ -325,17 +284,27 @@ def hash_words(words: Words) -> np.ndarray:
     hashes = mix(hashes)
     for i in np.flatnonzero(lengths > _LONG_WORD):
         hashes[i] = xxhash.xxh3_64_intdigest(words.letters[words.starts[i] : words.ends[i]].data)
-    return hashes
+    return Hashes(hashes, words.offsets)
 
 
-def ngrams(units: np.ndarray, offsets: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """(uint64 hash of each n-gram, offsets) of texts made of hashed words.
+def hash_texts(texts: pa.Array, words: Hashes) -> list[bytes]:
+    """A 128-bit hash of each text, equal if and only if the texts have the same words in the same order.
+
+    Of a text without words, it is that of the text without variation selectors, after a byte 0.
 
     Args:
-      units: uint64, the texts' words end to end.
-      offsets: int64, text i has the words offsets[i] to offsets[i + 1].
-      n: words in an n-gram. A text of fewer words has one n-gram of all of them.
+      texts: the texts.
+      words: their words.
     """
+    return [
+        xxhash.xxh3_128_digest(of_text.data if len(of_text) else b"\x00" + _SELECTORS.sub("", text.as_py()).encode())
+        for text, of_text in zip(texts, words.each(), strict=True)
+    ]
+
+
+def ngrams(words: Hashes, n: int) -> Hashes:
+    """The hash of each n-gram of words; a text of fewer words has one of all of them."""
+    units, offsets = words.values, words.offsets
     total, lengths = len(units), np.diff(offsets)
     grams = np.zeros(total, np.uint64)
     if total >= n:
@@ -351,7 +320,7 @@ def ngrams(units: np.ndarray, offsets: np.ndarray, n: int) -> tuple[np.ndarray, 
     short = np.flatnonzero((lengths > 0) & (lengths < n))
     grams[offsets[short]] = _complete_texts(units, offsets[short], lengths[short])
     counts = np.where(lengths >= n, lengths - n + 1, np.minimum(lengths, 1))
-    return mix(grams[keep]), np.concatenate([[0], np.cumsum(counts)])
+    return Hashes(mix(grams[keep]), np.concatenate([[0], np.cumsum(counts)]))
 
 
 def sorted_set(values: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from owt_pipeline.stages.dedupe.shingles import Words, find_words, fold, hash_texts, shingle
+from owt_pipeline.stages.dedupe.shingles import Words, find_words, fold, hash_texts, hash_words, ngrams
 from tests.owt_pipeline.dedupe import plain
 
 WORDS = ["a", "b", "ab", "ba", "aa", "Ä", "漢", "eightlet", "nineletter", "sixteenletters16", "x" * 63, "x" * 64]
@@ -21,14 +21,13 @@ TEXTS = st.lists(st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join), ma
 
 @given(texts=TEXTS, n=st.integers(1, 7))
 def test_shingles_are_equal_if_and_only_if_their_n_grams_are(texts: list[str], n: int) -> None:
-    shingles = shingle(fold(pa.array(texts, pa.string())), n)
+    shingles = ngrams(hash_words(pa.array(texts, pa.string())), n)
     grams = [plain.shingles(text, n) for text in texts]
     assert np.diff(shingles.offsets).tolist() == [len(of_text) for of_text in grams]
-    named = list(zip([gram for of_text in grams for gram in of_text], shingles.hashes.tolist(), strict=True))
+    named = list(zip([gram for of_text in grams for gram in of_text], shingles.values.tolist(), strict=True))
     assert len(set(named)) == len({gram for gram, _ in named}) == len({value for _, value in named})
     for i, text in enumerate(texts):  # the same in any batch
-        mine = shingles.hashes[shingles.offsets[i] : shingles.offsets[i + 1]]
-        assert shingle(fold(pa.array([text])), n).hashes.tolist() == mine.tolist()
+        assert ngrams(hash_words(pa.array([text])), n).values.tolist() == shingles.each()[i].tolist()
 
 
 # Letters, separators, a combining mark, ideographs, scripts without spaces, pairs whose case changes their length.
@@ -60,7 +59,7 @@ def test_words_are_letters_marks_and_numbers_or_ideographs(text: str, words: str
 
 def hashed(*texts: str) -> list[bytes]:
     column = pa.array(texts, pa.string())
-    return hash_texts(column, fold(column))
+    return hash_texts(column, hash_words(column))
 
 
 ANY_TEXTS = st.lists(st.one_of(st.text("aB漢か .\n\u00a0é", max_size=6), st.text(ALPHABET), st.text()), max_size=8)
@@ -83,7 +82,7 @@ def test_texts_are_the_same_if_their_words_are_and_without_words_if_they_are_equ
 ) -> None:
     left, right = json.loads(left), json.loads(right)
     for before in ("", "letters "):
-        texts = pa.array([before + left, before + right, "\u0301", "end"])
-        first, second, *_ = hash_texts(texts, fold(texts))
+        texts = [before + left, before + right, "\u0301", "end"]
+        first, second, *_ = hashed(*texts)
         assert (first == second) == (same or (bool(before) and not plain.words(left) and not plain.words(right)))
-    assert listed(find_words(fold(texts))) == [plain.words(text) for text in texts.to_pylist()]
+    assert listed(find_words(fold(pa.array(texts)))) == [plain.words(text) for text in texts]
