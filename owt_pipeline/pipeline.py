@@ -6,8 +6,8 @@
     with beam.Pipeline() as pipeline:
         build(pipeline, Run.of("run"))
 
-Each stage is a transform from the handle of one dataset to the handle of the next. The datasets themselves are files in
-the run's working directory:
+Each stage is a transform from the handle of one dataset to the handle of the next (`engine/graph.py`). The datasets
+themselves are files in the run's folder:
 
     collect     Reddit's dumps or API, lists of URLs -> urls/: canonical URLs with Reddit's metadata
     fetch       urls/ -> pages/: each URL's response, from the web or from archives, or why there is none
@@ -48,17 +48,18 @@ def build(pipeline: beam.Pipeline, run: Run) -> beam.PCollection[graph.Dataset]:
     last one sweeps the folder and releases it.
     """
     run = run.on(pipeline.runner)
+    # Where text was imported, the chain begins after the stages whose place `owt import` took.
     stages = without_imported(run.stages, run.runtime.workdir, read_root(run.runtime.workdir)[0])
     return graph.build(pipeline, stages, run.runtime)
 
 
 @dataclass(frozen=True)
 class Run:
-    """Stages to run, with their options.
+    """What `build` adds to a pipeline: the stages of a run with their options.
 
     Attributes:
       stages: (stage, options) pairs, in order.
-      runtime: where and how they run.
+      runtime: the run's folder, and how the stages run.
     """
 
     stages: Sequence[tuple[Stage, Any]]
