@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
-from typing import IO, ClassVar
+from typing import IO, Any, ClassVar
 from urllib.parse import parse_qsl, unquote, urlencode
 
 from fastwarc.warc import ArchiveIterator, WarcRecordType
@@ -53,6 +54,11 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False  # an answer that stalls would be waited for
     request_queue_size = 128
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """As in the base class, but silent for a connection that the client has reset."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
 
 def answers_of(warc: IO[bytes]) -> dict[Key, Answer]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import socket
+import struct
+import threading
+import time
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -9,6 +13,7 @@ import pytest
 
 from owt_pipeline.commands.verify import verify
 from owt_pipeline.demo.command import run_stages
+from owt_pipeline.demo.server import serving
 from owt_pipeline.formats.urls import BadURL, canonical_url
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import require_manifest
@@ -71,6 +76,19 @@ def test_two_workers_write_the_same_corpus_and_tokens(finished: Path, tmp_path: 
     one, two = (DatasetReader.open(folder, "corpus").table().drop_columns("fetched_at") for folder in folders)
     assert one.equals(two)
     assert len({require_manifest(folder, "tokens").digest for folder in folders}) == 1
+
+
+def test_a_connection_that_the_client_resets_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    with serving() as address:
+        host, port = address.split(":")
+        with socket.create_connection((host, int(port))) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        with socket.create_connection((host, int(port))) as connection:  # accepted after the one that was reset
+            connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            assert connection.recv(12) == b"HTTP/1.1 404"
+        while any("process_request" in thread.name for thread in threading.enumerate()):
+            time.sleep(0.01)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_the_demo_goes_on_in_its_folder(finished: Path) -> None:
