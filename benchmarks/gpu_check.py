@@ -9,7 +9,7 @@ Each piece runs in processes of its own, and its result is written as soon as it
 continues where it was interrupted, and a piece that failed is tried again. A result counts for one commit, GPU
 and torch. A rate is the median of three runs, and `spread` how far they lie apart; next to it are the driver, the
 clocks and the power limit.
-Needs torch 2.9 or later with CUDA, numpy, pyarrow and safetensors; the tests also pytest and tokenizers. Exits 1
+Needs torch 2.9 or later with CUDA, numpy, pyarrow and safetensors; the tests also pytest-xdist and tokenizers. Exits 1
 where a piece failed, and 3 where all ran and an aim was missed.
 Rates are those of the trainer's own command on Python's standard library as text (`library_tokens`), or on `--data`.
 """
@@ -40,7 +40,7 @@ except ImportError as error:
 REPOSITORY = Path(__file__).resolve().parent.parent
 SECONDS = 480  # of a piece at most, and of the core
 DETERMINISTIC = (
-    "import sys, torch; torch.use_deterministic_algorithms(True, warn_only=True); "
+    "import sys, torch; torch.use_deterministic_algorithms(True); "
     "from trainer.train import main; sys.exit(main(sys.argv[1:]))"
 )
 TRAIN = ("-m", "trainer.train")
@@ -87,10 +87,11 @@ class Check:
 
     def run(self, *arguments: object) -> subprocess.CompletedProcess[str]:
         """Python with `arguments`; raises TimeoutExpired, with what it had printed, at the deadline."""
+        sources = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
         return subprocess.run(
             [sys.executable, *map(str, arguments)],
             cwd=REPOSITORY,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY), "CUBLAS_WORKSPACE_CONFIG": ":4096:8"},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sources), "CUBLAS_WORKSPACE_CONFIG": ":4096:8"},
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -155,10 +156,10 @@ def next_to_nanogpt(check: Check) -> Result:
     peers: list[Result] = []
 
     def measure(number: int) -> Result:
-        shape = ("--shape", 2, 2, 32, 32, "--batch_tokens", 256, "--windows", 8, "--steps", 6) if check.tiny else ()
-        windows = () if check.tiny else ("--windows", check.micro_batch)
+        size = ("--shape", 2, 2, 32, 32, "--batch_tokens", 256) if check.tiny else ()
+        size += ("--windows", check.micro_batch)
         output = check.call(
-            "benchmarks/peers/nanogpt.py", "--data", check.data, "--device", check.device, *shape, *windows
+            "benchmarks/peers/nanogpt.py", "--data", check.data, "--device", check.device, "--steps", 12, *size
         )
         peers.append(json.loads(output.splitlines()[-1]))
         return rates(check.train(f"rate-{number}", "--preset", "124M", "--batch_tokens", 524288, steps=20))
@@ -190,17 +191,17 @@ def tests(check: Check) -> Result:
     """How many of the tests marked gpu passed; those that did by the deadline, where not all had run."""
     # The file alone, without pyproject's options: other tests want packages that a GPU's machine may lack.
     folder = "tests/trainer"
-    options = ("-v", "-o", "addopts=", "--import-mode=importlib", "--confcutdir", folder, "-p", "no:cacheprovider")
+    options = ("-v", "-n", "4", "-o", "addopts=", "--import-mode=importlib", "--confcutdir", folder)
     problem = ""
     try:
-        output = check.run("-u", "-m", "pytest", f"{folder}/test_gpu.py", *options).stdout
+        output = check.run("-u", "-m", "pytest", f"{folder}/test_gpu.py", *options, "-p", "no:cacheprovider").stdout
     except subprocess.TimeoutExpired as error:
         printed = error.stdout or b""
         output = printed.decode(errors="replace") if isinstance(printed, bytes) else printed
         problem = "not all ran in the time that was left"
-    found = re.findall(r"^\S+::(.+?) (PASSED|FAILED|ERROR|SKIPPED)\b", output, re.MULTILINE)
-    outcomes = [outcome for _, outcome in found]
-    bad = [name for name, outcome in found if outcome in ("FAILED", "ERROR")]
+    found = re.findall(r"^\[gw.*\b(PASSED|FAILED|ERROR|SKIPPED) \S+?::(.+?) *$", output, re.MULTILINE)
+    outcomes = [outcome for outcome, _ in found]
+    bad = [name for outcome, name in found if outcome in ("FAILED", "ERROR")]
     result = {"passed": outcomes.count("PASSED"), "failed": len(bad), "skipped": outcomes.count("SKIPPED")}
     if bad:
         problem = f"{', '.join(bad)}: {' / '.join(re.findall('^E  .*', output, re.MULTILINE))[-600:]}"
