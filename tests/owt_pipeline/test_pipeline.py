@@ -24,8 +24,7 @@ from owt_pipeline.stages import ORDER, load
 from owt_pipeline.stages.clean.options import Options as CleanOptions
 from owt_pipeline.stages.clean.stage import STAGE as CLEAN
 from owt_pipeline.storage.folder import Storage
-from tests.owt_pipeline.engine.test_graph import ELSEWHERE
-from tests.owt_pipeline.runs import ask_owt, copy_of, differing, manifest_of, run_owt, snapshot
+from tests.owt_pipeline.runs import ask_owt, copy_of, manifest_of, snapshot
 
 TWO_MEGABYTES = 2 << 20  # Dataflow takes ten
 
@@ -138,11 +137,3 @@ def test_a_run_with_nothing_to_do_does_not_import_beam(small_config: Path, small
             [sys.executable, "-c", WITHOUT_BEAM, *arguments], capture_output=True, text=True, check=False, timeout=60
         )
         assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_the_complete_run_on_a_cluster_is_one_job_of_the_same_bytes(
-    small_config: Path, small_run: Path, tmp_path: Path
-) -> None:
-    output = run_owt("run", tmp_path, small_config, *ELSEWHERE)
-    assert differing(tmp_path, small_run) == []
-    assert "tokenize" in output

@@ -8,8 +8,6 @@ import json
 import lzma
 import random
 import shutil
-import signal
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -24,11 +22,10 @@ from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats import lines
 from owt_pipeline.formats.urls import canonical_url, host_of, url_id
-from owt_pipeline.ledger.root import read_manifest
 from owt_pipeline.stages.collect.options import Options
 from owt_pipeline.stages.collect.stage import STAGE
 from owt_pipeline.storage.folder import Storage
-from tests.owt_pipeline.collect.collecting import Collected, collect, collected, start
+from tests.owt_pipeline.collect.collecting import Collected, collect, collected
 from tests.owt_pipeline.engine.test_graph import ELSEWHERE
 from tests.owt_pipeline.runs import ask_owt, snapshot
 
@@ -103,28 +100,6 @@ def test_the_bytes_depend_neither_on_workers_nor_on_runner_and_place_and_order_o
     options = Options(dumps=tuple(map(str, reversed(files))))
     run_stage(STAGE, options, Runtime(Storage(str(tmp_path / "there")), 2, ELSEWHERE))
     assert one.bytes() == two.bytes() == collected(tmp_path / "there").bytes()
-
-
-def test_a_killed_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:
-    rng = random.Random(4)
-    for k in range(6):
-        write_dump(tmp_path / "dumps" / f"RS_{k}.zst", links(3000, start=rng.randrange(3000)))
-    flags = ("--dumps", str(tmp_path / "dumps"), "--num_shards", "4")
-    complete = start(tmp_path / "complete", *flags)
-    assert complete.wait(60) == 0
-    ledger = tmp_path / "killed/ledger/collect"
-    for moment in ("work/*/sources/records/00002.json", "records/00001-*.json"):
-        process = start(tmp_path / "killed", *flags)
-        deadline = time.monotonic() + 60
-        while not list(ledger.glob(moment)) and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.001)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        assert read_manifest(Storage(str(tmp_path / "killed")), "urls") is None
-    last = start(tmp_path / "killed", *flags)
-    _, said = last.communicate(timeout=60)
-    assert last.returncode == 0, said
-    assert collected(tmp_path / "killed").bytes() == collected(tmp_path / "complete").bytes()
 
 
 def test_variants_of_a_url_in_dumps_and_lists_are_one_row(tmp_path: Path) -> None:
@@ -267,7 +242,7 @@ def test_published_submissions_are_read(tmp_path: Path, name: str, of: int) -> N
     assert row["created_utc"] == int(record["created_utc"])
 
 
-@pytest.mark.parametrize(("suffix", "workers"), [(".zst", 2), (".zst", 1), (".xz", 1), (".bz2", 1), (".gz", 1)])
+@pytest.mark.parametrize(("suffix", "workers"), [(".zst", 2), (".gz", 1)])
 def test_a_truncated_dump_is_an_error_without_allow_damaged(
     suffix: str, workers: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

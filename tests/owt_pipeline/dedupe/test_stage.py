@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import random
-import signal
-import subprocess
-import time
 from itertools import combinations
 from pathlib import Path
 
@@ -17,10 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from owt_pipeline.errors import UserError
-from owt_pipeline.stages.dedupe import decisions
 from tests.owt_pipeline.dedupe import plain
 from tests.owt_pipeline.dedupe.corpora import corpus_with_copies, decide, dedupe, edited, prose, url_id, write_clean
-from tests.owt_pipeline.runs import differing, shard_file, stage_alone
+from tests.owt_pipeline.runs import differing, shard_file
 
 
 @pytest.mark.parametrize("ngram", [5, 3])
@@ -113,49 +108,6 @@ def test_pairs_judged_by_people_are_removed_if_and_only_if_similar(tmp_path: Pat
     assert all(plain.jaccard(texts[gone], texts[row["kept"]]) >= 0.8 for gone, row in found.items())
     for i, pair in enumerate(pairs):
         assert 2 * i in found or 2 * i + 1 in found or plain.jaccard(pair["left"], pair["right"]) < 0.8
-
-
-def test_a_killed_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:
-    texts = corpus_with_copies(seed=7, documents=1500, words=300)
-    for name in ("complete", "killed"):
-        write_clean(tmp_path / name, texts, 3)
-    dedupe(tmp_path / "complete")
-    command, killed = stage_alone("dedupe", tmp_path / "killed", "--workers", 1, "--quiet"), 0
-    for step in ("sketch", "buckets", "candidates", "verify"):
-        process = subprocess.Popen(command, start_new_session=True)
-        waiting = tmp_path / "killed/ledger/dedupe/work"
-        while process.poll() is None and not list(waiting.glob(f"*/{step}")):
-            time.sleep(0.002)
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            killed += 1
-        process.wait(60)
-    assert killed >= 2
-    subprocess.run(command, timeout=120, check=True)
-    assert differing(tmp_path / "killed", tmp_path / "complete") == []
-
-
-def test_run_resumes_after_a_power_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A power failure may leave half a file, none, or a damaged record."""
-    texts = corpus_with_copies(seed=8)
-    for name in ("complete", "broken"):
-        write_clean(tmp_path / name, texts, 3)
-    dedupe(tmp_path / "complete")
-
-    def fail(*_: object, **__: object) -> None:
-        raise OSError("power failure")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(decisions, "decide", fail)
-        with pytest.raises(UserError, match="power failure"):
-            dedupe(tmp_path / "broken")
-    (work,) = (tmp_path / "broken/ledger/dedupe/work").iterdir()
-    cut = next((work / "sketch").glob("*.slices"))
-    cut.write_bytes(cut.read_bytes()[: cut.stat().st_size // 2])
-    next((work / "buckets/records").iterdir()).write_bytes(b"")
-    next((work / "candidates").glob("*.slices")).unlink()
-    dedupe(tmp_path / "broken")
-    assert differing(tmp_path / "broken", tmp_path / "complete") == []
 
 
 def test_documents_that_repeat_texts_of_other_files_are_removed(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from owt_pipeline.demo.command import run_stages
 from owt_pipeline.demo.server import serving
 from owt_pipeline.formats.urls import BadURL, canonical_url
 from owt_pipeline.ledger.dataset import DatasetReader
-from owt_pipeline.ledger.root import require_manifest
 from owt_pipeline.storage.folder import Storage
 from schemas import Reason
 
@@ -68,14 +67,6 @@ def test_every_link_ends_as_expected(finished: Path) -> None:
 
 def test_the_run_verifies(finished: Path) -> None:
     assert [problem for finding in verify(Storage(str(finished))) for problem in finding.problems] == []
-
-
-def test_two_workers_write_the_same_corpus_and_tokens(finished: Path, tmp_path: Path) -> None:
-    assert run_stages(tmp_path, workers=2) == 0
-    folders = Storage(str(finished)), Storage(str(tmp_path))
-    one, two = (DatasetReader.open(folder, "corpus").table().drop_columns("fetched_at") for folder in folders)
-    assert one.equals(two)
-    assert len({require_manifest(folder, "tokens").digest for folder in folders}) == 1
 
 
 def test_a_connection_that_the_client_resets_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,7 @@ from owt_pipeline.ledger.root import read_manifest
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, Reason, option
 from tests.owt_pipeline.making import publish_rows
-from tests.owt_pipeline.runs import differing, snapshot
+from tests.owt_pipeline.runs import snapshot
 
 DOCUMENTS = DATASETS["documents"].schema
 ROWS = 50
@@ -121,33 +121,6 @@ def test_a_lost_row_fails_the_stage(runtime: Runtime) -> None:
     with pytest.raises(LedgerError, match="50 in ≠ 21 out"):
         run_stage(FILTER, FilterOptions(lose=True), runtime)
     assert read_manifest(runtime.workdir, "clean") is None
-
-
-WRITTEN: list[int] = []
-
-
-def fail_at_two(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    if shard == 2:
-        raise UserError("the disk was pulled out")
-    write_documents(shard, writer)
-
-
-def note_and_write(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    WRITTEN.append(shard)
-    write_documents(shard, writer)
-
-
-def test_an_interrupted_stage_continues_at_its_next_shard(tmp_path: Path) -> None:
-    interrupted, undisturbed = (Runtime(Storage(str(tmp_path / name))) for name in ("interrupted", "undisturbed"))
-    with pytest.raises(UserError, match="pulled out"):
-        run_stage(Make(fail_at_two), MakeOptions(), interrupted)
-    written = [file.name for file in (tmp_path / "interrupted/documents").iterdir()]
-    assert [name.partition("-")[2][:5] for name in sorted(written)] == ["00000", "00001"]
-    WRITTEN.clear()
-    run_stage(Make(note_and_write), MakeOptions(), interrupted)
-    assert WRITTEN == [2]
-    run_stage(Make(make_shard), MakeOptions(), undisturbed)
-    assert differing(tmp_path / "interrupted", tmp_path / "undisturbed") == []
 
 
 def test_a_missing_input_names_the_stage_to_run(runtime: Runtime) -> None:

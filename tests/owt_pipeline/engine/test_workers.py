@@ -47,11 +47,6 @@ def spin(_: pa.RecordBatch) -> None:
         pass
 
 
-def sleep(_: pa.RecordBatch) -> None:
-    os.write(1, b"at work\n")  # at once, as `print` may not
-    time.sleep(300)
-
-
 def hang_in_c(_: pa.RecordBatch) -> None:
     """Holds the interpreter's lock forever, and ignores all that can be ignored."""
     os.write(1, b"at work\n")  # at once, as `print` may not
@@ -85,7 +80,7 @@ def own_temporary_folder(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("work", [spin, sleep, hang_in_c])
+@pytest.mark.parametrize("work", [spin, hang_in_c])
 def test_a_parent_that_ends_leaves_no_child_and_no_file(
     own_temporary_folder: Path, work: object, number: signal.Signals
 ) -> None:
