@@ -159,20 +159,6 @@ def test_each_checkpoint_names_the_one_its_run_continued_from(config: TrainConfi
     assert eighth.versions["torch"] == torch.__version__
 
 
-def test_a_truncated_checkpoint_is_skipped_for_the_one_before_it(config: TrainConfig, capsys: Capture) -> None:
-    train(config)
-    path = run_of(config) / "step-00000008" / "model.safetensors"
-    complete = path.read_bytes()
-    path.write_bytes(complete[:-100])
-    capsys.readouterr()
-    train(config)
-    output = capsys.readouterr().out
-    assert f"{path} has " in output
-    assert "taking step-00000006, the newest intact one" in output
-    assert "step-00000006 at step 6" in output
-    assert path.read_bytes() == complete
-
-
 @pytest.mark.parametrize("killed", [2, 8])
 def test_a_checkpoint_interrupted_while_it_was_written_is_ignored(config: TrainConfig, killed: int) -> None:
     """The first of a run, or a later one."""

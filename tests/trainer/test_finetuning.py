@@ -3,39 +3,32 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from tests.trainer.conftest import small_config
+from tests.owt_pipeline.runs import ask_owt
+from tests.trainer.conftest import Capture, small_config
+from trainer import train
 from trainer.pretrained import Tokenizer, load_pretrained
 from trainer.shards import open_dataset
-from trainer.train import train
+from trainer.tools import evaluate, export, sample
 from trainer.validation import windows_of_text
 
 Run = Callable[..., str]
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
-    """Runs a command in an empty folder, `owt …` or `trainer.… …`, and gives what it printed."""
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Run:
+    """Runs the `main` of a module in an empty folder, and gives what it printed."""
+    monkeypatch.chdir(tmp_path)
 
-    def run(*command: object) -> str:
-        program, *arguments = map(str, command)
-        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", "PATH": path}
-        start = [program] if program == "owt" else [sys.executable, "-m", program]
-        how: dict[str, Any] = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
-        done = subprocess.run([*start, *arguments], timeout=200, check=False, **how)
-        assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
-        return done.stdout
+    def run(main: Callable[[list[str]], int], *arguments: object) -> str:
+        capsys.readouterr()
+        assert main([*map(str, arguments)]) == 0
+        return capsys.readouterr().out
 
     return run
 
@@ -47,21 +40,21 @@ def test_a_hugging_face_model_is_finetuned_on_imported_text_and_exported_again(
     transformers = pytest.importorskip("transformers", reason="the peer: pip install transformers")
     verse = (testdata / "text" / "tinyshakespeare.txt").read_text()[:100_000]
     (tmp_path / "verse.txt").write_text(verse)
-    run("owt", "import", "verse", "verse.txt", "--split_text", "blank_lines", "--num_shards", 2)
-    run("owt", "run", "verse", "--min_tokens", 16, "--until", "export")
-    run("owt", "train-tokenizer", "verse", "--vocab_size", 500)
-    run("owt", "run", "verse", "--tokenizer", "verse/tokenizer.json", "--val_fraction", 0.1, "--until", "tokenize")
+    ask_owt("import", "verse", "verse.txt", "--split_text", "blank_lines", "--num_shards", 2)
+    ask_owt("run", "verse", "--min_tokens", 16, "--until", "export")
+    ask_owt("train-tokenizer", "verse", "--vocab_size", 500)
+    ask_owt("run", "verse", "--tokenizer", "verse/tokenizer.json", "--val_fraction", 0.1, "--until", "tokenize")
     shape = {"vocab_size": 500, "n_positions": 64, "n_layer": 2, "n_head": 2, "n_embd": 64, "eos_token_id": 499}
     torch.manual_seed(0)
     transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape, bos_token_id=499)).save_pretrained(tmp_path / "base")
     flags = ("--preset", "tiny", "--context", 64, "--batch_tokens", 512, "--val_every", 0, "--device", "cpu")
-    said = run("trainer.train", "--data", "verse/tokens", "--init_from", "base", "--out", "tuned", *flags)
+    said = run(train.main, "--data", "verse/tokens", "--init_from", "base", "--out", "tuned", *flags)
 
     assert "weights from base" in said
     records = [json.loads(line) for line in (tmp_path / "tuned" / "metrics.jsonl").read_text().splitlines()]
     assert records[-1]["loss"] < records[0]["loss"] - 0.3
 
-    run("trainer.tools.export", "tuned", "folder")
+    run(export.main, "tuned", "folder")
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "folder").eval()
     encode = transformers.AutoTokenizer.from_pretrained(tmp_path / "folder")
     speech = verse.split("\n\n")[3]
@@ -69,11 +62,11 @@ def test_a_hugging_face_model_is_finetuned_on_imported_text_and_exported_again(
     ids = torch.tensor([[499, *encode(speech).input_ids]])
     with torch.no_grad():
         theirs = model(ids, labels=ids).loss.item()
-    ours = json.loads(run("trainer.tools.evaluate", "tuned", "--data", "verse/tokens", "--text", "speech.txt"))
+    ours = json.loads(run(evaluate.main, "tuned", "--data", "verse/tokens", "--text", "speech.txt"))
     assert ours["tokens"] == ids.shape[1] - 1 <= 64
     assert ours["loss"] == pytest.approx(theirs, rel=1e-4)
     assert ours["val_loss"] < records[0]["loss"] - 0.3
-    assert run("trainer.tools.sample", "tuned", "--prompt", "ROMEO:", "--max_tokens", 20).startswith("ROMEO:")
+    assert run(sample.main, "tuned", "--prompt", "ROMEO:", "--max_tokens", 20).startswith("ROMEO:")
 
 
 def test_training_reports_the_loss_over_evenly_spaced_windows_of_the_text(tmp_path: Path, text_tokens: Path) -> None:
@@ -85,7 +78,7 @@ def test_training_reports_the_loss_over_evenly_spaced_windows_of_the_text(tmp_pa
     some = windows_of_text(str(path), tokenizer, 32, 3).tolist()
     assert some == [every[0], every[round((len(every) - 1) / 2)], every[-1]]
     config = small_config(text_tokens, tmp_path / "run", val_data=str(path), batch_tokens=256, max_steps=2, val_every=1)
-    train(config)
+    train.train(config)
     model, windows = load_pretrained(str(tmp_path / "run")).model, torch.tensor(every)
     with torch.no_grad():
         wanted = model(windows[:, :-1], windows[:, 1:]).item()

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-sys.path.append(str(REPOSITORY / "benchmarks"))
-from gpu_check import Check, repeated, verdict  # noqa: E402
 
 
 def gpu_check(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -55,30 +51,6 @@ def test_a_piece_that_fails_says_why_and_the_next_one_runs(tmp_path: Path) -> No
     pieces = json.loads((tmp_path / "gpu.json").read_text())["pieces"]
     assert list(pieces) == ["124M", "longbiased"]
     assert "trainer.train: no token shards in" in pieces["longbiased"]["error"]
-
-
-def test_a_missed_aim_is_not_a_failure() -> None:
-    machine = {"device": "NVIDIA H200"}
-    first = {"tokens_per_s": 480_000, "times_nanogpt": 0.9}
-    found = {"machine": machine, "tiny": False, "pieces": {"124M": first, "all_gpus": {"efficiency": 0.8}}}
-    failures, missed = verdict(found)
-    assert not failures
-    assert missed == [
-        "124M: 480,000 tokens/s; the aim is 490,000, and then 600,000",
-        "124M: 0.90 times nanoGPT's rate; the aim is 1 at least",
-        "all_gpus: 80% of the GPUs' rates alone; the aim is 90%",
-    ]
-    found["pieces"] = {"124M": {"error": "lost"}, "resume": {"losses_equal": False, "weights_equal": True}}
-    assert verdict(found) == (["124M: lost", "resume: losses equal: no"], [])
-
-
-def test_a_rate_is_the_median_of_three_with_their_spread(tmp_path: Path) -> None:
-    rates = iter([90, 120, 100, 100])
-    check = Check(tmp_path, tmp_path, "cpu", False, time.perf_counter() + 100)
-    found = repeated(check, lambda number: {"tokens_per_s": next(rates), "number": number})
-    assert found == {"tokens_per_s": 100, "number": 2, "rates": [90, 100, 120], "spread": 0.3}
-    late = dataclasses.replace(check, deadline=time.perf_counter())
-    assert repeated(late, lambda number: {"tokens_per_s": next(rates)})["rates"] == [100]
 
 
 def test_without_a_gpu_the_command_says_so(tmp_path: Path) -> None:

@@ -50,19 +50,17 @@ def test_the_hub_gets_every_checkpoint_and_the_page(tmp_path: Path, text_tokens:
     assert [json.loads(line)["step"] for line in files["metrics.jsonl"].splitlines()] == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize(("token", "left", "problem"), [("hf_wrong", None, "401"), ("hf_test", 0, "500")])
 def test_a_refusal_by_the_hub_is_reported_and_training_continues(
-    tmp_path: Path, text_tokens: Path, trainer: Any, token: str, left: int | None, problem: str
+    tmp_path: Path, text_tokens: Path, trainer: Any
 ) -> None:
     pytest.importorskip("huggingface_hub", reason="the client: pip install huggingface_hub")
     with hub_server() as hub:
-        hub.commits_left = left
-        environment = environment_of(hub, tmp_path / "home") | {"HF_TOKEN": token}
+        environment = environment_of(hub, tmp_path / "home") | {"HF_TOKEN": "hf_wrong"}
         flags = ("--data", text_tokens, "--out", tmp_path / "run", "--publish", "hf://someone/gpt2", *FLAGS)
         done = start(trainer, environment, *flags)
     assert done.returncode == 0, done.stderr
     assert "step-00000004 could not be published (" in done.stdout
-    assert problem in done.stdout
+    assert "401" in done.stdout
     assert "step 4/4" in done.stdout
     assert not any(hub.files.values())
 

@@ -23,6 +23,7 @@ from trainer.distributed import sole_writer
 # 2 layers of width 32: a step takes some milliseconds.
 SMALL = ("--preset", "tiny", "--width", 32, "--context", 32, "--batch_tokens", 512, "--micro_batch", 4)
 QUIET = ("--device", "cpu", "--no_compile")
+KILLS = 2
 AT_THE_END = Path(__file__).with_name("at_the_end.py")
 
 
@@ -92,14 +93,6 @@ def test_a_signal_saves_the_step_and_exits_cleanly(
     assert json.loads((checkpoint / "checkpoint.json").read_text())["step"] == len(losses(tmp_path))
 
 
-@pytest.mark.slow  # after a run that finishes, make test looks for them below
-def test_no_gloo_thread_is_alive_when_the_interpreter_ends(text_tokens: Path, tmp_path: Path, trainer: Any) -> None:
-    arguments = ("--data", text_tokens, "--out", tmp_path, *SMALL, *QUIET, "--max_steps", 3, "--save_every", 1)
-    result = trainer.run(*arguments, "--learning_rate", "1e30", "--clip", 0, ranks=2, program=AT_THE_END)
-    assert result.returncode != 0, result.stdout + result.stderr
-    assert_gloo_has_ended(tmp_path)
-
-
 def assert_gloo_has_ended(run: Path) -> None:
     """One of its threads may abort the process while the interpreter is finalized."""
     for rank in range(2):
@@ -159,18 +152,14 @@ def test_two_ranks_train_as_one_and_one_rank_continues_from_two(
     assert ["val_loss" in record for record in records] == [step in (5, 7, 10, 14, 15) for step in range(1, 16)]
 
 
-@pytest.mark.timeout(1500)  # seven trainings, on a machine that may be busy
-@pytest.mark.parametrize(
-    ("kills", "ranks"), [(1, 0), pytest.param(5, 0, marks=pytest.mark.slow), pytest.param(5, 2, marks=pytest.mark.slow)]
-)
-def test_kills_at_any_moment_change_no_loss(
-    text_tokens: Path, tmp_path: Path, trainer: Any, kills: int, ranks: int
-) -> None:
-    arguments = ("--data", text_tokens, *SMALL, *QUIET, "--max_steps", 30 * kills, "--save_every", 7)
+@pytest.mark.timeout(900)  # four trainings, on a machine that may be busy
+@pytest.mark.parametrize("ranks", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_kills_at_any_moment_change_no_loss(text_tokens: Path, tmp_path: Path, trainer: Any, ranks: int) -> None:
+    arguments = ("--data", text_tokens, *SMALL, *QUIET, "--max_steps", 30 * KILLS, "--save_every", 7)
     arguments += ("--val_every", 10, "--dropout", 0.1, "--sampler", "longbiased", "--long_min_tokens", 200)
     assert trainer.run(*arguments, "--out", tmp_path / "complete", ranks=ranks).returncode == 0
     rng = random.Random(ranks)
-    for number in range(kills):
+    for number in range(KILLS):
         process = trainer.start(*arguments, "--out", tmp_path / "killed", ranks=ranks)
         _wait_for_line(process, "steps of")
         _wait_for_line(process, f"step {30 * number + 10}/")
@@ -184,7 +173,7 @@ def test_kills_at_any_moment_change_no_loss(
     for key in ("loss", "grad_norm"):
         assert losses(tmp_path / "killed", key) == losses(tmp_path / "complete", key)
     for name in ("model.safetensors", "training.safetensors"):
-        step = f"step-{30 * kills:08d}"
+        step = f"step-{30 * KILLS:08d}"
         one, other = (tmp_path / run / "checkpoints" / step / name for run in ("killed", "complete"))
         assert one.read_bytes() == other.read_bytes()
 
