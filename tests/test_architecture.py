@@ -148,32 +148,6 @@ def test_no_circle(place: Callable[[str], str]) -> None:
     TopologicalSorter(graph).prepare()  # raises CycleError
 
 
-def test_a_private_name_is_imported_by_nobody() -> None:
-    def is_private(name: str) -> bool:
-        return name.startswith("_") and not name.startswith("__")
-
-    wrong = [
-        f"{found.importer} imports {found.module}.{found.name}"
-        for found in own_imports()
-        if any(map(is_private, (found.name, *found.module.split("."))))
-    ]
-    for name, tree in modules().items():
-        aliases = {
-            alias.asname or alias.name
-            for node in ast.walk(tree)
-            if isinstance(node, ast.ImportFrom)
-            for alias in node.names
-            if f"{node.module}.{alias.name}" in modules()
-        }
-        wrong += [
-            f"{name}:{node.lineno} uses {ast.unparse(node)}"
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Attribute) and is_private(node.attr)
-            and isinstance(node.value, ast.Name) and node.value.id in aliases
-        ]  # fmt: skip
-    assert not wrong, "\n".join(wrong)
-
-
 def test_a_module_is_named_by_its_subject_and_has_at_most_450_lines() -> None:
     wrong = [name for name in modules() if name.rpartition(".")[2] in ("utils", "util", "helpers", "common", "misc")]
     for name in modules():

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import owt_pipeline as owt
+from schemas import DATASETS
 from tests.owt_pipeline.conftest import small_config, small_run  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -88,11 +89,14 @@ def test_datatrove(folder: Path, parts: dict[str, str], small_run: Path) -> None
 
 
 @pytest.mark.slow
-def test_pyspark(folder: Path, parts: dict[str, str]) -> None:
+def test_pyspark(folder: Path, parts: dict[str, str], small_run: Path) -> None:  # noqa: F811
+    """The example, and that Spark reads every dataset of a run as a folder."""
     if shutil.which("java") is None:
         pytest.skip("no java: Spark needs 17 or later")
-    expected = len(texts_of(folder))
-    assert run(folder, "PySpark", "texts.count()", **parts) == str(expected)
+    datasets = [small_run / name for name, dataset in DATASETS.items() if dataset.format == "parquet"]
+    rows = [sum(pq.ParquetFile(file).metadata.num_rows for file in dataset.iterdir()) for dataset in datasets]
+    counted = f"[texts.count(), *(spark.read.parquet(name).count() for name in {list(map(str, datasets))})]"
+    assert run(folder, "PySpark", counted, **parts) == str([len(texts_of(folder)), *rows])
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.extraction_model.boosting import BINS, Growth, binned, borders, fit
+from benchmarks.extraction_model.boosting import Growth, binned, borders, fit
 from owt_pipeline.stages.extract.model import SCALE, Forest, probabilities
 
 GROWTH = Growth(trees=30, depth=4, rate=0.3, rows=4000, features=1.0)
@@ -26,13 +26,6 @@ def test_forest_learns_an_interaction_of_two_features() -> None:
     assert np.mean((probabilities(forest, values) > 0.5) == labels) > 0.97
 
 
-def test_equal_seeds_give_equal_bytes_and_different_seeds_do_not() -> None:
-    one, again, other = learned()[0], learned()[0], learned(seed=1)[0]
-    assert one.leaves.tobytes() == again.leaves.tobytes()
-    assert one.cuts.tobytes() == again.cuts.tobytes()
-    assert one.leaves.tobytes() != other.leaves.tobytes()
-
-
 def test_forest_evaluation_equals_a_plain_loop() -> None:
     forest, values, _ = learned()
     found = probabilities(forest, values[:50])
@@ -47,12 +40,3 @@ def test_evaluation_of_a_row_does_not_depend_on_other_rows() -> None:
     forest, values, _ = learned()
     alone = np.concatenate([probabilities(forest, values[start : start + 7]) for start in range(0, 4999, 7)])
     assert (alone == probabilities(forest, values)[: len(alone)]).all()
-
-
-def test_bins_agree_with_the_thresholds_between_them() -> None:
-    values = np.array([[0.0], [1.0], [1.0], [5.0]], dtype=np.float32)
-    (thresholds,) = borders(values, np.ones(4))
-    assert len(thresholds) == 2
-    assert binned(values, [thresholds]).tolist() == [[0, 1, 1, 2]]
-    many = np.random.default_rng(0).normal(size=(1000, 1)).astype(np.float32)
-    assert len(borders(many, np.ones(1000))[0]) <= BINS - 1

@@ -89,27 +89,3 @@ def test_quiet_says_nothing_and_verbose_more(small_config: Path, tmp_path: Path)
     shown = run_owt("run", run, small_config, "--workers", 1, "--until", "fetch", "--verbose")
     assert "fetch: done in" in shown
     assert "not allowed with" in run_owt("run", small_config, "--quiet", "--verbose", code=2)
-
-
-def test_no_color_leaves_a_live_line_without_colours() -> None:
-    """NO_COLOR (https://no-color.org) takes the colours, not the line; TERM=dumb takes the line too."""
-    master, slave = pty.openpty()
-    set_size(slave, 100)
-    environment = {**os.environ, "TERM": "xterm", "NO_COLOR": "1"}
-    work = re.sub("while .*:", "for _ in range(20):\n        time.sleep(0.02)", WORK)
-    with subprocess.Popen([sys.executable, "-c", work], stdout=slave, stderr=slave, env=environment) as process:
-        os.close(slave)
-        written = b""
-        while True:
-            try:
-                piece = os.read(master, 65536)
-            except OSError:
-                break
-            if not piece:
-                break
-            written += piece
-    os.close(master)
-    assert process.returncode == 0
-    assert b"a step whose name" in written
-    colours = {code for found in re.findall(rb"\x1b\[([0-9;]*)m", written) for code in found.split(b";")}
-    assert not [code for code in colours if 30 <= int(code or 0) < 50 or 90 <= int(code or 0) < 110]

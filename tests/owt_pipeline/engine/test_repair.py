@@ -80,7 +80,7 @@ def kinds_of_files(run: Path) -> dict[str, Path]:
     return found
 
 
-GROUPS = 6
+GROUPS = 3
 MADE_FROM_EACH_OTHER = ("urls", "pages", "documents", "clean", "corpus")
 
 

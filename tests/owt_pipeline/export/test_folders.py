@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 import re
-import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,6 @@ from schemas import DATASETS
 from tests.conftest import REPOSITORY
 from tests.owt_pipeline.making import publish_rows
 from tests.owt_pipeline.runs import manifest_of
-from tests.servers.process import program
 
 datasets = pytest.importorskip("datasets", reason="the package datasets is not installed")
 pandas = pytest.importorskip("pandas", reason="pandas is not installed")
@@ -50,15 +47,6 @@ READERS: dict[str, Callable[[str], int]] = {
 @pytest.mark.parametrize("name", PARQUET)
 def test_every_parquet_dataset_opens_as_a_folder(small_run: Path, name: str, reader: str) -> None:
     assert READERS[reader](str(small_run / name)) == manifest_of(small_run, name).total("data").rows
-
-
-def test_datasets_loads_a_published_corpus_by_its_card(small_run: Path, tmp_path: Path) -> None:
-    shutil.copytree(small_run / "corpus", tmp_path / "published")
-    shutil.copy(small_run / "ledger/corpus/README.md", tmp_path / "published")
-    corpus = datasets.load_dataset(str(tmp_path / "published"), split="train", cache_dir=str(tmp_path / "cache"))
-    files = sorted((small_run / "corpus").glob("part-*"))
-    assert list(corpus["text"]) == [text for file in files for text in pq.read_table(file)["text"].to_pylist()]
-    assert corpus.column_names == DATASETS["corpus"].schema.names
 
 
 @pytest.mark.parametrize("name", [*PARQUET, "tokens"])
@@ -131,25 +119,3 @@ def test_the_ranks_of_nanochat_share_each_file(tmp_path: Path) -> None:
     ]
     assert all(of_ranks)
     assert sorted(id for ids in of_ranks for id in ids) == list(range(2500))
-
-
-_COUNT = """
-import sys
-from pyspark.sql import SparkSession
-settings = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-builder = SparkSession.builder.master("local[1]")
-for name, value in settings.items():
-    builder = builder.config(name, value)
-spark = builder.getOrCreate()
-for folder in sys.argv[1:]:
-    print("rows", spark.read.parquet(folder).count())
-"""
-
-
-@pytest.mark.slow
-def test_spark_reads_every_parquet_dataset_as_a_folder(small_run: Path) -> None:
-    python = program("spark-submit").with_name("python")
-    folders = [str(small_run / name) for name in PARQUET]
-    done = subprocess.run([python, "-c", _COUNT, *folders], capture_output=True, text=True, timeout=300, check=True)
-    counted = [int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("rows")]
-    assert counted == [manifest_of(small_run, name).total("data").rows for name in PARQUET]

@@ -61,14 +61,6 @@ def test_plain_files_and_empty_ones_are_read() -> None:
     assert read(_zst(b"")) == ([], None)
 
 
-def test_a_window_of_2_gib_is_allowed() -> None:
-    parameters = zstandard.ZstdCompressionParameters.from_level(1, window_log=31, enable_ldm=False)
-    compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
-    data = compressor.compress(CONTENT) + compressor.flush()
-    assert zstandard.get_frame_parameters(data).window_size == 1 << 31
-    assert read(data) == (RECORDS, None)
-
-
 @pytest.mark.parametrize("name", COMPRESS)
 def test_truncated_file_keeps_complete_records_and_reports_its_end(name: str) -> None:
     data = COMPRESS[name](CONTENT[: 1 << 17]) + COMPRESS[name](CONTENT[1 << 17 :])

@@ -212,10 +212,3 @@ def test_a_file_depends_on_its_rows_alone_not_on_the_batches_in_which_they_came(
                 start += count
         written.add(tuple(file.sha256 for file in place_of(to).find()[0].files))
     assert len(written) == 1
-
-
-def test_files_of_somebody_else_in_a_dataset_are_left_alone(workdir: Storage) -> None:
-    Attempt(workdir, "first").end("succeeds")
-    workdir.write("clean/notes.txt", b"mine")
-    published(workdir)
-    assert workdir.read("clean/notes.txt") == b"mine"

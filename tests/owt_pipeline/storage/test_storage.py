@@ -109,7 +109,7 @@ class TestStorage:
     def test_one_of_many_creating_processes_wins(self, folder: Storage) -> None:
         code = (
             "import sys; from owt_pipeline.storage.folder import Storage; folder = Storage(sys.argv[1])\n"
-            "folder.names(); sys.stdin.read()\n"
+            "folder.names(); print('ready', flush=True); sys.stdin.read()\n"
             "print(sum(folder.create(f'record-{i}', sys.argv[2].encode()) for i in range(20)))"
         )
         command = [sys.executable, "-c", code, folder.uri]
@@ -117,7 +117,7 @@ class TestStorage:
             subprocess.Popen([*command, str(i)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             for i in range(4)
         ]
-        time.sleep(2)
+        assert [child.stdout.readline() for child in children] == ["ready\n"] * 4
         for child in children:
             child.stdin.close()
             child.stdin = None
