@@ -31,6 +31,10 @@ class JobRuns(UserError):
     exit_code = ExitCode.RUNNING
 
 
+class LostRun(UserError):
+    """Another run has taken this one's place in the run's folder."""
+
+
 class WorkerError(RuntimeError):
     """A function raised an error in a worker (the message holds the traceback), or the worker process died."""
 

@@ -15,11 +15,16 @@ The graph therefore depends on the stages and their options alone.
 
 Each of these transforms can run any number of times, at any time and in any overlap. The barrier only saves work: when
 a runner retries a plan, it does not also repeat the Publish before it.
+
+A job whose run has been replaced by another one ends by itself, on a cluster whose launcher waits for it: raised, that
+would be tried again, perhaps without end. Instead the handle says so, parts make nothing, and every later transform
+passes the handle on.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -39,12 +44,14 @@ from owt_pipeline.engine.parts import Done, Work, do_locally
 from owt_pipeline.engine.plan import plan_stage
 from owt_pipeline.engine.publish import publish
 from owt_pipeline.engine.stage import Runtime, Stage
-from owt_pipeline.errors import UserError
+from owt_pipeline.errors import LostRun, UserError
 from owt_pipeline.ledger.exchange import Slice
-from owt_pipeline.ledger.root import read_root
+from owt_pipeline.ledger.root import read_own_root
 from owt_pipeline.ledger.sweep import sweep
-from owt_pipeline.storage.lock import is_in_sight, out_of_sight, release, take
+from owt_pipeline.storage.lock import release, renew, take
 from schemas.manifest import Manifest
+
+logger = logging.getLogger("owt")
 
 CONTROL = -1
 """Key of the messages that are not parts."""
@@ -57,13 +64,15 @@ class Dataset(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
     `uri` is the URI of its folder, or of the run's folder at the start of a run; `version` is that of the root manifest
     that this run wrote last; `since` is when the run began, for a job that nobody waits for, by the clock of the
-    storage. Within a stage at work, it is the dataset before, and `plan` is `StageRun.name`.
+    storage. Within a stage at work, it is the dataset before, and `plan` is `StageRun.name`. `is_lost` if another run
+    has taken this one's place.
     """
 
     uri: str
     version: str | None = None
     since: float = 0.0
     plan: str = ""
+    is_lost: bool = False
 
 
 Message: TypeAlias = Slice | Dataset
@@ -151,21 +160,26 @@ def build(
         dataset = pipeline | Start(runtime, stages, version)
         for number, (stage, options) in enumerate(stages):
             dataset |= RunStage(stage, options, runtime, stages[number + 1 :])
-        return dataset | End(runtime)
+        return dataset | End(runtime) if runtime.unattended else dataset
 
 
 def _plan(dataset: Dataset, stage: Stage, options: Any, runtime: Runtime, later: Stages) -> list[_Element]:
     """Dataset handle -> control message, and the parts of the first step."""
+    if dataset.is_lost:
+        return [(CONTROL, _encode(dataset))]
     with _reported(runtime, f"{stage.name}, Plan"):
-        if runtime.lock and not is_in_sight(runtime.workdir):
-            raise out_of_sight(runtime.workdir)
+        _, version = read_own_root(runtime.workdir, dataset.version, runtime.run)
+        if version is None:
+            raise UserError(
+                f"{runtime.workdir}: the workers do not see what is written there; give a bucket (gs://, s3://, "
+                "az://), or a folder with the same path on a disk that all machines share"
+            )
         found = plan_stage(stage, options, runtime, later)
         if isinstance(found, Manifest):
-            root, version = read_root(runtime.workdir)
-            mine = version if root.run == runtime.run else dataset.version
-            return [(CONTROL, _encode(_handle(runtime, found, dataset, mine)))]
+            return [(CONTROL, _encode(_handle(runtime, found, dataset, version)))]
         running = msgspec.structs.replace(dataset, plan=found.name)
         return [(CONTROL, _encode(running)), *_parts(stage.steps[0].keys(found), found.name)]
+    return [(CONTROL, _encode(_lost(dataset)))]
 
 
 class _Work(beam.DoFn):
@@ -192,8 +206,9 @@ class _Work(beam.DoFn):
         elif self.work.runtime.on_cluster:
             work = replace(self.work, plan=messages[0].work)
             with self._reported(f"part {key}"):
-                done = work.do(key, _sent(messages))
-            yield from self._elements(done, work.plan)
+                yield from self._elements(work.do(key, _sent(messages)), work.plan)
+                return
+            yield CONTROL, _encode(_lost(Dataset(work.runtime.workdir.uri)))
         else:
             self.waiting[key] = messages
 
@@ -219,22 +234,24 @@ class _Work(beam.DoFn):
 
 def _publish(element: tuple[int, Iterable[bytes]], stage: Stage, options: Any, runtime: Runtime) -> Dataset:
     """Control message, once all shards have their records -> handle of the output."""
-    before = next(_decode(value) for value in element[1])
+    before: Dataset = max((_decode(value) for value in element[1]), key=lambda message: message.is_lost)
     if not before.plan:
         return before
     with _reported(runtime, f"{stage.name}, Publish"):
+        if runtime.lock:
+            renew(runtime.workdir, runtime.run, throttled=False)
         manifest, version = publish(stage, options, runtime, before.plan, before.version)
-    # The ledger as Beam's counters, which runners show.
-    counts = {"rows_in": manifest.counts.entered, "rows_out": manifest.counts.left}
-    counts |= {f"rejected_{reason}": count for reason, count in manifest.counts.rejected.items()}
-    for name, count in counts.items():
-        Metrics.counter(stage.name, name).inc(count)
-    return _handle(runtime, manifest, before, version)
+        # The ledger as Beam's counters, which runners show.
+        counts = {"rows_in": manifest.counts.entered, "rows_out": manifest.counts.left}
+        counts |= {f"rejected_{reason}": count for reason, count in manifest.counts.rejected.items()}
+        for name, count in counts.items():
+            Metrics.counter(stage.name, name).inc(count)
+        return _handle(runtime, manifest, before, version)
+    return _lost(before)
 
 
 class End(beam.PTransform):
-    """The end of a run: stores the outcome in its folder, where the launcher finds it. Without a process that waits for
-    the job, sweeps the folder and releases the lock."""
+    """The end of a run that no process waits for: sweeps its folder and releases the lock."""
 
     def __init__(self, runtime: Runtime):
         super().__init__()
@@ -245,24 +262,30 @@ class End(beam.PTransform):
 
 
 def _end(dataset: Dataset, runtime: Runtime) -> Dataset:
-    if runtime.unattended:
-        sweep(runtime.workdir, runtime.run, dataset.since)
-        release(runtime.workdir, runtime.run)
-    else:
-        write_outcome(runtime.workdir, JobOutcome())
+    sweep(runtime.workdir, runtime.run, dataset.since)
+    release(runtime.workdir, runtime.run)
     return dataset
 
 
 @contextlib.contextmanager
 def _reported(runtime: Runtime, where: str) -> Iterator[None]:
-    """Store an error of the block for the launcher, which may see only the end of a traceback. Without one, release the
-    lock, but on a cluster only for a user's mistake: a runner tries again after any other error."""
+    """Store an error of the block for the launcher, which may see only the end of a traceback, and raise it. Without a
+    launcher, release the lock, but on a cluster only for a user's mistake: a runner tries again after any other error.
+
+    On a cluster, LostRun is not stored, since the folder is another run's; with a launcher, which sees it, it is only
+    logged.
+    """
     try:
         yield
     except Exception as error:
-        if not runtime.unattended:
+        if isinstance(error, LostRun) and runtime.on_cluster:
+            if runtime.unattended:
+                raise
+            logger.error("%s", error)
+            return
+        if runtime.on_cluster or not runtime.unattended:
             write_outcome(runtime.workdir, JobOutcome.of(where, error))
-        elif isinstance(error, UserError) or not runtime.on_cluster:
+        if runtime.unattended and (isinstance(error, UserError) or not runtime.on_cluster):
             release(runtime.workdir, runtime.run)
         raise
 
@@ -274,6 +297,11 @@ def _parts(keys: Iterable[int], plan: str) -> list[_Element]:
 
 def _sent(messages: Iterable[Slice]) -> list[Slice]:
     return [message for message in messages if message.length]
+
+
+def _lost(dataset: Dataset) -> Dataset:
+    """The handle of a run whose place another one has taken."""
+    return msgspec.structs.replace(dataset, plan="", is_lost=True)
 
 
 def _handle(runtime: Runtime, manifest: Manifest, before: Dataset, version: str | None) -> Dataset:

@@ -1,4 +1,5 @@
-"""How a job ended: one file in the run's folder, `.outcome`, which its last transform writes and the launcher reads."""
+"""Why a job failed: one file in the run's folder, `.outcome`, which a worker writes and the launcher reads. A runner
+shows the launcher the end of a traceback at best."""
 
 from __future__ import annotations
 
@@ -7,26 +8,25 @@ import traceback
 
 import msgspec
 
-from owt_pipeline.errors import LedgerError, UsageError, UserError, WorkerError, explain_os_error
+from owt_pipeline.errors import UserError, WorkerError, explain_os_error
 from owt_pipeline.storage.folder import Storage
+from schemas.settings import ExitCode
 
 _NAME = ".outcome"
 
 
 class JobOutcome(msgspec.Struct, frozen=True):
-    """How a job ended.
+    """Why a job failed.
 
     Attributes:
-      message: why it stopped or failed; empty if it did not.
+      message: one line.
       exit_code: the command's exit code.
-      failure: the traceback, if the error is a bug.
-      is_ledger: whether rows were lost or invented.
+      bug: the traceback, unless the error is the user's.
     """
 
-    message: str = ""
-    exit_code: int = 0
-    failure: str = ""
-    is_ledger: bool = False
+    message: str
+    exit_code: ExitCode = ExitCode.ERROR
+    bug: str = ""
 
     @classmethod
     def of(cls, where: str, error: Exception) -> JobOutcome:
@@ -34,30 +34,22 @@ class JobOutcome(msgspec.Struct, frozen=True):
         if isinstance(error, UserError):
             return cls(str(error), error.exit_code)
         if isinstance(error, OSError):
-            return cls(f"{where}: {explain_os_error(error)}", 1)
-        failure = "".join(traceback.format_exception(error))
-        return cls(f"{where}: {error or type(error).__name__}", 1, failure, isinstance(error, LedgerError))
+            return cls(f"{where}: {explain_os_error(error)}")
+        return cls(f"{where}: {error or type(error).__name__}", bug="".join(traceback.format_exception(error)))
 
-    def check(self) -> None:
-        """Raise the error for which the job stopped or failed."""
-        if self.is_ledger:
-            raise LedgerError(self.message) from None
-        if self.failure:
-            raise WorkerError(f"{self.message}\n{self.failure}") from None
-        if self.message:
-            kind = UsageError if self.exit_code == UsageError.exit_code else UserError
-            raise kind(self.message) from None
+    def error(self) -> Exception:
+        """The error for which the job failed."""
+        if self.bug:
+            return WorkerError(f"{self.message}\n{self.bug}")
+        error = UserError(self.message)
+        error.exit_code = self.exit_code
+        return error
 
 
 def write_outcome(workdir: Storage, outcome: JobOutcome) -> None:
     """Store the outcome for the launcher. If that fails, the launcher shows the runner's own message."""
     with contextlib.suppress(OSError, UserError):
         workdir.write(_NAME, msgspec.json.encode(outcome))
-
-
-def has_outcome(workdir: Storage) -> bool:
-    """Whether a job has ended whose outcome nobody has read."""
-    return workdir.exists(_NAME)
 
 
 def take_outcome(workdir: Storage) -> JobOutcome | None:

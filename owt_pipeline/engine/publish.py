@@ -14,7 +14,7 @@ from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, StageRun, recorded
 from owt_pipeline.errors import LedgerError, UserError
 from owt_pipeline.ledger.commit import lost_files, publish_dataset
 from owt_pipeline.ledger.dataset import DatasetReader
-from owt_pipeline.ledger.root import LostRun, read_root
+from owt_pipeline.ledger.root import read_own_root
 from owt_pipeline.storage.folder import Storage, at_once
 from schemas.manifest import Counts, Manifest, ShardRecord
 
@@ -35,9 +35,7 @@ def publish(
     output before, returns that. Raises LostRun if another run has published, LedgerError if a record is missing or the
     sums are wrong, UserError if a file of a record has disappeared since it was written.
     """
-    root, current = read_root(runtime.workdir)
-    if current != version and root.run != runtime.run:
-        raise LostRun(runtime.workdir)  # before anything is read that the other run may have swept
+    root, current = read_own_root(runtime.workdir, version, runtime.run)  # before what another run may have swept
     try:
         run = open_run(stage, options, runtime, plan)
     except FileNotFoundError:  # a late attempt, whose plan was swept away

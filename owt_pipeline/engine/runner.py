@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 from owt_pipeline.engine import parts, submission
 from owt_pipeline.engine.generations import begin
-from owt_pipeline.engine.outcome import has_outcome, take_outcome
+from owt_pipeline.engine.outcome import take_outcome
 from owt_pipeline.engine.plan import look
 from owt_pipeline.engine.publish import append_to_log, read_log
 from owt_pipeline.engine.stage import Runtime, Stage
 from owt_pipeline.engine.workers import close_shared_pool, importing, start_server
 from owt_pipeline.errors import JobRuns, UsageError, UserError
-from owt_pipeline.ledger.root import read_root, require_manifest
+from owt_pipeline.ledger.root import published_by_another, read_root, require_manifest
 from owt_pipeline.ledger.sweep import sweep
 from owt_pipeline.storage.buckets import in_thread
 from owt_pipeline.storage.folder import Storage
-from owt_pipeline.storage.lock import InUse, hold, out_of_sight
+from owt_pipeline.storage.lock import InUse, hold, renew
 from schemas.datasets import LEDGER
 from schemas.manifest import Manifest, Root
 
@@ -57,7 +57,7 @@ def run_stages(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Re
     skipped.
 
     Raises UserError for errors that the user can fix, before anything is written if they are in the options;
-    LedgerError if rows were lost or invented.
+    WorkerError for a bug.
     """
     runtime = replace(runtime, run=runtime.run or uuid.uuid4().hex)
     stages = without_imported(stages, runtime.workdir, read_root(runtime.workdir)[0])
@@ -68,13 +68,17 @@ def run_stages(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Re
         if submission.submits_later(cluster):
             _run_on_cluster(stages, replace(runtime, unattended=True), None, cluster)
             return []
-    with _holding(runtime, cluster) as since:
+    detached = cluster is not None and submission.is_detached(cluster)
+    with _holding(runtime, cluster, detached=detached) as since:
         root, version = begin(stages, runtime)
         plans = look(stages, runtime.workdir, root)
         first = next((number for number, plan in enumerate(plans) if not plan.finished), None)
         results = [Result(plan.stage, plan.published, None) for plan in plans[:first] if plan.published is not None]
         for result in results:
             result.log()
+        if first is not None and cluster is not None and detached:
+            _run_on_cluster(stages[first:], replace(runtime, unattended=True), version, cluster)
+            raise JobRuns(f"the job works on {runtime.workdir}; run the same command again for its outcome")
         if first is not None:
             results += _run_graph(stages[first:], runtime, version, cluster)
         sweep(runtime.workdir, runtime.run, since)
@@ -84,19 +88,16 @@ def run_stages(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Re
 
 
 @contextlib.contextmanager
-def _holding(runtime: Runtime, cluster: PipelineOptions | None) -> Iterator[float]:
-    """Hold the run's lock. For a command that leaves its job, raises what an earlier one's job has ended with, and
+def _holding(runtime: Runtime, cluster: PipelineOptions | None, *, detached: bool) -> Iterator[float]:
+    """Hold the run's lock. For a command that leaves its job, raises what an earlier one's job has failed with, and
     JobRuns while that is at work."""
-    workdir = runtime.workdir
-    detached = cluster is not None and submission.is_detached(cluster)
     with contextlib.ExitStack() as stack:
-        held = hold(workdir, runtime.run, as_object=cluster is not None, has_ended=lambda: has_outcome(workdir))
         try:
-            since = stack.enter_context(held)
+            since = stack.enter_context(hold(runtime.workdir, runtime.run, as_object=cluster is not None))
         except InUse as error:
             raise JobRuns(str(error)) if detached else error from None
-        if detached and (outcome := take_outcome(workdir)) is not None:
-            outcome.check()
+        if detached and (outcome := take_outcome(runtime.workdir)) is not None:
+            raise outcome.error()
         yield since
 
 
@@ -142,18 +143,16 @@ def _run_graph(
     except KeyboardInterrupt:
         close_shared_pool()
         raise
-    except JobRuns:
-        raise
     except Exception as error:
         is_own = isinstance(error, UserError) or cluster is None
         failed = error if is_own else submission.failure(error)
-    outcome = take_outcome(runtime.workdir)
-    if failed is not None:  # otherwise, if the outcome is a failure, it is that of a late attempt
-        if outcome is not None:
-            outcome.check()
-        raise failed
-    if outcome is None:
-        raise out_of_sight(runtime.workdir)
+    if failed is not None:
+        outcome = take_outcome(runtime.workdir)
+        raise outcome.error() if outcome is not None else failed
+    if cluster is not None:  # otherwise LostRun was raised
+        renew(runtime.workdir, runtime.run, throttled=False)
+        if read_root(runtime.workdir)[0].run != runtime.run:
+            raise published_by_another(runtime.workdir)
     seconds = {
         entry["stage"]: entry["seconds"] for entry in read_log(runtime.workdir) if entry.get("started", 0) > started
     }
@@ -207,12 +206,11 @@ def _run_on_cluster(
     pipeline = beam.Pipeline(options=options)
     build(pipeline, [(stage, submission.with_absolute_paths(given)) for stage, given in stages], runtime, version)
     result = pipeline.run()
+    if submission.submits_later(options):
+        return
+    logger.info("job %s on %s", submission.job_of(result), submission.describe_runner(options)["host"])
     if runtime.unattended:
         return
-    job = submission.job_of(result)
-    logger.info("job %s on %s", job, submission.describe_runner(options)["host"])
-    if submission.is_detached(options):
-        raise JobRuns(f"job {job} is at work on {runtime.workdir}; run the same command again for its outcome")
     result.wait_until_finish()
     _log_metrics(stages, runtime.workdir, result)
 

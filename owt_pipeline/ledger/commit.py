@@ -27,10 +27,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from owt_pipeline import progress
-from owt_pipeline.errors import LedgerError
+from owt_pipeline.errors import LedgerError, LostRun
 from owt_pipeline.ledger.dataset import DatasetReader, Outcome
 from owt_pipeline.ledger.exchange import SLICES, SliceWriter
-from owt_pipeline.ledger.root import LostRun, read_root, swap_root
+from owt_pipeline.ledger.root import read_root, swap_root
 from owt_pipeline.storage.disk import HashingFile
 from owt_pipeline.storage.folder import Storage
 from schemas import REJECTS, Reason

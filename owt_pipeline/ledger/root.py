@@ -10,20 +10,13 @@ from collections.abc import Callable
 
 import msgspec
 
-from owt_pipeline.errors import NotFound, UserError
+from owt_pipeline.errors import LostRun, NotFound, UserError
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
 from schemas.manifest import ROOT, Manifest, ManifestError, Root
 
 COPY = f"{ROOT}.copy"
 """What was written last, in case the root is damaged: generations and takedowns stand nowhere else."""
-
-
-class LostRun(UserError):
-    """Another run has published in the same folder."""
-
-    def __init__(self, workdir: Storage):
-        super().__init__(f"another run has published in {workdir}; this one stops")
 
 
 def read_root(workdir: Storage) -> tuple[Root, str | None]:
@@ -40,6 +33,18 @@ def read_root(workdir: Storage) -> tuple[Root, str | None]:
     return Root(), None
 
 
+def read_own_root(workdir: Storage, version: str | None, run: str) -> tuple[Root, str | None]:
+    """`read_root` for a run that has written `version` last; raises LostRun if another run has replaced that since."""
+    root, current = read_root(workdir)
+    if current != version and root.run != run:
+        raise published_by_another(workdir)
+    return root, current
+
+
+def published_by_another(workdir: Storage) -> LostRun:
+    return LostRun(f"another run has published in {workdir}; this one stops")
+
+
 def swap_root(workdir: Storage, root: Root, version: str | None, run: str) -> tuple[Root, str]:
     """Replace the root manifest of this version by `root`, written by `run`; returns it as written, and its version.
 
@@ -51,7 +56,7 @@ def swap_root(workdir: Storage, root: Root, version: str | None, run: str) -> tu
     if swapped is None:
         found = workdir.read_version(ROOT)
         if found is None or found[0] != content:  # otherwise it was written, and the answer was lost
-            raise LostRun(workdir)
+            raise published_by_another(workdir)
         swapped = found[1]
     workdir.write(COPY, content)
     return root, swapped

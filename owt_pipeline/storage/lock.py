@@ -20,12 +20,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import BinaryIO
 
 import msgspec
 
-from owt_pipeline.errors import JobRuns, UserError
+from owt_pipeline.errors import JobRuns, LostRun, UserError
 from owt_pipeline.storage.folder import Storage
 
 logger = logging.getLogger("owt")
@@ -57,20 +57,14 @@ class InUse(UserError):
     """Another run is at work in the folder."""
 
 
-class LockLost(UserError):
-    """Another run has taken the folder over."""
-
-
 @contextlib.contextmanager
-def hold(
-    workdir: Storage, run: str, *, as_object: bool = False, has_ended: Callable[[], bool] = lambda: False
-) -> Iterator[float]:
+def hold(workdir: Storage, run: str, *, as_object: bool = False) -> Iterator[float]:
     """Hold the lock on a run's folder, which is created if missing, until the block ends; with JobRuns, the object is
     left to the job. Gives since when it is held, by the clock of the storage, in seconds since 1970.
 
     Arguments and errors are those of `take`.
     """
-    since = take(workdir, run, as_object=as_object, has_ended=has_ended)
+    since = take(workdir, run, as_object=as_object)
     try:
         with contextlib.ExitStack() as stack:
             if as_object or not workdir.is_local:
@@ -84,27 +78,24 @@ def hold(
     release(workdir, run)
 
 
-def take(
-    workdir: Storage, run: str, *, as_object: bool = False, has_ended: Callable[[], bool] = lambda: False
-) -> float:
+def take(workdir: Storage, run: str, *, as_object: bool = False) -> float:
     """Take the lock for a run; a repeated call has no effect. Returns since when it is held, by the clock of the
     storage.
 
-    With `as_object`, and always in a bucket, it is the object, which the job's workers renew (`renew`). `has_ended`
-    says whether a job that holds it is known to have ended. Raises InUse, which names the holder, if another run is at
-    work.
+    With `as_object`, and always in a bucket, it is the object, which the job's workers renew (`renew`). Raises InUse,
+    which names the holder, if another run is at work.
     """
     locked, since = _flock(workdir, run) if workdir.is_local or not as_object else ("", 0.0)
     try:
         if workdir.is_local and not as_object:
-            _wait_for_end(workdir, locked, has_ended)
+            _wait_for_end(workdir, locked)
             return since
         me = msgspec.json.encode(_me(run, "" if as_object else locked))
         while not workdir.create(OBJECT, me):
             holder, version = _read(workdir)
             if holder is not None and holder.run == run:
                 break
-            if version is not None and _wait_for_end(workdir, locked, has_ended):
+            if version is not None and _wait_for_end(workdir, locked):
                 workdir.swap(OBJECT, me, version)
                 holder, _ = _read(workdir)
                 if holder is not None and holder.run == run:
@@ -169,19 +160,20 @@ def _identity(file: BinaryIO) -> str:
     return f"{socket.gethostname()}-{status.st_dev}-{status.st_ino}"
 
 
-def renew(workdir: Storage, run: str) -> None:
-    """Renew the object, at most once a minute per process; raises LockLost if another run has taken it over."""
+def renew(workdir: Storage, run: str, *, throttled: bool = True) -> None:
+    """Renew the object; if `throttled`, at most once a minute per process.
+
+    Raises LostRun if it is not this run's: another one has taken it over, and may have ended since.
+    """
     now = time.monotonic()
-    if now < _renewed.get((workdir.uri, run), -RENEW_SECONDS) + RENEW_SECONDS:
+    if throttled and now < _renewed.get((workdir.uri, run), -RENEW_SECONDS) + RENEW_SECONDS:
         return
     _renewed[workdir.uri, run] = now
     holder, version = _read(workdir)
-    if holder is not None and holder.run == run:  # tries once: of many processes, one renews it
-        workdir.swap(
-            OBJECT, msgspec.json.encode(msgspec.structs.replace(holder, renewals=holder.renewals + 1)), version
-        )
-    elif holder is not None:
-        raise LockLost(f"{workdir} was taken over by {holder}; this run stops")
+    if holder is None or holder.run != run:
+        raise LostRun(f"{workdir} was taken over by {holder or 'another run'}; this run stops")
+    # Tried once: of many processes, one renews it.
+    workdir.swap(OBJECT, msgspec.json.encode(msgspec.structs.replace(holder, renewals=holder.renewals + 1)), version)
 
 
 _renewed: dict[tuple[str, str], float] = {}  # when this process last renewed an object, by folder and run
@@ -195,8 +187,7 @@ def _renewing(workdir: Storage, run: str) -> Iterator[None]:
         while not ended.wait(RENEW_SECONDS / 4):
             try:
                 renew(workdir, run)
-            except LockLost as error:  # the parts notice it themselves
-                logger.error("%s", error)
+            except LostRun:  # the parts notice it themselves
                 return
             except (OSError, UserError) as error:
                 logger.warning("the lock on %s could not be renewed, trying again: %s", workdir, error)
@@ -208,13 +199,13 @@ def _renewing(workdir: Storage, run: str) -> Iterator[None]:
         ended.set()
 
 
-def _wait_for_end(workdir: Storage, locked: str, has_ended: Callable[[], bool]) -> bool:
-    """Wait until the object was not renewed for TERM_SECONDS, or its process or job has ended; False if it is gone.
-    InUse if it is renewed."""
+def _wait_for_end(workdir: Storage, locked: str) -> bool:
+    """Wait until the object was not renewed for TERM_SECONDS, or its process has ended; False if it is gone. InUse if
+    it is renewed."""
     holder, version = _read(workdir)
     if version is None:
         return False
-    if (holder is not None and holder.locked and holder.locked == locked) or has_ended():
+    if holder is not None and holder.locked and holder.locked == locked:
         return True
     logger.warning(
         "%s is in use by %s: waiting %.0f s for a sign of life; if that job has ended, delete %s",
@@ -226,8 +217,6 @@ def _wait_for_end(workdir: Storage, locked: str, has_ended: Callable[[], bool]) 
         seen, now = _read(workdir)
         if now is None:
             return False
-        if has_ended():
-            return True
         if now != version:
             raise _in_use(workdir, seen)
     return True
@@ -251,19 +240,6 @@ def mention_running(workdir: Storage) -> None:
     """Log a warning if a run is at work, for commands that read its folder."""
     if holder := running(workdir):
         logger.warning("%s is in use by %s: what it has not finished is not there yet", workdir, holder)
-
-
-def is_in_sight(workdir: Storage) -> bool:
-    """Whether this process sees the object of its job; not if the path leads to another disk here."""
-    return workdir.exists(OBJECT)
-
-
-def out_of_sight(workdir: Storage) -> UserError:
-    """The error of a job whose workers see another folder."""
-    return UserError(
-        f"{workdir}: the workers do not see what is written there; give a bucket (gs://, s3://, az://), or a folder "
-        "with the same path on a disk that all machines share"
-    )
 
 
 def _in_use(workdir: Storage, holder: Holder | None) -> InUse:

@@ -16,11 +16,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from owt_pipeline.ledger.root import read_manifest, require_manifest
 from owt_pipeline.stages import ORDER, load
 from owt_pipeline.stages.fetch import recorder
+from owt_pipeline.storage import lock
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import ShardRecord
 from tests.engines.conftest import Jobs, metrics
@@ -209,6 +211,27 @@ def test_a_job_submitted_again_after_its_job_server_died_continues(cluster: Flin
     print(f"{finished} of {sum(of_stage.values())} parts were finished; the next job made {made}")
     assert made <= sum(of_stage.values()) - finished, "no part is made twice"
     jobs.check_after_faults(Storage(str(tmp_path)))
+
+
+def test_a_job_whose_run_was_replaced_ends_by_itself_with_one_line(cluster: Flink, jobs: Jobs, tmp_path: Path) -> None:
+    """Another run has the lock: no task fails, as Flink may be told to try again without end."""
+    run = Storage(str(tmp_path))
+    before = {job["jid"] for job in cluster.rest_api("/jobs/overview")["jobs"]}
+    with running(jobs.command(cluster.flags, run), tmp_path) as job:
+        job.wait_for_records("extract")
+        another = msgspec.json.encode(lock.Holder("another", "owt run"))
+        run.write(lock.OBJECT, another)
+        printed, _ = job.launcher.communicate(timeout=300)
+        assert job.launcher.returncode == 1, printed
+    said = [line for line in printed.splitlines() if line.startswith("owt: error: ")]
+    assert said == [f"owt: error: {run} was taken over by `owt run`; this run stops"], printed
+    (state,) = (job["state"] for job in cluster.rest_api("/jobs/overview")["jobs"] if job["jid"] not in before)
+    assert state == "FINISHED"
+    assert run.read(lock.OBJECT) == another
+    assert not run.exists(".outcome")
+    assert read_manifest(run, "clean") is None
+    run.delete(lock.OBJECT)
+    jobs.check_after_faults(run)
 
 
 def test_a_worker_killed_while_it_fetches_costs_the_answers_of_the_last_seconds(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
+import msgspec
 import pyarrow as pa
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -18,13 +19,15 @@ from owt_pipeline.engine import graph
 from owt_pipeline.engine.outcome import JobOutcome, write_outcome
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
-from owt_pipeline.errors import UsageError, UserError, WorkerError
+from owt_pipeline.errors import LostRun, UsageError, UserError, WorkerError
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader, Outcome
 from owt_pipeline.ledger.exchange import Slice, gather
-from owt_pipeline.ledger.root import read_manifest
+from owt_pipeline.ledger.root import change_root, read_manifest, read_root
+from owt_pipeline.storage import lock
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, option
+from tests.owt_pipeline.repeating import RepeatingRunner
 from tests.owt_pipeline.runs import snapshot
 
 NUMBER = pa.schema([("number", pa.int64())])
@@ -88,6 +91,7 @@ class ElsewhereRunner(FnApiRunner):
     """A runner that is not the local one, so that parts run one at a time, as they do on a cluster."""
 
 
+REPEATING = (f"--runner={RepeatingRunner.__module__}.{RepeatingRunner.__name__}",)
 ELSEWHERE = (f"--runner={ElsewhereRunner.__module__}.{ElsewhereRunner.__name__}",)
 
 
@@ -156,6 +160,41 @@ def test_a_failure_noted_after_the_job_succeeded_is_ignored(tmp_path: Path, erro
     LateRunner.workdir, LateRunner.error = Storage(str(tmp_path)), error
     runtime = Runtime(Storage(str(tmp_path)), beam_flags=(f"--runner={LateRunner.__module__}.{LateRunner.__name__}",))
     assert run_stage(STAGE, Options(5), runtime)[0].counts.left == 100
+
+
+def take_over(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
+    """Shard 1 meets another run, which leaves an outcome of its own."""
+    if shard == 1 and run.options.fault:
+        run.workdir.write(".outcome", b"another's")
+        if run.options.fault == "publishes":
+            change_root(run.workdir, lambda root: msgspec.structs.replace(root, takedowns="another's"), "another")
+        elif run.options.fault == "ends":
+            run.workdir.delete(lock.OBJECT)
+        else:
+            run.workdir.write(lock.OBJECT, msgspec.json.encode(lock.Holder("another", "owt run")))
+    write_numbers(run, shard, slices, writer)
+
+
+class Replaced(Numbers):
+    steps = (Numbers.steps[0], Step(take_over))
+
+
+@pytest.mark.parametrize("does", ["publishes", "begins", "ends"])
+def test_a_job_whose_run_was_replaced_ends_by_itself_and_leaves_the_other_run_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str
+) -> None:
+    """No attempt at anything fails, as a runner may try again without end; the launcher says what happened."""
+    monkeypatch.setattr(lock, "RENEW_SECONDS", 0.0)
+    runtime = Runtime(Storage(str(tmp_path)), beam_flags=REPEATING)
+    said = "another run has published in" if does == "publishes" else "was taken over by"
+    with pytest.raises(LostRun, match=said):
+        run_stage(Replaced(), Options(5, fault=does), runtime)
+    assert RepeatingRunner.counts["bundles"] > 4
+    root, _ = read_root(runtime.workdir)
+    assert root.datasets == {}
+    assert (root.run == "another") == (does == "publishes")
+    assert (tmp_path / ".outcome").read_bytes() == b"another's"
+    assert (tmp_path / lock.OBJECT).exists() == (does == "begins")
 
 
 class TwiceRunner(ElsewhereRunner):

@@ -18,11 +18,11 @@ from owt_pipeline.engine.parts import Work
 from owt_pipeline.engine.plan import open_run, plan_stage
 from owt_pipeline.engine.publish import publish
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
-from owt_pipeline.errors import LedgerError
+from owt_pipeline.errors import LedgerError, LostRun
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader, Outcome, empty
 from owt_pipeline.ledger.exchange import Slice
-from owt_pipeline.ledger.root import LostRun, read_manifest, read_root
+from owt_pipeline.ledger.root import read_manifest, read_root
 from owt_pipeline.ledger.sweep import sweep
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, option

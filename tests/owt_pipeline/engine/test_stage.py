@@ -16,7 +16,7 @@ import pytest
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step, rows_of_input
 from owt_pipeline.engine.workers import WorkerPool, map_batches
-from owt_pipeline.errors import LedgerError, UserError
+from owt_pipeline.errors import UserError, WorkerError
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader, Outcome, rejects_batch, replace_columns
 from owt_pipeline.ledger.exchange import Slice
@@ -109,7 +109,7 @@ def test_a_stage_balances_and_is_finished_when_run_again(runtime: Runtime) -> No
 def test_an_option_whose_output_fails_leaves_the_old_output_as_it_was(runtime: Runtime, tmp_path: Path) -> None:
     run_stage(MAKE, MakeOptions(), runtime)
     before = (run_stage(FILTER, FilterOptions(), runtime)[0], snapshot(tmp_path))
-    with pytest.raises(LedgerError):
+    with pytest.raises(WorkerError):
         run_stage(FILTER, FilterOptions(divisor=5, lose=True), runtime)
     assert snapshot(tmp_path).items() >= before[1].items()
     assert run_stage(FILTER, FilterOptions(), runtime) == (before[0], False)
@@ -118,7 +118,7 @@ def test_an_option_whose_output_fails_leaves_the_old_output_as_it_was(runtime: R
 
 def test_a_lost_row_fails_the_stage(runtime: Runtime) -> None:
     run_stage(MAKE, MakeOptions(), runtime)
-    with pytest.raises(LedgerError, match="50 in ≠ 21 out"):
+    with pytest.raises(WorkerError, match="50 in ≠ 21 out"):
         run_stage(FILTER, FilterOptions(lose=True), runtime)
     assert read_manifest(runtime.workdir, "clean") is None
 
