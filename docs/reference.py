@@ -115,8 +115,7 @@ INDEX = """\
 # Options
 
 Each option is a flag (`--min_tokens 128`; a list takes several values) and a key of the settings file, in the table of
-its stage. An option of more than one stage needs the stage's name: `--fetch.allow_damaged`. `owt run RUN --until STAGE`
-ends with a stage.
+its stage. A flag sets the option in each stage that has it. `owt run RUN --until STAGE` ends with a stage.
 
 | stage | |
 |---|---|

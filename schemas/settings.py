@@ -98,9 +98,8 @@ def from_table(cls: type[T], table: Mapping[str, Any], where: str, flags: Mappin
         else _checked(fields[key], kinds[key], value, f"{where}: {key}")
         for key, value in table.items()
     }
-    for flag, value in (flags or {}).items():
-        key = flag.rpartition(".")[2]
-        values[key] = _checked(fields[key], kinds[key], value, f"--{flag}")
+    for key, value in (flags or {}).items():
+        values[key] = _checked(fields[key], kinds[key], value, f"--{key}")
     for name, f in fields.items():
         if name not in values and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
             raise SettingsError(f"{where}: {name} is required: {f.metadata.get('help', '')}")
@@ -121,27 +120,23 @@ def add_flags(
     parser: argparse._ActionsContainer,
     cls: type,
     *,
-    prefix: str = "",
-    bare: Iterable[str] | None = None,
     without: Iterable[str] = (),
     explained: Container[str] | None = None,
 ) -> None:
     """Add a flag for each field of the dataclass `cls`; flags that are not given leave no trace.
 
-    With a `prefix`, the flag of field `x` is `--{prefix}x`, and `--x` too where `bare` names it. Fields named in
-    `without` get none. `--help` shows those of fields that are named in `explained`, by default all.
+    Fields named in `without` get none. `--help` shows those of fields that are named in `explained`, by default all.
     """
     kinds, left_out = _types_of(cls), set(without)
     for f in dataclasses.fields(cls):
         if f.name not in left_out and f.metadata.get("is_flag", True):
-            is_bare = prefix != "" and f.name in (bare or ())
-            _add_flag(parser, f, kinds[f.name], prefix, is_bare, explained is None or f.name in explained)
+            _add_flag(parser, f, kinds[f.name], explained is None or f.name in explained)
 
 
-def flags_given(cls: type, namespace: argparse.Namespace, *, prefix: str = "") -> dict[str, Any]:
+def flags_given(cls: type, namespace: argparse.Namespace) -> dict[str, Any]:
     """The flags of `cls` that were given on the command line, as a table for `from_table`."""
     given = vars(namespace)
-    return {f.name: given[prefix + f.name] for f in dataclasses.fields(cls) if prefix + f.name in given}
+    return {f.name: given[f.name] for f in dataclasses.fields(cls) if f.name in given}
 
 
 def shaping_options(options: Any) -> dict[str, Any]:
@@ -154,7 +149,7 @@ def shaping_options(options: Any) -> dict[str, Any]:
 
 
 class FlagFormatter(argparse.RawDescriptionHelpFormatter):
-    """Help with one entry a flag: `--min_tokens N`, without the longer spelling `--clean.min_tokens N`."""
+    """Help with one entry a flag: `--min_tokens N`."""
 
     def __init__(self, prog: str, width: int | None = None) -> None:
         super().__init__(prog, max_help_position=30, width=width)
@@ -162,7 +157,7 @@ class FlagFormatter(argparse.RawDescriptionHelpFormatter):
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if not action.option_strings:
             return super()._format_action_invocation(action)
-        names = ", ".join(_short_spellings(action.option_strings))
+        names = ", ".join(action.option_strings)
         if action.nargs == 0:
             return names
         value = action.metavar or (
@@ -174,12 +169,6 @@ class FlagFormatter(argparse.RawDescriptionHelpFormatter):
 def shortened(message: str) -> str:
     """An error of argparse, which names all spellings of a flag, with the first one alone."""
     return re.sub(r"(--\w[\w.]*)(?:/--\w[\w.]*)+", r"\1", message)
-
-
-def _short_spellings(names: Iterable[str]) -> list[str]:
-    """The flags of an option without those that only put the stage's name before another one."""
-    names = list(names)
-    return [name for name in names if "." not in name or f"--{name.rpartition('.')[2]}" not in names]
 
 
 def tables_of(cls: type) -> dict[str, type]:
@@ -293,24 +282,20 @@ def _checked_scalar(f: dataclasses.Field[Any], kind: Any, scalar: type, value: A
     return value
 
 
-def _add_flag(
-    parser: argparse._ActionsContainer, f: dataclasses.Field[Any], kind: Any, prefix: str, bare: bool, shown: bool
-) -> None:
+def _add_flag(parser: argparse._ActionsContainer, f: dataclasses.Field[Any], kind: Any, shown: bool) -> None:
     scalar, many, _ = _unwrap(kind)
-    names, dest = ([f.name] if bare else []) + [prefix + f.name], prefix + f.name
     default = "" if f.default in (dataclasses.MISSING, None, (), "") else f" (default: {_shown(f.default)})"
     text = (f.metadata.get("help", "") + default).replace("%", "%%") if shown else argparse.SUPPRESS
-    arguments: dict[str, Any] = {"dest": dest, "default": argparse.SUPPRESS}
+    arguments: dict[str, Any] = {"dest": f.name, "default": argparse.SUPPRESS}
     if scalar is bool:
-        spellings = [f"--{spelling}" for name in names for spelling in (name, _negated(name))]
-        parser.add_argument(*spellings, action=_Switch, help=text, **arguments)
+        parser.add_argument(f"--{f.name}", f"--no_{f.name}", action=_Switch, help=text, **arguments)
         return
     if many:
         arguments |= {"nargs": "+", "action": "extend"}
     choices = f.metadata.get("choices")
     metavar = f.metadata.get("metavar") or ("{" + ",".join(choices) + "}" if choices else None)
     parser.add_argument(
-        *(f"--{name}" for name in names),
+        f"--{f.name}",
         type=_converter(scalar),
         metavar=metavar or _unit(f.name) or {int: "N", float: "X"}.get(scalar, "TEXT"),
         help=text,
@@ -331,8 +316,7 @@ class _Switch(argparse.Action):
         values: Any,
         option_string: str | None = None,
     ) -> None:
-        last = (option_string or "").rpartition(".")[2].removeprefix("--")
-        setattr(namespace, self.dest, last == self.dest.rpartition(".")[2])
+        setattr(namespace, self.dest, option_string == f"--{self.dest}")
 
 
 _UNITS = {
@@ -349,11 +333,6 @@ _UNITS = {
 def _unit(name: str) -> str | None:
     """The unit that an option's name ends in."""
     return _UNITS.get(name.rpartition("_")[2])
-
-
-def _negated(name: str) -> str:
-    prefix, dot, last = name.rpartition(".")
-    return f"{prefix}{dot}no_{last}"
 
 
 def _converter(scalar: type) -> Any:

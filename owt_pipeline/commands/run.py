@@ -6,10 +6,9 @@ import argparse
 import dataclasses
 import logging
 import os
-import re
 import sys
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -20,7 +19,7 @@ from owt_pipeline.engine.plan import look
 from owt_pipeline.engine.publish import RUN_LOG
 from owt_pipeline.engine.runner import Result, check_beam_flags, run_stages
 from owt_pipeline.engine.stage import Runtime, Stage
-from owt_pipeline.errors import UsageError, UserError
+from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.root import read_manifest, require_run
 from owt_pipeline.stages import ORDER, load
 from owt_pipeline.storage.folder import Storage
@@ -56,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """The flags of `owt run`: its own, and those of every stage, each explained."""
-    return _parser([load(name) for name in ORDER], *ORDER)[0]
+    return _parser([load(name) for name in ORDER], *ORDER)
 
 
 def funnel_table(results: Sequence[Result]) -> str:
@@ -72,26 +71,21 @@ def funnel_table(results: Sequence[Result]) -> str:
 def _run(argv: Sequence[str] | None) -> int:
     stages = [load(name) for name in ORDER]
     words = list(sys.argv[1:] if argv is None else argv)
-    parser, shared = _parser(stages, next((until for flag, until in pairwise(words) if flag == "--until"), ""))
-    arguments, files, rest = parser.parse_with_files(_of_all_stages(words, shared))
+    parser = _parser(stages, next((until for flag, until in pairwise(words) if flag == "--until"), ""))
+    arguments, files, rest = parser.parse_with_files(words)
     where, path, others = places(parser, files)
     for word in others:
         is_file = "the name of a settings file ends in .toml"
         parser.error(f"unexpected {word!r}: {is_file if os.path.exists(word) else _NO_FILE}")
-    for flag in rest:
-        name = flag.removeprefix("--").split("=", 1)[0]
-        if name in shared:
-            choices = " or ".join(f"--{stage}.{name}" for stage in shared[name])
-            raise UsageError(f"--{name} belongs to several stages: use {choices}")
     check_flags(parser, rest)
     tables = config.read_config(path)
     runtime = runtime_of(where, arguments, rest, tables)
     chosen = stages[: ORDER.index(arguments.until) + 1]
     # Of all stages: a mistake in any is reported before the first runs.
-    given = {stage.name: flags_given(stage.options, arguments, prefix=f"{stage.name}.") for stage in stages}
+    given = {stage.name: flags_given(stage.options, arguments) for stage in stages}
     if arguments.add:
         given = {name: config.added(tables, name, flags) for name, flags in given.items()}
-    options = [_options(stage, given[stage.name], path, tables, shared) for stage in stages]
+    options = [config.stage_options(stage, path, tables, given[stage.name]) for stage in stages]
     planned = list(zip(chosen, options, strict=False))
     check_folder(runtime.workdir)
     if arguments.dry_run:
@@ -180,30 +174,8 @@ def places(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[str, 
     return run, path, [word for word in others if not word.endswith(".toml")]
 
 
-def _of_all_stages(argv: Sequence[str], shared: Mapping[str, Sequence[str]]) -> list[str]:
-    """The flags; --allow_damaged is one of each stage that has it, since a message may advise it."""
-    stages = shared.get("allow_damaged", ())
-    return [
-        word.replace("allow_damaged", f"{stage}.allow_damaged", 1) if stage else word
-        for word in argv
-        for stage in (stages if re.fullmatch("--(no[-_])?allow_damaged(=.*)?", word) else [""])
-    ]
-
-
-def _options(
-    stage: Stage, given: Mapping[str, Any], path: str | None, tables: Mapping[str, Any], shared: Collection[str]
-) -> Any:
-    flags = {f"{stage.name}.{name}" if name in shared else name: value for name, value in given.items()}
-    return config.stage_options(stage, path, tables, flags)
-
-
-def _parser(stages: Sequence[Stage], *complete: str) -> tuple[CommandParser, dict[str, list[str]]]:
-    """The parser, and the names of options that several stages have: those need the stage's name in the flag. All
-    options of the stages in `complete` are explained."""
-    owners: dict[str, list[str]] = {}
-    for stage in stages:
-        for field in dataclasses.fields(stage.options):
-            owners.setdefault(field.name, []).append(stage.name)
+def _parser(stages: Sequence[Stage], *complete: str) -> CommandParser:
+    """The parser. All options of the stages in `complete` are explained; a flag is that of each stage which has it."""
     parser = CommandParser(
         prog="owt run",
         usage="owt run RUN [SETTINGS.toml] [--until STAGE] [--workers N] [FLAGS]",
@@ -218,14 +190,15 @@ def _parser(stages: Sequence[Stage], *complete: str) -> tuple[CommandParser, dic
     parser.add_argument("--until", choices=ORDER, default=ORDER[-1], metavar="STAGE", help="the last stage to run")
     parser.add_argument("--dry_run", action="store_true", help="print what would run, and why; run nothing")
     config.add_run_flags(parser)
-    unique = {name for name, stages_of in owners.items() if len(stages_of) == 1}
+    known: set[str] = set()
     for stage in stages:
         is_complete = stage.name in complete
         more = stage.help if is_complete else f"more: owt run --until {stage.name} --help"
         group = parser.add_argument_group(f"{stage.name}", more)
         explained = None if is_complete else EXPLAINED
-        add_flags(group, stage.options, prefix=f"{stage.name}.", bare=unique, explained=explained)
-    return parser, {name: stages_of for name, stages_of in owners.items() if len(stages_of) > 1}
+        add_flags(group, stage.options, without=known, explained=explained)
+        known.update(field.name for field in dataclasses.fields(stage.options))
+    return parser
 
 
 def check_folder(workdir: Storage) -> None:

@@ -24,10 +24,10 @@ class Options:
     timeout: float = option(10.0, "seconds", shapes_bytes=False)
 
 
-def parse(*flags: str, prefix: str = "", bare: tuple[str, ...] = ()) -> Options:
+def parse(*flags: str) -> Options:
     parser = argparse.ArgumentParser(allow_abbrev=False)
-    add_flags(parser, Options, prefix=prefix, bare=bare)
-    return from_table(Options, flags_given(Options, parser.parse_args(flags), prefix=prefix), "flags")
+    add_flags(parser, Options)
+    return from_table(Options, flags_given(Options, parser.parse_args(flags)), "flags")
 
 
 def test_flags_and_a_table_give_the_same_options() -> None:
@@ -36,13 +36,6 @@ def test_flags_and_a_table_give_the_same_options() -> None:
     table = {"dumps": ["a", "b", "c"], "min_tokens": 5, "threshold": 1, "languages": ["de"], "fix": False, "seed": 3}
     assert parse(*flags) == from_table(Options, table, "[clean]")
     assert parse() == from_table(Options, {}, "[clean]") == Options()
-
-
-def test_a_prefixed_flag_may_be_bare_too() -> None:
-    assert parse("--clean.min_tokens", "7", prefix="clean.").min_tokens == 7
-    assert parse("--min_tokens", "7", "--no_fix", prefix="clean.", bare=("min_tokens", "fix")) == Options(
-        min_tokens=7, fix=False
-    )
 
 
 @pytest.mark.parametrize(
