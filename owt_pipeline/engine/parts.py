@@ -25,8 +25,6 @@ from schemas.manifest import Manifest, ShardFile, ShardRecord
 
 T = TypeVar("T")
 
-_SLOW_SECONDS = 10.0
-
 
 @dataclass(frozen=True)
 class Done:
@@ -138,22 +136,16 @@ def do_locally(work: Work, parts: Mapping[int, Sequence[Slice]]) -> Iterator[tup
     workers = work.runtime.workers
     pool = shared_pool(workers) if workers > 1 and not together else None
     order = sorted(sizes, key=lambda key: -sizes[key]) if pool else list(sizes)
-    begun: dict[int, float] = {}
 
     def make(key: int) -> Done:
-        begun[key] = time.monotonic()
-        try:
-            if pool is None:
-                return work.do(key, parts[key])
-            done = pool.submit(partial(work.do, key), parts[key]).result()
-            if isinstance(done, WorkerDied):
-                raise died(done)
-            return done
-        finally:
-            del begun[key]
+        if pool is None:
+            return work.do(key, parts[key])
+        done = pool.submit(partial(work.do, key), parts[key]).result()
+        if isinstance(done, WorkerDied):
+            raise died(done)
+        return done
 
     with progress.step(title(work.stage, step), shards=len(sizes), rows=sum(sizes.values()) if rows else None):
-        progress.doing(lambda: _slowest(begun))
         number = together or workers
         done = ((key, make(key)) for key in order) if number == 1 else _at_once(order, number, make, pool)
         for key, result in done:
@@ -206,10 +198,3 @@ def _at_once(
         if pool is not None:
             pool.close()
         raise
-
-
-def _slowest(begun: Mapping[int, float]) -> str:
-    """The part that has taken longest so far, once it is slow."""
-    since, key = min(((since, key) for key, since in list(begun.items())), default=(0.0, 0))
-    seconds = time.monotonic() - since
-    return f"part {key} for {seconds:.0f} s" if begun and seconds >= _SLOW_SECONDS else ""
