@@ -6,6 +6,8 @@ only one can publish: the other finds a version that is not its own, and stops (
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from collections.abc import Callable
 
 import msgspec
@@ -15,22 +17,32 @@ from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
 from schemas.manifest import ROOT, Manifest, ManifestError, Root
 
+logger = logging.getLogger("owt")
+
 COPY = f"{ROOT}.copy"
 """What was written last, in case the root is damaged: generations and takedowns stand nowhere else."""
 
 
 def read_root(workdir: Storage) -> tuple[Root, str | None]:
-    """The root manifest and its version; an empty one, and None, if there is none. Raises UserError for one that is
-    damaged, or gone while its copy is there: a run without its takedowns would make again what was removed."""
-    found = workdir.read_version(ROOT)
+    """The root manifest and its version; an empty one, and None, if there is none. One that is damaged or gone is
+    restored from its copy: a run without its takedowns would make again what was removed.
+
+    Raises UserError if the copy is damaged, too.
+    """
+    content, version = workdir.read_version(ROOT) or (b"", None)
+    with contextlib.suppress(ManifestError):
+        if version is not None:
+            return Root.from_json(content, workdir.path(ROOT)), version
+        if not workdir.exists(COPY):
+            return Root(), None
     try:
-        if found is not None:
-            return Root.from_json(found[0], workdir.path(ROOT)), found[1]
-        if workdir.exists(COPY):
-            raise ManifestError(f"{workdir.path(ROOT)} is gone")
-    except ManifestError as error:
-        raise UserError(f"{error}: `owt verify --repair` restores it from its copy") from error
-    return Root(), None
+        copy = workdir.read(COPY)
+        Root.from_json(copy, workdir.path(COPY))
+    except (FileNotFoundError, ManifestError) as error:
+        raise UserError(f"{workdir.path(ROOT)} is damaged, and so is its copy ({error})") from error
+    logger.warning("%s was damaged or gone, and is restored from its copy", workdir.path(ROOT))
+    workdir.swap(ROOT, copy, version)
+    return read_root(workdir)  # of two processes, one restores it
 
 
 def read_own_root(workdir: Storage, version: str | None, run: str) -> tuple[Root, str | None]:
@@ -60,25 +72,6 @@ def swap_root(workdir: Storage, root: Root, version: str | None, run: str) -> tu
         swapped = found[1]
     workdir.write(COPY, content)
     return root, swapped
-
-
-def restore_root(workdir: Storage) -> str:
-    """Write the root's copy in its place if the root is damaged or gone; returns what was wrong, "" for nothing.
-
-    Raises UserError if the copy is damaged, too.
-    """
-    _, version = workdir.read_version(ROOT) or (b"", None)
-    try:
-        read_root(workdir)
-    except UserError as error:
-        try:
-            copy = workdir.read(COPY)
-            Root.from_json(copy, workdir.path(COPY))
-        except (FileNotFoundError, ManifestError) as broken:
-            raise UserError(f"{workdir.path(ROOT)} is damaged, and so is its copy ({broken})") from error
-        workdir.swap(ROOT, copy, version)
-        return f"{workdir.path(ROOT)} was damaged or gone, and is restored from its copy"
-    return ""
 
 
 def change_root(workdir: Storage, change: Callable[[Root], Root], run: str) -> tuple[Root, str | None]:

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from owt_pipeline.errors import JobRuns, LostRun, UserError
-from owt_pipeline.ledger.root import COPY, change_root, read_manifest, read_root, restore_root
+from owt_pipeline.ledger.root import COPY, change_root, read_manifest, read_root
 from owt_pipeline.storage import lock
 from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lock import running
@@ -147,7 +147,9 @@ def test_a_job_that_nobody_waits_for_keeps_the_lock_until_it_ends(tmp_path: Path
     assert not run.exists(lock.OBJECT)
 
 
-def test_a_damaged_or_lost_root_is_restored_from_its_copy_and_both_damaged_is_an_error(tmp_path: Path) -> None:
+def test_a_damaged_or_lost_root_is_restored_from_its_copy_and_both_damaged_is_an_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     run = Storage(str(tmp_path))
     root, _ = change_root(run, lambda root: msgspec.structs.replace(root, takedowns="ledger/takedowns-0.jsonl"), "one")
     run.write(ROOT, b"{")
