@@ -1,23 +1,20 @@
 """The lock of a run's folder: one run at a time. It saves double work; the ledger is right without it.
 
-It is `flock` on a file, which the kernel frees with the process: `.lock` in a folder on a disk, and for a bucket a file
-in this machine's folder for temporary files. In a bucket, or where a job on a cluster does the work, it is an object,
-`.job`, too: created only if absent, and renewed by whoever works (the process that waits for the job, and each worker
-before a part). An object that has not changed for ten minutes, by the clock of the process that watches it, can be
-taken over: clocks of two machines are never compared. It can be taken over at once by who has locked the same file as
-its holder had.
+In a folder on a disk it is `flock` on a file, `.lock`, which the kernel frees with the process. In a bucket, or where a
+job on a cluster does the work, it is an object, `.job`: created only if absent, and renewed by whoever works (the
+process that waits for the job, and each worker before a part). An object that has not changed for ten minutes, by the
+clock of the process that watches it, can be taken over: clocks of two machines are never compared. That of a single
+process of this machine which has ended can be taken over at once.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import logging
 import os
 import socket
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -31,22 +28,20 @@ from owt_pipeline.storage.folder import Storage
 logger = logging.getLogger("owt")
 
 FILE, OBJECT = ".lock", ".job"
-LOCKS = f"{tempfile.gettempdir()}/owt-{os.getuid()}-locks"
-"""Local folder of the files that runs in buckets lock."""
 TERM_SECONDS = 600.0
 """An object that was not renewed for so long can be taken over."""
 RENEW_SECONDS = 60.0
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """Content of the lock: the run's id, its command, process and host; the file that it has locked, unless a job's
-    workers renew the object, too; `renewals` makes each content unique."""
+    """Content of the lock: the run's id, its command, process and host, and whether this process is `alone`, without a
+    job whose workers renew the object, too; `renewals` makes each content unique."""
 
     run: str
     command: str
     pid: int = 0
     host: str = ""
-    locked: str = ""
+    alone: bool = False
     renewals: int = 0
 
     def __str__(self) -> str:
@@ -85,17 +80,17 @@ def take(workdir: Storage, run: str, *, as_object: bool = False) -> float:
     With `as_object`, and always in a bucket, it is the object, which the job's workers renew (`renew`). Raises InUse,
     which names the holder, if another run is at work.
     """
-    locked, since = _flock(workdir, run) if workdir.is_local or not as_object else ("", 0.0)
+    since = _flock(workdir, run) if workdir.is_local else 0.0
     try:
         if workdir.is_local and not as_object:
-            _wait_for_end(workdir, locked)
+            _wait_for_end(workdir)
             return since
-        me = msgspec.json.encode(_me(run, "" if as_object else locked))
+        me = msgspec.json.encode(_me(run, alone=not as_object))
         while not workdir.create(OBJECT, me):
             holder, version = _read(workdir)
             if holder is not None and holder.run == run:
                 break
-            if version is not None and _wait_for_end(workdir, locked):
+            if version is not None and _wait_for_end(workdir):
                 workdir.swap(OBJECT, me, version)
                 holder, _ = _read(workdir)
                 if holder is not None and holder.run == run:
@@ -118,46 +113,29 @@ def release(workdir: Storage, run: str) -> None:
 _flocked: dict[tuple[str, str], BinaryIO] = {}  # the files that this process has locked, by folder and run
 
 
-def _flock(workdir: Storage, run: str) -> tuple[str, float]:
-    """Lock this machine's file; returns what identifies it, and since when it is locked."""
+def _flock(workdir: Storage, run: str) -> float:
+    """Lock the file, which is never removed, as another process may have opened it; returns since when it is locked."""
     if (file := _flocked.get((workdir.uri, run))) is None:
-        path = _file_of(workdir)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        file = open(path, "a+b", opener=_open_no_link)  # noqa: SIM115  # closed by `release`
+        os.makedirs(workdir.uri, exist_ok=True)
+        file = open(workdir.path(FILE), "a+b")  # noqa: SIM115  # closed by `release`
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = _content(file)
+            file.seek(0)
+            holder = _decoded(file.read())
             file.close()
             raise _in_use(workdir, holder) from None
         file.truncate(0)
         file.write(msgspec.json.encode(_me(run)))
         file.flush()
         _flocked[workdir.uri, run] = file
-    return _identity(file), os.fstat(file.fileno()).st_mtime
-
-
-def _open_no_link(path: str, flags: int) -> int:
-    """Where everybody may write, another user's link could lead to a file of this one's."""
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+    return os.fstat(file.fileno()).st_mtime
 
 
 def _unlock(workdir: Storage, run: str) -> None:
     if (file := _flocked.pop((workdir.uri, run), None)) is not None:
         file.truncate(0)
         file.close()
-
-
-def _file_of(workdir: Storage) -> str:
-    """The file that a run of this machine locks; never removed, because another process may have opened it."""
-    if workdir.is_local:
-        return workdir.path(FILE)
-    return f"{LOCKS}/{hashlib.sha256(workdir.uri.encode()).hexdigest()[:16]}"
-
-
-def _identity(file: BinaryIO) -> str:
-    status = os.fstat(file.fileno())
-    return f"{socket.gethostname()}-{status.st_dev}-{status.st_ino}"
 
 
 def renew(workdir: Storage, run: str, *, throttled: bool = True) -> None:
@@ -199,13 +177,13 @@ def _renewing(workdir: Storage, run: str) -> Iterator[None]:
         ended.set()
 
 
-def _wait_for_end(workdir: Storage, locked: str) -> bool:
+def _wait_for_end(workdir: Storage) -> bool:
     """Wait until the object was not renewed for TERM_SECONDS, or its process has ended; False if it is gone. InUse if
     it is renewed."""
     holder, version = _read(workdir)
     if version is None:
         return False
-    if holder is not None and holder.locked and holder.locked == locked:
+    if holder is not None and _has_ended(holder):
         return True
     logger.warning(
         "%s is in use by %s: waiting %.0f s for a sign of life; if that job has ended, delete %s",
@@ -224,16 +202,27 @@ def _wait_for_end(workdir: Storage, locked: str) -> bool:
 
 def running(workdir: Storage) -> Holder | None:
     """Who works on the run, as far as one look can tell; None for nobody."""
-    locked = None
-    if os.path.exists(_file_of(workdir)):
-        with open(_file_of(workdir), "rb") as file:
+    if workdir.is_local and workdir.exists(FILE):
+        with open(workdir.path(FILE), "rb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                return _content(file) or Holder("", "another command")
-            locked = _identity(file)
+                return _decoded(file.read()) or Holder("", "another command")
     holder, _ = _read(workdir)
-    return None if holder is not None and holder.locked == locked else holder
+    return None if holder is not None and _has_ended(holder) else holder
+
+
+def _has_ended(holder: Holder) -> bool:
+    """Whether the object is that of a single process, which ran on this machine and has ended."""
+    if not holder.alone or holder.host != socket.gethostname():
+        return False
+    try:
+        os.kill(holder.pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:  # of another user
+        pass
+    return False
 
 
 def mention_running(workdir: Storage) -> None:
@@ -251,24 +240,14 @@ def _read(workdir: Storage) -> tuple[Holder | None, str | None]:
     return (_decoded(found[0]), found[1]) if found else (None, None)
 
 
-def _content(file: BinaryIO) -> Holder | None:
-    """Who has locked the file; it writes its name just after it has locked it, so that is waited for, for a second."""
-    for _ in range(20):
-        file.seek(0)
-        if holder := _decoded(file.read()):
-            return holder
-        time.sleep(0.05)
-    return None
-
-
 def _decoded(content: bytes) -> Holder | None:
     with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
         return msgspec.json.decode(content, type=Holder)
     return None
 
 
-def _me(run: str, locked: str = "") -> Holder:
-    return Holder(run, _command(), os.getpid(), socket.gethostname(), locked)
+def _me(run: str, *, alone: bool = False) -> Holder:
+    return Holder(run, _command(), os.getpid(), socket.gethostname(), alone)
 
 
 def _command() -> str:
