@@ -168,7 +168,6 @@ def near_duplicates(
     *,
     text_field: str = "text",
     workers: int | None = None,
-    temporary_folder: str | None = None,
     **options: Any,
 ) -> pa.Table:
     """Which texts repeat which: exact copies, and pairs whose exact similarity reaches the threshold.
@@ -177,13 +176,14 @@ def near_duplicates(
     word 5-grams, so no row of the result is wrong; a pair exactly at the threshold is missed about once in a thousand.
     Of texts that repeat each other the longest is kept, of equally long ones the first. No kept text is itself removed.
 
+    Intermediate files, about as much as the compressed texts and 400 bytes per text, are in the system's folder for
+    temporary files (`$TMPDIR`). Memory grows by a few bytes per text.
+
     Args:
       texts: a sequence of strings, an Arrow array or column (also of pandas or Polars), or a `pathlib.Path`, or
         several, of Parquet or JSON Lines files (.gz, .zst, .xz, .bz2). A missing text (None, null) has no duplicates.
       text_field: the column or field of a file that holds the text; `a.b` is field b of field a.
       workers: processes; this machine's cores by default.
-      temporary_folder: where to store intermediate files: about as much as the compressed texts, and 400 bytes per
-        text. Memory grows by a few bytes per text.
       **options: those of the stage `dedupe`: `threshold=0.8`, `ngram=5`.
 
     Returns:
@@ -195,12 +195,10 @@ def near_duplicates(
       TypeError: `texts`, or an item of it, is of another type.
       ValueError: an unknown option, a file that cannot be read, or a record without the field.
     """
-    return find_duplicates(_arrays_of(texts, text_field), workers, temporary_folder, **options)
+    return find_duplicates(_arrays_of(texts, text_field), workers, **options)
 
 
-def find_duplicates(
-    texts: Iterator[pa.Array], workers: int | None = None, temporary_folder: str | None = None, **options: Any
-) -> pa.Table:
+def find_duplicates(texts: Iterator[pa.Array], workers: int | None = None, **options: Any) -> pa.Table:
     """`near_duplicates` for texts in arrays of strings."""
     import numpy as np
     import pyarrow as pa
@@ -215,7 +213,7 @@ def find_duplicates(
     from schemas.settings import from_table
 
     chosen = Options(**vars(from_table(Comparison, options, "near_duplicates")))
-    with tempfile.TemporaryDirectory(prefix="owt-", dir=temporary_folder) as folder:
+    with tempfile.TemporaryDirectory(prefix="owt-") as folder:
         workdir = Storage(folder)
         try:
             _write_all(workdir, texts)

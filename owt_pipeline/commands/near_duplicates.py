@@ -20,9 +20,6 @@ from owt_pipeline.storage.folder import expand_globs, folder_of
 from schemas import SettingsError
 from schemas.settings import add_flags, flags_given, from_table
 
-EXAMPLES = 3
-"""Clusters to show, the largest first, and records of each."""
-
 
 def _flags(parser: CommandParser) -> None:
     """Find the records of Parquet or JSON Lines files that repeat others: exact copies, and near-duplicates whose
@@ -37,7 +34,6 @@ def _flags(parser: CommandParser) -> None:
     parser.add_argument("--text_field", default="text", metavar="NAME", help="column or field of the text")
     parser.add_argument("--out", metavar="FILE", help="where to write the pairs; without it, only the summary is shown")
     parser.add_argument("--workers", type=int, metavar="N", help="processes (default: this machine's cores)")
-    parser.add_argument("--temporary_folder", metavar="DIR", help="for temporary files (default: the system's)")
     add_flags(parser.add_argument_group("comparison"), Comparison)
     add_output_flags(parser)
 
@@ -53,7 +49,7 @@ def _near_duplicates(arguments: argparse.Namespace) -> int:
         raise UsageError(str(error)) from error
     counted = _Counted(texts_of_files(arguments.files, arguments.text_field, "near_duplicates"))
     try:
-        found = find_duplicates(iter(counted), arguments.workers, arguments.temporary_folder, **options)
+        found = find_duplicates(iter(counted), arguments.workers, **options)
     except ValueError as error:
         raise UserError(str(error)) from error
     clusters = np.bincount(found["cluster"].to_numpy(), minlength=0) + 1
@@ -61,11 +57,6 @@ def _near_duplicates(arguments: argparse.Namespace) -> int:
     share = len(found) / max(counted.rows, 1)
     print(f"{counted.rows:,} records: {len(found):,} repeat another one ({share:.1%}; {exact:,} exact copies)")
     print(f"{len(clusters):,} clusters" + (f", the largest of {clusters.max():,} records" if len(clusters) else ""))
-    for cluster in np.argsort(-clusters, kind="stable")[:EXAMPLES].tolist():
-        rows = found.filter(pc.equal(found["cluster"], cluster))
-        gone = [f"{row['row']} ({row['similarity']:.2f})" for row in rows.slice(0, EXAMPLES).to_pylist()]
-        more = f" and {len(rows) - EXAMPLES:,} more" if len(rows) > EXAMPLES else ""
-        print(f"  {rows['kept_row'][0]} is repeated by {', '.join(gone)}{more}")
     if arguments.out:
         folder, name = folder_of(arguments.out)
         sink = pa.BufferOutputStream()

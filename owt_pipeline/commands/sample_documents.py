@@ -21,6 +21,9 @@ from owt_pipeline.storage.lock import mention_running
 from schemas import DATASETS, Reason
 from schemas.settings import did_you_mean
 
+CHARACTERS = 800
+"""Of each text, unless it is printed as JSON."""
+
 
 def _flags(parser: CommandParser) -> None:
     """Print random documents of the corpus, or of those rejected for a reason, to read.
@@ -41,13 +44,6 @@ def _flags(parser: CommandParser) -> None:
     )
     parser.add_argument("--reason", default="", metavar="R", help="documents rejected for this reason (docs/data.md)")
     parser.add_argument(
-        "--characters",
-        type=at_least(0),
-        default=800,
-        metavar="N",
-        help="characters of each text (default: 800); 0 for all of it",
-    )
-    parser.add_argument(
         "--json", action="store_true", help="print JSON Lines: one document per line, with all its text"
     )
 
@@ -59,22 +55,22 @@ def _print(arguments: argparse.Namespace) -> int:
         if arguments.json:
             print(json.dumps(row, ensure_ascii=False))
         else:
-            _print_document(row, arguments.characters)
+            _print_document(row)
     return 0
 
 
-def _print_document(row: dict[str, Any], characters: int) -> None:
+def _print_document(row: dict[str, Any]) -> None:
     say(f"── {row.get('title') or row['url'] or row['url_id']}")
     for key in ("url", "url_id", "reason", "detail", "language", "date", "n_words", "score"):
         if row.get(key) is not None:
             say(f"   {key}: {row[key]}")
     text = row.get("text") or ""
-    shown = text[:characters] if characters else text
+    shown = text[:CHARACTERS]
     for paragraph in shown.splitlines():
         for line in textwrap.wrap(paragraph, 100) or [""]:
             say(line)
     if len(shown) < len(text):
-        print(f"… {len(text) - len(shown):,} more characters")
+        print(f"… {len(text) - len(shown):,} more characters (--json prints all)")
     print()
 
 

@@ -90,15 +90,13 @@ def _init_flags(parser: CommandParser) -> None:
     """
     parser.add_argument("run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://")
     parser.add_argument("--preset", metavar="NAME", help=f"a known recipe: {', '.join(preset_names())}")
-    parser.add_argument("--force", action="store_true", help="replace the settings that are there")
 
 
 def _write(arguments: argparse.Namespace) -> int:
     run = Storage(arguments.run)
     text = commented_config(arguments.preset)
-    if run.exists(SETTINGS) and not arguments.force:
-        raise UserError(f"{run.path(SETTINGS)} exists: edit it, or replace it with --force")
-    run.write(SETTINGS, text.encode())
+    if not run.create(SETTINGS, text.encode()):
+        raise UserError(f"{run.path(SETTINGS)} exists: edit it, or delete it")
     print(f"wrote {run.path(SETTINGS)}; now: owt run {run} --dumps RS_*.zst")
     return 0
 

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections import deque
 from collections.abc import Callable
@@ -215,11 +216,14 @@ def test_near_duplicates_takes_columns_and_files_of_any_kind(tmp_path: Path) -> 
     assert owt.near_duplicates(files, text_field="body", workers=1).equals(expected)
 
 
-def test_near_duplicates_leaves_nothing_in_the_temporary_folder(tmp_path: Path) -> None:
-    owt.near_duplicates(["a text", "a text"], temporary_folder=str(tmp_path), workers=1)
+def test_near_duplicates_leaves_nothing_in_the_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    owt.near_duplicates(["a text", "a text"], workers=1)
     with pytest.raises(ValueError, match="no field 'text'"):
         (tmp_path / "x.jsonl").write_text('{"body": "a"}\n')
-        owt.near_duplicates(tmp_path / "x.jsonl", temporary_folder=str(tmp_path))
+        owt.near_duplicates(tmp_path / "x.jsonl", workers=1)
     assert [path.name for path in tmp_path.iterdir()] == ["x.jsonl"]
 
 

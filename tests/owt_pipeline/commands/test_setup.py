@@ -61,8 +61,9 @@ def test_an_unknown_preset_and_a_file_that_is_there_are_clear_errors(
     assert main([run]) == 0
     path.write_text("")
     assert main([run]) == 1
-    assert f"{path} exists: edit it, or replace it with --force" in capsys.readouterr().err
-    assert main([run, "--force"]) == 0
+    assert f"{path} exists: edit it, or delete it" in capsys.readouterr().err
+    path.unlink()
+    assert main([run]) == 0
     assert "[collect]" in path.read_text()
 
 
