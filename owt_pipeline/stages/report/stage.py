@@ -21,13 +21,15 @@ from owt_pipeline.stages.report.tables import digest_of_queries, open_tables
 from schemas import DATASETS, option
 from schemas.manifest import Counts, Root, ShardRecord
 
+SHOWN = {"top_domains": 100, "sample_urls": 10}
+"""How many domains the page lists, and URLs for each reject reason: `stats.json` is for reading, the datasets hold all
+(`docs/data.md` opens them with DuckDB)."""
+
 
 @dataclass(frozen=True)
 class Options:
     """Options of the stage."""
 
-    top_domains: int = option(100, "domains to list", minimum=1, maximum=1000)
-    sample_urls: int = option(10, "URLs to show for each reject reason", minimum=0, maximum=1000)
     sample_documents: int = option(
         20, "documents to show, from the corpus and from those that each filter dropped", minimum=0, maximum=100
     )
@@ -40,7 +42,7 @@ def query(run: StageRun, _: int, __: Sequence[Slice], writer: ShardWriter) -> No
         for number, each in enumerate(run.root.generations)
     ]
     takedowns = read_takedowns(run.workdir, run.root)
-    with open_tables(readers, run.work, generations, vars(run.options), threads=run.runtime.workers) as tables:
+    with open_tables(readers, run.work, generations, SHOWN | vars(run.options), threads=run.runtime.workers) as tables:
         found = figures(tables, readers, takedowns)
     writer.open_file(".json", "figures").write(json.dumps(found).encode())
     writer.enter(0)
@@ -66,7 +68,7 @@ class Report(Stage):
     version = 11
     libraries = ("duckdb", "jinja2")
     steps = (Step(query, keys=one_part),)
-    example = "owt run runs/2013 --until report --top_domains 500"
+    example = "owt run runs/2013 --until report --sample_documents 50"
 
     def outside(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
         return [{"name": "the queries", "sha256": digest_of_queries()}]
