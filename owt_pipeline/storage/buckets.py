@@ -146,10 +146,6 @@ class Bucket:
             for name in names if len(names) > 1 else ():
                 self.delete([name])
 
-    def delete_all(self) -> None:
-        if names := [name for name, *_ in self.list("")]:
-            self.delete(names)
-
     def _version(self, answer: Any) -> str:
         return str(answer[self._of_version]).strip('"')  # in Azure's listings, an etag has no quotes
 

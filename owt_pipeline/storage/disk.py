@@ -131,9 +131,6 @@ class Disk:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._at(name))
 
-    def delete_all(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)  # a late attempt may write or remove files meanwhile
-
     @contextlib.contextmanager
     def _spool(self, content: bytes) -> Iterator[HashingFile]:
         with spool_file(self.spool_folder, self.put_file) as file:

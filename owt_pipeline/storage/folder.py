@@ -176,10 +176,6 @@ class Storage:
             with contextlib.suppress(OSError):
                 os.rmdir(path)
 
-    def delete_all(self) -> None:
-        """Delete the folder with everything in it; a missing folder is no error."""
-        self._files.delete_all()
-
 
 def at_once(call: Callable[[_Item], _Answer], items: Iterable[_Item]) -> list[_Answer]:
     """The result of `call` for each item, in order, with 16 calls at once: for calls that wait for a bucket."""

@@ -36,7 +36,7 @@ def write_dataset(
 
 
 def _publish(workdir: Storage, dataset: str, records: list[ShardRecord], **about: Any) -> Manifest:
-    (workdir / ".records").delete_all()
+    workdir.delete(*(entry.name for entry in workdir.list(".records/")))
 
     def with_shards(root: Root) -> Root:
         stage = "import" if about.get("stage") == "import" else "collect"

@@ -29,4 +29,4 @@ def folder(place: str, request: pytest.FixtureRequest) -> Iterator[Storage]:
     """An empty folder there, of this test alone."""
     storage = Storage(f"{place}/{request.node.name.partition('[')[0]}/run") / "pages"
     yield storage
-    storage.delete_all()
+    storage.delete(*storage.names())

@@ -50,11 +50,6 @@ class TestStorage:
         for _ in range(2):
             folder.delete(*names, "many/missing")
         assert folder.names() == ["a/b/part.parquet", "many/kept", "part-00000.warc.gz"]
-        Storage(f"{run}/pages2").write("other", b"")
-        for _ in range(2):
-            folder.delete_all()
-            assert folder.names() == []
-        assert Storage(run).names() == ["pages2/other"]
 
     def test_a_missing_file_is_named(self, folder: Storage) -> None:
         folder.write("there", b"")
