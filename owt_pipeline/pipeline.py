@@ -83,6 +83,5 @@ class Run:
         """This run for a given runner: only the local runner uses this process's pool of workers."""
         runtime = replace(self.runtime, run=uuid4().hex, unattended=True)
         if not isinstance(runner, FnApiRunner) and not runtime.on_cluster:
-            place = {"host": type(runner).__name__}
-            runtime = runtime.for_cluster([stage for stage, _ in self.stages], place)
+            runtime = runtime.for_cluster([stage for stage, _ in self.stages], type(runner).__name__)
         return replace(self, runtime=runtime)

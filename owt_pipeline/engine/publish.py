@@ -78,9 +78,20 @@ def publish(
         stats=dict(sorted(stats.items())),
         properties=run.properties,
     )
-    where = run.runtime.place or {"host": socket.gethostname(), "workers": run.runtime.workers}
-    taken = time.time() - run.started
-    append_to_log(run.workdir, log_entry(manifest, run.started, taken, **where, shards_written=len(run.make)))
+    entry = {
+        "stage": manifest.stage,
+        "digest": manifest.digest,
+        "started": round(run.started, 3),
+        "seconds": round(time.time() - run.started, 3),
+        "host": run.runtime.host or socket.gethostname(),
+        "workers": run.runtime.workers,
+        "shards": manifest.num_shards,
+        "shards_written": len(run.make),
+        "entered": counts.entered,
+        "left": counts.left,
+        "bytes": manifest.total_bytes,
+    }
+    append_to_log(run.workdir, entry)
     return manifest, written
 
 
@@ -121,21 +132,6 @@ def _check_same(run: StageRun, was: ShardRecord, now: ShardRecord) -> None:
 
 def _named(versions: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in versions.items())
-
-
-def log_entry(manifest: Manifest, started: float, seconds: float, **where: Any) -> dict[str, Any]:
-    """The entry of the run's log for a published stage; `where` is `host` and either `workers` or `machines`."""
-    return {
-        "stage": manifest.stage,
-        "digest": manifest.digest,
-        "started": round(started, 3),
-        "seconds": round(seconds, 3),
-        **where,
-        "shards": manifest.num_shards,
-        "entered": manifest.counts.entered,
-        "left": manifest.counts.left,
-        "bytes": manifest.total_bytes,
-    }
 
 
 def append_to_log(workdir: Storage, entry: Mapping[str, Any]) -> None:

@@ -202,13 +202,14 @@ def _run_on_cluster(
 
     from owt_pipeline.engine.graph import build
 
-    runtime = runtime.for_cluster([stage for stage, _ in stages], submission.describe_runner(options))
+    runner = str(options.get_all_options()["runner"])
+    runtime = runtime.for_cluster([stage for stage, _ in stages], runner)
     pipeline = beam.Pipeline(options=options)
     build(pipeline, [(stage, submission.with_absolute_paths(given)) for stage, given in stages], runtime, version)
     result = pipeline.run()
     if submission.submits_later(options):
         return
-    logger.info("job %s on %s", submission.job_of(result), submission.describe_runner(options)["host"])
+    logger.info("job %s on %s", submission.job_of(result), runner)
     if runtime.unattended:
         return
     result.wait_until_finish()

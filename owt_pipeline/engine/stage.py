@@ -45,7 +45,7 @@ class Runtime:
       run: id of the process or job that works on the run's folder.
       unattended: whether no process waits for the job: it takes and releases the lock, and fails for a user's mistake.
       on_cluster: whether the runner places the parts, rather than the pool of this process.
-      place: where the run takes place, for the run's log; None for this machine.
+      host: where the run takes place, for the run's log: a runner's name; empty for this machine.
       versions: on a cluster, the versions of everything that shapes bytes, in the process that started the run.
       add: whether new sources become a generation, rather than an error.
     """
@@ -56,7 +56,7 @@ class Runtime:
     run: str = ""
     unattended: bool = False
     on_cluster: bool = False
-    place: Mapping[str, Any] | None = None
+    host: str = ""
     versions: tuple[tuple[str, str], ...] = ()
     add: bool = False
 
@@ -65,10 +65,10 @@ class Runtime:
         """Whether the parts renew the lock of the run's folder, because it is an object that expires."""
         return self.on_cluster or not self.workdir.is_local
 
-    def for_cluster(self, stages: Iterable[Stage], place: Mapping[str, Any]) -> Runtime:
+    def for_cluster(self, stages: Iterable[Stage], runner: str) -> Runtime:
         """The same runtime, with parts placed by a runner on a cluster."""
         found = versions_of_everything(name for stage in stages for name in stage.libraries)
-        return dataclasses.replace(self, on_cluster=True, place=place, workers=1, versions=tuple(found.items()))
+        return dataclasses.replace(self, on_cluster=True, host=runner, workers=1, versions=tuple(found.items()))
 
     def check_versions(self) -> None:
         """Raise UserError if this process has other versions than the one that started the run."""

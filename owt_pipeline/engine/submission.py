@@ -67,11 +67,6 @@ def _is_dataflow(given: Mapping[str, Any]) -> bool:
     return (given["runner"] or "").rpartition(".")[2] == DATAFLOW
 
 
-def describe_runner(options: PipelineOptions) -> dict[str, Any]:
-    """Where the stages run, for the run's log: the runner as `host`."""
-    return {"host": str(options.get_all_options()["runner"])}
-
-
 def submits_later(options: PipelineOptions) -> bool:
     """Whether the job is written to a file, which a Flex Template's launcher submits after this program has ended."""
     given = options.get_all_options()

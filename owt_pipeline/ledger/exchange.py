@@ -158,7 +158,7 @@ def read_index(work: Storage, path: str) -> list[tuple[int, Slice]]:
     return [(row.pop("key"), Slice("", path, **row)) for row in rows]
 
 
-def read_slices(work: Storage, slices: Iterable[Slice], columns: list[str] | None = None) -> Iterator[pa.Table]:
+def read_slices(work: Storage, slices: Iterable[Slice]) -> Iterator[pa.Table]:
     """The rows of each slice, in order, as one or more tables: memory-mapped from a local disk, otherwise read 16 at
     once.
 
@@ -173,7 +173,7 @@ def read_slices(work: Storage, slices: Iterable[Slice], columns: list[str] | Non
                     if slice.path not in maps:
                         maps[slice.path] = stack.enter_context(pa.memory_map(work.path(slice.path)))
                     maps[slice.path].seek(slice.offset)
-                    yield from _tables(maps[slice.path].read_buffer(slice.length), columns)
+                    yield from _tables(maps[slice.path].read_buffer(slice.length))
         return
     while slices:
         ends = np.cumsum([slice.length for slice in slices[:REQUESTS_AT_ONCE]])
@@ -182,7 +182,7 @@ def read_slices(work: Storage, slices: Iterable[Slice], columns: list[str] | Non
         buffers = iter(at_once(lambda slice: work.read_range(slice.path, slice.offset, slice.length), some))
         for slice, buffer in zip(some, buffers, strict=True):  # an exhausted iterator holds no buffers
             with reading(work.path(slice.path)):
-                yield from _tables(pa.py_buffer(buffer), columns)
+                yield from _tables(pa.py_buffer(buffer))
 
 
 def gather(work: Storage, slices: Iterable[Slice], schema: pa.Schema) -> pa.Table:
@@ -195,9 +195,8 @@ def partition_of(hashes: np.ndarray, partitions: int) -> np.ndarray:
     return ((hashes >> np.uint64(32)) * np.uint64(partitions)) >> np.uint64(32)
 
 
-def _tables(buffer: pa.Buffer, columns: list[str] | None) -> Iterator[pa.Table]:
+def _tables(buffer: pa.Buffer) -> Iterator[pa.Table]:
     source = pa.BufferReader(buffer)
     while source.tell() < buffer.size:
-        table = pa.ipc.open_stream(source).read_all()
-        yield table.select(columns) if columns else table
+        yield pa.ipc.open_stream(source).read_all()
         source.seek(min(buffer.size, source.tell() + -source.tell() % _ALIGNMENT))

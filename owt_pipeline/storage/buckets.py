@@ -59,7 +59,7 @@ _ADDRESS = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "az": "AZUR
 class Bucket:
     """The objects below a folder (`gs://`, `s3://`, `az://`), with the methods of `Disk`; names are relative to it.
 
-    Versions of objects are etags; on Google, generations, except in listings. obstore's errors are turned into those of
+    Versions of objects are etags; on Google, generations. obstore's errors are turned into those of
     `Storage`.
 
     Attributes:
@@ -99,16 +99,15 @@ class Bucket:
         with self._request(name) as (store, key):
             return bytes(store.get_range(key, start=start, length=length))
 
-    def list(self, prefix: str, limit: int = 1000) -> Iterator[tuple[str, int, str, float]]:
-        """Name, bytes, version and time of the objects whose names begin with `prefix`."""
+    def list(self, prefix: str, limit: int = 1000) -> Iterator[tuple[str, int, float]]:
+        """Name, bytes and time of the objects whose names begin with `prefix`."""
         with self._request(prefix) as (store, key):
             folder = key.rpartition("/")[0]  # obstore lists folders only
             for page in store.list(folder or None, chunk_size=limit):
                 for entry in page:
                     name = entry["path"]
                     if name.startswith(key) and not name.endswith("/"):  # by which a console shows an empty folder
-                        etag = str(entry["e_tag"]).strip('"')
-                        yield name[len(self._prefix) :], entry["size"], etag, entry["last_modified"].timestamp()
+                        yield name[len(self._prefix) :], entry["size"], entry["last_modified"].timestamp()
 
     def put(self, name: str, content: bytes) -> None:
         with self._request(name) as (store, key):

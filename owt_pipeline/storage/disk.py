@@ -53,8 +53,8 @@ class Disk:
     def size(self, name: str) -> int:
         return os.stat(self._at(name)).st_size
 
-    def list(self, prefix: str) -> Iterator[tuple[str, int, str, float]]:
-        """Name, bytes, version and time of each file, without files that are being written."""
+    def list(self, prefix: str) -> Iterator[tuple[str, int, float]]:
+        """Name, bytes and time of each file, without files that are being written."""
         below = prefix.rpartition("/")[0]
         stack = [f"{below}/" if below else ""]
         while stack:
@@ -69,7 +69,7 @@ class Disk:
                     elif name.startswith(prefix) and not name.endswith(".tmp"):
                         with contextlib.suppress(FileNotFoundError):
                             status = entry.stat()
-                            yield name, status.st_size, _version(status), status.st_mtime
+                            yield name, status.st_size, status.st_mtime
 
     def put_file(self, name: str, path: str) -> None:
         """Move the file at `path`, in the spool folder, to its name."""

@@ -36,13 +36,11 @@ _Answer = TypeVar("_Answer")
 
 
 class Entry(NamedTuple):
-    """A file of a listing: its name relative to the listed folder, its size, and its version, which changes when the
-    file is replaced: an etag (on Google, `read_version` has a generation instead), or time, inode and size on a disk;
-    and when it was written, by the clock of the storage, in seconds since 1970."""
+    """A file of a listing: its name relative to the listed folder, its size, and when it was written, by the clock of
+    the storage, in seconds since 1970."""
 
     name: str
     bytes: int
-    version: str
     modified: float
 
 

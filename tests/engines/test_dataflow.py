@@ -51,10 +51,10 @@ def test_a_cancelled_job_is_continued_by_the_same_command(sent: Sent) -> None:
     assert "CANCELLED" in printed
     assert "Traceback" not in printed
     assert read_manifest(workdir, "clean") is None
-    before = {entry.name: entry.version for entry in workdir.list() if entry.name.endswith(".parquet")}
+    before = {entry.name: entry.modified for entry in workdir.list() if entry.name.endswith(".parquet")}
     code, printed = sent.run(command[0], workdir.uri, *command[1:])
     assert code == 0, printed
-    after = {entry.name: entry.version for entry in workdir.list()}
+    after = {entry.name: entry.modified for entry in workdir.list()}
     assert {name: after[name] for name in before if name in after} == {
         name: version for name, version in before.items() if name in after
     }, "what was finished is not written again"

@@ -137,7 +137,7 @@ def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: Shar
     seen = read_slices(run.work, list(itertools.compress(slices, is_seen)))
     own = [slice for slice, known in zip(slices, is_seen, strict=True) if not known]
     ids = pa.concat_tables([SEEN.empty_table(), *seen])["url_id"].to_numpy()
-    first = first_of_each_id(read_slices(run.work, own, ["url_id", "reason"]), ids)
+    first = first_of_each_id((table.select(["url_id", "reason"]) for table in read_slices(run.work, own)), ids)
     start = 0
     for table in read_slices(run.work, own):
         for batch in table.to_batches(max_chunksize=256):

@@ -139,16 +139,11 @@ class TestStorage:
         assert folder.create("lease", b"first")
         content, version = folder.read_version("lease")
         assert content == b"first"
-        if not folder.uri.startswith("gs://"):  # whose listings have etags, while a swap needs a generation
-            assert version == folder.list()[0].version
         second = folder.swap("lease", b"second", version)
         assert second not in (None, version)
         assert folder.swap("lease", b"third", version) is None
         assert folder.read_version("lease") == (b"second", second)
-        listed = folder.list()
-        assert listed == folder.list()
         folder.write("lease", b"other")
-        assert listed != folder.list(), "a replaced file has another version"
         assert folder.swap("lease", b"third", second) is None
         assert folder.names() == ["lease"]
 
