@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,11 +16,11 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-from owt_pipeline.engine import graph
+from owt_pipeline.engine import graph, submission
 from owt_pipeline.engine.outcome import JobOutcome, write_outcome
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
-from owt_pipeline.errors import LostRun, UsageError, UserError, WorkerError
+from owt_pipeline.errors import JobRuns, LostRun, UsageError, UserError, WorkerError
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader, Outcome
 from owt_pipeline.ledger.exchange import Slice, gather
@@ -160,6 +161,38 @@ def test_a_failure_noted_after_the_job_succeeded_is_ignored(tmp_path: Path, erro
     LateRunner.workdir, LateRunner.error = Storage(str(tmp_path)), error
     runtime = Runtime(Storage(str(tmp_path)), beam_flags=(f"--runner={LateRunner.__module__}.{LateRunner.__name__}",))
     assert run_stage(STAGE, Options(5), runtime)[0].counts.left == 100
+
+
+class LeftRunner(ElsewhereRunner):
+    """The job goes on without its launcher, which does not learn how it ends."""
+
+    def run_pipeline(self, pipeline: beam.Pipeline, options: PipelineOptions) -> Any:
+        with contextlib.suppress(Exception):
+            super().run_pipeline(pipeline, options)
+
+
+LEFT = (f"--runner={LeftRunner.__module__}.{LeftRunner.__name__}",)
+
+
+def test_a_job_that_its_launcher_leaves_keeps_the_lock_and_the_next_command_says_how_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submission, "is_detached", lambda _: True)
+    runtime = Runtime(Storage(str(tmp_path)), beam_flags=LEFT)
+    for error in (JobRuns, UserError, JobRuns):
+        with pytest.raises(error, match="no such dump" if error is UserError else "run the same command again"):
+            run_stage(FAILING, Options(fault="UserError"), runtime)
+    with pytest.raises(UserError, match="no such dump"):
+        run_stage(FAILING, Options(), runtime)
+    lock.take(runtime.workdir, "another", as_object=True)
+    with pytest.raises(JobRuns, match="is in use by"):
+        run_stage(FAILING, Options(), runtime)
+    lock.release(runtime.workdir, "another")
+    with pytest.raises(JobRuns):
+        run_stage(FAILING, Options(), runtime)
+    assert not (tmp_path / lock.OBJECT).exists(), "the job's end has released it"
+    manifest, ran = run_stage(FAILING, Options(), runtime)
+    assert (manifest.counts.left, ran) == (100, False)
 
 
 def take_over(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
