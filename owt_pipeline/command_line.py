@@ -196,14 +196,16 @@ def add_output_flags(parser: argparse.ArgumentParser) -> None:
 def configure_output(arguments: argparse.Namespace) -> None:
     """Set up logging and progress as the flags of `add_output_flags` say."""
     handler = _Handler()
-    if not sys.stderr.isatty():
+    live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    if live:
+        handler.setFormatter(logging.Formatter(f"{progress.ERASE}%(message)s"))
+    elif not sys.stderr.isatty():
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     root = logging.getLogger()
     root.handlers[:] = [*(h for h in root.handlers if type(h) not in (logging.StreamHandler, _Handler)), handler]
     # Libraries' warnings are not for the user: Beam's import alone gives one, of clients we do not use.
     root.setLevel(logging.INFO if arguments.verbose else logging.ERROR)
     logger.setLevel(logging.WARNING if arguments.quiet else logging.DEBUG if arguments.verbose else logging.INFO)
-    live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"  # NO_COLOR is left to the library that draws
     progress.configure(quiet=arguments.quiet, live=live)
 
 
@@ -214,7 +216,7 @@ def complain(message: str, code: int = ExitCode.ERROR) -> int:
 
 
 class _Handler(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to the current sys.stderr: a live progress line replaces it to stay below the log."""
+    """Writes to the current sys.stderr, which tests and notebooks replace."""
 
     @property
     def stream(self) -> TextIO:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import sys
 import threading
 import time
 from collections import deque
@@ -15,7 +17,10 @@ from collections.abc import Callable, Iterator
 logger = logging.getLogger("owt")
 
 LOG_INTERVAL_SECONDS = 10.0
+LIVE_INTERVAL_SECONDS = 0.1
 RATE_SECONDS = 30.0
+ERASE = "\r\x1b[K"
+"""Removes the terminal's current line: what is logged takes the place of the live one, which is written anew below."""
 
 
 class _Display:
@@ -45,9 +50,10 @@ class _Display:
 
     def line(self) -> str:
         files = "shards" if self.unit == "rows" else "files"
-        line = (
-            f"{self.name}: {self.shards_done}/{self.shards} {files}, {self.rows_done:,} {self.unit}, {self.rate:,.0f}/s"
-        )
+        rate, left = self.rate, (self.rows or 0) - self.rows_done
+        line = f"{self.name}: {self.shards_done}/{self.shards} {files}, {self.rows_done:,} {self.unit}, {rate:,.0f}/s"
+        if left > 0 and rate:
+            line += f", {left / rate:,.0f} s left"
         doing = self.doing() if self.doing is not None else ""
         return f"{line}, {doing}" if doing else line
 
@@ -59,42 +65,23 @@ class _LogDisplay(_Display):
         seconds = time.monotonic() - self.started
         if seconds >= self._next:
             self._next = seconds + LOG_INTERVAL_SECONDS
-            left = (self.rows or 0) - self.rows_done
-            line = self.line() + (f", {left / self.rate:,.0f} s left" if left > 0 and self.rate else "")
-            logger.info("%s", line)
+            logger.info("%s", self.line())
 
 
 class _TerminalDisplay(_Display):
     """One line, cut to the terminal's current width, and removed when the step is done."""
 
-    def __init__(self, name: str, shards: int, rows: int | None, unit: str):
-        super().__init__(name, shards, rows, unit)
-        from rich.console import Console
-
-        self._console = Console(stderr=True)
-        self._start()
-
-    def _start(self) -> None:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-        from rich.table import Column
-
-        self._size = self._console.size
-        text = TextColumn(
-            "{task.fields[line]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)
-        )
-        wide = [BarColumn(20), TimeRemainingColumn()] if self._size.width >= 80 and self.rows else []
-        self._progress = Progress(text, *wide, console=self._console, transient=True, expand=True)
-        self._task = self._progress.add_task(self.name, total=self.rows, line=self.line())
-        self._progress.start()
+    _next = 0.0
 
     def update(self) -> None:
-        if self._console.size != self._size:  # the old line may have been wrapped: begin again on a line of its own
-            self._progress.stop()
-            self._start()
-        self._progress.update(self._task, completed=self.rows_done, line=self.line())
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + LIVE_INTERVAL_SECONDS
+            width = os.get_terminal_size(sys.stderr.fileno()).columns
+            print(ERASE + self.line()[: width - 1], end="", file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        self._progress.stop()
+        print(ERASE, end="", file=sys.stderr, flush=True)
 
 
 _current: _Display | None = None  # the runner calls `advance` from deep within; one step runs at a time
@@ -117,6 +104,7 @@ def step(name: str, *, shards: int, rows: int | None = None, unit: str = "rows")
     """
     global _current
     display = _current = _display(name, shards, rows, unit)
+    display.update()
     try:
         yield
     finally:
