@@ -31,9 +31,6 @@ logger = logging.getLogger("owt")
 
 _NO_FILE = "it is neither a settings file nor the value of a flag"
 
-_FEW_PAGES = 0.1
-"""Below this share of fetched URLs, a run prints a hint; of ten-year-old links, more than half still work."""
-
 EXPLAINED = (
     "dumps", "links", "subreddits", "num_shards", "min_score",
     "pages_from", "sources", "user_agent", "host_delay",
@@ -140,17 +137,6 @@ def _outputs(results: Sequence[Result], workdir: Storage) -> str:
         lines.append(f"tokens  {workdir.path('tokens')}  {total:,} tokens, Arrow IPC")
     if "report" in finished:
         lines.append(f"report  {workdir.path('report/index.html')}")
-    if pages := finished.get("fetch"):
-        counts = pages.counts
-        if counts.left < counts.entered * _FEW_PAGES:
-            lines.append(
-                f"pages   only {counts.left:,} of {counts.entered:,} URLs have a page ({_reasons(counts.rejected)}): "
-                f"see `owt why {workdir} URL`"
-            )
-    seen = finished["collect"].counts.rejected.get("seen_before", 0) if "collect" in finished else 0
-    if seen and not finished["collect"].counts.left:
-        lines.append(f"nothing is new: earlier generations have all {seen:,} URLs")
-        return "\n".join(lines)
     if _without_output(results) is not None:
         return "\n".join(lines)
     if "tokenize" in finished:
