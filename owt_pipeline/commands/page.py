@@ -6,14 +6,12 @@ import argparse
 import dataclasses
 import json
 import sys
-import time
-from typing import Any
 
 from owt_pipeline.command_line import Command, CommandParser
-from owt_pipeline.config import stage_options
-from owt_pipeline.errors import NotFound
-from owt_pipeline.stages import load
-from owt_pipeline.stages.extract.pages import Found, Result, extract_all, extract_body
+from owt_pipeline.errors import NotFound, UsageError
+from owt_pipeline.library import Extractor
+from owt_pipeline.stages.extract.options import Options
+from owt_pipeline.stages.extract.pages import Rejected
 from owt_pipeline.storage.folder import folder_of
 from schemas.settings import add_flags, flags_given
 
@@ -33,34 +31,24 @@ def _flags(parser: CommandParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print JSON: one object with text, title, author, date, ..."
     )
-    add_flags(parser.add_argument_group("extraction"), load("extract").options)
+    add_flags(parser.add_argument_group("extraction"), Options)
 
 
 def _page(arguments: argparse.Namespace) -> int:
-    stage = load("extract")
-    options = stage_options(stage, None, {}, flags_given(stage.options, arguments))
     given: str = arguments.page
     body = sys.stdin.buffer.read() if given == "-" else _read(given)
-    result = _one((arguments.url, int(time.time()), body), options)
-    if not isinstance(result, Found):
-        raise NotFound(f"{given}: {result.reason}: {result.detail}")
+    try:
+        extractor = Extractor(isolated=True, workers=1, **flags_given(Options, arguments))
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    (found,) = extractor.map([(body, arguments.url)])
+    if isinstance(found, Rejected):
+        raise NotFound(f"{given}: {found.reason}: {found.detail}")
     if arguments.json:
-        fields = {"url": arguments.url or None, "charset": result.charset, **dataclasses.asdict(result.document)}
-        print(json.dumps(fields, indent=1, ensure_ascii=False))
+        print(json.dumps({"url": arguments.url or None, **dataclasses.asdict(found)}, indent=1, ensure_ascii=False))
     else:
-        print(result.document.text)
+        print(found.text)
     return 0
-
-
-def _one(page: tuple[str, int, bytes], options: Any) -> Result:
-    """Extract one page in a separate process, with the stage's limits."""
-    ((_, result),) = extract_all([page], options, 1, _extract_file)
-    return result
-
-
-def _extract_file(options: Any, page: tuple[str, int, bytes]) -> Result:
-    url, moment, body = page
-    return extract_body(options, url, moment, body)
 
 
 def _read(path: str) -> bytes:

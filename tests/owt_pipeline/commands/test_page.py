@@ -30,7 +30,7 @@ def test_standard_input_and_json(capsys: pytest.CaptureFixture[str], monkeypatch
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(HTML.encode())))
     assert page.main(["-", "--json", "--url", "https://example.org/2020/01/02/x"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["title"], found["date"], found["charset"]) == ("A page", "2020-01-02", "utf-8")
+    assert (found["title"], found["date"]) == ("A page", "2020-01-02")
 
 
 def test_what_cannot_be_read_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
