@@ -239,7 +239,7 @@ def _publish(element: tuple[int, Iterable[bytes]], stage: Stage, options: Any, r
         return before
     with _reported(runtime, f"{stage.name}, Publish"):
         if runtime.lock:
-            renew(runtime.workdir, runtime.run, throttled=False)
+            renew(runtime.workdir, runtime.run, look=True)
         manifest, version = publish(stage, options, runtime, before.plan, before.version)
         # The ledger as Beam's counters, which runners show.
         counts = {"rows_in": manifest.counts.entered, "rows_out": manifest.counts.left}

@@ -75,8 +75,8 @@ class Work:
     def _do(self, key: int, slices: Sequence[Slice]) -> Done:
         started = time.monotonic()
         run, seconds = self.open(), 0.0
-        if self.runtime.lock:
-            renew(run.workdir, self.runtime.run)
+        if self.runtime.lock:  # a part of a later step looks: it lacks what parts of a lost run have not sent
+            renew(run.workdir, self.runtime.run, look=self.index > 0)
         place = run.place(self.step.name, key)
         folder = run.workdir if self.step.name == SHARDS else run.work
         record, version = place.find()

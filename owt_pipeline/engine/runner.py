@@ -150,7 +150,7 @@ def _run_graph(
         outcome = take_outcome(runtime.workdir)
         raise outcome.error() if outcome is not None else failed
     if cluster is not None:  # otherwise LostRun was raised
-        renew(runtime.workdir, runtime.run, throttled=False)
+        renew(runtime.workdir, runtime.run, look=True)
         if read_root(runtime.workdir)[0].run != runtime.run:
             raise published_by_another(runtime.workdir)
     seconds = {

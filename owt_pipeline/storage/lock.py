@@ -138,20 +138,22 @@ def _unlock(workdir: Storage, run: str) -> None:
         file.close()
 
 
-def renew(workdir: Storage, run: str, *, throttled: bool = True) -> None:
-    """Renew the object; if `throttled`, at most once a minute per process.
+def renew(workdir: Storage, run: str, *, look: bool = False) -> None:
+    """Renew the object, at most once a minute per process; meanwhile, it is only read, if `look`.
 
     Raises LostRun if it is not this run's: another one has taken it over, and may have ended since.
     """
     now = time.monotonic()
-    if throttled and now < _renewed.get((workdir.uri, run), -RENEW_SECONDS) + RENEW_SECONDS:
+    is_due = now >= _renewed.get((workdir.uri, run), -RENEW_SECONDS) + RENEW_SECONDS
+    if not (is_due or look):
         return
-    _renewed[workdir.uri, run] = now
     holder, version = _read(workdir)
     if holder is None or holder.run != run:
         raise LostRun(f"{workdir} was taken over by {holder or 'another run'}; this run stops")
-    # Tried once: of many processes, one renews it.
-    workdir.swap(OBJECT, msgspec.json.encode(msgspec.structs.replace(holder, renewals=holder.renewals + 1)), version)
+    if is_due:  # tried once: of many processes, one renews it
+        _renewed[workdir.uri, run] = now
+        renewed = msgspec.structs.replace(holder, renewals=holder.renewals + 1)
+        workdir.swap(OBJECT, msgspec.json.encode(renewed), version)
 
 
 _renewed: dict[tuple[str, str], float] = {}  # when this process last renewed an object, by folder and run

@@ -230,6 +230,37 @@ def test_a_job_whose_run_was_replaced_ends_by_itself_and_leaves_the_other_run_al
     assert (tmp_path / lock.OBJECT).exists() == (does == "begins")
 
 
+def take_over_and_send(run: StageRun, part: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
+    run.workdir.write(lock.OBJECT, msgspec.json.encode(lock.Holder("another", "owt run")))
+    send_numbers(run, part, slices, writer)
+
+
+class ReplacedEarly(Numbers):
+    steps = (Step(take_over_and_send, "numbers", keys=five_parts), Numbers.steps[1])
+
+
+def test_no_shard_is_made_from_what_parts_of_a_lost_run_have_not_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other run would take its record for that of a complete shard."""
+    read = lock._read
+
+    def read_once(workdir: Storage) -> Any:
+        found = read(workdir)
+        if found[0] is not None and found[0].run == "another":  # a process that has just looked does not renew
+            monkeypatch.setattr(lock, "RENEW_SECONDS", 60.0)
+        return found
+
+    monkeypatch.setattr(lock, "RENEW_SECONDS", 0.0)
+    monkeypatch.setattr(lock, "_read", read_once)
+    monkeypatch.setattr(lock, "_renewing", lambda *_: contextlib.nullcontext())
+    runtime = Runtime(Storage(str(tmp_path)), beam_flags=ELSEWHERE)
+    with pytest.raises(LostRun):
+        run_stage(ReplacedEarly(), Options(5), runtime)
+    assert 0 < len(list(tmp_path.glob("ledger/extract/work/*/numbers/records/*.json"))) < 5
+    assert not list(tmp_path.glob("ledger/extract/records/*.json"))
+
+
 class TwiceRunner(ElsewhereRunner):
     """Each part runs twice, and the second answer counts, as after a failure of a runner that begins a bundle anew."""
 
