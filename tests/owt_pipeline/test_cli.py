@@ -142,7 +142,7 @@ def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path, capsys: pyte
 
 def test_a_closed_pipe_is_not_an_error(small_run: Path) -> None:
     for n in (1000, 1):  # more than a pipe holds, and less
-        command = owt("sample-documents", small_run, "--n", n, "--characters", 0)
+        command = owt("sample-documents", small_run, "--n", n, "--json")
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             process.stdout.close()
