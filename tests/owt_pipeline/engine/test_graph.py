@@ -195,16 +195,23 @@ def test_a_job_that_its_launcher_leaves_keeps_the_lock_and_the_next_command_says
     assert (manifest.counts.left, ran) == (100, False)
 
 
+def seize(workdir: Storage) -> None:
+    """Another run takes the lock over, while the launcher renews it."""
+    another = msgspec.json.encode(lock.Holder("another", "owt run"))
+    while workdir.swap(lock.OBJECT, another, lock._read(workdir)[1]) is None:
+        pass
+
+
 def take_over(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
     """Shard 1 meets another run, which leaves an outcome of its own."""
     if shard == 1 and run.options.fault:
         run.workdir.write(".outcome", b"another's")
         if run.options.fault == "publishes":
             change_root(run.workdir, lambda root: msgspec.structs.replace(root, takedowns="another's"), "another")
-        elif run.options.fault == "ends":
-            run.workdir.delete(lock.OBJECT)
         else:
-            run.workdir.write(lock.OBJECT, msgspec.json.encode(lock.Holder("another", "owt run")))
+            seize(run.workdir)
+        if run.options.fault == "ends":
+            run.workdir.delete(lock.OBJECT)
     write_numbers(run, shard, slices, writer)
 
 
@@ -231,7 +238,7 @@ def test_a_job_whose_run_was_replaced_ends_by_itself_and_leaves_the_other_run_al
 
 
 def take_over_and_send(run: StageRun, part: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    run.workdir.write(lock.OBJECT, msgspec.json.encode(lock.Holder("another", "owt run")))
+    seize(run.workdir)
     send_numbers(run, part, slices, writer)
 
 
