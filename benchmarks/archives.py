@@ -101,11 +101,11 @@ def report(arguments: argparse.Namespace, join: Measured, read: Measured, size: 
     print(f"index: {arguments.rows:,} captures, {arguments.files} files, {size / 1e6:,.0f} MB, "
           f"of which {share:.0%} in the columns that are read")  # fmt: skip
     print(f"join: {arguments.urls:,} URLs in {join.wall:.1f} s, {arguments.urls / join.wall:,.0f} URLs/s, CPU "
-          f"{join.cpu:.1f} s, {join.totals['index requests']:,} requests, {join.totals['index bytes'] / 1e6:,.2f} MB, "
-          f"row groups: {join.stats['cc_row_groups_read']} of {join.stats['cc_row_groups']}")  # fmt: skip
+          f"{join.cpu:.1f} s, {join.totals['index requests']:,} requests, "
+          f"{join.totals['index bytes'] / 1e6:,.2f} MB")  # fmt: skip
     print(f"records: {arguments.pages:,} pages in {read.wall:.1f} s, {read.totals['data requests']:,} requests, "
           f"{read.totals['data bytes'] / 1e6:,.1f} MB")  # fmt: skip
-    core_hours = REAL["rows"] / join.stats["cc_index_rows_read"] * join.cpu / 3600
+    core_hours = REAL["rows"] / arguments.rows * join.cpu / 3600
     records, index_bytes = round(REAL["urls"] * REAL["found"]), REAL["index_bytes"] * share
     print(f"\nA real crawl on paper ({REAL['files']:.0f} files, {REAL['index_bytes'] / 1e9:,.0f} GB) and "
           f"{REAL['urls']:,.0f} URLs, {REAL['found']:.0%} of them in it: at most {index_bytes / 1e9:,.0f} GB read in "

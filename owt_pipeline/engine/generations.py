@@ -8,7 +8,7 @@ source are an error, so that a lost settings file cannot empty a run.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -102,9 +102,6 @@ def _content(source: Mapping[str, Any]) -> str:
     return repr(sorted((name, value) for name, value in source.items() if name not in ("name", "uri", "stored")))
 
 
-def shaping_sources(generation: Generation) -> list[dict[str, Any]]:
-    """A generation's sources without what shapes no bytes."""
-    return [
-        {name: value for name, value in source.items() if name not in ("uri", "stored")}
-        for source in generation.sources
-    ]
+def shaping_sources(sources: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Sources without what shapes no bytes."""
+    return [{name: value for name, value in each.items() if name not in ("uri", "stored")} for each in sources]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -24,6 +26,16 @@ from schemas import DATASETS
 from schemas.manifest import Manifest, ShardFile, ShardRecord
 
 T = TypeVar("T")
+
+
+_failed: ContextVar[threading.Event] = ContextVar("_failed")
+"""Of a thread that makes a part next to others: set once one of them has failed."""
+
+
+def stop_after_failure() -> None:
+    """Raise CancelledError if a part that this process made next to this one has failed; for work that takes hours."""
+    if (failed := _failed.get(None)) is not None and failed.is_set():
+        raise CancelledError
 
 
 @dataclass(frozen=True)
@@ -147,7 +159,7 @@ def do_locally(work: Work, parts: Mapping[int, Sequence[Slice]]) -> Iterator[tup
 
     with progress.step(title(work.stage, step), shards=len(sizes), rows=sum(sizes.values()) if rows else None):
         number = together or workers
-        done = ((key, make(key)) for key in order) if number == 1 else _at_once(order, number, make, pool)
+        done = ((key, make(key)) for key in order) if number == 1 else at_once(order, number, make, pool)
         for key, result in done:
             progress.shard_done()
             yield key, result
@@ -178,11 +190,12 @@ def title(stage: Stage, step: Step) -> str:
     return stage.name if step.name == SHARDS else f"{stage.name} ({step.name})"
 
 
-def _at_once(
+def at_once(
     keys: Sequence[int], number: int, make: Callable[[int], Done], pool: WorkerPool | None
 ) -> Iterator[tuple[int, Done]]:
     """Make `number` parts at once, in this order; an error, or Ctrl-C, does not wait for the others."""
-    threads = ThreadPoolExecutor(number)
+    failed = threading.Event()
+    threads = ThreadPoolExecutor(number, initializer=_failed.set, initargs=(failed,))
     cancelled: CancelledError | None = None
     try:
         futures = {threads.submit(make, key): key for key in keys}
@@ -194,6 +207,7 @@ def _at_once(
         if cancelled:
             raise cancelled
     except BaseException:
+        failed.set()
         threads.shutdown(wait=False, cancel_futures=True)
         if pool is not None:
             pool.close()

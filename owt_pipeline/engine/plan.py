@@ -117,7 +117,7 @@ def _forward(stage: Stage, options: Any, workdir: Storage, root: Root, known: Ma
             )
     readers = {name: DatasetReader(workdir, root.datasets[name]) for name in inputs if name in root.datasets}
     outside = stage.outside(options, recorded_of(stage, root.datasets.get(stage.output)))
-    fixed = [stage.name, stage.version, stage.shaping(options), list(outside)]
+    fixed = [stage.name, stage.version, stage.shaping(options), shaping_sources(outside)]
     plan = StagePlan(stage, options, [""] * num_shards, [""] * num_shards, [None] * num_shards)
     read_by = _digests(stage, root, inputs)
     for shard in range(num_shards):
@@ -130,7 +130,7 @@ def _forward(stage: Stage, options: Any, workdir: Storage, root: Root, known: Ma
             place = [number, root.generations[number].shards, shard - root.generations[number].first]
         content = [*fixed, place, read]
         if not stage.inputs:
-            content.append([shaping_sources(each) for each in root.generations[: number + 1]])
+            content.append([shaping_sources(each.sources) for each in root.generations[: number + 1]])
         plan.made_from[shard] = _digest(content)
         said = stage.of_shard(options, root, readers, shard)
         plan.keys[shard] = _digest([*content, said]) if said else plan.made_from[shard]
@@ -293,7 +293,7 @@ def difference(manifest: Manifest, plan: StagePlan, root: Root) -> str:
 
 def sources_of(stage: Stage, root: Root) -> list[dict[str, Any]]:
     """The sources of a stage without inputs, without what shapes no bytes."""
-    return [source for each in root.generations for source in shaping_sources(each)] if not stage.inputs else []
+    return [source for each in root.generations for source in shaping_sources(each.sources)] if not stage.inputs else []
 
 
 _RECORDED = ("root", "keys", "made_from", "make", "gone", "settled", "before", "started", "properties", "assets")

@@ -27,9 +27,9 @@ from owt_pipeline.storage.folder import Storage
 from schemas.manifest import ShardRecord
 from tests.engines.conftest import Jobs, metrics
 from tests.engines.engines import Flink, worker_pool
-from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer
+from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, serve
 from tests.owt_pipeline.fetch.conftest import write_urls_to
-from tests.owt_pipeline.fetch.test_live import AGENT, serve
+from tests.owt_pipeline.fetch.test_live import AGENT
 from tests.owt_pipeline.fetch.test_two_attempts import Web
 from tests.owt_pipeline.runs import stage_alone
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import math
 import time
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -22,7 +24,7 @@ from owt_pipeline.errors import UserError
 from owt_pipeline.stages.fetch.answers import NoPage, Received, wanted_moment
 from owt_pipeline.stages.fetch.breaker import Breaker
 from owt_pipeline.stages.fetch.client import Client, Stop
-from owt_pipeline.stages.fetch.manners import Failed, Gate, Gates, for_each, patiently, retry_after
+from owt_pipeline.stages.fetch.manners import Failed, Gate, for_each, patiently, retry_after
 from owt_pipeline.stages.fetch.nearest import Asked, Refusal, Refused, nearest_page
 from owt_pipeline.stages.fetch.recorder import Recorder
 from schemas import Reason
@@ -30,6 +32,8 @@ from schemas import Reason
 if TYPE_CHECKING:
     from owt_pipeline.stages.fetch.segments import Answered
     from owt_pipeline.stages.fetch.stage import Options
+
+logger = logging.getLogger("owt")
 
 LONGEST_PAUSE = 3600.0
 """The longest Retry-After, in seconds, that is waited for; if an archive asks for more, the run ends."""
@@ -44,6 +48,7 @@ MAX_FAILURES = 20
 """Failed requests in a row, after all retries, after which the archive is down."""
 
 _PASSING = (Reason.DNS, Reason.CONNECT, Reason.PROXY, Reason.TIMEOUT, Reason.BAD_RESPONSE)
+_SHOWN_AFTER = 3  # busy answers to one request
 _FIRST_WAIT = 1.0  # seconds; doubled at each retry, and spread by half of it
 
 
@@ -75,18 +80,11 @@ class ArchiveClient:
         self._options = options
         self._connections, self._delay, self._least_pause = connections, delay, least_pause
         self._client = Client(asking)
-        self._gates = Gates(partial(Gate, delay, connections))
-        self._waiting, self._retries = "", RETRIES
+        self._gates: dict[str, Gate] = defaultdict(partial(Gate, delay, connections))
+        self._retries = RETRIES
 
     async def close(self) -> None:
         await self._client.close()
-
-    @property
-    def requests(self) -> int:
-        return self._client.requests
-
-    def about(self) -> str:
-        return f" to {self.holdings}{self._waiting}"
 
     async def ask(self, urls: pa.Table, recorder: Recorder, before: Answered | None) -> None:
         """Find the page of each URL of `urls` (with `columns`, and `captures` if they are known), answers to
@@ -142,7 +140,8 @@ class ArchiveClient:
                         f"{what}: the archive asks for a wait of {asked:,.0f} s ({problem}): run the same command "
                         "again after that, with a longer delay between requests; it continues where it stopped"
                     )
-            self._waiting = f", waiting after {next(attempts)} failures of one: {problem[:80]}"
+            if next(attempts) == _SHOWN_AFTER:
+                logger.warning("fetch: %s: %s, %d times; trying again", what, problem[:80], _SHOWN_AFTER)
             return True
 
         get = partial(self._client.get, url, stop, gate, most=most, cut=cut, headers=headers)
@@ -159,7 +158,6 @@ class ArchiveClient:
         if response.status in self.busy or response.status >= 500:
             problem = f"status {response.status} {response.beginning()}".strip()
             raise Failed(Reason.ARCHIVE_FAILED, f"{what}: {problem}")
-        self._waiting = ""
         return response
 
     def _is_down(self, answer: NoPage) -> bool:

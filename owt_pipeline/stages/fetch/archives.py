@@ -20,7 +20,6 @@ from owt_pipeline.stages.fetch.answers import EARLIEST, MAX_REDIRECTS, Answer, O
 from owt_pipeline.stages.fetch.nearest import (
     Asked,
     Capture,
-    Found,
     Moved,
     canonical_or_none,
     nearest_page,
@@ -132,13 +131,12 @@ class Archives:
         moment = wanted_moment(self._options.archive_choice, created_utc, EARLIEST)
         return _finished(nearest_page(self, Asked(url, url, moment)))
 
-    async def find(self, asked: Asked) -> Found:
+    async def find(self, asked: Asked) -> list[Capture]:
         start, end = (int(np.searchsorted(self._ids, np.uint64(url_id(asked.url)), side)) for side in ("left", "right"))
-        found = Found()
-        for row in self._found.slice(start, end - start).to_pylist():
-            place = row["file"], row["copied"], row["offset"], row["length"]
-            found.captures.append(Capture(row["date"], row["status"], place=place))
-        return found
+        return [
+            Capture(row["date"], row["status"], place=(row["file"], row["copied"], row["offset"], row["length"]))
+            for row in self._found.slice(start, end - start).to_pylist()
+        ]
 
     async def read(self, capture: Capture, url: str) -> Answer | Moved:
         file, copied, offset, length = capture.place

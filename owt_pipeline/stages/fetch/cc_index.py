@@ -10,11 +10,11 @@ Which of a URL's captures is taken is decided in its shard, where those of all f
 
 from __future__ import annotations
 
+import calendar
 import contextlib
 import gzip
 import zlib
 from bisect import bisect_left, bisect_right
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,7 @@ from owt_pipeline.errors import UserError
 from owt_pipeline.formats.messages import is_html
 from owt_pipeline.formats.urls import tracking_pattern, unescaped
 from owt_pipeline.ledger.dataset import batch_of
-from owt_pipeline.ledger.exchange import Slice, read_slices
+from owt_pipeline.ledger.exchange import Slice, gather
 from owt_pipeline.stages.fetch.cc_records import BulkClient, Call, RemoteFile, is_http, reading
 from owt_pipeline.stages.fetch.nearest import canonical_or_none
 from owt_pipeline.stages.fetch.sources import share
@@ -57,7 +57,6 @@ WANTED = pa.schema([("key", pa.binary()), ("url_id", pa.uint64()), ("shard", pa.
 
 CAPTURE = pa.struct(
     [
-        ("other", pa.string()),
         ("date", pa.int64()),
         ("truncated", pa.bool_()),
         ("crawl", pa.string()),
@@ -66,13 +65,11 @@ CAPTURE = pa.struct(
         ("length", pa.int64()),
     ]
 )
-"""A capture of a page; or `other`, what it is, if it is none."""
+"""A capture of a page."""
 
 FOUND = pa.schema([("url_id", pa.uint64()), ("shard", pa.uint32()), ("capture", CAPTURE)])
 
 _MOST_PATHS_BYTES = 64 << 20
-_MOST_PARTS = 512  # of a larger index, several files are one part
-_JOINED_AT_ONCE = 1 << 19  # keys in memory, about 100 MB; a part with more reads its row groups again
 _EVERY_KEY = (b"", b"\x7f")  # keys are of ASCII
 
 
@@ -122,65 +119,45 @@ def read_bounds(run: StageRun, _number: int, _slices: Sequence[Slice], writer: S
     """Write the files of the index with their bounds, by which URLs are sent to them; their footers are read."""
     files = run.properties["cc_files"]
     found = reading(run.options, lambda call: at_once(lambda file: bounds_of(file[0], file[1], call), files))
-    writer.open_file(".json", "bounds").write(msgspec.json.encode(sorted(file for file, _ in found)))
-    writer.count({"row_groups": sum(groups for _, groups in found)})
+    writer.open_file(".json", "bounds").write(msgspec.json.encode(sorted(found)))
 
 
-def bounds_of(crawl: str, uri: str, call: Call) -> tuple[IndexFile, int]:
-    """A file of the index, and the number of its row groups; raises UserError."""
+def bounds_of(crawl: str, uri: str, call: Call) -> IndexFile:
+    """A file of the index with its bounds; raises UserError."""
     with opened(uri, call) as parquet:
         limits = [_limits(parquet, group) for group in range(parquet.num_row_groups)]
         least, greatest = min((each[0] for each in limits), default=b""), max((each[1] for each in limits), default=b"")
-        return IndexFile(least, greatest, crawl, uri), len(limits)
+        return IndexFile(least, greatest, crawl, uri)
 
 
 def send_keys(run: StageRun, shard: int, urls: Iterable[pa.RecordBatch], writer: ShardWriter) -> None:
-    """Send the keys of URLs (columns WANTED_WITH) to the parts of the index that may have them."""
-    bounds = [(part[0].least, max(file.greatest for file in part)) for part in _parts(run)]
-    sent = 0
+    """Send the keys of URLs (columns WANTED_WITH) to the files of the index that may have them."""
+    files = _index(run)
     for batch in urls:
         wanted = wanted_keys(batch, shard)
         keys = wanted["key"].to_pylist()
-        for number, limits in enumerate(bounds):
-            writer.send(number, wanted[span(keys, *limits)])
-        sent += len(keys)
-    writer.count({"keys": sent})
+        for number, file in enumerate(files):
+            writer.send(number, wanted[span(keys, file.least, file.greatest)])
 
 
 def match(run: StageRun, number: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Send each shard the captures of its URLs in a part of the index."""
-    counts = Counter[str]()
+    """Send each shard the captures of its URLs in a file of the index."""
+    files = _index(run)
 
     def read(call: Call) -> None:
-        for wanted in _at_once(read_slices(run.work, slices)):
-            for file in _parts(run)[number]:
-                with opened(file.uri, call) as parquet:
-                    found = join(parquet, file.crawl, wanted, counts)
-                writer.send(found["shard"].to_numpy(), found)
-            progress.advance(len(wanted))
+        wanted = gather(run.work, slices, WANTED).sort_by("key")
+        with opened(files[number].uri, call) as parquet:
+            found = join(parquet, files[number].crawl, wanted)
+        writer.send(found["shard"].to_numpy(), found)
+        progress.advance(len(wanted))
 
-    reading(share(run.options, min(READ_AT_ONCE, len(_parts(run)))), read)
-    writer.count(counts)
+    reading(share(run.options, min(READ_AT_ONCE, len(files))), read)
 
 
-def _parts(run: StageRun) -> list[list[IndexFile]]:
-    """The files of the index, in the order of their keys, by part."""
+def _index(run: StageRun) -> list[IndexFile]:
+    """The files of the index, in the order of their keys."""
     path = next(file.path for file in run.records_of_step("bounds")[0].files if file.kind == "bounds")
-    files = msgspec.json.decode(run.work.read(path), type=list[IndexFile])
-    size = -(-len(files) // _MOST_PARTS)
-    return [files[start : start + size] for start in range(0, len(files), size)]
-
-
-def _at_once(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The rows of tables, sorted by key, in tables of about _JOINED_AT_ONCE rows."""
-    waiting: list[pa.Table] = []
-    for table in tables:
-        waiting.append(table)
-        if sum(map(len, waiting)) >= _JOINED_AT_ONCE:
-            yield pa.concat_tables(waiting).sort_by("key")
-            waiting = []
-    if waiting:
-        yield pa.concat_tables(waiting).sort_by("key")
+    return msgspec.json.decode(run.work.read(path), type=list[IndexFile])
 
 
 @contextlib.contextmanager
@@ -230,10 +207,10 @@ def span(keys: Sequence[bytes], least: bytes, greatest: bytes) -> slice:
     return slice(first, max(first, bisect_right(keys, greatest)))
 
 
-def join(parquet: pq.ParquetFile, crawl: str, wanted: pa.Table, counts: Counter[str]) -> pa.RecordBatch:
-    """All captures that a file of the index has of the URLs of `wanted` (of WANTED, sorted by key), as rows of FOUND.
+def join(parquet: pq.ParquetFile, crawl: str, wanted: pa.Table) -> pa.RecordBatch:
+    """The pages that a file of the index has of the URLs of `wanted` (of WANTED, sorted by key), as rows of FOUND.
 
-    A capture is a URL's if its canonical URL is. `counts` gets counts of what is read and found.
+    A capture is a URL's if its canonical URL is.
     """
     keys = wanted["key"].to_pylist()
     url_ids, shards = wanted["url_id"].to_pylist(), wanted["shard"].to_pylist()
@@ -241,51 +218,37 @@ def join(parquet: pq.ParquetFile, crawl: str, wanted: pa.Table, counts: Counter[
     rows: list[tuple[int, int, dict[str, Any]]] = []
     for group in range(parquet.num_row_groups):
         some = keys[span(keys, *_limits(parquet, group))]
-        for row in _rows(parquet, group, some, counts) if some else ():
-            if owner := whose.get(canonical_or_none(row["url"]) or ""):
+        for row in _rows(parquet, group, some) if some else ():
+            owner = whose.get(canonical_or_none(row["url"]) or "")
+            if owner is not None and _is_page(row):
                 rows.append((*owner, {"crawl": crawl, **_capture(row)}))
-    counts["captures_found"] += len(rows)
     return batch_of(rows, FOUND)
 
 
-def _rows(
-    parquet: pq.ParquetFile, group: int, keys: Sequence[bytes], counts: Counter[str]
-) -> Iterator[Mapping[str, Any]]:
+def _rows(parquet: pq.ParquetFile, group: int, keys: Sequence[bytes]) -> list[dict[str, Any]]:
     """The rows of a row group that may be captures of the keys' URLs."""
-    counts["row_groups_read"] += 1
-    counts["index_rows_read"] += parquet.metadata.row_group(group).num_rows
-    read = partial(_columns, parquet, group, counts)
-    column = read([KEY])[KEY].cast(pa.binary())
+    column = parquet.read_row_group(group, columns=[KEY])[KEY].cast(pa.binary())
     is_wanted = pc.is_in(column, value_set=pa.array(keys, pa.binary()))
     paths = pa.array([key for key in keys if key.endswith(b"?")], pa.binary())
     perhaps = np.flatnonzero(pc.is_in(pc.replace_substring_regex(column, r"\?.*", "?"), value_set=paths).to_numpy())
     tracked = pc.match_substring_regex(column.take(pa.array(perhaps)), tracking_pattern()).to_numpy()
     rows = np.union1d(np.flatnonzero(is_wanted.to_numpy()), perhaps[tracked])
-    if len(rows):
-        yield from read([*NEEDED, _TRUNCATED]).take(pa.array(rows)).to_pylist()
+    if not len(rows):
+        return []
+    columns = parquet.read_row_group(group, columns=[*NEEDED, _TRUNCATED])
+    return columns.take(pa.array(rows)).to_pylist()  # type: ignore[no-any-return]
 
 
-def _columns(parquet: pq.ParquetFile, group: int, counts: Counter[str], names: Sequence[str]) -> pa.Table:
-    """The columns `names` of a row group, as far as the file has them."""
-    about = parquet.metadata.row_group(group)
-    chunks = [chunk for chunk in map(about.column, range(about.num_columns)) if chunk.path_in_schema in names]
-    counts["index_bytes_read"] += sum(chunk.total_compressed_size for chunk in chunks)
-    table = parquet.read_row_group(group, columns=[chunk.path_in_schema for chunk in chunks])
-    if "fetch_time" not in table.column_names:
-        return table
-    seconds = pc.cast(pc.cast(table["fetch_time"], pa.timestamp("s"), safe=False), pa.int64())
-    return table.set_column(table.schema.get_field_index("fetch_time"), "fetch_time", seconds)
+def _is_page(row: Mapping[str, Any]) -> bool:
+    has_record = row["warc_filename"] and row["warc_record_length"] and row["warc_record_offset"] is not None
+    return bool(has_record) and row["fetch_status"] == 200 and is_html(row["content_mime_detected"] or "")
 
 
 def _capture(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row of the index, as CAPTURE has it."""
-    status, kind = row["fetch_status"], row["content_mime_detected"] or ""
-    has_record = row["warc_filename"] and row["warc_record_length"] and row["warc_record_offset"] is not None
-    is_page = status == 200 and is_html(kind) and bool(has_record)
     return {
-        "other": None if is_page else f"status {status}" if status != 200 else kind or "no type",
-        "date": row["fetch_time"],
-        "truncated": is_page and bool(row.get(_TRUNCATED)),
+        "date": calendar.timegm(row["fetch_time"].utctimetuple()),
+        "truncated": bool(row.get(_TRUNCATED)),
         "file": row["warc_filename"],
         "offset": row["warc_record_offset"],
         "length": row["warc_record_length"],

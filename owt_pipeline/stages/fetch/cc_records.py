@@ -20,7 +20,7 @@ from owt_pipeline.errors import UserError
 from owt_pipeline.stages.fetch.answers import Answer, NoPage, Origin, Received
 from owt_pipeline.stages.fetch.archive_client import ArchiveClient, refused
 from owt_pipeline.stages.fetch.manners import Failed
-from owt_pipeline.stages.fetch.nearest import Asked, Capture, Found, Moved, page_of_record
+from owt_pipeline.stages.fetch.nearest import Asked, Capture, Moved, page_of_record
 from owt_pipeline.stages.fetch.sources import with_client
 from owt_pipeline.storage.folder import folder_of
 from schemas import Reason
@@ -47,16 +47,16 @@ class BulkClient(ArchiveClient):
         super().__init__(options, ", ".join(options.cc_crawls), _CONNECTIONS, options.cc_delay)
         self._data = (options.cc_data or options.index_root).rstrip("/")
 
-    async def find(self, asked: Asked) -> Found:
+    async def find(self, asked: Asked) -> list[Capture]:
         """The captures that the index has of the URL, dicts as cc_index.CAPTURE has them."""
-        found = Found()
-        for row in asked.captures:
-            if row["other"]:
-                found.others[row["other"]] += 1
-            else:
-                place = row["file"], row["offset"], row["length"], row["crawl"]
-                found.captures.append(Capture(row["date"], place=place, truncated=row["truncated"]))
-        return found
+        return [
+            Capture(
+                row["date"],
+                place=(row["file"], row["offset"], row["length"], row["crawl"]),
+                truncated=row["truncated"],
+            )
+            for row in asked.captures
+        ]
 
     async def read(self, capture: Capture, url: str) -> Answer | Moved:
         file, offset, length, crawl = capture.place

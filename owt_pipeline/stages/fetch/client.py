@@ -44,8 +44,6 @@ _HEAD_BYTES = MAX_LINE_BYTES + 2 * 256 * 1024
 """Limit of a head, with what asyncio may read of the body at the same time."""
 
 _KEEP_NAMES_SECONDS = 600
-_SECOND_ADDRESS_DELAY = 0.25
-"""Seconds until a host's next address is tried, too, while one does not answer (RFC 8305)."""
 
 _FILES_EACH = 4
 """Open files for a host that is asked, with kept-alive connections to the hosts before it."""
@@ -112,7 +110,6 @@ class Client:
 
     Attributes:
       remembered: how many hosts' robots.txt are kept.
-      requests: how many requests are under way.
     """
 
     def __init__(self, options: Options):
@@ -120,7 +117,6 @@ class Client:
         self._addresses = Addresses(parse_rules(options.resolve), options.allowed_ports, options.allow_private_hosts)
         self._resolver = RuledResolver(self._addresses, min(CONNECT_SECONDS, options.timeout))
         self.remembered = 4 * options.connections + 1000  # more than are open: redirects lead to others
-        self.requests = 0
         self._direct = self._session(self._open_checked)
         self._proxied = self._session(self._open)  # connects to the proxy only
         self._proxies = urllib.request.getproxies_environment()  # once, since it goes through all variables
@@ -133,9 +129,8 @@ class Client:
             keepalive_timeout=3 + 2 * self._options.host_delay,  # longer for all hosts would take too many files
             resolver=self._resolver,
             ttl_dns_cache=_KEEP_NAMES_SECONDS,
-            happy_eyeballs_delay=_SECOND_ADDRESS_DELAY,
             socket_factory=open_socket,
-            ssl=_tls_context(self._options.verify_tls),
+            ssl=self._options.verify_tls,
         )
         connector._factory = functools.partial(_Connection, asyncio.get_running_loop())  # type: ignore[assignment]
         headers = {
@@ -187,8 +182,7 @@ class Client:
         gate.begin()
         seconds, most = seconds or self._options.timeout, most or self._options.max_page_bytes
         exchange, started, begun = _Exchange(gate, seconds, most), time.monotonic(), False
-        _exchange.set(exchange)
-        self.requests += 1
+        token = _exchange.set(exchange)
         try:
             response = await (self._direct if proxy is None else self._proxied).get(
                 url,
@@ -210,7 +204,7 @@ class Client:
                 failure.connected = proxy is None or url.scheme == "https" or begun  # to the host
             raise failure from error
         finally:
-            self.requests -= 1
+            _exchange.reset(token)  # the task may be kept, and with it all that it knows of the connection
         ms = round((time.monotonic() - started) * 1000)
         return received._replace(ms=ms, address="" if proxy else exchange.address)
 
@@ -397,13 +391,3 @@ def _os_text(error: BaseException) -> str:
 def _first_line(message: str) -> str:
     """The error: llhttp's messages go on with what it found."""
     return " ".join(message.partition("\n")[0].rstrip(" :").split())[:200]
-
-
-@functools.lru_cache(maxsize=2)
-def _tls_context(verify: bool) -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    context.set_alpn_protocols(["http/1.1"])
-    if not verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context

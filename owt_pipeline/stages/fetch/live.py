@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
@@ -23,7 +23,6 @@ from owt_pipeline.stages.fetch.manners import (
     Cookies,
     Failed,
     Gate,
-    Gates,
     RobotsCache,
     for_each,
     patiently,
@@ -76,19 +75,12 @@ class Fetcher:
     def __init__(self, options: Options):
         self.options = options
         self.client = Client(options)
-        self.gates = Gates(partial(Gate, options.host_delay, 1, HOST_FAILURES))
+        self.gates: dict[str, Gate] = defaultdict(partial(Gate, options.host_delay, 1, HOST_FAILURES))
         self._retries = RETRIES
         self._agent = robots_token(options.user_agent)
         self._robots = RobotsCache(self._get_robots, self.client.remembered)
         self._answered: deque[str] = deque(maxlen=_WITNESSES)  # origins, the latest at the end
         self._network_works = False
-
-    @property
-    def requests(self) -> int:
-        return self.client.requests
-
-    def about(self) -> str:
-        return ""
 
     async def close(self) -> None:
         await self.client.close()
@@ -137,7 +129,8 @@ class Fetcher:
         """From now on, retry no request; but allow one more to hosts that were given up, and for each robots.txt that
         could not be read."""
         self._retries = 0
-        self.gates.forgive()
+        for gate in self.gates.values():
+            gate.forgive()
         self._robots.forget_bans()
 
     def _trust(self, url: URL) -> None:

@@ -9,7 +9,7 @@ import math
 import random
 import re
 import time
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
@@ -159,14 +159,6 @@ class Gate:
         if self.failure is not None and self.failures >= self._most_failures:
             detail = f"given up after {self.failures} failures of the host in a row: {self.failure.detail}"
             raise Failed(self.failure.reason, detail)
-
-
-class Gates(defaultdict[str, Gate]):
-    """The gates of a part's hosts."""
-
-    def forgive(self) -> None:
-        for gate in self.values():
-            gate.forgive()
 
 
 async def patiently(

@@ -5,9 +5,8 @@ URL  ->  find: its captures  ->  in order of `Capture.rank`: read, and follow if
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 from owt_pipeline.formats.captures import absolute
@@ -42,22 +41,6 @@ class Capture:
         `moment`, then the earliest. With the rest, the order does not depend on that of the index."""
         kind = int(self.truncated) if 200 <= self.status < 300 else 2 if self.status in REDIRECTS else 3
         return kind, abs(self.date - moment), self.date, self.place, self.url
-
-
-@dataclass
-class Found:
-    """The captures of a URL: those that may be pages and redirects, and counts of the others by kind."""
-
-    captures: list[Capture] = field(default_factory=list)
-    others: Counter[str] = field(default_factory=Counter)
-
-    def add(self, found: Found) -> None:
-        self.captures += found.captures
-        self.others += found.others
-
-    @property
-    def has_page(self) -> bool:
-        return any(capture.status == 200 for capture in self.captures)
 
 
 class Asked(NamedTuple):
@@ -103,8 +86,8 @@ class Archive(Protocol):
     holdings: str
     tries: float
 
-    async def find(self, asked: Asked) -> Found:
-        """The captures of a URL."""
+    async def find(self, asked: Asked) -> Sequence[Capture]:
+        """The captures of a URL that may be pages, or redirects."""
 
     async def read(self, capture: Capture, url: str) -> Answer | Moved:
         """The page of a capture of the canonical URL `url`, or where it redirects, or why it is neither."""
@@ -123,7 +106,7 @@ async def nearest_page(archive: Archive, asked: Asked, seen: set[str] | None = N
         return _outcome(failure)
     first: NoPage | None = None
     tried: set[tuple[Any, ...]] = set()
-    for capture in sorted(found.captures, key=lambda capture: capture.rank(asked.moment)):
+    for capture in sorted(found, key=lambda capture: capture.rank(asked.moment)):
         if capture.place in tried or len(tried) >= archive.tries:
             continue
         tried.add(capture.place)
@@ -136,9 +119,7 @@ async def nearest_page(archive: Archive, asked: Asked, seen: set[str] | None = N
         if isinstance(answer, Page):
             return answer
         first = first or answer
-    others = ", ".join(f"{count} of {about}" for about, count in sorted(found.others.items()))
-    nothing = f"no capture of a page in {archive.holdings}" + (others and f": {others}")
-    return first or NoPage(Reason.NOT_ARCHIVED, nothing)
+    return first or NoPage(Reason.NOT_ARCHIVED, f"no capture of a page in {archive.holdings}")
 
 
 async def _followed(archive: Archive, redirect: Moved, asked: Asked, seen: set[str]) -> Answer:

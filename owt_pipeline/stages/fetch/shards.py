@@ -37,7 +37,7 @@ from owt_pipeline.stages.fetch.cc_records import BulkClient
 from owt_pipeline.stages.fetch.live import Fetcher
 from owt_pipeline.stages.fetch.recorder import SEGMENT_BYTES
 from owt_pipeline.stages.fetch.rounds import check_nothing_lost
-from owt_pipeline.stages.fetch.segments import Answered
+from owt_pipeline.stages.fetch.segments import Answered, is_in
 from owt_pipeline.stages.fetch.sources import Client, ask_source, share, with_client
 from owt_pipeline.stages.fetch.stage import ONLINE, SHARDS_TOGETHER, archives_of, digest_of_source
 from owt_pipeline.stages.fetch.wayback import WaybackClient
@@ -65,9 +65,8 @@ def set_up(run: StageRun) -> None:
     options: Options = run.options
     if "archive" in options.order:
         files = run.properties["archives"] = expand_globs(options.pages_from, "--pages_from")
-        there = {file.rpartition("/")[2] for file in files}
         for archive in archives_of(options, recorded_of(run.stage, run.before)):
-            if archive["name"] not in there:
+            if archive["uri"] not in files:
                 raise UserError(
                     f"--pages_from: {archive['name']} is gone, and pages are to be made from it: restore it"
                 )
@@ -82,9 +81,9 @@ def send_missing(run: StageRun, shard: int, slices: Sequence[Slice], writer: Sha
     source = run.options.gathered[number]
     asking = _Asking(run, shard, captures_by_url(gather(run.work, slices, FOUND)))
     asking.ask(run.options.order[: run.options.order.index(source)])
-    known = np.union1d(asking.found, asking.answered(source).ids)
+    known = np.union1d(asking.found, asking.answered(source).ids)  # ascending
     batches = run.inputs["urls"].batches(shard, columns=WANTED_WITH, rows=1 << 14)
-    missing = (batch.filter(pa.array(~np.isin(batch["url_id"].to_numpy(), known))) for batch in batches)
+    missing = (batch.filter(pa.array(~is_in(batch["url_id"].to_numpy(), known))) for batch in batches)
     if source == "commoncrawl":
         send_keys(run, shard, missing, writer)
         return
@@ -122,13 +121,6 @@ def fetch_part(run: StageRun, shard: int, slices: Sequence[Slice], writer: Shard
 def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
     del run.properties["digests"]
     if "cc_files" in run.properties:
-        for record in (
-            found
-            for step in ("bounds", "ask_1", "gather_1", "ask_2", "gather_2")
-            for found in run.records_of_step(step)
-        ):
-            for name, count in record.stats.items():
-                run.stats[f"cc_{name}"] = run.stats.get(f"cc_{name}", 0) + count
         run.properties["commoncrawl"] = {
             "index": run.options.cc_index,
             "crawls": list(run.options.cc_crawls),
@@ -203,7 +195,7 @@ class _Asking:
 
     def _missing(self, answered: Answered, ids: np.ndarray) -> np.ndarray:
         """Those of the URLs `ids` that neither this source nor an earlier one has answered."""
-        return np.setdiff1d(ids, np.union1d(answered.ids, self.found))
+        return ids[~is_in(ids, np.union1d(answered.ids, self.found))]
 
     async def ask_online(self, name: str, client: Client, ids: np.ndarray, is_last: bool = True) -> None:
         """Ask a source on the network for those of the URLs `ids` that neither it nor an earlier source has answered.
@@ -214,7 +206,7 @@ class _Asking:
 
         def missing() -> np.ndarray:
             wanted = self._missing(answered, ids)
-            first = np.setdiff1d(wanted, answered.postponed)
+            first = wanted[~is_in(wanted, answered.postponed)]
             return first if len(first) else wanted  # at the end, temporary failures once more
 
         def read(some: np.ndarray) -> pa.Table:
@@ -245,8 +237,9 @@ class _Asking:
 
     def urls(self, ids: np.ndarray, columns: Sequence[str]) -> pa.Table:
         """The shard's URLs with these ids, in one chunk: a copy, so that the original is freed."""
-        batches = self._run.inputs["urls"].batches(self._shard, columns=list(columns), rows=1 << 16)
-        batches = (batch.filter(pa.array(np.isin(batch["url_id"].to_numpy(), ids))) for batch in batches)
+        batches = self._run.inputs["urls"].batches(self._shard, columns=list(columns), rows=1 << 14)
+        ids = np.sort(ids)
+        batches = (batch.filter(pa.array(is_in(batch["url_id"].to_numpy(), ids))) for batch in batches)
         schema = pa.schema([DATASETS["urls"].schema.field(name) for name in columns])
         return pa.Table.from_batches(batches, schema).combine_chunks()
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
@@ -17,10 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from owt_pipeline import progress
+from owt_pipeline.engine.parts import stop_after_failure
 from owt_pipeline.stages.fetch.attempt import Attempt, Superseded
 from owt_pipeline.stages.fetch.client import allowed_connections
 from owt_pipeline.stages.fetch.recorder import Recorder
-from owt_pipeline.stages.fetch.segments import Answered
+from owt_pipeline.stages.fetch.segments import Answered, is_in
 
 if TYPE_CHECKING:
     from owt_pipeline.stages.fetch.stage import Options
@@ -35,10 +35,6 @@ class Client(Protocol):
     columns: ClassVar[Sequence[str]]
     """The columns of urls/ that it needs; `url_id` is the first."""
 
-    @property
-    def requests(self) -> int:
-        """How many are under way."""
-
     async def ask(self, urls: pa.Table, recorder: Recorder, before: Answered | None) -> None:
         """Request each URL of `urls` (with the source's columns) and give each answer to `recorder`.
 
@@ -47,54 +43,23 @@ class Client(Protocol):
 
     async def close(self) -> None: ...
 
-    def about(self) -> str:
-        """What its requests are for, for the progress display."""
-
-
-_asking: dict[asyncio.Task[Any], Client] = {}
-"""Of the parts of this process that make requests: the progress shows them together, and all end if one fails."""
-
 
 def with_client(make: Callable[[], C], use: Callable[[C], Coroutine[Any, Any, R]]) -> R:
-    """The result of `use` with a client, in an event loop of its own.
-
-    If it fails, the requests of this process' other parts are no longer needed, and they raise CancelledError.
-    """
+    """The result of `use` with a client, in an event loop of its own."""
 
     async def run() -> R:
-        this, client = asyncio.current_task(), make()
-        assert this is not None
-        _asking[this] = client
-        progress.doing(_status)
+        client = make()
         try:
             return await use(client)
-        except Exception:
-            del _asking[this]
-            for task in list(_asking):
-                with contextlib.suppress(RuntimeError):  # its loop has ended meanwhile
-                    task.get_loop().call_soon_threadsafe(task.cancel)
-            raise
         finally:
-            _asking.pop(this, None)
             await client.close()
 
     try:
-        with concurrent.futures.ThreadPoolExecutor(1) as thread:
-            return thread.submit(asyncio.run, run()).result() if _is_in_loop() else asyncio.run(run())
-    except asyncio.CancelledError as error:
-        raise concurrent.futures.CancelledError from error
-
-
-def _is_in_loop() -> bool:
-    """Whether this thread runs an event loop already, as a notebook's does."""
-    with contextlib.suppress(RuntimeError):
-        return asyncio.get_running_loop() is not None
-    return False
-
-
-def _status() -> str:
-    clients = list(_asking.values())
-    return f"{sum(client.requests for client in clients):,} requests{''.join({client.about() for client in clients})}"
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(run())
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:  # since this one runs a loop already, as a notebook's does
+        return thread.submit(asyncio.run, run()).result()
 
 
 def share(options: Options, parts: int) -> Options:
@@ -122,9 +87,9 @@ async def ask_source(
         try:
             answered.load()
             if len(ids := missing()):
-                is_last = bool(np.isin(ids, answered.postponed).all())
+                is_last = bool(is_in(ids, answered.postponed).all())
                 async with Recorder(answered.writer(about, is_last=is_last), attempt, advance) as recorder:
-                    await _until_stopped(recorder, client.ask(read(ids), recorder, answered if resumed else None))
+                    await until_stopped(recorder, client.ask(read(ids), recorder, answered if resumed else None))
         except Superseded:
             await attempt.wait_for_other()
         finally:
@@ -132,13 +97,14 @@ async def ask_source(
         answered.load()
 
 
-async def _until_stopped(recorder: Recorder, asking: Awaitable[None]) -> None:
+async def until_stopped(recorder: Recorder, asking: Awaitable[None]) -> None:
     """Await `asking`, but no longer than the recorder goes on; raises what either raises."""
     task = asyncio.ensure_future(asking)
     try:
         while not (task.done() or recorder.stopped.done()):
             await asyncio.wait({task, recorder.stopped}, timeout=1, return_when=asyncio.FIRST_COMPLETED)
             progress.advance(0)  # shows that the run is alive while no answer arrives
+            stop_after_failure()
         await (task if task.done() else recorder.stopped)
     finally:
         task.cancel()

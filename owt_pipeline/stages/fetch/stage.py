@@ -8,15 +8,15 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from functools import partial
 from operator import itemgetter
 from typing import Any
 
+from owt_pipeline.engine.generations import shaping_sources
 from owt_pipeline.engine.stage import SHARDS, Recorded, Stage, StageRun, Step, rows_of_input, what_was_sent
 from owt_pipeline.errors import UsageError, UserError
 from owt_pipeline.ledger.dataset import DatasetReader
-from owt_pipeline.storage.folder import describe_source, expand_globs
+from owt_pipeline.storage.folder import describe_source, expand_globs, is_gone
 from schemas import option
 from schemas.manifest import Root
 from schemas.settings import shaping_options
@@ -194,28 +194,18 @@ def digest_of_source(options: Options, source: str) -> str:
     """Eight hex digits that change whenever the source may answer otherwise, by the options."""
     shaping = shaping_of(options, [source])
     del shaping["sources"]
-    files = STAGE.outside(options) if source == "archive" else []
+    files = shaping_sources(STAGE.outside(options)) if source == "archive" else []
     return hashlib.sha256(json.dumps([FORMAT, shaping, files], sort_keys=True).encode()).hexdigest()[:8]
 
 
 def archives_of(options: Options, recorded: Recorded) -> list[dict[str, Any]]:
     """What identifies each archive file, by name; one that is gone is what was recorded of it."""
-    there: list[str] = []
-    known: dict[str, dict[str, Any]] = {}
-    for pattern in options.pages_from:
-        last = pattern.rstrip("/").rpartition("/")[2]
-        named = {each["name"]: dict(each) for each in recorded if fnmatch(each["name"], last) or "." not in last}
-        try:
-            expand_globs((pattern,), "--pages_from")
-            there.append(pattern)
-        except UserError:
-            if not named:
-                raise
-        known |= named
-    files = [describe_source(file) for file in expand_globs(tuple(there), "--pages_from")]
-    for each in files:
-        known.pop(each["name"], None)
-    return sorted([*files, *known.values()], key=itemgetter("name"))
+    known = {each.get("uri", ""): dict(each) for each in recorded}
+    files = [
+        known[uri] if uri in known and is_gone(uri) else {**describe_source(uri), "uri": uri}
+        for uri in expand_globs(options.pages_from, "--pages_from", known)
+    ]
+    return sorted(files, key=itemgetter("name"))
 
 
 class Fetch(Stage):
@@ -228,7 +218,7 @@ class Fetch(Stage):
     inputs = ("urls",)
     output = "pages"
     options = Options
-    version = 6
+    version = 7
     libraries = ("fastwarc", "isal")
     steps = (
         Step(_later("archives:index_archive"), "index", keys=_archive_files),

@@ -32,7 +32,7 @@ from owt_pipeline.formats.warc import response_record
 from owt_pipeline.stages.fetch.answers import Answer, NoPage, Origin, Received
 from owt_pipeline.stages.fetch.archive_client import ArchiveClient, refused
 from owt_pipeline.stages.fetch.manners import Failed
-from owt_pipeline.stages.fetch.nearest import Asked, Capture, Found, Moved, canonical_or_none, page_of_record
+from owt_pipeline.stages.fetch.nearest import Asked, Capture, Moved, canonical_or_none, page_of_record
 from schemas import Reason
 
 if TYPE_CHECKING:
@@ -44,11 +44,9 @@ CONNECTIONS = 2
 PAUSE_TURNS = 24
 """Turns skipped after a busy answer (429, 503) without Retry-After: those of a minute."""
 
-_CAPTURES_ASKED = 100
-_TRACKED = "utm_"  # the beginning of the most frequent names of tracking parameters
+_CAPTURES_ASKED = 1000
 _MAX_ANSWER_BYTES = 8 << 20  # of an index: some 25,000 captures, as only a site's home page has
-_PAGES = "200"
-_NAMED = f"{_PAGES}|30[12378]|404|410"
+_WANTED = "200|30[12378]"  # statuses
 _REPLAY_REDIRECTS = 3
 _INDEX = "the Wayback Machine's index"
 
@@ -66,46 +64,34 @@ class WaybackClient(ArchiveClient):
         delay = options.wayback_delay
         super().__init__(options, "the Wayback Machine", CONNECTIONS, delay, PAUSE_TURNS * delay)
 
-    async def find(self, asked: Asked) -> Found:
-        """The captures of a URL in its canonical form. If none is a page, the URL is looked up as it was posted, then
-        with any tracking parameters, which indexes keep and canonical URLs lack."""
-        url, posted, moment, _ = asked
-        found = await self._look_up(url, url, moment)
-        if not found.has_page and posted.partition("?")[2] != url.partition("?")[2]:
-            found.add(await self._look_up(posted, url, moment))
-        if not found.has_page and "#" not in url:
-            tracked = f"{url}{'&' if '?' in url else '?'}{_TRACKED}"
-            found.add(await self._look_up(tracked, url, moment, by_prefix=True))
+    async def find(self, asked: Asked) -> list[Capture]:
+        """The captures of a URL in its canonical form; if none is a page, also those of the URL as it was posted, with
+        its tracking parameters, which indexes keep."""
+        found = await self._look_up(asked.url, asked)
+        is_page_known = any(capture.status == 200 for capture in found)
+        if not is_page_known and asked.posted.partition("?")[2] != asked.url.partition("?")[2]:
+            found += await self._look_up(asked.posted, asked)
         return found
 
-    async def _look_up(self, url: str, canonical: str, moment: int, *, by_prefix: bool = False) -> Found:
-        """The captures of the URL `canonical` that the index has for `url` (or, `by_prefix`, for all URLs that begin
-        with it), at least those near `moment`."""
-        found = await self._captures(url, canonical, moment, _NAMED, by_prefix)
-        if not found.has_page and len(found.captures) + found.others.total() >= _CAPTURES_ASKED // 2:
-            found = await self._captures(url, canonical, moment, _PAGES, by_prefix)
-        return found
-
-    async def _captures(self, url: str, canonical: str, moment: int, status: str, by_prefix: bool) -> Found:
-        cdx, closest = self._options.wayback_cdx, timestamp(int(min(max(moment, 0), time.time())))
+    async def _look_up(self, url: str, asked: Asked) -> list[Capture]:
+        """The captures that the index has for `url`, those nearest to the wanted moment."""
+        cdx, closest = self._options.wayback_cdx, timestamp(int(min(max(asked.moment, 0), time.time())))
         pywb = not cdx.rstrip("/").endswith("/cdx/search/cdx")
-        fields = "timestamp,url,mime,status,filename,offset" if pywb else "timestamp,original,mimetype,statuscode"
         query = {
             "url": url,
             "output": "json",
-            "fl": fields,
-            "filter": f"~status:({status})" if pywb else f"statuscode:({status})",
-            **({"matchType": "prefix"} if by_prefix else {"closest": closest, "sort": "closest"}),
+            "fl": "timestamp,url,mime,status,filename,offset" if pywb else "timestamp,original,mimetype,statuscode",
+            "filter": f"~status:({_WANTED})" if pywb else f"statuscode:({_WANTED})",
+            "closest": closest,
+            "sort": "closest",
             "limit": str(_CAPTURES_ASKED),
         }
         response = await self.get(_INDEX, URL(cdx).update_query(query), _MAX_ANSWER_BYTES, cut=True)
         if response.status in (403, 451) and b"AccessControlException" in response.body:
             raise Failed(Reason.NOT_ARCHIVED, "the Wayback Machine withholds the site")
-        found = Found()
-        if response.status == 200:
-            found = parse_captures(response.body, canonical)
-        elif response.status != 404:  # with which OpenWayback says that there are none
+        if response.status not in (200, 404):  # OpenWayback says with 404 that there are none
             raise refused(_INDEX, f"status {response.status} {response.beginning()}".strip())
+        found = parse_captures(response.body, asked.url) if response.status == 200 else []
         self.works = True
         return found
 
@@ -151,28 +137,22 @@ class WaybackClient(ArchiveClient):
         return URL(f"{below}/{requested(capture.url)}", encoded=True)
 
 
-def parse_captures(body: bytes, canonical: str) -> Found:
+def parse_captures(body: bytes, canonical: str) -> list[Capture]:
     """The captures of the URL `canonical` in an index' answer; a place is the archive's file and the offset there, or
     the time if these are unknown.
 
     Captures of unknown content type may be pages, too. Malformed rows, such as a last line that is cut off, are
     skipped; an answer that is not a CDX index' raises Failed.
     """
-    found = Found()
+    found = []
     for row in _rows(body):
         with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError, BadURL):
-            url = row.get("original") or row["url"]
-            if canonical_url(url) != canonical:
-                continue
-            status, date = str(row.get("statuscode") or row["status"]), seconds_of(row["timestamp"])
+            url, status = row.get("original") or row["url"], int(row.get("statuscode") or row["status"])
             kind = row.get("mimetype") or row.get("mime") or "unk"
-            file = str(row.get("filename") or "")
-            if status == _PAGES and kind != "unk" and not is_html(kind):
-                found.others[kind] += 1
-            elif status == _PAGES or (status.isdecimal() and int(status) in REDIRECTS):
-                found.captures.append(Capture(date, int(status), url, (file, int(row["offset"])) if file else (date,)))
-            else:
-                found.others[f"status {status}"] += 1
+            is_wanted = status in REDIRECTS or (status == 200 and (kind == "unk" or is_html(kind)))
+            if is_wanted and canonical_url(url) == canonical:
+                date, file = seconds_of(row["timestamp"]), str(row.get("filename") or "")
+                found.append(Capture(date, status, url, (file, int(row["offset"])) if file else (date,)))
     return found
 
 

@@ -222,15 +222,14 @@ class Wayback(ArchiveServer):
         parts = urlsplit(target)
         if parts.path == "/cdx/search/cdx":
             asked = {name: value for name, (value,) in parse_qs(parts.query).items()}
-            names, statuses, by_prefix = asked["fl"].split(","), asked["filter"], asked.get("matchType") == "prefix"
+            names, statuses = asked["fl"].split(","), asked["filter"]
             assert (asked["output"], statuses[:11]) == ("json", "statuscode:")
             known = [
                 (u, m) for u, m in self.captures
                 if re.fullmatch(statuses[11:], str(self.statuses.get((u, m), (200, ""))[0]))
-                and (_surt(u).startswith(_surt(url)) if by_prefix else _surt(u) == _surt(url))
+                and _surt(u) == _surt(url)
             ]  # fmt: skip
-            if not by_prefix:
-                known.sort(key=lambda one: abs(int(asked["closest"]) - int(timestamp(one[1]))))
+            known.sort(key=lambda one: abs(int(asked["closest"]) - int(timestamp(one[1]))))
             found = []
             for u, m in known[: int(asked["limit"])]:
                 status = str(self.statuses.get((u, m), (200, ""))[0])

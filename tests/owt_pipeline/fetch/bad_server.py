@@ -9,9 +9,11 @@ import ssl
 import struct
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import pytest
 
 DOMAIN = "bad.test"
 
@@ -140,3 +142,17 @@ class BadServer:
 
 Serve = Callable[..., BadServer]
 """Starts a server with the answers of hosts."""
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Start a server with the answers of these hosts."""
+    servers: list[BadServer] = []
+
+    def start(ways: Mapping[str, Way]) -> BadServer:
+        servers.append(BadServer(ways))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()

@@ -16,9 +16,10 @@ from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
 from tests.owt_pipeline.fetch.archive_server import commoncrawl, wayback
+from tests.owt_pipeline.fetch.bad_server import serve
 from tests.owt_pipeline.making import write_dataset
 
-__all__ = ["commoncrawl", "wayback"]
+__all__ = ["commoncrawl", "serve", "wayback"]
 
 URLS = DATASETS["urls"].schema
 

@@ -105,7 +105,7 @@ async def cookie_wall(request: Request) -> None:
 
 async def longer_than_it_says(request: Request) -> None:
     await request.answer()
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(3)
     await request.send(b"and some more")
 
 

@@ -24,7 +24,7 @@ from owt_pipeline.storage.folder import Storage
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.conftest import Write
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses
-from tests.owt_pipeline.runs import run_to_end, snapshot, stage_alone
+from tests.owt_pipeline.runs import snapshot
 from tests.servers.s3 import s3_bucket
 
 HTML = [("Content-Type", "text/html; charset=utf-8")]
@@ -371,18 +371,20 @@ def test_archives_may_be_deleted_once_their_pages_are_published(write_urls: Writ
     folder.mkdir()
     for number, record in enumerate(five_records()[:2]):
         (folder / f"{number}.warc.gz").write_bytes(record)
-    runtime = write_urls(["http://a.example/0", "http://a.example/1"])
-    flags = ("--pages_from", folder / "*.warc.gz", "--quiet")
-    run_to_end(stage_alone("fetch", runtime.workdir.uri, *flags))
+    runtime, files = write_urls(["http://a.example/0", "http://a.example/1"]), folder / "*.warc.gz"
+    manifest = fetch(runtime, files)
     before = snapshot(Path(runtime.workdir.uri))
     (folder / "0.warc.gz").unlink()
-    run_to_end(stage_alone("fetch", runtime.workdir.uri, *flags))
+    assert fetch(runtime, files) == fetch(runtime, folder) == manifest
     shutil.rmtree(folder)
-    run_to_end(stage_alone("fetch", runtime.workdir.uri, *flags))
-    assert snapshot(Path(runtime.workdir.uri)) == before
-    flags += ("--max_page_bytes", 9)
-    assert "no file matches" in run_to_end(stage_alone("fetch", runtime.workdir.uri, *flags), code=1)
+    assert fetch(runtime, files) == manifest
+    for misspelt in (tmp_path / "archivse" / "*.warc.gz", tmp_path / "archivse"):
+        with pytest.raises(UserError, match=r"--pages_from: no file matches .*archivse"):
+            fetch(runtime, misspelt)
+    with pytest.raises(UserError, match="no file matches"):
+        fetch(runtime, files, max_page_bytes=9)
     folder.mkdir()
     (folder / "1.warc.gz").write_bytes(five_records()[1])
-    assert "0.warc.gz is gone" in run_to_end(stage_alone("fetch", runtime.workdir.uri, *flags), code=1)
+    with pytest.raises(UserError, match=r"0\.warc\.gz is gone"):
+        fetch(runtime, files, max_page_bytes=9)
     assert snapshot(Path(runtime.workdir.uri)) == before

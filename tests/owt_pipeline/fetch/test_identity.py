@@ -10,9 +10,7 @@ from owt_pipeline.stages.fetch.stage import STAGE, Options
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, PAGE, Request, Serve
 from tests.owt_pipeline.fetch.conftest import Write
 from tests.owt_pipeline.fetch.reading import reader, responses
-from tests.owt_pipeline.fetch.test_live import fetch, serve
-
-__all__ = ["serve"]
+from tests.owt_pipeline.fetch.test_live import fetch
 
 POSTED = {  # what is posted behind the host, and what is requested
     "/share?u=http%3A%2F%2Fx.org%2F&t=a%20b+c": "/share?u=http%3A%2F%2Fx.org%2F&t=a%20b+c",

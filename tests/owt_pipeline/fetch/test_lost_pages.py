@@ -20,22 +20,14 @@ from owt_pipeline.stages.collect.stage import STAGE as COLLECT
 from owt_pipeline.stages.extract.stage import STAGE as EXTRACT
 from owt_pipeline.stages.fetch.stage import STAGE
 from owt_pipeline.storage.folder import Storage
-from tests.owt_pipeline.fetch import test_live
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, Request, Serve
 from tests.owt_pipeline.fetch.conftest import Write
 from tests.owt_pipeline.fetch.reading import responses
-from tests.owt_pipeline.fetch.test_live import serve
+from tests.owt_pipeline.fetch.test_live import fetch, options_for
 from tests.owt_pipeline.runs import files_of
-
-__all__ = ["serve"]
 
 HOSTS = [f"host{k}" for k in range(6)]
 URLS = [f"http://{host}.{DOMAIN}/page" for host in HOSTS]
-
-PATIENT = {"connect_timeout": 60.0, "silence_timeout": 60.0, "timeout": 120.0}
-"""On a busy machine an answer may be late, and the page would be requested again."""
-
-fetch, options_for = partial(test_live.fetch, **PATIENT), partial(test_live.options_for, **PATIENT)
 
 
 class Web:

@@ -23,9 +23,7 @@ from owt_pipeline.stages.fetch.manners import Cookies
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request, Serve
 from tests.owt_pipeline.fetch.conftest import Write
 from tests.owt_pipeline.fetch.reading import rejects, responses
-from tests.owt_pipeline.fetch.test_live import fetch, outcome, page, serve
-
-__all__ = ["serve"]
+from tests.owt_pipeline.fetch.test_live import fetch, outcome, page
 
 
 def test_a_host_gets_one_request_in_its_delay_and_one_connection(serve: Serve, write_urls: Write) -> None:

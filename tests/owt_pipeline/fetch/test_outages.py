@@ -13,9 +13,7 @@ from owt_pipeline.stages.fetch import live
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request, Serve
 from tests.owt_pipeline.fetch.conftest import Write
 from tests.owt_pipeline.fetch.reading import rejects
-from tests.owt_pipeline.fetch.test_live import fetch, page, serve
-
-__all__ = ["serve"]
+from tests.owt_pipeline.fetch.test_live import fetch, page
 
 HOSTS = [f"h{i}" for i in range(40)]
 URLS = [f"http://{host}.{DOMAIN}/{number}" for host in HOSTS for number in range(3)]

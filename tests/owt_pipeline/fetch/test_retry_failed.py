@@ -15,10 +15,8 @@ from tests.owt_pipeline.fetch.archive_server import Answer, CommonCrawl
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, Request, Serve
 from tests.owt_pipeline.fetch.conftest import Write
 from tests.owt_pipeline.fetch.reading import reader, records, rejects
-from tests.owt_pipeline.fetch.test_live import AGENT, fetch, page, serve, wait_until
+from tests.owt_pipeline.fetch.test_live import AGENT, fetch, page, wait_until
 from tests.owt_pipeline.runs import stage_alone
-
-__all__ = ["serve"]
 
 STATUSES = ("429 Too Many Requests", "500 Internal Server Error", "503 Service Unavailable")
 OF_TIME = ("fetched_at", "fetch_ms")
@@ -134,7 +132,7 @@ def test_a_killed_retry_continues_also_without_the_flag(serve: Serve, write_urls
         "--max_page_bytes", "1000000", "--retry_failed",
     ]  # fmt: skip
     with subprocess.Popen(command) as process:
-        wait_until(lambda: len(web.server.requests) > 30, 60)
+        wait_until(lambda: len(web.server.requests) > 30)
         process.send_signal(signal.SIGKILL)
     second = fetch(runtime, web.server)
     assert (second.counts.left, second.counts.rejected) == (len(urls), {})

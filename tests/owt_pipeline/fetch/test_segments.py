@@ -7,6 +7,7 @@ import itertools
 import tempfile
 import time
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from owt_pipeline.stages.fetch import shards
 from owt_pipeline.stages.fetch.answers import INDEXED, Answer, NoPage, Page
 from owt_pipeline.stages.fetch.attempt import Attempt, Superseded
 from owt_pipeline.stages.fetch.recorder import Recorder
-from owt_pipeline.stages.fetch.segments import Answered, SegmentWriter, shards_with_hosts_of
+from owt_pipeline.stages.fetch.segments import Answered, SegmentWriter, is_in, shards_with_hosts_of
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, Reason
 from schemas.manifest import Generation, Root, ShardRecord
@@ -115,6 +116,16 @@ def test_answers_of_all_attempts_are_read_back_as_they_were_written(attempts: li
         assert read_back(run, found) == {url_id: expected_of(answer) for url_id, answer in expected.items()}
         some = sorted(expected)[::2]
         assert answered(run, some).ids.tolist() == some, "other URLs are another shard's"
+
+
+numbers = st.lists(st.integers(0, 20) | st.integers(0, (1 << 64) - 1), max_size=20).map(
+    partial(np.array, dtype=np.uint64)
+)
+
+
+@given(numbers, numbers)
+def test_ids_are_looked_up_among_ascending_ones(ids: np.ndarray, known: np.ndarray) -> None:
+    assert is_in(ids, np.sort(known)).tolist() == np.isin(ids, known).tolist()
 
 
 @settings(max_examples=50, deadline=None)

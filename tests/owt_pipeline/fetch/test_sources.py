@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-import time
 from collections.abc import Iterator
-from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,13 +17,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from owt_pipeline.engine.parts import at_once
 from owt_pipeline.engine.plan import look
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.warc import response_record
 from owt_pipeline.ledger.root import read_manifest, read_root
 from owt_pipeline.stages.fetch.live import rows_by_host
-from owt_pipeline.stages.fetch.sources import with_client
+from owt_pipeline.stages.fetch.sources import until_stopped, with_client
 from owt_pipeline.stages.fetch.stage import STAGE, Options
 from tests.owt_pipeline.fetch.archive_server import Wayback
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
@@ -187,34 +188,31 @@ def test_the_order_does_not_hold_the_hosts_names() -> None:
 class Nowhere:
     """A client without requests."""
 
-    columns, requests = ("url_id",), 0
+    columns = ("url_id",)
 
     async def ask(self, *_: object) -> None: ...
 
     async def close(self) -> None: ...
 
-    def about(self) -> str:
-        return ""
-
 
 def test_if_a_part_fails_the_requests_of_the_others_end() -> None:
-    begun, started = threading.Event(), time.monotonic()
+    ended = threading.Event()
 
-    async def wait(_: Nowhere) -> None:
-        begun.set()
-        await asyncio.sleep(60)
+    async def never(_: Nowhere) -> None:
+        recorder: Any = SimpleNamespace(stopped=asyncio.Future())
+        try:
+            await until_stopped(recorder, asyncio.sleep(3600))
+        finally:
+            ended.set()
 
-    async def fail(_: Nowhere) -> None:
+    def make(key: int) -> Any:
+        if key == 0:
+            return with_client(Nowhere, never)
         raise UserError("no network")
 
-    with ThreadPoolExecutor() as threads:
-        waiting = threads.submit(with_client, Nowhere, wait)
-        assert begun.wait(10)
-        with pytest.raises(UserError, match="no network"):
-            with_client(Nowhere, fail)
-        assert isinstance(waiting.exception(10), CancelledError)
-    assert time.monotonic() - started < 30
-    assert with_client(Nowhere, lambda _: asyncio.sleep(0, 5)) == 5
+    with pytest.raises(UserError, match="no network"):
+        list(at_once([0, 1], 2, make, None))
+    assert ended.wait(30)
 
 
 def test_a_notebook_whose_thread_runs_a_loop_may_ask_as_well() -> None:
