@@ -19,7 +19,7 @@ from rapidfuzz.distance import LCSseq
 from owt_pipeline.stages.extract.blocks import CODE, DISPLAY, FORMULA, PREFORMATTED, Block
 from owt_pipeline.stages.extract.features import PageView, view
 from owt_pipeline.stages.extract.model import short_words
-from owt_pipeline.stages.extract.names import words_of_names
+from owt_pipeline.stages.extract.names import read_name
 from owt_pipeline.stages.extract.reader import read_page
 
 from .labelled_pages import LabelledPage
@@ -175,7 +175,7 @@ class WordCounts:
 def name_words(name: str) -> list[str]:
     """The distinct words and complete classes in a container's name, in order."""
     tag, _, names = name.partition(" ")
-    return [tag, *words_of_names(names)]
+    return list(dict.fromkeys([tag, *(word for one in names.split() for word in read_name(one)[1])]))
 
 
 def count_words(page: PageView, host: str, label: np.ndarray, weight: np.ndarray) -> WordCounts:

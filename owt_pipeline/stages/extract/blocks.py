@@ -13,18 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-HEADING, ITEM, ROW, CELL, PARAGRAPH, PREFORMATTED, CAPTION, OTHER = range(8)
-"""The forms of text; features of the model by their numbers."""
-FORMS = dict.fromkeys(("h1", "h2", "h3", "h4", "h5", "h6"), HEADING) | {
-    "li": ITEM,
-    "td": CELL,
-    "th": CELL,
-    "p": PARAGRAPH,
-    "blockquote": PARAGRAPH,
-    "dd": PARAGRAPH,
-    "figcaption": CAPTION,
-    "caption": CAPTION,
-}
+HEADING, ITEM, PARAGRAPH, PREFORMATTED, ROW, OTHER = range(6)
+"""The forms of text; the first four are features of the model."""
+FORMS = dict.fromkeys(("h1", "h2", "h3", "h4", "h5", "h6"), HEADING) | {"li": ITEM}
+FORMS |= dict.fromkeys(("p", "blockquote", "dd"), PARAGRAPH)
 """The form of text by the element around it; OTHER in all others."""
 
 CODE, FORMULA, DISPLAY = "\x01", "\x02", "\x03"
@@ -41,18 +33,17 @@ class Container:
       children: the number of containers directly in it.
       end: one more than the index of the last container in it.
       form: the form of the text directly in it.
+      start: the number of blocks before it.
       number: for an item of a numbered list, its number; for such a list, the number of its next item; else -1.
       names: its classes, id, role and `itemprop` as written, without an id made from a heading.
-      kind: its kind by its names, flags of `names`.
-      names_content: whether its names mark it as holding the content.
+      kind: its kind by its tag, names and attributes, flags of `names`.
     """
 
-    __slots__ = ("children", "end", "form", "index", "kind", "names", "names_content", "number", "parent", "tag")
+    __slots__ = ("children", "end", "form", "index", "kind", "names", "number", "parent", "start", "tag")
 
-    def __init__(self, index: int, tag: str, parent: Container | None, form: int):
-        self.index, self.tag, self.parent, self.form = index, tag, parent, form
-        self.kind, self.names_content, self.names = 0, False, ""
-        self.children, self.end, self.number = 0, index + 1, -1
+    def __init__(self, index: int, tag: str, parent: Container | None, form: int, kind: int = 0, start: int = 0):
+        self.index, self.tag, self.parent, self.form, self.kind, self.start = index, tag, parent, form, kind, start
+        self.names, self.children, self.end, self.number = "", 0, index + 1, -1
 
     def around(self) -> Iterator[Container]:
         """The container and those around it, outwards."""
@@ -66,7 +57,7 @@ class Block:
     """A piece of text.
 
     Attributes:
-      form: HEADING, ITEM, ROW, PREFORMATTED, CELL, PARAGRAPH, CAPTION or OTHER.
+      form: HEADING, ITEM, ROW, PARAGRAPH, PREFORMATTED or OTHER.
       text: its text, with a newline for each `<br>`; a row's cells are separated by tabs.
       marked: `text` with the marks of code and formulas, and empty lines between paragraphs; for preformatted text,
         the name of its language. None if there is nothing to add to `text`.

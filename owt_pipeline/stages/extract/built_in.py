@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 import logging
 import re
-from typing import Any
 
 from owt_pipeline.stages.extract.blocks import ROW
 from owt_pipeline.stages.extract.extractor import Extract, Extracted, Page, Settings
@@ -62,26 +61,18 @@ def _read(page: Page) -> tuple[PageRead, Head, dict[str, str | None]]:
 
 def trafilatura(settings: Settings) -> Extract:
     """Main text by trafilatura (Barbaresi, ACL 2021)."""
-    from trafilatura import bare_extraction
-    from trafilatura.settings import Extractor
+    from trafilatura import extract as main_text
 
     def extract(page: Page) -> Extracted | None:
-        options = Extractor(
-            output_format="python",
-            formatting=settings.text_format == "markdown",
-            precision=settings.favor == "precision",
-            recall=settings.favor == "recall",
-            comments=settings.include_comments,
-            tables=settings.include_tables,
-            dedup=False,  # it would make a page's text depend on earlier pages
+        text = main_text(
+            page.html,
             url=page.url,
-            with_metadata=False,
+            output_format="markdown" if settings.text_format == "markdown" else "txt",
+            favor_precision=settings.favor == "precision",
+            favor_recall=settings.favor == "recall",
+            include_comments=settings.include_comments,
+            include_tables=settings.include_tables,
         )
-        document: Any = bare_extraction(page.html, options=options)
-        return (
-            Extracted(document.text, **_read(page)[2], blocks_left_out=None)
-            if document is not None and document.text
-            else None
-        )
+        return Extracted(text, **_read(page)[2], blocks_left_out=None) if text else None
 
     return extract

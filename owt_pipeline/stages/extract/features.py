@@ -16,17 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from owt_pipeline.stages.extract.blocks import HEADING, OTHER, Block, Container
-from owt_pipeline.stages.extract.names import CHROME, COMMENT, HEADER, HEADINGS, HIDDEN, UNSHOWN
+from owt_pipeline.stages.extract.blocks import HEADING, ROW, Block, Container
+from owt_pipeline.stages.extract.names import CHROME, COMMENT, CONTENT, HEADINGS, HIDDEN, UNSHOWN
 
-_SOME_FORMS = np.arange(OTHER)[:, None]
-_AROUND = (
-    "nav", "footer", "aside", "header", "form", "figure", "table", "ul", "ol", "dl", "blockquote", "article", "main",
-    "section", "details", "figcaption", "noscript", "button",
-)  # fmt: skip
+_SOME_FORMS = np.arange(ROW)[:, None]
+_AROUND = ("footer", "form", "ul", "ol", "dl", "blockquote", "article", "main", "section", "noscript")
 _BITS = {tag: 1 << index for index, tag in enumerate(_AROUND)}
 _AROUND_BITS = np.arange(len(_AROUND))[:, None]
-_KIND_FLAGS = np.array((HIDDEN, CHROME, COMMENT, HEADER, UNSHOWN))[:, None]
+_KIND_FLAGS = np.array((HIDDEN, CHROME, COMMENT, UNSHOWN))[:, None]
 _DIGITS = re.compile(r"\d+")
 _ENDS = tuple(".!?…。！？:;\"”»'’)")
 _WORDS = bytes(byte if byte in (0, 95) or byte > 127 or chr(byte).isalnum() else 32 for byte in range(256))
@@ -72,8 +69,9 @@ class PageView:
 
 def view(blocks: Sequence[Block]) -> PageView:
     """The page with these blocks."""
-    tree, filled, siblings = _tree(blocks)
-    paths = Paths(filled, tree.parent.tolist())
+    containers = _filled(blocks)
+    tree = Tree(blocks, containers)
+    paths = Paths(containers, tree.parent.tolist())
     home = np.array(paths.of)[tree.home]
     depth, around_bits, kinds, chrome_depth, content_depth, *signatures = table(paths.inherited, np.int64)[:, home]
     texts = [block.text for block in blocks]
@@ -83,7 +81,7 @@ def view(blocks: Sequence[Block]) -> PageView:
     of_kind = (kinds & _KIND_FLAGS) != 0
     columns += _of_headings(blocks)
     columns += _of_order(counts)
-    columns += _of_containers(counts, tree, siblings)
+    columns += _of_containers(counts, tree, np.array([container.children for container in containers]))
     columns += _of_signatures(counts, signatures)
     columns += [(around_bits >> _AROUND_BITS) & 1, of_kind]
     columns += [depth, chrome_depth, content_depth]
@@ -99,28 +97,20 @@ def view(blocks: Sequence[Block]) -> PageView:
         heading=heading,
         in_chrome=of_kind[1],
         in_comments=of_kind[2],
-        unshown=of_kind[4],
+        unshown=of_kind[3],
         static=matrix(columns, len(blocks)),
     )
 
 
-def _tree(blocks: Sequence[Block]) -> tuple[Tree, list[Container], np.ndarray]:
-    """The containers that hold text, renumbered, and for each the number of containers directly in it."""
+def _filled(blocks: Sequence[Block]) -> list[Container]:
+    """The containers that hold text, in order."""
     found: dict[int, Container] = {}
     for block in blocks:
         around: Container | None = block.container
         while around is not None and around.index not in found:
             found[around.index] = around
             around = around.parent
-    indexes = sorted(found)
-    number = dict(zip(indexes, range(len(indexes)), strict=True))
-    filled = [found[index] for index in indexes]
-    above = [container.parent or container for container in filled]
-    parent = np.array([number[container.index] for container in above])
-    parent[0] = -1
-    home = np.array([number[block.container.index] for block in blocks])
-    end = np.searchsorted(indexes, [container.end for container in filled])
-    return Tree(home, parent, end), filled, np.array([container.children for container in filled])
+    return [found[index] for index in sorted(found)]
 
 
 class Paths:
@@ -160,7 +150,7 @@ class Paths:
             else:
                 depth, bits, kinds, chrome, content, tags, named, _ = self.inherited[around]
                 chrome = 0 if kind & _LEFT_OUT else chrome + 1
-                content = 0 if container.names_content else content + 1
+                content = 0 if kind & CONTENT else content + 1
                 row, last = (depth + 1, bits | _BITS.get(tag, 0), kinds | kind, chrome, content), plains[around]
             tags = of_tags.setdefault((tags, tag), len(of_tags))
             named = of_named.setdefault((named, plain), len(of_named))
@@ -204,7 +194,6 @@ def _measure(blocks: Sequence[Block], texts: Sequence[str]) -> tuple[Counts, Col
     spaces, commas, sentences, digits, lines = (np.add.reduceat(mask, starts, dtype=np.int32) for mask in masks)
     words = np.maximum(spaces + 1.0, np.floor(chars / 12))  # for scripts without spaces
     at_end = _small(text.endswith(_ENDS) for text in texts)
-    firsts = [text[0] for text in texts]
     times = Counter(texts)
     columns = [
         chars,
@@ -215,8 +204,6 @@ def _measure(blocks: Sequence[Block], texts: Sequence[str]) -> tuple[Counts, Col
         sentences + at_end,
         at_end,
         digits / words,
-        _small(map(str.isupper, firsts)),
-        _small(map(str.islower, firsts)),
         lines,
         np.array([times[text] for text in texts]),
         form == _SOME_FORMS,
@@ -263,7 +250,7 @@ def _of_order(counts: Counts) -> Columns:
     columns += [prose_before - prose_chars, prose_before[-1] - prose_before]
     neighbours = shifts(np.array((chars, links / chars, prose_chars, counts.form == HEADING)), (1, -1, 2, -2))
     columns += [around[:2] for around in neighbours]
-    columns += [neighbours[0][2], neighbours[1][2], neighbours[0][3], neighbours[1][3]]
+    columns += [neighbours[1][2], neighbours[0][3], neighbours[1][3]]
     for around in windows(np.array((chars, links, prose_chars)), (2, 5, 12)):
         columns += [around[0], around[1:] / around[0]]
     last = np.maximum.accumulate(np.where(prose, position, -_FAR))
@@ -316,9 +303,13 @@ class Tree:
       parent, end (m): the descendants of container c are c + 1 to end[c] - 1; the parent of the first is -1.
     """
 
-    def __init__(self, home: np.ndarray, parent: np.ndarray, end: np.ndarray):
-        self.home, self.parent, self.end = home, parent, end
-        self._up = np.maximum(parent, 0)
+    def __init__(self, blocks: Sequence[Block], containers: Sequence[Container]):
+        indexes = [container.index for container in containers]
+        number = {index: position for position, index in enumerate(indexes)}
+        self.home = np.array([number[block.container.index] for block in blocks])
+        self.parent = np.array([number[one.parent.index] if one.parent else -1 for one in containers])
+        self.end = np.searchsorted(indexes, [container.end for container in containers])
+        self._up = np.maximum(self.parent, 0)
 
     def below(self, values: np.ndarray) -> np.ndarray:
         """For each container, the sum of `values` over the blocks in it, at any depth."""

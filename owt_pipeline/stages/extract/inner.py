@@ -21,6 +21,7 @@ _names_formula = finder(
 _IMAGE_SOURCE = re.compile(r"latex\.codecogs\.com|chart\?cht=tx|/latex\.php|quicklatex\.com")
 _LATEX = re.compile(r"[\\^_=]")
 _STYLE = re.compile(r"^\{\s*\\(?:display|text)style\s*(.*)\}$|^\\(?:display|text)style\b\s*(.*)$", re.DOTALL)
+_DOLLARS = re.compile(r"(\$\$?)([^$]+)\1")
 _names_gutter = finder(
     re.compile(
         r"(?:^|[\s_-])(?:line-?nos?|linenumbers?|line-?nums?|line-numbers?|ln|lnt|gutter|blob-num|rouge-gutter|gl"
@@ -34,11 +35,7 @@ _names_line = finder(  # `line`, `code-line`, `CodeMirror-line`, `codeLine_x8a`,
         r"(?:[-_]?(?:text|code|content|wrapper))?(?=$|[\s_]|\d|-\d|-[a-z]+\d)"
     )
 )
-_LANGUAGE = re.compile(
-    r"(?:^|\s)(?:language|lang|highlight-source|highlight|brush:|sourceCode)[-\s]?\s*"
-    r"(?!(?:none|text|plaintext|default|source|wrapper|container|box|block|frame)\b)([a-z][a-z0-9+#]{0,15})(?=[\s;]|$)",
-    re.IGNORECASE,
-)
+_LANGUAGE = re.compile(r"(?:^|\s)lang(?:uage)?-(?!none\b|text\b|plain)([a-z][a-z0-9+#]{0,15})(?=\s|$)", re.IGNORECASE)
 _BREAK, _START, _END = "\x04", "\x05", "\x06"  # until a text is complete: <br>; an element that is a line
 _ENDED, _STARTED = re.compile(f"{_END}\n?"), re.compile(f"\n?{_START}+")
 _NUMBERS = re.compile(f"[\\d\\s{_BREAK}{_START}{_END}]*")
@@ -46,10 +43,16 @@ _SHOWN_AS_BLOCK = re.compile(r"display\s*:\s*(?:block|flex|grid)", re.IGNORECASE
 
 
 class Inner:
-    """An open element that takes the parser's events in it; `depth` is the number of open elements, with itself."""
+    """An open element that takes the parser's events in it.
 
-    def __init__(self) -> None:
+    Attributes:
+      depth: the number of open elements, with itself.
+      kind: what its text is, if it is needed: the type of a script, or "" for the page's title.
+    """
+
+    def __init__(self, kind: str | None = None) -> None:
         self.depth = 1
+        self.kind = kind
         self.pieces: list[str] = []
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
@@ -59,18 +62,8 @@ class Inner:
         self.depth -= 1
 
     def add(self, text: str) -> None:
-        pass
-
-
-class Script(Inner):
-    """A title, or a script whose text is needed; `kind` says which."""
-
-    def __init__(self, kind: str) -> None:
-        super().__init__()
-        self.kind = kind
-
-    def add(self, text: str) -> None:
-        self.pieces.append(text)
+        if self.kind is not None:
+            self.pieces.append(text)
 
 
 class Formula(Inner):
@@ -120,23 +113,16 @@ def cleaned(latex: str) -> str:
     latex = " ".join(latex.split())
     if match := _STYLE.match(latex):
         latex = (match[1] or match[2] or "").strip()
-    if len(latex) > 4 and latex.startswith("$$") and latex.endswith("$$"):
-        return latex[2:-2].strip()
-    if len(latex) > 2 and latex.startswith("$") and latex.endswith("$") and "$" not in latex[1:-1]:
-        return latex[1:-1].strip()
-    return latex
+    match = _DOLLARS.fullmatch(latex)
+    return match[2].strip() if match else latex
 
 
 class Lines(Inner):
-    """Code, or another preformatted text, without the numbers of its lines.
+    """Code, or another preformatted text, without the numbers of its lines."""
 
-    Attributes:
-      classes: those of a `<code>` in it; "" if there are none.
-    """
-
-    def __init__(self) -> None:
+    def __init__(self, classes: str) -> None:
         super().__init__()
-        self.classes = ""
+        self.language = _language_of(classes)
         self._gutters: list[tuple[int, int]] = []  # depth of an element of line numbers, its first piece
         self._blocks: list[int] = []  # depths of open elements that are lines of their own
         self._unseen = 0  # depth of an element without text
@@ -162,8 +148,8 @@ class Lines(Inner):
             self._unseen = self.depth
             return
         classes = attributes.get("class", "")
-        if tag == "code" and not self.classes:
-            self.classes = classes
+        if tag == "code":
+            self.language = self.language or _language_of(classes)
         if (classes and _names_gutter(classes)) or "data-line-number" in attributes:
             self._gutters.append((self.depth, len(self.pieces)))
         style = attributes.get("style")
@@ -194,12 +180,9 @@ class Lines(Inner):
         self.pieces.append("\n" if is_between else text)  # between two lines that are elements
 
 
-def language_of(*classes: str) -> str:
-    """The first language that is named by one of these classes; "" if there is none."""
-    for names in classes:
-        if match := _LANGUAGE.search(names):
-            return match[1].lower()
-    return ""
+def _language_of(classes: str) -> str | None:
+    match = _LANGUAGE.search(classes)
+    return match[1].lower() if match else None
 
 
 def counts_up(text: str) -> bool:

@@ -27,7 +27,6 @@ from owt_pipeline.stages.extract.blocks import HEADING, ITEM, PREFORMATTED, ROW,
 from owt_pipeline.stages.extract.features import PageView, view
 from owt_pipeline.stages.extract.metadata import Head
 from owt_pipeline.stages.extract.model import Model, expected_f1
-from owt_pipeline.stages.extract.names import COMMENT
 
 _CHROME_LESS = 0.3  # probability subtracted
 _REPEATED_CHARS = 30  # shorter texts may occur twice
@@ -79,7 +78,7 @@ def main_content(blocks: Sequence[Block], head: Head, model: Model, cut: Cut, *,
     if comments:
         keep |= page.in_comments & page.counts.prose
     elif not head.is_forum:
-        _leave_comments(blocks, page, head, keep)
+        _leave_comments(page, head, keep)
     kept = _once([block for block, stays in zip(blocks, keep.tolist(), strict=True) if stays])
     if any(block.form != HEADING for block in kept):
         while kept[-1].form == HEADING:
@@ -156,23 +155,12 @@ def _leave_teasers(page: PageView, keep: np.ndarray) -> None:
         keep[teasers] = False
 
 
-def _leave_comments(blocks: Sequence[Block], page: PageView, head: Head, keep: np.ndarray) -> None:
-    """Leave out readers' comments on an article: the page says that it is one, or has few
-    comments, or only the other text is in one."""
+def _leave_comments(page: PageView, head: Head, keep: np.ndarray) -> None:
+    """Leave out readers' comments on an article: the page says that it is one, or has few comments."""
     comments = page.in_comments & keep
-    others = keep & ~comments
-    if not comments.any() or page.counts.words[others].sum() < _LEAST_ARTICLE:
-        return
-    weights = page.counts.words
-    if not head.is_article and weights[others].sum() < _FEW_COMMENTS * weights[comments].sum():
-        in_article = np.array([_is_in_article(block) for block in blocks])
-        if (in_article & comments).any() or page.counts.words[in_article & others].sum() < _LEAST_ARTICLE:
-            return
-    keep[comments] = False
-
-
-def _is_in_article(block: Block) -> bool:
-    return any(around.tag == "article" and not around.kind & COMMENT for around in block.container.around())
+    others = page.counts.words[keep & ~comments].sum()
+    if others >= _LEAST_ARTICLE and (head.is_article or others >= _FEW_COMMENTS * page.counts.words[comments].sum()):
+        keep[comments] = False
 
 
 def _leave_hidden(page: PageView, keep: np.ndarray) -> None:

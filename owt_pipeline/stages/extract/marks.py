@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from owt_pipeline.stages.extract.blocks import Block, Container
-from owt_pipeline.stages.extract.names import finder, read_names
+from owt_pipeline.stages.extract.names import MARKED, read_names
 
-_names_badge = finder(
-    re.compile(r"badge|tooltip|follow|(?:^|[\s_-])(?:role|position|job|count|label)(?=$|[\s_-])", re.IGNORECASE)
-)
 _MOST_MARKED, _MOST_LICENCES = 60, 40
 _LONGEST_TEXT = 2000  # characters of a byline
 
 
 @dataclass
 class Marked:
-    """An element whose names suggest an author, a date or a title, and its text.
+    """An element that may name an author or a date, and its text.
 
     Attributes:
       tag: its tag.
@@ -39,7 +35,7 @@ class Marked:
 
     @property
     def text(self) -> str:
-        """Its text in one line; that of badges is replaced by a bar."""
+        """Its text in one line."""
         return " ".join("".join(self.pieces).split())
 
 
@@ -86,7 +82,6 @@ class Marks:
     def __init__(self, page: PageRead) -> None:
         self.open: list[Marked] = []  # always the same list
         self._page = page
-        self._badge = 0  # one more than the number of elements around an open badge
         self._unsaid: Marked | None = None  # a link to a licence in the block that has not ended
 
     def start(self, tag: str, attributes: Mapping[str, str], container: Container, depth: int) -> None:
@@ -96,11 +91,8 @@ class Marks:
         if self.open and (prop == "name" or classes == "fn") and self.open[-1].name is None:
             marked = self.open[-1].name = Marked(tag, attributes, container, depth)
             self.open.append(marked)
-        elif self.open and classes and _names_badge(classes):
-            self.add("|")
-            self._badge = self._badge or depth + 1
         elif (
-            (classes and read_names(classes)[2])
+            (classes and read_names(classes) & MARKED)
             or tag == "time"
             or prop in ("author", "datePublished")
             or get("rel") == "author"
@@ -110,18 +102,15 @@ class Marks:
             self.open.append(marked)
 
     def add(self, text: str) -> None:
-        if not self._badge:
-            for marked in self.open:
-                if marked.chars < _LONGEST_TEXT:
-                    marked.pieces.append(text)
-                    marked.chars += len(text)
+        for marked in self.open:
+            if marked.chars < _LONGEST_TEXT:
+                marked.pieces.append(text)
+                marked.chars += len(text)
 
     def end(self, depth: int) -> None:
         """An element with `depth` elements around it has ended."""
         while self.open and self.open[-1].depth >= depth:
             self.open.pop()
-        if self._badge > depth:
-            self._badge = 0
 
     def link(self, tag: str, relation: str, target: str, container: Container) -> None:
         """Note a link if it is to a licence."""

@@ -10,7 +10,6 @@ Commons licences are given by SPDX identifier (`CC-BY-SA-4.0`), others as the pa
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,13 +26,9 @@ _ARTICLES = frozenset(NAMES["article types"])
 _FORUMS = frozenset(("discussionforumposting", "qapage", "question", "forum"))
 _DESCRIBED = ("@graph", "mainEntity", "mainEntityOfPage")  # where linked data has what the page is
 _MAX_DEPTH = 6
-# Written around a script's content for XHTML.
-_WRAPPING = re.compile(
-    r"^\s*(?://|/\*)?\s*(?:<!\[CDATA\[|<!--)\s*(?:\*/)?|(?://|/\*)?\s*(?:\]\]>|-->)\s*(?:\*/)?\s*$|;\s*$"
-)
+_DATA = re.compile(r"(?:\[\s*)?\{.*\}(?:\s*\])?", re.DOTALL)  # without what is written around it for XHTML
 
 _EARLIEST = date(1991, 8, 6)  # the first page of the web
-_DATE_IN_URL = re.compile(r"/((?:19|20)\d\d)[/-](0[1-9]|1[0-2])[/-](0[1-9]|[12]\d|3[01])(?=\D)")
 _LANGUAGE = re.compile(r"\s*([a-zA-Z]{2})(?:[-_][\w-]*)?\s*(?:,|$)")
 _SEPARATOR = re.compile(r"\s+(?:[|–—·•»:]+|-+)\s+")
 _NOT_WORDS = re.compile(r"\W+")
@@ -42,31 +37,18 @@ _BY = re.compile(
     r"^(?:(?:written|posted|published|story|words|article|text)\s+)?(?:by|par|por|von)\b:?\s+|^by:", re.IGNORECASE
 )
 _ISO = re.compile(r"(?<!\d)((?:19|20)\d\d)[-/.]?(0[1-9]|1[0-2])[-/.]?(0[1-9]|[12]\d|3[01])(?!\d)")
-_MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
-_WEEKDAY = (
-    r"(?:mon|tues|wednes|thurs|fri|satur|sun)day|montag|dienstag|mittwoch|donnerstag|freitag|samstag|sonntag|lundi|mardi"
-    r"|mercredi|jeudi|vendredi|samedi|dimanche|lunes|martes|miércoles|jueves|viernes|sábado|domingo|(?:lune|marte|mercole"
-    r"|giove|vener)dì|sabato|domenica|maandag|dinsdag|woensdag|donderdag|vrijdag|zaterdag|zondag"
-)
 # The rest of a byline after the name: a date, a count, a separator.
 _AFTER_NAME = re.compile(
-    r"\s*(?:[|·•/\n]|\s[-–—]\s|\bon\s|\b(?:last )?updated\b|\bpublished\b).*$"
-    rf"|(?:,\s*|\s+)(?:{_WEEKDAY})\b.*$|(?:,\s*|\s+)(?:(?:mon|tue|wed|thu|fri|sat|sun),?\s+)?(?:{_MONTH}\.?\s+)?\d.*$",
+    r"\s*(?:[|·•/\n]|\s[-–—]\s|\bon\s|\b(?:last )?updated\b|\bpublished\b"
+    r"|(?:,\s*|\s+)(?:(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?\s+)?\d).*$",
     re.IGNORECASE | re.DOTALL,
 )
-_NAMES_AUTHOR = re.compile(
-    r"(?:^|\s)(?:(?:[a-z]+[-_]+)*(?:by-?line|by-?author|author)(?:s|[-_]+(?:name|link|text|vcard|by-?line))*"
-    r"|[A-Za-z]*(?:Byline|Author|AuthorName))(?:\s|$)"
-)
+_NAMES_AUTHOR = re.compile(r"(?:^|[\s_-]|(?<=[a-z]))(?:[bB]y-?line|[aA]uthor)s?(?=$|[\s_A-Z-])")
 _NAMES_OTHER_AUTHOR = re.compile(r"comment|reply|related|sidebar|widget|avatar|(?<!v)card|quote", re.IGNORECASE)
-_NAMES_DATE = re.compile(r"[dD]ate|(?<!status-)publish(?!er)|timestamp|yline|posted")
-_NAMES_OTHER_DATE = re.compile(
-    r"updat(?!e[ds]?-?publi)|modif|comment|related|copyright|footer|event|birth|valid|review", re.IGNORECASE
-)
-# Names around a date that is not the page's: of another story, or of a comment.
+_NAMES_OTHER_DATE = re.compile(r"updat|modif|event|review", re.IGNORECASE)
+# Names around a byline or a date that is not the page's: of another story.
 _NAMES_OTHERS = re.compile(
-    r"related|recommend|recirc|teaser|(?<!no-)sidebar|popular|trending|most-?read|latest|up-?next|also-?(?:like|read)"
-    r"|more-?(?:stories|news|posts|articles|from|like)|read-?more|outbrain|taboola",
+    r"related|recommend|recirc|teaser|(?<!no-)sidebar|popular|trending|most-?read|latest|up-?next|more-|outbrain|taboola",
     re.IGNORECASE,
 )
 _NO_NAMES = ("author", "admin", "administrator")  # defaults of templates and systems
@@ -128,17 +110,11 @@ def read_head(page: PageRead) -> Head:
 
 def _linked_data(script: str) -> Any:
     """A script's JSON-LD, parsed; None if it is not JSON."""
-    for text in (script, _WRAPPING.sub("", script)):
-        try:
-            return orjson.loads(text)
-        except orjson.JSONDecodeError:
-            pass
-        try:  # line breaks in strings, NaN and halves of surrogate pairs are common
-            value = json.loads(text, strict=False, parse_constant=lambda _: None)
-            return orjson.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
-        except (ValueError, RecursionError):
-            pass
-    return None
+    match = _DATA.search(script)
+    try:
+        return orjson.loads(match[0]) if match else None
+    except orjson.JSONDecodeError:
+        return None
 
 
 def _objects(value: Any, keys: Sequence[str] = (), depth: int = 0) -> Iterator[dict[str, Any]]:
@@ -194,9 +170,10 @@ def _title(page: PageRead, head: Head, site: str | None) -> str | None:
     titles = [title for title in map(_short, declared) if title]
     sites = {"", _words(site or "")}
     headings = [text for text in filter(None, map(_short, page.headings)) if _words(text) not in sites]
-    agreed = [text for text in headings if any(_words(text) in _words(title) for title in titles)]
-    if agreed:
-        return max(agreed, key=len)  # shorter ones may be the site's name
+    places = {text: [_words(title).find(_words(text)) for title in titles] for text in headings}
+    agreed = [text for text in headings if max(places[text], default=-1) >= 0]
+    if agreed:  # those that no title begins with, and shorter ones, may be the site's name
+        return max(agreed, key=lambda text: (0 in places[text], len(text)))
     if len(headings) == 1 and (not titles or set(_words(headings[0]).split()) & set(_words(titles[0]).split())):
         return headings[0]
     if titles:
@@ -227,12 +204,10 @@ def _is_author(element: Marked) -> bool:
 
 
 def _is_date(element: Marked) -> bool:
-    names = element.attributes.get("class") or ""
-    if _NAMES_OTHER_DATE.search(names) or _is_of_another(element):
+    get = element.attributes.get
+    if element.tag != "time" and get("itemprop") != "datePublished":
         return False
-    if element.tag == "time" or element.attributes.get("itemprop") == "datePublished":
-        return True
-    return _NAMES_DATE.search(names) is not None
+    return not _NAMES_OTHER_DATE.search(get("class") or "") and not _is_of_another(element)
 
 
 def _is_of_another(element: Marked) -> bool:
@@ -268,13 +243,9 @@ def _date(marked: Iterable[Marked], head: Head, url: str, fetched_at: int) -> st
         yield from map(metas.get, NAMES["meta date"])
         for key in ("datePublished", "dateCreated", "uploadDate"):
             yield from (node.get(key) for node in nodes)
-        if match := _DATE_IN_URL.search(url):
-            yield "-".join(match.groups())
-        elements = list(filter(_is_date, marked))
-        for element in elements:
-            yield element.attributes.get("datetime") or element.attributes.get("content")
-        for element in elements:
-            yield element.text[:100]
+        yield url
+        for element in filter(_is_date, marked):
+            yield element.attributes.get("datetime") or element.attributes.get("content") or element.text[:100]
 
     latest = (datetime.fromtimestamp(fetched_at, timezone.utc) + timedelta(days=1)).date()
     for found in map(_iso_date, candidates()):
@@ -310,16 +281,15 @@ def _words(text: str) -> str:
 
 def _license(page: PageRead, head: Head) -> str | None:
     """The licence that a page declares; None if it declares none or several different ones."""
-    in_head = [link for link in page.licences if link.tag == "link"]
-    links = [link for link in page.licences if link.tag == "a" and not _is_credit(link)]
+    links = [link for link in page.licences if not _is_credit(link)]
+    stated = [node.get("license") for node in head.nodes]
     for candidates in (
-        (_named(link.attributes["href"]) for link in in_head if link.attributes["rel"]),
-        (_of_data(node.get("license")) for node in head.nodes),
-        (_named(link.attributes["href"]) for link in links if link.attributes["rel"]),
-        (_named(head.metas.get(name)) for name in NAMES["meta license"]),
-        (_named(link.attributes["href"]) for link in links if _is_statement(link)),
+        [link.attributes["href"] for link in links if link.attributes["rel"]],
+        [one.get("url") or one.get("@id") or one.get("name") if isinstance(one, dict) else one for one in stated],
+        map(head.metas.get, NAMES["meta license"]),
+        [link.attributes["href"] for link in links if _is_statement(link)],
     ):
-        found = list(dict.fromkeys(filter(None, candidates)))
+        found = list(dict.fromkeys(filter(None, map(_named, candidates))))
         if found:
             return found[0] if len(found) == 1 else None
     return None
@@ -332,20 +302,13 @@ def _is_credit(link: Marked) -> bool:
 
 def _is_statement(link: Marked) -> bool:
     """Whether a link to Creative Commons is in a statement about the page's licence."""
-    if link.attributes["rel"] or not _CREATIVE_COMMONS.search(link.attributes["href"]):
-        return False
-    return len(link.text) <= _LONGEST and _DECLARES.search(link.text) is not None
+    is_short = len(link.text) <= _LONGEST
+    return is_short and bool(_CREATIVE_COMMONS.search(link.attributes["href"]) and _DECLARES.search(link.text))
 
 
-def _of_data(value: Any) -> str | None:
-    if isinstance(value, dict):
-        value = value.get("url") or value.get("@id") or value.get("name")
-    return _named(value) if isinstance(value, str) else None
-
-
-def _named(text: str | None) -> str | None:
+def _named(text: Any) -> str | None:
     """The licence with this URL or name; None if it is not a licence."""
-    text = " ".join((text or "").split())
+    text = " ".join(text.split()) if isinstance(text, str) else ""
     if match := _CREATIVE_COMMONS.search(text):
         kind, version, country, public, public_version = match.groups()
         if public:

@@ -129,7 +129,7 @@ class Odds:
         odds = self.names
         found = {tag: odds[tag]} if tag in odds else {}
         for one in names.split():
-            for word in read_name(one)[3]:
+            for word in read_name(one)[1]:
                 if word in odds:
                     found[word] = odds[word]
         values = found.values()
@@ -268,10 +268,8 @@ class Forest:
 
 def probabilities(forest: Forest, values: np.ndarray) -> np.ndarray:
     """For each row of `values` (rows, features), the probability of a positive label."""
-    return np.concatenate([_of_rows(forest, values[start : start + _ROWS]) for start in range(0, len(values), _ROWS)])
-
-
-def _of_rows(forest: Forest, values: np.ndarray) -> np.ndarray:
-    steps = (forest.scores(np.ascontiguousarray(values.T)) + 16 * SCALE) // _STEP
-    found: np.ndarray = _PROBABILITIES.take(steps, mode="clip")
-    return found
+    found = []
+    for start in range(0, len(values), _ROWS):
+        steps = (forest.scores(np.ascontiguousarray(values[start : start + _ROWS].T)) + 16 * SCALE) // _STEP
+        found.append(_PROBABILITIES.take(steps, mode="clip"))
+    return np.concatenate(found)

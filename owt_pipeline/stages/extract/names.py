@@ -18,26 +18,24 @@ _LISTS = resources.files("owt_pipeline.stages.extract").joinpath("names.txt").re
 NAMES = {title: tuple(" ".join(lines).split()) for title, *lines in map(str.splitlines, _LISTS)}
 """Names of elements, words in classes, and names of `<meta>` elements in order of preference."""
 
-# Kinds of elements other than content, by name. Plain numbers, since the operators of IntFlag would take a third of the
-# time of extraction.
+# Kinds of elements by name. Plain numbers, since the operators of IntFlag would take a third of the time of extraction.
 HIDDEN = 1
 CHROME = 2
 """Navigation, sidebars, share buttons, forms, advertisements, captions."""
 COMMENT = 4
-HEADER = 8
+CONTENT = 8
+"""Holds the content."""
 UNSHOWN = 16
 """Hidden by its own style or attribute, not only by its name."""
+MARKED = 32
+"""May name an author, or says more of other parts of the page."""
 
 NOT_TEXT = frozenset(NAMES["no text"])  # includes rt, the pronunciation of the characters of a <ruby>
 INLINE, BLOCK, CHROME_ROLES = (frozenset(NAMES[kind]) for kind in ("inline", "block", "chrome roles"))
 HEADINGS = {f"h{level}": level for level in range(1, 7)}
 
-OF_TAG = dict.fromkeys("nav footer aside figure form fieldset".split(), (CHROME, False)) | {
-    "header": (HEADER, False),
-    "article": (0, True),
-    "main": (0, True),
-}
-"""The kind of an element by its tag, and whether it holds the content."""
+OF_TAG = dict.fromkeys("nav footer aside figure form fieldset".split(), CHROME) | {"article": CONTENT, "main": CONTENT}
+"""The kind of an element by its tag."""
 _KIND_OF_WORD = dict.fromkeys(NAMES["comment words"], COMMENT) | dict.fromkeys(NAMES["chrome words"], CHROME)
 _CHROME_NAMES, _HIDDEN_NAMES = frozenset(NAMES["chrome names"]), frozenset(NAMES["hidden names"])
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
@@ -45,7 +43,6 @@ _LOWER_WORD = re.compile(r"[a-z]+")
 _HIDING_STYLE = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden")
 _STREAMED = re.compile(r"S:[0-9a-f]+")  # React sends parts of a page hidden, and a script moves them to their places
 
-_METADATA_NAMES = ("uthor", "yline", "date", "Date", "publish", "timestamp", "posted")
 _SCHEMA_COMMENT = re.compile(r"schema\.org/(?:Comment|UserComments)\b")
 
 _CONTENT_NAME = re.compile(
@@ -55,29 +52,28 @@ _CONTENT_NAME = re.compile(
 
 
 @lru_cache(1 << 15)
-def read_names(names: str) -> tuple[int, bool, bool]:
-    """By classes and ids: the kind of an element, and whether it holds the content, or an author or a date."""
-    kind, names_content, is_marked = 0, False, False
+def read_names(names: str) -> int:
+    """The kind of an element by its classes and ids."""
+    kind = 0
     for name in names.split():
-        its_kind, is_content, is_metadata, _ = read_name(name)
-        kind |= its_kind
-        names_content |= is_content
-        is_marked |= is_metadata
-    return kind, names_content, is_marked
+        kind |= read_name(name)[0]
+    return kind
 
 
 @lru_cache(1 << 15)
-def read_name(name: str) -> tuple[int, bool, bool, tuple[str, ...]]:
-    """The same by one class or id, and the words in it and itself, in lower case."""
+def read_name(name: str) -> tuple[int, tuple[str, ...]]:
+    """The kind of an element by one class or id, and the words in it and itself, in lower case."""
     lower = name.lower()
     words = _LOWER_WORD.findall(name) if lower == name else [word.lower() for word in _WORD.findall(name)]
     kind = HIDDEN if lower in _HIDDEN_NAMES else CHROME if lower in _CHROME_NAMES else 0
     if kind != HIDDEN:
         kind = next((_KIND_OF_WORD[word] for word in words if word in _KIND_OF_WORD), kind)
     # Every match contains one of these; the expression takes ten times as long.
-    may_be = "content" in lower or "body" in lower or "text" in lower or "entry" in lower
-    is_content = may_be and _CONTENT_NAME.search(lower) is not None
-    return kind, is_content, any(map(name.__contains__, _METADATA_NAMES)), (*words, lower)
+    if ("content" in lower or "body" in lower or "text" in lower or "entry" in lower) and _CONTENT_NAME.search(lower):
+        kind |= CONTENT
+    if "author" in lower or "byline" in lower or "by-line" in lower:
+        kind |= MARKED
+    return kind, (*words, lower)
 
 
 def is_unshown(attributes: Mapping[str, str]) -> bool:
@@ -88,18 +84,13 @@ def is_unshown(attributes: Mapping[str, str]) -> bool:
     return style is not None and _HIDING_STYLE.search(style) is not None
 
 
-def name_container(container: Container, attributes: Mapping[str, str]) -> bool:
-    """Set a container's names and kind by its element's attributes; whether these may say more of the page."""
+def name_container(container: Container, attributes: Mapping[str, str]) -> None:
+    """Set a container's names and kind by its element's attributes."""
     get, tag = attributes.get, container.tag
-    classes, identifier = get("class") or "", get("id") or ""
-    named = (classes if tag in HEADINGS or is_of_heading(classes) else f"{classes} {identifier}").strip()
-    kind, container.names_content, says_more = read_names(named)
-    if tag in OF_TAG:
-        of_tag, holds_content = OF_TAG[tag]
-        kind |= of_tag
-        container.names_content |= holds_content
-    role, prop = get("role"), get("itemprop")
-    container.names = named if role is None and prop is None else " ".join(filter(None, (named, role, prop)))
+    classes, role, prop = get("class") or "", get("role"), get("itemprop")
+    names = classes if tag in HEADINGS or is_of_heading(classes) else f"{classes} {get('id') or ''}".strip()
+    kind = container.kind | read_names(names)
+    container.names = names if role is None and prop is None else " ".join(filter(None, (names, role, prop)))
     if role is not None and role in CHROME_ROLES:
         kind |= CHROME
     if prop == "comment" or ("itemtype" in attributes and _SCHEMA_COMMENT.search(attributes["itemtype"])):
@@ -108,8 +99,9 @@ def name_container(container: Container, attributes: Mapping[str, str]) -> bool:
         kind = kind & ~HIDDEN if names_opened(container.names) else kind | HIDDEN | UNSHOWN
     elif get("aria-hidden") == "true":
         kind |= HIDDEN
+    if prop is not None or "aria-controls" in attributes:
+        kind |= MARKED
     container.kind = kind
-    return says_more or prop is not None or "aria-controls" in attributes
 
 
 def leave_name(container: Container, identifier: str) -> None:
@@ -119,14 +111,7 @@ def leave_name(container: Container, identifier: str) -> None:
     if identifier in names and not container.kind & HIDDEN:
         names.remove(identifier)
         container.names = " ".join(names)
-        kind, names_content, _ = read_names(container.names)
-        of_tag, holds_content = OF_TAG.get(container.tag, (0, False))
-        container.kind, container.names_content = kind | of_tag, names_content or holds_content
-
-
-def words_of_names(names: str) -> list[str]:
-    """The words in classes and ids, and the classes and ids themselves, in lower case, each once."""
-    return list(dict.fromkeys(word for name in names.split() for word in read_name(name)[3]))
+        container.kind = OF_TAG.get(container.tag, 0) | read_names(container.names)
 
 
 def finder(expression: re.Pattern[str]) -> Callable[[str], bool]:
@@ -134,7 +119,7 @@ def finder(expression: re.Pattern[str]) -> Callable[[str], bool]:
     return lru_cache(1 << 15)(lambda classes: expression.search(classes) is not None)
 
 
-is_of_heading = finder(re.compile(r"\blevel[1-6]\b"))
-"""Whether classes are those of a section whose id Pandoc has made from the words of its heading."""
+is_of_heading = finder(re.compile(r"^section$|\blevel[1-6]\b"))
+"""Whether classes are those of a section whose id docutils or Pandoc has made from the words of its heading."""
 names_opened = finder(re.compile(r"more|collaps|accordion|expand|toggle|spoiler|answer|faq", re.IGNORECASE))
 """Whether names are those of hidden text that a control of the page shows."""

@@ -59,20 +59,21 @@ _WALL = re.compile(
 )
 
 _PARKED, _CHECKS = NAMES["hosts of parked domains"], NAMES["markers of walls"]
-_LANDER = re.compile(r"""window\.location\.href ?= ?["']/lander["']""")  # GoDaddy's; nothing else is in the page
 
 
 def reason_for_no_page(page: str) -> tuple[Reason, str] | None:
     """(reason to reject a page sent instead of the requested one, its signal); None for any other page."""
     if len(page) > _MAX_CHARACTERS:
         return None
-    found = _by_title(_title(page)) or _by_marker(page.lower())
+    found = _by_title(page) or _by_marker(page.lower())
     if found is None or len(_UNSHOWN.sub(" ", page).split()) > MAX_WORDS:
         return None
     return found
 
 
-def _by_title(title: str) -> tuple[Reason, str] | None:
+def _by_title(page: str) -> tuple[Reason, str] | None:
+    match = _TITLE.search(page, 0, _HEAD_CHARACTERS)
+    title = " ".join(html.unescape(match[1]).split()) if match else ""
     about = f"the title is {title[:100]!r}"
     if _MISSING.match(title):
         return Reason.SOFT_404, f"a missing page: {about}"
@@ -85,11 +86,4 @@ def _by_marker(page: str) -> tuple[Reason, str] | None:
     for service in _PARKED:
         if service in page and re.search(rf"src=[\"']?(?:https?:)?//[^\"'\s>]*{re.escape(service)}", page):
             return Reason.SOFT_404, f"a parked domain: it loads {service}"
-    if len(page) < 1000 and _LANDER.search(page):
-        return Reason.SOFT_404, "a parked domain: it leads to /lander"
     return next(((Reason.WALL, f"the page has {check}") for check in _CHECKS if check in page), None)
-
-
-def _title(page: str) -> str:
-    match = _TITLE.search(page, 0, _HEAD_CHARACTERS)
-    return " ".join(html.unescape(match[1]).split()) if match else ""

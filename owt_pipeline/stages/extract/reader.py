@@ -15,12 +15,13 @@ from functools import partial
 from lxml import etree
 
 from owt_pipeline.stages.extract.blocks import CODE, FORMS, HEADING, ITEM, OTHER, Container
-from owt_pipeline.stages.extract.inner import Formula, Inner, Lines, Script, address_in, cleaned, of_image
+from owt_pipeline.stages.extract.inner import Formula, Inner, Lines, address_in, cleaned, of_image
 from owt_pipeline.stages.extract.marks import PageRead
 from owt_pipeline.stages.extract.names import (
     BLOCK,
     HIDDEN,
     INLINE,
+    MARKED,
     NOT_TEXT,
     OF_TAG,
     UNSHOWN,
@@ -30,8 +31,7 @@ from owt_pipeline.stages.extract.names import (
     names_opened,
     read_names,
 )
-from owt_pipeline.stages.extract.structure import LAYS_OUT, PREFORMATTED_TAGS, SPECIAL, WITH_END, Structure
-from owt_pipeline.stages.extract.text import BREAK, INITIAL
+from owt_pipeline.stages.extract.structure import BREAK, INITIAL, LAYS_OUT, SPECIAL, WITH_END, Structure
 
 _BARE = INLINE - {"a", "code", "samp", "tt", "sup", "q", "time"}  # mean nothing without attributes
 _CODE_TAGS = frozenset(("code", "samp", "tt"))
@@ -39,8 +39,6 @@ _SAY_MORE = frozenset(("itemprop", "aria-controls", "rel"))
 _END_OF_BREAK = re.compile(rb"</br\s*/?>", re.IGNORECASE)
 
 Attributes = Mapping[str, str]
-_NONE: Attributes = {}
-"""In place of lxml's own empty mapping, which is slower."""
 
 
 def read_page(html: str, *, leaves_navigation: bool = True) -> PageRead:
@@ -137,34 +135,27 @@ class _Reader(Structure):
             self._end_block()
         self._initial = ""
         parent = self._at
-        container = Container(self._count, tag, parent, FORMS.get(tag, OTHER))
+        container = Container(self._count, tag, parent, FORMS.get(tag, OTHER), OF_TAG.get(tag, 0), len(self.blocks))
         self._count += 1
         parent.children += 1
         if parent.form == ITEM and tag in ("p", "div"):
             container.form = ITEM
         self._stack.append(container)
         self._at = container
-        if not attributes:
-            attributes = _NONE
-            if tag in OF_TAG:
-                container.kind, container.names_content = OF_TAG[tag]
-        elif len(attributes) == 1 and "class" in attributes and tag not in OF_TAG:  # most
-            container.names = classes = attributes["class"]
-            container.kind, container.names_content, is_marked = read_names(classes)
-            if is_marked or self._open_marks:
-                self._note(tag, attributes)
-        else:
-            says_more = name_container(container, attributes)
-            if container.kind & UNSHOWN:
-                self._unshown.append((container, attributes.get("id")))
-            if says_more or self._open_marks:
+        if attributes:
+            if len(attributes) == 1 and "class" in attributes:  # most
+                container.names = attributes["class"]
+                container.kind |= read_names(container.names)
+            else:
+                name_container(container, attributes)
+                if container.kind & UNSHOWN:
+                    self._unshown.append((container, attributes.get("id")))
+            if container.kind & MARKED or self._open_marks:
                 self._note(tag, attributes)
         if self._tables and tag in LAYS_OUT:
             self._tables[-1].is_layout = True
         if tag in SPECIAL:
             self._start_special(tag, attributes, container)
-            if tag in PREFORMATTED_TAGS:
-                self._inner = Lines()
 
     def _note(self, tag: str, attributes: Attributes) -> None:
         """Note what a start says of other parts of the page; the element itself is on the stack."""
@@ -190,48 +181,43 @@ class _Reader(Structure):
 
     def _start_inline(self, tag: str, attributes: Attributes) -> None:
         self._stack.append(None)
-        says_more = tag == "time"
+        kind = 0
         if attributes:
             if "data-cfemail" in attributes:
                 self.data(address_in(attributes))
                 self._inner = Inner()
                 return
-            classes = attributes.get("class")
+            classes = attributes.get("class", "")
+            kind = read_names(classes)
             if "style" in attributes or "hidden" in attributes or "aria-hidden" in attributes:
                 unshown = is_unshown(attributes)
-                if unshown and ("id" in attributes or names_opened(classes or "")):  # a control may open it
+                if unshown and ("id" in attributes or names_opened(classes)):  # a control may open it
                     self._stack.pop()
                     self._start_block(tag, attributes)
                     return
-                if unshown or (attributes.get("aria-hidden") == "true" and "cap" not in (classes or "")):
-                    self._inner = Inner()
-                    return
-            if classes:
-                kind, _, is_marked = read_names(classes)
-                if kind & HIDDEN or "MathJax" in classes:
-                    self._inner = Inner()
-                    return
-                says_more = says_more or is_marked
-            if says_more or self._open_marks or not _SAY_MORE.isdisjoint(attributes):
-                self._note(tag, attributes)
-            if tag == "a" and "href" in attributes:
-                href = attributes["href"]
-                self._links_around += 1
-                self._links += 1
-                self._stack[-1] = self._end_link
-                if href.startswith("#"):
-                    self.page.controlled.add(href[1:])
-                    if self._at.form == HEADING and self._at.parent is not None:
-                        leave_name(self._at.parent, href[1:])
-                if "rel" in attributes or "creativecommons.org/" in href:
-                    self._marks.link(tag, attributes.get("rel", ""), href, self._at)
-        elif says_more:
+                if unshown or (attributes.get("aria-hidden") == "true" and "cap" not in classes):
+                    kind |= HIDDEN
+            if kind & HIDDEN or "MathJax" in classes:
+                self._inner = Inner()
+                return
+        if kind & MARKED or tag == "time" or self._open_marks or not _SAY_MORE.isdisjoint(attributes):
             self._note(tag, attributes)
-        if tag in _CODE_TAGS:
+        if tag == "a" and "href" in attributes:
+            href = attributes["href"]
+            self._links_around += 1
+            self._links += 1
+            self._stack[-1] = self._end_link
+            if href.startswith("#"):
+                self.page.controlled.add(href[1:])
+                if self._at.form == HEADING and self._at.parent is not None:
+                    leave_name(self._at.parent, href[1:])
+            if "rel" in attributes or "creativecommons.org/" in href:
+                self._marks.link(tag, attributes.get("rel", ""), href, self._at)
+        elif tag in _CODE_TAGS:
             self._pieces.append(CODE)
             self._stack[-1] = self._end_code
         elif tag == "sup":
-            self._stack[-1] = partial(self._end_superscript, len(self.blocks), len(self._pieces), self._links)
+            self._stack[-1] = partial(self._end_superscript, len(self.blocks), len(self._pieces), self._link_chars)
         elif tag == "q":
             self._stack[-1] = partial(self._end_quote, len(self.blocks), len(self._pieces))
             self._pieces.append("“")
@@ -245,12 +231,9 @@ class _Reader(Structure):
             self._start_block(tag, attributes)
             return
         self._stack.append(None)
-        self._inner = Inner()
         kind = attributes.get("type", "").strip().lower() if tag == "script" else ""
-        if tag == "math":
-            self._inner = Formula(attributes)
-        elif (tag == "title" and self.page.title is None) or kind.startswith(("application/ld+json", "math/tex")):
-            self._inner = Script(kind)
+        is_needed = (tag == "title" and self.page.title is None) or kind.startswith(("application/ld+json", "math/tex"))
+        self._inner = Formula(attributes) if tag == "math" else Inner(kind if is_needed else None)
 
     def _end_inner(self) -> None:
         inner, self._inner = self._inner, None
@@ -262,7 +245,7 @@ class _Reader(Structure):
                 self._add_formula(latex, inner.is_large)
             elif text := inner.text():
                 self.data(text)
-        elif isinstance(inner, Script):
+        elif inner is not None and inner.kind is not None:
             text = "".join(inner.pieces)
             if not inner.kind:
                 self.page.title = " ".join(text.split())

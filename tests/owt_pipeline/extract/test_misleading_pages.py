@@ -175,6 +175,7 @@ def test_forum_replies_are_kept_without_the_text_around_them(posts: list[str], f
 
 MADE_FROM_HEADINGS = {
     "Sphinx": '<section id="{id}"><h2>{title}<a class="headerlink" href="#{id}">¶</a></h2>{text}</section>',
+    "docutils": '<div class="section" id="{id}"><h2>{title}</h2>{text}</div>',
     "Pandoc": '<div id="{id}" class="section level2"><h2>{title}</h2>{text}</div>',
 }
 
