@@ -24,7 +24,7 @@ from owt_pipeline.stages.fetch import attempt as attempts
 from owt_pipeline.stages.fetch import recorder
 from owt_pipeline.stages.fetch.segments import Answered
 from owt_pipeline.stages.fetch.stage import STAGE, Options
-from owt_pipeline.storage import disk
+from owt_pipeline.storage import disk, lock
 from owt_pipeline.storage.folder import Storage
 from tests.conftest import REPOSITORY
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request, Serve
@@ -58,6 +58,8 @@ class Machines:
 
     def __init__(self, runtime: Runtime, server: BadServer, stack: ExitStack):
         self.runtime, self.server, self.stack = runtime, server, stack
+        lock.take(runtime.workdir, runtime.run, as_object=True)  # for both: they are attempts of one run
+        stack.callback(lock.release, runtime.workdir, runtime.run)
         run = plan_stage(STAGE, options(server.rules), runtime)
         assert isinstance(run, StageRun)
         self.run = run
