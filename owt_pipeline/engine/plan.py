@@ -283,8 +283,9 @@ def difference(manifest: Manifest, plan: StagePlan, root: Root) -> str:
             return f"{name} is {now.get(name)!r}, was {manifest.options.get(name)!r}"
     if manifest.num_shards != len(plan.keys):
         return f"{len(plan.keys) - manifest.num_shards} shards were added"
-    sources = [*stage.outside(plan.options, manifest.sources), *sources_of(stage, root)]
-    names = sorted({str(s.get("name") or s.get("kind")) for s in sources if s not in manifest.sources})
+    sources = shaping_sources([*stage.outside(plan.options, manifest.sources), *sources_of(stage, root)])
+    before = shaping_sources(manifest.sources)
+    names = sorted({str(s.get("name") or s.get("kind")) for s in sources if s not in before})
     if names:
         return f"{', '.join(names[:3])} {'has' if len(names) == 1 else 'have'} changed"
     changed = sum(row is None for row in plan.rows)

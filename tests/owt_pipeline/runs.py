@@ -13,14 +13,17 @@ from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import pytest
 
 from owt_pipeline.cli import main
 from owt_pipeline.storage.folder import Storage
-from schemas.manifest import ROOT, FileTable, Manifest, Root, ShardFile, ledger_of
+from schemas.manifest import ROOT, FileTable, Generation, Manifest, Root, ShardFile, ledger_of
 from tests.owt_pipeline.one_stage import run_alone
+
+R = TypeVar("R", Generation, Manifest)
 
 CONFIG = """\
 [collect]
@@ -162,13 +165,15 @@ def contents(run: Storage) -> dict[str, bytes]:
     found = {name: run.read(name) for name in run.names() if is_same_in_all_runs(name)}
     if ROOT in found:  # which counts how often it was replaced, names the last run, and where the sources were
         root = Root.from_json(found[ROOT])
-        generations = [
-            msgspec.structs.replace(of, sources=[{**source, "uri": ""} for source in of.sources])
-            for of in root.generations
-        ]
-        root = msgspec.structs.replace(root, sequence=0, run="", generations=generations)
+        generations = [_somewhere(each) for each in root.generations]
+        datasets = {name: _somewhere(each) for name, each in root.datasets.items()}
+        root = msgspec.structs.replace(root, sequence=0, run="", generations=generations, datasets=datasets)
         found[ROOT] = root.to_json()
     return found
+
+
+def _somewhere(read: R) -> R:
+    return msgspec.structs.replace(read, sources=[{**source, "uri": ""} for source in read.sources])
 
 
 def differing(one: Path, other: Path) -> list[str]:

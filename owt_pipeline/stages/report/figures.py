@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from owt_pipeline.engine.generations import shaping_sources
 from owt_pipeline.formats.takedowns import Takedowns
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.stages.report import shown
@@ -16,7 +17,7 @@ from schemas.manifest import Manifest
 STATS_VERSION = 4
 """Raised whenever a key of stats.json changes its name or meaning."""
 
-_IDENTITY = ("stage", "stage_version", "digest", "sources", "options")
+_IDENTITY = ("stage", "stage_version", "digest", "options")
 
 
 def figures(tables: Tables, readers: Mapping[str, DatasetReader], takedowns: Takedowns) -> dict[str, Any]:
@@ -51,7 +52,10 @@ def figures(tables: Tables, readers: Mapping[str, DatasetReader], takedowns: Tak
         "documents": shown.documents(tables, readers),
         "dropped": dropped(tables, readers, rejects, takedowns),
         "removals": shown.removals(tables, readers),
-        "settings": {name: {key: getattr(manifest, key) for key in _IDENTITY} for name, manifest in manifests.items()},
+        "settings": {
+            name: {key: getattr(manifest, key) for key in _IDENTITY} | {"sources": shaping_sources(manifest.sources)}
+            for name, manifest in manifests.items()
+        },
     }
 
 
