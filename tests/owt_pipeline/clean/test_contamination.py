@@ -53,7 +53,11 @@ def test_documents_that_hold_text_of_an_evaluation_set_are_rejected(tmp_path: Pa
     ("name", "content", "problem"),
     [
         ("set.jsonl", b'{"a": "b"}\nnot json\n', "set.jsonl:2: not JSON"),
-        ("set.txt.gz", gzip.compress(b"words" * 99)[:-9], "set.txt.gz is damaged or incomplete: gz: the file ends"),
+        (
+            "set.txt.gz",
+            gzip.compress(b"words" * 99, mtime=0)[:-9],
+            "set.txt.gz is damaged or incomplete: gz: the file ends",
+        ),
         ("set.zip", b"PK\x03\x04\xff", "set.zip:1: not UTF-8 at byte 4; convert it first"),
     ],
 )
