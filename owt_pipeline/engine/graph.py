@@ -169,11 +169,6 @@ def _plan(dataset: Dataset, stage: Stage, options: Any, runtime: Runtime, later:
         return [(CONTROL, _encode(dataset))]
     with _reported(runtime, f"{stage.name}, Plan"):
         _, version = read_own_root(runtime.workdir, dataset.version, runtime.run)
-        if version is None:
-            raise UserError(
-                f"{runtime.workdir}: the workers do not see what is written there; give a bucket (gs://, s3://, "
-                "az://), or a folder with the same path on a disk that all machines share"
-            )
         found = plan_stage(stage, options, runtime, later)
         if isinstance(found, Manifest):
             return [(CONTROL, _encode(_handle(runtime, found, dataset, version)))]

@@ -46,8 +46,16 @@ def read_root(workdir: Storage) -> tuple[Root, str | None]:
 
 
 def read_own_root(workdir: Storage, version: str | None, run: str) -> tuple[Root, str | None]:
-    """`read_root` for a run that has written `version` last; raises LostRun if another run has replaced that since."""
+    """`read_root` for a run that has written `version` last.
+
+    Raises LostRun if another run has replaced that since, and UserError if there is none here.
+    """
     root, current = read_root(workdir)
+    if version is not None and current is None:
+        raise UserError(
+            f"{workdir}: the workers do not see what is written there; give a bucket (gs://, s3://, az://), or a "
+            "folder with the same path on a disk that all machines share"
+        )
     if current != version and root.run != run:
         raise published_by_another(workdir)
     return root, current
