@@ -40,10 +40,11 @@ def test_a_hugging_face_model_is_finetuned_on_imported_text_and_exported_again(
     transformers = pytest.importorskip("transformers", reason="the peer: pip install transformers")
     verse = (testdata / "text" / "tinyshakespeare.txt").read_text()[:100_000]
     (tmp_path / "verse.txt").write_text(verse)
-    ask_owt("import", "verse", "verse.txt", "--split_text", "blank_lines", "--num_shards", 2)
-    ask_owt("run", "verse", "--min_tokens", 16, "--until", "export")
-    ask_owt("train-tokenizer", "verse", "--vocab_size", 500)
-    ask_owt("run", "verse", "--tokenizer", "verse/tokenizer.json", "--val_fraction", 0.1, "--until", "tokenize")
+    corpus = tmp_path / "verse"
+    ask_owt("import", corpus, tmp_path / "verse.txt", "--split_text", "blank_lines", "--num_shards", 2)
+    ask_owt("run", corpus, "--min_tokens", 16, "--until", "export")
+    ask_owt("train-tokenizer", corpus, "--vocab_size", 500)
+    ask_owt("run", corpus, "--tokenizer", corpus / "tokenizer.json", "--val_fraction", 0.1, "--until", "tokenize")
     shape = {"vocab_size": 500, "n_positions": 64, "n_layer": 2, "n_head": 2, "n_embd": 64, "eos_token_id": 499}
     torch.manual_seed(0)
     transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape, bos_token_id=499)).save_pretrained(tmp_path / "base")
