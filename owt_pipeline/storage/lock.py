@@ -121,8 +121,7 @@ def _flock(workdir: Storage, run: str) -> float:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            file.seek(0)
-            holder = _decoded(file.read())
+            holder = _content(file)
             file.close()
             raise _in_use(workdir, holder) from None
         file.truncate(0)
@@ -209,7 +208,7 @@ def running(workdir: Storage) -> Holder | None:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                return _decoded(file.read()) or Holder("", "another command")
+                return _content(file) or Holder("", "another command")
     holder, _ = _read(workdir)
     return None if holder is not None and _has_ended(holder) else holder
 
@@ -240,6 +239,16 @@ def _in_use(workdir: Storage, holder: Holder | None) -> InUse:
 def _read(workdir: Storage) -> tuple[Holder | None, str | None]:
     found = workdir.read_version(OBJECT)
     return (_decoded(found[0]), found[1]) if found else (None, None)
+
+
+def _content(file: BinaryIO) -> Holder | None:
+    """Who has locked the file; it writes its name just after it has locked it, so that is waited for, for a second."""
+    for _ in range(20):
+        file.seek(0)
+        if holder := _decoded(file.read()):
+            return holder
+        time.sleep(0.05)
+    return None
 
 
 def _decoded(content: bytes) -> Holder | None:

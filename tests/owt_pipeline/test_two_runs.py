@@ -7,6 +7,7 @@ import fcntl
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -164,3 +165,15 @@ def test_a_damaged_or_lost_root_is_restored_from_its_copy_and_both_damaged_is_an
     run.write(COPY, b"{")
     with pytest.raises(UserError, match="and so is its copy"):
         read_root(run)
+
+
+def test_a_lock_whose_holder_has_yet_to_write_its_name_is_named(tmp_path: Path) -> None:
+    """Between `flock` and the name written into the file, another run looks: it names the holder all the same."""
+    name = msgspec.json.encode(lock.Holder("id", "script.py"))
+    with open(tmp_path / lock.FILE, "ab", buffering=0) as first:
+        fcntl.flock(first, fcntl.LOCK_EX)
+        writes = threading.Timer(0.3, first.write, [name])
+        writes.start()
+        with pytest.raises(lock.InUse, match=r"in use by `script\.py`"):
+            lock.take(Storage(str(tmp_path)), "mine")
+        writes.join()
