@@ -14,7 +14,7 @@ from tests.owt_pipeline.runs import ask_owt, differing
 FLAG = f"--runner={RepeatingRunner.__module__}.{RepeatingRunner.__name__}"
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))])
 def test_a_runner_that_repeats_and_drops_makes_the_same_bytes(
     small_config: Path, small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
