@@ -27,9 +27,9 @@ API = {
         "owt_pipeline.ledger.dataset:DatasetReader",
         "schemas.manifest:Manifest",
         "schemas.reasons:Reason",
-        "owt_pipeline.commands.history:readers_of",
-        "owt_pipeline.commands.history:asked_for",
-        "owt_pipeline.commands.history:history",
+        "owt_pipeline.commands.why:readers_of",
+        "owt_pipeline.commands.why:asked_for",
+        "owt_pipeline.commands.why:history",
     ],
     "URLs": ["owt_pipeline.formats.urls:canonical_url", "owt_pipeline.formats.urls:url_id"],
     "Text from pages": [

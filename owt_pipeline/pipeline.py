@@ -41,7 +41,7 @@ from owt_pipeline.stages import ORDER, load
 from owt_pipeline.storage.folder import Storage
 
 
-def build(pipeline: beam.Pipeline, run: Run) -> beam.PCollection[graph.Dataset]:
+def build(pipeline: beam.Pipeline, run: Run) -> beam.PCollection[graph.Handle]:
     """Add the run's stages to a pipeline, as one linear chain; returns the handle of the last dataset.
 
     Nothing is written before the pipeline runs. Then the first transform takes the lock of the run's folder, and the

@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from owt_pipeline.command_line import Command, CommandParser, add_output_flags, at_least, configure_output
-from owt_pipeline.commands.history import readers_of
 from owt_pipeline.commands.run import REMADE, recorded_stages
+from owt_pipeline.commands.why import readers_of
 from owt_pipeline.engine.runner import run_stages
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError

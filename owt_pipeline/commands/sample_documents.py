@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from owt_pipeline.command_line import Command, CommandParser, at_least
-from owt_pipeline.commands.history import find_id, readers_of, say
+from owt_pipeline.commands.why import find_id, readers_of, say
 from owt_pipeline.errors import NotFound, UsageError
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.storage.folder import Storage

@@ -1,16 +1,31 @@
-"""`owt why`: what happened to a URL at every stage."""
+"""`owt why`: what happened to one URL at every stage, from who posted it to where its tokens are."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import datetime
 import json
-from typing import Any
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from owt_pipeline.command_line import Command, CommandParser
-from owt_pipeline.commands.history import asked_for, history, readers_of, say
 from owt_pipeline.errors import NotFound
+from owt_pipeline.formats.urls import BadURL, canonicalize, home_of, unescaped, url_id
+from owt_pipeline.ledger.commit import what_is_left
+from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.ledger.root import require_run
 from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lock import mention_running
+from schemas import DATASETS, Reason
+from schemas.manifest import ShardFile
 
 
 def _flags(parser: CommandParser) -> None:
@@ -64,6 +79,201 @@ def _verdict(found: dict[str, Any]) -> str:
     if found["verdict"] == "pending":
         return f"kept by {last['stage']}; the stages after it have not run"
     return "kept; its tokens are in tokens/"
+
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user asked for: an id, and its URL if a URL was given.
+
+    Attributes:
+      text: as the user wrote it.
+      url_id: the id that rows have.
+      url: its canonical form; None for an id, or a URL that has none.
+      host: the host of `url`.
+    """
+
+    text: str
+    url_id: int
+    url: str | None = None
+    host: str | None = None
+
+
+def asked_for(text: str) -> Asked:
+    """What `text` names: a decimal id, or a URL in any spelling, with or without its scheme."""
+    if text.isdecimal() and len(text) <= 20 and int(text) < 1 << 64:
+        return Asked(text, int(text))
+    for spelling in (text, f"https://{text}"):
+        try:
+            url, host = canonicalize(spelling)
+            return Asked(text, url_id(url), url, host)
+        except BadURL:
+            continue
+    return Asked(text, url_id(unescaped(text)))  # as collect names a URL that it rejects for having no canonical form
+
+
+def readers_of(workdir: Storage) -> dict[str, DatasetReader]:
+    """A reader for what is left of each finished dataset, in the order of the stages.
+
+    Raises NotFound if the folder is not a run, or has no finished dataset.
+    """
+    root = require_run(workdir)
+    if not root.datasets:
+        raise NotFound(f"no stage of {workdir} has finished yet; owt ls {workdir} shows how far it is")
+    return {name: what_is_left(workdir, root.datasets[name]) for name in DATASETS if name in root.datasets}
+
+
+def history(readers: Mapping[str, DatasetReader], asked: Asked) -> dict[str, Any] | None:
+    """What happened to a URL, or None if no stage has it.
+
+    The result has `asked`, `url` (canonical), `url_id`, `host`, `shard`, `verdict` (that of the last stage:
+    `kept`, `rejected`, or `pending` if later stages have not run), and `stages`: an entry per stage in order, with
+    `stage`, `verdict` (`kept`, `rejected` or `duplicate`) and what the stage knows of it.
+    """
+    entries: list[dict[str, Any]] = []
+    shard: int | None = None
+    url = asked.url
+    for name, reader in readers.items():
+        found = _first(asked, reader) if shard is None else find_id(reader, asked.url_id, [shard])
+        if found:
+            shard = found[0].file.shard
+            url = url or found[0].row.get("url")
+            entries += _entries(readers, reader, found)
+        elif name == "duplicates" and shard is not None:
+            entries += _removed_for(reader, asked.url_id)
+    if not entries:
+        return None
+    verdict = "rejected" if entries[-1]["verdict"] == "duplicate" else entries[-1]["verdict"]
+    if verdict == "kept" and entries[-1]["stage"] != "tokenize":
+        verdict = "pending"
+    about = {"asked": asked.text, "url": url, "url_id": asked.url_id, "host": asked.host, "shard": shard}
+    return {**about, "verdict": verdict, "stages": entries}
+
+
+def _first(asked: Asked, reader: DatasetReader) -> list[Found]:
+    """The rows in a dataset of which the shard is not known: of several generations that have some, of the one that
+    accepted the URL, else of the last."""
+    root = require_run(reader.workdir)
+    homes = []
+    for generation in root.generations:
+        bucket = asked.url_id % generation.shards
+        if generation.stage != "import":
+            bucket = home_of(asked.host) % generation.shards if asked.host is not None else 0
+        homes.append(generation.first + bucket)
+    found = [rows for shard in homes if (rows := find_id(reader, asked.url_id, [shard]))]
+    accepted = [rows for rows in found if any(row.file.kind == "data" for row in rows)]
+    if found:
+        return (accepted or found)[-1]
+    return find_id(reader, asked.url_id, (shard for shard in range(reader.num_shards) if shard not in homes))
+
+
+def _entries(
+    readers: Mapping[str, DatasetReader], reader: DatasetReader, found: list[Found]
+) -> Iterator[dict[str, Any]]:
+    stage = reader.manifest.stage
+    kept = any(row.file.kind == "data" for row in found) and stage != "dedupe"
+    repeats = [row.row["detail"] for row in found if kept and row.file.kind == "rejects"]
+    for file, number, row in found:
+        where = {"file": reader.workdir.path(file.path), "row": number}
+        if file.kind == "rejects":
+            if kept:
+                continue  # another submission of a URL that is kept: shown with its row
+            reason = Reason.of(row["reason"])
+            what = {"reason": str(reason), "meaning": reason.description, "detail": row["detail"]}
+            yield {"stage": stage, "verdict": "rejected", "url": row["url"], **what, **where}
+        elif stage == "dedupe":
+            yield {"stage": stage, "verdict": "duplicate", **_decision(readers, row), **where}
+        elif stage == "tokenize":
+            split = file.path.split("/")[1]
+            yield {"stage": stage, "verdict": "kept", "split": split, "n_tokens": row["n_tokens"], **where}
+        else:
+            again = {"repeated_by": repeats} if repeats else {}
+            yield {"stage": stage, "verdict": "kept", **_shown(row), **again, **where}
+
+
+def _removed_for(decisions: DatasetReader, identifier: int) -> Iterator[dict[str, Any]]:
+    removed: list[int] = []
+    for batch in decisions.batches(columns=["url_id", "kept_url_id"], rows=1 << 16):
+        ours = pc.equal(batch["kept_url_id"], pa.scalar(identifier, pa.uint64()))
+        removed += batch["url_id"].filter(ours).to_pylist()
+    if removed:
+        yield {"stage": "dedupe", "verdict": "kept", "kept_for": len(removed), "duplicates": removed}
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    """A row to show: its text cut, its empty fields left out."""
+    shown = {key: value for key, value in row.items() if value not in (None, [], "")}
+    if "text" in shown:
+        shown["characters"] = len(row["text"])
+        shown["text"] = cut(row["text"])
+    for key in ("created_utc", "fetched_at"):
+        if key in shown:
+            with contextlib.suppress(ValueError, OverflowError, OSError):  # dumps have dates of no calendar
+                moment = datetime.datetime.fromtimestamp(shown[key], datetime.timezone.utc)
+                shown[key] = moment.strftime("%Y-%m-%d %H:%M:%S UTC")
+    return shown
+
+
+def _decision(readers: Mapping[str, DatasetReader], row: dict[str, Any]) -> dict[str, Any]:
+    """A dedupe decision, with the URL of the kept document."""
+    shown = {key: value for key, value in row.items() if key != "url_id"}
+    kept = find_id(readers["clean"], row["kept_url_id"], [row["kept_shard"]]) if "clean" in readers else []
+    if kept:
+        shown["kept_url"] = kept[0].row["url"]
+    return shown
+
+
+def cut(text: str, length: int = 160) -> str:
+    """The beginning of a text, on one line."""
+    text = " ".join(text.split())
+    return text if len(text) <= length else text[:length] + "…"
+
+
+def say(line: str) -> None:
+    """Print a line of untrusted text, with control characters escaped."""
+    print(_CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", line))
+
+
+class Found(NamedTuple):
+    """A row of a dataset: the file it is in, its number there from 0, and the row.
+
+    Of `tokens/`, the row holds `url_id` and `n_tokens`.
+    """
+
+    file: ShardFile
+    number: int
+    row: dict[str, Any]
+
+
+def find_id(reader: DatasetReader, identifier: int, shards: Iterable[int]) -> list[Found]:
+    """The rows of the id in the first of `shards` that has any, in its data and its rejects.
+
+    Raises UserError on a damaged file.
+    """
+    for shard in shards:
+        found = [
+            row
+            for file in (*reader.files("data", shard), *reader.files("rejects", shard))
+            if file.rows
+            for row in _rows_in(reader, file, identifier)
+        ]
+        if found:
+            return found
+    return []
+
+
+def _rows_in(reader: DatasetReader, file: ShardFile, identifier: int) -> Iterator[Found]:
+    places: list[int] = []
+    start = 0
+    for batch in reader.batches_of(file, columns=["url_id"], rows=1 << 16):
+        places += (np.flatnonzero(batch["url_id"].to_numpy() == np.uint64(identifier)) + start).tolist()
+        start += batch.num_rows
+    if places:
+        columns = ["url_id", "n_tokens"] if file.path.endswith(".arrow") else reader.schema(file).names
+        rows = pa.Table.from_batches(reader.batches_of(file, columns=columns, rows=1 << 16)).take(places).to_pylist()
+        yield from map(Found, repeat(file), places, rows)
 
 
 main = Command("owt why", _flags, _why)

@@ -3,11 +3,11 @@
 A stage is a composite PTransform from the handle of one dataset to the handle of the next. Inside is one linear chain,
 without side inputs and without a node that two others read (both hang on Flink's batch shuffle):
 
-    Dataset | Barrier | Plan    -> (CONTROL, Dataset), and (key, Slice) for each part
-            | Shuffle | Work      the first step -> (CONTROL, Dataset), and (key, Slice) for what each part sent; not
-                                  shuffled on the local runner, whose pool distributes the parts
-            | Group   | Work      each further step likewise; the last step's parts, the shards, send nothing
-            | Gather  | Publish   waits for all shards -> Dataset
+    Handle | Barrier | Plan      -> (CONTROL, Handle), and (key, Slice) for each part
+           | Shuffle | Work      the first step -> (CONTROL, Handle), and (key, Slice) for what each part sent; not
+                                 shuffled on the local runner, whose pool distributes the parts
+           | Group   | Work      each further step likewise; the last step's parts, the shards, send nothing
+           | Gather  | Publish   waits for all shards -> Handle
 
 One control message passes through every step next to the parts. It carries the decision of `Plan`, creates parts that
 nothing was sent to, and reaches `Publish` even if there are no parts. If the stage is finished, it is the only message.
@@ -59,7 +59,7 @@ CONTROL = -1
 Stages: TypeAlias = Sequence[tuple[Stage, Any]]
 
 
-class Dataset(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class Handle(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """A handle of a finished dataset, passed from stage to stage.
 
     `uri` is the URI of its folder, or of the run's folder at the start of a run; `version` is that of the root manifest
@@ -75,7 +75,7 @@ class Dataset(msgspec.Struct, frozen=True, array_like=True, tag=True):
     is_lost: bool = False
 
 
-Message: TypeAlias = Slice | Dataset
+Message: TypeAlias = Slice | Handle
 _encode, _decode = msgspec.msgpack.encode, msgspec.msgpack.Decoder(Message).decode
 _Element: TypeAlias = tuple[int, bytes]
 
@@ -89,19 +89,19 @@ class Start(beam.PTransform):
         super().__init__()
         self.runtime, self.stages, self.version = runtime, stages, version
 
-    def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection[Dataset]:
+    def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection[Handle]:
         with contextlib.suppress(OSError):  # used by other languages' transforms only; a killed run would leave it
             os.rmdir(begin.pipeline.local_tempdir)
-        handle = begin | beam.Create([Dataset(self.runtime.workdir.uri, self.version)], reshuffle=False)
+        handle = begin | beam.Create([Handle(self.runtime.workdir.uri, self.version)], reshuffle=False)
         if not self.runtime.unattended:
             return handle
-        return handle | "_Begin" >> beam.Map(_begin, self.runtime, self.stages).with_output_types(Dataset)
+        return handle | "_Begin" >> beam.Map(_begin, self.runtime, self.stages).with_output_types(Handle)
 
 
-def _begin(dataset: Dataset, runtime: Runtime, stages: Stages) -> Dataset:
+def _begin(handle: Handle, runtime: Runtime, stages: Stages) -> Handle:
     with _reported(runtime, "start"):
         since = take(runtime.workdir, runtime.run, as_object=runtime.on_cluster)
-        return msgspec.structs.replace(dataset, version=begin(stages, runtime)[1], since=since)
+        return msgspec.structs.replace(handle, version=begin(stages, runtime)[1], since=since)
 
 
 class RunStage(beam.PTransform):
@@ -118,12 +118,12 @@ class RunStage(beam.PTransform):
     def default_label(self) -> str:
         return self.stage.name.capitalize()
 
-    def expand(self, dataset: beam.PCollection[Dataset]) -> beam.PCollection[Dataset]:
+    def expand(self, handle: beam.PCollection[Handle]) -> beam.PCollection[Handle]:
         stage, options, runtime = self.stage, self.options, self.runtime
         if runtime.on_cluster:
-            dataset |= "Barrier" >> beam.Reshuffle()
+            handle |= "Barrier" >> beam.Reshuffle()
         plan = beam.FlatMap(_plan, stage, options, runtime, self.later).with_output_types(_Element)
-        parts = dataset | "Plan" >> plan
+        parts = handle | "Plan" >> plan
         if runtime.on_cluster:
             parts |= "Shuffle" >> beam.Reshuffle()
         for index, step in enumerate(stage.steps):
@@ -135,7 +135,7 @@ class RunStage(beam.PTransform):
         return (
             parts
             | "Gather" >> beam.GroupByKey()
-            | "Publish" >> beam.Map(_publish, stage, options, runtime).with_output_types(Dataset)
+            | "Publish" >> beam.Map(_publish, stage, options, runtime).with_output_types(Handle)
         )
 
 
@@ -153,28 +153,28 @@ def plain_labels() -> Iterator[None]:
 
 def build(
     pipeline: beam.Pipeline, stages: Stages, runtime: Runtime, version: str | None = None
-) -> beam.PCollection[Dataset]:
+) -> beam.PCollection[Handle]:
     """The graph of some stages with their options, in order: one linear chain."""
     runtime = replace(runtime, beam_flags=())  # which may contain secrets
     with plain_labels():
-        dataset = pipeline | Start(runtime, stages, version)
+        handle = pipeline | Start(runtime, stages, version)
         for number, (stage, options) in enumerate(stages):
-            dataset |= RunStage(stage, options, runtime, stages[number + 1 :])
-        return dataset | End(runtime) if runtime.unattended else dataset
+            handle |= RunStage(stage, options, runtime, stages[number + 1 :])
+        return handle | End(runtime) if runtime.unattended else handle
 
 
-def _plan(dataset: Dataset, stage: Stage, options: Any, runtime: Runtime, later: Stages) -> list[_Element]:
-    """Dataset handle -> control message, and the parts of the first step."""
-    if dataset.is_lost:
-        return [(CONTROL, _encode(dataset))]
+def _plan(handle: Handle, stage: Stage, options: Any, runtime: Runtime, later: Stages) -> list[_Element]:
+    """Handle handle -> control message, and the parts of the first step."""
+    if handle.is_lost:
+        return [(CONTROL, _encode(handle))]
     with _reported(runtime, f"{stage.name}, Plan"):
-        _, version = read_own_root(runtime.workdir, dataset.version, runtime.run)
+        _, version = read_own_root(runtime.workdir, handle.version, runtime.run)
         found = plan_stage(stage, options, runtime, later)
         if isinstance(found, Manifest):
-            return [(CONTROL, _encode(_handle(runtime, found, dataset, version)))]
-        running = msgspec.structs.replace(dataset, plan=found.name)
+            return [(CONTROL, _encode(_handle(runtime, found, handle, version)))]
+        running = msgspec.structs.replace(handle, plan=found.name)
         return [(CONTROL, _encode(running)), *_parts(stage.steps[0].keys(found), found.name)]
-    return [(CONTROL, _encode(_lost(dataset)))]
+    return [(CONTROL, _encode(_lost(handle)))]
 
 
 class _Work(beam.DoFn):
@@ -203,7 +203,7 @@ class _Work(beam.DoFn):
             with self._reported(f"part {key}"):
                 yield from self._elements(work.do(key, _sent(messages)), work.plan)
                 return
-            yield CONTROL, _encode(_lost(Dataset(work.runtime.workdir.uri)))
+            yield CONTROL, _encode(_lost(Handle(work.runtime.workdir.uri)))
         else:
             self.waiting[key] = messages
 
@@ -227,9 +227,9 @@ class _Work(beam.DoFn):
         return [(key, _encode(msgspec.structs.replace(slice, work=plan))) for key, slice in done.sent]
 
 
-def _publish(element: tuple[int, Iterable[bytes]], stage: Stage, options: Any, runtime: Runtime) -> Dataset:
+def _publish(element: tuple[int, Iterable[bytes]], stage: Stage, options: Any, runtime: Runtime) -> Handle:
     """Control message, once all shards have their records -> handle of the output."""
-    before: Dataset = max((_decode(value) for value in element[1]), key=lambda message: message.is_lost)
+    before: Handle = max((_decode(value) for value in element[1]), key=lambda message: message.is_lost)
     if not before.plan:
         return before
     with _reported(runtime, f"{stage.name}, Publish"):
@@ -252,14 +252,14 @@ class End(beam.PTransform):
         super().__init__()
         self.runtime = runtime
 
-    def expand(self, dataset: beam.PCollection[Dataset]) -> beam.PCollection[Dataset]:
-        return dataset | "_End" >> beam.Map(_end, self.runtime).with_output_types(Dataset)
+    def expand(self, handle: beam.PCollection[Handle]) -> beam.PCollection[Handle]:
+        return handle | "_End" >> beam.Map(_end, self.runtime).with_output_types(Handle)
 
 
-def _end(dataset: Dataset, runtime: Runtime) -> Dataset:
-    sweep(runtime.workdir, runtime.run, dataset.since)
+def _end(handle: Handle, runtime: Runtime) -> Handle:
+    sweep(runtime.workdir, runtime.run, handle.since)
     release(runtime.workdir, runtime.run)
-    return dataset
+    return handle
 
 
 @contextlib.contextmanager
@@ -294,10 +294,10 @@ def _sent(messages: Iterable[Slice]) -> list[Slice]:
     return [message for message in messages if message.length]
 
 
-def _lost(dataset: Dataset) -> Dataset:
+def _lost(handle: Handle) -> Handle:
     """The handle of a run whose place another one has taken."""
-    return msgspec.structs.replace(dataset, plan="", is_lost=True)
+    return msgspec.structs.replace(handle, plan="", is_lost=True)
 
 
-def _handle(runtime: Runtime, manifest: Manifest, before: Dataset, version: str | None) -> Dataset:
-    return Dataset(runtime.workdir.path(manifest.dataset), version, before.since)
+def _handle(runtime: Runtime, manifest: Manifest, before: Handle, version: str | None) -> Handle:
+    return Handle(runtime.workdir.path(manifest.dataset), version, before.since)

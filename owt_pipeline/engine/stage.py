@@ -35,90 +35,6 @@ FINAL = ("corpus", "tokens", "report")
 """Datasets whose files are made again whenever they are gone; others only if something reads them."""
 
 
-@dataclass(frozen=True)
-class Runtime:
-    """How and where a stage runs. Nothing here changes a byte of the output.
-
-    Attributes:
-      workers: processes of the local pool; on a cluster, each process makes one part at a time.
-      beam_flags: Beam's flags; none for the local runner.
-      run: id of the process or job that works on the run's folder.
-      unattended: whether no process waits for the job: it takes and releases the lock, and fails for a user's mistake.
-      on_cluster: whether the runner places the parts, rather than the pool of this process.
-      host: where the run takes place, for the run's log: a runner's name; empty for this machine.
-      versions: on a cluster, the versions of everything that shapes bytes, in the process that started the run.
-      add: whether new sources become a generation, rather than an error.
-    """
-
-    workdir: Storage
-    workers: int = 1
-    beam_flags: tuple[str, ...] = ()
-    run: str = ""
-    unattended: bool = False
-    on_cluster: bool = False
-    host: str = ""
-    versions: tuple[tuple[str, str], ...] = ()
-    add: bool = False
-
-    @property
-    def lock(self) -> bool:
-        """Whether the parts renew the lock of the run's folder, because it is an object that expires."""
-        return self.on_cluster or not self.workdir.is_local
-
-    def for_cluster(self, stages: Iterable[Stage], runner: str) -> Runtime:
-        """The same runtime, with parts placed by a runner on a cluster."""
-        found = versions_of_everything(name for stage in stages for name in stage.libraries)
-        return dataclasses.replace(self, on_cluster=True, host=runner, workers=1, versions=tuple(found.items()))
-
-    def check_versions(self) -> None:
-        """Raise UserError if this process has other versions than the one that started the run."""
-        check_versions(dict(self.versions))
-
-
-def _shards(run: StageRun) -> Iterable[int]:
-    return sorted(run.make)
-
-
-def _unknown(_: StageRun) -> None:
-    return None
-
-
-def what_was_sent(_: StageRun) -> Iterable[int]:
-    """`Step.keys` of a step that has a part for each key that rows were sent to, and no others."""
-    return ()
-
-
-def one_part(_: StageRun) -> Iterable[int]:
-    """`Step.keys` of a step that always has exactly one part."""
-    return (0,)
-
-
-@dataclass(frozen=True)
-class Step:
-    """One round of a stage's work: parts, each made by one call of `work`.
-
-    The first step's parts are `keys`. A later step's parts are `keys` and every key that the step before sent rows to
-    (`ShardWriter.send`). The last step's parts are the shards of the output.
-
-    Attributes:
-      work: `work(run, key, slices, writer)` makes part `key` from the rows that were sent to it. Calling it again
-        writes the same bytes.
-      name: name of the step's folder; the last step is called `shards`.
-      keys: parts that exist even if nothing is sent to them; by default the shards to be made.
-      rows: input rows of each part, for the progress and to start the largest parts first; by default the rows sent.
-      outputs: schemas of the last step's named outputs (`train`, `val`), in place of the dataset's own schema.
-      together: parts that this process makes at once in threads, for work that waits or uses the pool itself; a number,
-        or a function of the run. If 0, each part is made by one process of the pool.
-    """
-
-    work: Callable[[StageRun, int, Sequence[Slice], ShardWriter], None]
-    name: str = SHARDS
-    keys: Callable[[StageRun], Iterable[int]] = _shards
-    rows: Callable[[StageRun], Mapping[int, int] | Sequence[int] | None] = _unknown
-    outputs: Callable[[StageRun], Mapping[str, pa.Schema] | None] = _unknown
-    together: int | Callable[[StageRun], int] = 0
-
-
 class Stage:
     """A stage. Each is a subclass, whose docstring says what it does.
 
@@ -201,6 +117,50 @@ class Stage:
     def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> None:
         """Called with the records of all shards before they are published: sets `run.counts`, adds to `run.stats`,
         `run.properties` and the assets. The same records lead to the same results."""
+
+
+def _shards(run: StageRun) -> Iterable[int]:
+    return sorted(run.make)
+
+
+def _unknown(_: StageRun) -> None:
+    return None
+
+
+def what_was_sent(_: StageRun) -> Iterable[int]:
+    """`Step.keys` of a step that has a part for each key that rows were sent to, and no others."""
+    return ()
+
+
+def one_part(_: StageRun) -> Iterable[int]:
+    """`Step.keys` of a step that always has exactly one part."""
+    return (0,)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One round of a stage's work: parts, each made by one call of `work`.
+
+    The first step's parts are `keys`. A later step's parts are `keys` and every key that the step before sent rows to
+    (`ShardWriter.send`). The last step's parts are the shards of the output.
+
+    Attributes:
+      work: `work(run, key, slices, writer)` makes part `key` from the rows that were sent to it. Calling it again
+        writes the same bytes.
+      name: name of the step's folder; the last step is called `shards`.
+      keys: parts that exist even if nothing is sent to them; by default the shards to be made.
+      rows: input rows of each part, for the progress and to start the largest parts first; by default the rows sent.
+      outputs: schemas of the last step's named outputs (`train`, `val`), in place of the dataset's own schema.
+      together: parts that this process makes at once in threads, for work that waits or uses the pool itself; a number,
+        or a function of the run. If 0, each part is made by one process of the pool.
+    """
+
+    work: Callable[[StageRun, int, Sequence[Slice], ShardWriter], None]
+    name: str = SHARDS
+    keys: Callable[[StageRun], Iterable[int]] = _shards
+    rows: Callable[[StageRun], Mapping[int, int] | Sequence[int] | None] = _unknown
+    outputs: Callable[[StageRun], Mapping[str, pa.Schema] | None] = _unknown
+    together: int | Callable[[StageRun], int] = 0
 
 
 @dataclass
@@ -306,6 +266,46 @@ class StageRun:
         """
         for batch in self.inputs[self.stage.inputs[0]].batches(shard, rows=rows, columns=columns):
             writer.add(batch.num_rows, fn(batch))
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """How and where a stage runs. Nothing here changes a byte of the output.
+
+    Attributes:
+      workers: processes of the local pool; on a cluster, each process makes one part at a time.
+      beam_flags: Beam's flags; none for the local runner.
+      run: id of the process or job that works on the run's folder.
+      unattended: whether no process waits for the job: it takes and releases the lock, and fails for a user's mistake.
+      on_cluster: whether the runner places the parts, rather than the pool of this process.
+      host: where the run takes place, for the run's log: a runner's name; empty for this machine.
+      versions: on a cluster, the versions of everything that shapes bytes, in the process that started the run.
+      add: whether new sources become a generation, rather than an error.
+    """
+
+    workdir: Storage
+    workers: int = 1
+    beam_flags: tuple[str, ...] = ()
+    run: str = ""
+    unattended: bool = False
+    on_cluster: bool = False
+    host: str = ""
+    versions: tuple[tuple[str, str], ...] = ()
+    add: bool = False
+
+    @property
+    def lock(self) -> bool:
+        """Whether the parts renew the lock of the run's folder, because it is an object that expires."""
+        return self.on_cluster or not self.workdir.is_local
+
+    def for_cluster(self, stages: Iterable[Stage], runner: str) -> Runtime:
+        """The same runtime, with parts placed by a runner on a cluster."""
+        found = versions_of_everything(name for stage in stages for name in stage.libraries)
+        return dataclasses.replace(self, on_cluster=True, host=runner, workers=1, versions=tuple(found.items()))
+
+    def check_versions(self) -> None:
+        """Raise UserError if this process has other versions than the one that started the run."""
+        check_versions(dict(self.versions))
 
 
 def recorded_of(stage: Stage, manifest: Manifest | None) -> Recorded:

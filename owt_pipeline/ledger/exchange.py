@@ -65,7 +65,7 @@ class SliceWriter:
         self._file = file
         self._waiting: dict[pa.Schema, list[tuple[np.ndarray, pa.RecordBatch]]] = {}
         self._waiting_bytes = 0
-        self._runs: dict[pa.Schema, list[_Run]] = {}
+        self._sorted: dict[pa.Schema, list[_Sorted]] = {}
         self._index: list[tuple[int, int, int, int]] = []
         self._buffer = pa.allocate_buffer(0)
 
@@ -82,9 +82,9 @@ class SliceWriter:
     def close(self) -> None:
         """Write the slices, and the index."""
         self._sort(spill=False)
-        for runs in self._runs.values():
-            for key in np.unique(np.concatenate([run.keys for run in runs])).tolist():
-                rows = pa.concat_tables([run.rows_of(key) for run in runs]).combine_chunks()
+        for pieces in self._sorted.values():
+            for key in np.unique(np.concatenate([piece.keys for piece in pieces])).tolist():
+                rows = pa.concat_tables([piece.rows_of(key) for piece in pieces]).combine_chunks()
                 step = -(-len(rows) // max(1, rows.nbytes // SLICE_BYTES))
                 for start in range(0, len(rows), step):
                     some = rows.slice(start, step)
@@ -99,7 +99,8 @@ class SliceWriter:
             if (keys[1:] < keys[:-1]).any():
                 order = np.argsort(keys, kind="stable")
                 keys, table = keys[order], table.take(pa.array(order))
-            self._runs.setdefault(schema, []).append(_Run.of(keys, _spilled(table, self._file) if spill else table))
+            rows = _spilled(table, self._file) if spill else table
+            self._sorted.setdefault(schema, []).append(_Sorted.of(keys, rows))
         self._waiting, self._waiting_bytes = {}, 0
 
     def _write(self, batches: Sequence[pa.RecordBatch]) -> tuple[int, int]:
@@ -115,7 +116,7 @@ class SliceWriter:
 
 
 @dataclass(frozen=True)
-class _Run:
+class _Sorted:
     """Rows sorted by key: those of `keys[i]` are `rows[starts[i]:starts[i + 1]]`."""
 
     keys: np.ndarray
@@ -123,7 +124,7 @@ class _Run:
     rows: pa.Table
 
     @classmethod
-    def of(cls, keys: np.ndarray, rows: pa.Table) -> _Run:
+    def of(cls, keys: np.ndarray, rows: pa.Table) -> _Sorted:
         found, starts = np.unique(keys, return_index=True)
         return cls(found, np.append(starts, len(keys)), rows)
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import zstandard
 
-from owt_pipeline.commands.history import asked_for, history, readers_of
 from owt_pipeline.commands.verify import verify
+from owt_pipeline.commands.why import asked_for, history, readers_of
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError

@@ -13,8 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from owt_pipeline.commands import sample_documents
-from owt_pipeline.commands.history import asked_for, history, readers_of
-from owt_pipeline.commands.why import main
+from owt_pipeline.commands.why import asked_for, history, main, readers_of
 from owt_pipeline.formats.urls import url_id
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import Outcome, rejects_batch

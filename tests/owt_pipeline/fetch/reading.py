@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from owt_pipeline.commands.history import asked_for, history, readers_of
+from owt_pipeline.commands.why import asked_for, history, readers_of
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.formats.warc import Response, pages, read_record
 from owt_pipeline.ledger.dataset import DatasetReader
