@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import socket
 import time
 from collections.abc import Mapping
@@ -17,6 +18,8 @@ from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import read_own_root
 from owt_pipeline.storage.folder import Storage, at_once
 from schemas.manifest import Counts, Manifest, ShardRecord
+
+logger = logging.getLogger("owt")
 
 RUN_LOG = "run-log.jsonl"
 """What ran when and for how long: the one file of a run that differs from run to run."""
@@ -92,6 +95,7 @@ def publish(
         "bytes": manifest.total_bytes,
     }
     append_to_log(run.workdir, entry)
+    logger.info("%s: %s (%.1f s)", manifest.stage, counts, entry["seconds"])
     return manifest, written
 
 

@@ -158,8 +158,10 @@ def _run_graph(
     }
     results = []
     for stage, _ in stages:
-        results.append(Result(stage, require_manifest(runtime.workdir, stage.output), seconds.get(stage.name)))
-        results[-1].log()
+        result = Result(stage, require_manifest(runtime.workdir, stage.output), seconds.get(stage.name))
+        if cluster is not None or result.seconds is None:  # here, each stage is logged when it is published
+            result.log()
+        results.append(result)
     return results
 
 

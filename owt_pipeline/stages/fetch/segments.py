@@ -59,7 +59,7 @@ _ROW_BYTES = 500  # memory of a row's objects, about
 _FIRST_READ = 64 << 10  # bytes; in most segments the first two records have fewer
 SUFFIX = ".warc.gz"
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
-_TEMPORARY = pa.array(sorted(map(str, TEMPORARY)))
+_TEMPORARY = sorted(map(str, TEMPORARY))  # an array would import pandas with this module
 
 
 def shards_with_hosts_of(root: Root, shard: int) -> list[int]:
@@ -143,7 +143,7 @@ class Answered:
         return list(map(read, files)) if self.workdir.is_local or len(files) < 2 else at_once(read, files)
 
     def _is_past(self, rows: pa.Table) -> pa.ChunkedArray:
-        return pc.and_(pc.is_in(rows["reason"], _TEMPORARY), pc.less(rows["round"], self._round))
+        return pc.and_(pc.is_in(rows["reason"], pa.array(_TEMPORARY)), pc.less(rows["round"], self._round))
 
     def writer(self, about: Mapping[str, str], *, is_last: bool = True, date: int | None = None) -> SegmentWriter:
         """A writer of further segments; the arguments as there."""
