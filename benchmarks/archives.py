@@ -2,11 +2,11 @@
 
     .venv/bin/python benchmarks/archives.py [--rows 1000000] [--urls 100000] [--pages 2000]
 
-Creates the index of a crawl with all published columns in `--files` Parquet files, and its WARC files, which a process
-on loopback serves; there is no delay between requests. Half of the URLs are in the index. First they are only looked up
-(their captures have status 404), then `--pages` records are read as well. DuckDB looks the same URLs up in the same
-files, without a server between, on one core. Prints the measurements, then an estimate for a real crawl from these
-rates and published sizes.
+Creates the index of a crawl with all published columns in `--files` Parquet files on the disk, and its WARC files,
+which a process on loopback serves; there is no delay between requests. Half of the URLs are in the index. First they
+are only looked up (their captures have status 404), then `--pages` records are read as well. DuckDB looks the same URLs
+up in the same files, on one core. Prints the measurements, then an estimate for a real crawl from these rates and
+published sizes.
 
 Exits 1 if not all pages are found.
 """
@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import argparse
 import base64
-import gzip
 import json
-import re
 import subprocess
 import sys
 import tempfile
@@ -25,7 +23,6 @@ import threading
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -41,7 +38,7 @@ from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.formats.warc import response_record
 from owt_pipeline.stages import load
-from owt_pipeline.stages.fetch.cc_index import KEY, NEEDED
+from owt_pipeline.stages.fetch.commoncrawl import KEY, NEEDED
 from owt_pipeline.stages.fetch.stage import STAGE, Options
 from owt_pipeline.storage.folder import Storage
 
@@ -55,7 +52,7 @@ REAL = {"files": 300, "index_bytes": 300e9, "rows": 2.6e9, "urls": 2e6, "found":
 
 @dataclass(frozen=True)
 class Measured:
-    """Of one run: seconds, CPU seconds of this process, requests and bytes of index and data, and the manifest."""
+    """Of one run: seconds, CPU seconds of this process, requests for records and their bytes, and the manifest."""
 
     wall: float
     cpu: float
@@ -101,10 +98,9 @@ def report(arguments: argparse.Namespace, join: Measured, read: Measured, size: 
     print(f"index: {arguments.rows:,} captures, {arguments.files} files, {size / 1e6:,.0f} MB, "
           f"of which {share:.0%} in the columns that are read")  # fmt: skip
     print(f"join: {arguments.urls:,} URLs in {join.wall:.1f} s, {arguments.urls / join.wall:,.0f} URLs/s, CPU "
-          f"{join.cpu:.1f} s, {join.totals['index requests']:,} requests, "
-          f"{join.totals['index bytes'] / 1e6:,.2f} MB")  # fmt: skip
-    print(f"records: {arguments.pages:,} pages in {read.wall:.1f} s, {read.totals['data requests']:,} requests, "
-          f"{read.totals['data bytes'] / 1e6:,.1f} MB")  # fmt: skip
+          f"{join.cpu:.1f} s")  # fmt: skip
+    print(f"records: {arguments.pages:,} pages in {read.wall:.1f} s, {read.totals['requests']:,} requests, "
+          f"{read.totals['bytes'] / 1e6:,.1f} MB")  # fmt: skip
     core_hours = REAL["rows"] / arguments.rows * join.cpu / 3600
     records, index_bytes = round(REAL["urls"] * REAL["found"]), REAL["index_bytes"] * share
     print(f"\nA real crawl on paper ({REAL['files']:.0f} files, {REAL['index_bytes'] / 1e9:,.0f} GB) and "
@@ -122,7 +118,8 @@ def measure(folder: Path, name: str, urls: list[str], server: str) -> Measured:
     options = Options(
         sources=("commoncrawl",),
         user_agent="benchmark/1 (+mailto:me@example.org)",
-        cc_index=f"{server}/data/{INDEX}",
+        cc_index=str(folder / "data" / INDEX),
+        cc_data=f"{server}/data",
         cc_crawls=(CRAWL,),
         cc_delay=0.0,
     )
@@ -160,7 +157,6 @@ def make_archive(folder: Path, arguments: argparse.Namespace) -> tuple[list[str]
     warc, warcs = bytearray(), f"crawl-data/{CRAWL}/segments/1/warc/{CRAWL}-00000.warc.gz"
     body = b"<html><body>" + b"".join(b"<p>Paragraph %d of a page.</p>" % n for n in range(400)) + b"</body></html>"
     bounds = np.linspace(0, arguments.rows, arguments.files + 1).astype(int)
-    names = []
     for number in range(arguments.files):
         rows = []
         for row in range(bounds[number], bounds[number + 1]):
@@ -178,14 +174,11 @@ def make_archive(folder: Path, arguments: argparse.Namespace) -> tuple[list[str]
                 pages.append(url)
             rows.append(capture)
         rows.sort(key=lambda row: row[KEY])
-        names.append(f"{INDEX}/crawl={CRAWL}/subset=warc/part-{number:05d}.gz.parquet")
-        path = folder / names[-1]
+        path = folder / f"{INDEX}/crawl={CRAWL}/subset=warc/part-{number:05d}.gz.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.Table.from_pylist(rows), path, compression="gzip", row_group_size=1 << 20)
     (folder / warcs).parent.mkdir(parents=True)
     (folder / warcs).write_bytes(warc)
-    paths = folder / "crawl-data" / CRAWL / "cc-index-table.paths.gz"
-    paths.write_bytes(gzip.compress("\n".join(names).encode()))
     lookups += [f"https://absent{n:07d}.com/articles/{n}.html" for n in range(arguments.urls - len(lookups))]
     return random.permutation(lookups).tolist(), pages
 
@@ -242,30 +235,17 @@ class Handler(BaseHTTPRequestHandler):
                 self.totals.clear()
             self._send(200, body)
         else:
-            status, body, about = next(self._part(self.folder / parts.path.removeprefix("/data/")))
-            self._count("data" if parts.path.endswith(".warc.gz") else "index", body)
-            self._send(status, body, about)
+            first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
+            with open(self.folder / parts.path.removeprefix("/data/"), "rb") as file:
+                file.seek(first)
+                body = file.read(last - first + 1)
+            with self.lock:
+                self.totals.update(requests=1, bytes=len(body))
+            self._send(206, body)
 
-    def _part(self, path: Path) -> Iterator[tuple[int, bytes, dict[str, str]]]:
-        size = path.stat().st_size
-        match = re.fullmatch(r"bytes=(\d*)-(\d+)", self.headers.get("Range", ""))
-        with open(path, "rb") as file:
-            if match is None:
-                yield 200, file.read(), {}
-                return
-            first = int(match[1]) if match[1] else max(size - int(match[2]), 0)
-            last = min(int(match[2]), size - 1) if match[1] else size - 1
-            file.seek(first)
-            yield 206, file.read(last - first + 1), {"Content-Range": f"bytes {first}-{last}/{size}"}
-
-    def _count(self, kind: str, body: bytes) -> None:
-        with self.lock:
-            self.totals.update({f"{kind} requests": 1, f"{kind} bytes": len(body)})
-
-    def _send(self, status: int, body: bytes, about: dict[str, str] | None = None) -> None:
+    def _send(self, status: int, body: bytes) -> None:
         self.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), **(about or {})}.items():
-            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
 

@@ -183,7 +183,7 @@ DATASETS: dict[str, Dataset] = {
                 field(
                     "archive_offset",
                     pa.uint64(),
-                    "first byte of the record in archive_file; null if unknown, as in an ARC file",
+                    "first byte of the record in archive_file; null if unknown",
                     nullable=True,
                 ),
                 field("final_url", pa.string(), "URL that answered, after redirects"),

@@ -70,16 +70,6 @@ def split_response(block: bytes) -> tuple[int, Headers, bytes]:
     return status, headers, body
 
 
-def payload_of(block: bytes) -> bytes:
-    """What follows the first head of a response, whatever its status: the payload of which a WARC record has a digest.
-
-    Raises BadMessage without a status line.
-    """
-    head, body = _split_head(block)
-    parse_head(head)
-    return body
-
-
 def parse_head(head: bytes) -> tuple[str, int, Headers]:
     """(status line, status code, headers) of a head without its empty line; raises BadMessage without a status line."""
     first, _, rest = head.partition(b"\n")
@@ -181,13 +171,11 @@ def _within(body: bytes, limit: int) -> bytes:
 
 
 def _gunzip(data: bytes, limit: int) -> bytes:
-    """One or more members of gzip; junk or padding after them is ignored, and so are trailers, as in browsers."""
-    body, at = bytearray(), _end_of_gzip_head(data, 0)
-    while True:
-        at = _inflate(data, at, body, limit) + _GZIP_TRAILER_BYTES
-        if data[at : at + 2] != _GZIP_MAGIC:
-            return bytes(body)
-        at = _end_of_gzip_head(data, at, body)
+    """One or more members of gzip; junk or padding after them is ignored, as in browsers."""
+    body, at = bytearray(), 0
+    while not at or data.startswith(_GZIP_MAGIC, at):
+        at = _inflate(data, at, body, limit, 31)
+    return bytes(body)
 
 
 def _undeflate(data: bytes, limit: int) -> bytes:
@@ -199,13 +187,13 @@ def _undeflate(data: bytes, limit: int) -> bytes:
         return _gunzip(data, limit)
     is_zlib = len(data) > 1 and data[0] & 0x0F == 8 and (data[0] << 8 | data[1]) % 31 == 0
     body = bytearray()
-    _inflate(data, 2 if is_zlib else 0, body, limit)
+    _inflate(data, 0, body, limit, 15 if is_zlib else -15)
     return bytes(body)
 
 
-def _inflate(data: bytes, at: int, body: bytearray, limit: int) -> int:
-    """Append the deflate stream that begins at `at` to `body`; returns its end."""
-    stream = isal_zlib.decompressobj(-15)
+def _inflate(data: bytes, at: int, body: bytearray, limit: int, form: int) -> int:
+    """Append the stream that begins at `at` to `body`, by zlib's `wbits` for its form; returns its end."""
+    stream = isal_zlib.decompressobj(form)
     while at < len(data):
         piece = data[at : at + _PIECE_BYTES]
         body += stream.decompress(piece, limit + 1 - len(body))
@@ -215,24 +203,6 @@ def _inflate(data: bytes, at: int, body: bytearray, limit: int) -> int:
         if stream.eof:
             return at
     raise CutOff("the encoded body breaks off", _within(bytes(body), limit))
-
-
-def _end_of_gzip_head(data: bytes, at: int, before: bytes | bytearray = b"") -> int:
-    """Where the deflate stream of the gzip member at `at` begins (RFC 1952, 2.3)."""
-    start, at = at, at + 10
-    if not _GZIP_MAGIC.startswith(data[start : start + 2]) or data[start + 2 : start + 3] not in (b"", b"\x08"):
-        raise BadMessage("the encoded body is damaged: it does not begin like gzip")
-    flags = data[start + 3] if len(data) > start + 3 else 0
-    if flags & 4:
-        at += 2 + int.from_bytes(data[at : at + 2], "little")
-    for flag in (8, 16):  # name, comment
-        if flags & flag:
-            end = data.find(b"\0", at)
-            at = end + 1 if end >= 0 else len(data)
-    at += 2 if flags & 2 else 0
-    if at >= len(data):
-        raise CutOff("the encoded body breaks off", bytes(before))
-    return at
 
 
 def _unbrotli(data: bytes, limit: int) -> bytes:
@@ -273,7 +243,6 @@ _DECODERS = {
 ACCEPT_ENCODING = "gzip, deflate, br, zstd"
 _NO_ENCODING = ("", "identity", "none")
 _GZIP_MAGIC = b"\x1f\x8b"
-_GZIP_TRAILER_BYTES = 8
 _PIECE_BYTES = 4096  # each member of gzip or zstd copies what follows it in its piece, and there may be a million
 _ZSTD_WINDOW = 8 << 20  # the largest that servers may use (RFC 9659)
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"

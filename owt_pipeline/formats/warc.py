@@ -32,7 +32,6 @@ from owt_pipeline.formats.messages import (
     content_type_of,
     decode_body,
     header,
-    payload_of,
     split_response,
 )
 from owt_pipeline.ledger.dataset import DatasetReader, reading
@@ -195,12 +194,6 @@ def resource_record(uri: str, date: int, block: bytes, content_type: str) -> byt
     )
 
 
-def record_of_block(url: str, date: int, block: bytes) -> bytes:
-    """The bytes of an HTTP response as a WARC record in one gzip member; raises BadMessage for other bytes."""
-    body = payload_of(block)
-    return http_record(url, date, block[: len(block) - len(body)], body)
-
-
 def _record_head(
     kind: str,
     url: str,
@@ -259,14 +252,8 @@ def single_member(data: bytes, max_bytes: int) -> tuple[bytes | None, bytes]:
 
 def rewritten(data: bytes) -> bytes:
     """The record at the start of `data`, in any format that FastWARC reads, as a gzip member."""
-    record = next(iter(ArchiveIterator(io.BytesIO(data), parse_http=False, quirks_mode=True)))
-    return member_of(record, read_block(record))
-
-
-def member_of(record: WarcRecord, block: bytes) -> bytes:
-    """A record and its content as a gzip member."""
-    buffer = io.BytesIO()
-    record.set_bytes_content(block)
+    record, buffer = next(iter(ArchiveIterator(io.BytesIO(data), parse_http=False, quirks_mode=True))), io.BytesIO()
+    record.set_bytes_content(read_block(record))
     record.write(buffer)
     return gzip_member(buffer.getvalue())
 

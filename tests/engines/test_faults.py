@@ -21,7 +21,7 @@ import pytest
 
 from owt_pipeline.ledger.root import read_manifest, require_manifest
 from owt_pipeline.stages import ORDER, load
-from owt_pipeline.stages.fetch import recorder
+from owt_pipeline.stages.fetch import sources
 from owt_pipeline.storage import lock
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import ShardRecord
@@ -251,4 +251,4 @@ def test_a_worker_killed_while_it_fetches_costs_the_answers_of_the_last_seconds(
         job.wait()
     assert require_manifest(runtime.workdir, "pages").counts.left == len(urls)
     assert min(web.gaps()) > 0.8 * delay
-    assert web.count() - len(urls) <= hosts * (recorder.SEGMENT_SECONDS + 1) / delay
+    assert web.count() - len(urls) <= hosts * (sources.SEGMENT_SECONDS + 1) / delay

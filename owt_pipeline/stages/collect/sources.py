@@ -167,7 +167,7 @@ def _rows_of_table(uri: str, name: str, tally: Tally, allow_damaged: bool) -> It
 def _rows_of_archive(file: Any, tally: Tally) -> Iterator[dict[str, Any]]:
     """The target URI of each HTML response that is no redirect; a "line" is such a response."""
     line, broken, first = 0, 0, ""
-    for capture in captures(file, file.size(), copy=lambda record: 0):
+    for capture in captures(file, file.size()):
         if isinstance(capture, Broken):
             broken, first = broken + 1, first or str(capture)
             tally.broken = f"{broken:,} broken records, the first is {first}"

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
-from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
 from owt_pipeline.formats import messages
@@ -40,8 +39,6 @@ SILENCE_SECONDS = 30.0
 MAX_LINE_BYTES = 64 << 10
 """Limit of the status line and of each header; more than any server sends on purpose."""
 MAX_HEADERS = 500
-_HEAD_BYTES = MAX_LINE_BYTES + 2 * 256 * 1024
-"""Limit of a head, with what asyncio may read of the body at the same time."""
 
 _KEEP_NAMES_SECONDS = 600
 
@@ -63,8 +60,7 @@ class _Exchange:
 
     gate: Gate
     seconds: float
-    most: int  # bytes of the body
-    connection: _Connection | None = None  # once the request is sent
+    is_sent: bool = False
     is_fresh: bool = False  # whether a connection was opened for it
     blocked: BlockedAddress | None = None
     address: str = ""
@@ -73,35 +69,19 @@ class _Exchange:
 _exchange: ContextVar[_Exchange] = ContextVar("_exchange")
 
 
-class _Connection(ResponseHandler):
-    """A connection that breaks off after `left` bytes, whatever they are: aiohttp takes chunks' extensions and
-    responses of status 1xx without end."""
-
-    left = _HEAD_BYTES
-
-    def data_received(self, data: bytes) -> None:
-        self.left -= len(data)
-        if self.left >= 0:
-            super().data_received(data)
-        elif self.transport is not None:
-            self.transport.abort()
-
-
 class _Response(aiohttp.ClientResponse):
     async def start(self, connection: Any) -> aiohttp.ClientResponse:
         """Called when the request has been sent: name and connection took no time of the host's turn."""
         exchange = _exchange.get()
         exchange.gate.begin()
-        exchange.connection = protocol = connection.protocol
+        exchange.is_sent = True
         exchange.address = (connection.transport.get_extra_info("peername") or ("",))[0]
-        protocol.left = _HEAD_BYTES
         try:
             await super().start(connection)
         except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
             if exchange.is_fresh:  # aiohttp would send the request again at once
                 raise aiohttp.ClientConnectionError(_os_text(error)) from error
             raise
-        protocol.left += 2 * exchange.most
         return self
 
 
@@ -132,7 +112,6 @@ class Client:
             socket_factory=open_socket,
             ssl=self._options.verify_tls,
         )
-        connector._factory = functools.partial(_Connection, asyncio.get_running_loop())  # type: ignore[assignment]
         headers = {
             "User-Agent": self._options.user_agent,
             "Accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.1",
@@ -181,7 +160,7 @@ class Client:
             await asyncio.sleep(wait)
         gate.begin()
         seconds, most = seconds or self._options.timeout, most or self._options.max_page_bytes
-        exchange, started, begun = _Exchange(gate, seconds, most), time.monotonic(), False
+        exchange, started, begun = _Exchange(gate, seconds), time.monotonic(), False
         token = _exchange.set(exchange)
         try:
             response = await (self._direct if proxy is None else self._proxied).get(
@@ -199,7 +178,7 @@ class Client:
                 received = received._replace(body=_decoded(received, most, cut))
         except (BadMessage, TooLarge, aiohttp.ClientError, OSError, asyncio.TimeoutError) as error:
             failure = _failure(error, exchange, proxy, begun)
-            if exchange.connection is not None:
+            if exchange.is_sent:
                 failure.network_works = proxy is None
                 failure.connected = proxy is None or url.scheme == "https" or begun  # to the host
             raise failure from error
@@ -336,10 +315,6 @@ def _check_proxy(status: int, headers: Headers) -> None:
 def _failure(error: Exception, exchange: _Exchange, proxy: URL | None, begun: bool) -> Failed:
     """The failure of a request that raised `error`; `begun` says whether a head was received."""
     text = _os_text(error)
-    if exchange.connection is not None and exchange.connection.left < 0:
-        if not begun:
-            return Failed(Reason.BAD_RESPONSE, f"no head within {_HEAD_BYTES:,} bytes")
-        error = TooLarge(f"more than {2 * exchange.most:,} bytes sent")
     if isinstance(error, TooLarge):
         return Failed(Reason.TOO_LARGE, str(error))
     if isinstance(error, BadMessage):
@@ -347,7 +322,7 @@ def _failure(error: Exception, exchange: _Exchange, proxy: URL | None, begun: bo
     if isinstance(error, aiohttp.InvalidURL):  # a number for an address, such as 2130706433 for 127.0.0.1
         return Failed(Reason.BLOCKED_ADDRESS, text)
     if isinstance(error, asyncio.TimeoutError):
-        if exchange.connection is None:
+        if not exchange.is_sent:
             return Failed(
                 Reason.TIMEOUT, f"no connection within {min(CONNECT_SECONDS, exchange.seconds):g} s", transient=True
             )

@@ -16,7 +16,6 @@ from yarl import URL
 from owt_pipeline.formats.messages import REDIRECTS
 from owt_pipeline.formats.urls import requested
 from owt_pipeline.stages.fetch.answers import MAX_REDIRECTS, Fetched, NoPage, Received, has_no_page
-from owt_pipeline.stages.fetch.breaker import Breaker
 from owt_pipeline.stages.fetch.client import Client
 from owt_pipeline.stages.fetch.manners import (
     ROBOTS_BYTES,
@@ -29,11 +28,11 @@ from owt_pipeline.stages.fetch.manners import (
     retry_after,
     robots_token,
 )
+from owt_pipeline.stages.fetch.sources import Breaker, Recorder
 from schemas import Reason
 from schemas.reasons import http_reason
 
 if TYPE_CHECKING:
-    from owt_pipeline.stages.fetch.recorder import Recorder
     from owt_pipeline.stages.fetch.segments import Answered
     from owt_pipeline.stages.fetch.stage import Options
 

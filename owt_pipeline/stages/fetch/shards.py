@@ -3,7 +3,6 @@ sources, in order."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -16,30 +15,28 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from owt_pipeline import progress
+from owt_pipeline import __version__, progress
 from owt_pipeline.engine.stage import recorded_of
 from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import empty, rejects_batch, replace_columns
 from owt_pipeline.ledger.exchange import Slice, gather
 from owt_pipeline.stages.fetch.answers import INDEXED, NoPage
-from owt_pipeline.stages.fetch.archives import Archives, summary
-from owt_pipeline.stages.fetch.cc_index import (
+from owt_pipeline.stages.fetch.commoncrawl import (
     CAPTURE,
     FOUND,
     WANTED_WITH,
+    BulkClient,
     captures_by_url,
     list_files,
     match,
     send_keys,
 )
-from owt_pipeline.stages.fetch.cc_records import BulkClient
 from owt_pipeline.stages.fetch.live import Fetcher
-from owt_pipeline.stages.fetch.recorder import SEGMENT_BYTES
-from owt_pipeline.stages.fetch.rounds import check_nothing_lost
-from owt_pipeline.stages.fetch.segments import Answered, is_in
-from owt_pipeline.stages.fetch.sources import Client, ask_source, share, with_client
+from owt_pipeline.stages.fetch.segments import Answered, check_nothing_lost, is_in
+from owt_pipeline.stages.fetch.sources import SEGMENT_BYTES, Client, ask_source, share, with_client
 from owt_pipeline.stages.fetch.stage import ONLINE, SHARDS_TOGETHER, archives_of, digest_of_source
+from owt_pipeline.stages.fetch.warc_files import Archives, summary
 from owt_pipeline.stages.fetch.wayback import WaybackClient
 from owt_pipeline.storage.folder import expand_globs
 from schemas import DATASETS, PLACES, Reason
@@ -132,13 +129,13 @@ def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
             if "problem" in archive:
                 logger.warning("fetch: %s: %s", archive["name"], archive["problem"])
             elif not archive["responses"]:
-                logger.warning("fetch: %s holds no response to a request: is it a WARC or ARC file?", archive["name"])
+                logger.warning("fetch: %s holds no response to a request: is it a WARC file?", archive["name"])
 
 
 def _about(run: StageRun, source: str) -> dict[str, str]:
     """The fields of a segment's warcinfo record: who fetched its pages, and how."""
     return {
-        "software": f"owt-pipeline/{importlib.metadata.version('owt-pipeline')}",
+        "software": f"owt-pipeline/{__version__}",
         "format": "WARC File Format 1.1",
         "conformsTo": "http://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/",
         **({"robots": "obey (RFC 9309)"} if source == "live" else {}),

@@ -54,7 +54,7 @@ _how = partial(option, shapes_bytes=False)
 @dataclass(frozen=True)
 class Options:
     pages_from: tuple[str, ...] = _how(
-        (), "take pages from WARC or ARC files: paths, folders or globs, local or gs:// or s3://", metavar="GLOB",
+        (), "take pages from WARC files: paths, folders or globs, local or gs:// or s3://", metavar="GLOB",
     )  # fmt: skip  # the files' content shapes bytes, and `sources` describes it
     allow_damaged: bool = _how(
         False,
@@ -89,8 +89,8 @@ class Options:
         "HTTPS_PROXY and HTTP_PROXY", metavar="URL",
     )  # fmt: skip
     cc_index: str = option(
-        "", "Common Crawl's columnar index, for the source `commoncrawl`: a folder, s3:// or https://, such as "
-        "s3://commoncrawl/cc-index/table/cc-main/warc", metavar="URI",
+        "", "Common Crawl's columnar index, for the source `commoncrawl`: s3://commoncrawl/cc-index/table/cc-main/warc "
+        "or a copy of it, in a folder or a bucket", metavar="URI",
     )  # fmt: skip
     cc_crawls: tuple[str, ...] = option(
         (), "crawls of --cc_index to search, such as CC-MAIN-2013-20 CC-MAIN-2013-48", metavar="CRAWL"
@@ -100,7 +100,7 @@ class Options:
         "folder cc-index/", metavar="URI",
     )  # fmt: skip
     cc_delay: float = _how(
-        0.1, "seconds between two requests of a process to a host of --cc_index and --cc_data", minimum=0,
+        0.1, "seconds between two requests of a process to a web server that is --cc_data", minimum=0,
     )  # fmt: skip
     wayback_cdx: str = option(
         "https://web.archive.org/cdx/search/cdx",
@@ -218,11 +218,11 @@ class Fetch(Stage):
     inputs = ("urls",)
     output = "pages"
     options = Options
-    version = 7
+    version = 8
     libraries = ("fastwarc", "isal")
     steps = (
-        Step(_later("archives:index_archive"), "index", keys=_archive_files),
-        Step(_later("cc_index:read_bounds"), "bounds", keys=lambda run: _index_files(run)[:1], together=1),
+        Step(_later("warc_files:index_archive"), "index", keys=_archive_files),
+        Step(_later("commoncrawl:read_bounds"), "bounds", keys=lambda run: _index_files(run)[:1], together=1),
         Step(_later("shards:send_missing", 0), "ask_1", _shards_to_ask(0), rows_of_input, together=_together),
         Step(_later("shards:ask_gathered", 0), "gather_1", keys=what_was_sent, together=READ_AT_ONCE),
         Step(_later("shards:send_missing", 1), "ask_2", _shards_to_ask(1), rows_of_input, together=_together),
@@ -246,6 +246,12 @@ class Fetch(Stage):
             )
         if bool(options.cc_index) != ("commoncrawl" in options.order):
             raise UsageError("--cc_index and --sources commoncrawl go together")
+        if options.cc_index.startswith(("http://", "https://")):
+            raise UsageError(
+                f"--cc_index {options.cc_index}: the index is not read over HTTP; name it in a bucket, "
+                "s3://commoncrawl/cc-index/table/cc-main/warc, or a folder with a copy of it; the records may be on a "
+                "web server: --cc_data https://data.commoncrawl.org"
+            )
         if options.cc_index and not options.cc_data:
             _ = options.index_root
         agent = options.user_agent
@@ -266,7 +272,7 @@ class Fetch(Stage):
         """How often its failed or lost URLs were asked for again."""
         return root.rounds.get(str(shard))
 
-    begin = staticmethod(_later("rounds:raise_rounds"))
+    begin = staticmethod(_later("segments:raise_rounds"))
     set_up = staticmethod(_later("shards:set_up"))
     finish = staticmethod(_later("shards:finish"))
 

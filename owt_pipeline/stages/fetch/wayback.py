@@ -14,6 +14,7 @@ address, so one part makes the requests of the complete run.
 
 from __future__ import annotations
 
+import calendar
 import contextlib
 import json
 import re
@@ -25,14 +26,20 @@ from typing import TYPE_CHECKING, Any
 
 from yarl import URL
 
-from owt_pipeline.formats.captures import seconds_of
 from owt_pipeline.formats.messages import REDIRECTS, Headers, is_html
 from owt_pipeline.formats.urls import BadURL, canonical_url, requested
 from owt_pipeline.formats.warc import response_record
 from owt_pipeline.stages.fetch.answers import Answer, NoPage, Origin, Received
-from owt_pipeline.stages.fetch.archive_client import ArchiveClient, refused
+from owt_pipeline.stages.fetch.archive import (
+    ArchiveClient,
+    Asked,
+    Capture,
+    Moved,
+    canonical_or_none,
+    page_of_record,
+    refused,
+)
 from owt_pipeline.stages.fetch.manners import Failed
-from owt_pipeline.stages.fetch.nearest import Asked, Capture, Moved, canonical_or_none, page_of_record
 from schemas import Reason
 
 if TYPE_CHECKING:
@@ -178,6 +185,11 @@ def _rows(body: bytes) -> Iterator[dict[str, Any]]:
 def timestamp(moment: int) -> str:
     """A time as archives write it, YYYYMMDDhhmmss in UTC."""
     return datetime.fromtimestamp(moment, timezone.utc).strftime("%Y%m%d%H%M%S")
+
+
+def seconds_of(timestamp: str) -> int:
+    """A time as archives write it, in seconds since 1970; raises ValueError."""
+    return calendar.timegm(time.strptime(timestamp, "%Y%m%d%H%M%S"))
 
 
 def original_headers(replay: Headers) -> Headers:

@@ -7,6 +7,7 @@ import json
 import re
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timezone
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
@@ -55,7 +57,7 @@ def timestamp(moment: int) -> str:
 
 
 class ArchiveServer:
-    """Serves `/data/FILE`, of which it counts the bytes sent.
+    """Serves `/data/FILE`.
 
     Attributes:
       files: the archive files.
@@ -71,7 +73,6 @@ class ArchiveServer:
         self.agents: set[str] = set()
         self.seen: list[tuple[float, str]] = []
         self.slowness = 0.0
-        self.sent: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
@@ -112,11 +113,10 @@ class ArchiveServer:
     def _part(self, content: bytes | None, span: str) -> Answer:
         if content is None:
             return Answer(404, b"no such file")
-        match = re.fullmatch(r"bytes=(\d*)-(\d+)", span)
+        match = re.fullmatch(r"bytes=(\d+)-(\d+)", span)
         if match is None:
             return Answer(200, content)
-        first = int(match[1]) if match[1] else max(len(content) - int(match[2]), 0)
-        last = min(int(match[2]), len(content) - 1) if match[1] else len(content) - 1
+        first, last = int(match[1]), min(int(match[2]), len(content) - 1)
         if first > last:
             return Answer(416)
         about = {"Content-Range": f"bytes {first}-{last}/{len(content)}", "Content-Type": "application/octet-stream"}
@@ -139,8 +139,6 @@ class ArchiveServer:
                     archive.seen.append((time.monotonic(), self.path))
                 time.sleep(archive.slowness)
                 answer = archive.way(path, count) or archive._usual(self.path, url, self.headers.get("Range", ""))
-                with archive._lock:
-                    archive.sent[path] += len(answer.body)
                 self.send_response(answer.status)
                 for name, value in {"Content-Length": str(len(answer.body)), **answer.headers}.items():
                     self.send_header(name, value)
@@ -155,14 +153,17 @@ class ArchiveServer:
 
 
 class CommonCrawl(ArchiveServer):
-    """Crawls, and their index, which is published when it is searched first.
+    """Crawls, and a folder with their index, which is published when it is searched first.
 
     Attributes:
       rows: those of the index, by crawl; an unknown crawl has none.
+      folder: has the files of the index.
     """
 
     def __init__(self) -> None:
         super().__init__()
+        self._temporary = tempfile.TemporaryDirectory(prefix="cc-index-")
+        self.folder = Path(self._temporary.name)
         self.rows: dict[str, list[dict[str, Any]]] = {CRAWLS[0]: []}
 
     def add(self, pages: Mapping[str, int], crawl: str = CRAWLS[0], **fields: Any) -> list[dict[str, Any]]:
@@ -178,8 +179,15 @@ class CommonCrawl(ArchiveServer):
         return rows
 
     def options(self, **others: Any) -> Options:
-        common = {"sources": ("commoncrawl",), "cc_index": f"{self.url}/data/{INDEX}", "cc_crawls": CRAWLS[:1]}
-        return super().options(**{**common, "cc_delay": 0.0, **others})
+        for name in filter(re.compile(INDEX).match, self.files):
+            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.folder / name).write_bytes(self.files[name])
+        common = {"sources": ("commoncrawl",), "cc_index": f"{self.folder}/{INDEX}", "cc_crawls": CRAWLS[:1]}
+        return super().options(**{**common, "cc_data": f"{self.url}/data", "cc_delay": 0.0, **others})
+
+    def close(self) -> None:
+        super().close()
+        self._temporary.cleanup()
 
     def fetch(self, runtime: Runtime, **others: Any) -> Manifest:
         if not any(INDEX in name for name in self.files):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -79,15 +78,12 @@ def parquet(rows: pa.Table, group_rows: int = 1000, **how: Any) -> bytes:
 
 
 def publish(files: dict[str, bytes], crawls: Mapping[str, pa.Table], number: int = 1) -> None:
-    """Add the index of each crawl, with `number` files per subset, and the list of them to `files`, by name."""
+    """Add the index of each crawl, with `number` files per subset, to `files`, by name."""
     for crawl, rows in crawls.items():
         is_page = pc.equal(rows["fetch_status"], 200)
-        names = []
         for subset, mask in (("warc", is_page), ("crawldiagnostics", pc.invert(is_page))):
             ordered = rows.filter(mask).sort_by("url_surtkey")
             each = -(-len(ordered) // number)
             for part in range(number if each or subset == "warc" else 0):
-                names.append(f"{INDEX}/crawl={crawl}/subset={subset}/part-{part:05d}-c000.gz.parquet")
-                files[names[-1]] = parquet(ordered.slice(part * each, each))
-        others = [name.replace("subset=warc", "subset=robotstxt") for name in names if "=warc" in name]
-        files[f"crawl-data/{crawl}/cc-index-table.paths.gz"] = gzip.compress("\n".join([*names, *others, ""]).encode())
+                name = f"{INDEX}/crawl={crawl}/subset={subset}/part-{part:05d}-c000.gz.parquet"
+                files[name] = parquet(ordered.slice(part * each, each))

@@ -7,15 +7,15 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from owt_pipeline.stages.fetch import archive_client, client, live, wayback
+from owt_pipeline.stages.fetch import archive, client, live, wayback
 
 PLACES = {
     "retries": (live, "RETRIES"),
     "max_retry_wait": (live, "MAX_RETRY_WAIT"),
     "host_failures": (live, "HOST_FAILURES"),
-    "archive_retries": (archive_client, "RETRIES"),
-    "archive_retry_wait": (archive_client, "MAX_RETRY_WAIT"),
-    "archive_failures": (archive_client, "MAX_FAILURES"),
+    "archive_retries": (archive, "RETRIES"),
+    "archive_retry_wait": (archive, "MAX_RETRY_WAIT"),
+    "archive_failures": (archive, "MAX_FAILURES"),
     "connect_timeout": (client, "CONNECT_SECONDS"),
     "silence_timeout": (client, "SILENCE_SECONDS"),
     "wayback_connections": (wayback, "CONNECTIONS"),

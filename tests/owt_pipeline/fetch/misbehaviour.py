@@ -109,10 +109,6 @@ async def longer_than_it_says(request: Request) -> None:
     await request.send(b"and some more")
 
 
-async def flood(request: Request) -> None:
-    await end(request, "", b"HTTP/1.1 100 Continue\r\n\r\n" * 100, 0)
-
-
 def nested(count: int) -> bytes:
     body = PAGE
     for _ in range(count):
@@ -157,8 +153,6 @@ PAGES: dict[str, Way] = {
     "lines-end-in-lf": raw(HTML.replace(b"\r", b"") + b"\n" + PAGE),
     "body-longer-than-it-says": longer_than_it_says,
     "gzip-of-two-members": answer(gzip.compress(PAGE[:100]) + gzip.compress(PAGE[100:]), Content_Encoding="gzip"),
-    "gzip-without-trailer": answer(GZIPPED[:-8], Content_Encoding="gzip"),
-    "gzip-with-a-wrong-trailer": answer(GZIPPED[:-8] + bytes(8), Content_Encoding="gzip"),
     "gzip-as-deflate": answer(GZIPPED, Content_Encoding="deflate"),
     "deflate-without-its-head": answer(zlib.compress(PAGE)[2:-4], Content_Encoding="deflate"),
     "redirected": once(redirect(f"http://hop.{DOMAIN}/%E4%B8%AD?a=b#part")),
@@ -263,6 +257,8 @@ NO_PAGES: dict[str, dict[str, Way]] = {
         "slow-body": answer(b"<html>", Content_Length="1000", more=b".", every=0.1),
         "stalled-body": answer(b"<html>", Content_Length="1000", then=HANG),
         "slow-chunks": answer(b"", **CHUNKED, more=b"1\r\n.\r\n", every=0.1),
+        "endless-chunk-extension": answer(b"5;", **CHUNKED, more=b"x" * 1000, every=0.05),
+        "endless-continue": raw(b"", more=b"HTTP/1.1 100 Continue\r\n\r\n" * 100, every=0.05),
         "takes-no-connection": silent,
         "slow-redirects": redirect("{path}x", wait=1),
     },
@@ -273,7 +269,6 @@ NO_PAGES: dict[str, dict[str, Way]] = {
         "nested-gzip-bomb": answer(gzip.compress(gzip.compress(bytes(50_000_000))), Content_Encoding="gzip, gzip"),
         "brotli-bomb": answer(BROTLI_BOMB, Content_Encoding="br"),
         "zstd-bomb": answer(zstandard.compress(b"<html>" + bytes(20_000_000)), Content_Encoding="zstd"),
-        "endless-chunk-extension": answer(b"5;", **CHUNKED, more=b"x" * 1000),
     },
     "bad_response": {
         "endless-trailers": answer(b"5\r\nhello\r\n0\r\n", **CHUNKED, more=b"X-Another: trailer\r\n" * 100),
@@ -282,6 +277,8 @@ NO_PAGES: dict[str, dict[str, Way]] = {
         "broken-gzip": answer(b"this is no gzip at all", Content_Encoding="gzip"),
         "damaged-gzip": answer(DAMAGED, Content_Encoding="gzip"),
         "cut-gzip": answer(GZIPPED[:-20], Content_Encoding="gzip"),
+        "gzip-without-trailer": answer(GZIPPED[:-8], Content_Encoding="gzip"),
+        "gzip-with-a-wrong-trailer": answer(GZIPPED[:-8] + bytes(8), Content_Encoding="gzip"),
         "unknown-encoding": answer(Content_Encoding="x-klingon"),
         "a-thousand-encodings": answer(nested(1000), Content_Encoding=", ".join(["gzip"] * 1000)),
         "bad-chunks": answer(b"5\r\nhello\r\nnonsense\r\n", **CHUNKED),
@@ -290,7 +287,6 @@ NO_PAGES: dict[str, dict[str, Way]] = {
         "http-0-9": raw(PAGE, then="close"),
         "huge-headers": answer(X_Long="x" * 500_000),
         "endless-headers": raw(b"HTTP/1.1 200 OK\r\n", more=b"X-Another: header\r\n" * 100),
-        "flood-of-continue": flood,
         "another-protocol": raw(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n"),
         "negative-length": answer(Content_Length="-1"),
         "two-lengths": answer(Content_Length=f"{len(PAGE)}\r\nContent-Length: 5"),

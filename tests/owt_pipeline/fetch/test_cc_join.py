@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import io
-from collections import Counter
+import tempfile
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from owt_pipeline.formats.urls import canonical_url, url_id
 from owt_pipeline.ledger.dataset import batch_of
-from owt_pipeline.stages.fetch import cc_records
 from owt_pipeline.stages.fetch.answers import NoPage, wanted_moment
-from owt_pipeline.stages.fetch.cc_index import (
+from owt_pipeline.stages.fetch.archive import Asked, nearest_page
+from owt_pipeline.stages.fetch.commoncrawl import (
     WANTED_WITH,
+    BulkClient,
     bounds_of,
     captures_by_url,
     join,
@@ -26,8 +27,6 @@ from owt_pipeline.stages.fetch.cc_index import (
     span,
     wanted_keys,
 )
-from owt_pipeline.stages.fetch.cc_records import BulkClient
-from owt_pipeline.stages.fetch.nearest import Asked, nearest_page
 from schemas import Reason
 from tests.owt_pipeline.fetch.columnar import parquet, row, table
 
@@ -35,19 +34,12 @@ TRIED = 3
 
 
 class Published:
-    """Files of an index in memory, on a server that notes what is read of them."""
+    """Files of an index in a folder."""
 
-    def __init__(self, files: list[list[dict[str, Any]]], **how: Any):
-        self.files = {f"http://{number}": parquet(table(rows), **how) for number, rows in enumerate(files)}
-        self.read: Counter[str] = Counter()
-        self.bounds = sorted(bounds_of(f"CC-{uri[7:]}", uri, self.call) for uri in self.files)
-
-    def call(self, method: Any, uri: str, *place: int) -> Any:
-        content = self.files[uri]
-        if method is BulkClient.read_end:
-            return content[-(64 << 10) :], len(content)
-        self.read[uri] += place[1]
-        return content[place[0] :][: place[1]]
+    def __init__(self, folder: str, files: list[list[dict[str, Any]]], **how: Any):
+        for number, rows in enumerate(files):
+            Path(folder, str(number)).write_bytes(parquet(table(rows), **how))
+        self.bounds = sorted(bounds_of(f"CC-{number}", f"{folder}/{number}") for number in range(len(files)))
 
     def captures(self, urls: list[str]) -> dict[int, list[dict[str, Any]]]:
         """The captures that a shard gets for its URLs."""
@@ -58,7 +50,7 @@ class Published:
         keys, found = wanted["key"].to_pylist(), []
         for file in self.bounds:
             some = pa.Table.from_batches([wanted[span(keys, file.least, file.greatest)]])
-            with opened(file.uri, self.call) as index:
+            with opened(file.uri) as index:
                 found.append(join(index, file.crawl, some))
         assert all(set(table["shard"].to_pylist()) <= {3} for table in found)
         return captures_by_url(pa.Table.from_batches(found))
@@ -101,7 +93,8 @@ def test_the_join_equals_a_join_of_all_rows_with_all_urls(
     for number, some in enumerate(files):
         made = [row(file=f"{number}", offset=at, length=1, **each) for at, each in enumerate(some)]
         index.append(sorted(made, key=lambda each: each["url_surtkey"]))
-    found = Published(index, group_rows=group_rows).captures(list(urls))
+    with tempfile.TemporaryDirectory() as folder:
+        found = Published(folder, index, group_rows=group_rows).captures(list(urls))
     for url, created in {canonical_url(url): (url, created) for url, created in urls.items()}.values():
         moment = wanted_moment(choice, created)
         mine = [
@@ -130,8 +123,10 @@ def test_the_join_equals_a_join_of_all_rows_with_all_urls(
         assert (answer.reason == Reason.NOT_ARCHIVED) == (not pages)
 
 
-def test_row_groups_without_wanted_keys_are_not_read_and_of_others_only_needed_columns() -> None:
-    index = Published([[row(f"http://site{n:04d}.example/", n, "f", n, 1) for n in range(4000)]], group_rows=200)
+def test_row_groups_without_wanted_keys_are_not_read_and_of_others_only_needed_columns(tmp_path: Path) -> None:
+    index = Published(
+        str(tmp_path), [[row(f"http://site{n:04d}.example/", n, "f", n, 1) for n in range(4000)]], group_rows=200
+    )
     with patch.object(
         pq.ParquetFile, "read_row_group", autospec=True, side_effect=pq.ParquetFile.read_row_group
     ) as read:
@@ -141,24 +136,8 @@ def test_row_groups_without_wanted_keys_are_not_read_and_of_others_only_needed_c
     names = [call.kwargs["columns"] for call in read.call_args_list]
     assert names[0] == ["url_surtkey"]
     assert not any("digest" in name or name == "url_host_name" for some in names for name in some)
-    assert index.read["http://0"] < len(index.files["http://0"]) / 5
 
 
-def test_a_row_group_without_statistics_may_hold_any_key() -> None:
-    index = Published([[row("http://a.example/", 1, "f", 7, 1)]], write_statistics=False)
+def test_a_row_group_without_statistics_may_hold_any_key(tmp_path: Path) -> None:
+    index = Published(str(tmp_path), [[row("http://a.example/", 1, "f", 7, 1)]], write_statistics=False)
     assert [each["offset"] for (each,) in index.captures(["http://a.example/"]).values()] == [7]
-
-
-@given(st.binary(max_size=2000), st.integers(1, 40), st.lists(st.tuples(st.integers(0, 2000), st.integers(-1, 900))))
-def test_a_file_on_a_server_reads_like_one_on_a_disk(content: bytes, end: int, reads: list[tuple[int, int]]) -> None:
-    def call(method: Any, uri: str, *place: int) -> Any:
-        if method is BulkClient.read_end:
-            return content[-end:], len(content)
-        assert 0 < place[1] <= 100
-        return content[place[0] :][: place[1]]
-
-    with patch.object(cc_records, "_MOST_BYTES", 100):
-        ours, disk = cc_records.RemoteFile("http://x", call), io.BytesIO(content)
-        for at, size in reads:
-            assert ours.seek(min(at, len(content))) == disk.seek(min(at, len(content)))
-            assert ours.read(size) == disk.read(size)

@@ -1,4 +1,4 @@
-"""Segments have the answers of all attempts, a shard depends only on them, and one attempt at a time fetches."""
+"""Segments have the answers of all sources, a shard depends only on them, and one attempt at a time fetches."""
 
 from __future__ import annotations
 
@@ -23,13 +23,10 @@ from warcio.archiveiterator import ArchiveIterator as WarcioIterator
 from owt_pipeline.formats.warc import response_record
 from owt_pipeline.ledger.commit import Place, ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader
-from owt_pipeline.stages.fetch import attempt as attempt_module
-from owt_pipeline.stages.fetch import recorder as recorder_module
-from owt_pipeline.stages.fetch import shards
+from owt_pipeline.stages.fetch import shards, sources
 from owt_pipeline.stages.fetch.answers import INDEXED, Answer, NoPage, Page
-from owt_pipeline.stages.fetch.attempt import Attempt, Superseded
-from owt_pipeline.stages.fetch.recorder import Recorder
 from owt_pipeline.stages.fetch.segments import Answered, SegmentWriter, is_in, shards_with_hosts_of
+from owt_pipeline.stages.fetch.sources import Attempt, Recorder, Superseded
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, Reason
 from schemas.manifest import Generation, Root, ShardRecord
@@ -201,8 +198,8 @@ def test_a_segment_is_a_warc_file(tmp_path: Path) -> None:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempt_module, "PATIENCE_SECONDS", 1.0)
-    monkeypatch.setattr(recorder_module, "SEGMENT_SECONDS", 0.3)
+    monkeypatch.setattr(sources, "PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr(sources, "SEGMENT_SECONDS", 0.3)
 
 
 NOTHING = NoPage(Reason.DNS, "no such name")

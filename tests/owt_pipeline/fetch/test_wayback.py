@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
-from owt_pipeline.stages.fetch import recorder
+from owt_pipeline.stages.fetch import sources
 from owt_pipeline.stages.fetch.manners import Failed
 from owt_pipeline.stages.fetch.wayback import original_headers, parse_captures
 from schemas.manifest import Manifest
@@ -217,7 +217,7 @@ def test_a_killed_run_repeats_only_requests_of_the_last_seconds(wayback: Wayback
     assert (manifest.counts.left, manifest.counts.rejected) == (20, {"not_archived": 10})
     asked = wayback.asked_for()
     assert len(set(asked)) == 30 + 20  # lookups, captures
-    assert len(asked) - len(set(asked)) <= (recorder.SEGMENT_SECONDS + 1) / 0.35
+    assert len(asked) - len(set(asked)) <= (sources.SEGMENT_SECONDS + 1) / 0.35
 
 
 _VALUES = st.sampled_from(["200", "-", "", "unk", "http://a.example/x", "text/html", "20110102030405", 3, None])

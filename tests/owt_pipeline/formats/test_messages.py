@@ -70,7 +70,8 @@ def test_several_headers_are_a_list() -> None:
 
 
 ZIPPED = gzip.compress(BODY, mtime=0)
-NAMED = ZIPPED[:3] + bytes([4 | 8 | 16 | 2]) + ZIPPED[4:10] + b"\x03\x00abcname\0comment\0\x12\x34" + ZIPPED[10:]
+NAMED = ZIPPED[:3] + bytes([4 | 8 | 16 | 2]) + ZIPPED[4:10] + b"\x03\x00abcname\0comment\0"
+NAMED += zlib.crc32(NAMED).to_bytes(4, "little")[:2] + ZIPPED[10:]
 
 
 @pytest.mark.parametrize(
@@ -78,20 +79,13 @@ NAMED = ZIPPED[:3] + bytes([4 | 8 | 16 | 2]) + ZIPPED[4:10] + b"\x03\x00abcname\
     [
         ("gzip", ZIPPED),
         ("gzip", NAMED),
-        ("gzip", ZIPPED[:-8]),
-        ("x-gzip", ZIPPED[:-3]),
-        ("gzip", ZIPPED[:-8] + b"\xff" * 8),
-        ("gzip", ZIPPED[:-4] + bytes(4)),
-        ("gzip", ZIPPED + b"junk after it"),
-        ("gzip", gzip.compress(BODY[:100], mtime=0)[:-8] + bytes(8) + gzip.compress(BODY[100:], mtime=0)[:-8]),
+        ("x-gzip", ZIPPED + b"junk after it"),
+        ("gzip", gzip.compress(BODY[:100], mtime=0) + gzip.compress(BODY[100:], mtime=0)),
         ("deflate", ZIPPED),
-        ("deflate", ZIPPED[:-8]),
         ("deflate", NAMED),
         ("deflate", zlib.compress(BODY)),
-        ("deflate", zlib.compress(BODY)[:-4]),
-        ("deflate", zlib.compress(BODY)[:-4] + bytes(4)),
         ("deflate", zlib.compress(BODY)[2:-4]),
-        ("gzip, deflate", gzip.compress(ZIPPED, mtime=0)[:-8]),
+        ("gzip, deflate", gzip.compress(ZIPPED, mtime=0)),
     ],
 )
 def test_what_browsers_decode_is_decoded(encoding: str, data: bytes) -> None:
@@ -102,8 +96,8 @@ def test_what_browsers_decode_is_decoded(encoding: str, data: bytes) -> None:
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
 @pytest.mark.parametrize("data", [ZIPPED, NAMED])
-@pytest.mark.parametrize("cut", [-9, -50, 200, 20, 12, 10, 5, 1])
-def test_a_body_cut_within_its_last_block_is_incomplete(encoding: str, data: bytes, cut: int) -> None:
+@pytest.mark.parametrize("cut", [-1, -9, -50, 200, 20, 12, 10, 5, 1])
+def test_a_cut_body_is_incomplete(encoding: str, data: bytes, cut: int) -> None:
     with pytest.raises(BadMessage):
         decode_body([("Content-Encoding", encoding)], data[:cut], 1 << 20, strictly=True)
 

@@ -188,8 +188,7 @@ def test_truncated_or_damaged_body_is_an_error(body: bytes, encoding: str, data:
     complete = gzip.compress(body, mtime=0) if encoding == "gzip" else encoded(body, encoding)
     if encoding == "zstd":
         complete = zstandard.compress(body)
-    trailer = {"gzip": 8, "deflate": 4}.get(encoding, 0)  # which browsers do without
-    cut = complete[: data.draw(st.integers(1, len(complete) - trailer - 1))]
+    cut = complete[: data.draw(st.integers(1, len(complete) - 1))]
     with pytest.raises(BadMessage):
         decode_body([("Content-Encoding", encoding)], cut, 10_000, strictly=True)
 

@@ -17,7 +17,7 @@ from owt_pipeline.formats.urls import BadURL, canonicalize, host_of, url_id
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import batch_of
 from owt_pipeline.stages.fetch.answers import EARLIEST, MAX_REDIRECTS, Answer, Origin, wanted_moment
-from owt_pipeline.stages.fetch.nearest import (
+from owt_pipeline.stages.fetch.archive import (
     Asked,
     Capture,
     Moved,
@@ -49,27 +49,18 @@ _CAPTURES = pa.schema(
         ("target", pa.string()),  # canonical URL it redirects to
         ("offset", pa.uint64()),
         ("length", pa.uint64()),
-        ("copied", pa.bool_()),
     ]
 )
 
 
 def index_archive(run: StageRun, number: int, _slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Write the index of an archive's responses, an Arrow file of one batch per bucket, and copied records."""
+    """Write the index of an archive's responses, an Arrow file of one batch per bucket."""
     path = run.properties["archives"][number]
-    copies = writer.open_file(".warc.gz", "copies")
     index = writer.open_file(".index", "index")
     buckets: list[list[tuple]] = [[] for _ in range(BUCKETS)]
-    counts = dict.fromkeys(COUNTS, 0)
-
-    def copy(record: bytes) -> int:
-        at = copies.tell()
-        copies.write(record)
-        return at
-
-    first = ""  # problem
+    counts, first = dict.fromkeys(COUNTS, 0), ""  # problem
     with open_source(path) as file:
-        for capture in captures(file, file.size(), copy):
+        for capture in captures(file, file.size()):
             if isinstance(capture, Broken):
                 if not run.options.allow_damaged:
                     raise UserError(f"{path}, {capture}; {COMPLETE}")
@@ -84,7 +75,7 @@ def index_archive(run: StageRun, number: int, _slices: Sequence[Slice], writer: 
             counts["responses"] += 1
             buckets[_bucket(host)].append(
                 (url_id(url), capture.date, capture.status, canonical_or_none(capture.location),
-                 capture.offset, capture.length, capture.copied)
+                 capture.offset, capture.length)
             )  # fmt: skip
     with pa.ipc.new_file(index, _CAPTURES) as arrow:
         for rows in buckets:
@@ -134,16 +125,14 @@ class Archives:
     async def find(self, asked: Asked) -> list[Capture]:
         start, end = (int(np.searchsorted(self._ids, np.uint64(url_id(asked.url)), side)) for side in ("left", "right"))
         return [
-            Capture(row["date"], row["status"], place=(row["file"], row["copied"], row["offset"], row["length"]))
+            Capture(row["date"], row["status"], place=(row["file"], row["offset"], row["length"]))
             for row in self._found.slice(start, end - start).to_pylist()
         ]
 
     async def read(self, capture: Capture, url: str) -> Answer | Moved:
-        file, copied, offset, length = capture.place
+        file, offset, length = capture.place
         folder, name = folder_of(self.files[file])
-        origin = Origin("archive", None, name, None if copied else offset)
-        where = (self.folder, _path(self.records[file], "copies")) if copied else (folder, name)
-        data = where[0].read_range(where[1], offset, length)
+        data, origin = folder.read_range(name, offset, length), Origin("archive", None, name, offset)
         return page_of_record(data, origin, self._options.max_page_bytes, f"at byte {offset} of {name}")
 
     def _captures(self, ids: np.ndarray, buckets: set[int]) -> Iterator[pa.Table]:

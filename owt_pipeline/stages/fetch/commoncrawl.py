@@ -1,22 +1,23 @@
-"""Common Crawl's columnar index: the captures of many URLs, of which only row groups that may have one are read.
+"""Common Crawl: the captures of many URLs by its columnar index, of which only row groups that may have one are read,
+and the records of these captures.
 
     bounds    the files of the index   -> the least and the greatest key of each, in the order of keys
     ask       a shard's URLs           -> the keys of those that no earlier source has, by file
     match     the keys sent to a file  -> the captures of their URLs, by shard
 
-The index has about 300 Parquet files per crawl, each roughly sorted by SURT key (https://commoncrawl.org/columnar-index).
+The index has about 300 Parquet files per crawl, each roughly sorted by SURT key
+(https://commoncrawl.org/columnar-index). It is read in a bucket or a folder; the records may be on a web server, too.
 Which of a URL's captures is taken is decided in its shard, where those of all files meet.
 """
 
 from __future__ import annotations
 
+import asyncio
 import calendar
 import contextlib
-import gzip
-import zlib
+import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from yarl import URL
 
 from owt_pipeline import progress
 from owt_pipeline.errors import UserError
@@ -31,18 +33,27 @@ from owt_pipeline.formats.messages import is_html
 from owt_pipeline.formats.urls import tracking_pattern, unescaped
 from owt_pipeline.ledger.dataset import batch_of
 from owt_pipeline.ledger.exchange import Slice, gather
-from owt_pipeline.stages.fetch.cc_records import BulkClient, Call, RemoteFile, is_http, reading
-from owt_pipeline.stages.fetch.nearest import canonical_or_none
-from owt_pipeline.stages.fetch.sources import share
-from owt_pipeline.stages.fetch.stage import READ_AT_ONCE
+from owt_pipeline.stages.fetch.answers import Answer, NoPage, Origin
+from owt_pipeline.stages.fetch.archive import (
+    ArchiveClient,
+    Asked,
+    Capture,
+    Moved,
+    canonical_or_none,
+    page_of_record,
+    refused,
+)
+from owt_pipeline.stages.fetch.manners import Failed
 from owt_pipeline.stages.fetch.surt import surt_key
-from owt_pipeline.storage.folder import Storage, at_once, open_source
+from owt_pipeline.storage.folder import Storage, at_once, folder_of, open_source
+from schemas import Reason
 
 if TYPE_CHECKING:
     from owt_pipeline.engine.stage import StageRun
     from owt_pipeline.ledger.commit import ShardWriter
     from owt_pipeline.stages.fetch.stage import Options
 
+_CONNECTIONS = 4  # requests for records at once
 KEY = "url_surtkey"
 NEEDED = ("url", "fetch_time", "fetch_status", "content_mime_detected",
           "warc_filename", "warc_record_offset", "warc_record_length")  # fmt: skip
@@ -69,7 +80,6 @@ CAPTURE = pa.struct(
 
 FOUND = pa.schema([("url_id", pa.uint64()), ("shard", pa.uint32()), ("capture", CAPTURE)])
 
-_MOST_PATHS_BYTES = 64 << 20
 _EVERY_KEY = (b"", b"\x7f")  # keys are of ASCII
 
 
@@ -83,48 +93,30 @@ class IndexFile(msgspec.Struct, frozen=True, array_like=True, order=True):
 
 
 def list_files(options: Options) -> list[tuple[str, str]]:
-    """(crawl, URI) of the files of the index that list captures of pages, sorted; raises UserError if a crawl has none.
-
-    HTTP has no listing of folders, so there the list that Common Crawl publishes with each crawl is read.
-    """
+    """(crawl, URI) of the index' files that list captures of pages, sorted; raises UserError if a crawl has none."""
     found: list[tuple[str, str]] = []
-    index = options.cc_index
+    folder = Storage(options.cc_index)
     for crawl in options.cc_crawls:
         subset = f"crawl={crawl}/subset=warc/"
-        if is_http(index):
-            root, below = options.index_root, f"{index.rstrip('/')}/{subset}"
-            paths = f"{root}/crawl-data/{crawl}/cc-index-table.paths.gz"
-            listed = reading(options, partial(_read_all, paths))
-            try:
-                names = gzip.decompress(listed).decode().split()
-            except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-                raise UserError(f"--cc_crawls {crawl}: {paths} is not a list of files: {error}") from error
-            files = [uri for name in names if (uri := f"{root}/{name}").startswith(below) and uri.endswith(".parquet")]
-            missing = f"{paths} names no file below {below[len(root) + 1 :]}"
-        else:
-            folder = Storage(index)
-            files = [folder.path(entry.name) for entry in folder.list(subset) if entry.name.endswith(".parquet")]
-            missing = f"no file {folder.path(subset)}*.parquet"
+        files = sorted(folder.path(entry.name) for entry in folder.list(subset) if entry.name.endswith(".parquet"))
         if not files:
-            raise UserError(f"--cc_crawls {crawl}: {missing}; give the index as --cc_index and crawls that it has")
-        found += [(crawl, file) for file in sorted(files)]
+            raise UserError(
+                f"--cc_crawls {crawl}: no file {folder.path(subset)}*.parquet; give the index as --cc_index and crawls "
+                "that it has"
+            )
+        found += [(crawl, file) for file in files]
     return found
-
-
-def _read_all(uri: str, call: Call) -> bytes:
-    return call(BulkClient.read_all, uri, _MOST_PATHS_BYTES)  # type: ignore[no-any-return]
 
 
 def read_bounds(run: StageRun, _number: int, _slices: Sequence[Slice], writer: ShardWriter) -> None:
     """Write the files of the index with their bounds, by which URLs are sent to them; their footers are read."""
-    files = run.properties["cc_files"]
-    found = reading(run.options, lambda call: at_once(lambda file: bounds_of(file[0], file[1], call), files))
+    found = at_once(lambda file: bounds_of(*file), run.properties["cc_files"])
     writer.open_file(".json", "bounds").write(msgspec.json.encode(sorted(found)))
 
 
-def bounds_of(crawl: str, uri: str, call: Call) -> IndexFile:
+def bounds_of(crawl: str, uri: str) -> IndexFile:
     """A file of the index with its bounds; raises UserError."""
-    with opened(uri, call) as parquet:
+    with opened(uri) as parquet:
         limits = [_limits(parquet, group) for group in range(parquet.num_row_groups)]
         least, greatest = min((each[0] for each in limits), default=b""), max((each[1] for each in limits), default=b"")
         return IndexFile(least, greatest, crawl, uri)
@@ -142,16 +134,11 @@ def send_keys(run: StageRun, shard: int, urls: Iterable[pa.RecordBatch], writer:
 
 def match(run: StageRun, number: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
     """Send each shard the captures of its URLs in a file of the index."""
-    files = _index(run)
-
-    def read(call: Call) -> None:
-        wanted = gather(run.work, slices, WANTED).sort_by("key")
-        with opened(files[number].uri, call) as parquet:
-            found = join(parquet, files[number].crawl, wanted)
-        writer.send(found["shard"].to_numpy(), found)
-        progress.advance(len(wanted))
-
-    reading(share(run.options, min(READ_AT_ONCE, len(files))), read)
+    file, wanted = _index(run)[number], gather(run.work, slices, WANTED).sort_by("key")
+    with opened(file.uri) as parquet:
+        found = join(parquet, file.crawl, wanted)
+    writer.send(found["shard"].to_numpy(), found)
+    progress.advance(len(wanted))
 
 
 def _index(run: StageRun) -> list[IndexFile]:
@@ -161,11 +148,10 @@ def _index(run: StageRun) -> list[IndexFile]:
 
 
 @contextlib.contextmanager
-def opened(uri: str, call: Call) -> Iterator[pq.ParquetFile]:
+def opened(uri: str) -> Iterator[pq.ParquetFile]:
     """A file of the index; raises UserError, also for what the block cannot read of it."""
     try:
-        source = RemoteFile(uri, call) if is_http(uri) else open_source(uri)
-        with source, pq.ParquetFile(source, pre_buffer=True) as parquet:
+        with open_source(uri) as source, pq.ParquetFile(source, pre_buffer=True) as parquet:
             missing = [name for name in (KEY, *NEEDED) if name not in parquet.schema_arrow.names]
             if missing:
                 raise UserError(f"{uri} has no column {', '.join(missing)}: it is no file of Common Crawl's index")
@@ -261,3 +247,58 @@ def captures_by_url(found: pa.Table) -> dict[int, list[dict[str, Any]]]:
     for number, capture in zip(found["url_id"].to_pylist(), found["capture"].to_pylist(), strict=True):
         captures.setdefault(number, []).append(capture)
     return captures
+
+
+class BulkClient(ArchiveClient):
+    """Reads the records of captures that are known, in a bucket, in a folder or on a web server.
+
+    There, requests are retried after 403, 429 and 503, with which Common Crawl answers too many requests.
+    """
+
+    busy = (403, 429, 503)
+
+    def __init__(self, options: Options):
+        super().__init__(options, ", ".join(options.cc_crawls), _CONNECTIONS, options.cc_delay)
+        self._data = (options.cc_data or options.index_root).rstrip("/")
+
+    async def find(self, asked: Asked) -> list[Capture]:
+        """The captures that the index has of the URL, dicts as CAPTURE has them."""
+        return [
+            Capture(
+                row["date"],
+                place=(row["file"], row["offset"], row["length"], row["crawl"]),
+                truncated=row["truncated"],
+            )
+            for row in asked.captures
+        ]
+
+    async def read(self, capture: Capture, url: str) -> Answer | Moved:
+        file, offset, length, crawl = capture.place
+        where = f"{length:,} bytes at {offset} of {file}"
+        if length > self._options.max_page_bytes:
+            return NoPage(Reason.TOO_LARGE, f"{where}, more than {self._options.max_page_bytes:,}")
+        begun = time.monotonic()
+        record = await self.read_range(f"{self._data}/{file.lstrip('/')}", offset, length)
+        ms = int((time.monotonic() - begun) * 1000)
+        origin = Origin("commoncrawl", crawl, file, offset)
+        return await asyncio.to_thread(page_of_record, record, origin, self._options.max_page_bytes, where, ms, url)
+
+    async def read_range(self, uri: str, start: int, length: int) -> bytes:
+        """`length` bytes of a file from `start` on; raises Failed with the reason `archive_failed`."""
+        where = f"{length:,} bytes at {start} of {uri}"
+        if uri.startswith(("http://", "https://")):
+            headers = {"Range": f"bytes={start}-{start + length - 1}", "Accept-Encoding": "identity"}
+            # The complete file, sent by a server that does not know ranges, is not read.
+            response = await self.get(where, URL(uri), length, lambda status, _: status != 206, headers=headers)
+            if response.status != 206:
+                raise refused(where, f"status {response.status} where a part (206) was asked for")
+            self.works, found = True, response.body
+        else:
+            folder, name = folder_of(uri)
+            try:
+                found = await asyncio.to_thread(folder.read_range, name, start, length)
+            except (OSError, UserError) as error:
+                raise Failed(Reason.ARCHIVE_FAILED, f"{where}: {error}") from error
+        if len(found) != length:
+            raise refused(where, f"only {len(found):,} bytes came")
+        return found
