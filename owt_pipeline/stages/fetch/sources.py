@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import threading
 import time
 import uuid
 from collections import Counter, deque
@@ -207,6 +206,7 @@ class Recorder:
     """
 
     stopped: asyncio.Future[None]
+    _writing: asyncio.Future[tuple[int, int]]  # the last write; it goes on if the task that waits for it is cancelled
 
     def __init__(self, writer: SegmentWriter, attempt: Attempt, recorded: Callable[[int, int], None]):
         """A recorder that writes with `writer`; calls `recorded` with the numbers of further answers and pages."""
@@ -215,9 +215,10 @@ class Recorder:
         self._seconds = SEGMENT_SECONDS if writer.workdir.is_local else BUCKET_SECONDS
         self._batch: list[tuple[int, Fetched | Answer]] = []
         self._batch_bytes = 0
-        self._recording, self._writing = asyncio.Lock(), threading.Lock()
+        self._recording = asyncio.Lock()
 
     async def __aenter__(self) -> Recorder:
+        self._writing = asyncio.ensure_future(asyncio.to_thread(self._write, [], False, False))
         self.stopped = asyncio.ensure_future(self._tick())
         return self
 
@@ -252,26 +253,27 @@ class Recorder:
     async def _record(self, least: int = 0, *, checks: bool = False, flushes: bool = False) -> None:
         """Record the batch if it still has so many bytes; then write the segment, and look for another attempt."""
         async with self._recording:
+            await asyncio.shield(self._writing)
             if self._batch_bytes < least or not (self._batch or checks):
                 return
             batch, self._batch, self._batch_bytes = self._batch, [], 0
-            self._recorded(*await asyncio.to_thread(self._write, batch, checks, flushes))
+            self._writing = asyncio.ensure_future(asyncio.to_thread(self._write, batch, checks, flushes))
+            self._recorded(*await asyncio.shield(self._writing))
 
     def _write(self, batch: Sequence[tuple[int, Fetched | Answer]], checks: bool, flushes: bool) -> tuple[int, int]:
         answers = pages = 0
-        with self._writing:  # by one thread at a time, also after a task was cancelled
-            for url_id, fetched in batch:
-                answer = fetched.answer() if isinstance(fetched, Fetched) else fetched
-                answers += self._writer.append(url_id, answer)
-                pages += isinstance(answer, Page)
-            if flushes or self._writer.bytes >= SEGMENT_BYTES:
-                self._writer.flush()
-            try:
-                if checks:
-                    self._attempt.check()
-            except Superseded:
-                self._writer.flush()
-                raise
+        for url_id, fetched in batch:
+            answer = fetched.answer() if isinstance(fetched, Fetched) else fetched
+            answers += self._writer.append(url_id, answer)
+            pages += isinstance(answer, Page)
+        if flushes or self._writer.bytes >= SEGMENT_BYTES:
+            self._writer.flush()
+        try:
+            if checks:
+                self._attempt.check()
+        except Superseded:
+            self._writer.flush()
+            raise
         return answers, pages
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,24 @@ def test_pages_wait_for_a_slow_thread_in_bounded_memory_and_all_are_recorded(
     assert (found.ids.tolist(), len(found.pages)) == (list(range(501)), 500)
     assert found.rows(found.ids)["body_bytes"].to_pylist() == [len(BODY)] * 500 + [None]
     assert no_pages(found) == {500: ("dns", "no such name")}
+
+
+def test_answers_that_wait_for_a_thread_when_the_asking_ends_are_in_a_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "SEGMENT_SECONDS", 0.5)
+
+    async def record() -> None:
+        busy = threading.Event()
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        async with Recorder(writer(tmp_path), ATTEMPT, lambda *_: None) as recorder:
+            await recorder.take(1, NoPage(Reason.DNS, "no such name"))
+            asyncio.get_running_loop().run_in_executor(None, busy.wait, 60)
+            await asyncio.sleep(0.3)
+            threading.Timer(0.5, busy.set).start()
+
+    asyncio.run(record())
+    assert answered(tmp_path, [1]).ids.tolist() == [1]
 
 
 @pytest.mark.parametrize(("seconds", "size"), [(0.2, 1 << 30), (1000.0, 1000)])
