@@ -136,7 +136,7 @@ def too_short(text: str, n_words: int, minimum: int) -> str | None:
     return f"{tokens:,} tokens, fewer than {minimum:,}" if tokens < minimum else None
 
 
-_SLICE = 1000  # characters from the beginning, the middle and the end; more does not improve detection
+_SLICE = 500  # characters from the beginning, the middle and the end; more does not improve detection
 
 
 def detect(text: str) -> tuple[str, float]:

@@ -88,6 +88,8 @@ def _n_gram_chars(words: Sequence[str]) -> dict[str, int]:
     np.cumsum(np.fromiter(map(len, words), np.int64, len(words)), out=ends[1:])
     places, groups = np.arange(len(words)), ids
     for n in range(2, min(10, len(words)) + 1):
+        if n >= 5 and not len(places):
+            break
         fits = int(np.searchsorted(places, len(words) - n, side="right"))
         places, groups = places[:fits], groups[:fits]
         pairs = groups * len(numbers) + ids[places + n - 1]
@@ -98,7 +100,7 @@ def _n_gram_chars(words: Sequence[str]) -> dict[str, int]:
             found[f"top_{n}_gram_chars"] = top * int(ends[start + n] - ends[start] + n - 1)
         again = counts[groups] > 1
         places, groups = places[again], groups[again]
-        if n >= 5 and len(places):
+        if n >= 5:
             found[f"duplicate_{n}_gram_chars"] = _repeated_chars(places.tolist(), groups.tolist(), n, ends)
     return found
 
@@ -119,6 +121,7 @@ def _repeated_chars(places: list[int], groups: list[int], n: int, ends: np.ndarr
 
 
 STOP_WORDS = frozenset("the be to of and that have with".split())
+_ALPHANUMERIC = re.compile(r"[^\W_]").search
 _PUNCTUATION = string.punctuation + "“”„‘’‚«»…–—"
 
 
@@ -131,7 +134,7 @@ def gopher_quality(text: str) -> Signals:
     `docs/benchmarks/figures.md`). Other open points follow datatrove: an ellipsis may be three points, a bullet may be
     a hyphen, and stop words are in lower case.
     """
-    words = {word: count for word, count in Counter(text.split()).items() if re.search(r"[^\W_]", word)}
+    words = {word: count for word, count in Counter(text.split()).items() if word[0].isalnum() or _ALPHANUMERIC(word)}
     lines = text.splitlines()
     n_words, n_lines = max(1, sum(words.values())), max(1, len(lines))
     return {
@@ -141,7 +144,8 @@ def gopher_quality(text: str) -> Signals:
         "ellipses": (text.count("...") + text.count("…")) / n_words,
         "bullet_lines": sum(line.lstrip().startswith(("•", "-")) for line in lines) / n_lines,
         "ellipsis_lines": sum(line.rstrip().endswith(("...", "…")) for line in lines) / n_lines,
-        "alphabetic_words": sum(count for word, count in words.items() if any(map(str.isalpha, word))) / n_words,
+        "alphabetic_words": sum(n for word, n in words.items() if word[0].isalpha() or any(map(str.isalpha, word)))
+        / n_words,
         "stop_words": len(STOP_WORDS.intersection(word.strip(_PUNCTUATION) for word in words)),
     }
 
