@@ -47,3 +47,31 @@ function cutPage() {
   const { scrollWidth, clientWidth } = document.documentElement;
   return scrollWidth > clientWidth ? [`${scrollWidth} of ${clientWidth}`] : [];
 }
+
+const frames = () => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+const openSections = () => [...document.querySelectorAll(".section[open]")].map((one) => one.parentElement.id);
+
+// What a reader sees: the page as it opens, after a click at a place of it, with all sections open, with all details
+// open; and the table that a button offers.
+async function look() {
+  const found = { requests: performance.getEntriesByType("resource").length };
+  found.opened = openSections();
+  found.height = document.documentElement.scrollHeight;
+  document.querySelector('nav a[href="#histograms"]').click();
+  await frames();
+  found.afterClick = openSections();
+  document.querySelectorAll(".section").forEach((one) => (one.open = true));
+  // Charts are drawn when the browser says that their sections are open.
+  while (![...document.querySelectorAll(".plot")].every((plot) => plot.querySelector("canvas"))) await frames();
+  found.plots = document.querySelectorAll(".plot canvas").length;
+  found.wrong = [...blankPlots(), ...cutPage(), ...overlappingTexts(), ...brokenNames()];
+  found.paper = getComputedStyle(document.body).backgroundColor;
+  document.querySelectorAll("details").forEach((one) => (one.open = true));
+  await frames();
+  found.wrong.push(...cutTables(), ...cutPage());
+  let csv;
+  URL.createObjectURL = (blob) => ((csv = blob), "#");
+  document.querySelector('button[title="subreddits.csv"]').click();
+  found.csv = await csv.text();
+  return found;
+}

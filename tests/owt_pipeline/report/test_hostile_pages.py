@@ -13,7 +13,7 @@ from warcio.statusandheaders import StatusAndHeaders
 from warcio.warcwriter import WARCWriter
 
 from tests.owt_pipeline.report.test_figures import rows_of
-from tests.owt_pipeline.runs import run_owt
+from tests.owt_pipeline.runs import ask_owt
 
 SCRIPT = "</script><script>window.acted = 1</script>"
 IMAGE = "<img src=x onerror='window.acted = 1'>"
@@ -49,7 +49,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
             )
     flags = ["--num_shards", 2, "--languages", "all", "--min_tokens", 400]
     given = ["--dumps", folder / "dump.ndjson", "--pages_from", folder / "pages.warc.gz"]
-    run_owt("run", folder / "run", *given, *flags)
+    ask_owt("run", folder / "run", *given, *flags)
     return folder / "run" / "report" / "index.html"
 
 

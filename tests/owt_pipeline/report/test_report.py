@@ -23,7 +23,7 @@ from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.dedupe.corpora import prose
 from tests.owt_pipeline.report.test_figures import rows_of
 from tests.owt_pipeline.report.test_page import SECTIONS, sections_of
-from tests.owt_pipeline.runs import ask_owt, copy_of, differing, manifest_of, run_owt
+from tests.owt_pipeline.runs import ask_owt, copy_of, differing, manifest_of
 
 
 def test_a_report_that_is_made_again_has_the_same_bytes(small_run: Path, tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_another_number_of_shards_comes_to_the_same_figures(
 ) -> None:
     config = small_config.read_text().replace("num_shards = 3", "num_shards = 5")
     (tmp_path / "config.toml").write_text(config)
-    run_owt("run", tmp_path / "run", tmp_path / "config.toml", "--workers", 2)
+    ask_owt("run", tmp_path / "run", tmp_path / "config.toml", "--workers", 2)
     found = json.loads((tmp_path / "run" / "report" / "stats.json").read_bytes())
     assert manifest_of(tmp_path / "run", "urls").num_shards == 5
     for one in (found, expected := json.loads(json.dumps(stats))):
@@ -103,7 +103,7 @@ def test_a_damaged_file_is_named_with_what_to_do(small_run: Path, tmp_path: Path
 def test_a_run_of_imported_text_has_a_report_of_what_is_there(tmp_path: Path) -> None:
     rows = [{"text": f"</script><script>alert({i})</script> & a text of its own. " * 40 + str(i)} for i in range(9)]
     (tmp_path / "in.jsonl").write_text("\n".join(json.dumps({**row, "title": "<b>&"}) for row in rows))
-    run_owt("import", tmp_path / "run", tmp_path / "in.jsonl", "--num_shards", 2)
+    ask_owt("import", tmp_path / "run", tmp_path / "in.jsonl", "--num_shards", 2)
     for made in map(load, ("clean", "dedupe", "export", "tokenize", "report")):
         run_stage(made, made.options(), Runtime(Storage(str(tmp_path / "run"))))
     stats = json.loads((tmp_path / "run" / "report" / "stats.json").read_bytes())
@@ -125,9 +125,9 @@ def test_evaluation_sets_and_other_corpora_are_among_the_sources(tmp_path: Path)
     (tmp_path / "evaluation.txt").write_text(texts[2])
     for name, own in made_of.items():
         (tmp_path / f"{name}.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in own))
-        run_owt("import", tmp_path / name, tmp_path / f"{name}.jsonl", "--num_shards", 1)
+        ask_owt("import", tmp_path / name, tmp_path / f"{name}.jsonl", "--num_shards", 1)
     against = ["--decontaminate", tmp_path / "evaluation.txt", "--against", tmp_path / "other.jsonl"]
-    run_owt("run", tmp_path / "run", "--min_tokens", 0, "--languages", "all", *against)
+    ask_owt("run", tmp_path / "run", "--min_tokens", 0, "--languages", "all", *against)
     page, card = (tmp_path / "run" / place for place in ("report/index.html", "ledger/corpus/README.md"))
     assert "clean read evaluation.txt" in page.read_text()
     assert "dedupe read other.jsonl" in page.read_text()
