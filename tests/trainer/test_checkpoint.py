@@ -285,13 +285,7 @@ def test_every_optimizer_learns_and_resumes_to_the_same_loss(config: TrainConfig
     assert train(config) == last
 
 
-@pytest.mark.parametrize(
-    ("changes", "error"),
-    [({"dtype": "bfloat16", "checkpoint_activations": True}, 0.01), ({"micro_batch": 2}, 1e-4)],
-    ids=str,
-)
-def test_precision_and_micro_batches_hardly_change_the_loss(
-    config: TrainConfig, tmp_path: Path, changes: dict[str, Any], error: float
-) -> None:
+def test_bfloat16_and_recomputed_activations_hardly_change_the_loss(config: TrainConfig, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"dtype": "bfloat16", "checkpoint_activations": True}
     other = dataclasses.replace(config, out=str(tmp_path / "other"), **changes)
-    assert math.isclose(train(other), train(config), rel_tol=error)
+    assert math.isclose(train(other), train(config), rel_tol=0.01)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from pathlib import Path
@@ -18,14 +17,13 @@ from trainer.model import GPT, ModelConfig
 from trainer.pretrained import Tokenizer, load_pretrained
 from trainer.tools import evaluate, export, sample
 from trainer.tools.evaluate import (
-    EvaluateOptions,
     detokenize,
     published_words,
     score_documents,
     score_text,
     text_windows,
 )  # fmt: skip
-from trainer.tools.sample import SampleOptions, generate
+from trainer.tools.sample import generate
 from trainer.train import train
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -197,20 +195,6 @@ def test_a_hugging_face_folder_with_another_tokenizer_is_refused(
     error = capsys.readouterr().err
     assert f"{text_tokens} has the tokenizer test (" in error
     assert f"which is not that of {folder}" in error
-
-
-def test_in_bfloat16_a_model_writes_and_scores_nearly_the_same(run: Path, text_tokens: Path) -> None:
-    options = SampleOptions(prompt=("def ",), max_tokens=30, temperature=0, device="cpu", dtype="bfloat16")
-    (written,) = sample.sample(str(run), options)
-    assert written.startswith("def ")
-    assert len(written) > 30
-    asked = EvaluateOptions(data=(str(text_tokens),), windows=21, device="cpu")
-    full, half_loss = (
-        evaluate.evaluate(str(run), dataclasses.replace(asked, dtype=dtype))["val_loss"]
-        for dtype in ("auto", "bfloat16")
-    )
-    assert half_loss == pytest.approx(full, rel=1e-2)
-    assert half_loss != full
 
 
 def test_wikitext_is_measured_by_its_words_and_line_ends_and_becomes_running_text() -> None:

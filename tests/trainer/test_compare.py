@@ -30,11 +30,7 @@ def texts() -> list[str]:
 
 
 def test_a_corpus_with_shuffled_characters_scores_worse_and_a_copy_the_same(
-    tmp_path: Path,
-    write_tokens: WriteTokens,
-    tokenizer_file: Path,
-    texts: list[str],
-    capsys: Capture,
+    tmp_path: Path, write_tokens: WriteTokens, tokenizer_file: Path, texts: list[str], capsys: Capture
 ) -> None:
     tokenizer, draw, runs = Tokenizer(tokenizer_file), random.Random(0), []
     for name in ("plain", "mixed", "copy"):
@@ -99,8 +95,6 @@ def test_only_a_line_feed_ends_a_text_of_json_lines(between: str, tmp_path: Path
     ("content", "message"),
     [
         ("{", "line 1 is no JSON object with a text"),
-        ("7", "line 1 is no JSON object with a text"),
-        ('["text"]', "line 1 is no JSON object with a text"),
         ('{"text": "two words"}\n{"text": 5}', "line 2 is no JSON object with a text"),
         (" \n", "is empty"),
     ],

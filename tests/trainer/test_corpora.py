@@ -10,13 +10,7 @@ import numpy as np
 import pytest
 
 from schemas import SettingsError
-from tests.trainer.conftest import (
-    TOKENIZER,
-    Capture,
-    WriteTokens,
-    edit_manifest,
-    write_token_dataset,
-)
+from tests.trainer.conftest import TOKENIZER, Capture, WriteTokens, edit_manifest, write_token_dataset
 from trainer import checkpoint
 from trainer.corpora import open_corpora
 from trainer.shards import ShardError

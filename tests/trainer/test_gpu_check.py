@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -62,10 +61,3 @@ def test_without_a_gpu_the_command_says_so(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr == "gpu-check: torch finds no CUDA device; run it where there is one\n"
     assert not list(tmp_path.iterdir())
-    # -S leaves out site-packages, and with them torch.
-    bare = [sys.executable, "-S", str(REPOSITORY / "benchmarks" / "gpu_check.py")]
-    done = subprocess.run(bare, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1
-    assert re.fullmatch(
-        r"gpu-check: No module named '\w+'; give the Python that has torch with CUDA: .*\n", done.stderr
-    )

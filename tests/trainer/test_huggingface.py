@@ -82,11 +82,7 @@ def test_an_output_layer_that_is_not_the_embedding_is_refused(folder: Path, pref
     [
         ({"tie_word_embeddings": False}, "tie_word_embeddings is False, this model has True"),
         ({"activation_function": "relu"}, "activation_function is 'relu', this model has 'gelu_new'"),
-        ({"n_inner": 64}, "n_inner is 64, this model has 128"),
-        ({"layer_norm_epsilon": 1e-6}, "layer_norm_epsilon is 1e-06"),
         ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True"),
-        ({"reorder_and_upcast_attn": True}, "reorder_and_upcast_attn is True, this model has False"),
-        ({"add_cross_attention": True}, "add_cross_attention is True"),
         ({"model_type": "llama"}, "model_type is 'llama', this model has 'gpt2'"),
         ({"n_embd": 64}, "no model that the trainer loads"),
         ({"n_layer": 3}, "it is no GPT-2: the tensor transformer.h.2.* is missing"),
@@ -112,14 +108,11 @@ def test_weights_that_cannot_be_read_are_refused_in_one_line(folder: Path, conte
     ("config", "generation", "tokenizer", "wanted"),
     [
         (7, 399, True, 7),
-        ([7], 399, True, 7),
         ([7, 399], None, True, 399),  # the tokenizer's end-of-text
         ([7, 11], None, True, 7),
         ([399, 7], None, False, 399),
-        (None, 7, True, 7),
         (None, [7, 399], True, 399),
         (..., ..., True, 399),
-        (None, None, True, 399),
         ([], None, True, 399),
     ],
 )
@@ -142,21 +135,12 @@ def test_the_tokenizers_own_name_of_end_of_text_counts(folder: Path) -> None:
         assert end_of_text(folder, 512) == number
 
 
-@pytest.mark.parametrize(
-    ("eos", "message"),
-    [
-        (None, "write the id of end-of-text into config.json"),
-        ([], "write the id of end-of-text into config.json"),
-        ("<|endoftext|>", "write the id of end-of-text into config.json"),
-        (512, r"its eos_token_id is \[512\], of a vocabulary of 512: write"),
-        ([50256, 7], r"its eos_token_id is \[50256, 7\], of"),
-    ],
-)
-def test_a_folder_without_an_end_of_text_is_refused(folder: Path, eos: Any, message: str) -> None:
+@pytest.mark.parametrize("eos", [None, [], "<|endoftext|>", 512, [50256, 7]])
+def test_a_folder_without_an_end_of_text_is_refused(folder: Path, eos: Any) -> None:
     (folder / "generation_config.json").unlink()
     (folder / "tokenizer.json").unlink()
     change(folder / "config.json", eos_token_id=eos)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=r"write the id of end-of-text into config.json"):
         end_of_text(folder, 512)
 
 

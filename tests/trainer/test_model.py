@@ -8,7 +8,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from trainer.data import DocumentBlocks
-from trainer.model import GPT, PRESETS, ModelConfig, preset
+from trainer.model import GPT, PRESETS, ModelConfig
 from trainer.pretrained import from_huggingface, to_huggingface
 from trainer.tools.sample import generate
 
@@ -22,22 +22,15 @@ SCALED = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "parameters"),
-    [
-        ("124M", 124_439_808),
-        ("355M", 354_823_168),
-        ("774M", 774_030_080),
-        ("1.5B", 1_557_611_200),
-        ("prettybig", 367_419_392),
-        ("algpt2", 12_160_704),
-    ],
-)
-def test_presets_have_the_documented_number_of_parameters(name: str, parameters: int) -> None:
+PARAMETERS = {
+    "124M": 124_439_808, "355M": 354_823_168, "774M": 774_030_080, "1.5B": 1_557_611_200, "prettybig": 367_419_392,
+    "algpt2": 12_160_704,
+}  # fmt: skip
+
+
+def test_presets_have_the_documented_number_of_parameters() -> None:
     with torch.device("meta"):
-        model = GPT(PRESETS[name])
-    assert model.n_parameters == parameters
-    assert model.config.padded_vocab_size == 50_304
+        assert {name: GPT(PRESETS[name]).n_parameters for name in PARAMETERS} == PARAMETERS
 
 
 @pytest.mark.parametrize("name", SCALED)
@@ -74,13 +67,6 @@ def test_logits_loss_gradients_and_greedy_ids_are_those_of_transformers(name: st
     for key, tensor in theirs.state_dict().items():
         if key != "lm_head.weight":
             assert torch.equal(back[key], tensor), key
-
-
-def test_a_new_model_predicts_a_uniform_distribution() -> None:
-    torch.manual_seed(0)
-    model = GPT(preset("tiny", vocab_size=1000))
-    ids = torch.randint(1000, (4, 128))
-    assert abs(model(ids[:, :-1], ids[:, 1:]).item() - math.log(1000)) < 0.05
 
 
 @pytest.mark.parametrize("n_layer", [2, 12])
@@ -126,14 +112,14 @@ def test_the_fused_loss_equals_the_plain_loss_in_value_and_gradients(chunk: int,
         torch.testing.assert_close(chunked, plain, rtol=1e-4, atol=1e-6 if reduction == "mean" else 1e-5)
 
 
-@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_the_fused_loss_equals_the_plain_loss_under_autocast_and_compiled(compiled: bool) -> None:
+@pytest.mark.slow
+def test_the_fused_loss_equals_the_plain_loss_under_autocast_and_compiled() -> None:
     torch._dynamo.reset()  # of the sizes that earlier tests have compiled for
     torch.manual_seed(0)
     model = GPT(SMALL)
     ids, targets = torch.randint(203, (2, 4, 24)).unbind()
     losses, gradients = [], []
-    fused = torch.compile(model, fullgraph=True, dynamic=False) if compiled else model  # as the trainer does
+    fused = torch.compile(model, fullgraph=True, dynamic=False)  # as the trainer does
     for chunk, net in ((0, model), (32, fused)):
         model.loss_chunk = chunk
         model.zero_grad()
@@ -158,14 +144,6 @@ def test_the_fused_loss_is_differentiated_only_on_request_and_only_once() -> Non
     loss.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
-
-
-def test_shared_layers_have_one_blocks_weights_and_the_work_of_all() -> None:
-    shared, own = (GPT(dataclasses.replace(SMALL, shared_layers=flag)) for flag in (True, False))
-    assert len(shared.h) == 1
-    assert shared.flops_per_token == own.flops_per_token
-    ids = torch.randint(203, (2, 24))
-    assert shared(ids).shape == (2, 24, 203)
 
 
 def test_more_tokens_than_the_context_are_refused() -> None:

@@ -70,13 +70,14 @@ def test_the_learning_rate_warms_up_to_its_peak_and_ends_at_its_floor(schedule: 
     assert rates[-1] == pytest.approx(1 / 21 if schedule == "wsd" else 0.1)  # zero one step later, or a tenth
 
 
-def test_each_schedule_has_its_shape() -> None:
-    def rate(step: int, schedule: str) -> float:
-        return learning_rate(step, schedule, 0, 100)
-
-    assert rate(49, "cosine") == pytest.approx(0.55)
-    assert rate(24, "cosine") == pytest.approx(0.868, abs=1e-3)
-    assert rate(24, "linear") == pytest.approx(0.775)
-    assert [rate(step, "wsd") for step in (0, 50, 79)] == [1.0, 1.0, 1.0]
-    assert rate(89, "wsd") == pytest.approx(11 / 21)
-    assert rate(99, "constant") == 1.0
+@pytest.mark.parametrize(
+    ("schedule", "steps", "rates"),
+    [
+        ("cosine", (24, 49), (0.868, 0.55)),
+        ("linear", (24,), (0.775,)),
+        ("wsd", (0, 50, 79, 89), (1.0, 1.0, 1.0, 11 / 21)),
+        ("constant", (99,), (1.0,)),
+    ],
+)
+def test_each_schedule_has_its_shape(schedule: str, steps: tuple[int, ...], rates: tuple[float, ...]) -> None:
+    assert [learning_rate(step, schedule, 0, 100) for step in steps] == pytest.approx(rates, abs=1e-3)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -108,22 +107,6 @@ def test_text_generated_with_the_cache_equals_text_without(piece: str) -> None:
         ids.append(token)
     cache = KVCache(model, 1)
     torch.testing.assert_close(model.next_logits(torch.tensor([ids[:5]]), cache), model(torch.tensor([ids[:5]]))[:, -1])
-
-
-def test_queries_and_keys_have_the_type_of_values_under_autocast() -> None:
-    """As FlexAttention wants them: autocast computes rms_norm in float32."""
-    seen = []
-    model = model_with("all")
-    with pytest.MonkeyPatch.context() as patch, torch.autocast("cpu", torch.bfloat16):
-        attention = F.scaled_dot_product_attention
-
-        def seeing(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **how: Any) -> torch.Tensor:
-            seen.extend([q.dtype, k.dtype, v.dtype])
-            return attention(q, k, v, **how)
-
-        patch.setattr(F, "scaled_dot_product_attention", seeing)
-        model(torch.arange(12)[None])
-    assert set(seen) == {torch.bfloat16}
 
 
 def test_the_speedrun_preset_trains_and_resumes(tmp_path: Path, text_tokens: Path) -> None:

@@ -100,11 +100,7 @@ def test_shards_are_copied_once_by_the_ranks_of_a_machine_and_again_if_they_are_
     ids=["missing", "short", "flipped"],
 )
 def test_a_bad_shard_is_named_before_training_starts(
-    uploaded: str,
-    tmp_path: Path,
-    capsys: Capture,
-    content: Callable[[bytes], bytes] | None,
-    message: str,
+    uploaded: str, tmp_path: Path, capsys: Capture, content: Callable[[bytes], bytes] | None, message: str
 ) -> None:
     change(uploaded, "train/part-00003.arrow", content)
     arguments = ["--data", uploaded, "--out", str(tmp_path / "run"), "--cache", str(tmp_path / "cache")]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -136,9 +135,3 @@ def test_a_file_that_is_not_a_key_gives_a_one_line_error_before_training(
             verifier_of(wrong)
     with pytest.raises(SettingsError, match="sign_key"):
         train(config(text_tokens, tmp_path / "run", sign_key=str(tmp_path / "missing.pem")))
-
-
-def test_without_the_package_the_flags_say_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "model_signing", None)
-    with pytest.raises(SettingsError, match=r"signatures need the extra sign .*: pip install model-signing pyOpenSSL"):
-        verifier_of("pub.pem")
