@@ -46,7 +46,6 @@ def test_airflow_reads_the_dag_whose_stages_follow_each_other_in_the_pipelines_o
         ("run", ""),
         ("dumps", "one.zst"),
         ("num_shards", 0),
-        ("min_tokens", -1),
         ("runner", "NoRunner"),
         ("publish", "someone/name"),
         ("train_flags", ["--preset"]),
@@ -106,14 +105,8 @@ def test_whoever_triggers_a_run_does_not_choose_the_program_that_runs(dag: Any, 
     assert not chosen.exists()
     for stage, command in zip(ORDER, started, strict=True):
         assert command[:6] == ["-m", "owt_pipeline", "run", words["run"], "--until", stage]
-        assert command[-2:] == ["--dumps={{ var.value.owt_python }}", "--dumps=--runner=x"]
-
-
-def test_a_parameter_left_empty_leaves_its_flag_to_the_config(dag: Any, tmp_path: Path) -> None:
-    started = commands_of(dag, tmp_path, {"run": "/data/run", "verify": False})
-    assert len(started) == len(ORDER)  # what comes after is skipped
-    for stage, command in zip(ORDER, started, strict=True):
-        assert command[3:] == ["/data/run", "--until", stage, "--runner=FnApiRunner"]
+        # What is left empty is left to the settings; what comes after the report is skipped.
+        assert command[6:] == ["--runner=FnApiRunner", "--dumps={{ var.value.owt_python }}", "--dumps=--runner=x"]
 
 
 def test_a_run_goes_from_a_dump_and_pages_to_tokens_and_a_failed_one_is_completed_by_another(
@@ -128,13 +121,7 @@ def test_a_run_goes_from_a_dump_and_pages_to_tokens_and_a_failed_one_is_complete
     urls = write_pages(warc)
     write_dump(tmp_path / "RS_2024-01.zst", urls)
     workdir = tmp_path / "run"
-    run = {
-        "run": str(workdir),
-        "dumps": [str(tmp_path / "RS_*.zst")],
-        "num_shards": 2,
-        "min_tokens": 20,
-        "workers": 1,
-    }
+    run = {"run": str(workdir), "dumps": [str(tmp_path / "RS_*.zst")], "num_shards": 2, "min_tokens": 20, "workers": 1}
 
     assert dag.test(run_conf={**run, "pages_from": [str(tmp_path / "missing.warc.gz")]}).state == "failed"
     assert manifest(workdir, "urls")["counts"]["left"] == PAGES

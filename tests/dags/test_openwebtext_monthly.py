@@ -108,12 +108,6 @@ def test_a_month_can_wait_for_its_dump(airflow_home: Path, tmp_path: Path) -> No
     assert parameters_of(dag, dag.start_date)["dumps"] == ["/data/RS_2023-12.zst"]
 
 
-def test_without_settings_there_is_no_schedule(airflow_home: Path, tmp_path: Path) -> None:
-    found = dags_of(tmp_path, None)
-    assert found.import_errors == {}
-    assert list(found.dags) == ["openwebtext"]
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
