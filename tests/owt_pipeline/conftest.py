@@ -1,13 +1,20 @@
-"""One small complete run for all tests that only look at one, or change a copy."""
+"""One small complete run for all tests that only look at one, or change a copy; places where a run may be."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.owt_pipeline.runs import copy_of, made_once, run_owt, write_sources
+from tests.servers.azure import az_bucket
+from tests.servers.gcs import gcs_bucket
+from tests.servers.s3 import s3_bucket
+
+BUCKETS = {"s3": s3_bucket, "gs": gcs_bucket, "az": az_bucket}
+PLACES = ["disk", *(pytest.param(name, marks=pytest.mark.slow) for name in BUCKETS)]
 
 
 @pytest.fixture(autouse=True)
@@ -24,8 +31,16 @@ def small_config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def small_run(small_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = made_once(
-        tmp_path_factory,
-        "small",
-        lambda folder: run_owt("run", folder / "run", small_config, "--workers", 1),
+        tmp_path_factory, "small", lambda folder: run_owt("run", folder / "run", small_config, "--workers", 1)
     )
     return copy_of(made / "run", tmp_path_factory.mktemp("small-run") / "run")  # commands lock a run, also to read it
+
+
+@pytest.fixture(scope="module", params=PLACES)
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A local folder or a bucket; a test may name some of PLACES."""
+    if request.param == "disk":
+        yield str(tmp_path_factory.mktemp("disk"))
+    else:
+        with BUCKETS[request.param]() as uri:
+            yield uri

@@ -10,6 +10,7 @@ import msgspec
 import pyarrow as pa
 
 from owt_pipeline.ledger.commit import Place, ShardWriter, publish_dataset
+from owt_pipeline.ledger.dataset import Outcome
 from owt_pipeline.ledger.root import change_root
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, REJECTS
@@ -17,11 +18,7 @@ from schemas.manifest import Counts, Generation, Manifest, Root, ShardRecord
 
 
 def write_dataset(
-    workdir: Storage,
-    dataset: str,
-    write: Callable[[int, ShardWriter], None],
-    num_shards: int = 1,
-    stage: str = "",
+    workdir: Storage, dataset: str, write: Callable[[int, ShardWriter], None], num_shards: int = 1, stage: str = ""
 ) -> Manifest:
     """Make `dataset` in `workdir`, shard by shard, by `write(shard, writer)`."""
     records = []
@@ -59,10 +56,15 @@ def publish_rows(
     schema = DATASETS[dataset].schema
     place = Place(workdir / f".records/{uuid4()}", 0)
     with ShardWriter(workdir, place, {"": schema}, dataset=dataset) as writer:
-        writer.enter(len(rows) + len(rejects))
-        writer.write(_batch(rows, schema))
-        writer.reject(_batch(rejects, REJECTS))
+        add_rows(writer, dataset, rows, rejects)
     return _publish(workdir, dataset, [writer.record], **about)
+
+
+def add_rows(
+    writer: ShardWriter, dataset: str, rows: Sequence[Mapping[str, Any]], rejects: Sequence[Mapping[str, Any]] = ()
+) -> None:
+    """Write rows and rejects to a shard; fields not given are empty."""
+    writer.add(len(rows) + len(rejects), Outcome(_batch(rows, DATASETS[dataset].schema), _batch(rejects, REJECTS)))
 
 
 def _batch(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:

@@ -55,17 +55,10 @@ def test_the_usage_and_the_page_list_every_command_and_exit_code(capsys: pytest.
         ("run", "RUN is required"),
         ("run w --min_token 3", "unknown flag --min_token; did you mean --min_tokens?"),
         ("run w --min_tokens few", "--min_tokens: 'few' is not a whole number"),
-        ("run w --min_tokens -3", "--min_tokens: -3 is not a whole number of at least 0"),
-        (
-            "run w DataflowRunner",
-            "unexpected 'DataflowRunner': it is neither a settings file nor the value of a flag",
-        ),
+        ("run w DataflowRunner", "unexpected 'DataflowRunner': it is neither a settings file nor the value of a flag"),
         ("run w a.toml b.toml", "unexpected 'b.toml': the settings are in a.toml"),
-        ("run w corpus", "unexpected 'corpus'"),
-        ("run w --filters gofer", "--filters: 'gofer' is not"),
         ("run w --filters gofer", "did you mean 'gopher_quality' or 'gopher_repetition'?"),
         ("run w --workers 0", "--workers: '0' is not a whole number of at least 1"),
-        ("forget w a.txt --workers 0", "--workers: '0' is not a whole number of at least 1"),
         ("clean w", "clean is a stage: owt run RUN --until clean"),
         ("run w --until fetsh", "argument --until: invalid choice: 'fetsh'"),
         ("import w a.txt --min_tokens 3", "unknown flag --min_tokens; see --help"),
@@ -89,7 +82,6 @@ def test_a_mistyped_command_is_one_line_and_exit_code_2(
         (b"min_tokens = 3\n", "'min_tokens' is outside a table"),
         (b"[clean]\nmin_tokenz = 3\n", "[clean]: unknown key 'min_tokenz'; did you mean 'min_tokens'?"),
         (b"[cleen]\n", "unknown table [cleen]; did you mean 'clean'?"),
-        (b"[clean\n", "is not valid TOML"),
         (b"[clean]\nname = '\xff'\n", "is not valid TOML"),
     ],
 )
@@ -187,18 +179,6 @@ def test_the_help_of_run_fits_three_screens_and_takes_what_it_does_not_explain(
     assert vars(namespace)["timeout"] == 3
 
 
-def test_the_flags_of_run_have_one_entry_each() -> None:
-    from owt_pipeline.commands.run import build_parser
-
-    text = build_parser().format_help()
-    entries = re.findall(r"^  (--[\w.]+)", text, re.MULTILINE)
-    assert len(entries) == len(set(entries)) > 60
-    assert "--min_tokens" in entries
-    assert re.search(r"^  --over_18, --no_over_18 +keep submissions .*\(default: off\)", text, re.MULTILINE | re.DOTALL)
-    assert re.search(r"^  --timeout SECONDS", text, re.MULTILINE)
-    assert "(default: )" not in text
-
-
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [
@@ -233,6 +213,12 @@ def test_ls_shows_the_stages_of_a_run_on_one_screen(small_run: Path, tmp_path: P
     assert rows["export"]["rejected"] == sum(corpus.counts.rejected.values())
     assert rows["export"]["bytes"] == corpus.total_bytes
     assert rows["export"]["finished"].startswith("20")
+    run = copy_of(small_run, tmp_path / "run")
+    drop(run, "tokens")
+    (run / "ledger/tokenize/records").mkdir(parents=True)
+    (run / "ledger/tokenize/records/00000-0123456789abcdef.json").write_text("{}")
+    states = {row["stage"]: row["state"] for row in json.loads(ask_owt("ls", run, "--json"))}
+    assert (states["tokenize"], states["clean"]) == ("interrupted", "finished")
 
 
 MORE = {"why": ["https://a.example/"], "forget": [os.devnull], "publish": ["hf://a/b"]}
@@ -288,15 +274,6 @@ def test_a_file_that_no_stage_wrote_is_left_alone(small_config: Path, small_run:
     assert not orphan.exists()
 
 
-def test_ls_shows_what_is_interrupted(small_run: Path, tmp_path: Path) -> None:
-    run = copy_of(small_run, tmp_path / "run")
-    drop(run, "tokens")
-    (run / "ledger/tokenize/records").mkdir(parents=True)
-    (run / "ledger/tokenize/records/00000-0123456789abcdef.json").write_text("{}")
-    states = {row["stage"]: row["state"] for row in json.loads(ask_owt("ls", run, "--json"))}
-    assert (states["tokenize"], states["clean"]) == ("interrupted", "finished")
-
-
 def test_a_run_ends_by_naming_what_it_made_and_what_to_do_next(
     small_config: Path, small_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -321,14 +298,3 @@ def test_a_run_without_a_document_ends_with_1_and_says_why_instead_of_what_is_ne
     assert "no document came out" in ask_owt(
         "run", tmp_path / "run", config, "--until", "fetch", "--pages_from", other, code=1
     )
-
-
-def test_the_flag_that_a_message_advises_is_taken_by_owt_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    good = {"id": "a", "url": "https://h.org/a", "score": 9, "created_utc": 1_500_000_000, "subreddit": "s"}
-    (tmp_path / "RS.ndjson").write_text("not a submission\n" * 3 + json.dumps(good))
-    command = ["run", tmp_path / "run", "--dumps", tmp_path / "RS.ndjson", "--until", "collect"]
-    assert main([str(word) for word in command]) == 1
-    assert "take what can be read with --allow_damaged" in capsys.readouterr().err
-    assert main([str(word) for word in [*command, "--allow_damaged"]]) == 0

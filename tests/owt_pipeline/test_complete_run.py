@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import shutil
 import signal
 import subprocess
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from owt_pipeline.stages import ORDER, load
 from owt_pipeline.storage.folder import Storage
-from tests.owt_pipeline.runs import (
-    ask_owt,
-    contents,
-    copy_of,
-    differing,
-    manifest_of,
-    owt,
-    run_owt,
-    snapshot,
-)
-from tests.servers.gcs import gcs_bucket
-from tests.servers.s3 import s3_bucket
+from tests.owt_pipeline.conftest import PLACES
+from tests.owt_pipeline.runs import ask_owt, contents, copy_of, differing, manifest_of, owt, run_owt, snapshot
 
 KILLS = 12
 
@@ -56,20 +42,6 @@ def test_workers_that_share_no_memory_write_the_same_bytes(small_config: Path, s
     assert differing(small_run, tmp_path / "run") == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("serve", [s3_bucket, gcs_bucket], ids=["s3", "gs"])
-def test_a_run_in_a_bucket_writes_the_bytes_of_one_on_a_disk(
-    small_config: Path, small_run: Path, serve: Callable[[], AbstractContextManager[str]]
-) -> None:
-    with serve() as bucket:
-        run = Storage(f"{bucket}/run")
-        for _ in range(2):
-            table = run_owt("run", run, small_config, "--workers", 2)
-            assert contents(run) == snapshot(small_run)
-        assert table.count("(finished)") == len(ORDER)
-        assert "no problems found" in ask_owt("verify", run)
-
-
 def test_a_rerun_does_nothing_and_a_changed_option_only_what_it_must(
     small_config: Path, small_run: Path, tmp_path: Path
 ) -> None:
@@ -84,39 +56,33 @@ def test_a_rerun_does_nothing_and_a_changed_option_only_what_it_must(
     assert differing(small_run, run) == []
 
 
-@contextlib.contextmanager
-def on_a_disk() -> Iterator[str]:
-    with tempfile.TemporaryDirectory() as folder:
-        yield folder
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("serve", [on_a_disk, s3_bucket, gcs_bucket], ids=["disk", "s3", "gs"])
-def test_a_run_killed_again_and_again_ends_in_the_same_bytes(
-    small_config: Path, small_run: Path, serve: Callable[[], AbstractContextManager[str]]
-) -> None:
-    """Each time at a random moment of what is left of it; a run that ends before that is followed by another."""
+@pytest.mark.parametrize("place", PLACES[:3], indirect=True)
+def test_a_run_killed_again_and_again_ends_in_the_same_bytes(small_config: Path, small_run: Path, place: str) -> None:
+    """Each time at a random moment of what is left of it; a run that ends before that is followed by another. In a
+    bucket, too, the bytes are those of the run on a disk."""
     expected, rng, killed, finished = snapshot(small_run), random.Random(30), 0, 0
-    with serve() as place:
-        while killed < KILLS:
-            run = Storage(f"{place}/run-{finished}")
-            command = owt("run", run, small_config, "--workers", 1 + finished % 2)
-            with subprocess.Popen(
-                command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
-            ) as process:
-                try:
-                    _, said = process.communicate(timeout=rng.uniform(0.5, 5.0))
-                except subprocess.TimeoutExpired:
-                    os.killpg(process.pid, signal.SIGKILL)
-                    killed += 1
-                    continue
-            assert process.returncode == 0, said
-            assert contents(run) == expected
-            finished += 1
-        run_owt("run", run, small_config, "--workers", 2)
+    while killed < KILLS:
+        run = Storage(f"{place}/run-{finished}")
+        command = owt("run", run, small_config, "--workers", 1 + finished % 2)
+        with subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+        ) as process:
+            try:
+                _, said = process.communicate(timeout=rng.uniform(0.5, 5.0))
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                killed += 1
+                continue
+        assert process.returncode == 0, said
         assert contents(run) == expected
-        assert "no problems found" in run_owt("verify", run)
+        finished += 1
+    for _ in range(2):
+        table = run_owt("run", run, small_config, "--workers", 2)
+        assert contents(run) == expected
+    assert table.count("(finished)") == len(ORDER)
+    assert "no problems found" in ask_owt("verify", run)
 
 
 def test_an_unreadable_file_is_one_clear_error(tmp_path: Path) -> None:

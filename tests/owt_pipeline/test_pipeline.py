@@ -95,19 +95,10 @@ def test_a_stage_is_a_transform_that_can_be_used_alone(small_run: Path, tmp_path
     assert {name for name in theirs if theirs[name] != ours.get(name)} == set()
 
 
-@pytest.mark.parametrize(
-    ("setting", "said"),
-    [
-        ('languages = ["zz"]', "'zz' is not a known language"),
-        ('[run]\nworkers = "two"', "workers: 'two' is not a whole number"),
-    ],
-)
-def test_a_mistake_is_raised_where_a_pipeline_is_built_by_hand(
-    small_config: Path, tmp_path: Path, setting: str, said: str
-) -> None:
+def test_a_mistake_is_raised_where_a_pipeline_is_built_by_hand(small_config: Path, tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
-    config.write_text(f"{small_config.read_text()}{setting}\n")
-    with pytest.raises(UserError, match=said), beam.Pipeline(FnApiRunner()) as pipeline:
+    config.write_text(f'{small_config.read_text()}languages = ["zz"]\n')
+    with pytest.raises(UserError, match="'zz' is not a known language"), beam.Pipeline(FnApiRunner()) as pipeline:
         build(pipeline, Run.of(str(tmp_path / "run"), str(config)))
 
 

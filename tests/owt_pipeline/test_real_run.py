@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -15,8 +13,6 @@ import zstandard
 
 from owt_pipeline.formats.urls import canonical_url, url_id
 from schemas.manifest import Counts
-from tests.owt_pipeline.report import test_figures as figures
-from tests.owt_pipeline.report.queries import queries
 from tests.owt_pipeline.runs import manifest_of, run_owt
 
 pytestmark = pytest.mark.slow
@@ -68,28 +64,3 @@ def test_the_run_verifies_and_most_pages_become_tokens(run: Path) -> None:
     assert counts(run, "tokens").left == corpus
     assert json.loads((run / "report/stats.json").read_text())
     assert (run / "report/index.html").stat().st_size > 10_000
-
-
-def test_the_report_says_what_duckdb_counts(run: Path) -> None:
-    stats, sql = json.loads((run / "report/stats.json").read_bytes()), queries(run)
-    for name in figures.COUNTED:
-        figures.test_a_figure_has_the_rows_that_are_counted_again(stats, sql, name)
-    for check in (
-        figures.test_the_funnel_is_what_the_files_hold,
-        figures.test_the_totals_are_those_of_the_shards,
-        figures.test_removals_show_both_texts,
-        figures.test_bars_count_the_rows_of_their_bins,
-    ):
-        check(stats, sql)
-
-
-def test_a_model_learns_from_its_tokens(run: Path, tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason="training needs torch")
-    out = tmp_path / "model"
-    command = [sys.executable, "-m", "trainer.train", "--data", run / "tokens", "--out", out]
-    options = ["--preset", "tiny", "--max_steps", "50", "--batch_tokens", "1024"]
-    done = subprocess.run([*map(str, command), *options], capture_output=True, text=True, timeout=400, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    losses = [r["loss"] for r in map(json.loads, (out / "metrics.jsonl").read_text().splitlines()) if "loss" in r]
-    assert len(losses) == 50
-    assert sum(losses[-5:]) < 0.9 * sum(losses[:5])

@@ -21,8 +21,6 @@ from owt_pipeline.storage.lock import running
 from tests.conftest import REPOSITORY
 from tests.owt_pipeline.runs import differing, owt
 
-RUNNERS = ["", pytest.param("FnApiRunner()", marks=pytest.mark.slow)]
-
 
 def script(runner: str, workers: int, config: Path, workdir: Path) -> str:
     """The script of the README, for the run `workdir`, whose settings are in its folder."""
@@ -55,12 +53,11 @@ def check(process: subprocess.Popen[str], workdir: Path, expected: Path, given: 
     assert [entry["stage"] for entry in log] == list(ORDER)
 
 
-@pytest.mark.parametrize("runner", RUNNERS)
 def test_the_readme_s_script_as_a_file_makes_the_run_that_owt_makes(
-    small_config: Path, small_run: Path, tmp_path: Path, runner: str
+    small_config: Path, small_run: Path, tmp_path: Path
 ) -> None:
     workdir = tmp_path / "run"
-    (tmp_path / "script.py").write_text(script(runner, 2, small_config, workdir))
+    (tmp_path / "script.py").write_text(script("", 2, small_config, workdir))
     check(start(tmp_path, "script.py"), workdir, small_run)
 
 
@@ -73,12 +70,11 @@ def test_the_readme_s_script_as_a_cell_makes_the_run_that_owt_makes(
     check(start(tmp_path, "-"), workdir, small_run, script("FnApiRunner()", 2, small_config, workdir))
 
 
-@pytest.mark.parametrize("runner", RUNNERS)
 def test_of_two_scripts_at_once_one_works_and_the_other_says_so(
-    small_config: Path, small_run: Path, tmp_path: Path, runner: str
+    small_config: Path, small_run: Path, tmp_path: Path
 ) -> None:
     workdir = tmp_path / "run"
-    (tmp_path / "script.py").write_text(script(runner, 1, small_config, workdir))
+    (tmp_path / "script.py").write_text(script("", 1, small_config, workdir))
     processes = [start(tmp_path, "script.py") for _ in range(2)]
     errors = {process.communicate(timeout=240)[1]: process.returncode for process in processes}
     assert sorted(errors.values()) == [0, 1], errors

@@ -21,21 +21,9 @@ from owt_pipeline.storage import lock
 from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lock import running
 from schemas.manifest import ROOT
+from tests.owt_pipeline.conftest import PLACES
 from tests.owt_pipeline.runs import differing, owt, run_owt
-from tests.servers.gcs import gcs_bucket
 from tests.servers.s3 import s3_bucket
-
-SERVERS = {"s3": s3_bucket, "gs": gcs_bucket}
-
-
-@pytest.fixture(params=["disk", *(pytest.param(name, marks=pytest.mark.slow) for name in SERVERS)])
-def run(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
-    """A working directory that is not there yet."""
-    if request.param == "disk":
-        yield Storage(str(tmp_path / "run"))
-    else:
-        with SERVERS[request.param]() as bucket:
-            yield Storage(f"{bucket}/run")
 
 
 @contextlib.contextmanager
@@ -76,7 +64,9 @@ def is_swapping(run: Storage) -> bool:
     return False
 
 
-def test_one_works_the_other_refuses_and_a_killed_one_is_replaced_at_once(small_config: Path, run: Storage) -> None:
+@pytest.mark.parametrize("place", PLACES[:3], indirect=True)
+def test_one_works_the_other_refuses_and_a_killed_one_is_replaced_at_once(small_config: Path, place: str) -> None:
+    run = Storage(f"{place}/run")
     with at_work(small_config, run) as first:
         stop(first, run)  # so that it does not end meanwhile
         held = f"{run} is in use by `owt run` (process {first.pid} on "

@@ -42,13 +42,11 @@ def test_flags_and_a_table_give_the_same_options() -> None:
     ("table", "message"),
     [
         ({"min_token": 1}, r"\[clean\]: unknown key 'min_token'; did you mean 'min_tokens'\?"),
-        ({"xyz": 1}, r"unknown key 'xyz'; known: dumps, fix"),
         ({"min_tokens": "many"}, r"min_tokens: 'many' is not a whole number of at least 0"),
         ({"min_tokens": True}, r"min_tokens: True is not a whole number"),
         ({"min_tokens": -1}, r"min_tokens: -1 is not a whole number of at least 0"),
         ({"threshold": 1.5}, r"threshold: 1.5 is not a number from 0 to 1"),
         ({"threshold": float("nan")}, r"threshold: nan is not finite; expected a number from 0 to 1"),
-        ({"threshold": float("inf")}, r"threshold: inf is not finite"),
         ({"threshold": 10**400}, r"threshold: 1000*\d* is not a number from 0 to 1"),
         ({"min_tokens": 1 << 63}, "min_tokens: 9223372036854775808 does not fit into 64 bits"),
         ({"languages": ["en", "dee"]}, r"languages: 'dee' is not one of en, de; did you mean 'de'\?"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from owt_pipeline.engine.runner import run_stage
@@ -16,8 +15,7 @@ from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.stages.clean.options import Options
 from owt_pipeline.stages.clean.stage import STAGE
 from owt_pipeline.storage.folder import Storage
-from schemas import DATASETS
-from tests.owt_pipeline.making import write_dataset
+from tests.owt_pipeline.making import add_rows, write_dataset
 from tests.owt_pipeline.runs import drop, snapshot
 
 SENTENCE = "The river ran past the old mill, and nobody in the village could say how long it had done so. "
@@ -26,12 +24,8 @@ FRENCH = "La rivière coulait devant le vieux moulin, et personne au village ne 
 
 
 def write_documents(texts: list[str], shard: int, writer: ShardWriter) -> None:
-    rows = [
-        {"url_id": 100 * shard + index, "url": f"http://h/{shard}/{index}", "text": text, "subreddits": []}
-        for index, text in enumerate(texts)
-    ]
-    writer.enter(len(rows))
-    writer.write(pa.RecordBatch.from_pylist(rows, DATASETS["documents"].schema))
+    rows = [{"url_id": 100 * shard + n, "url": f"http://h/{shard}/{n}", "text": text} for n, text in enumerate(texts)]
+    add_rows(writer, "documents", rows)
 
 
 @pytest.fixture

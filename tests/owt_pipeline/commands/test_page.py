@@ -74,7 +74,3 @@ def test_what_must_not_be_replaced_by_the_pairs_is_refused_before_any_work(
         assert "name another one" in capsys.readouterr().err
     assert texts.read_text() == '{"text": "a"}\n'
     assert (tmp_path / "link").is_symlink()
-
-
-def test_a_value_that_a_flag_does_not_take_is_wrong_usage(tmp_path: Path) -> None:
-    assert near_duplicates.main([str(tmp_path), "--threshold", "0"]) == 2

@@ -31,17 +31,6 @@ def test_a_written_config_is_read_back_without_complaint(preset: str | None, tmp
         assert all(table.items() <= tables[name].items() for name, table in recipe.items())
 
 
-@pytest.mark.parametrize("preset", preset_names())
-def test_every_value_of_a_preset_is_used_and_says_where_it_comes_from(preset: str) -> None:
-    text = (Path(commented_config.__code__.co_filename).parents[1] / "presets" / f"{preset}.toml").read_text()
-    written = commented_config(preset)
-    values = [line for line in text.splitlines() if line and not line.startswith(("#", "["))]
-    assert values
-    for line in values:
-        assert "  # " in line, line
-        assert line in written
-
-
 def test_every_option_of_every_stage_is_in_the_config_with_its_help() -> None:
     text = commented_config()
     for name in ORDER:

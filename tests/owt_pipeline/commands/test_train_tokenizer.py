@@ -62,9 +62,8 @@ def test_the_order_of_the_texts_does_not_matter(trained: Path) -> None:
     assert train_tokenizer(texts, 1000) == trained.read_bytes()
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_any_number_of_threads_gives_the_same_bytes(workdir: Path, trained: Path, tmp_path: Path, threads: int) -> None:
-    environment = {**os.environ, "RAYON_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "true"}
+def test_any_number_of_threads_gives_the_same_bytes(workdir: Path, trained: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "RAYON_NUM_THREADS": "3", "TOKENIZERS_PARALLELISM": "true"}
     command = [sys.executable, "-m", "owt_pipeline", "train-tokenizer", str(workdir)]
     out = tmp_path / "other.json"
     subprocess.run([*command, "--vocab_size", "1000", "--out", str(out)], check=True, timeout=120, env=environment)

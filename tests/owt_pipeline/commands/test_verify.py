@@ -16,12 +16,10 @@ from owt_pipeline.commands.verify import verify
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
 from owt_pipeline.ledger.commit import ShardWriter
-from owt_pipeline.ledger.dataset import Outcome, rejects_batch
 from owt_pipeline.ledger.exchange import Slice
 from owt_pipeline.storage.folder import Storage
-from schemas import DATASETS, Reason
 from schemas.manifest import ROOT, FileTable
-from tests.owt_pipeline.making import write_dataset
+from tests.owt_pipeline.making import add_rows, write_dataset
 from tests.owt_pipeline.runs import manifest_of, root_of, shard_file, table_of
 
 
@@ -31,34 +29,13 @@ class NoOptions:
 
 
 def write_urls(shard: int, writer: ShardWriter) -> None:
-    rows = [
-        {
-            "url_id": shard * 100 + i,
-            "url": f"http://h{shard}/{i}",
-            "posted_url": f"http://h{shard}/{i}",
-            "host": f"h{shard}",
-            "subreddits": [],
-            "submission_ids": [],
-            "link_sources": [],
-        }
-        for i in range(40)
-    ]
-    writer.add(40, Outcome(pa.RecordBatch.from_pylist(rows, DATASETS["urls"].schema)))
-
-
-def fetch_urls(batch: pa.RecordBatch) -> Outcome:
-    ids = batch["url_id"].to_pylist()
-    page = {"source": "live", "status": 200, "fetched_at": 0, "fetch_ms": 0, "body_bytes": 0, "payload_digest": "",
-            "subreddits": []}  # fmt: skip
-    kept = [{**page, "url_id": i, "url": str(i), "final_url": str(i)} for i in ids if i % 4]
-    return Outcome(
-        pa.RecordBatch.from_pylist(kept, DATASETS["pages"].schema),
-        rejects_batch((i, str(i), Reason.ROBOTS, None) for i in ids if i % 4 == 0),
-    )
+    add_rows(writer, "urls", [{"url_id": shard * 100 + i, "url": f"http://h{shard}/{i}"} for i in range(40)])
 
 
 def fetch_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    run.map_batches(shard, writer, fetch_urls)
+    ids = range(shard * 100, shard * 100 + 40)
+    rejects = [{"url_id": i, "reason": "robots"} for i in ids if i % 4 == 0]
+    add_rows(writer, "pages", [{"url_id": i} for i in ids if i % 4], rejects)
 
 
 class Fetching(Stage):
@@ -128,24 +105,20 @@ def rewrite(run: Path, path: Path, rows: pa.Table) -> None:
     (run / ROOT).write_bytes(replace(root, datasets={**root.datasets, dataset: manifest}).to_json())
 
 
-def test_an_id_that_was_swapped_for_another_is_found(run: Path) -> None:
-    rows = pq.read_table(shard_file(run, "pages", 0))
-    ids = rows["url_id"].to_pylist()
-    ids[3] = 999
-    rows = rows.set_column(0, rows.schema.field("url_id"), pa.array(ids, pa.uint64()))
-    rewrite(run, shard_file(run, "pages", 0), rows)
-    found = problems(run)
-    assert "shard 0: 1 ids neither left nor were rejected, such as 5" in found
-    assert "shard 0: 1 ids never entered, such as 999" in found
-
-
-def test_an_id_that_left_twice_is_found(run: Path) -> None:
+@pytest.mark.parametrize(
+    ("swapped", "said"),
+    [
+        ({3: 999}, "shard 1: 1 ids neither left nor were rejected, such as 105"),
+        ({3: 999}, "shard 1: 1 ids never entered, such as 999"),
+        ({1: 101}, "1 ids left or were rejected more than once, such as 101"),
+    ],
+)
+def test_an_id_that_was_swapped_for_another_is_found(run: Path, swapped: dict[int, int], said: str) -> None:
     rows = pq.read_table(shard_file(run, "pages", 1))
-    ids = rows["url_id"].to_pylist()
-    ids[1] = ids[0]
+    ids = [swapped.get(place, id) for place, id in enumerate(rows["url_id"].to_pylist())]
     rows = rows.set_column(0, rows.schema.field("url_id"), pa.array(ids, pa.uint64()))
     rewrite(run, shard_file(run, "pages", 1), rows)
-    assert "1 ids left or were rejected more than once, such as 101" in problems(run)
+    assert said in problems(run)
 
 
 def test_a_file_of_another_schema_is_found(run: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,17 +14,11 @@ from hypothesis import strategies as st
 from owt_pipeline.commands import sample_documents
 from owt_pipeline.commands.why import asked_for, history, main, readers_of
 from owt_pipeline.formats.urls import url_id
-from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import Outcome, rejects_batch
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
 from tests.owt_pipeline.making import publish_rows, write_dataset
 from tests.owt_pipeline.runs import ask_owt, copy_of
-
-
-@pytest.fixture(scope="module")
-def run(small_run: Path) -> Path:
-    return small_run
 
 
 def rows(run: Path, name: str) -> list[dict]:
@@ -43,70 +36,62 @@ def why(run: Path, text: object, code: int = 0) -> dict:
     return json.loads(output.partition("\nowt: error:")[0])
 
 
-def test_each_urls_verdict_is_where_it_ended(run: Path) -> None:
+def test_each_urls_verdict_is_where_it_ended(small_run: Path) -> None:
     """One URL of each end: kept, and each reason of each stage."""
-    ends = {row["url"]: ("kept", "tokenize", None) for row in rows(run, "corpus")[:1]}
+    ends = {row["url"]: ("kept", "tokenize", None) for row in rows(small_run, "corpus")[:1]}
     for name, stage in {"urls": "collect", "pages": "fetch", "clean": "clean", "corpus": "export"}.items():
-        by_reason = {row["reason"]: row["url"] for row in rows(run, f"ledger/{name}/rejects") if row["url"]}
+        by_reason = {row["reason"]: row["url"] for row in rows(small_run, f"ledger/{name}/rejects") if row["url"]}
         by_reason.pop("repeated_url", None)
         ends |= {url: ("rejected", stage, reason) for reason, url in list(by_reason.items())[:3]}
     assert len(ends) > 6
     for url, (verdict, stage, reason) in ends.items():
-        shown = shown_by(run, url)
+        shown = shown_by(small_run, url)
         last = shown["stages"][-1]
         assert (shown["verdict"], last["stage"], last.get("reason")) == (verdict, stage, reason), url
         assert shown["url_id"] == url_id(shown["url"]) or reason == "bad_url"
 
 
-def test_a_run_of_which_nothing_is_finished_has_nothing_to_show(run: Path, tmp_path: Path) -> None:
+def test_a_run_of_which_nothing_is_finished_has_nothing_to_show(small_run: Path, tmp_path: Path) -> None:
     (tmp_path / "run/ledger").mkdir(parents=True)
     assert "is not a run" in ask_owt("why", tmp_path / "run", "example.org/a", code=3)
 
 
-def test_an_id_a_spelling_with_tracking_and_a_url_without_scheme_give_the_same_answer(run: Path) -> None:
-    url = rows(run, "corpus")[-1]["url"]
-    expected = why(run, url)
+def test_an_id_a_spelling_with_tracking_and_a_url_without_scheme_give_the_same_answer(small_run: Path) -> None:
+    url = rows(small_run, "corpus")[-1]["url"]
+    expected = why(small_run, url)
     variants = (str(url_id(url)), url.replace("https://", "http://www.") + "?utm_source=x#top", url[len("https://") :])
     for spelling in variants:
-        shown = shown_by(run, spelling)
+        shown = shown_by(small_run, spelling)
         assert (shown["url"], shown["stages"]) == (url, expected["stages"])
 
 
-def test_the_token_shard_and_row_hold_that_document(run: Path) -> None:
-    for document in rows(run, "corpus")[::40]:
-        last = shown_by(run, document["url"])["stages"][-1]
+def test_the_token_shard_and_row_hold_that_document(small_run: Path) -> None:
+    for document in rows(small_run, "corpus")[::40]:
+        last = shown_by(small_run, document["url"])["stages"][-1]
         table = pa.ipc.open_file(pa.memory_map(last["file"])).read_all()
         assert table["url_id"][last["row"]].as_py() == document["url_id"]
         assert table["n_tokens"][last["row"]].as_py() == last["n_tokens"]
 
 
-def test_a_duplicate_names_the_document_that_stays_and_that_one_its_duplicates(run: Path) -> None:
-    decision = next(row for row in rows(run, "duplicates") if row["rule"] == "near")
-    shown = why(run, decision["url_id"])
+def test_a_duplicate_names_the_document_that_stays_and_that_one_its_duplicates(small_run: Path) -> None:
+    decision = next(row for row in rows(small_run, "duplicates") if row["rule"] == "near")
+    shown = why(small_run, decision["url_id"])
     entry = next(entry for entry in shown["stages"] if entry["stage"] == "dedupe")
     assert url_id(entry["kept_url"]) == decision["kept_url_id"]
     assert entry["similarity"] == pytest.approx(decision["similarity"])
-    kept = why(run, entry["kept_url"])
+    kept = why(small_run, entry["kept_url"])
     stays = next(entry for entry in kept["stages"] if entry["stage"] == "dedupe")
     assert decision["url_id"] in stays["duplicates"]
     assert stays["kept_for"] == len(stays["duplicates"])
     assert kept["verdict"] == "kept"
 
 
-def run_one_shard(run: Path, name: str, dataset: str, write: Callable[[int, ShardWriter], None]) -> None:
-    """Make a dataset of one shard."""
-    write_dataset(Storage(str(run)), dataset, write, stage=name)
-
-
 def test_text_from_outside_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     reject = (7, "https://a.example/", "bad_redirect", "status 302 to \x1b]0;owned\x07\x9b2J")
     outcome = Outcome(pa.RecordBatch.from_pylist([], DATASETS["urls"].schema), rejects_batch([reject]))
-    run_one_shard(tmp_path, "collect", "urls", lambda shard, writer: writer.add(1, outcome))
+    write_dataset(Storage(str(tmp_path)), "urls", lambda shard, writer: writer.add(1, outcome))
     assert main([str(tmp_path), "7"]) == 0
     assert r"status 302 to \x1b]0;owned\x07\x9b2J" in capsys.readouterr().out
-
-
-def test_texts_and_titles_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     row = {"url_id": 7, "url": "https://a.example/", "title": "\x1b[2Ja", "text": "\x1b]0;owned\x07", "subreddits": []}
     publish_rows(Storage(str(tmp_path)), "corpus", [row])
     assert sample_documents.main([str(tmp_path)]) == 0
@@ -115,16 +100,16 @@ def test_texts_and_titles_cannot_control_the_terminal(capsys: pytest.CaptureFixt
     assert "\x1b" not in shown
 
 
-def test_an_unknown_url_is_one_line_with_its_canonical_form(run: Path) -> None:
-    url = rows(run, "urls")[0]["url"]
-    said = ask_owt("why", run, f"{url}x?fbclid=1", code=3)
-    assert f"looked for as {url}x) does not appear in any stage of {run}" in said
-    assert "is not a run" in ask_owt("why", run.parent / "elsewhere", url, code=3)
+def test_an_unknown_url_is_one_line_with_its_canonical_form(small_run: Path) -> None:
+    url = rows(small_run, "urls")[0]["url"]
+    said = ask_owt("why", small_run, f"{url}x?fbclid=1", code=3)
+    assert f"looked for as {url}x) does not appear in any stage of {small_run}" in said
+    assert "is not a run" in ask_owt("why", small_run.parent / "elsewhere", url, code=3)
 
 
-def test_a_run_that_is_not_finished_says_what_is_pending(run: Path, tmp_path: Path) -> None:
-    part = copy_of(run, tmp_path / "part", without=("duplicates", "corpus", "tokens", "report"))
-    shown = ask_owt("why", part, rows(run, "corpus")[0]["url"])
+def test_a_run_that_is_not_finished_says_what_is_pending(small_run: Path, tmp_path: Path) -> None:
+    part = copy_of(small_run, tmp_path / "part", without=("duplicates", "corpus", "tokens", "report"))
+    shown = ask_owt("why", part, rows(small_run, "corpus")[0]["url"])
     assert "kept by clean; the stages after it have not run" in shown
 
 

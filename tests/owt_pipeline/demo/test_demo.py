@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import struct
-import threading
-import time
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -13,7 +9,6 @@ import pytest
 
 from owt_pipeline.commands.verify import verify
 from owt_pipeline.demo.command import run_stages
-from owt_pipeline.demo.server import serving
 from owt_pipeline.formats.urls import BadURL, canonical_url
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.storage.folder import Storage
@@ -67,19 +62,6 @@ def test_every_link_ends_as_expected(finished: Path) -> None:
 
 def test_the_run_verifies(finished: Path) -> None:
     assert [problem for finding in verify(Storage(str(finished))) for problem in finding.problems] == []
-
-
-def test_a_connection_that_the_client_resets_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    with serving() as address:
-        host, port = address.split(":")
-        with socket.create_connection((host, int(port))) as connection:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        with socket.create_connection((host, int(port))) as connection:  # accepted after the one that was reset
-            connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
-            assert connection.recv(12) == b"HTTP/1.1 404"
-        while any("process_request" in thread.name for thread in threading.enumerate()):
-            time.sleep(0.01)
-    assert capfd.readouterr() == ("", "")
 
 
 def test_the_demo_goes_on_in_its_folder(finished: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,13 @@ from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
 from owt_pipeline.errors import JobRuns, LostRun, UsageError, UserError, WorkerError
 from owt_pipeline.ledger.commit import ShardWriter
-from owt_pipeline.ledger.dataset import DatasetReader, Outcome
+from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.exchange import Slice, gather
 from owt_pipeline.ledger.root import change_root, read_manifest, read_root
 from owt_pipeline.storage import lock
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, option
+from tests.owt_pipeline.making import add_rows
 from tests.owt_pipeline.repeating import RepeatingRunner
 from tests.owt_pipeline.runs import snapshot
 
@@ -55,8 +56,7 @@ def send_numbers(run: StageRun, part: int, _: Sequence[Slice], writer: ShardWrit
 
 def write_numbers(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
     numbers = sorted(gather(run.work, slices, NUMBER)["number"].to_pylist())
-    rows = [{"url_id": number, "url": f"http://h/{number}", "text": "t", "subreddits": []} for number in numbers]
-    writer.add(len(rows), Outcome(pa.RecordBatch.from_pylist(rows, DOCUMENTS)))
+    add_rows(writer, "documents", [{"url_id": number} for number in numbers])
 
 
 class Numbers(Stage):
@@ -94,13 +94,6 @@ class ElsewhereRunner(FnApiRunner):
 
 REPEATING = (f"--runner={RepeatingRunner.__module__}.{RepeatingRunner.__name__}",)
 ELSEWHERE = (f"--runner={ElsewhereRunner.__module__}.{ElsewhereRunner.__name__}",)
-
-
-def test_a_cluster_writes_the_bytes_of_the_local_pool(tmp_path: Path) -> None:
-    for name, flags in (("here", ()), ("there", ELSEWHERE)):
-        _, ran = run_stage(STAGE, Options(5), Runtime(Storage(str(tmp_path / name)), 2, flags))
-        assert ran
-    assert snapshot(tmp_path / "here") == snapshot(tmp_path / "there")
 
 
 def fail_as_asked(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
@@ -266,30 +259,6 @@ def test_no_shard_is_made_from_what_parts_of_a_lost_run_have_not_sent(
         run_stage(ReplacedEarly(), Options(5), runtime)
     assert 0 < len(list(tmp_path.glob("ledger/extract/work/*/numbers/records/*.json"))) < 5
     assert not list(tmp_path.glob("ledger/extract/records/*.json"))
-
-
-class TwiceRunner(ElsewhereRunner):
-    """Each part runs twice, and the second answer counts, as after a failure of a runner that begins a bundle anew."""
-
-    def run_pipeline(self, pipeline: beam.Pipeline, options: PipelineOptions) -> Any:
-        once = graph._Work.process
-
-        def twice(self: graph._Work, element: Any) -> Iterator[tuple[int, bytes]]:
-            list(once(self, element))
-            yield from once(self, element)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(graph._Work, "process", twice)
-            result = super().run_pipeline(pipeline, options)
-            result.wait_until_finish()
-        return result
-
-
-def test_a_part_that_runs_twice_counts_once(tmp_path: Path) -> None:
-    for name, flags in (("once", ()), ("twice", (f"--runner={TwiceRunner.__module__}.{TwiceRunner.__name__}",))):
-        manifest, _ = run_stage(STAGE, Options(5), Runtime(Storage(str(tmp_path / name)), 1, flags))
-        assert manifest.counts.left == 100
-    assert snapshot(tmp_path / "once") == snapshot(tmp_path / "twice")
 
 
 @pytest.mark.parametrize("flags", [(), ELSEWHERE])

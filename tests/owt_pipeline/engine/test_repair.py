@@ -122,17 +122,6 @@ def test_any_file_that_is_lost_or_damaged_is_found_and_made_again_as_it_was(
         capsys.readouterr()
 
 
-def test_a_lost_report_is_made_again_from_what_is_left(run: Path, small_config: Path) -> None:
-    shutil.rmtree(run / "pages")
-    damaged(run, "ledger/urls/rejects/part-*", delete)
-    damaged(run, "ledger/report/figures/part-*", delete)
-    assert rerun(small_config, run) == 0
-    stats = json.loads((run / "report/stats.json").read_bytes())
-    assert stats["funnel"]
-    assert not (run / "pages").exists()
-    assert verify.main([str(run), "--quiet"]) == 0
-
-
 def test_a_shard_of_a_later_generation_is_made_again_though_an_earlier_ones_rejects_are_lost_too(
     small_run: Path, small_config: Path, tmp_path: Path
 ) -> None:

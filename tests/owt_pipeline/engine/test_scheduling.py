@@ -24,10 +24,10 @@ from owt_pipeline.engine.stage import Runtime, Stage, StageRun, Step
 from owt_pipeline.engine.workers import map_batches
 from owt_pipeline.errors import UserError, WorkerError
 from owt_pipeline.ledger.commit import ShardWriter
-from owt_pipeline.ledger.dataset import Outcome
 from owt_pipeline.ledger.exchange import Slice
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, option
+from tests.owt_pipeline.making import add_rows
 from tests.owt_pipeline.runs import snapshot
 
 DOCUMENTS = DATASETS["documents"].schema
@@ -83,7 +83,7 @@ class Seen(progress._Display):
         Seen.last = (self.rows_done, self.shards_done)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=9).map(tuple))
 def test_every_shard_is_written_once_whatever_their_sizes(rows: tuple[int, ...]) -> None:
     before, progress._display = progress._display, Seen
@@ -112,11 +112,8 @@ def test_a_shard_is_one_worker_s_and_the_largest_is_begun_first(tmp_path: Path) 
 def write_documents(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
     fault = run.options.fault
     for start in range(0, ROWS[shard], 10):
-        rows = [
-            {"url_id": 1000 * shard + i, "url": f"http://h/{shard}/{i}", "text": f"text {i}", "subreddits": []}
-            for i in range(start, start + 10)
-        ]
-        writer.add(10, Outcome(pa.RecordBatch.from_pylist(rows, DOCUMENTS)))
+        numbers = range(start, start + 10)
+        add_rows(writer, "documents", [{"url_id": 1000 * shard + i, "text": f"text {i}"} for i in numbers])
         if shard == 1 and start == 200 and fault:
             while run.place("shards", 5).find()[0] is None:
                 time.sleep(0.01)

@@ -23,7 +23,7 @@ from owt_pipeline.ledger.exchange import Slice
 from owt_pipeline.ledger.root import read_manifest
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, Reason, option
-from tests.owt_pipeline.making import publish_rows
+from tests.owt_pipeline.making import add_rows, publish_rows
 from tests.owt_pipeline.runs import snapshot
 
 DOCUMENTS = DATASETS["documents"].schema
@@ -41,14 +41,6 @@ class FilterOptions:
     lose: bool = option(False, "lose a row", shapes_bytes=False)
 
 
-def write_documents(shard: int, writer: ShardWriter) -> None:
-    rows = [
-        {"url_id": 1000 * shard + i, "url": f"http://h/{shard}/{i}", "text": f"text {i} " * 20, "subreddits": []}
-        for i in range(ROWS)
-    ]
-    writer.add(ROWS, Outcome(pa.RecordBatch.from_pylist(rows, DOCUMENTS)))
-
-
 def filter_batch(batch: pa.RecordBatch, divisor: int, lose: bool) -> Outcome:
     drop = pc.equal(pc.subtract(batch["url_id"], pc.multiply(pc.divide(batch["url_id"], divisor), divisor)), 0)
     dropped = batch.filter(drop)
@@ -63,7 +55,8 @@ def filter_batch(batch: pa.RecordBatch, divisor: int, lose: bool) -> Outcome:
 
 
 def make_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    write_documents(shard, writer)
+    rows = [{"url_id": 1000 * shard + i, "text": f"text {i} " * 20} for i in range(ROWS)]
+    add_rows(writer, "documents", rows)
 
 
 def filter_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:

@@ -8,12 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from owt_pipeline.engine.submission import (
-    CACHE_MILLISECONDS,
-    failure,
-    options_for,
-    with_absolute_paths,
-)
+from owt_pipeline.engine.submission import CACHE_MILLISECONDS, failure, options_for, with_absolute_paths
 from owt_pipeline.errors import UsageError, UserError
 from owt_pipeline.ledger.versions import check_versions, versions_of_everything
 from owt_pipeline.stages.collect.options import Options

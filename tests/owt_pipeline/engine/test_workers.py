@@ -79,8 +79,10 @@ def own_temporary_folder(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("work", [spin, hang_in_c])
+@pytest.mark.parametrize(
+    ("work", "number"),
+    [(spin, signal.SIGINT), *((hang_in_c, number) for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT))],
+)
 def test_a_parent_that_ends_leaves_no_child_and_no_file(
     own_temporary_folder: Path, work: object, number: signal.Signals
 ) -> None:
@@ -137,15 +139,15 @@ def test_workers_killed_at_any_moment_cost_what_they_were_at_and_nothing_else() 
     batches: list[pa.RecordBatch] = []
     killed = set()
 
-    def until_twenty_are_killed() -> Iterator[pa.RecordBatch]:
-        while len(killed) < 20:
+    def until_twelve_are_killed() -> Iterator[pa.RecordBatch]:
+        while len(killed) < 12:
             batches.append(pa.record_batch({"i": np.full(1 << 17, len(batches))}))  # 1 MB: most kills hit a transfer
             yield batches[-1]
 
     pool = WorkerPool(2)
     dead = []
     try:
-        for index, (batch, result) in enumerate(pool.map(give_back, until_twenty_are_killed())):
+        for index, (batch, result) in enumerate(pool.map(give_back, until_twelve_are_killed())):
             assert batch is batches[index]
             if isinstance(result, WorkerDied):
                 assert result == WorkerDied(-signal.SIGKILL)

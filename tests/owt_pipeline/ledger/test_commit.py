@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import random
 import signal
-from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -21,26 +20,12 @@ from owt_pipeline.ledger.root import read_root
 from owt_pipeline.ledger.sweep import sweep
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import Manifest
-from tests.servers.gcs import gcs_bucket
-from tests.servers.s3 import s3_bucket
+from tests.owt_pipeline.conftest import PLACES
 
 SCHEMA = pa.schema([pa.field("url_id", pa.uint64()), pa.field("text", pa.string())])
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        "local",
-        pytest.param("gs", marks=pytest.mark.slow),
-        pytest.param("s3", marks=pytest.mark.slow),
-    ],
-)
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    if request.param == "local":
-        yield str(tmp_path_factory.mktemp("commit"))
-    else:
-        with {"gs": gcs_bucket, "s3": s3_bucket}[request.param]() as uri:
-            yield uri
+pytestmark = pytest.mark.parametrize("place", PLACES[:2], indirect=True)
 
 
 @pytest.fixture
@@ -151,32 +136,6 @@ def test_an_attempt_killed_between_its_files_and_its_record_counts_for_nothing(w
     _, rows = published(workdir)
     assert [row["text"] for row in rows] == ["killed" if same else "second"]
     assert len([name for name in workdir.names() if name.startswith("clean/")]) == 1
-
-
-def write_once(workdir: Storage, number: int, ready: Any, results: Any) -> None:
-    attempt = Attempt(workdir, f"attempt {number}")
-    ready.wait()
-    attempt.end("succeeds")
-    results.put(number)
-
-
-def test_of_eight_processes_at_one_part_a_single_one_wins(workdir: Storage) -> None:
-    context = multiprocessing.get_context("fork" if workdir.is_local else "spawn")
-    ready, results = context.Barrier(8), context.Queue()
-    processes = [context.Process(target=write_once, args=(workdir, n, ready, results)) for n in range(8)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0] * 8
-    assert sorted(results.get() for _ in processes) == list(range(8))
-    assert place_of(workdir).records.names() == [place_of(workdir).name]
-    record, _ = place_of(workdir).find()
-    assert record is not None
-    _, rows = published(workdir)
-    assert len(rows) == 1
-    assert rows[0]["text"] in {f"attempt {n}" for n in range(8)}
-    assert {file.path for file in record.files} <= set(workdir.names())
 
 
 def test_a_file_depends_on_its_rows_alone_not_on_the_batches_in_which_they_came(

@@ -15,7 +15,7 @@ import pytest
 from owt_pipeline.errors import UserError
 from owt_pipeline.storage import lock
 from owt_pipeline.storage.folder import Storage
-from tests.owt_pipeline.storage.conftest import BUCKETS
+from tests.owt_pipeline.conftest import BUCKETS
 from tests.servers.flaky import FlakyWay
 from tests.servers.process import free_port
 from tests.servers.s3 import s3_bucket
@@ -115,16 +115,13 @@ class TestUnusableBuckets:
                 f"{kind}://missing/run", f"^{kind}://missing: there is no such bucket: check its name, or make it$"
             )
 
-    def test_a_port_where_nothing_listens(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        address = f"http://127.0.0.1:{free_port()}"
-        for uri, variable in self.pointed_at(address, monkeypatch):
-            self.fails(uri, f"^{uri}: no connection: .*; check the network and {variable}$")
-
-    def test_a_server_that_never_answers(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_port_where_nothing_listens_and_a_server_that_never_answers(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
-            address = f"http://127.0.0.1:{server.getsockname()[1]}"
-            for uri, variable in self.pointed_at(address, monkeypatch):
-                self.fails(uri, f"^{uri}: no connection: .*; check the network and {variable}$")
+            for port in (free_port(), server.getsockname()[1]):
+                for uri, variable in self.pointed_at(f"http://127.0.0.1:{port}", monkeypatch):
+                    self.fails(uri, f"^{uri}: no connection: .*; check the network and {variable}$")
 
     def pointed_at(self, address: str, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
