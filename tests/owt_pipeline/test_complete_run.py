@@ -58,7 +58,7 @@ def test_a_rerun_does_nothing_and_a_changed_option_only_what_it_must(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("place", PLACES[:3], indirect=True)
+@pytest.mark.parametrize("place", PLACES[:2], indirect=True)
 def test_a_run_killed_again_and_again_ends_in_the_same_bytes(small_config: Path, small_run: Path, place: str) -> None:
     """Each time at a random moment of what is left of it; a run that ends before that is followed by another. In a
     bucket, too, the bytes are those of the run on a disk."""

@@ -64,7 +64,7 @@ def is_swapping(run: Storage) -> bool:
     return False
 
 
-@pytest.mark.parametrize("place", PLACES[:3], indirect=True)
+@pytest.mark.parametrize("place", PLACES[:2], indirect=True)
 def test_one_works_the_other_refuses_and_a_killed_one_is_replaced_at_once(small_config: Path, place: str) -> None:
     run = Storage(f"{place}/run")
     with at_work(small_config, run) as first:

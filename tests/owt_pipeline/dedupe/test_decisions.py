@@ -136,7 +136,7 @@ def test_similarity_is_jaccards_and_contained_a_share_of_the_first_set(
 
 def test_decisions_do_not_depend_on_ranges_groups_or_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many ranges and groups, and small chunks, as on a large corpus."""
-    texts = corpus_with_copies(seed=11, documents=250)
+    texts = corpus_with_copies(seed=11, documents=150)
     write_clean(tmp_path / "at once", texts)
     at_once = dedupe(tmp_path / "at once")[1]
     for module, name, value in (

@@ -9,25 +9,21 @@ import pytest
 
 from tests.owt_pipeline.dedupe.corpora import decide, dedupe, prose, url_id, write_clean
 
-COUNT = 5_000
+COUNT = 2_000
 
 
-def test_texts_of_ten_megabytes_are_compared(tmp_path: Path) -> None:
+def test_texts_of_three_megabytes_are_compared(tmp_path: Path) -> None:
     """Exact and near copies are removed, and a text that shares the first half is kept."""
-    words = [f"word{i}" for i in range(1_000_000)]
+    words = [f"word{i}" for i in range(300_000)]
     base = " ".join(words)
-    assert len(base) > 10_000_000
+    assert len(base) > 3_000_000
     near = " ".join(word if i % 100 else f"edit{i}" for i, word in enumerate(words))
-    half = " ".join([*words[:500_000], *(f"other{i}" for i in range(500_000))])
+    half = " ".join([*words[:150_000], *(f"other{i}" for i in range(150_000))])
     texts = [base, near + " and its end", half, base.upper() + "!", "a short text"]
     decisions = decide(tmp_path, texts)
     # The edited one is the longest: both copies go for it, with the similarity of the 95 shingles of 100 they share.
     assert {gone: (row["kept"], row["rule"]) for gone, row in decisions.items()} == {0: (1, "near"), 3: (1, "near")}
     assert decisions[0]["similarity"] == decisions[3]["similarity"] == pytest.approx(0.95 / 1.05, abs=1e-4)
-
-
-def test_word_of_ten_megabytes_is_hashed(tmp_path: Path) -> None:
-    assert not decide(tmp_path, ["a" * 10_000_000, "a" * 10_000_001, "b" * 10_000_000])
 
 
 @pytest.mark.parametrize(("last", "edges", "comparisons"), [("", 4, 0), ("visitor{}", 21 * COUNT - 1, COUNT - 1)])

@@ -20,7 +20,7 @@ from tests.owt_pipeline.runs import differing, shard_file
 
 @pytest.mark.parametrize("ngram", [5, 3])
 def test_every_removed_document_has_a_similar_kept_one_and_no_kept_ones_are_similar(tmp_path: Path, ngram: int) -> None:
-    texts = corpus_with_copies(seed=2, documents=250)
+    texts = corpus_with_copies(seed=2, documents=150)
     found = decide(tmp_path, texts, ngram=ngram)
     assert {row["rule"] for row in found.values()} == {"exact", "near"}
     for gone, row in found.items():
@@ -39,7 +39,7 @@ def test_every_removed_document_has_a_similar_kept_one_and_no_kept_ones_are_simi
     pairs = combinations(range(len(texts)), 2)
     similar = [(a, b) for a, b in pairs if plain.jaccard(texts[a], texts[b], ngram) >= 0.8]
     left = [(a, b) for a, b in similar if a not in found and b not in found]
-    assert len(similar) > 100
+    assert len(similar) > 50
     assert len(left) <= 0.01 * len(similar)
 
 
@@ -103,7 +103,7 @@ def test_planted_copies_of_articles_are_found(tmp_path: Path, testdata: Path) ->
 def test_pairs_judged_by_people_are_removed_if_and_only_if_similar(tmp_path: Path, testdata: Path) -> None:
     """Every removed page reaches the threshold, and every pair that reaches it is found."""
     with gzip.open(testdata / "neardup/gov2-pairs.jsonl.gz", "rt") as file:
-        pairs = [json.loads(line) for line in file]
+        pairs = [json.loads(line) for line in file][::2]
     found = decide(tmp_path, texts := [text for pair in pairs for text in (pair["left"], pair["right"])])
     assert all(plain.jaccard(texts[gone], texts[row["kept"]]) >= 0.8 for gone, row in found.items())
     for i, pair in enumerate(pairs):
