@@ -164,21 +164,6 @@ def test_values_of_beams_flags_are_not_files() -> None:
     assert vars(namespace)["dumps"] == ["a.zst", "b.zst"]
 
 
-def test_the_help_of_run_fits_three_screens_and_takes_what_it_does_not_explain(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    from owt_pipeline.commands.run import EXPLAINED, build_parser
-
-    with pytest.raises(SystemExit):
-        main(["run", "--help"])
-    text = capsys.readouterr().out
-    assert len(text.splitlines()) <= 125
-    assert all(f"--{name}" in text for name in EXPLAINED)
-    assert "--timeout" not in text
-    namespace, *_ = build_parser().parse_with_files(["w", "--timeout", "3"])
-    assert vars(namespace)["timeout"] == 3
-
-
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [

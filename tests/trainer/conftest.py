@@ -114,6 +114,11 @@ def small_config(data: Path | str, out: Path, **settings: Any) -> TrainConfig:
     return TrainConfig(data=(str(data),), out=str(out), **own | settings)
 
 
+def records_of(run: Path | str) -> list[dict[str, Any]]:
+    """What a run has logged of its steps."""
+    return [json.loads(line) for line in (Path(run) / "metrics.jsonl").read_text().splitlines()]
+
+
 @pytest.fixture
 def config(text_tokens: Path, tmp_path: Path) -> TrainConfig:
     """A run of eight steps, of which each second one is saved."""

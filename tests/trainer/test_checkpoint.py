@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from schemas import SettingsError
-from tests.trainer.conftest import Capture
+from tests.trainer.conftest import Capture, records_of
 from trainer import checkpoint
 from trainer.checkpoint import CheckpointError
 from trainer.config import TrainConfig
@@ -264,7 +264,7 @@ def test_finetuning_starts_from_the_weights_for_one_epoch_of_linear_decay(config
     train(config)
     tuned = dataclasses.replace(config, out=str(tmp_path / "tuned"), init_from=config.out, max_steps=0)
     train(tuned)
-    records = [json.loads(line) for line in (tmp_path / "tuned" / "metrics.jsonl").read_text().splitlines()]
+    records = records_of(tmp_path / "tuned")
     assert records[0]["loss"] < train(dataclasses.replace(config, out=str(tmp_path / "fresh"), max_steps=1)) - 0.2
     lengths = open_dataset(*config.data).documents("train").lengths
     assert len(records) == math.ceil((lengths.sum() + len(lengths)) / 512)
@@ -280,7 +280,7 @@ def test_every_optimizer_learns_and_resumes_to_the_same_loss(config: TrainConfig
     )
     last = train(config)
     remove(config, 20)
-    records = [json.loads(line) for line in (Path(config.out) / "metrics.jsonl").read_text().splitlines()]
+    records = records_of(config.out)
     assert records[-1]["loss"] < records[0]["loss"] - 0.1
     assert train(config) == last
 

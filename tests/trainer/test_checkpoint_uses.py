@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trainer.conftest import Capture, small_config
+from tests.trainer.conftest import Capture, records_of, small_config
 from trainer.model import GPT, ModelConfig
 from trainer.pretrained import Tokenizer, load_pretrained
 from trainer.tools import evaluate, export, sample
@@ -130,7 +130,7 @@ def test_perplexities_and_bits_are_of_the_tokens_words_and_bytes_of_a_text(token
 def test_evaluate_gives_the_validation_loss_of_training_on_one_rank_and_on_two(
     run: Path, text_tokens: Path, trainer: Any, capsys: Capture
 ) -> None:
-    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    last = records_of(run)[-1]
     flags = ["--windows", "2048", "--text", str(REPOSITORY / "schemas" / "reasons.py"), "--device", "cpu"]
     capsys.readouterr()
     assert evaluate.main([str(run), "--data", str(text_tokens), *flags]) == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 from schemas import SettingsError
-from tests.trainer.conftest import TOKENIZER, Capture, WriteTokens, edit_manifest, write_token_dataset
+from tests.trainer.conftest import TOKENIZER, Capture, WriteTokens, edit_manifest, records_of, write_token_dataset
 from trainer import checkpoint
 from trainer.corpora import open_corpora
 from trainer.shards import ShardError
@@ -81,7 +80,7 @@ def run(tmp_path: Path) -> Run:
 
 
 def losses(out: Path) -> list[float]:
-    return [json.loads(line)["loss"] for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [record["loss"] for record in records_of(out)]
 
 
 def test_a_run_resumes_on_its_mixture_to_the_same_bytes(folders: list[str], tmp_path: Path, run: Run) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.trainer.conftest import records_of
 from trainer import train
 from trainer.config import TrainConfig
 from trainer.data import DocumentBlocks, attention_mask, block_mask
@@ -67,7 +67,7 @@ def test_a_run_with_the_mask_learns_and_is_evaluated_with_it(text_tokens: Path, 
             micro_batch=4, max_steps=30, val_every=15, device="cpu", **flags,
         )  # fmt: skip
         train.train(config)
-        records = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        records = records_of(tmp_path / name)
         assert records[-1]["loss"] < records[0]["loss"] - 0.5
         losses[name] = records[-1]["val_loss"]
     assert losses["plain"] != losses["masked"]

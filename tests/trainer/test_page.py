@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lxml import html
 
-from tests.trainer.conftest import small_config
+from tests.trainer.conftest import records_of, small_config
 from trainer.device import peak_tflops
 from trainer.distributed import Ranks
 from trainer.metrics import Page, StepLog, chart, points
@@ -93,7 +93,7 @@ def test_training_writes_its_page_and_events_and_a_resumed_run_keeps_them(tmp_pa
     assert f"{6 * 256:,}tokens seen" in text
     events = reader.EventAccumulator(str(run / "tensorboard"))
     events.Reload()
-    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    records = records_of(run)
     assert [(event.step, event.value) for event in events.Scalars("loss")] == [
         (number, pytest.approx(own["loss"])) for number, own in enumerate(records, 1)
     ]

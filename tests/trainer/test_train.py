@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from schemas import SettingsError
-from tests.trainer.conftest import Capture
+from tests.trainer.conftest import Capture, records_of
 from trainer import train
 from trainer.distributed import sole_writer
 
@@ -29,7 +29,7 @@ AT_THE_END = Path(__file__).with_name("at_the_end.py")
 
 def losses(run: Path, key: str = "loss") -> list[float]:
     """The loss of every step; fails where a step is missing or logged twice."""
-    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    records = records_of(run)
     assert [record["step"] for record in records] == list(range(1, len(records) + 1))
     return [record[key] for record in records]
 
@@ -122,7 +122,7 @@ def test_a_node_that_joins_and_one_that_dies_change_no_batch(text_tokens: Path, 
     finally:
         for pid in _processes_of(out):
             os.kill(pid, signal.SIGKILL)
-    records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    records = records_of(out)
     assert [size for size, _ in itertools.groupby(record["world_size"] for record in records)] == [1, 2, 1]
     assert trainer.run(*arguments, "--out", tmp_path / "complete", "--max_steps", len(records)).returncode == 0
     assert losses(out) == pytest.approx(losses(tmp_path / "complete"), rel=1e-3)
@@ -145,7 +145,7 @@ def test_two_ranks_train_as_one_and_one_rank_continues_from_two(
     for key in ("loss", "grad_norm"):
         assert losses(tmp_path / "more", key) == pytest.approx(losses(tmp_path / "one", key), rel=1e-4)
     assert losses(tmp_path / "more", "world_size") == [1] * 5 + [2] * 5 + [1] * 5
-    records = [json.loads(line) for line in (tmp_path / "more" / "metrics.jsonl").read_text().splitlines()]
+    records = records_of(tmp_path / "more")
     assert ["val_loss" in record for record in records] == [step in (5, 7, 10, 14, 15) for step in range(1, 16)]
 
 

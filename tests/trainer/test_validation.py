@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.trainer.conftest import small_config
+from tests.trainer.conftest import records_of, small_config
 from trainer.pretrained import Tokenizer, load_pretrained
 from trainer.shards import open_dataset
 from trainer.train import train
@@ -28,5 +27,5 @@ def test_training_reports_the_loss_over_evenly_spaced_windows_of_the_text(tmp_pa
     model, windows = load_pretrained(str(tmp_path / "run")).model, torch.tensor(every)
     with torch.no_grad():
         wanted = model(windows[:, :-1], windows[:, 1:]).item()
-    last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    last = records_of(tmp_path / "run")[-1]
     assert last["val_loss"] == pytest.approx(wanted, rel=1e-5)

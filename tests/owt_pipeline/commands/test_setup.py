@@ -12,7 +12,6 @@ from owt_pipeline.config import read_config, settings_of, stage_options, with_va
 from owt_pipeline.errors import UsageError
 from owt_pipeline.stages import ORDER, load
 from owt_pipeline.storage.folder import Storage
-from schemas.settings import describe
 
 
 @pytest.mark.parametrize("preset", [None, *preset_names()])
@@ -29,15 +28,6 @@ def test_a_written_config_is_read_back_without_complaint(preset: str | None, tmp
         recipe = read_config(str(Path(commented_config.__code__.co_filename).parents[1] / "presets" / f"{preset}.toml"))
         assert recipe
         assert all(table.items() <= tables[name].items() for name, table in recipe.items())
-
-
-def test_every_option_of_every_stage_is_in_the_config_with_its_help() -> None:
-    text = commented_config()
-    for name in ORDER:
-        for option, _, _, help_text in describe(load(name).options):
-            assert f"# {option} = " in text
-            assert help_text
-            assert help_text in text
 
 
 def test_an_unknown_preset_and_a_file_that_is_there_are_clear_errors(
