@@ -1,5 +1,7 @@
 """Folders in buckets, for `Storage`: obstore, for S3, Google Cloud Storage and Azure, and what its errors mean.
 
+A folder on a web server is read the same way, by requests for ranges of bytes.
+
 It finds credentials where the services' other tools do, and retries requests by itself.
 """
 
@@ -58,6 +60,7 @@ _ADDRESS = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "az": "AZUR
 
 class Bucket:
     """The objects below a folder (`gs://`, `s3://`, `az://`), with the methods of `Disk`; names are relative to it.
+    Those on a web server (`http://`, `https://`) can be read, but not listed or written.
 
     Versions of objects are etags; on Google, generations. obstore's errors are turned into those of
     `Storage`.
@@ -174,7 +177,8 @@ class Bucket:
         """Make one small request to the bucket; raises UserError if it fails or takes over seven seconds."""
         try:
             # In a thread, because a name server or a metadata server may not answer for longer.
-            asking = in_thread(lambda: _ask(_store(self._scheme, self._place, _FIRST_SECONDS * 0.6), key))
+            store = _store(self._scheme, self._place, _FIRST_SECONDS * 0.6)
+            asking = in_thread(lambda: _ask(store, key, lists=self._scheme in _CREDENTIALS))
             asking.result(_FIRST_SECONDS)
         except Exception as error:
             late = isinstance(error, (TimeoutError, concurrent.futures.TimeoutError))  # one class from Python 3.11 on
@@ -186,7 +190,7 @@ class Bucket:
             raise _explained(f"{self._scheme}://{self._place}", failure, first=True) from error
 
 
-def _ask(store: Any, key: str) -> None:
+def _ask(store: Any, key: str, lists: bool) -> None:
     if key and not key.endswith("/"):
         try:
             store.head(key)
@@ -195,8 +199,8 @@ def _ask(store: Any, key: str) -> None:
             failure = _failure(error)
             if failure is None or failure.kind != "missing":
                 raise
-    # Only a listing shows whether the object or the bucket is missing.
-    next(iter(store.list(key.rpartition("/")[0] or None, chunk_size=1)), None)
+    if lists:  # only a listing shows whether the object or the bucket is missing
+        next(iter(store.list(key.rpartition("/")[0] or None, chunk_size=1)), None)
 
 
 class _Ranges(io.RawIOBase):
@@ -224,6 +228,7 @@ class _Ranges(io.RawIOBase):
 
 def _explained(uri: str, failure: Failure, first: bool) -> Exception:
     scheme = urlsplit(uri).scheme
+    is_bucket = scheme in _CREDENTIALS
     match failure.kind:
         case "missing":
             return FileNotFoundError(errno.ENOENT, "No such file or directory", uri)
@@ -232,9 +237,12 @@ def _explained(uri: str, failure: Failure, first: bool) -> Exception:
         case "credentials":
             return UserError(f"{uri}: no credentials found: {_CREDENTIALS[scheme]} ({failure.detail})")
         case "refused":
-            return UserError(f"{uri}: the credentials do not give access: {failure.detail}")
+            return UserError(
+                f"{uri}: {'the credentials do not give access' if is_bucket else 'refused'}: {failure.detail}"
+            )
     if first:
-        return UserError(f"{uri}: no connection: {failure.detail}; check the network and {_ADDRESS[scheme]}")
+        where = _ADDRESS[scheme] if is_bucket else "the address"
+        return UserError(f"{uri}: no connection: {failure.detail}; check the network and {where}")
     return OSError(errno.EIO, f"no answer from the bucket: {failure.detail}", uri)
 
 
@@ -261,10 +269,10 @@ class Failure:
 
 
 def _store(scheme: str, place: str, seconds: float) -> Any:
-    """obstore's client of a bucket of S3 or Google, or a container of Azure; failing requests are retried for
-    `seconds`."""
+    """obstore's client of a bucket of S3 or Google, a container of Azure, or a web server; failing requests are retried
+    for `seconds`."""
     try:
-        from obstore.store import AzureStore, GCSStore, S3Store
+        from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
     except ImportError as error:
         raise UserError(f"{scheme}:// needs obstore: pip install obstore") from error
 
@@ -289,6 +297,8 @@ def _store(scheme: str, place: str, seconds: float) -> Any:
         options["skip_signature"] = True
     if scheme == "az":
         return AzureStore(name, **options)
+    if scheme in ("http", "https"):
+        return HTTPStore.from_url(f"{scheme}://{place}", **options)
     if scheme == "gs":
         return GCSStore(name, **_google_settings(), **options)
     return S3Store(name, **_s3_settings(name, user == "anonymous"), **options)

@@ -6,7 +6,7 @@ and the records of these captures.
     match     the keys sent to a file  -> the captures of their URLs, by shard
 
 The index has about 300 Parquet files per crawl, each roughly sorted by SURT key
-(https://commoncrawl.org/columnar-index). It is read in a bucket or a folder; the records may be on a web server, too.
+(https://commoncrawl.org/columnar-index).
 Which of a URL's captures is taken is decided in its shard, where those of all files meet.
 """
 
@@ -15,7 +15,9 @@ from __future__ import annotations
 import asyncio
 import calendar
 import contextlib
+import gzip
 import time
+import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -45,6 +47,7 @@ from owt_pipeline.stages.fetch.archive import (
 )
 from owt_pipeline.stages.fetch.manners import Failed
 from owt_pipeline.stages.fetch.surt import surt_key
+from owt_pipeline.storage.buckets import Bucket
 from owt_pipeline.storage.folder import Storage, at_once, folder_of, open_source
 from schemas import Reason
 
@@ -95,17 +98,36 @@ class IndexFile(msgspec.Struct, frozen=True, array_like=True, order=True):
 def list_files(options: Options) -> list[tuple[str, str]]:
     """(crawl, URI) of the index' files that list captures of pages, sorted; raises UserError if a crawl has none."""
     found: list[tuple[str, str]] = []
-    folder = Storage(options.cc_index)
     for crawl in options.cc_crawls:
-        subset = f"crawl={crawl}/subset=warc/"
-        files = sorted(folder.path(entry.name) for entry in folder.list(subset) if entry.name.endswith(".parquet"))
+        folder = f"{options.cc_index.rstrip('/')}/crawl={crawl}/subset=warc/"
+        uris = (
+            _published(options.index_root, crawl) if is_http(folder) else map(folder.__add__, Storage(folder).names())
+        )
+        files = sorted(uri for uri in uris if uri.startswith(folder) and uri.endswith(".parquet"))
         if not files:
             raise UserError(
-                f"--cc_crawls {crawl}: no file {folder.path(subset)}*.parquet; give the index as --cc_index and crawls "
-                "that it has"
+                f"--cc_crawls {crawl}: no file {folder}*.parquet; give the index as --cc_index and crawls that it has"
             )
         found += [(crawl, file) for file in files]
     return found
+
+
+def _published(root: str, crawl: str) -> list[str]:
+    """The URIs of the files of a crawl's index on a web server, as Common Crawl publishes them: it has no listing."""
+    name = f"crawl-data/{crawl}/cc-index-table.paths.gz"
+    try:
+        return [f"{root}/{path}" for path in gzip.decompress(Bucket(root).read(name)[0]).decode().split()]
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise UserError(f"--cc_crawls {crawl}: {root}/{name} is no list of files: {error}") from error
+
+
+def is_http(uri: str) -> bool:
+    return uri.startswith(("http://", "https://"))
+
+
+def _open(uri: str) -> pa.NativeFile:
+    folder, _, name = uri.rpartition("/")
+    return Bucket(folder).open(name) if is_http(uri) else open_source(uri)
 
 
 def read_bounds(run: StageRun, _number: int, _slices: Sequence[Slice], writer: ShardWriter) -> None:
@@ -151,7 +173,7 @@ def _index(run: StageRun) -> list[IndexFile]:
 def opened(uri: str) -> Iterator[pq.ParquetFile]:
     """A file of the index; raises UserError, also for what the block cannot read of it."""
     try:
-        with open_source(uri) as source, pq.ParquetFile(source, pre_buffer=True) as parquet:
+        with _open(uri) as source, pq.ParquetFile(source, pre_buffer=True) as parquet:
             missing = [name for name in (KEY, *NEEDED) if name not in parquet.schema_arrow.names]
             if missing:
                 raise UserError(f"{uri} has no column {', '.join(missing)}: it is no file of Common Crawl's index")
@@ -286,7 +308,7 @@ class BulkClient(ArchiveClient):
     async def read_range(self, uri: str, start: int, length: int) -> bytes:
         """`length` bytes of a file from `start` on; raises Failed with the reason `archive_failed`."""
         where = f"{length:,} bytes at {start} of {uri}"
-        if uri.startswith(("http://", "https://")):
+        if is_http(uri):
             headers = {"Range": f"bytes={start}-{start + length - 1}", "Accept-Encoding": "identity"}
             # The complete file, sent by a server that does not know ranges, is not read.
             response = await self.get(where, URL(uri), length, lambda status, _: status != 206, headers=headers)

@@ -90,7 +90,7 @@ class Options:
     )  # fmt: skip
     cc_index: str = option(
         "", "Common Crawl's columnar index, for the source `commoncrawl`: s3://commoncrawl/cc-index/table/cc-main/warc "
-        "or a copy of it, in a folder or a bucket", metavar="URI",
+        "or https://data.commoncrawl.org/cc-index/table/cc-main/warc, or a copy of it", metavar="URI",
     )  # fmt: skip
     cc_crawls: tuple[str, ...] = option(
         (), "crawls of --cc_index to search, such as CC-MAIN-2013-20 CC-MAIN-2013-48", metavar="CRAWL"
@@ -246,12 +246,6 @@ class Fetch(Stage):
             )
         if bool(options.cc_index) != ("commoncrawl" in options.order):
             raise UsageError("--cc_index and --sources commoncrawl go together")
-        if options.cc_index.startswith(("http://", "https://")):
-            raise UsageError(
-                f"--cc_index {options.cc_index}: the index is not read over HTTP; name it in a bucket, "
-                "s3://commoncrawl/cc-index/table/cc-main/warc, or a folder with a copy of it; the records may be on a "
-                "web server: --cc_data https://data.commoncrawl.org"
-            )
         if options.cc_index and not options.cc_data:
             _ = options.index_root
         agent = options.user_agent

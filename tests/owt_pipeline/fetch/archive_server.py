@@ -144,8 +144,10 @@ class ArchiveServer:
                     self.send_header(name, value)
                 self.end_headers()
                 with contextlib.suppress(OSError):  # the client need not read it all
-                    self.wfile.write(answer.body[: answer.sent])
+                    self.wfile.write(answer.body[: answer.sent] if self.command == "GET" else b"")
                 self.close_connection = answer.sent is not None
+
+            do_HEAD = do_GET
 
             def log_message(self, *arguments: object) -> None: ...
 

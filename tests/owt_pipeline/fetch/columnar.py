@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -87,3 +88,5 @@ def publish(files: dict[str, bytes], crawls: Mapping[str, pa.Table], number: int
             for part in range(number if each or subset == "warc" else 0):
                 name = f"{INDEX}/crawl={crawl}/subset={subset}/part-{part:05d}-c000.gz.parquet"
                 files[name] = parquet(ordered.slice(part * each, each))
+        names = "\n".join(name for name in files if f"{INDEX}/crawl={crawl}/" in name)
+        files[f"crawl-data/{crawl}/cc-index-table.paths.gz"] = gzip.compress(names.encode())
