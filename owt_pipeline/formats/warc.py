@@ -68,8 +68,6 @@ class Response:
       date: time of capture, seconds since 1970 in UTC; 0 if the record has none.
       status: HTTP status code.
       headers: HTTP headers as sent, in order.
-      content_type: the Content-Type header as sent; None if there is none.
-      charset: the charset it declares, in lower case, otherwise as written; it may be wrong or not exist.
       body: the body without transfer and content encoding.
     """
 
@@ -77,9 +75,17 @@ class Response:
     date: int
     status: int
     headers: Headers
-    content_type: str | None
-    charset: str | None
     body: bytes
+
+    @property
+    def content_type(self) -> str | None:
+        """The Content-Type header as sent; None if there is none."""
+        return content_type_of(self.headers)
+
+    @property
+    def charset(self) -> str | None:
+        """The charset that it declares, in lower case, otherwise as written; it may be wrong or not exist."""
+        return charset_of(self.content_type)
 
 
 def read_record(data: bytes, max_body_bytes: int = MAX_BODY_BYTES) -> Response:
@@ -99,10 +105,7 @@ def read_record(data: bytes, max_body_bytes: int = MAX_BODY_BYTES) -> Response:
         raise BadRecord(f"a damaged WARC record: {error}") from error
     except BadMessage as error:
         raise BadRecord(str(error)) from error
-    content_type = content_type_of(headers)
-    return Response(
-        target_uri(record), capture_time(record), status, headers, content_type, charset_of(content_type), body
-    )
+    return Response(target_uri(record), capture_time(record), status, headers, body)
 
 
 def pages(reader: DatasetReader, shard: int, rows: int = 256) -> Iterator[pa.RecordBatch]:

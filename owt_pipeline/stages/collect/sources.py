@@ -19,9 +19,7 @@ from owt_pipeline.stages.collect.links import link_rows
 from owt_pipeline.stages.collect.rules import Rules
 from owt_pipeline.stages.collect.submissions import (
     SUBMISSIONS,
-    Submission,
     as_text,
-    decode,
     read_block,
     rows_of,
     submissions,
@@ -33,7 +31,6 @@ BLOCKS = pa.schema([pa.field("data", pa.large_binary()), pa.field("first_line", 
 """A block of lines, as it is sent to a worker process."""
 
 _BATCH_ROWS = 10_000
-_BEGINNING_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -104,8 +101,12 @@ class Tally:
         if self.kind == "dump" and self.broken is None:
             if not self.lines:
                 self.broken = "the file has no lines"
-            elif self.ends_within_line and self.last_malformed == self.last_line:
+            elif self.ends_within_line and self.last_malformed == self.last_line and not self._is_another_kind:
                 self.broken = f"the file ends in the middle of line {self.last_line:,}"
+
+    @property
+    def _is_another_kind(self) -> bool:
+        return 2 * self.malformed > self.lines
 
     @property
     def problem(self) -> str | None:
@@ -117,7 +118,7 @@ class Tally:
         if self.overlong:
             over = f"line {self.overlong:,} has over {lines.MAX_LINE_BYTES:,} bytes"
             return f"{over}; expected a record on each line: check what the file is, {go_on}"
-        if 2 * self.malformed > self.lines:
+        if self._is_another_kind:
             expected = "a URL" if self.kind == "links" else "a submission as a JSON object"
             return (
                 f"{self.malformed:,} of {self.lines:,} lines are malformed, the first is {self.first_malformed}; "
@@ -131,7 +132,7 @@ class Tally:
 def read_source(source: Source, uri: str, tally: Tally, allow_damaged: bool) -> Iterator[pa.RecordBatch]:
     """Batches of schema SUBMISSIONS or BLOCKS; sets what the tally has of the file.
 
-    Raises UserError if the beginning of a dump is not of its kind, or for a damaged table unless `allow_damaged`.
+    Raises UserError for a dump in UTF-16, or for a damaged table unless `allow_damaged`.
     """
     with open_source(uri) as file:
         if source.kind not in ("links", "warc"):
@@ -146,8 +147,9 @@ def read_source(source: Source, uri: str, tally: Tally, allow_damaged: bool) -> 
 def _blocks(file: Any, source: Source, tally: Tally) -> Iterator[pa.RecordBatch]:
     reader = LineReader(file)
     for block in reader:
-        if block.first_line == 1 and source.kind == "dump":
-            check_beginning(source, block.data[:_BEGINNING_BYTES])
+        if block.first_line == 1 and is_utf16(block.data):
+            advice = f"expected UTF-8: convert it (iconv -f UTF-16 -t UTF-8 {source.name})"
+            raise UserError(f"{source.uri}, line 1: UTF-16; {advice}")
         yield pa.record_batch([pa.array([block.data], pa.large_binary()), [block.first_line]], schema=BLOCKS)
     for line in reader.overlong:
         yield problem(line, Reason.BAD_LINE, f"over {lines.MAX_LINE_BYTES:,} bytes")
@@ -179,25 +181,6 @@ def _rows_of_archive(file: Any, tally: Tally) -> Iterator[dict[str, Any]]:
 def problem(line: int, reason: Reason, note: str) -> pa.RecordBatch:
     """A row of schema SUBMISSIONS for a line that is in no block, or for what is lost at the end of a source."""
     return submissions({"line": [line], "reason": [str(reason)], "note": [note]})
-
-
-def check_beginning(source: Source, data: bytes) -> None:
-    """Raise UserError for UTF-16, and for a dump that is a JSON array, an API's response, or comments."""
-    found = ""
-    if is_utf16(data):
-        found = f"UTF-16; expected UTF-8: convert it (iconv -f UTF-16 -t UTF-8 {source.name})"
-    else:
-        text = data.removeprefix(b"\xef\xbb\xbf").lstrip()
-        records = [record for record in map(decode, text.split(b"\n")[:100]) if isinstance(record, Submission)]
-        comments = sum(record.body is not None and record.link_id is not None for record in records)
-        if text.startswith(b"["):
-            found = f"a JSON array; expected one JSON object per line: convert it (jq -c '.[]' {source.name})"
-        elif records and isinstance(records[0].data, list):
-            found = f"an API's response; expected one submission a line: convert it (jq -c '.data[]' {source.name})"
-        elif records and 2 * comments > len(records):
-            found = "comments; expected submissions, whose dumps are called RS_YYYY-MM and *_submissions: leave it out"
-    if found:
-        raise UserError(f"{source.uri}, line 1: {found}")
 
 
 def rows_of_batch(batch: pa.RecordBatch, source: Source, rules: Rules) -> pa.RecordBatch:

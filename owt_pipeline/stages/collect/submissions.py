@@ -75,7 +75,6 @@ class Submission(msgspec.Struct, gc=False):
     downs: Any = None
     link_id: Any = None  # of a comment
     body: Any = None
-    data: Any = None  # of an API's response
 
 
 def submissions(columns: Mapping[str, Any]) -> pa.RecordBatch:

@@ -14,7 +14,6 @@ from owt_pipeline.formats.messages import (
     BadMessage,
     Headers,
     TooLarge,
-    charset_of,
     content_type_of,
     decode_body,
     header,
@@ -225,17 +224,14 @@ class Fetched(NamedTuple):
 
     def answer(self) -> Answer:
         """The page, or why there is none. This takes longer than the request, so it is done in a thread."""
-        received, content_type = self.received, content_type_of(self.received.headers)
+        received, body = self.received, b""  # whatever was received of a response that is no page
         try:
-            body = b""  # whatever was received of a response that is no page
             if not has_no_page(received.status, received.headers):
                 body = decode_body(received.headers, received.body, self.max_body_bytes, strictly=True)
         except (BadMessage, TooLarge) as error:
             reason = Reason.TOO_LARGE if isinstance(error, TooLarge) else Reason.BAD_RESPONSE
             return NoPage(reason, f"redirected to {received.url}: {error}" if self.redirects else str(error))
-        response = Response(
-            received.url, self.date, received.status, received.headers, content_type, charset_of(content_type), body
-        )
+        response = Response(received.url, self.date, received.status, received.headers, body)
         answer = judge(
             response, LIVE, self.ms, lambda digest: self._record(received, digest if body is received.body else None)
         )

@@ -98,13 +98,11 @@ class Asked(NamedTuple):
       url: its canonical form.
       posted: the URL as posted.
       moment: the time that the capture should be nearest to, seconds since 1970 in UTC.
-      captures: its captures, if they are known.
     """
 
     url: str
     posted: str
     moment: int
-    captures: Sequence[Any] = ()
 
 
 class Refused(Failed):
@@ -254,8 +252,7 @@ class ArchiveClient:
         await self._client.close()
 
     async def ask(self, urls: pa.Table, recorder: Recorder, before: Answered | None) -> None:
-        """Find the page of each URL of `urls` (with `columns`, and `captures` if they are known), answers to
-        `recorder`.
+        """Find the page of each URL of `urls` (with `columns`), answers to `recorder`.
 
         Raises UserError if the archive fails for MAX_FAILURES URLs in a row; but not for those that failed before and
         are retried at the end, since their failures say nothing about the archive.
@@ -268,9 +265,9 @@ class ArchiveClient:
         held = Breaker(recorder, most, self._is_down, what)
 
         async def ask(row: int) -> None:
-            url_id, url, posted, created, *captures = (urls[name][row].as_py() for name in urls.column_names)
+            url_id, url, posted, created = (urls[name][row].as_py() for name in urls.column_names)
             begun = time.monotonic()
-            asked = Asked(url, posted, wanted_moment(self._options.archive_choice, created), *captures)
+            asked = Asked(url, posted, wanted_moment(self._options.archive_choice, created))
             await held.take(url_id, await nearest_page(self, asked), begun)  # type: ignore[arg-type]
 
         await for_each(ask, range(len(urls)), self._connections)

@@ -60,6 +60,7 @@ class _Exchange:
 
     gate: Gate
     seconds: float
+    is_proxied: bool
     is_sent: bool = False
     is_fresh: bool = False  # whether a connection was opened for it
     blocked: BlockedAddress | None = None
@@ -97,19 +98,18 @@ class Client:
         self._addresses = Addresses(parse_rules(options.resolve), options.allowed_ports, options.allow_private_hosts)
         self._resolver = RuledResolver(self._addresses, min(CONNECT_SECONDS, options.timeout))
         self.remembered = 4 * options.connections + 1000  # more than are open: redirects lead to others
-        self._direct = self._session(self._open_checked)
-        self._proxied = self._session(self._open)  # connects to the proxy only
+        self._session = self._new_session()
         self._proxies = urllib.request.getproxies_environment()  # once, since it goes through all variables
         self._unresolved = 0  # names in a row for which the resolver gave no answer
         self._behind_proxy = set[str]()  # hosts that may be requested from it
 
-    def _session(self, open_socket: Callable[[AddrInfo], socket.socket]) -> aiohttp.ClientSession:
+    def _new_session(self) -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(
             limit=0,
             keepalive_timeout=3 + 2 * self._options.host_delay,  # longer for all hosts would take too many files
             resolver=self._resolver,
             ttl_dns_cache=_KEEP_NAMES_SECONDS,
-            socket_factory=open_socket,
+            socket_factory=self._open,
             ssl=self._options.verify_tls,
         )
         headers = {
@@ -130,8 +130,7 @@ class Client:
         )
 
     async def close(self) -> None:
-        await self._direct.close()
-        await self._proxied.close()
+        await self._session.close()
         await self._resolver.close()
 
     async def get(
@@ -160,10 +159,10 @@ class Client:
             await asyncio.sleep(wait)
         gate.begin()
         seconds, most = seconds or self._options.timeout, most or self._options.max_page_bytes
-        exchange, started, begun = _Exchange(gate, seconds), time.monotonic(), False
+        exchange, started, begun = _Exchange(gate, seconds, proxy is not None), time.monotonic(), False
         token = _exchange.set(exchange)
         try:
-            response = await (self._direct if proxy is None else self._proxied).get(
+            response = await self._session.get(
                 url,
                 proxy=proxy,
                 headers=headers,
@@ -187,19 +186,17 @@ class Client:
         ms = round((time.monotonic() - started) * 1000)
         return received._replace(ms=ms, address="" if proxy else exchange.address)
 
-    def _open_checked(self, info: AddrInfo) -> socket.socket:
-        """A socket for an address that may be connected to: every connection of `_direct` is made here, and no name is
-        resolved again, so changing the address between check and connection (DNS rebinding) is of no use."""
+    def _open(self, info: AddrInfo) -> socket.socket:
+        """A socket for an address that may be connected to, or for the proxy's: every connection is made here, and no
+        name is resolved again, so changing the address between check and connection (DNS rebinding) is of no use."""
+        exchange = _exchange.get()
         try:
-            self._addresses.check_address(info[4][0])
+            if not exchange.is_proxied:
+                self._addresses.check_address(info[4][0])
         except BlockedAddress as error:  # the name's next address is tried, which may hide this error
-            _exchange.get().blocked = error
+            exchange.blocked = error
             raise
-        return self._open(info)
-
-    @staticmethod
-    def _open(info: AddrInfo) -> socket.socket:
-        _exchange.get().is_fresh = True
+        exchange.is_fresh = True
         return socket.socket(*info[:3])
 
     async def _route(self, url: URL) -> URL | None:

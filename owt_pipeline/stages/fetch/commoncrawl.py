@@ -32,7 +32,7 @@ from yarl import URL
 from owt_pipeline import progress
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.messages import is_html
-from owt_pipeline.formats.urls import tracking_pattern, unescaped
+from owt_pipeline.formats.urls import tracking_pattern, unescaped, url_id
 from owt_pipeline.ledger.dataset import batch_of
 from owt_pipeline.ledger.exchange import Slice, gather
 from owt_pipeline.stages.fetch.answers import Answer, NoPage, Origin
@@ -279,19 +279,21 @@ class BulkClient(ArchiveClient):
 
     busy = (403, 429, 503)
 
-    def __init__(self, options: Options):
+    def __init__(self, options: Options, captures: Mapping[int, Sequence[Mapping[str, Any]]]):
+        """A client that knows the captures of URLs, as by `captures_by_url`."""
+        self.captures = captures
         super().__init__(options, ", ".join(options.cc_crawls), _CONNECTIONS, options.cc_delay)
         self._data = (options.cc_data or options.index_root).rstrip("/")
 
     async def find(self, asked: Asked) -> list[Capture]:
-        """The captures that the index has of the URL, dicts as CAPTURE has them."""
+        """The captures that the index has of the URL."""
         return [
             Capture(
                 row["date"],
                 place=(row["file"], row["offset"], row["length"], row["crawl"]),
                 truncated=row["truncated"],
             )
-            for row in asked.captures
+            for row in self.captures.get(url_id(asked.url), ())
         ]
 
     async def read(self, capture: Capture, url: str) -> Answer | Moved:

@@ -23,7 +23,6 @@ from owt_pipeline.ledger.dataset import empty, rejects_batch, replace_columns
 from owt_pipeline.ledger.exchange import Slice, gather
 from owt_pipeline.stages.fetch.answers import INDEXED, NoPage
 from owt_pipeline.stages.fetch.commoncrawl import (
-    CAPTURE,
     FOUND,
     WANTED_WITH,
     BulkClient,
@@ -34,7 +33,16 @@ from owt_pipeline.stages.fetch.commoncrawl import (
 )
 from owt_pipeline.stages.fetch.live import Fetcher
 from owt_pipeline.stages.fetch.segments import Answered, check_nothing_lost, is_in
-from owt_pipeline.stages.fetch.sources import SEGMENT_BYTES, Client, ask_source, share, with_client
+from owt_pipeline.stages.fetch.sources import (
+    SEGMENT_BYTES,
+    Attempt,
+    Client,
+    Recorder,
+    Superseded,
+    share,
+    until_stopped,
+    with_client,
+)
 from owt_pipeline.stages.fetch.stage import ONLINE, SHARDS_TOGETHER, archives_of, digest_of_source
 from owt_pipeline.stages.fetch.warc_files import Archives, summary
 from owt_pipeline.stages.fetch.wayback import WaybackClient
@@ -177,7 +185,10 @@ class _Asking:
 
     def ask(self, names: Sequence[str]) -> None:
         """Ask sources; the Wayback Machine is not asked here, since one part makes all requests to it."""
-        clients = {"live": Fetcher, "commoncrawl": BulkClient}
+        clients: dict[str, Callable[..., Client]] = {
+            "live": Fetcher,
+            "commoncrawl": partial(BulkClient, captures=self._captures),
+        }
         for name in names:
             is_last, answered = name == names[-1], self.answered(name)
             _advance(is_last, len(answered.ids), len(answered.pages))
@@ -199,19 +210,26 @@ class _Asking:
 
         `is_last` says whether it is the last one, so that any answer counts as progress.
         """
-        answered = self.answered(name)
-
-        def missing() -> np.ndarray:
-            wanted = self._missing(answered, ids)
-            first = wanted[~is_in(wanted, answered.postponed)]
-            return first if len(first) else wanted  # at the end, temporary failures once more
-
-        def read(some: np.ndarray) -> pa.Table:
-            urls = self.urls(some, client.columns)
-            return _with_captures(urls, self._captures) if name == "commoncrawl" else urls
-
         check_nothing_lost(self._run, self._shard, name)
-        await ask_source(client, answered, missing, read, partial(_advance, is_last), _about(self._run, name))
+        answered, advance = self.answered(name), partial(_advance, is_last)
+        while len(self._missing(answered, ids)):
+            attempt = Attempt(answered.workdir, answered.folder)
+            resumed = attempt.begin() or len(answered.ids) > 0
+            try:
+                answered.load()
+                missing = self._missing(answered, ids)
+                first = missing[~is_in(missing, answered.postponed)]
+                wanted = first if len(first) else missing  # at the end, temporary failures once more
+                writer = answered.writer(_about(self._run, name), is_last=not len(first))
+                if len(wanted):
+                    async with Recorder(writer, attempt, advance) as recorder:
+                        urls, before = self.urls(wanted, client.columns), answered if resumed else None
+                        await until_stopped(recorder, client.ask(urls, recorder, before))
+            except Superseded:
+                await attempt.wait_for_other()
+            finally:
+                attempt.end()
+            answered.load()
 
     def _ask_archives(self, is_last: bool) -> None:
         """Look for the URLs in the archive files. The same files give the same segments, also after a kill."""
@@ -244,12 +262,6 @@ class _Asking:
 def _advance(is_last: bool, answers: int, pages: int) -> None:
     """Show progress: a URL is done once it has a page, or an answer of the last source."""
     progress.advance(answers if is_last else pages)
-
-
-def _with_captures(urls: pa.Table, captures: Mapping[int, list[dict[str, Any]]]) -> pa.Table:
-    """The URLs, with a column of the captures of each."""
-    found = [captures.get(url_id, []) for url_id in urls["url_id"].to_pylist()]
-    return urls.append_column("captures", pa.array(found, pa.list_(CAPTURE)))
 
 
 def nowhere(no_pages: dict[str, NoPage]) -> NoPage:

@@ -14,11 +14,10 @@ import math
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
-import numpy as np
 import pyarrow as pa
 
 from owt_pipeline import progress
@@ -26,7 +25,7 @@ from owt_pipeline.engine.parts import stop_after_failure
 from owt_pipeline.errors import UserError
 from owt_pipeline.stages.fetch.answers import Answer, Fetched, NoPage, Page
 from owt_pipeline.stages.fetch.client import allowed_connections
-from owt_pipeline.stages.fetch.segments import Answered, SegmentWriter, is_in
+from owt_pipeline.stages.fetch.segments import Answered, SegmentWriter
 from owt_pipeline.storage.folder import Storage
 
 if TYPE_CHECKING:
@@ -85,34 +84,6 @@ def share(options: Options, parts: int) -> Options:
     Common Crawl."""
     connections = -(-allowed_connections(options.connections) // parts)
     return replace(options, connections=connections, cc_delay=options.cc_delay * parts)
-
-
-async def ask_source(
-    client: Client,
-    answered: Answered,
-    missing: Callable[[], np.ndarray],
-    read: Callable[[np.ndarray], pa.Table],
-    advance: Callable[[int, int], None],
-    about: Mapping[str, str],
-) -> None:
-    """Request the URLs that are `missing` in `answered`, which `read` reads, until none is; raises UserError.
-
-    `advance` is called with the numbers of further answers and of pages among them; `about` is for the segments.
-    """
-    while len(missing()):
-        attempt = Attempt(answered.workdir, answered.folder)
-        resumed = attempt.begin() or len(answered.ids) > 0
-        try:
-            answered.load()
-            if len(ids := missing()):
-                is_last = bool(is_in(ids, answered.postponed).all())
-                async with Recorder(answered.writer(about, is_last=is_last), attempt, advance) as recorder:
-                    await until_stopped(recorder, client.ask(read(ids), recorder, answered if resumed else None))
-        except Superseded:
-            await attempt.wait_for_other()
-        finally:
-            attempt.end()
-        answered.load()
 
 
 async def until_stopped(recorder: Recorder, asking: Awaitable[None]) -> None:

@@ -59,8 +59,8 @@ class Published:
 class Tried(BulkClient):
     """Reads no record, but notes which it is asked for."""
 
-    def __init__(self) -> None:
-        self.holdings, self.places = "CC", []
+    def __init__(self, captures: dict[int, list[dict[str, Any]]]) -> None:
+        self.holdings, self.places, self.captures = "CC", [], captures
 
     async def read(self, capture: Any, url: str) -> NoPage:
         self.places.append(capture.place)
@@ -112,7 +112,7 @@ def test_the_join_equals_a_join_of_all_rows_with_all_urls(
         )
         captures = found.get(url_id(canonical_url(url)), [])
         assert len(captures) == len(mine)
-        tried, asked = Tried(), Asked(canonical_url(url), url, moment, captures)
+        tried, asked = Tried(found), Asked(canonical_url(url), url, moment)
         answer = asyncio.run(nearest_page(tried, asked))
         at = {(capture["file"], capture["offset"]): capture for capture in captures}
         read = [at[place[:2]] for place in tried.places]

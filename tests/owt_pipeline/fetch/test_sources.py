@@ -179,16 +179,6 @@ def test_hosts_with_the_most_urls_come_first_and_each_keeps_the_order_of_its_row
     assert [len(rows) for rows in found] == sorted(map(len, found), reverse=True)
 
 
-def test_the_order_does_not_hold_the_hosts_names() -> None:
-    before = pa.total_allocated_bytes()
-    hosts = pa.chunked_array([pa.array([f"host{n % 1000}.example.com" for n in range(50_000)])])
-    assert pa.total_allocated_bytes() - before > 1_000_000
-    order = rows_by_host(hosts)
-    del hosts
-    assert pa.total_allocated_bytes() - before < 1_000
-    assert len(next(order)) == 50
-
-
 class Nowhere:
     """A client without requests."""
 
