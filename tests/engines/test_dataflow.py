@@ -11,12 +11,12 @@ import pytest
 from owt_pipeline.ledger.root import read_manifest
 from owt_pipeline.storage.folder import Storage
 from tests.engines.cloud import STATES
-from tests.engines.conftest import Jobs, Sent, metrics
+from tests.engines.conftest import Jobs, Sent
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
 
 
-def test_one_job_writes_the_files_of_a_run_on_this_machine(sent: Sent) -> None:
+def test_one_job_writes_the_files_of_a_run_on_this_machine_and_a_finished_run_sends_none(sent: Sent) -> None:
     cloud, workdir = sent.cloud, f"{sent.cloud.bucket}/dataflow"
     before = len(cloud.jobs())
     code, printed = sent.run("complete", workdir)
@@ -27,13 +27,9 @@ def test_one_job_writes_the_files_of_a_run_on_this_machine(sent: Sent) -> None:
     description = cloud.get(f"/{job['id']}/seen")["description"]
     staged = {package["name"] for package in description["environment"]["workerPools"][0]["packages"]}
     assert staged == {cloud.wheel.name, "extra_packages.txt", "submission_environment_dependencies.txt"}
-
-
-def test_a_finished_run_sends_no_job(sent: Sent) -> None:
-    before = len(sent.cloud.jobs())
-    code, printed = sent.run("again", f"{sent.cloud.bucket}/dataflow")
+    code, printed = sent.run("again", workdir)
     assert code == 0, printed
-    assert len(sent.cloud.jobs()) == before
+    assert cloud.jobs()[before:] == [job]
 
 
 def test_a_cancelled_job_is_continued_by_the_same_command(sent: Sent) -> None:
@@ -68,7 +64,6 @@ def test_a_cancelled_job_is_continued_by_the_same_command(sent: Sent) -> None:
     [
         (["--job_name=My_Job"], "Invalid job_name (My_Job)"),
         (["--temp_location=gs://no-such-bucket/tmp"], "no-such-bucket"),
-        (["--machine_type=n1-gigantic-4"], "machine type n1-gigantic-4 is not available"),
         (["--sdk_container_image=registry/none:1"], "the job failed"),
     ],
 )
@@ -91,10 +86,6 @@ def test_what_workers_cannot_reach_is_refused(sent: Sent, jobs: Jobs, tmp_path: 
         2,
         [f"owt: error: {tmp_path}/run: Dataflow's workers cannot read it; give a bucket, gs://BUCKET/FOLDER"],
     )
-    bare = ["owt", "run", f"{sent.cloud.bucket}/bare", sent.config, *sent.cloud.flags("bare")]
-    done = sent.cloud.run(*bare)
-    assert done.returncode == 2
-    assert "workers need this package" in done.stderr
 
 
 def test_a_users_mistake_found_by_a_worker_ends_the_job_with_one_line(sent: Sent) -> None:
@@ -108,12 +99,3 @@ def test_a_users_mistake_found_by_a_worker_ends_the_job_with_one_line(sent: Sent
     assert "RS_broken.zst" in errors[0]
     (job,) = (job for job in sent.cloud.jobs() if job["name"] == "mistake")
     assert STATES[job["currentState"]] == "FAILED"
-
-
-def test_metrics_are_those_of_a_run_on_this_machine(sent: Sent) -> None:
-    found, expected = metrics(Storage(f"{sent.cloud.bucket}/dataflow")), metrics(Storage(str(sent.local)))
-    rows = {
-        stage: {name: value for name, value in counts.items() if name.startswith(("rows_", "rejected_"))}
-        for stage, counts in expected.items()
-    }
-    assert {stage: {name: found[stage].get(name) for name in rows[stage]} for stage in rows} == rows

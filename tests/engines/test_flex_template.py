@@ -40,24 +40,6 @@ def test_a_template_writes_the_files_of_a_run_on_this_machine(service: Cloud, te
     assert "after-the-template" not in [job["name"] for job in service.jobs()]
 
 
-def test_a_users_mistake_fails_the_job_with_its_line(service: Cloud, template: str, sent: Sent) -> None:
-    broken = Storage(f"{service.bucket}/broken")
-    broken.write("RS_cut.zst", b"\x28\xb5\x2f\xfd no frame")
-    settings = f"""\
-[collect]
-dumps = ["{broken}/RS_cut.zst"]  # what is in it is seen by a worker
-[fetch]
-user_agent = "tests/1.0 (+mailto:me@example.org)"  # without which nothing is launched
-"""
-    broken.write("settings.toml", settings.encode())
-    parameters = {"run": f"{service.bucket}/template-mistake", "settings": f"{broken}/settings.toml"}
-    launched = service.launch("a-mistake", template, parameters)
-    assert "job" in launched, launched
-    job = launched["job"]["id"]
-    assert service.wait(job) == "FAILED"
-    assert any("RS_cut.zst" in said for said in service.messages(job))
-
-
 def test_a_wrong_flag_is_refused_by_the_launcher(service: Cloud, template: str) -> None:
     parameters = {"run": "gs://bucket/run", "beam_flags": "--num_shards=0"}
     message = service.launch("wrong", template, parameters)["error"]["message"]

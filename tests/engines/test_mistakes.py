@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from tests.engines.conftest import Jobs
 from tests.engines.engines import Engine, worker_pool
 from tests.engines.environments import install, wheel
 from tests.owt_pipeline.runs import owt
-from tests.servers.process import free_port
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(300)]
 
@@ -28,14 +26,6 @@ def complaint(command: Sequence[object], code: int) -> str:
     assert "Traceback" not in done.stderr, done.stderr
     (line,) = lines
     return line
-
-
-def test_an_address_where_nothing_answers_is_an_error_and_no_wait(jobs: Jobs, tmp_path: Path) -> None:
-    address = f"localhost:{free_port()}"
-    started = time.monotonic()
-    command = jobs.command(["--runner=PortableRunner", f"--job_endpoint={address}"], Storage(str(tmp_path / "run")))
-    assert f"--job_endpoint {address}: nothing answers" in complaint(command, 1)
-    assert time.monotonic() - started < 60
 
 
 def test_workers_without_the_package_are_refused_before_the_job_is_sent(

@@ -1,7 +1,7 @@
 """The complete job, from submissions to the report, on each engine: the same files as on this machine.
 
 The workers run in another process and another environment, which has nothing of this project but its wheel. The job is
-submitted by the engine's own runner, which starts a job server; test_faults.py submits its jobs to one that runs.
+submitted by the engine's own runner, which starts a job server. test_faults.py does the same on Flink.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.engines.conftest import Jobs, metrics
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
 
-PLACES = [("prism", "gs"), ("spark", "gs"), ("flink", "s3")]
+PLACES = [("prism", "s3"), ("spark", "gs")]
 
 
 @pytest.mark.parametrize(("name", "place"), PLACES, ids=map("-".join, PLACES))
