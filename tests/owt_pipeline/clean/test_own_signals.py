@@ -72,7 +72,7 @@ def rows(folder: Path) -> dict[int, dict[str, Any]]:
 
 
 def test_what_a_function_returns_is_a_column_of_clean_and_corpus(run: Path) -> None:
-    owt_clean(run, "mine:length", "mine:capitals")
+    clean(run, "mine:length", "mine:capitals")
     found = rows(run / "clean")
     assert sorted(found) == [0, 1, 2]
     for row in found.values():

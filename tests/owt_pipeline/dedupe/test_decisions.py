@@ -98,7 +98,6 @@ def plainly(
 SETS = st.lists(st.frozensets(st.integers(0, 25), min_size=1, max_size=12), min_size=1, max_size=14)
 
 
-@settings(deadline=None, max_examples=200)
 @given(SETS, st.sampled_from([0.3, 0.5, 0.75, 0.8, 1.0]), st.data())
 def test_documents_are_decided_as_by_comparing_all_that_share_a_band(
     sets: list[frozenset[int]], threshold: float, data: st.DataObject

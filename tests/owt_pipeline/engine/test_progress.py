@@ -6,7 +6,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from tests.owt_pipeline.runs import owt, run_owt
+from tests.owt_pipeline.runs import ask_owt, owt
 
 
 def test_in_a_pipe_there_are_lines_with_their_time_and_no_control_characters(
@@ -24,7 +24,7 @@ def test_in_a_pipe_there_are_lines_with_their_time_and_no_control_characters(
 
 def test_quiet_says_nothing_and_verbose_more(small_config: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    assert run_owt("run", run, small_config, "--workers", 1, "--until", "collect", "--quiet") == ""
-    shown = run_owt("run", run, small_config, "--workers", 1, "--until", "fetch", "--verbose")
+    assert ask_owt("run", run, small_config, "--workers", 1, "--until", "collect", "--quiet") == ""
+    shown = ask_owt("run", run, small_config, "--workers", 1, "--until", "fetch", "--verbose")
     assert "fetch: done in" in shown
-    assert "not allowed with" in run_owt("run", small_config, "--quiet", "--verbose", code=2)
+    assert "not allowed with" in ask_owt("run", small_config, "--quiet", "--verbose", code=2)

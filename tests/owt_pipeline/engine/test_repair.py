@@ -80,7 +80,7 @@ def kinds_of_files(run: Path) -> dict[str, Path]:
     return found
 
 
-GROUPS = 3
+GROUPS = 2
 MADE_FROM_EACH_OTHER = ("urls", "pages", "documents", "clean", "corpus")
 
 
@@ -122,6 +122,7 @@ def test_any_file_that_is_lost_or_damaged_is_found_and_made_again_as_it_was(
         capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_a_shard_of_a_later_generation_is_made_again_though_an_earlier_ones_rejects_are_lost_too(
     small_run: Path, small_config: Path, tmp_path: Path
 ) -> None:
