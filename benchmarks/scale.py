@@ -1,7 +1,11 @@
 """What a run takes at scale.
 
+    python benchmarks/scale.py small
     python benchmarks/scale.py requests
     python benchmarks/scale.py shards [--shards 65535]
+
+`small`: the fixed cost of a run: 8 of the demo's pages from its WARC file to the report, and the same when all is
+finished, next to the import of Beam alone; the fastest of five.
 
 `requests`: what a part asks of a bucket. The demo's pages are run with 4 and with 16 shards in an emulator of Cloud
 Storage (fake-gcs-server, `make .venv-servers/installed`) behind a proxy that counts; what is more is the parts'.
@@ -13,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import http.server
+import itertools
 import os
 import re
 import resource
@@ -24,9 +29,12 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
+
+from fastwarc.warc import ArchiveIterator, WarcRecordType
 
 from owt_pipeline.stages import ORDER, load
 
@@ -94,6 +102,29 @@ def count_requests(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def small_run(arguments: argparse.Namespace) -> int:
+    with tempfile.TemporaryDirectory(prefix="small-") as folder:
+        owt("demo", "--write_inputs", folder)
+        with open(f"{folder}/demo.warc.gz", "rb") as warc:
+            records = ArchiveIterator(warc, record_types=WarcRecordType.response)
+            urls = [record.headers["WARC-Target-URI"] for record in itertools.islice(records, 8)]
+        Path(folder, "urls.txt").write_text("\n".join(urls))
+        given = ["--links", f"{folder}/urls.txt", "--pages_from", f"{folder}/demo.warc.gz", "--workers", 1]
+        for name, command in {
+            "8 URLs to the report": lambda n: owt("run", f"{folder}/{n}", *given),
+            "the same, finished": lambda n: owt("run", f"{folder}/{n}", *given),
+            "import apache_beam": lambda n: quietly(sys.executable, "-c", "import apache_beam"),
+        }.items():
+            print(f"{name}: {min(timed(partial(command, n)) for n in range(5)):.2f} s", flush=True)
+    return 0
+
+
+def timed(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
 def many_shards(arguments: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="shards-") as folder:
         urls = Path(folder, "urls.txt")
@@ -104,21 +135,24 @@ def many_shards(arguments: argparse.Namespace) -> int:
             "again, when all is finished": collect,
             "owt verify, every byte": ["verify", f"{folder}/run"],
         }.items():
-            started = time.perf_counter()
-            owt(*command)
-            print(f"{name}: {time.perf_counter() - started:.1f} s", flush=True)
+            print(f"{name}: {timed(partial(owt, *command)):.1f} s", flush=True)
     memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     print(f"{arguments.shards:,} shards, a process takes {memory:.0f} MiB at most")
     return 0
 
 
 def owt(*arguments: object) -> None:
-    subprocess.run([sys.executable, "-m", "owt_pipeline", *map(str, arguments)], check=True, stderr=subprocess.DEVNULL)
+    quietly(sys.executable, "-m", "owt_pipeline", *arguments)
+
+
+def quietly(*command: object) -> None:
+    subprocess.run([*map(str, command)], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
+    commands.add_parser("small").set_defaults(run_command=small_run)
     commands.add_parser("requests").set_defaults(run_command=count_requests)
     command = commands.add_parser("shards")
     command.add_argument("--shards", type=int, default=65_535)

@@ -28,13 +28,14 @@ FORMS = [
     "fetch --hosts 2 --pages 5 --repeats 1",
     "fetch --memory --urls 100",
     "gpu_check --tiny --device cpu",
+    "scale small",
     "scale requests",
     "scale shards --shards 8",
     "tokens --megabytes 1 --rounds 1 --tokens 200000 --seconds 0.1",
     "train characters",
     "train rate --presets tiny --dtypes float32 --steps 1 --windows 1",
 ]
-MINUTES = ("extraction --stage", "scale requests", "train characters")  # they have no smaller form
+MINUTES = ("extraction --stage", "scale requests", "scale small", "train characters")  # they have no smaller form
 
 
 def name_of(form: str) -> str:
