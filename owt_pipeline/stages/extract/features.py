@@ -75,7 +75,8 @@ def view(blocks: Sequence[Block]) -> PageView:
     home = np.array(paths.of)[tree.home]
     depth, around_bits, kinds, chrome_depth, content_depth, *signatures = table(paths.inherited, np.int64)[:, home]
     texts = [block.text for block in blocks]
-    counts, columns = _measure(blocks, texts)
+    lower = "\0".join(texts).lower().encode("utf-8", "replace")
+    counts, columns = _measure(blocks, texts, lower)
     heading = np.full(len(blocks), -1)
     heading[1:] = _last(counts.form == HEADING, np.arange(len(blocks)))[:-1]
     of_kind = (kinds & _KIND_FLAGS) != 0
@@ -85,14 +86,13 @@ def view(blocks: Sequence[Block]) -> PageView:
     columns += _of_signatures(counts, signatures)
     columns += [(around_bits >> _AROUND_BITS) & 1, of_kind]
     columns += [depth, chrome_depth, content_depth]
-    joined = "\0".join(texts).lower().encode("utf-8", "replace").translate(_WORDS)
     return PageView(
         counts=counts,
         tree=tree,
         paths=paths,
         home=home,
         signatures=np.array(signatures),
-        words=[text.split() for text in joined.split(b"\0")],
+        words=[text.split() for text in lower.translate(_WORDS).split(b"\0")],
         texts=texts,
         heading=heading,
         in_chrome=of_kind[1],
@@ -178,12 +178,12 @@ class Counts:
     prose: np.ndarray
 
 
-def _measure(blocks: Sequence[Block], texts: Sequence[str]) -> tuple[Counts, Columns]:
-    """The sizes of blocks, and the features of their texts."""
+def _measure(blocks: Sequence[Block], texts: Sequence[str], lower: bytes) -> tuple[Counts, Columns]:
+    """The sizes of blocks, and the features of their texts; `lower` is these in lower case, with zeros between them."""
     chars = np.array([block.chars for block in blocks], dtype=np.float64)
     links = np.array([block.link_chars for block in blocks], dtype=np.float64)
     form = _small(block.form for block in blocks)
-    codes = np.frombuffer("\0".join(texts).encode("utf-8", "replace"), dtype=np.uint8)
+    codes = np.frombuffer(lower, dtype=np.uint8)
     starts = np.zeros(len(texts), dtype=np.intp)
     starts[1:] = np.flatnonzero(codes == 0) + 1
     is_space = codes == 32
@@ -241,10 +241,10 @@ def _of_order(counts: Counts) -> Columns:
     """The position of a block on the page, and its neighbours."""
     chars, links, prose = counts.chars, counts.links, counts.prose
     count = len(chars)
-    before = np.cumsum(chars)
+    before = chars.cumsum()
     total = before[-1]
     prose_chars = chars * prose
-    prose_before = np.cumsum(prose_chars)
+    prose_before = prose_chars.cumsum()
     position = np.arange(count)
     columns = [position, count - position, position / count, (before - chars) / total, total - before]
     columns += [prose_before - prose_chars, prose_before[-1] - prose_before]

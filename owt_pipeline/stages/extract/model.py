@@ -10,10 +10,11 @@ the same container, in blocks with the same markup, before and after.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import chain, repeat
+from itertools import chain, compress, repeat
 from pathlib import Path
 
 import numpy as np
@@ -144,7 +145,7 @@ class Odds:
         if len(some):
             values = np.fromiter(map(self._of_word.get, chain.from_iterable(texts), repeat(0.0)), np.float64)
             lengths = counts[some]
-            starts = np.cumsum(lengths) - lengths
+            starts = lengths.cumsum() - lengths
             found[0, some] = np.minimum.reduceat(values, starts)
             found[1, some] = np.maximum.reduceat(values, starts)
             found[2, some] = np.bincount(np.repeat(np.arange(len(some)), lengths), values) / lengths
@@ -169,7 +170,7 @@ def contextual(page: PageView, p: np.ndarray) -> np.ndarray:
         target = int(np.flatnonzero(masses >= share * masses[0])[-1])
         columns.append(_distance(tree, target)[tree.home])
         columns.append(weights[target] / max(float(weights[0]), 1.0))
-    before = np.cumsum(mass)
+    before = mass.cumsum()
     columns += [before / total, (before - mass) / total]
     unsure = float((mass * (1 - p)).sum())
     columns += [expected_f1(weight, p), total / max(float(weight.sum()), 1.0), p.max(), total, unsure / total]
@@ -181,23 +182,17 @@ def contextual(page: PageView, p: np.ndarray) -> np.ndarray:
 
 def expected_f1(weight: np.ndarray, p: np.ndarray) -> float:
     """The expected F1 of the best cut, if blocks are kept in order of their probability `p`."""
-    order = np.argsort(-p, kind="stable")
-    kept = np.cumsum(weight[order])
-    found = np.cumsum((weight * p)[order])
+    order = (-p).argsort(kind="stable")
+    kept = weight[order].cumsum()
+    found = (weight * p)[order].cumsum()
     return float(np.max(2 * found / (kept + found[-1] + 1e-9))) if len(p) else 0.0
 
 
 def _overlap(page: PageView, p: np.ndarray) -> np.ndarray:
     """The share of the words at a block's start that are long and occur in other blocks that surely are main text."""
     sure = (p > 0.7).tolist()
-    in_some: set[bytes] = set()
-    in_two: set[bytes] = set()
-    for words, likely in zip(page.words, sure, strict=True):
-        if likely:
-            own = set(words)
-            in_two |= in_some & own
-            in_some |= own
-    in_some, in_two = ({word for word in some if len(word) > 3} for some in (in_some, in_two))
+    times = Counter(chain.from_iterable(map(set, compress(page.words, sure))))
+    in_some, in_two = ({word for word, n in times.items() if n >= least and len(word) > 3} for least in (1, 2))
     starts = [words[:_START] for words in page.words]
     known = [in_two if likely else in_some for likely in sure]  # the words of sure blocks must occur in another one
     pairs = zip(starts, known, strict=True)
@@ -212,7 +207,7 @@ def _distance(tree: Tree, target: int) -> np.ndarray:
         steps[around] += 1
         steps[tree.end[around]] -= 1
         around = int(tree.parent[around])
-    shared: np.ndarray = np.cumsum(steps[:-1])
+    shared: np.ndarray = steps[:-1].cumsum()
     return shared[target] - shared
 
 

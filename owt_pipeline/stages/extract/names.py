@@ -67,7 +67,10 @@ def read_name(name: str) -> tuple[int, tuple[str, ...]]:
     words = _LOWER_WORD.findall(name) if lower == name else [word.lower() for word in _WORD.findall(name)]
     kind = HIDDEN if lower in _HIDDEN_NAMES else CHROME if lower in _CHROME_NAMES else 0
     if kind != HIDDEN:
-        kind = next((_KIND_OF_WORD[word] for word in words if word in _KIND_OF_WORD), kind)
+        for word in words:
+            if word in _KIND_OF_WORD:
+                kind = _KIND_OF_WORD[word]
+                break
     # Every match contains one of these; the expression takes ten times as long.
     if ("content" in lower or "body" in lower or "text" in lower or "entry" in lower) and _CONTENT_NAME.search(lower):
         kind |= CONTENT
@@ -87,9 +90,11 @@ def is_unshown(attributes: Mapping[str, str]) -> bool:
 def name_container(container: Container, attributes: Mapping[str, str]) -> None:
     """Set a container's names and kind by its element's attributes."""
     get, tag = attributes.get, container.tag
-    classes, role, prop = get("class") or "", get("role"), get("itemprop")
-    names = classes if tag in HEADINGS or is_of_heading(classes) else f"{classes} {get('id') or ''}".strip()
-    kind = container.kind | read_names(names)
+    classes, identifier, role, prop = get("class") or "", get("id") or "", get("role"), get("itemprop")
+    if identifier and (tag in HEADINGS or is_of_heading(classes)):
+        identifier = ""
+    kind = container.kind | read_names(classes) | read_names(identifier)  # most ids are new, and classes are not
+    names = f"{classes} {identifier}".strip()
     container.names = names if role is None and prop is None else " ".join(filter(None, (names, role, prop)))
     if role is not None and role in CHROME_ROLES:
         kind |= CHROME

@@ -50,7 +50,9 @@ def read_page(html: str, *, leaves_navigation: bool = True) -> PageRead:
     parser = etree.HTMLParser(target=reader, encoding="utf-8", collect_ids=False, huge_tree=True)
     with contextlib.suppress(etree.XMLSyntaxError):  # an empty document
         etree.fromstring(page, parser)
-    return reader.finish(leaves_navigation)
+    found = reader.finish(leaves_navigation)
+    reader.__dict__.clear()  # lxml's parser is in a cycle, which would keep the page until garbage is collected
+    return found
 
 
 class _Reader(Structure):

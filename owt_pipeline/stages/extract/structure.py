@@ -31,7 +31,7 @@ BREAK = "\x00"
 """Represents `<br>` until a block is complete; parsed text has no zero characters."""
 INITIAL = re.compile(r"[\"“‘'«¿¡]?[^\W\d_a-z]{1,2}")
 """A letter that begins a text and is larger than it."""
-_UNMARKED = str.maketrans({CODE: None, FORMULA: None, DISPLAY: None})
+_LINE_ENDS, _EMPTY_LINES = re.compile("\n+"), re.compile("\n{3,}")
 _LINKS_TO_SELF = frozenset(("¶", "#", "🔗", "↩", "↩︎", "⤴", "⏎"))
 _LONGEST_SCRIPT = 20  # pieces of text
 # Superscripts that keep meaning after a digit, a bracket or a word of one or two letters; `e` and `o` are ordinals.
@@ -106,8 +106,9 @@ class Structure:
             lines = "\n".join(" ".join(line.split()) for line in joined.replace(CODE + CODE, "").split(BREAK))
             if lines.count(CODE) % 2:  # code begins or ends around other blocks
                 lines = lines.replace(CODE, "")
-            text = re.sub("\n+", "\n", lines.translate(_UNMARKED)).strip()
-            marked = re.sub("\n{3,}", "\n\n", lines.strip("\n"))
+            unmarked = lines.replace(CODE, "").replace(FORMULA, "").replace(DISPLAY, "")
+            text = _LINE_ENDS.sub("\n", unmarked).strip()
+            marked = _EMPTY_LINES.sub("\n\n", lines.strip("\n"))
         if text:
             self._marks.end_block(text)
             container = self._at

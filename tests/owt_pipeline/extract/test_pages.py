@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from benchmarks.extraction_model import structure
+from owt_pipeline.stages.extract.blocks import Block
 from owt_pipeline.stages.extract.names import COMMENT, HIDDEN, UNSHOWN
 from owt_pipeline.stages.extract.reader import read_page
 from owt_pipeline.stages.extract.rendering import markdown, plain_text
@@ -44,6 +46,16 @@ def test_plain_text_has_a_row_per_line_without_a_column_that_is_empty() -> None:
     rows = "<tr><th>Year<th>Sold<tr><td>2001<td><p>7</p><p>or 8</p>"
     assert plain(f"<p>Sales</p><table>{rows}</table>") == "Sales\nYear\tSold\n2001\t7 or 8"
     assert plain("<table><tr><td><td>a<td>b<tr><td><td><td>c</table>") == "a\tb\n\tc"
+
+
+def test_a_page_is_freed_without_a_collection_of_garbage() -> None:
+    gc.disable()
+    try:
+        before = sum(isinstance(thing, Block) for thing in gc.get_objects())
+        read_page("<p>One<table><tr><td>2<td>3</table><p>Four <a href=/>five")
+        assert sum(isinstance(thing, Block) for thing in gc.get_objects()) == before
+    finally:
+        gc.enable()
 
 
 def test_characters_in_links_are_counted() -> None:
