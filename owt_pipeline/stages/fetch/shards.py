@@ -3,6 +3,7 @@ sources, in order."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -193,7 +194,7 @@ class _Asking:
             is_last, answered = name == names[-1], self.answered(name)
             _advance(is_last, len(answered.ids), len(answered.pages))
             if name == "archive":
-                self._ask_archives(is_last)
+                asyncio.run(self._ask_archives(is_last))
             elif name in clients and len(self._missing(answered, self.ids)):
                 options = share(self._run.options, min(SHARDS_TOGETHER, len(self._run.make)))
                 with_client(
@@ -231,7 +232,7 @@ class _Asking:
                 attempt.end()
             answered.load()
 
-    def _ask_archives(self, is_last: bool) -> None:
+    async def _ask_archives(self, is_last: bool) -> None:
         """Look for the URLs in the archive files. The same files give the same segments, also after a kill."""
         answered = self.answered("archive")
         urls = self.urls(self._missing(answered, self.ids), ("url_id", "host", "url", "created_utc"))
@@ -242,7 +243,7 @@ class _Asking:
         archives = Archives(self._run)
         archives.look_up(urls["url_id"].to_numpy(), urls["host"].unique().to_pylist())
         for url_id, _, url, created in zip(*(column.to_pylist() for column in urls.columns), strict=True):
-            answer = archives.answer(url, created)
+            answer = await archives.answer(url, created)
             writer.append(url_id, answer)
             _advance(is_last, 1, not isinstance(answer, NoPage))
             if writer.bytes >= SEGMENT_BYTES:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from owt_pipeline.engine.stage import StageRun
     from owt_pipeline.ledger.exchange import Slice
     from owt_pipeline.stages.fetch.stage import Options
-
-T = TypeVar("T")
 
 BUCKETS = 256
 """Parts of a file's index, by hash of the host: a shard reads only those of its hosts."""
@@ -116,11 +114,11 @@ class Archives:
             ids, hosts = np.array(missing, np.uint64), [host_of(targets[i]) for i in missing]
         self._found, self._ids = found, found["url_id"].combine_chunks().to_numpy()
 
-    def answer(self, url: str, created_utc: int | None) -> Answer:
+    async def answer(self, url: str, created_utc: int | None) -> Answer:
         """The page of a canonical URL, from its capture nearest in time to `created_utc` (without a date, the
         earliest), or the earliest or latest one, by the options."""
         moment = wanted_moment(self._options.archive_choice, created_utc, EARLIEST)
-        return _finished(nearest_page(self, Asked(url, url, moment)))
+        return await nearest_page(self, Asked(url, url, moment))
 
     async def find(self, asked: Asked) -> list[Capture]:
         start, end = (int(np.searchsorted(self._ids, np.uint64(url_id(asked.url)), side)) for side in ("left", "right"))
@@ -156,15 +154,6 @@ def summary(archives: Archives) -> list[dict[str, Any]]:
         counts = {name: record.stats[name] for name in COUNTS}
         found.append({"name": file.rpartition("/")[2], **counts, **({"problem": damage} if damage else {})})
     return found
-
-
-def _finished(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that waits for nothing."""
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
-    raise AssertionError("it waits for something")
 
 
 def _by_id(tables: list[pa.Table]) -> pa.Table:
