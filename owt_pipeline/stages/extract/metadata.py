@@ -11,7 +11,7 @@ Commons licences are given by SPDX identifier (`CC-BY-SA-4.0`), others as the pa
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 from html import unescape
@@ -69,13 +69,11 @@ class Head:
     """What a page says of itself in `<meta>` elements and linked data.
 
     Attributes:
-      metas: content of each `<meta>` by its name in lower case.
       nodes: the objects that its linked data describes, articles first.
       names: names of the objects of its linked data by their `@id`.
       is_article, is_forum: whether it says that it is an article (or a thread of a forum), and a forum.
     """
 
-    metas: dict[str, str]
     nodes: list[dict[str, Any]]
     names: dict[str, str]
     is_article: bool
@@ -100,7 +98,6 @@ def read_head(page: PageRead) -> Head:
     named = [(node.get("@id"), node.get("name")) for node in _objects(data)]
     types = {page.metas.get("og:type", "").lower().partition(":")[0]}.union(*map(_types, nodes))
     return Head(
-        page.metas,
         nodes,
         {key: unescape(name) for key, name in named if isinstance(key, str) and isinstance(name, str)},
         not types.isdisjoint({"article", "blog", "news"} | _ARTICLES),
@@ -149,15 +146,15 @@ def read_metadata(page: PageRead, head: Head, url: str, fetched_at: int) -> dict
       url: its URL.
       fetched_at: time of the fetch, in seconds since 1970; no date of publication is later.
     """
-    metas, nodes = head.metas, head.nodes
+    metas, nodes = page.metas, head.nodes
     publishers = [node.get("name") for node in nodes if node.get("@type") == "WebSite" and "name" in node][:1]
     publishers += [node.get("publisher") for node in nodes if _is_article(node)]
     sites = [*map(metas.get, NAMES["meta site"]), *map(head.name_of, publishers)]
     site_name = next(filter(None, map(_short, sites)), None)
     return {
         "title": _title(page, head, site_name),
-        "author": _author(page.marked, head),
-        "date": _date(page.marked, head, url, fetched_at),
+        "author": _author(page, head),
+        "date": _date(page, head, url, fetched_at),
         "site_name": site_name,
         "language": _language(page.language, metas),
         "license": _license(page, head),
@@ -166,7 +163,7 @@ def read_metadata(page: PageRead, head: Head, url: str, fetched_at: int) -> dict
 
 def _title(page: PageRead, head: Head, site: str | None) -> str | None:
     """The heading that is part of one of the page's titles, its only heading, or a title without the site's name."""
-    declared = [page.title, head.metas.get("og:title"), *(head.name_of(n.get("headline")) for n in head.nodes)]
+    declared = [page.title, page.metas.get("og:title"), *(head.name_of(n.get("headline")) for n in head.nodes)]
     titles = [title for title in map(_short, declared) if title]
     sites = {"", _words(site or "")}
     headings = [text for text in filter(None, map(_short, page.headings)) if _words(text) not in sites]
@@ -181,13 +178,13 @@ def _title(page: PageRead, head: Head, site: str | None) -> str | None:
     return headings[0] if headings else None
 
 
-def _author(marked: Iterable[Marked], head: Head) -> str | None:
-    stated = [*map(head.metas.get, NAMES["meta author"])]
+def _author(page: PageRead, head: Head) -> str | None:
+    stated = [*map(page.metas.get, NAMES["meta author"])]
     stated += [head.name_of(node.get("author") or node.get("creator")) for node in head.nodes]
     for one in stated:
         if name := _name_of_person(one):
             return name
-    for element in marked:
+    for element in page.marked:
         if _is_author(element) and not _is_of_another(element):
             text = (element.name or element).text[:_LONGEST]
             if name := _name_of_person(_AFTER_NAME.sub("", _BY.sub("", text))):
@@ -234,8 +231,8 @@ def _name_of_person(text: str | None) -> str | None:
     return None
 
 
-def _date(marked: Iterable[Marked], head: Head, url: str, fetched_at: int) -> str | None:
-    metas, nodes = head.metas, head.nodes
+def _date(page: PageRead, head: Head, url: str, fetched_at: int) -> str | None:
+    metas, nodes = page.metas, head.nodes
 
     def candidates() -> Iterator[Any]:
         published = [metas.get("article:published_time"), *(n.get("datePublished") for n in nodes if _is_article(n))]
@@ -244,7 +241,7 @@ def _date(marked: Iterable[Marked], head: Head, url: str, fetched_at: int) -> st
         for key in ("datePublished", "dateCreated", "uploadDate"):
             yield from (node.get(key) for node in nodes)
         yield url
-        for element in filter(_is_date, marked):
+        for element in filter(_is_date, page.marked):
             yield element.attributes.get("datetime") or element.attributes.get("content") or element.text[:100]
 
     latest = (datetime.fromtimestamp(fetched_at, timezone.utc) + timedelta(days=1)).date()
@@ -286,7 +283,7 @@ def _license(page: PageRead, head: Head) -> str | None:
     for candidates in (
         [link.attributes["href"] for link in links if link.attributes["rel"]],
         [one.get("url") or one.get("@id") or one.get("name") if isinstance(one, dict) else one for one in stated],
-        map(head.metas.get, NAMES["meta license"]),
+        map(page.metas.get, NAMES["meta license"]),
         [link.attributes["href"] for link in links if _is_statement(link)],
     ):
         found = list(dict.fromkeys(filter(None, map(_named, candidates))))
