@@ -45,7 +45,7 @@ def _flags(parser: CommandParser) -> None:
 def _train(arguments: argparse.Namespace) -> int:
     given = flags_given(TrainTokenizerOptions, arguments)
     try:
-        options = from_table(TrainTokenizerOptions, given, "flags")
+        options = from_table(TrainTokenizerOptions, {}, "", given)
     except SettingsError as error:
         raise UsageError(str(error)) from error
     workdir = Storage(arguments.run)
