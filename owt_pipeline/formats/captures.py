@@ -1,4 +1,4 @@
-"""The captures in a WARC file, plain or with a gzip member for each record: every HTTP response and its place.
+"""The captures in a WARC or ARC file, plain or with a gzip member for each record: every HTTP response and its place.
 
 A capture is addressed by a range of bytes, at which `read_record` finds it.
 """
@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 from fastwarc.warc import ArchiveIterator, WarcRecordType
 
+from owt_pipeline.formats.arc import MAGIC, arc_records, split_arc
 from owt_pipeline.formats.messages import REDIRECTS, BadMessage, content_type_of, header, split_response
 from owt_pipeline.formats.urls import redirected
 from owt_pipeline.formats.warc import MAX_BODY_BYTES, BadRecord, capture_time, read_block, target_uri
@@ -75,12 +76,12 @@ def captures(file: BinaryIO, size: int) -> Iterator[Capture | Broken]:
     if is_gzip := start.startswith(_GZIP_MAGIC):
         with contextlib.suppress(zlib.error):
             start = zlib.decompressobj(31).decompress(start, 1 << 12)
-    if start.startswith(b"filedesc:"):
-        yield Broken(0, f"ARC, the format before WARC: {_CONVERT}")
+    if start.startswith(MAGIC):
+        yield from _arc_captures(file, is_gzip)
     elif start.startswith(b"WARC/"):
         yield from _captures(file, size, is_gzip)
     elif size:
-        yield Broken(0, f"no WARC file, which begins with {start[:20]!r}")
+        yield Broken(0, f"no WARC or ARC file, which begins with {start[:20]!r}")
 
 
 def _captures(file: BinaryIO, size: int, is_gzip: bool) -> Iterator[Capture | Broken]:
@@ -121,6 +122,20 @@ def _captures(file: BinaryIO, size: int, is_gzip: bool) -> Iterator[Capture | Br
     elif len(kinds) > 1 and not {"response", "resource"}.intersection(kinds):
         what = ", ".join(sorted(set(kinds)))
         yield Broken(0, f"no response among its records ({what}): WET and WAT files have no pages, their WARC files do")
+
+
+def _arc_captures(file: BinaryIO, is_gzip: bool) -> Iterator[Capture | Broken]:
+    end, problem = 0, "no record"
+    try:
+        for at, end, record in arc_records(file, is_gzip):
+            url, date, block = split_arc(record)
+            problem = ""
+            if url[:4].lower() == "http":
+                yield _capture(at, url, date, block, end)
+    except (BadRecord, OSError) as error:
+        problem = " ".join(str(error).split())[:200]
+    if problem:
+        yield Broken(end, problem)
 
 
 def _begins(file: BinaryIO, at: int, magic: bytes) -> bool:

@@ -54,7 +54,7 @@ _how = partial(option, shapes_bytes=False)
 @dataclass(frozen=True)
 class Options:
     pages_from: tuple[str, ...] = _how(
-        (), "take pages from WARC files: paths, folders or globs, local or gs:// or s3://", metavar="GLOB",
+        (), "take pages from WARC or ARC files: paths, folders or globs, local or gs:// or s3://", metavar="GLOB",
     )  # fmt: skip  # the files' content shapes bytes, and `sources` describes it
     allow_damaged: bool = _how(
         False,

@@ -1,4 +1,4 @@
-"""`--pages_from`: pages from WARC files, good and broken."""
+"""`--pages_from`: pages from WARC and ARC files, good and broken."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from owt_pipeline.commands.verify import verify
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
+from owt_pipeline.formats.arc import arc_as_warc
 from owt_pipeline.formats.captures import Broken, Capture, captures
 from owt_pipeline.formats.warc import gzip_member, http_record, read_record, response_record, single_member
 from owt_pipeline.stages.fetch.stage import STAGE, Options
@@ -103,7 +104,8 @@ def test_broken_archives_are_read_as_far_as_they_go(testdata: Path, write_urls: 
     assert manifest.counts.left == 2
     counts = {entry["name"]: (entry["responses"], entry["broken"]) for entry in manifest.properties["archives"]}
     assert counts["clipped.warc.gz"] == (0, 1)
-    assert counts["example.arc.gz"] == counts["example.arc"] == counts["example-bad.warc.gz.bad"] == (0, 1)
+    assert counts["example.arc.gz"] == counts["example.arc"] == (1, 0)
+    assert counts["bad.arc"] == counts["example-bad.warc.gz.bad"] == (0, 1)
     assert counts["clueweb-quirk.warc.gz"] == (29, 0)
     assert counts["LICENSE"] == (0, 1)
     assert b"Example Domain" in responses(runtime, manifest)["https://example.com/"].body
@@ -145,7 +147,7 @@ def found_in(data: bytes) -> list[str | None]:
 
     def text(capture: Capture) -> str:
         _, record = single_member(bytes(data[capture.offset : capture.offset + capture.length]), 1 << 20)
-        response = read_record(record)
+        response = read_record(arc_as_warc(record) or record)
         assert response.url == capture.url
         assert response.body == page(f"{capture.url[-1]} " * 999)
         return capture.url[-1]
@@ -174,6 +176,65 @@ def test_what_is_no_record_does_not_change_those_before(junk: bytes, compressed:
     for after in (records[2:], []):
         found = found_in(b"".join([*records[:2], junk, *after]))
         assert found in (["0", "1", None], ["0", "1", *map(str, range(2, 2 + len(after)))])
+
+
+FIELDS = {
+    1: "URL IP-address Archive-date Content-type Archive-length",
+    2: "URL IP-address Archive-date Content-type Result-code Checksum Location Offset Filename Archive-length",
+}
+VERSION_BLOCK = "<?xml version='1.0'?>\n<arcmetadata><a>http://b.example/ 5</a></arcmetadata>\n"
+
+
+def arc(version: int = 1, wrong_by: int = 0, more: str = "", wrong_record: int = -1) -> list[bytes]:
+    """The version block and the records of an ARC file; `wrong_by` is added to the length of the block, or of the
+    record `wrong_record`."""
+    between = " 200 - - 0 x.arc" if version == 2 else ""
+    block = f"{version} 0 Crawler\n{FIELDS[version]}\n{more}"
+    length = len(block) + (wrong_by if wrong_record < 0 else 0)
+    found = [f"filedesc://x.arc 0.0.0.0 20010203040506 text/plain{between} {length}\n{block}\n".encode()]
+    for number in range(5):
+        content = b"HTTP/1.0 200 OK\r\nContent-Type: text/html\r\n\r\n" + page(f"{number} " * 999)
+        length = len(content) + (wrong_by if number == wrong_record else 0)
+        head = f"http://a.example/a b/{number} 10.0.0.1 20010203040506 text/html{between} {length}\n"
+        found.append(head.encode() + content + b"\n")
+    return found
+
+
+@pytest.mark.parametrize("name", ["example.arc", "example.arc.gz"])
+def test_a_page_from_an_arc_is_kept_as_a_warc_record(name: str, testdata: Path, write_urls: Write) -> None:
+    runtime = write_urls(["http://example.com/"], num_shards=1)
+    manifest = fetch(runtime, testdata / "warc" / "warcio" / name)
+    (response,) = responses(runtime, manifest).values()
+    assert (response.url, response.date) == ("http://example.com/", 1392526941)
+    assert b"Example Domain" in response.body
+    (file,) = reader(runtime, manifest).files("warc", 0)
+    warc = ArchiveIterator(runtime.workdir.path(file.path), WarcRecordType.response, verify_digests=True)
+    assert [record.headers["WARC-Target-URI"] for record in warc] == ["http://example.com/"]
+
+
+@pytest.mark.parametrize("version", FIELDS)
+@pytest.mark.parametrize("wrong_by", [0, -60, -9, -1, 1, 2, 50, 300, 2300, 10**6])
+@pytest.mark.parametrize("more", ["", "\n", VERSION_BLOCK])
+def test_a_version_block_of_a_wrong_length_loses_no_record(version: int, wrong_by: int, more: str) -> None:
+    records = arc(version, wrong_by, more)
+    assert found_in(b"".join(records)) == found_in(b"".join(map(gzip_member, records))) == list("01234")
+
+
+@pytest.mark.parametrize("wrong_by", [-300, -60, -2, 2, 30, 1500, 10**6, 10**12])
+@pytest.mark.parametrize("damaged", range(5))
+def test_all_records_of_an_arc_before_one_of_a_wrong_length_are_read(wrong_by: int, damaged: int) -> None:
+    records = arc(wrong_by=wrong_by, wrong_record=damaged)
+    for data in (b"".join(records), b"".join(map(gzip_member, records))):
+        assert found_in(data) == [*map(str, range(damaged)), None]
+
+
+def test_a_cut_arc_is_read_up_to_the_cut() -> None:
+    for data, step in ((b"".join(arc()), 171), (b"".join(map(gzip_member, arc())), 1)):
+        for end in range(200, len(data) - 3, step):
+            found = found_in(data[:end])
+            read = [text for text in found if text is not None]
+            assert read == list("01234"[: len(read)])
+            assert found[len(read) :] in ([], [None])
 
 
 def test_the_capture_nearest_to_the_submission_is_taken(tmp_path: Path, write_urls: Write) -> None:
@@ -265,16 +326,15 @@ DAMAGED = {
     "corrupt.warc.gz": (lambda content: content[:900] + bytes(60) + content[960:], "the record at byte "),
     "cut_head.warc": (lambda content: gzip.decompress(content + member("request"))[:-90], "the record at byte "),
     "cut_head.warc.gz": (lambda content: content + member("request")[:40], "the record at byte "),
-    "page.warc.gz": (lambda content: b"<!DOCTYPE html><title>404", "no WARC file, which begins with b'<!DOC"),
+    "page.warc.gz": (lambda content: b"<!DOCTYPE html><title>404", "no WARC or ARC file, which begins with b'<!DOC"),
     "CC.warc.wet.gz": (
         lambda content: member("warcinfo") + 9 * member("conversion"),
         "no response among its records (conversion, warcinfo): WET and WAT files have no pages, their WARC files do",
     ),
-    "warc.paths.gz": (lambda content: gzip_member(b"crawl-data/1.warc.gz\n" * 50), "no WARC file, which begins"),
+    "warc.paths.gz": (lambda content: gzip_member(b"crawl-data/1.warc.gz\n" * 50), "no WARC or ARC file, which"),
     "shared.warc.gz": (lambda content: gzip_member(gzip.decompress(content)), "has another record, too: make a copy"),
     "some.warc.gz": (lambda content: content + gzip_member(gzip.decompress(content) * 2), "the record at byte "),
-    "old.arc": (lambda content: b"filedesc://x.arc 0.0.0.0 20010203040506 text/plain 9\n", "ARC, the format before"),
-    "RS_2013-01.zst": (lambda content: b"\x28\xb5\x2f\xfd" + bytes(50), "no WARC file, which begins with"),
+    "RS_2013-01.zst": (lambda content: b"\x28\xb5\x2f\xfd" + bytes(50), "no WARC or ARC file, which begins with"),
 }  # fmt: skip
 
 
@@ -301,7 +361,7 @@ def test_a_damaged_archive_is_an_error_without_allow_damaged(
     assert archive["responses"] in ((2, 4, 5) if expected.startswith("the record") else (0,))
 
 
-@pytest.mark.parametrize(("name", "count"), [("example.arc.gz", 1), ("example.arc", 1), ("example-bad.warc.gz.bad", 2)])
+@pytest.mark.parametrize(("name", "count"), [("example-bad.warc.gz.bad", 2)])
 def test_a_copy_by_warcio_can_be_read(name: str, count: int, testdata: Path, tmp_path: Path) -> None:
     source, copy = testdata / "warc" / "warcio" / name, tmp_path / "copy.warc.gz"
     with source.open("rb") as file:
