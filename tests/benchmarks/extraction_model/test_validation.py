@@ -45,17 +45,14 @@ def test_a_fifth_of_the_pages_keeps_its_quality(testdata: Path) -> None:
     assert {name: scores[name].f1 for name in least if scores[name].f1 < least[name]} == {}
 
 
-LONG = pytest.mark.long
 HELD_OUT = [
-    pytest.param(by_host(), [0], {"trafilatura": 0.932, "wcxb": 0.902, "wcxb article": 0.965, "readability": 0.956}),
-    pytest.param(
-        by_host(), None, {"trafilatura": 0.939, "wcxb": 0.899, "wcxb article": 0.962, "readability": 0.946}, marks=LONG
-    ),
-    pytest.param(by_set, ["trafilatura", "wcxb"], {"trafilatura": 0.927, "wcxb article": 0.950}, marks=LONG),
+    (by_host(), [0], {"trafilatura": 0.932, "wcxb": 0.902, "wcxb article": 0.965, "readability": 0.956}),
+    (by_host(), None, {"trafilatura": 0.939, "wcxb": 0.899, "wcxb article": 0.962, "readability": 0.946}),
+    (by_set, ["trafilatura", "wcxb"], {"trafilatura": 0.927, "wcxb article": 0.950}),
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("split", "only", "promised"), HELD_OUT, ids=["a fold of hosts", "hosts", "sets"])
 def test_pages_that_were_held_out_are_extracted_as_well_as_promised(
