@@ -30,7 +30,7 @@ test-long: $(VENV)/installed  ## every piece of make gpu-check in tiny form, and
 	$(BIN)/python -m pytest -m long
 
 test-engines: $(VENV)/installed .venv-servers/installed .venv-dependencies/installed .venv-engines/installed  ## jobs on Beam's runners
-	OWT_REQUIRE_SERVERS=1 $(BIN)/python -m pytest -m engines tests/engines
+	OWT_REQUIRE_SERVERS=1 $(PYTEST) -m engines tests/engines
 
 test-dags: $(VENV)/installed .venv-airflow/installed .venv-servers/installed .venv-dependencies/installed  ## the Airflow DAG, run by Airflow in an environment of its own
 	OWT_REQUIRE_AIRFLOW=1 OWT_REQUIRE_SERVERS=1 .venv-airflow/bin/python -m pytest tests/dags

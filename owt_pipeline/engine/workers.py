@@ -28,6 +28,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -255,12 +256,16 @@ def start_server(needed: Sequence[str] = ()) -> None:
 def _start(target: Callable[..., object], *arguments: Any) -> Any:
     """A process that calls `target`; raises ChildProcessError if the system allows no more."""
     with _processes:
-        start_server()
-        child = multiprocessing.get_context("forkserver").Process(target=target, args=arguments, daemon=True)
-        try:
-            child.start()
-        except (EOFError, ConnectionError) as error:
-            raise ChildProcessError("the process that starts others has ended. Out of memory?") from error
+        for wait in (0.1, None):
+            start_server()
+            child = multiprocessing.get_context("forkserver").Process(target=target, args=arguments, daemon=True)
+            try:
+                child.start()
+                break
+            except (EOFError, ConnectionError) as error:
+                if wait is None:
+                    raise ChildProcessError("the process that starts others has ended. Out of memory?") from error
+                time.sleep(wait)  # a server that was killed a moment ago is started again once it is gone
         return child
 
 
