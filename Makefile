@@ -23,8 +23,8 @@ demo: $(VENV)/installed  ## the whole job, offline, from a small web it serves i
 test: $(VENV)/installed  ## the tests, without the long ones
 	$(PYTEST) -m "not slow and not engines"
 
-test-all: $(VENV)/installed .venv-servers/installed  ## all tests; one whose server is missing fails
-	OWT_REQUIRE_SERVERS=1 $(PYTEST) -m "not long and not engines"
+test-all: $(VENV)/installed .venv-servers/installed  ## all tests but those of the targets below; one whose server is missing fails
+	OWT_REQUIRE_SERVERS=1 $(PYTEST) -m "not long and not engines" --ignore tests/docs/test_parts.py --ignore tests/docs/test_lm_eval.py
 
 test-long: $(VENV)/installed  ## every piece of make gpu-check in tiny form, and what else takes minutes
 	$(BIN)/python -m pytest -m long
