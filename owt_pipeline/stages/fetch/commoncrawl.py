@@ -96,7 +96,7 @@ class IndexFile(msgspec.Struct, frozen=True, array_like=True, order=True):
 
 
 def list_files(options: Options) -> list[tuple[str, str]]:
-    """(crawl, URI) of the index' files that list captures of pages, sorted; raises UserError if a crawl has none."""
+    """(crawl, URI) of the index's files that list captures of pages, sorted; raises UserError if a crawl has none."""
     found: list[tuple[str, str]] = []
     for crawl in options.cc_crawls:
         folder = f"{options.cc_index.rstrip('/')}/crawl={crawl}/subset=warc/"
