@@ -196,11 +196,12 @@ class Recorder:
     async def __aexit__(self, kind: type | None, *_: object) -> None:
         self.stopped.cancel()
         (error,) = await asyncio.gather(self.stopped, return_exceptions=True)
-        if isinstance(error, Exception):
-            if kind is None:
-                raise error
-            return
-        await self._record(checks=True, flushes=True)
+        if isinstance(error, Superseded):  # what was taken while it looked
+            await asyncio.to_thread(self._write, self._batch, False, True)
+        if not isinstance(error, Exception):
+            await self._record(checks=True, flushes=True)
+        elif kind is None:
+            raise error
 
     async def take(self, url_id: int, fetched: Fetched | Answer) -> None:
         """Take a result; waits while a batch is full and the one before is being recorded. Raises what writing

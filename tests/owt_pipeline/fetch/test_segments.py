@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import tempfile
+import threading
 import time
 from collections.abc import Iterable
 from functools import partial
@@ -206,7 +207,20 @@ NOTHING = NoPage(Reason.DNS, "no such name")
 
 
 @pytest.mark.usefixtures("quick")
-def test_an_attempt_that_finds_anothers_id_stops_and_loses_no_answer(tmp_path: Path) -> None:
+def test_an_attempt_that_finds_anothers_id_stops_and_loses_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken, check = threading.Event(), Attempt.check
+
+    def look(attempt: Attempt) -> None:
+        try:
+            check(attempt)
+        except Superseded:
+            taken.wait(10)
+            raise
+
+    monkeypatch.setattr(Attempt, "check", look)
+
     async def run() -> None:
         run = Storage(str(tmp_path))
         first, second = (Attempt(run, "warc/part-00000") for _ in range(2))
@@ -217,7 +231,10 @@ def test_an_attempt_that_finds_anothers_id_stops_and_loses_no_answer(tmp_path: P
                 await asyncio.sleep(0.5)
                 assert not recorder.stopped.done()
                 assert second.begin()
+                await asyncio.sleep(0.5)
+                assert not recorder.stopped.done(), "it looks"
                 await recorder.take(2, NOTHING)
+                taken.set()
                 await asyncio.wait_for(recorder.stopped, 10)
         first.end()
         assert run.exists("warc/part-00000/attempt"), "it is the second's"
