@@ -47,10 +47,9 @@ class Capture:
     length: int
 
 
-COMPLETE = (
-    "expected a complete file: fetch it again and compare its checksum, or take what can be read with --allow_damaged"
-)
-"""Advice for a damaged file."""
+COMPLETE = "expected a complete file: fetch it again and compare its checksum"
+OR_DAMAGED = ", or take what can be read with --allow_damaged"
+"""Advice for a damaged file; the second part where the option is not given."""
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ _NO_CREDENTIALS = ("//169.254.", "//metadata", "/meta-data/", "/latest/api/token
 
 _FIRST_SECONDS = 7.0
 _RETRY_SECONDS = 120.0
+_REFUSED_SECONDS = 300.0  # by a web server: Common Crawl's answers 403 if it is asked too fast
 
 _ENVIRONMENT = ("AWS_", "AZURE_", "GOOGLE_", "CLOUDSDK_", "STORAGE_EMULATOR_HOST", "HOME")
 """Prefixes of the variables that a client depends on: when one changes, a bucket gets a new client."""
@@ -91,16 +92,16 @@ class Bucket:
 
     def size(self, name: str) -> int:
         with self._request(name) as (store, key):
-            return int(store.head(key)["size"])
+            return int(self._asked(lambda: store.head(key))["size"])
 
     def read(self, name: str) -> tuple[bytes, str]:
         with self._request(name) as (store, key):
-            found = store.get(key)
+            found = self._asked(lambda: store.get(key))
             return bytes(found.bytes()), self._version(found.meta)
 
     def read_range(self, name: str, start: int, length: int) -> bytes:
         with self._request(name) as (store, key):
-            return bytes(store.get_range(key, start=start, length=length))
+            return bytes(self._asked(lambda: store.get_range(key, start=start, length=length)))
 
     def list(self, prefix: str, limit: int = 1000) -> Iterator[tuple[str, int, float]]:
         """Name, bytes and time of the objects whose names begin with `prefix`."""
@@ -147,6 +148,10 @@ class Bucket:
         except FileNotFoundError:  # on Azure and Google: one is missing, and the others may not be deleted yet
             for name in names if len(names) > 1 else ():
                 self.delete([name])
+
+    def _asked(self, request: Callable[[], _Answer]) -> _Answer:
+        """The answer to a request for reading."""
+        return request() if self._scheme in _CREDENTIALS else _retried(request, "403 Forbidden", _REFUSED_SECONDS)
 
     def _version(self, answer: Any) -> str:
         return str(answer[self._of_version]).strip('"')  # in Azure's listings, an etag has no quotes
@@ -324,19 +329,20 @@ def _failure(error: Exception) -> Failure | None:
     return Failure("network", detail)
 
 
-def _retried(request: Callable[[], Any]) -> Any:
-    """The answer to a conditional write or a deletion, which obstore does not retry where there was no answer.
+def _retried(request: Callable[[], _Answer], problem: str = "HTTP error:", seconds: float = _RETRY_SECONDS) -> _Answer:
+    """The answer to a request that obstore does not retry after an error whose message has this `problem`.
 
-    The server may have carried it out. Here, a second write is then refused, as documented at `Storage.create`.
+    By default, to a conditional write or a deletion without an answer. The server may have carried it out. Here, a
+    second write is then refused, as documented at `Storage.create`.
     """
     from obstore import exceptions
 
-    end, wait = time.monotonic() + _RETRY_SECONDS, 0.1
+    end, wait = time.monotonic() + seconds, 0.1
     while True:
         try:
             return request()
         except exceptions.BaseError as error:
-            if "HTTP error:" not in str(error) or time.monotonic() + wait > end:
+            if problem not in str(error) or time.monotonic() + wait > end:
                 raise
         time.sleep(wait)
         wait = min(2 * wait, 5.0)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats import lines
-from owt_pipeline.formats.captures import COMPLETE, Broken, captures
+from owt_pipeline.formats.captures import COMPLETE, OR_DAMAGED, Broken, captures
 from owt_pipeline.formats.lines import Block, LineReader, is_utf16
 from owt_pipeline.formats.messages import REDIRECTS, is_html
 from owt_pipeline.stages.collect.links import link_rows
@@ -111,21 +111,20 @@ class Tally:
     @property
     def problem(self) -> str | None:
         """Why the source should not be used as it is: where, what was found, what was expected, what to do."""
-        go_on = "or take what can be read with --allow_damaged"
         if self.broken is not None:
             where = f"after line {self.last_line:,}: " if self.kind != "warc" else ""
             return f"{where}{self.broken}; {COMPLETE}"
         if self.overlong:
             over = f"line {self.overlong:,} has over {lines.MAX_LINE_BYTES:,} bytes"
-            return f"{over}; expected a record on each line: check what the file is, {go_on}"
+            return f"{over}; expected a record on each line: check what the file is"
         if self._is_another_kind:
             expected = "a URL" if self.kind == "links" else "a submission as a JSON object"
             return (
                 f"{self.malformed:,} of {self.lines:,} lines are malformed, the first is {self.first_malformed}; "
-                f"expected {expected} on each line: check what the file is, {go_on}"
+                f"expected {expected} on each line: check what the file is"
             )
         if self.kind == "links" and self.lines == self.without_url > 0:
-            return f"none of {self.lines:,} lines has a URL; expected a field url: check what the file is, {go_on}"
+            return f"none of {self.lines:,} lines has a URL; expected a field url: check what the file is"
         return None
 
 
@@ -162,7 +161,7 @@ def _rows_of_table(uri: str, name: str, tally: Tally, allow_damaged: bool) -> It
         yield from link_rows(uri, name)
     except UserError as error:
         if not allow_damaged:
-            raise UserError(f"{error}, or take what can be read with --allow_damaged") from error
+            raise UserError(f"{error}{OR_DAMAGED}") from error
         tally.broken = str(error).removeprefix(uri).strip(" ,:")
 
 

@@ -23,6 +23,7 @@ from owt_pipeline import progress
 from owt_pipeline.engine.stage import Recorded, Runtime, Stage, StageRun, Step
 from owt_pipeline.engine.workers import map_batches
 from owt_pipeline.errors import UserError
+from owt_pipeline.formats.captures import OR_DAMAGED
 from owt_pipeline.formats.records import describe_file, named_files
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader
@@ -88,7 +89,7 @@ def read_part(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWrite
         _send(run, generation, rows, writer)
     tally.finish()
     if tally.problem is not None and not run.options.allow_damaged:
-        raise UserError(f"{source.uri}: {tally.problem}")
+        raise UserError(f"{source.uri}: {tally.problem}{OR_DAMAGED}")
     if tally.broken is not None:
         lost = problem(tally.last_line + 1, Reason.BROKEN_FILE, tally.broken)
         _send(run, generation, rows_of_batch(lost, source, rules), writer)

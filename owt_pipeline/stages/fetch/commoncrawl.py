@@ -58,8 +58,8 @@ if TYPE_CHECKING:
 
 _CONNECTIONS = 4  # requests for records at once
 KEY = "url_surtkey"
-NEEDED = ("url", "fetch_time", "fetch_status", "content_mime_detected",
-          "warc_filename", "warc_record_offset", "warc_record_length")  # fmt: skip
+_PLACE = ("warc_filename", "warc_record_offset", "warc_record_length")
+NEEDED = ("url", "fetch_time", "fetch_status", "content_mime_detected", *_PLACE)
 """The columns of a capture; `content_truncated` is missing in the first years' crawls."""
 _TRUNCATED = "content_truncated"
 
@@ -69,19 +69,19 @@ WANTED_WITH = ["url_id", "url", "posted_url"]
 WANTED = pa.schema([("key", pa.binary()), ("url_id", pa.uint64()), ("shard", pa.uint32()), ("url", pa.string())])
 """A key to look for, and its URL."""
 
-CAPTURE = pa.struct(
+FOUND = pa.schema(
     [
+        ("url_id", pa.uint64()),
+        ("shard", pa.uint32()),
         ("date", pa.int64()),
         ("truncated", pa.bool_()),
-        ("crawl", pa.string()),
         ("file", pa.string()),
         ("offset", pa.int64()),
         ("length", pa.int64()),
+        ("crawl", pa.string()),
     ]
 )
-"""A capture of a page."""
-
-FOUND = pa.schema([("url_id", pa.uint64()), ("shard", pa.uint32()), ("capture", CAPTURE)])
+"""A capture of a page, and whose it is."""
 
 _EVERY_KEY = (b"", b"\x7f")  # keys are of ASCII
 
@@ -127,7 +127,7 @@ def is_http(uri: str) -> bool:
 
 def _open(uri: str) -> pa.NativeFile:
     folder, _, name = uri.rpartition("/")
-    return Bucket(folder).open(name) if is_http(uri) else open_source(uri)
+    return Bucket(folder, proven=True).open(name) if is_http(uri) else open_source(uri)
 
 
 def read_bounds(run: StageRun, _number: int, _slices: Sequence[Slice], writer: ShardWriter) -> None:
@@ -223,13 +223,14 @@ def join(parquet: pq.ParquetFile, crawl: str, wanted: pa.Table) -> pa.RecordBatc
     keys = wanted["key"].to_pylist()
     url_ids, shards = wanted["url_id"].to_pylist(), wanted["shard"].to_pylist()
     whose = dict(zip(wanted["url"].to_pylist(), zip(url_ids, shards, strict=True), strict=True))
-    rows: list[tuple[int, int, dict[str, Any]]] = []
+    rows: list[tuple[Any, ...]] = []
     for group in range(parquet.num_row_groups):
         some = keys[span(keys, *_limits(parquet, group))]
         for row in _rows(parquet, group, some) if some else ():
             owner = whose.get(canonical_or_none(row["url"]) or "")
             if owner is not None and _is_page(row):
-                rows.append((*owner, {"crawl": crawl, **_capture(row)}))
+                date, place = calendar.timegm(row["fetch_time"].utctimetuple()), [row[name] for name in _PLACE]
+                rows.append((*owner, date, bool(row.get(_TRUNCATED)), *place, crawl))
     return batch_of(rows, FOUND)
 
 
@@ -252,22 +253,11 @@ def _is_page(row: Mapping[str, Any]) -> bool:
     return bool(has_record) and row["fetch_status"] == 200 and is_html(row["content_mime_detected"] or "")
 
 
-def _capture(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of the index, as CAPTURE has it."""
-    return {
-        "date": calendar.timegm(row["fetch_time"].utctimetuple()),
-        "truncated": bool(row.get(_TRUNCATED)),
-        "file": row["warc_filename"],
-        "offset": row["warc_record_offset"],
-        "length": row["warc_record_length"],
-    }
-
-
-def captures_by_url(found: pa.Table) -> dict[int, list[dict[str, Any]]]:
-    """The captures of each URL, by url_id, from rows of FOUND."""
-    captures: dict[int, list[dict[str, Any]]] = {}
-    for number, capture in zip(found["url_id"].to_pylist(), found["capture"].to_pylist(), strict=True):
-        captures.setdefault(number, []).append(capture)
+def captures_by_url(found: pa.Table) -> Mapping[int, list[Capture]]:
+    """The captures of each URL, by url_id, from rows of FOUND; a place is file, offset, length and crawl."""
+    captures: dict[int, list[Capture]] = {}
+    for number, _, date, truncated, *place in zip(*(column.to_pylist() for column in found.columns), strict=True):
+        captures.setdefault(number, []).append(Capture(date, place=tuple(place), truncated=truncated))
     return captures
 
 
@@ -279,22 +269,15 @@ class BulkClient(ArchiveClient):
 
     busy = (403, 429, 503)
 
-    def __init__(self, options: Options, captures: Mapping[int, Sequence[Mapping[str, Any]]]):
+    def __init__(self, options: Options, captures: Mapping[int, Sequence[Capture]]):
         """A client that knows the captures of URLs, as by `captures_by_url`."""
         self.captures = captures
         super().__init__(options, ", ".join(options.cc_crawls), _CONNECTIONS, options.cc_delay)
         self._data = (options.cc_data or options.index_root).rstrip("/")
 
-    async def find(self, asked: Asked) -> list[Capture]:
+    async def find(self, asked: Asked) -> Sequence[Capture]:
         """The captures that the index has of the URL."""
-        return [
-            Capture(
-                row["date"],
-                place=(row["file"], row["offset"], row["length"], row["crawl"]),
-                truncated=row["truncated"],
-            )
-            for row in self.captures.get(url_id(asked.url), ())
-        ]
+        return self.captures.get(url_id(asked.url), ())
 
     async def read(self, capture: Capture, url: str) -> Answer | Moved:
         file, offset, length, crawl = capture.place

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,7 @@ from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import empty, rejects_batch, replace_columns
 from owt_pipeline.ledger.exchange import Slice, gather
 from owt_pipeline.stages.fetch.answers import INDEXED, NoPage
+from owt_pipeline.stages.fetch.archive import Capture
 from owt_pipeline.stages.fetch.commoncrawl import (
     FOUND,
     WANTED_WITH,
@@ -161,7 +162,7 @@ class _Asking:
       found: those of the URLs that have a page in the sources asked so far, or keep it in a retry.
     """
 
-    def __init__(self, run: StageRun, shard: int, captures: Mapping[int, list[dict[str, Any]]] = MappingProxyType({})):
+    def __init__(self, run: StageRun, shard: int, captures: Mapping[int, list[Capture]] = MappingProxyType({})):
         """`captures` are those in Common Crawl's columnar index, as by `captures_by_url`."""
         self._run, self._shard, self._captures = run, shard, captures
         self.ids = run.inputs["urls"].ids(shard)

@@ -100,7 +100,8 @@ class Options:
         "folder cc-index/", metavar="URI",
     )  # fmt: skip
     cc_delay: float = _how(
-        0.1, "seconds between two requests of a process to a web server that is --cc_data", minimum=0,
+        0.1, "seconds between two requests of a process to a web server that is --cc_data; the index is read without "
+        "a delay", minimum=0,
     )  # fmt: skip
     wayback_cdx: str = option(
         "https://web.archive.org/cdx/search/cdx",

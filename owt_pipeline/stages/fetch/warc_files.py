@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from owt_pipeline.errors import UserError
-from owt_pipeline.formats.captures import COMPLETE, Broken, captures
+from owt_pipeline.formats.captures import COMPLETE, OR_DAMAGED, Broken, captures
 from owt_pipeline.formats.urls import BadURL, canonicalize, host_of, url_id
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import batch_of
@@ -61,7 +61,7 @@ def index_archive(run: StageRun, number: int, _slices: Sequence[Slice], writer: 
         for capture in captures(file, file.size()):
             if isinstance(capture, Broken):
                 if not run.options.allow_damaged:
-                    raise UserError(f"{path}, {capture}; {COMPLETE}")
+                    raise UserError(f"{path}, {capture}; {COMPLETE}{OR_DAMAGED}")
                 counts["broken"] += 1
                 first = first or str(capture)
                 continue

@@ -267,6 +267,7 @@ def test_a_truncated_dump_is_an_error_without_allow_damaged(
     assert (damaged["name"], damaged["lines"]) == (dump.name, len(run.urls))
     assert f"the file ends at byte {size:,}" in damaged["problem"]
     assert damaged["problem"] in caplog.text
+    assert "--allow_damaged" not in caplog.text
     assert holds(run)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from owt_pipeline.formats.urls import canonical_url, url_id
 from owt_pipeline.ledger.dataset import batch_of
 from owt_pipeline.stages.fetch.answers import NoPage, wanted_moment
-from owt_pipeline.stages.fetch.archive import Asked, nearest_page
+from owt_pipeline.stages.fetch.archive import Asked, Capture, nearest_page
 from owt_pipeline.stages.fetch.commoncrawl import (
     WANTED_WITH,
     BulkClient,
@@ -41,7 +42,7 @@ class Published:
             Path(folder, str(number)).write_bytes(parquet(table(rows), **how))
         self.bounds = sorted(bounds_of(f"CC-{number}", f"{folder}/{number}") for number in range(len(files)))
 
-    def captures(self, urls: list[str]) -> dict[int, list[dict[str, Any]]]:
+    def captures(self, urls: list[str]) -> Mapping[int, list[Capture]]:
         """The captures that a shard gets for its URLs."""
         rows = sorted({(url_id(canonical_url(url)), canonical_url(url), url) for url in urls})
         types = [("url_id", pa.uint64()), ("url", pa.string()), ("posted_url", pa.string())]
@@ -59,11 +60,12 @@ class Published:
 class Tried(BulkClient):
     """Reads no record, but notes which it is asked for."""
 
-    def __init__(self, captures: dict[int, list[dict[str, Any]]]) -> None:
-        self.holdings, self.places, self.captures = "CC", [], captures
+    def __init__(self, captures: Mapping[int, list[Capture]]) -> None:
+        self.holdings, self.captures = "CC", captures
+        self.read_captures: list[Capture] = []
 
-    async def read(self, capture: Any, url: str) -> NoPage:
-        self.places.append(capture.place)
+    async def read(self, capture: Capture, url: str) -> NoPage:
+        self.read_captures.append(capture)
         return NoPage(Reason.BAD_RESPONSE, "no record")
 
 
@@ -114,11 +116,10 @@ def test_the_join_equals_a_join_of_all_rows_with_all_urls(
         assert len(captures) == len(mine)
         tried, asked = Tried(found), Asked(canonical_url(url), url, moment)
         answer = asyncio.run(nearest_page(tried, asked))
-        at = {(capture["file"], capture["offset"]): capture for capture in captures}
-        read = [at[place[:2]] for place in tried.places]
+        read = tried.read_captures
         # Captures of the same time may come in any order; all else is settled.
-        assert [(each["truncated"], abs(each["date"] - moment), each["date"]) for each in read] == pages[:TRIED]
-        assert all(each["crawl"] == f"CC-{each['file']}" for each in read)
+        assert [(each.truncated, abs(each.date - moment), each.date) for each in read] == pages[:TRIED]
+        assert all(each.place[3] == f"CC-{each.place[0]}" for each in read)
         assert isinstance(answer, NoPage)
         assert (answer.reason == Reason.NOT_ARCHIVED) == (not pages)
 
@@ -140,4 +141,4 @@ def test_row_groups_without_wanted_keys_are_not_read_and_of_others_only_needed_c
 
 def test_a_row_group_without_statistics_may_hold_any_key(tmp_path: Path) -> None:
     index = Published(str(tmp_path), [[row("http://a.example/", 1, "f", 7, 1)]], write_statistics=False)
-    assert [each["offset"] for (each,) in index.captures(["http://a.example/"]).values()] == [7]
+    assert [each.place[1] for (each,) in index.captures(["http://a.example/"]).values()] == [7]
