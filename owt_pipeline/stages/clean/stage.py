@@ -19,13 +19,13 @@ from schemas.settings import did_you_mean
 
 def checked_sets(options: Options) -> EvaluationSets:
     """The evaluation sets of the options; raises UsageError for invalid options, UserError for an unreadable file."""
-    from owt_pipeline.stages.clean.documents import known_languages
+    if asked := set(options.languages) - {"all", "en"}:
+        from owt_pipeline.stages.clean.documents import known_languages
 
-    asked = set(options.languages) - {"all", "en"}
-    if asked and (unknown := sorted(asked - set(known_languages()))):  # loads the model
-        raise UsageError(
-            f"languages: {unknown[0]!r} is not a known language{did_you_mean(unknown[0], known_languages())}"
-        )
+        if unknown := sorted(asked - set(known_languages())):
+            raise UsageError(
+                f"languages: {unknown[0]!r} is not a known language{did_you_mean(unknown[0], known_languages())}"
+            )
     if options.uncurl_quotes and not options.fix_text:
         raise UsageError("uncurl_quotes changes text, but no_fix_text keeps it as it is; turn one of them off")
     for signal in parse_signals(options.signals):
