@@ -243,7 +243,7 @@ def _arrays_of(texts: Any, text_field: str) -> Iterator[pa.Array]:
     from owt_pipeline.formats.records import as_strings, texts_of_files
 
     if isinstance(texts, (str, bytes, Mapping, type(None))):
-        raise TypeError(f"texts is a {type(texts).__name__}: give a list of texts, a column, or a pathlib.Path")
+        raise TypeError(f"texts is {type(texts).__name__}: give a list of texts, a column, or a pathlib.Path")
     if isinstance(texts, os.PathLike) or (
         isinstance(texts, (list, tuple)) and texts and isinstance(texts[0], os.PathLike)
     ):
@@ -261,7 +261,7 @@ def _arrays_of(texts: Any, text_field: str) -> Iterator[pa.Array]:
         while some := list(itertools.islice(numbered, _BATCH_ROWS)):
             for number, text in some:
                 if not isinstance(text, (str, type(None))):
-                    raise TypeError(f"texts[{number}] is a {type(text).__name__}, not a str")
+                    raise TypeError(f"texts[{number}] is {type(text).__name__}, not str")
             yield as_strings([text for _, text in some])
         return
     for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:

@@ -187,7 +187,7 @@ def texts_of_files(patterns: Sequence[str], text_field: str, what: str) -> Itera
             text = field_value(record.fields or {}, text_field, ...)
             if not isinstance(text, (str, type(None))):
                 missing = f"no field {text_field!r}; it has {', '.join(record.fields or {})}"
-                wrong = missing if text is ... else f"{text_field!r} is a {type(text).__name__}, not text"
+                wrong = missing if text is ... else f"{text_field!r} is {type(text).__name__}, not text"
                 raise UserError(f"{record.where}: {record.problem or wrong}")
             waiting.append(text)
             size += len(text or "")

@@ -79,7 +79,7 @@ class Storage:
 
     def path(self, name: str) -> str:
         """Path or URI of a file in the folder, for messages and other programs."""
-        return f"{self.uri}/{name}" if name else self.uri
+        return f"{self.uri.rstrip('/')}/{name}" if name else self.uri
 
     def open(self, name: str) -> pa.NativeFile:
         """The file, opened for reading at any offset."""

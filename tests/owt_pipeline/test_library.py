@@ -236,9 +236,9 @@ def test_near_duplicates_of_nothing_is_an_empty_table() -> None:
     ("texts", "message"),
     [
         ("one text", "texts is a str"),
-        ({"text": "a"}, "texts is a dict"),
-        (["a", 7], r"texts\[1\] is a int"),
-        (["a", float("nan")], r"texts\[1\] is a float"),
+        ({"text": "a"}, "texts is dict"),
+        (["a", 7], r"texts\[1\] is int"),
+        (["a", float("nan")], r"texts\[1\] is float"),
         (pa.array([1, 2]), "a column of int64"),
     ],
 )
@@ -250,7 +250,7 @@ def test_what_are_no_texts_is_a_type_error(texts: object, message: str) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.jsonl", '{"text": 7}', "a.jsonl:1: 'text' is a int"),
+        ("a.jsonl", '{"text": 7}', "a.jsonl:1: 'text' is int"),
         ("a.jsonl", '{"text": "a"}\n{"text"', "a.jsonl:2: not JSON"),
         ("a.parquet", "no parquet", "cannot be read as Parquet"),
         ("a.doc", "text", "unknown extension"),
