@@ -235,7 +235,7 @@ def test_near_duplicates_of_nothing_is_an_empty_table() -> None:
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        ("one text", "texts is a str"),
+        ("one text", "texts is str"),
         ({"text": "a"}, "texts is dict"),
         (["a", 7], r"texts\[1\] is int"),
         (["a", float("nan")], r"texts\[1\] is float"),
