@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from owt_pipeline.stages.extract.features import Columns, PageView, Tree, matrix, shifts, table, windows
-from owt_pipeline.stages.extract.names import read_name
+from owt_pipeline.stages.extract.names import COMMENT_WORDS, read_name
 
 PATH = Path(__file__).with_name("model.npz")
 
@@ -131,8 +131,9 @@ class Odds:
         found = {tag: odds[tag]} if tag in odds else {}
         for one in names.split():
             for word in read_name(one)[1]:
-                if word in odds:
-                    found[word] = odds[word]
+                known = "comments" if word in COMMENT_WORDS and word not in odds else word  # of other languages
+                if known in odds:
+                    found[known] = odds[known]
         values = found.values()
         return (min(values), max(values), sum(values) / len(values)) if values else _NO_KNOWN_WORD
 

@@ -36,7 +36,8 @@ HEADINGS = {f"h{level}": level for level in range(1, 7)}
 
 OF_TAG = dict.fromkeys("nav footer aside figure form fieldset".split(), CHROME) | {"article": CONTENT, "main": CONTENT}
 """The kind of an element by its tag."""
-_KIND_OF_WORD = dict.fromkeys(NAMES["comment words"], COMMENT) | dict.fromkeys(NAMES["chrome words"], CHROME)
+COMMENT_WORDS = frozenset(NAMES["comment words"])
+_KIND_OF_WORD = dict.fromkeys(COMMENT_WORDS, COMMENT) | dict.fromkeys(NAMES["chrome words"], CHROME)
 _CHROME_NAMES, _HIDDEN_NAMES = frozenset(NAMES["chrome names"]), frozenset(NAMES["hidden names"])
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _LOWER_WORD = re.compile(r"[a-z]+")

@@ -54,6 +54,12 @@ def test_odds_come_from_names_around_a_block_and_from_words_of_short_texts() -> 
     assert name_words("<div> mainNav post-12") == ["<div>", "main", "nav", "mainnav", "post", "post-12"]
 
 
+def test_names_of_comments_in_other_languages_have_the_odds_of_english_ones() -> None:
+    odds = Odds({"comments": -2.0, "replies": -0.5}, {})
+    assert {odds.of_name(f"<div> {name}")[0] for name in ("comments", "kommentare-liste", "c-comentarios")} == {-2.0}
+    assert odds.of_name("<div> replies")[0] == -0.5
+
+
 def test_the_expected_f1_is_that_of_the_best_cut() -> None:
     weight, p = np.array([10.0, 5.0, 1.0, 20.0]), np.array([0.9, 0.2, 0.7, 0.5])
     best = max(
