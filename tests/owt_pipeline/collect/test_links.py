@@ -114,10 +114,13 @@ def test_a_damaged_file_or_one_of_another_kind_is_an_error_in_one_line(
     assert problem in line
     assert ("--allow_damaged" in line) == bool(counts)
     if counts:
-        owt_collect(tmp_path / "run", *source, "--allow_damaged")
+        said = owt_collect(tmp_path / "run", *source, "--allow_damaged")
         run = collected(tmp_path / "run")
         assert str(run.manifest.counts) == counts
-        assert run.manifest.properties["damaged"][0]["name"] == file
+        (damaged,) = run.manifest.properties["damaged"]
+        assert damaged["name"] == file
+        assert damaged["problem"] in said
+        assert "--allow_damaged" not in damaged["problem"]
         assert holds(run)
 
 

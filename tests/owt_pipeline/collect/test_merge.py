@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from owt_pipeline.stages.collect.merge import KNOWN, URLS, known_of, merge_submissions
@@ -116,6 +116,7 @@ def plainly_merged(rows: list[dict[str, Any]], min_score: int) -> tuple[dict[int
     return urls, sorted(rejects)
 
 
+@settings(max_examples=50)
 @given(st.lists(some, max_size=14), st.randoms())
 def test_any_submissions_merge_as_the_rules_say_in_any_order(
     given_rows: list[dict[str, Any]], rng: random.Random

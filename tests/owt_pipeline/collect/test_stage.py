@@ -242,35 +242,6 @@ def test_published_submissions_are_read(tmp_path: Path, name: str, of: int) -> N
     assert row["created_utc"] == int(record["created_utc"])
 
 
-@pytest.mark.parametrize(("suffix", "workers"), [(".zst", 2), (".gz", 1)])
-def test_a_truncated_dump_is_an_error_without_allow_damaged(
-    suffix: str, workers: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    dump = write_dump(tmp_path / f"RS_cut{suffix}", links(60_000 if suffix == ".bz2" else 8000))
-    size = dump.stat().st_size * 9 // 10
-    dump.write_bytes(dump.read_bytes()[:size])
-    with pytest.raises(UserError) as error:
-        collect(tmp_path / "run", workers=workers, dumps=(str(dump),))
-    said = str(error.value)
-    assert said.startswith(f"{dump}: after line ")
-    assert f"the file ends at byte {size:,}" in said
-    assert "fetch it again and compare its checksum, or take what can be read with --allow_damaged" in said
-    assert "\n" not in said
-
-    run = collect(tmp_path / "run", workers=workers, dumps=(str(dump),), allow_damaged=True)
-    assert 1000 < len(run.urls) < 60_000
-    (reject,) = run.rejects
-    assert reject["reason"] == "broken_file"
-    assert f"the file ends at byte {size:,}" in reject["detail"]
-    assert reject["detail"].endswith(f"RS_cut{suffix}:{len(run.urls) + 1}")
-    (damaged,) = run.manifest.properties["damaged"]
-    assert (damaged["name"], damaged["lines"]) == (dump.name, len(run.urls))
-    assert f"the file ends at byte {size:,}" in damaged["problem"]
-    assert damaged["problem"] in caplog.text
-    assert "--allow_damaged" not in caplog.text
-    assert holds(run)
-
-
 def test_a_line_over_the_limit_is_an_error_without_allow_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

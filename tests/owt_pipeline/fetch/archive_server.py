@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import signal
-import subprocess
 import tempfile
 import threading
 import time
@@ -29,7 +27,6 @@ from owt_pipeline.stages.fetch.surt import surt_key
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.columnar import INDEX, publish, row, table
 from tests.owt_pipeline.fetch.constants import constants
-from tests.owt_pipeline.runs import stage_alone
 
 AGENT = "TestBot/1.0 (+mailto:test@bad.test)"
 HTML = [("Content-Type", "text/html")]
@@ -72,7 +69,6 @@ class ArchiveServer:
         self.requests: Counter[str] = Counter()
         self.agents: set[str] = set()
         self.seen: list[tuple[float, str]] = []
-        self.slowness = 0.0
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
@@ -93,19 +89,6 @@ class ArchiveServer:
         """The run's pages from this archive; failed requests are repeated after some hundredths of a second."""
         with constants({"archive_retry_wait": 0.02, **others}) as given:
             return run_stage(STAGE, self.options(**given), runtime)[0]
-
-    def fetch_until(self, runtime: Runtime, enough: Callable[[], bool], **others: Any) -> None:
-        """Fetch in a process that is killed once `enough` is true."""
-        command = stage_alone("fetch", runtime.workdir.uri, "--quiet")
-        for name, value in vars(self.options(**others)).items():
-            if value != getattr(Options(), name):
-                command += [f"--{name}", *map(str, value if isinstance(value, tuple) else (value,))]
-        with subprocess.Popen(command) as process:
-            end = time.monotonic() + 120
-            while not enough() and time.monotonic() < end and process.poll() is None:
-                time.sleep(0.005)
-            process.send_signal(signal.SIGKILL)
-        time.sleep(0.2)  # for requests on their way
 
     def _usual(self, target: str, url: str, span: str) -> Answer:
         return self._part(self.files.get(urlsplit(target).path.removeprefix("/data/")), span)
@@ -137,7 +120,6 @@ class ArchiveServer:
                     count = archive.requests[path]
                     archive.agents.add(self.headers["User-Agent"])
                     archive.seen.append((time.monotonic(), self.path))
-                time.sleep(archive.slowness)
                 answer = archive.way(path, count) or archive._usual(self.path, url, self.headers.get("Range", ""))
                 self.send_response(answer.status)
                 for name, value in {"Content-Length": str(len(answer.body)), **answer.headers}.items():
@@ -267,10 +249,6 @@ class Wayback(ArchiveServer):
         cdx, pages = f"{self.url}/cdx/search/cdx", f"{self.url}/web"
         common = {"sources": ("wayback",), "wayback_cdx": cdx, "wayback_pages": pages, "wayback_delay": 0.0}
         return super().options(**{**common, **others})
-
-    def asked_for(self) -> list[str]:
-        """The path of each request, in order; of lookups, the URL."""
-        return [parse_qs(urlsplit(path).query).get("url", [path])[0] for _, path in self.seen]
 
 
 @pytest.fixture

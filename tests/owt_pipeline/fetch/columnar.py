@@ -6,7 +6,6 @@ import gzip
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -43,28 +42,6 @@ def row(url: str, moment: int, file: str, offset: int, length: int, **fields: An
         "warc_filename": file, "warc_record_offset": offset, "warc_record_length": length, "warc_segment": "1",
     }  # fmt: skip
     return {**usual, **fields}
-
-
-def filler(first: int, count: int) -> pa.Table:
-    """Rows of pages that are not wanted, over the complete range of keys."""
-    numbers = np.arange(first, first + count)
-    sites, pages = (pa.array(part).cast(pa.string()) for part in (numbers % 997, numbers // 997))
-    tops = pa.array(np.array(["com", "de", "net", "org", "uk"])[numbers % 5])
-    path = pc.binary_join_element_wise("/articles/", pages, ".html", "")
-    host = pc.binary_join_element_wise("filler", sites, "")
-    url = pc.binary_join_element_wise("https://", host, ".", tops, path, "")
-    key = pc.binary_join_element_wise(tops, ",", host, ")", path, "")
-    assert [surt(each.as_py()) for each in url[:20]] == key[:20].to_pylist()
-    text = pa.array(numbers).cast(pa.string())
-    columns = {
-        "url_surtkey": key, "url": url, "url_host_name": host, "fetch_time": pa.array(numbers * 1000),
-        "fetch_status": pa.array(np.full(count, 200)), "content_digest": text, "warc_filename": text,
-        "warc_record_offset": pa.array(numbers), "warc_record_length": pa.array(np.full(count, 1000)),
-        "content_mime_type": pa.repeat("text/html", count), "content_mime_detected": pa.repeat("text/html", count),
-        "content_charset": pa.repeat("UTF-8", count), "content_truncated": pa.nulls(count, pa.string()),
-        "warc_segment": text,
-    }  # fmt: skip
-    return pa.table([columns[field.name].cast(field.type) for field in SCHEMA], schema=SCHEMA)
 
 
 def table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema = SCHEMA) -> pa.Table:

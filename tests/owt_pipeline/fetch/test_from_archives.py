@@ -7,12 +7,10 @@ import io
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from fastwarc.warc import ArchiveIterator, WarcRecordType
-from warcio.archiveiterator import ArchiveIterator as WarcioIterator
 
 from owt_pipeline.commands.verify import verify
 from owt_pipeline.engine.runner import run_stage
@@ -50,9 +48,7 @@ def test_every_page_of_a_real_archive_is_found_and_copied(testdata: Path, write_
     file = testdata / "web" / "wcxb-dev.warc.gz"
     urls = [record.headers["WARC-Target-URI"] for record in ArchiveIterator(str(file), parse_http=False)]
     runtime = write_urls([*urls, "https://nowhere.example/page"])
-    started = time.process_time()
     manifest = fetch(runtime, file)
-    assert time.process_time() - started < 10  # about 2 seconds
     assert manifest.counts.rejected["not_archived"] == 1
     assert manifest.counts.left >= 1300
     assert manifest.properties["archives"] == [
@@ -61,23 +57,13 @@ def test_every_page_of_a_real_archive_is_found_and_copied(testdata: Path, write_
     for shard in range(2):
         rows = reader(runtime, manifest).table(shard)
         assert rows["url_id"].to_pylist() == sorted(rows["url_id"].to_pylist())
-        warcio, fastwarc = [], []
-        warcs = reader(runtime, manifest).files("warc", shard)
-        for warc in warcs:
-            path = runtime.workdir.path(warc.path)
-            with open(path, "rb") as stream:
-                warcio += [
-                    (record.rec_headers["WARC-Target-URI"], len(record.content_stream().read()))
-                    for record in WarcioIterator(stream)
-                    if record.rec_type == "response"
-                ]
-            fastwarc += [
-                (record.headers["WARC-Target-URI"], len(record.reader.read()))
-                for record in ArchiveIterator(path, verify_digests=True)
-                if record.record_type == WarcRecordType.response
-            ]
-        index = list(zip(rows["final_url"].to_pylist(), rows["body_bytes"].to_pylist(), strict=True))
-        assert warcio == fastwarc == index
+        kept = [
+            (record.headers["WARC-Target-URI"], len(record.reader.read()))
+            for warc in reader(runtime, manifest).files("warc", shard)
+            for record in ArchiveIterator(runtime.workdir.path(warc.path), verify_digests=True)
+            if record.record_type == WarcRecordType.response
+        ]
+        assert kept == list(zip(rows["final_url"].to_pylist(), rows["body_bytes"].to_pylist(), strict=True))
     assert manifest.totals["warc"].rows == manifest.counts.entered
 
 
@@ -258,21 +244,14 @@ INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 HOST = "http://a.example"
 ODD: dict[str, tuple[bytes, str | None]] = {
     "list": (response(200, "Content-Type: text/plain, text/html"), None),
-    "half": (response(200, "Content-Type: html"), None),
-    "quoted": (response(200, 'Content-Type: "text/html"'), None),
-    "unseparated": (response(200, "Content-Type: text/html charset=utf-8"), None),
     "any": (response(200, "Content-Type: */*"), None),
-    "unknown": (response(200, "Content-Type: unknown/unknown"), None),
     "untyped": (response(200, "Server: x"), None),
     "deflate": (response(200, "Content-Type: text/html\r\nContent-Encoding: deflate", ZIPPED), None),
     "continue": (INTERIM + response(200), None),
     "hints": (b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" + response(200), None),
     "relative": (response(301, "Location: /any", b""), None),
     "words": (response(200, "Content-Type: html", b"just words"), "not_html"),
-    "image": (response(200, "Content-Type: */*", b"\x89PNG\r\n"), "not_html"),
-    "text": (response(200, "Content-Type: text/html, text/plain"), "not_html"),
-    "pdf": (response(200, "Content-Type: application/pdf", b"%PDF-1.4"), "not_html"),
-    "pdf-as-html": (response(200, body=b"%PDF-1.4"), "not_html"),
+    "pdf": (response(200, body=b"%PDF-1.4"), "not_html"),
     "gone": (INTERIM + response(404, "Server: x"), "http_404"),
     "cut": (response(200, "Content-Type: text/html\r\nContent-Encoding: gzip", ZIPPED[:-12]), "bad_response"),
     "empty": (response(200, body=b""), "empty_body"),
@@ -305,11 +284,6 @@ def test_whatever_an_archive_has_is_a_page_or_a_reject(tmp_path: Path, write_url
     assert reasons["damaged"] == "not_archived"
     assert all(reasons[name] == reason for name, (_, reason) in ODD.items() if reason)
     assert manifest.properties["archives"][0]["broken"] == 1
-
-
-def test_a_glob_without_files_says_so(write_urls: Write, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="--pages_from: no file matches"):
-        fetch(write_urls(["http://a.example/"]), tmp_path / "*.warc.gz")
 
 
 def member(kind: str, content_type: str = "text/plain") -> bytes:
@@ -361,16 +335,15 @@ def test_a_damaged_archive_is_an_error_without_allow_damaged(
     assert archive["responses"] in ((2, 4, 5) if expected.startswith("the record") else (0,))
 
 
-@pytest.mark.parametrize(("name", "count"), [("example-bad.warc.gz.bad", 2)])
-def test_a_copy_by_warcio_can_be_read(name: str, count: int, testdata: Path, tmp_path: Path) -> None:
-    source, copy = testdata / "warc" / "warcio" / name, tmp_path / "copy.warc.gz"
+def test_a_copy_by_warcio_can_be_read(testdata: Path, tmp_path: Path) -> None:
+    source, copy = testdata / "warc" / "warcio" / "example-bad.warc.gz.bad", tmp_path / "copy.warc.gz"
     with source.open("rb") as file:
         (broken,) = captures(file, source.stat().st_size)
     assert "warcio recompress FILE COPY.warc.gz" in str(broken)
     subprocess.run([sys.executable, "-m", "warcio.cli", "recompress", str(source), str(copy)], check=True)
     with copy.open("rb") as file:
         found = list(captures(file, copy.stat().st_size))
-    assert [isinstance(capture, Capture) for capture in found] == [True] * count
+    assert [isinstance(capture, Capture) for capture in found] == [True, True]
 
 
 def test_archives_may_be_deleted_once_their_pages_are_published(write_urls: Write, tmp_path: Path) -> None:

@@ -49,26 +49,17 @@ def test_a_host_gets_one_request_in_its_delay_and_one_connection(serve: Serve, w
     assert server.most_open <= len(hosts)
 
 
-def test_a_crawl_delay_in_robots_txt_is_kept(serve: Serve, write_urls: Write) -> None:
+def test_robots_txt_is_requested_once_and_obeyed_for_each_path_and_its_crawl_delay_is_kept(
+    serve: Serve, write_urls: Write
+) -> None:
     times: list[float] = []
 
     async def answer(request: Request) -> None:
         if request.path == "/robots.txt":
-            await request.answer(b"User-agent: *\nCrawl-delay: 0.4\n")
+            rules = b"User-agent: testbot\nCrawl-delay: 0.4\nDisallow: /private\nAllow: /private/but\n"
+            await request.answer(rules)
         else:
             times.append(time.monotonic())
-            await request.answer()
-
-    runtime = write_urls([f"http://robots-slow.{DOMAIN}/{p}" for p in range(3)])
-    fetch(runtime, serve({"robots-slow": answer}))
-    assert all(b - a > 0.35 for a, b in itertools.pairwise(times))
-
-
-def test_robots_txt_is_requested_once_and_obeyed_for_each_path(serve: Serve, write_urls: Write) -> None:
-    async def answer(request: Request) -> None:
-        if request.path == "/robots.txt":
-            await request.answer(b"User-agent: testbot\nDisallow: /private\nAllow: /private/but\n")
-        else:
             await request.answer()
 
     server = serve({"robots-some": answer})
@@ -79,6 +70,7 @@ def test_robots_txt_is_requested_once_and_obeyed_for_each_path(serve: Serve, wri
     assert {reason for reason, _ in rejects.values()} == {"robots"}
     assert server.requests["robots-some", "/robots.txt"] == 1
     assert server.requests["robots-some", "/private"] == 0
+    assert all(b - a > 0.35 for a, b in itertools.pairwise(times))
 
 
 def test_a_dead_host_is_given_up(serve: Serve, write_urls: Write) -> None:

@@ -37,14 +37,14 @@ def replayed(runtime: Runtime, collection: str) -> Manifest:
 
 def test_captures_that_pywb_replays_are_the_archive_s_pages(testdata: Path, place: str, write_urls: Write) -> None:
     file = testdata / "web" / "wcxb-dev.warc.gz"
-    urls = [record.headers["WARC-Target-URI"] for record in ArchiveIterator(str(file), parse_http=False)][::10]
+    urls = [record.headers["WARC-Target-URI"] for record in ArchiveIterator(str(file), parse_http=False)][::20]
     runtime, local = write_urls([*urls, "https://nowhere.example/page"]), write_urls(urls, "local")
     manifest, expected = (
         replayed(runtime, f"{place}/pages"),
         run_stage(STAGE, Options(pages_from=(str(file),)), local)[0],
     )
     assert set(rejects(runtime, manifest)) == {"https://nowhere.example/page"}
-    assert manifest.counts.left == expected.counts.left > 120
+    assert manifest.counts.left == expected.counts.left > 60
     ours, theirs = responses(runtime, manifest), responses(local, expected)
     for url, answer in theirs.items():
         about = ("url", "date", "status", "content_type", "body")

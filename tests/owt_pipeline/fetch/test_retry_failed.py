@@ -15,8 +15,7 @@ from tests.owt_pipeline.fetch.archive_server import Answer, CommonCrawl
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, Request, Serve
 from tests.owt_pipeline.fetch.conftest import Write
 from tests.owt_pipeline.fetch.reading import reader, records, rejects
-from tests.owt_pipeline.fetch.test_live import AGENT, fetch, page, wait_until
-from tests.owt_pipeline.runs import stage_alone
+from tests.owt_pipeline.fetch.test_live import command, fetch, page, wait_until
 
 STATUSES = ("429 Too Many Requests", "500 Internal Server Error", "503 Service Unavailable")
 OF_TIME = ("fetched_at", "fetch_ms")
@@ -95,29 +94,6 @@ def test_temporary_failures_are_retried_and_all_other_outcomes_keep_their_bytes(
     assert not web.asked()
 
 
-def test_a_retried_archive_gives_the_bytes_of_a_run_in_which_it_never_failed(
-    commoncrawl: CommonCrawl, write_urls: Write
-) -> None:
-    urls = [f"http://a{n}.example/x" for n in range(12)]
-    for n, url in enumerate(urls):
-        commoncrawl.add({url: n})
-    runtime, never_down = write_urls(urls), write_urls(urls, "other")
-    commoncrawl.way = lambda path, count: Answer(503) if path.endswith(("/5.warc.gz", "/6.warc.gz")) else None
-    first = commoncrawl.fetch(runtime, archive_retries=1)
-    assert first.counts.rejected == {"archive_failed": 2}
-    commoncrawl.way = lambda path, count: None
-    commoncrawl.requests.clear()
-    second = commoncrawl.fetch(runtime, retry_failed=True)
-    assert second.counts.left == len(urls)
-    assert sum(count for path, count in commoncrawl.requests.items() if path.endswith(".warc.gz")) == 2
-    expected = commoncrawl.fetch(never_down)
-    assert [[file.sha256 for file in reader(*each).files("rejects")] for each in ((runtime, second),)] == [
-        [file.sha256 for file in reader(never_down, expected).files("rejects")]
-    ]
-    assert records(runtime, second) == records(never_down, expected)
-    assert rows(runtime, second) == rows(never_down, expected)
-
-
 def test_a_killed_retry_continues_also_without_the_flag(serve: Serve, write_urls: Write) -> None:
     web = Web(serve)
     urls = [f"http://reset.{DOMAIN}/{number}" for number in range(60)] + [f"http://good.{DOMAIN}/{n}" for n in range(9)]
@@ -126,12 +102,7 @@ def test_a_killed_retry_continues_also_without_the_flag(serve: Serve, write_urls
     web.is_down.clear()
     web.waits = 0.05
     web.server.requests.clear()
-    command = [
-        *stage_alone("fetch"), runtime.workdir.uri, "--quiet", "--resolve",
-        *web.server.rules, "--user_agent", AGENT, "--host_delay", "0.25",
-        "--max_page_bytes", "1000000", "--retry_failed",
-    ]  # fmt: skip
-    with subprocess.Popen(command) as process:
+    with subprocess.Popen([*command(runtime.workdir.uri, web.server, 0.25), "--retry_failed"]) as process:
         wait_until(lambda: len(web.server.requests) > 30)
         process.send_signal(signal.SIGKILL)
     second = fetch(runtime, web.server)

