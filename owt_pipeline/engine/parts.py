@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+import numpy.ma  # noqa: F401  # numpy imports it when it is first used, and may fail where two threads do so at once
+
 from owt_pipeline import progress
 from owt_pipeline.engine.plan import is_published, open_run, plan_stage
 from owt_pipeline.engine.publish import publish

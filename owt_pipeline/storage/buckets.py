@@ -190,6 +190,8 @@ class Bucket:
             slow = Failure("network", f"no answer in {_FIRST_SECONDS:.0f} s") if late else None
             if (failure := slow or _failure(error)) is None:
                 raise
+            if failure.kind == "refused" and self._scheme not in _CREDENTIALS:
+                return  # the web server is there, and is asked again
             if failure.kind == "missing":  # of the listing; a missing object is not a failure
                 failure = Failure("no bucket", failure.detail)
             raise _explained(f"{self._scheme}://{self._place}", failure, first=True) from error

@@ -62,14 +62,6 @@ def _to_read(run: StageRun) -> list[tuple[int, Source]]:
     return [(generation, source) for generation, source in _sources(run) if generation >= settled]
 
 
-class Read(msgspec.Struct):
-    """A source that was read: its name, why it should not be used as it is, and its lines."""
-
-    name: str
-    problem: str | None
-    lines: int
-
-
 def read_part(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWriter) -> None:
     """Step 1: send a source's rows to the shards of their hosts; or what a settled shard knows of its URLs.
 
@@ -93,7 +85,8 @@ def read_part(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWrite
     if tally.broken is not None:
         lost = problem(tally.last_line + 1, Reason.BROKEN_FILE, tally.broken)
         _send(run, generation, rows_of_batch(lost, source, rules), writer)
-    writer.open_file(".json", _READ).write(msgspec.json.encode(Read(source.name, tally.problem, tally.lines)))
+    read = {"name": source.name, "problem": tally.problem, "lines": tally.lines}
+    writer.open_file(".json", _READ).write(msgspec.json.encode(read))
 
 
 def _send(run: StageRun, since: int, rows: pa.RecordBatch, writer: ShardWriter) -> None:
@@ -236,16 +229,16 @@ class Collect(Stage):
     def finish(self, run: StageRun, _: Sequence[ShardRecord]) -> None:
         """Write to the manifest what is lost of damaged sources; those of settled generations are not read again."""
         files = [file for record in run.records_of_step(_SOURCES) for file in record.files if file.kind == _READ]
-        read = [msgspec.json.decode(run.work.read(file.path), type=Read) for file in files]
+        read = [msgspec.json.decode(run.work.read(file.path)) for file in files]
         for source in read:
-            if source.problem is not None:
-                logger.warning("%s: %s", source.name, source.problem)
-            elif not source.lines:
-                logger.warning("%s has nothing to collect", source.name)
+            if source["problem"] is not None:
+                logger.warning("%s: %s", source["name"], source["problem"])
+            elif not source["lines"]:
+                logger.warning("%s has nothing to collect", source["name"])
         before = run.before.properties.get("damaged", []) if run.before and run.settled else []
-        again = {source.name for source in read}
+        again = {source["name"] for source in read}
         damaged = [source for source in before if source["name"] not in again]
-        damaged += [msgspec.to_builtins(source) for source in read if source.problem is not None]
+        damaged += [source for source in read if source["problem"] is not None]
         if damaged:
             run.properties["damaged"] = damaged
 

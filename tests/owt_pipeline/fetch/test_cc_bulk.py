@@ -7,6 +7,7 @@ import io
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def large(testdata: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     rows, posted, random_ = [], [], random.Random(0)
     files: dict[str, bytes] = {f"crawl-data/{CRAWLS[0]}/segments/1/warc/{n:05d}.warc.gz": b"" for n in range(5)}
     with open(testdata / "web" / "wcxb-dev.warc.gz", "rb") as stream:
-        for number, record in enumerate(ArchiveIterator(stream, parse_http=False)):
+        for number, record in enumerate(islice(ArchiveIterator(stream, parse_http=False), 350)):
             url = record.headers["WARC-Target-URI"]
             try:
                 canonical_url(url)
@@ -67,7 +68,7 @@ def large(testdata: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     made = [row(f"https://filler{n % 997}.{'com de net org uk'.split()[n % 5]}/articles/{n}.html", n, f"{n}", n, 1000)
             for n in range(MADE)]  # fmt: skip
     publish(server.files, {CRAWLS[0]: table(rows + made), CRAWLS[1]: table(made)}, FILES)
-    asked = posted[:600] + [f"https://absent.example/{n}" for n in range(300)]
+    asked = posted[:300] + [f"https://absent.example/{n}" for n in range(300)]
     runtime = write_urls_to(tmp_path_factory.mktemp("large") / "run", asked, 4)
     manifest = server.fetch(runtime, cc_crawls=CRAWLS)
     yield Large(server, rows, runtime, manifest)
@@ -82,7 +83,7 @@ def test_real_pages_are_found_among_many_rows_and_keep_their_archived_bytes(larg
         place = each["warc_filename"], each["warc_record_offset"]
         captures.setdefault(canonical_url(each["url"]), {})[place] = each["warc_record_length"]
     pages = reader(large.runtime, large.manifest)
-    assert len(found) == large.manifest.stats["from_commoncrawl"] >= 595
+    assert len(found) == large.manifest.stats["from_commoncrawl"] > 290
     kept = records(large.runtime, large.manifest)
     for each in pages.table().to_pylist():
         place = each["archive_file"], each["archive_offset"]
@@ -105,8 +106,8 @@ def test_a_copy_of_the_archive_gives_the_same_pages(where: str, large: Large, tm
     with contextlib.ExitStack() as stack:
         if where == "web server":  # which is busy at first
             root = f"{large.server.url}/data"
-            busy = {True: Answer(403), False: Answer(503)}
-            large.server.way = lambda path, count: busy[INDEX in path] if count == 1 and "paths" not in path else None
+            busy = {True: Answer(503), False: Answer(403)}
+            large.server.way = lambda path, count: busy[path.endswith(".warc.gz")] if count == 1 else None
         else:
             root = str(tmp_path / "copy") if where == "disk" else stack.enter_context(s3_bucket())
             copy = Storage(root)

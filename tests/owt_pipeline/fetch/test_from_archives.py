@@ -67,23 +67,6 @@ def test_every_page_of_a_real_archive_is_found_and_copied(testdata: Path, write_
     assert manifest.totals["warc"].rows == manifest.counts.entered
 
 
-def test_every_format_gives_the_same_pages_and_bytes_again(testdata: Path, write_urls: Write) -> None:
-    folder = testdata / "warc" / "resiliparse"
-    expected = {
-        record.headers["WARC-Target-URI"]: record.reader.read()
-        for record in ArchiveIterator(str(folder / "warcfile.warc"))
-        if record.http_headers and record.http_headers.status_code == 200
-    }
-    made = []
-    for number, name in enumerate(["warcfile.warc", "warcfile.warc.gz", "warcfile.warc.gz"]):
-        runtime = write_urls(expected, f"run{number}")
-        made.append(fetch(runtime, folder / name))
-        found = {response.url: response.body for response in responses(runtime, made[-1]).values()}
-        assert found == {url: body for url, body in expected.items() if url in found}
-        assert len(found) == 16
-    assert made[-1].files == made[-2].files
-
-
 def test_broken_archives_are_read_as_far_as_they_go(testdata: Path, write_urls: Write) -> None:
     runtime = write_urls(["http://example.com/", "http://www.iana.org/"])
     manifest = fetch(runtime, testdata / "warc" / "warcio", testdata / "warc" / "resiliparse", allow_damaged=True)

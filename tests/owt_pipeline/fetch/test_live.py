@@ -32,14 +32,13 @@ from owt_pipeline.stages.extract.stage import STAGE as EXTRACT
 from owt_pipeline.stages.fetch import sources
 from owt_pipeline.stages.fetch.stage import STAGE, Options
 from schemas.manifest import Manifest
+from tests.owt_pipeline.fetch.archive_server import AGENT
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, PAGE, BadServer, Request, Serve
 from tests.owt_pipeline.fetch.conftest import Write
 from tests.owt_pipeline.fetch.constants import constants
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses
 from tests.owt_pipeline.runs import stage_alone
 from tests.servers.pywb import pywb
-
-AGENT = "TestBot/1.0 (+mailto:test@bad.test)"
 
 PATIENCE = 300.0
 """Seconds until an event that does not come is a failure, on a machine however busy."""

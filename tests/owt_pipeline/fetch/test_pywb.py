@@ -12,11 +12,10 @@ from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.stages.fetch.stage import STAGE, Options
 from schemas.manifest import Manifest
+from tests.owt_pipeline.fetch.archive_server import AGENT
 from tests.owt_pipeline.fetch.conftest import Write
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses
 from tests.servers.pywb import pywb
-
-AGENT = "TestBot/1.0 (+mailto:test@bad.test)"
 
 
 @pytest.fixture(scope="module")

@@ -26,17 +26,15 @@ from owt_pipeline.ledger.root import read_manifest, read_root
 from owt_pipeline.stages.fetch.live import rows_by_host
 from owt_pipeline.stages.fetch.sources import until_stopped, with_client
 from owt_pipeline.stages.fetch.stage import STAGE, Options
-from tests.owt_pipeline.fetch.archive_server import Wayback
+from tests.owt_pipeline.fetch.archive_server import AGENT, HTML, Wayback
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request
 from tests.owt_pipeline.fetch.columnar import INDEX, publish, row, table
 from tests.owt_pipeline.fetch.conftest import Write
 from tests.owt_pipeline.fetch.reading import reader, rejects, why_fetched
 
-HTML = [("Content-Type", "text/html")]
 NAMES = ("live", "archive", "commoncrawl", "wayback")
 ORDERS = [*list(itertools.permutations(NAMES))[::6], ("commoncrawl", "wayback"), ("wayback", "live")]
 HOST = f"http://some.{DOMAIN}"
-AGENT = "TestBot/1.0 (+mailto:test@bad.test)"
 AT = 1_400_000_000
 CRAWL = "CC-MAIN-2014-20"
 
