@@ -82,27 +82,20 @@ def test_hosts_that_drop_every_packet_look_like_an_outage(serve: Serve, write_ur
     ["dead", "silent", "407 Proxy Authentication Required", "502 Bad Gateway", "503 Service Unavailable"],
 )
 def test_a_proxy_that_does_not_serve_us_is_an_outage(serve: Serve, write_urls: Write, proxy: str) -> None:
-    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        if proxy == "silent":
-            await reader.read()  # until the client has had enough
-        writer.write(f"HTTP/1.1 {proxy}\r\nContent-Length: 0\r\n\r\n".encode())
-        writer.close()
+    async def refuse(request: Request) -> None:
+        await asyncio.sleep(60 if proxy == "silent" else 0)
+        await request.answer(b"", proxy, Content_Type="")
 
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, daemon=True).start()
-    listening = asyncio.run_coroutine_threadsafe(asyncio.start_server(refuse, "127.0.0.1", 0), loop).result(10)
-    port = 1 if proxy == "dead" else listening.sockets[0].getsockname()[1]
-    runtime, server = write_urls([*URLS, f"https://h9.{DOMAIN}/"], num_shards=1), serve(dict.fromkeys(HOSTS, page))
+    server = serve(dict.fromkeys(HOSTS, refuse))
+    runtime = write_urls([*URLS, f"https://h9.{DOMAIN}/"], num_shards=1)
     reason = "connect" if proxy[0] == "5" else "timeout" if proxy == "silent" else "proxy"
     options = {
-        "proxy": f"http://127.0.0.1:{port}",
+        "proxy": f"http://127.0.0.1:{1 if proxy == 'dead' else server.port}",
         "connect_timeout": 10.0,
         "silence_timeout": 0.5 if proxy == "silent" else 10.0,
     }
     with pytest.raises(UserError, match=rf"hosts in a row gave no answer \({reason} \d+\); the last one: "):
         fetch(runtime, server, resolve=(), retries=0, **options)
-    loop.call_soon_threadsafe(loop.stop)
 
 
 def test_hosts_that_go_away_for_good_stop_the_run_and_the_next_one_continues(serve: Serve, write_urls: Write) -> None:
