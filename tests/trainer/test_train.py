@@ -23,8 +23,7 @@ from trainer.distributed import sole_writer
 # 2 layers of width 32: a step takes some milliseconds.
 SMALL = ("--preset", "tiny", "--width", 32, "--context", 32, "--batch_tokens", 512, "--micro_batch", 4)
 QUIET = ("--device", "cpu", "--no_compile")
-KILLS = 2
-AT_THE_END = Path(__file__).with_name("at_the_end.py")
+WATCHED = Path(__file__).with_name("watched.py")
 
 
 def losses(run: Path, key: str = "loss") -> list[float]:
@@ -56,38 +55,30 @@ def test_the_documented_command_trains_and_the_loss_falls(text_tokens: Path, tmp
     assert {key: record["settings"][key] for key in ("preset", "max_steps")} == {"preset": "tiny", "max_steps": 12}
 
 
-def test_a_second_run_cannot_write_to_a_folder_until_the_first_ends_or_is_killed(
+def test_a_second_run_cannot_write_to_a_folder_until_the_first_ends_and_ctrl_c_saves_the_step(
     text_tokens: Path, tmp_path: Path, trainer: Any
 ) -> None:
-    arguments = ("--data", text_tokens, "--out", tmp_path / "run", *SMALL, *QUIET, "--max_steps", 100_000)
+    arguments = ("--data", text_tokens, "--out", tmp_path, *SMALL, *QUIET, "--max_steps", 100_000, "--save_every", 0)
     process = trainer.start(*arguments)
     _wait_for_line(process, "step 10/")
     with (
         pytest.raises(SettingsError, match=rf"by another run \(process {process.pid} on .*\); .*give another --out"),
-        sole_writer(tmp_path / "run", print, patience=0),
+        sole_writer(tmp_path, print, patience=0),
     ):
         pass
-    process.kill()
-    with sole_writer(tmp_path / "run", print, patience=5):
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert_stopped_by("SIGINT", output, tmp_path)
+    with sole_writer(tmp_path, print, patience=5):
         pass
 
 
-@pytest.mark.parametrize(
-    ("number", "ranks"),
-    [(signal.SIGTERM, 0), (signal.SIGINT, 0), pytest.param(signal.SIGTERM, 2, marks=pytest.mark.slow)],
-)
-def test_a_signal_saves_the_step_and_exits_cleanly(
-    text_tokens: Path, tmp_path: Path, trainer: Any, number: signal.Signals, ranks: int
-) -> None:
-    arguments = ("--data", text_tokens, "--out", tmp_path, *SMALL, *QUIET, "--max_steps", 100_000)
-    process = trainer.start(*arguments, "--save_every", 0, ranks=ranks)
-    _wait_for_line(process, "step 10/")
-    process.send_signal(number)
-    output, _ = process.communicate(timeout=60)
-    assert (process.returncode == 0) == (ranks == 0)  # torchrun prints a traceback of its own
-    assert f"stopped by {number.name} at step" in output
-    (checkpoint,) = (tmp_path / "checkpoints").iterdir()
-    assert json.loads((checkpoint / "checkpoint.json").read_text())["step"] == len(losses(tmp_path))
+def assert_stopped_by(name: str, output: str, run: Path) -> None:
+    """The last step is saved."""
+    assert f"stopped by {name} at step" in output
+    newest = json.loads((run / "checkpoints" / (run / "newest").read_text() / "checkpoint.json").read_text())
+    assert newest["step"] == len(losses(run))
 
 
 def assert_gloo_has_ended(run: Path) -> None:
@@ -100,8 +91,8 @@ def assert_gloo_has_ended(run: Path) -> None:
 
 @pytest.mark.slow
 def test_a_node_that_joins_and_one_that_dies_change_no_batch(text_tokens: Path, tmp_path: Path, trainer: Any) -> None:
-    arguments = ("--data", text_tokens, *SMALL, *QUIET, "--batch_tokens", 15 * 32 * 9, "--learning_rate", 1e-3)
-    arguments += ("--schedule", "constant", "--warmup_steps", 5, "--val_every", 0, "--save_every", 20)
+    arguments = ("--data", text_tokens, *SMALL, *QUIET, "--batch_tokens", 15 * 32, "--learning_rate", 1e-3)
+    arguments += ("--schedule", "constant", "--warmup_steps", 5, "--val_every", 0, "--save_every", 10)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -110,9 +101,9 @@ def test_a_node_that_joins_and_one_that_dies_change_no_batch(text_tokens: Path, 
     out = tmp_path / "elastic"
     run = (*arguments, "--out", out, "--max_steps", 100_000)
     try:
-        first = trainer.start(*run, ranks=1, torchrun=elastic)
+        first = trainer.start(*run, ranks=1, torchrun=elastic, program=WATCHED)
         _wait_for_checkpoint(out, world_size=1)
-        second = trainer.start(*run, ranks=1, torchrun=elastic)
+        second = trainer.start(*run, ranks=1, torchrun=elastic, program=WATCHED)
         _wait_for_checkpoint(out, world_size=2)
         for pid in [*_ranks_of(second), second.pid]:
             os.kill(pid, signal.SIGKILL)
@@ -124,7 +115,7 @@ def test_a_node_that_joins_and_one_that_dies_change_no_batch(text_tokens: Path, 
             os.kill(pid, signal.SIGKILL)
     records = records_of(out)
     assert [size for size, _ in itertools.groupby(record["world_size"] for record in records)] == [1, 2, 1]
-    assert trainer.run(*arguments, "--out", tmp_path / "complete", "--max_steps", len(records)).returncode == 0
+    assert trained_here(*arguments, "--out", tmp_path / "complete", "--max_steps", len(records)) == 0
     assert losses(out) == pytest.approx(losses(tmp_path / "complete"), rel=1e-3)
 
 
@@ -136,7 +127,7 @@ def test_two_ranks_train_as_one_and_one_rank_continues_from_two(
     arguments += ("--warmup_steps", 2)
     assert trained_here(*arguments, "--out", tmp_path / "one", "--max_steps", 15) == 0
     assert trained_here(*arguments, "--out", tmp_path / "more", "--max_steps", 5) == 0
-    result = trainer.run(*arguments, "--out", tmp_path / "more", "--max_steps", 10, ranks=2, program=AT_THE_END)
+    result = trainer.run(*arguments, "--out", tmp_path / "more", "--max_steps", 10, ranks=2, program=WATCHED)
     assert result.returncode == 0, result.stdout + result.stderr
     assert_gloo_has_ended(tmp_path / "more")
     capsys.readouterr()
@@ -151,27 +142,35 @@ def test_two_ranks_train_as_one_and_one_rank_continues_from_two(
 
 @pytest.mark.timeout(900)  # four trainings, on a machine that may be busy
 @pytest.mark.parametrize("ranks", [0, pytest.param(2, marks=pytest.mark.slow)])
-def test_kills_at_any_moment_change_no_loss(text_tokens: Path, tmp_path: Path, trainer: Any, ranks: int) -> None:
-    arguments = ("--data", text_tokens, *SMALL, *QUIET, "--max_steps", 30 * KILLS, "--save_every", 7)
+def test_a_signal_saves_the_step_and_neither_it_nor_a_kill_changes_a_loss(
+    text_tokens: Path, tmp_path: Path, trainer: Any, ranks: int
+) -> None:
+    arguments = ("--data", text_tokens, *SMALL, *QUIET, "--max_steps", 60, "--save_every", 7)
     arguments += ("--val_every", 10, "--dropout", 0.1, "--sampler", "longbiased", "--long_min_tokens", 200)
-    assert trainer.run(*arguments, "--out", tmp_path / "complete", ranks=ranks).returncode == 0
-    rng = random.Random(ranks)
-    for number in range(KILLS):
-        process = trainer.start(*arguments, "--out", tmp_path / "killed", ranks=ranks)
-        _wait_for_line(process, "steps of")
-        _wait_for_line(process, f"step {30 * number + 10}/")
-        time.sleep(rng.uniform(0, 0.2))
-        for pid in [process.pid, *_ranks_of(process)]:
-            os.kill(pid, signal.SIGKILL)
-        process.communicate()
-    result = trainer.run(*arguments, "--out", tmp_path / "killed", ranks=ranks)
+    complete, stopped = tmp_path / "complete", tmp_path / "stopped"
+    if ranks:
+        assert trainer.run(*arguments, "--out", complete, ranks=ranks).returncode == 0
+    else:
+        assert trained_here(*arguments, "--out", complete) == 0
+    process = trainer.start(*arguments, "--out", stopped, ranks=ranks)
+    _wait_for_line(process, "step 10/")
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert (process.returncode == 0) == (ranks == 0)  # torchrun prints a traceback of its own
+    assert_stopped_by("SIGTERM", output, stopped)
+    process = trainer.start(*arguments, "--out", stopped, ranks=ranks)
+    _wait_for_line(process, "step 40/")
+    time.sleep(random.Random(ranks).uniform(0, 0.2))
+    for pid in [process.pid, *_ranks_of(process)]:
+        os.kill(pid, signal.SIGKILL)
+    process.communicate()
+    result = trainer.run(*arguments, "--out", stopped, ranks=ranks)
     assert result.returncode == 0, result.stderr
     assert "resumed from" in result.stdout
     for key in ("loss", "grad_norm"):
-        assert losses(tmp_path / "killed", key) == losses(tmp_path / "complete", key)
+        assert losses(stopped, key) == losses(complete, key)
     for name in ("model.safetensors", "training.safetensors"):
-        step = f"step-{30 * KILLS:08d}"
-        one, other = (tmp_path / run / "checkpoints" / step / name for run in ("killed", "complete"))
+        one, other = (run / "checkpoints" / "step-00000060" / name for run in (stopped, complete))
         assert one.read_bytes() == other.read_bytes()
 
 
@@ -203,7 +202,7 @@ def _ranks_of(launcher: Any) -> list[int]:
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it may end while we look
             parent = (process / "stat").read_text().rpartition(")")[2].split()[1]
-            if int(parent) == launcher.pid and b"trainer.train" in (process / "cmdline").read_bytes():
+            if int(parent) == launcher.pid and b"trainer" in (process / "cmdline").read_bytes():
                 found.append(int(process.name))
     return found
 
