@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from owt_pipeline.demo.command import write_inputs
+from tests.owt_pipeline.runs import run_here
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 FENCE = re.compile(r"(?:^`(?P<name>[\w.-]+)`:\n\n)?^```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -25,6 +28,8 @@ PAGES = [
     page for page in sorted(DOCS.rglob("*.md")) if "```console" in page.read_text() and page.stem != "airflow"
 ]  # Airflow's command needs its environment: tests/dags
 
+PRINTING = 'python() { printf "%s\\n" "${@:2}" ""; }; '  # the words after `python -m`, and a blank line
+
 
 def steps(page: Path) -> Iterator[tuple[str, str]]:
     """Of a page, in order: ("file NAME", its content) and ("run", a command after `$ `, which `\\` continues)."""
@@ -35,32 +40,48 @@ def steps(page: Path) -> Iterator[tuple[str, str]]:
             yield from (("run", command) for command in COMMAND.findall(fence["body"]))
 
 
+def run_in_shell(command: str, folder: Path) -> None:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder,
+        env=os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=1000,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+    assert "Traceback" not in done.stderr
+
+
+def train_here(command: str) -> None:
+    """Call the modules of the trainer in this process, which has imported torch before, as a shell would."""
+    printed = subprocess.check_output(["bash", "-c", PRINTING + command], text=True)
+    for words in printed.rstrip("\n").split("\n\n"):
+        module, *arguments = words.split("\n")
+        run_here(partial(importlib.import_module(module).main, arguments))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1500)  # the tutorial trains, on a machine that may be busy
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_command_of_a_page_works(page: Path, tmp_path: Path) -> None:
-    """The bucket is a folder here, with a dump in it: no real one can be reached."""
+def test_every_command_of_a_page_works(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bucket is a folder here, with a dump in it: no real one can be reached. The tutorial's commands are typed as
+    they stand, also those of the trainer."""
     pytest.importorskip("torch", reason="the tutorial trains")
+    monkeypatch.chdir(tmp_path)
     bucket = tmp_path / "bucket"
     if "gs://BUCKET" in page.read_text():
         write_inputs(bucket / "dumps")
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     for kind, text in steps(page):
-        if kind != "run":
-            (tmp_path / kind.split()[1]).write_text(text)
-            continue
         command = text.replace("gs://BUCKET", str(bucket))
-        done = subprocess.run(
-            ["bash", "-c", command],
-            cwd=tmp_path,
-            env=os.environ | {"PATH": path},
-            capture_output=True,
-            text=True,
-            timeout=1000,
-            check=False,
-        )
-        assert done.returncode == 0, f"{page.name}: {text}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
-        assert "Traceback" not in done.stderr
+        if kind != "run":
+            Path(kind.split()[1]).write_text(text)
+        elif "python -m trainer" in command and page.stem != "tutorial":
+            train_here(command)
+        else:
+            run_in_shell(command, tmp_path)
 
 
 def test_files_that_the_documentation_names_exist() -> None:

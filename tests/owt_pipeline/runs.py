@@ -13,9 +13,10 @@ from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
+import pyarrow.parquet as pq
 import pytest
 
 from owt_pipeline.cli import main
@@ -74,15 +75,16 @@ def run_to_end(command: list[str], code: int = 0, env: dict[str, str] | None = N
 
 def ask_owt(*arguments: object, code: int = 0) -> str:
     """The same as `run_owt`, in this process: for commands that need no process of their own to show what they do."""
-    return _asked(partial(main, [*map(str, arguments)]), code)
+    return run_here(partial(main, [*map(str, arguments)]), code)
 
 
 def ask_stage(name: str, run: object, *flags: object, code: int = 0) -> str:
     """The same of `one_stage`."""
-    return _asked(partial(run_alone, name, str(run), [*map(str, flags)]), code)
+    return run_here(partial(run_alone, name, str(run), [*map(str, flags)]), code)
 
 
-def _asked(command: Callable[[], int], code: int) -> str:
+def run_here(command: Callable[[], int], code: int = 0) -> str:
+    """The same of a function that a command calls."""
     root, out, error = logging.getLogger(), io.StringIO(), io.StringIO()
     handlers, level = root.handlers[:], root.level
     try:
@@ -146,6 +148,11 @@ def shard_file(run: Path, dataset: str, shard: int, kind: str = "data", split: s
     """A shard's one file of a kind; of the tokens, that of a split."""
     (file,) = (file for file in files_of(run, dataset, kind, shard) if f"/{split}" in file.path)
     return run / file.path
+
+
+def rows_of(run: Path, folder: str) -> list[dict[str, Any]]:
+    """The rows of a folder of Parquet files."""
+    return [row for path in sorted((run / folder).glob("part-*.parquet")) for row in pq.read_table(path).to_pylist()]
 
 
 def is_same_in_all_runs(name: str) -> bool:
