@@ -9,14 +9,18 @@ import signal
 import subprocess
 from pathlib import Path
 
+import apache_beam as beam
 import pytest
 
+from owt_pipeline.pipeline import Run, build
 from owt_pipeline.stages import ORDER, load
 from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.conftest import PLACES
+from tests.owt_pipeline.repeating import RepeatingRunner
 from tests.owt_pipeline.runs import ask_owt, contents, copy_of, differing, manifest_of, owt, run_owt, snapshot
 
-KILLS = 12
+KILLS = 6
+REPEATING = f"--runner={RepeatingRunner.__module__}.{RepeatingRunner.__name__}"
 
 
 def test_every_stage_keeps_and_rejects_something_and_the_run_verifies(small_run: Path) -> None:
@@ -83,6 +87,30 @@ def test_a_run_killed_again_and_again_ends_in_the_same_bytes(small_config: Path,
         assert contents(run) == expected
     assert table.count("(finished)") == len(ORDER)
     assert "no problems found" in ask_owt("verify", run)
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))])
+def test_a_runner_that_repeats_and_drops_makes_the_same_bytes(
+    small_config: Path, small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Every DoFn of the graph may run any number of times, at any time, in any overlap."""
+    monkeypatch.setattr(RepeatingRunner, "seed", seed)
+    ask_owt("run", tmp_path, small_config, REPEATING)
+    counts = RepeatingRunner.counts
+    assert counts["bundles"] > 30
+    assert counts["late"] > 5
+    assert counts["dropped"] > 0
+    ask_owt("run", tmp_path, small_config)  # removes what late attempts have left
+    assert differing(tmp_path, small_run) == []
+
+
+@pytest.mark.slow
+def test_a_local_runner_that_repeats_makes_the_same_bytes(small_config: Path, small_run: Path, tmp_path: Path) -> None:
+    """The local pool makes the parts, and the graph holds the lease."""
+    with beam.Pipeline(RepeatingRunner()) as pipeline:
+        build(pipeline, Run.of(str(tmp_path), str(small_config), workers=2))
+    ask_owt("run", tmp_path, small_config)
+    assert differing(tmp_path, small_run) == []
 
 
 def test_an_unreadable_file_is_one_clear_error(tmp_path: Path) -> None:
