@@ -14,7 +14,6 @@ import pytest
 
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import require_manifest
 from owt_pipeline.stages.extract.extractor import Extracted, Page, Settings
@@ -190,22 +189,6 @@ def test_misbehaving_extractor_loses_only_that_page(
         assert part in detail
     manifest = require_manifest(Storage(str(tmp_path)), "documents")
     assert [len(source["sha256"]) for source in manifest.sources if source["name"] == f"{name}:misbehaving"] == [64]
-
-
-@pytest.mark.parametrize(
-    ("extractor", "message"),
-    [
-        ("goose", "none of blocks, trafilatura"),
-        ("no_such_module:make", "cannot be imported"),
-        ("json:no_such_factory", "has no 'no_such_factory'"),
-    ],
-)
-def test_unknown_extractor_is_one_clear_error(
-    tmp_path: Path, pages_writer: Callable[..., None], extractor: str, message: str
-) -> None:
-    pages_writer(tmp_path, {"http://h/": (ARTICLE, HTML)}, 1)
-    with pytest.raises(UserError, match=message):
-        extract(tmp_path, {}, extractor=extractor)
 
 
 def mutate(body: bytes, rng: random.Random) -> bytes:

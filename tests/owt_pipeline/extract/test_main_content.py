@@ -1,4 +1,4 @@
-"""Separating an article from the text around it: `articles/NAME.html` becomes `articles/NAME.md`."""
+"""An article without the text around it, and its metadata: `articles/NAME.html` becomes `articles/NAME.md`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import pytest
 
 from benchmarks.extraction_model.labelled_pages import read_labelled
 from owt_pipeline.stages.extract.extractor import Page, Settings, load
+from owt_pipeline.stages.extract.metadata import read_head, read_metadata
+from owt_pipeline.stages.extract.reader import read_page
 
 ARTICLES = Path(__file__).with_name("articles")
 SENTENCE = "The quick brown fox jumps over the lazy dog, and then it rests beneath a tree for a while. "
@@ -56,3 +58,25 @@ def test_text_of_a_page_does_not_depend_on_earlier_pages() -> None:
     forwards = [extract(html) for html in pages]
     backwards = [extract(html) for html in reversed(pages)]
     assert forwards == backwards[::-1]
+
+
+FETCHED_AT = 1_577_836_800  # 2020-01-01
+CASES = Path(__file__).with_name("metadata.txt").read_text(encoding="utf-8").strip("\n").split("\n\n")
+"""A field, its value (nothing for None), and the page's URL if it matters; then the page."""
+
+
+def read(html: str, url: str = "http://h/") -> dict[str, str | None]:
+    page = read_page(html)
+    return read_metadata(page, read_head(page), url, FETCHED_AT)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_field_of_a_page(case: str) -> None:
+    first, _, html = case.partition("\n")
+    field, _, expected = first.partition(":")
+    value, _, url = expected.partition("    ")
+    assert read(html, url or "http://h/")[field] == (value.strip() or None)
+
+
+def test_title_is_no_text_of_a_thousand_letters() -> None:
+    assert read(f"<title>{'x' * 1000}</title>")["title"] is None
