@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch._dynamo.utils import counters
 
+from tests.trainer.conftest import records_of
 from trainer.checkpoint import Record, Saver, load_training, training_state
 from trainer.config import TrainConfig
 from trainer.corpora import open_corpora
@@ -42,17 +42,13 @@ def fresh() -> None:
     counters.clear()
 
 
-def records(run: Path | str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (Path(run) / "metrics.jsonl").read_text().splitlines()]
-
-
 def test_compiled_bfloat16_trains_as_the_cpu_in_float32(config: TrainConfig, tmp_path: Path) -> None:
     loss = train(config)
     slow = dataclasses.replace(config, device="cpu", compile=False, out=str(tmp_path / "cpu"))
     assert loss == pytest.approx(train(slow), rel=2e-2)
-    last = records(config.out)[-1]
+    last = records_of(config.out)[-1]
     assert last["memory_gb"] > 0
-    assert last["val_loss"] == pytest.approx(records(slow.out)[-1]["val_loss"], rel=2e-2)
+    assert last["val_loss"] == pytest.approx(records_of(slow.out)[-1]["val_loss"], rel=2e-2)
 
 
 @pytest.mark.parametrize("recomputed", [False, True])
@@ -132,7 +128,7 @@ def test_torchrun_trains_the_same_model(text_tokens: Path, tmp_path: Path, train
         result = trainer.run(*common, *flags, "--out", tmp_path / "ranks", ranks=1)
         assert result.returncode == 0, result.stdout + result.stderr
         for key in ("loss", "grad_norm"):
-            found = [[r[key] for r in records(tmp_path / run)] for run in ("ranks", "one")]
+            found = [[r[key] for r in records_of(tmp_path / run)] for run in ("ranks", "one")]
             assert found[0] == pytest.approx(found[1], rel=3e-2)
         shutil.rmtree(tmp_path / "ranks" / "checkpoints" / "step-00000010")
 

@@ -125,38 +125,15 @@ def test_an_abbreviated_flag_is_refused(capsys: Capture) -> None:
     assert line.endswith("unknown argument --prom=a; did you mean --prompt?")
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ("data = []", "data: name a folder of token shards"),
-        ("data = 5", "data: 5 is not a list, each a string"),
-        ('data = "hf://owner/name"', "hf://owner/name: give a local folder, s3://BUCKET/PATH or gs://BUCKET/PATH"),
-        ('data = "s3://"', "s3://: give a local folder, s3://"),
-        ('data = "gs:///"', "gs:///: give a local folder, s3://"),
-        ('data = "/nowhere"', "no token shards in /nowhere: /nowhere/ledger/manifest.json is missing; run"),
-        ('out = "s3://bucket/run"', "out: s3://bucket/run is not a local folder; .* give --publish s3://bucket/run"),
-        ("out = 'BINARY'", "out: .*/binary is a file; give a folder instead"),
-        ("seed = 99999999999999999999", "seed: 99999999999999999999 is not a whole number from 0 to 4294967295"),
-        ("learning_rate = inf", "learning_rate: inf is not finite; expected a number of at least 0"),
-        ("batch_tokens = 600", "600 is not a multiple of context 32; the nearest values are 576 or 608"),
-        ("max_steps = -1", "max_steps: -1 is not a whole number of at least 0"),
-        ("fsdp = true", "unknown key 'fsdp'"),
-        ("learning_rat = 1e-3", r"unknown key 'learning_rat'; did you mean 'learning_rate'\?"),
-        ("init_from = 's3://bucket/run'", "model: s3://bucket/run is not a local folder; copy it here first"),
-        ("val_data = 's3://bucket/text'", "val_data: s3://bucket/text is not a local file; copy it here first"),
-        ("val_data = 'BINARY'", "val_data: .*binary is not UTF-8 at byte 0"),
-        ("val_data = 'SHORT'", r"val_data: .*short has \d tokens, fewer than the context of 32"),
-        ("val_data = '/nowhere'", "val_data: /nowhere cannot be read: No such file"),
-        ('preset = "125M"', r"preset: '125M' is not one of tiny, 124M, .*, algpt2; did you mean '124M'\?"),
-        ("device = 'xla'\ncompile = true", "device xla supports neither compile nor optimizers other than adamw"),
-        ("device = 'xla'\noptimizer = 'muon'", "device xla supports neither compile nor"),
-        ("max_steps", "is not TOML"),
-        ("[collect]", r"has tables \(collect\) but no \[train\]"),
-    ],
-)
+WRONG_SETTINGS = Path(__file__).with_name("mistakes.txt").read_text().strip().split("\n\n")
+"""Lines of a settings file, and below them what the error matches."""
+
+
+@pytest.mark.parametrize("case", WRONG_SETTINGS)
 def test_a_wrong_setting_gives_a_one_line_error(
-    config: TrainConfig, tmp_path: Path, settings: str, message: str, capsys: Capture
+    config: TrainConfig, tmp_path: Path, case: str, capsys: Capture
 ) -> None:
+    settings, _, message = case.rpartition("\n")
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     (tmp_path / "short").write_text("short")
     settings = settings.replace("BINARY", str(tmp_path / "binary")).replace("SHORT", str(tmp_path / "short"))

@@ -76,17 +76,6 @@ def test_documents_are_not_split_and_follow_an_end_of_text(lengths: list[int], c
     assert sorted(map(tuple, found)) == sorted(tuple(documents[k].tolist()) for k in range(len(lengths)))
 
 
-@given(lengths=CORPORA, context=st.integers(1, 25), first=st.integers(0, 500), count=st.integers(1, 20))
-def test_windows_do_not_depend_on_the_size_of_requests(
-    lengths: list[int], context: int, first: int, count: int
-) -> None:
-    windows = Packed(documents_of(lengths), context, EOT, 5).windows(first, count)
-    assert windows.shape == (count, context + 1)
-    fresh = Packed(documents_of(lengths), context, EOT, 5)
-    one_by_one = [fresh.windows(first + k, 1)[0] for k in reversed(range(count))]
-    assert np.array_equal(windows, np.array(one_by_one[::-1]))
-
-
 @pytest.mark.parametrize("name", ["packed", "longbiased"])
 @given(batch=st.integers(1, 60), micro_batch=st.integers(1, 9), ranks=st.integers(1, 9), step=st.integers(0, 10_000))
 @settings(max_examples=30, deadline=None)
