@@ -13,10 +13,12 @@ import pytest
 from owt_pipeline.cli import COMMANDS, command_of, main
 from owt_pipeline.commands import import_text
 from owt_pipeline.commands.run import build_parser, check_folder
+from owt_pipeline.flex_template import arguments
 from owt_pipeline.formats.warc import response_record
 from owt_pipeline.stages import ORDER
 from owt_pipeline.storage.folder import Storage
 from schemas.settings import ExitCode
+from tests.conftest import REPOSITORY
 from tests.owt_pipeline.runs import ask_owt, copy_of, drop, manifest_of, owt, shard_file, write_sources
 
 
@@ -46,28 +48,13 @@ def test_the_usage_and_the_page_list_every_command_and_exit_code(capsys: pytest.
     assert all(f"\n  {name} " in usage for name in COMMANDS)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("verfy", "unknown command 'verfy'; did you mean 'verify'?"),
-        ("sample w", "unknown command 'sample'; did you mean 'sample-documents'?"),
-        ("why", "the following arguments are required: RUN, url; see owt why --help"),
-        ("run", "RUN is required"),
-        ("run w --min_token 3", "unknown flag --min_token; did you mean --min_tokens?"),
-        ("run w --min_tokens few", "--min_tokens: 'few' is not a whole number"),
-        ("run w DataflowRunner", "unexpected 'DataflowRunner': it is neither a settings file nor the value of a flag"),
-        ("run w a.toml b.toml", "unexpected 'b.toml': the settings are in a.toml"),
-        ("run w --filters gofer", "did you mean 'gopher_quality' or 'gopher_repetition'?"),
-        ("run w --workers 0", "--workers: '0' is not a whole number of at least 1"),
-        ("clean w", "clean is a stage: owt run RUN --until clean"),
-        ("run w --until fetsh", "argument --until: invalid choice: 'fetsh'"),
-        ("import w a.txt --min_tokens 3", "unknown flag --min_tokens; see --help"),
-        ("sample-documents w --n 0", "--n: '0' is not a whole number of at least 1"),
-    ],
-)
-def test_a_mistyped_command_is_one_line_and_exit_code_2(
-    words: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+MISTYPED = Path(__file__).with_name("mistyped.txt").read_text().strip().split("\n\n")
+"""Words after `owt`, and below them what the error says."""
+
+
+@pytest.mark.parametrize("case", MISTYPED)
+def test_a_mistyped_command_is_one_line_and_exit_code_2(case: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words, said = case.split("\n")
     assert main(words.split()) == 2
     out, error = capsys.readouterr()
     assert out == ""
@@ -283,3 +270,50 @@ def test_a_run_without_a_document_ends_with_1_and_says_why_instead_of_what_is_ne
     assert "no document came out" in ask_owt(
         "run", tmp_path / "run", config, "--until", "fetch", "--pages_from", other, code=1
     )
+
+
+def test_in_a_pipe_there_are_lines_with_their_time_and_no_control_characters(
+    small_config: Path, tmp_path: Path
+) -> None:
+    command = owt("run", tmp_path / "run", small_config, "--workers", 1, "--until", "fetch")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True)
+    assert not re.search(r"[\x00-\x08\x0b-\x1f]", done.stdout + done.stderr)
+    assert re.match(r"\d\d:\d\d:\d\d collect: ", done.stderr)
+    table = done.stdout.splitlines()
+    assert table[0].split() == ["stage", "in", "out", "seconds", "rejected"]
+    assert [line.split()[0] for line in table[1:3]] == ["collect", "fetch"]
+    assert table[-1] == f"next:   owt run {tmp_path / 'run'} --until extract"
+
+
+def test_quiet_says_nothing_and_verbose_more(small_config: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert ask_owt("run", run, small_config, "--workers", 1, "--until", "collect", "--quiet") == ""
+    shown = ask_owt("run", run, small_config, "--workers", 1, "--until", "fetch", "--verbose")
+    assert "fetch: done in" in shown
+    assert "not allowed with" in ask_owt("run", small_config, "--quiet", "--verbose", code=2)
+
+
+PARAMETERS = {p["name"]: p for p in json.loads((REPOSITORY / "flex/metadata.json").read_text())["parameters"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "holds"),
+    [
+        ("run", "gs://bucket/run", True),
+        ("run", "/tmp/run", False),
+        ("settings", "config.toml", False),
+        ("beam_flags", "--num_workers=2 --sdk_container_image=a/b:c", True),
+        ("beam_flags", "num_workers", False),
+    ],
+)
+def test_a_parameter_refuses_invalid_values(name: str, value: str, holds: bool) -> None:
+    assert all(bool(re.search(pattern, value)) == holds for pattern in PARAMETERS[name]["regexes"])
+
+
+def test_parameters_become_flags_and_those_of_the_launcher_stay() -> None:
+    beam = ["--project=p", "--template_location=gs://bucket/job", "--labels={}"]
+    given = arguments([*beam, "--run=gs://b/run", "--settings=gs://b/c.toml", "--beam_flags=--a=1 '--b=2'"])
+    _, words, rest = build_parser().parse_with_files(given)
+    assert words == ["gs://b/run", "gs://b/c.toml"]
+    assert rest == [*beam, "--a=1", "--b=2"]
+    assert arguments(["--settings=", "--beam_flags="]) == []

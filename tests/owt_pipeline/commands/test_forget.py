@@ -21,11 +21,7 @@ from owt_pipeline.formats.takedowns import read_takedowns, write_takedowns
 from owt_pipeline.formats.urls import host_of, url_id
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import Root
-from tests.owt_pipeline.runs import ask_owt, copy_of, differing, manifest_of, owt, root_of, run_owt, shard_file
-
-
-def table(run: Path, name: str) -> list[dict]:
-    return [row for path in sorted((run / name).glob("part-*.parquet")) for row in pq.read_table(path).to_pylist()]
+from tests.owt_pipeline.runs import ask_owt, copy_of, differing, manifest_of, owt, root_of, rows_of, run_owt, shard_file
 
 
 def tokenized(run: Path) -> set[int]:
@@ -34,13 +30,13 @@ def tokenized(run: Path) -> set[int]:
 
 
 def named(run: Path) -> set[int]:
-    return {row["url_id"] for row in table(run, "ledger/corpus/rejects") if row["reason"] == "forgotten"}
+    return {row["url_id"] for row in rows_of(run, "ledger/corpus/rejects") if row["reason"] == "forgotten"}
 
 
 @pytest.fixture(scope="module")
 def request_file(small_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two documents of shard 1: one kept in place of duplicates, by its id, and another by a variant of its URL."""
-    kept = {row["kept_url_id"] for row in table(small_run, "duplicates")}
+    kept = {row["kept_url_id"] for row in rows_of(small_run, "duplicates")}
     rows = pq.read_table(shard_file(small_run, "corpus", 1)).to_pylist()
     kept_id = next(row["url_id"] for row in rows if row["url_id"] in kept)
     alone = next(row["url"] for row in rows if row["url_id"] not in kept)
@@ -58,7 +54,9 @@ def forgotten(small_run: Path, request_file: Path, tmp_path_factory: pytest.Temp
 
 @pytest.fixture(scope="module")
 def gone(small_run: Path, forgotten: Path) -> set[int]:
-    return {row["url_id"] for row in table(small_run, "corpus")} - {row["url_id"] for row in table(forgotten, "corpus")}
+    return {row["url_id"] for row in rows_of(small_run, "corpus")} - {
+        row["url_id"] for row in rows_of(forgotten, "corpus")
+    }
 
 
 def test_what_is_named_leaves_the_corpus_and_the_tokens_and_the_ledger_says_why(
@@ -66,7 +64,9 @@ def test_what_is_named_leaves_the_corpus_and_the_tokens_and_the_ledger_says_why(
 ) -> None:
     assert len(gone) == 2
     assert tokenized(small_run) - tokenized(forgotten) == gone
-    rejects = {row["url_id"]: row for row in table(forgotten, "ledger/corpus/rejects") if row["reason"] == "forgotten"}
+    rejects = {
+        row["url_id"]: row for row in rows_of(forgotten, "ledger/corpus/rejects") if row["reason"] == "forgotten"
+    }
     assert {rejects[i]["detail"] for i in gone} == {"notice 17"}
     counts = manifest_of(forgotten, "corpus").counts
     assert counts.rejected["forgotten"] == len(rejects)
@@ -76,8 +76,8 @@ def test_what_is_named_leaves_the_corpus_and_the_tokens_and_the_ledger_says_why(
 
 def test_duplicates_of_what_goes_are_forgotten_with_it(small_run: Path, forgotten: Path, gone: set[int]) -> None:
     """So other options of deduplication do not bring the same text back under another URL."""
-    copies = {row["url_id"] for row in table(small_run, "duplicates") if row["kept_url_id"] in gone}
-    rejects = {row["url_id"]: row for row in table(forgotten, "ledger/corpus/rejects")}
+    copies = {row["url_id"] for row in rows_of(small_run, "duplicates") if row["kept_url_id"] in gone}
+    rejects = {row["url_id"]: row for row in rows_of(forgotten, "ledger/corpus/rejects")}
     assert copies
     assert {rejects[i]["reason"] for i in copies} == {"forgotten"}
     assert all(rejects[i]["detail"].startswith("repeats ") for i in copies)
@@ -85,7 +85,7 @@ def test_duplicates_of_what_goes_are_forgotten_with_it(small_run: Path, forgotte
 
 def test_it_does_not_matter_which_copy_of_a_text_is_named(small_run: Path, tmp_path: Path) -> None:
     """Deduplication kept one of them, perhaps not the one whose author asked."""
-    decision = next(row for row in table(small_run, "duplicates") if row["kept_shard"] < 3)
+    decision = next(row for row in rows_of(small_run, "duplicates") if row["kept_shard"] < 3)
     lists = []
     for column in ("url_id", "kept_url_id"):
         run = copy_of(small_run, tmp_path / column)
@@ -101,7 +101,7 @@ def test_no_text_of_what_goes_is_left_in_corpus_tokens_or_report(forgotten: Path
     shown = [row[side]["url_id"] for row in stats["removals"] for side in ("removed", "kept")]
     assert shown
     assert not (gone | named(forgotten)) & set(shown)
-    texts = {row["url_id"]: row["text"] for row in table(forgotten, "clean")}
+    texts = {row["url_id"]: row["text"] for row in rows_of(forgotten, "clean")}
     report = (forgotten / "report/stats.json").read_text() + (forgotten / "report/index.html").read_text()
     for identifier in named(forgotten):
         paragraph = max(texts[identifier].splitlines(), key=len)
@@ -158,7 +158,7 @@ def test_a_later_run_restores_nothing_and_does_nothing(small_config: Path, forgo
     assert differing(forgotten, run) == []
     ask_owt("run", run, small_config, "--until", "export", "--rules", "none")
     assert len(named(run)) == len(named(forgotten))
-    assert not named(run) & {row["url_id"] for row in table(run, "corpus")}
+    assert not named(run) & {row["url_id"] for row in rows_of(run, "corpus")}
 
 
 def test_a_takedown_works_where_only_corpus_and_tokens_are_left(
@@ -177,17 +177,17 @@ def test_a_takedown_works_where_only_corpus_and_tokens_are_left(
 
 def test_a_domain_goes_with_all_hosts_below_it(small_run: Path, tmp_path: Path) -> None:
     run = copy_of(small_run, tmp_path / "run")
-    host = host_of(table(run, "corpus")[0]["url"])
+    host = host_of(rows_of(run, "corpus")[0]["url"])
     (tmp_path / "list.txt").write_text(f"{host}\n")
     said = ask_owt("forget", run, tmp_path / "list.txt", "--dry_run")
     assert differing(small_run, run) == []
-    documents = sum(host_of(row["url"]) == host for row in table(run, "corpus"))
+    documents = sum(host_of(row["url"]) == host for row in rows_of(run, "corpus"))
     assert f"{documents} documents would leave the corpus" in said
-    own = {row["url_id"] for row in table(run, "clean") if host_of(row["url"]) == host}
-    instead = {row["kept_url_id"] for row in table(run, "duplicates") if row["url_id"] in own} - own
+    own = {row["url_id"] for row in rows_of(run, "clean") if host_of(row["url"]) == host}
+    instead = {row["kept_url_id"] for row in rows_of(run, "duplicates") if row["url_id"] in own} - own
     assert f"{len(instead)} other documents have the same text and stay: {min(instead)}" in said
     ask_owt("forget", run, tmp_path / "list.txt", "--workers", 1)
-    assert not any(host_of(row["url"]) == host for row in table(run, "corpus"))
+    assert not any(host_of(row["url"]) == host for row in rows_of(run, "corpus"))
     assert "no problems found" in ask_owt("verify", run)
 
 

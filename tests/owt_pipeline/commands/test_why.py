@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -18,11 +19,7 @@ from owt_pipeline.ledger.dataset import Outcome, rejects_batch
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
 from tests.owt_pipeline.making import publish_rows, write_dataset
-from tests.owt_pipeline.runs import ask_owt, copy_of
-
-
-def rows(run: Path, name: str) -> list[dict]:
-    return [row for path in sorted((run / name).glob("part-*.parquet")) for row in pq.read_table(path).to_pylist()]
+from tests.owt_pipeline.runs import ask_owt, copy_of, rows_of
 
 
 def shown_by(run: Path, text: object) -> dict:
@@ -38,9 +35,9 @@ def why(run: Path, text: object, code: int = 0) -> dict:
 
 def test_each_urls_verdict_is_where_it_ended(small_run: Path) -> None:
     """One URL of each end: kept, and each reason of each stage."""
-    ends = {row["url"]: ("kept", "tokenize", None) for row in rows(small_run, "corpus")[:1]}
+    ends = {row["url"]: ("kept", "tokenize", None) for row in rows_of(small_run, "corpus")[:1]}
     for name, stage in {"urls": "collect", "pages": "fetch", "clean": "clean", "corpus": "export"}.items():
-        by_reason = {row["reason"]: row["url"] for row in rows(small_run, f"ledger/{name}/rejects") if row["url"]}
+        by_reason = {row["reason"]: row["url"] for row in rows_of(small_run, f"ledger/{name}/rejects") if row["url"]}
         by_reason.pop("repeated_url", None)
         ends |= {url: ("rejected", stage, reason) for reason, url in list(by_reason.items())[:3]}
     assert len(ends) > 6
@@ -57,7 +54,7 @@ def test_a_run_of_which_nothing_is_finished_has_nothing_to_show(small_run: Path,
 
 
 def test_an_id_a_spelling_with_tracking_and_a_url_without_scheme_give_the_same_answer(small_run: Path) -> None:
-    url = rows(small_run, "corpus")[-1]["url"]
+    url = rows_of(small_run, "corpus")[-1]["url"]
     expected = why(small_run, url)
     variants = (str(url_id(url)), url.replace("https://", "http://www.") + "?utm_source=x#top", url[len("https://") :])
     for spelling in variants:
@@ -66,7 +63,7 @@ def test_an_id_a_spelling_with_tracking_and_a_url_without_scheme_give_the_same_a
 
 
 def test_the_token_shard_and_row_hold_that_document(small_run: Path) -> None:
-    for document in rows(small_run, "corpus")[::40]:
+    for document in rows_of(small_run, "corpus")[::40]:
         last = shown_by(small_run, document["url"])["stages"][-1]
         table = pa.ipc.open_file(pa.memory_map(last["file"])).read_all()
         assert table["url_id"][last["row"]].as_py() == document["url_id"]
@@ -74,7 +71,7 @@ def test_the_token_shard_and_row_hold_that_document(small_run: Path) -> None:
 
 
 def test_a_duplicate_names_the_document_that_stays_and_that_one_its_duplicates(small_run: Path) -> None:
-    decision = next(row for row in rows(small_run, "duplicates") if row["rule"] == "near")
+    decision = next(row for row in rows_of(small_run, "duplicates") if row["rule"] == "near")
     shown = why(small_run, decision["url_id"])
     entry = next(entry for entry in shown["stages"] if entry["stage"] == "dedupe")
     assert url_id(entry["kept_url"]) == decision["kept_url_id"]
@@ -101,7 +98,7 @@ def test_text_from_outside_cannot_control_the_terminal(capsys: pytest.CaptureFix
 
 
 def test_an_unknown_url_is_one_line_with_its_canonical_form(small_run: Path) -> None:
-    url = rows(small_run, "urls")[0]["url"]
+    url = rows_of(small_run, "urls")[0]["url"]
     said = ask_owt("why", small_run, f"{url}x?fbclid=1", code=3)
     assert f"looked for as {url}x) does not appear in any stage of {small_run}" in said
     assert "is not a run" in ask_owt("why", small_run.parent / "elsewhere", url, code=3)
@@ -109,7 +106,7 @@ def test_an_unknown_url_is_one_line_with_its_canonical_form(small_run: Path) -> 
 
 def test_a_run_that_is_not_finished_says_what_is_pending(small_run: Path, tmp_path: Path) -> None:
     part = copy_of(small_run, tmp_path / "part", without=("duplicates", "corpus", "tokens", "report"))
-    shown = ask_owt("why", part, rows(small_run, "corpus")[0]["url"])
+    shown = ask_owt("why", part, rows_of(small_run, "corpus")[0]["url"])
     assert "kept by clean; the stages after it have not run" in shown
 
 
@@ -142,3 +139,44 @@ def test_a_url_of_several_generations_is_shown_where_it_was_accepted(tmp_path: P
     }
     assert found["at_once"]["shard"] < 8 <= found["later"]["shard"]
     assert "second.ndjson" in found["never"]["stages"][-1]["detail"]
+
+
+def sampled(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> str:
+    assert sample_documents.main([str(argument) for argument in arguments]) == code
+    output = capsys.readouterr()
+    return output.out + output.err
+
+
+def query(sql: str, **paths: Path) -> list[tuple]:
+    return duckdb.sql(sql.format(**paths)).fetchall()
+
+
+def parsed(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_a_sample_is_the_seeds_and_of_the_corpus(small_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = sampled(capsys, small_run, "--n", 20, "--json")
+    assert first == sampled(capsys, small_run, "--n", 20, "--json")
+    ids = {row["url_id"] for row in parsed(first)}
+    assert len(ids) == 20
+    assert ids != {row["url_id"] for row in parsed(sampled(capsys, small_run, "--n", 20, "--seed", 1, "--json"))}
+    assert {len(parsed(first)[0]["text"])} <= {n for (n,) in query(
+        "select length(text) from '{run}/corpus/part-*.parquet'", run=small_run)}  # fmt: skip
+    everything = parsed(sampled(capsys, small_run, "--n", 9999, "--json"))
+    assert sorted(row["url_id"] for row in everything) == sorted(
+        i for (i,) in query("select url_id from '{run}/corpus/part-*.parquet'", run=small_run)
+    )
+
+
+def test_rejected_documents_can_be_read(small_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for reason in ("too_short", "near_duplicate"):
+        for row in parsed(sampled(capsys, small_run, "--reason", reason, "--json")):
+            assert row["reason"] == reason
+            assert row["text"]
+    assert "detail: " in sampled(capsys, small_run, "--reason", "low_score")
+    hosted = parsed(sampled(capsys, small_run, "--domain", "garden.demo.test", "--n", 50, "--json"))
+    assert hosted
+    assert all("garden.demo.test" in row["url"] for row in hosted)
+    assert "did you mean 'too_short'?" in sampled(capsys, small_run, "--reason", "to_short", code=2)
+    assert "holds no document" in sampled(capsys, small_run, "--domain", "nobody.example", code=3)

@@ -114,6 +114,7 @@ def test_publishing_twice_finds_what_this_run_has_published(workdir: Storage) ->
     assert made.publish() == first
     plans._opened = None  # what another process has not read
     assert made.publish() == first
+    assert workdir.read("run-log.jsonl").count(b'"extract"') == 1
     check(workdir, first)
 
 
@@ -261,11 +262,3 @@ def test_threads_of_one_process_that_open_different_work_each_get_their_own(
     sys.setswitchinterval(interval)
     plans._opened = None
     assert wrong == []
-
-
-def test_the_log_has_one_line_for_a_stage_that_was_published_twice(workdir: Storage) -> None:
-    made = attempt(workdir)
-    made.work()
-    for _ in range(2):
-        made.publish()
-    assert workdir.read("run-log.jsonl").count(b'"extract"') == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import signal
@@ -260,29 +259,43 @@ def test_when_the_server_is_killed_its_workers_go_on_and_new_ones_get_another() 
             [(_, result)] = pool.map(fn, [batch])
             assert isinstance(result, WorkerDied) if expected is None else result == expected
             if fn is hang_at_three:
-                os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)  # type: ignore[attr-defined]
+                server: int = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+                os.kill(server, signal.SIGKILL)
+                os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)  # until it has ended
     finally:
         pool.close()
 
 
-def test_arrays_are_made_without_pandas_and_frames_with_it() -> None:
-    if importlib.util.find_spec("pandas") is None:
-        pytest.skip("pandas is not installed")
-    program = """
-import sys
+_PRELOADING = """
 import pyarrow as pa
-import gc
-from owt_pipeline.engine.workers import importing, keep_pandas_out
+from owt_pipeline.engine.workers import WorkerPool, start_server
+from tests.owt_pipeline.engine.test_workers import has_colorsys
 
-with importing():
-    import apache_beam
-assert "pandas" not in sys.modules and gc.isenabled()
-keep_pandas_out()
-table = pa.table({"a": pa.array(["x", "y"])})
-assert "pandas" not in sys.modules
-assert table.to_pandas()["a"].tolist() == ["x", "y"]
-import pandas
-assert pa.array(pandas.Series([1.0, None])).null_count == 1
-keep_pandas_out()
+start_server({needed})
+pool = WorkerPool(1)
+[(_, found)] = pool.map(has_colorsys, [pa.record_batch({{"a": [1]}})])
+print(found)
+pool.close()
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def has_colorsys(_: pa.RecordBatch) -> bool:
+    """Whether this process has a module that nothing else imports."""
+    return "colorsys" in sys.modules
+
+
+def load_colorsys() -> None:
+    import colorsys  # noqa: F401
+
+
+@pytest.mark.parametrize(
+    ("needed", "found"),
+    [
+        ([], "False"),
+        (["not_there", "colorsys:not_there", "tests.owt_pipeline.engine.test_workers:load_colorsys"], "True"),
+    ],
+)
+def test_workers_are_forked_with_what_is_preloaded_but_for_what_is_missing(needed: list[str], found: str) -> None:
+    script = _PRELOADING.format(needed=needed)
+    done = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True)
+    assert (done.stdout.strip(), done.stderr) == (found, "")

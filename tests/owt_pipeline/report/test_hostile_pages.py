@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from lxml import html
-from warcio.statusandheaders import StatusAndHeaders
-from warcio.warcwriter import WARCWriter
 
+from owt_pipeline.formats.warc import response_record
 from tests.owt_pipeline.report.test_figures import rows_of
 from tests.owt_pipeline.runs import ask_owt
 
@@ -38,15 +36,9 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for n, url in enumerate([*urls, "javascript:window.acted=1", f"ftp://{SCRIPT}/"])
     ]  # fmt: skip
     (folder / "dump.ndjson").write_text("\n".join(map(json.dumps, submissions)) + f'\n"{SCRIPT}\n')
-    with open(folder / "pages.warc.gz", "wb") as file:
-        writer = WARCWriter(file, gzip=True)
-        for n, url in enumerate(urls):
-            head = StatusAndHeaders("200 OK", [("Content-Type", "text/html; charset=utf-8")], protocol="HTTP/1.1")
-            body = io.BytesIO(_html(n).encode())
-            dated = {"WARC-Date": "2020-01-01T00:00:00Z"}
-            writer.write_record(
-                writer.create_warc_record(url, "response", body, http_headers=head, warc_headers_dict=dated)
-            )
+    sent = [("Content-Type", "text/html; charset=utf-8")]
+    records = [response_record(url, 10**9, "HTTP/1.1 200 OK", sent, _html(n).encode()) for n, url in enumerate(urls)]
+    (folder / "pages.warc.gz").write_bytes(b"".join(records))
     flags = ["--num_shards", 2, "--languages", "all", "--min_tokens", 400]
     given = ["--dumps", folder / "dump.ndjson", "--pages_from", folder / "pages.warc.gz"]
     ask_owt("run", folder / "run", *given, *flags)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -50,24 +48,6 @@ def test_what_does_not_fit_into_memory_is_spilled_and_comes_to_the_same_rows(tmp
     assert shown("40MB", 1) == shown("1GB", 2)
     with pytest.raises(duckdb.OutOfMemoryException):
         shown("40MB", 1, "set max_temp_directory_size = '0KB'")
-
-
-def test_the_tables_of_a_killed_process_are_removed(tmp_path: Path) -> None:
-    code = (
-        "import sys\nfrom owt_pipeline.storage.folder import Storage\n"
-        "from owt_pipeline.stages.report.tables import open_tables\n"
-        "with open_tables({}, Storage(sys.argv[1]), [], {}):\n"
-        "    print('open', flush=True)\n"
-        "    sys.stdin.read()\n"
-    )
-    command = [sys.executable, "-c", code, str(tmp_path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "open\n"
-        child.kill()
-    assert list((tmp_path / ".tmp").rglob("tables.duckdb"))
-    Storage(str(tmp_path)).remove_dead_spools()
-    assert not (tmp_path / ".tmp").exists()
 
 
 @pytest.mark.parametrize("name", ["a?b", "a\\b"])

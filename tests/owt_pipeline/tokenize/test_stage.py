@@ -18,13 +18,15 @@ from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats import encoding as encodings
+from owt_pipeline.formats.encoding import is_hub_name
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.stages.tokenize.stage import STAGE, TokenizeOptions
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
 from schemas.manifest import Manifest
-from tests.owt_pipeline.runs import files_of, manifest_of, shard_file
+from tests.owt_pipeline.runs import drop, files_of, manifest_of, run_to_end, shard_file, stage_alone
 from tests.owt_pipeline.tokenize.corpus import FIRST_ID, write_corpus
+from tests.servers.hub import Hub, environment_of, hub_server
 
 TEXTS = [
     "" if i % 100 == 7 else f"Document {i}: " + " ".join(f"word{i * j % 97} ünï 中文" for j in range(i % 50))
@@ -164,3 +166,34 @@ def test_dropout_truncation_and_padding_of_a_file_are_off(tmp_path: Path, texts:
     for _ in range(5):
         for one, two in zip(plain.encode_batch(texts), other.encode_batch(texts), strict=True):
             assert one.tolist() == two.tolist()
+
+
+def tokenize(workdir: Path, hub: Hub, home: Path, name: str, code: int = 0) -> str:
+    flags = ["--tokenizer", name, "--workers", 2, "--quiet"]
+    return run_to_end(stage_alone("tokenize", workdir, *flags), code, environment_of(hub, home))
+
+
+@pytest.mark.slow
+def test_hub_tokenizer_is_fetched_once_and_cached_and_unknown_names_are_errors(tmp_path: Path) -> None:
+    workdir = write_corpus(tmp_path / "run", ["Hello world", "a<|endoftext|>b"] * 30, shards=1)
+    with hub_server() as hub:
+        hub.files["some/model"] = {"tokenizer.json": encodings.gpt2_tokenizer_json()}
+        tokenize(workdir, hub, tmp_path / "home", "some/model")
+        manifest = manifest_of(workdir, "tokens")
+        assert manifest.properties["tokenizer"]["name"] == "some/model"
+        assert (workdir / manifest.properties["tokenizer"]["file"]).read_bytes() == encodings.gpt2_tokenizer_json()
+        said = tokenize(workdir, hub, tmp_path / "home", "some/other", code=1)
+        assert "tokenizer some/other: no file of this name" in said
+    drop(workdir, "tokens")
+    tokenize(workdir, hub, tmp_path / "home", "some/model")
+    assert manifest_of(workdir, "tokens").digest == manifest.digest
+    said = tokenize(workdir, hub, tmp_path / "empty", "some/model", code=1)
+    assert "hf download some/model tokenizer.json" in said
+
+
+AT_HUB = {"EleutherAI/gpt-neox-20b", "bert-base-uncased", "org/name@v1.0"}
+FILES = {"tokenizer.json", "runs/mine/tokenizer.json", "/etc/passwd", "gs://bucket/tokenizer.json", "../name"}
+
+
+def test_names_at_the_hub_are_distinguished_from_files() -> None:
+    assert set(filter(is_hub_name, AT_HUB | FILES)) == AT_HUB
