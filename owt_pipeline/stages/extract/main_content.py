@@ -28,10 +28,10 @@ from owt_pipeline.stages.extract.features import PageView, view
 from owt_pipeline.stages.extract.metadata import Head
 from owt_pipeline.stages.extract.model import Model, expected_f1
 
-_CHROME_LESS = 0.3  # probability subtracted
+_CHROME_LESS, _ROW_LESS = 0.3, 0.4  # probability subtracted
 _REPEATED_CHARS = 30  # shorter texts may occur twice
 _JOINED_CHARS, _JOINED_SHARE, _JOINED = 300, 0.15, 0.9  # of a joined block: least length, share of page, share joined
-_ROW_LINKS, _ROW_LINKED = 3, 0.85  # of a row of links: fewest links, and their part of its text
+_ROW_LINKS, _ROW_LINKED = 5, 0.85  # of a row of links: fewest links, and their part of its text
 _LINKED = 0.9  # part by which words in links count less for the cut
 _FEW_COMMENTS = 3  # least words of other text per word of comments on a page that is no forum
 _LEAST_ARTICLE = 150  # fewest words of an article without its comments
@@ -70,7 +70,7 @@ def main_content(blocks: Sequence[Block], head: Head, model: Model, cut: Cut, *,
     if not blocks:
         return []
     page = view(blocks)
-    p = np.maximum(model.judge(page) - _CHROME_LESS * _is_secondary(page, blocks), 0)
+    p = np.maximum(model.judge(page) - _secondary(page, blocks), 0)
     likely = _together(page, p)
     f1 = expected_f1(page.counts.words * (1 - _LINKED * page.counts.links / page.counts.chars), p)
     keep = likely >= min(max(f1 - cut.margin, cut.least), cut.most)
@@ -87,15 +87,17 @@ def main_content(blocks: Sequence[Block], head: Head, model: Model, cut: Cut, *,
     return kept
 
 
-def _is_secondary(page: PageView, blocks: Sequence[Block]) -> np.ndarray:
-    """Prose in surroundings named as a banner, a sidebar or what to read next, and links in one block, as in the menus
-    of layout tables; next to as much other prose as an article has."""
+def _secondary(page: PageView, blocks: Sequence[Block]) -> np.ndarray:
+    """What is subtracted from the probability of prose in surroundings named as a banner, a sidebar or what to read
+    next, and of links in one block, as in the menus of layout tables; next to as much other prose as an article has."""
     counts = page.counts
     named = page.in_chrome & counts.prose
     links = np.array([block.links for block in blocks])
-    is_row = (links >= _ROW_LINKS) & (counts.links + links >= _ROW_LINKED * counts.chars)  # with what separates them
-    found: np.ndarray = named | (is_row & (counts.form != HEADING) & (counts.form != ROW))
-    return found & (counts.words[counts.prose & ~named].sum() >= _LEAST_ARTICLE)
+    row = (links >= _ROW_LINKS) & (counts.links + links >= _ROW_LINKED * counts.chars)  # with what separates them
+    row &= (counts.form != HEADING) & (counts.form != ROW)
+    is_next_to_article = counts.words[counts.prose & ~named].sum() >= _LEAST_ARTICLE
+    less: np.ndarray = is_next_to_article * np.maximum(_CHROME_LESS * named, _ROW_LESS * row)
+    return less
 
 
 def _once(kept: Sequence[Block]) -> list[Block]:
