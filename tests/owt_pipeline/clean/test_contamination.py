@@ -15,9 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from owt_pipeline.errors import UserError
 from owt_pipeline.stages.clean import contamination
-from owt_pipeline.stages.clean.contamination import evaluation_sets, n_grams_of, shared_n_gram
+from owt_pipeline.stages.clean.contamination import evaluation_sets, shared_n_gram
 from owt_pipeline.stages.clean.documents import clean_document
 from owt_pipeline.stages.clean.options import Options
 from owt_pipeline.stages.clean.stage import STAGE as CLEAN
@@ -47,24 +46,6 @@ def test_documents_that_hold_text_of_an_evaluation_set_are_rejected(tmp_path: Pa
         assert leaked.detail == "which of the four travellers first saw the café of the harbour on"
     assert clean_document(ENGLISH + " ".join(question.split()[:12]), options, sets).reason is None
     assert clean_document(ENGLISH + " short one", options, sets).reason is None
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "problem"),
-    [
-        ("set.jsonl", b'{"a": "b"}\nnot json\n', "set.jsonl:2: not JSON"),
-        (
-            "set.txt.gz",
-            gzip.compress(b"words" * 99, mtime=0)[:-9],
-            "set.txt.gz is damaged or incomplete: gz: the file ends",
-        ),
-        ("set.zip", b"PK\x03\x04\xff", "set.zip:1: not UTF-8 at byte 4; convert it first"),
-    ],
-)
-def test_unreadable_evaluation_set_is_one_clear_error(tmp_path: Path, name: str, content: bytes, problem: str) -> None:
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match=problem):
-        n_grams_of(evaluation_sets((str(tmp_path / name),)))
 
 
 def test_a_renamed_set_is_another_source(tmp_path: Path) -> None:

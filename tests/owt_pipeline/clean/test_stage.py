@@ -1,20 +1,33 @@
-"""The stage clean in complete runs."""
+"""Cleaning: a document's repair, decision and reason, and the stage in complete runs."""
 
 from __future__ import annotations
 
+import dataclasses
+import gzip
+import json
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
+import duckdb
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UsageError
+from owt_pipeline.formats import encoding
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.stages.clean.documents import Cleaned, clean_batch, clean_document, detect, too_short
+from owt_pipeline.stages.clean.filters import FILTERS
 from owt_pipeline.stages.clean.options import Options
+from owt_pipeline.stages.clean.repair import mask, tidy
 from owt_pipeline.stages.clean.stage import STAGE
 from owt_pipeline.storage.folder import Storage
+from schemas import DATASETS, Reason
 from tests.owt_pipeline.making import add_rows, write_dataset
 from tests.owt_pipeline.runs import drop, snapshot
 
@@ -86,3 +99,111 @@ def test_text_that_is_not_to_be_fixed_is_byte_for_byte_the_same(tmp_path: Path) 
 def test_a_mistaken_option_is_one_clear_error(options: Options, problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
         STAGE.outside(options)  # before the stages that come first
+
+
+def kept(text: str, **rules: object) -> Cleaned:
+    document = clean_document(text, Options(**rules))  # type: ignore[arg-type]
+    assert document.reason is None, document
+    return document
+
+
+def rejected(text: str, **rules: object) -> tuple[Reason | None, str]:
+    document = clean_document(text, Options(**rules))  # type: ignore[arg-type]
+    return document.reason, document.detail
+
+
+def test_text_is_repaired_and_tidied() -> None:
+    broken = "It is “fineâ€\x9d &amp; well.\r\n\r\n\r\n\r\n" + ENGLISH
+    result = kept(broken)
+    assert result.text.startswith("It is “fine” & well.\n\nThe")
+    assert (result.language, result.n_words) == ("en", len(result.text.split()))
+    assert 0.9 < result.language_score <= 1.0
+    assert kept(broken, uncurl_quotes=True).text.startswith('It is "fine" & well.\n\nThe')
+    assert kept("ﬁne ½ " + ENGLISH, normalization="NFKC").text.startswith("fine 1⁄2 ")
+    assert kept("â€œ" + ENGLISH, fix_text=False).text.startswith("â€œThe")
+
+
+def test_reject_details_name_what_was_found() -> None:
+    assert rejected("Too short to keep.") == (Reason.TOO_SHORT, "5 tokens, fewer than 128")
+    assert rejected(" \n ", min_tokens=0) == (Reason.TOO_SHORT, "no text")
+    assert rejected(FRENCH)[0] == Reason.WRONG_LANGUAGE
+    assert rejected(FRENCH)[1].startswith("fr, confidence ")
+    assert rejected(ENGLISH, filters=("gopher_repetition",))[0] == Reason.GOPHER_REPETITION
+    assert kept(FRENCH, languages=("all",)).language == "fr"
+    assert kept(FRENCH, languages=("de", "fr")).language == "fr"
+
+
+def test_lines_dropped_by_c4_are_missing_from_kept_text() -> None:
+    text = f"Home\nNews\n{ENGLISH}\nRead our privacy policy."
+    document = kept(text, filters=("c4",))
+    assert (document.text, document.n_words) == (ENGLISH.strip(), len(ENGLISH.split()))
+    assert kept(text).text.startswith("Home\nNews\n")
+    menu = "Home and News and Sport\n" * 100
+    assert rejected(menu + SENTENCE * 5, filters=("c4",)) == (Reason.TOO_SHORT, "110 tokens, fewer than 128")
+    assert rejected(menu + SENTENCE * 2, filters=("c4",)) == (Reason.C4, "sentences is 2, less than 3")
+
+
+@given(
+    st.lists(st.one_of(st.text(max_size=6), st.sampled_from(["word", "naïve", "1234", "\n"])), max_size=40),
+    st.integers(0, 60),
+)
+def test_the_limit_on_tokens_is_exact(parts: list[str], minimum: int) -> None:
+    text = " ".join(parts)
+    (tokens,) = encoding.load("gpt2").count([text])
+    assert (too_short(text, len(text.split()), minimum) is not None) == (tokens < minimum or not text)
+
+
+@given(st.text(alphabet=st.sampled_from("ab \t\n\r\f\xa0\u2003\u200b\xad\ufeff"), max_size=60))
+def test_tidy_keeps_every_letter_and_is_idempotent(text: str) -> None:
+    tidied = tidy(text)
+    assert tidy(tidied) == tidied
+    assert [char for char in tidied if char in "ab"] == [char for char in text if char in "ab"]
+    assert "\n\n\n" not in tidied
+
+
+def test_other_languages_are_detected_and_no_english_is_lost(testdata: Path) -> None:
+    with gzip.open(testdata / "text" / "sentences-by-language.jsonl.gz", "rt", encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
+    found = [(row["lang"], detect(row["text"])[0]) for row in rows]
+    verdicts = Counter((spoken == "en", detected == "en") for spoken, detected in found)
+    assert verdicts[True, False] == 0
+    assert verdicts[False, True] <= 10  # of 7,400 single sentences
+    assert sum(spoken == detected for spoken, detected in found) > 0.9 * len(rows)
+
+
+@given(st.lists(st.sampled_from([*"a1.@:f -'", "é", "8.8.8.8", "2606:4700::", "x@y.org"]), max_size=30).map("".join))
+def test_masking_is_idempotent(text: str) -> None:
+    masked, _ = mask(text)
+    assert mask(masked)[0] == masked
+
+
+def batch_of(*rows: dict[str, object]) -> pa.RecordBatch:
+    numbered = [{"url_id": n, "subreddits": [], **row} for n, row in enumerate(rows)]
+    return pa.RecordBatch.from_pylist(numbered, DATASETS["documents"].schema)
+
+
+def test_titles_and_names_are_repaired_and_masked_like_texts() -> None:
+    batch = batch_of({"title": "Caf\u00c3\u00a9 &amp; bar", "author": "Jane, jane@x.org", "text": ENGLISH})
+    for options, title, author in (
+        ({}, "Café & bar", "Jane, jane@x.org"),
+        ({"mask_addresses": True}, "Café & bar", "Jane, email@example.com"),
+        ({"fix_text": False}, "Caf\u00c3\u00a9 &amp; bar", "Jane, jane@x.org"),
+    ):
+        (found,) = pa.table(clean_batch(batch, Options(**options)).kept).to_pylist()
+        assert (found["title"], found["author"], found["site_name"]) == (title, author, None)
+
+
+def test_signals_are_a_column_that_gives_the_filters_decisions() -> None:
+    texts = ENGLISH, ENGLISH.replace(". ", "\n"), ENGLISH + "{" * 9, "- The to be of river.\n" * 40, "word the of " * 60
+    batch, everything = batch_of(*({"text": text} for text in texts)), {"languages": ("all",)}
+    measured = pa.table(clean_batch(batch, Options(**everything)).kept)
+    assert measured["n_chars"].to_pylist() == [len(text) for text in measured["text"].to_pylist()]
+    decisions = set()
+    for name in FILTERS:
+        limits = dataclasses.asdict(getattr(Options(), name))
+        broken = (f"signals.{name}.{x[4:]} {'>' if x.startswith('max') else '<'} {limits[x]}" for x in limits)
+        asked = duckdb.sql(f"select url_id from measured where not ({' or '.join(broken)}) order by 1").fetchall()
+        kept = pa.table(clean_batch(batch, Options(**everything, filters=(name,))).kept)
+        assert [url_id for (url_id,) in asked] == kept["url_id"].to_pylist()
+        decisions |= {(name, len(asked) < len(texts))}
+    assert (name, True) in decisions

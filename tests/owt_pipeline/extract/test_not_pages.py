@@ -1,4 +1,5 @@
-"""Soft 404s, parked domains and walls have their own reasons; real pages are never mistaken for them."""
+"""Soft 404s, parked domains and walls have their own reasons; real pages are never mistaken for them.
+Pages that reserve their use are found by headers and markup."""
 
 from __future__ import annotations
 
@@ -10,10 +11,16 @@ from pathlib import Path
 import pytest
 from fastwarc.warc import ArchiveIterator
 
+from owt_pipeline.formats.messages import Headers
+from owt_pipeline.formats.warc import response_record
+from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.stages.extract.charset import decode
 from owt_pipeline.stages.extract.not_pages import MAX_WORDS, reason_for_no_page
 from owt_pipeline.stages.extract.options import Options
 from owt_pipeline.stages.extract.pages import Found, extract_body
+from owt_pipeline.stages.extract.reserved import reserved
+from owt_pipeline.storage.folder import Storage
+from tests.owt_pipeline.runs import ask_owt
 
 # The reason (none for a page that is kept), and a page with titles and scripts as these servers and services send them.
 CASES = [line.split("\t") for line in Path(__file__).with_name("not_pages.txt").read_text("utf-8").splitlines()]
@@ -44,3 +51,67 @@ def test_none_of_the_real_pages_is_rejected(testdata: Path) -> None:
     pages = list(real_pages(testdata))
     assert len(pages) == 1957
     assert [(url, what) for url, page in pages if (what := reason_for_no_page(page)) is not None] == []
+
+
+CASES: list[tuple[Headers, str, str | None]] = [
+    ([], '<meta name="robots" content="noai, noimageai">', "noai, noimageai"),
+    ([], "<META NAME=ROBOTS CONTENT='NOINDEX,NoAI'>", "noai"),
+    ([], "<meta name=robots content=max-snippet:-1><title>x</title><meta name=robots content=noimageai>", "noimageai"),
+    ([("X-Robots-Tag", "noai")], "", "noai"),
+    ([("x-robots-tag", "noindex"), ("X-ROBOTS-TAG", "max-snippet: 20, noai")], "", "noai"),
+    ([("X-Robots-Tag", "otherbot: noai, noimageai")], "", None),
+    ([("X-Robots-Tag", "noaisle, noindex")], "", None),
+    ([("TDM-Reservation", "1"), ("X-Robots-Tag", "noai")], "", "noai, tdm-reservation"),
+    ([("tdm-reservation", "0")], "", None),
+    ([], '<meta name="tdm-reservation" content="1">', "tdm-reservation"),
+    ([("tdm-reservation", "1")], '<meta name="tdm-reservation" content="0">', None),
+    ([("tdm-reservation", "0")], '<meta name="TDM-Reservation" content="1">', "tdm-reservation"),
+    ([], "<!-- <meta name=robots content=noai> --><script>'<meta name=robots content=noai>'</script><p>noai", None),
+    ([], '<meta name="keywords" content="noai">', None),
+    ([("Server", "noai")], "<meta name=robots content='index, follow'>", None),
+]
+
+
+@pytest.mark.parametrize(("headers", "html", "expected"), CASES)
+def test_what_a_response_states_is_found(headers: Headers, html: str, expected: str | None) -> None:
+    assert reserved(headers, html) == expected
+
+
+PAGES: dict[str, tuple[Headers, str]] = {
+    "free": ([], ""),
+    "meta": ([], "<meta name=robots content=noai>"),
+    "header": ([("TDM-Reservation", "1")], ""),
+}
+SENTENCE = "The {} was short enough for a single sentence, and nobody in the village had heard it before. "
+
+
+def test_reserved_pages_of_an_archive_are_rejected_unless_they_are_to_be_kept(tmp_path: Path) -> None:
+    run, archive, links = tmp_path / "run", tmp_path / "pages.warc.gz", tmp_path / "urls.txt"
+    records = []
+    for number, (name, (headers, head)) in enumerate(PAGES.items()):
+        text = "".join(SENTENCE.format(f"{name} story {number * 100 + i}") for i in range(40))
+        html = f"<html><head><title>{name}</title>{head}</head><body><article><p>{text}</p></article></body></html>"
+        sent = [("Content-Type", "text/html"), *headers]
+        records.append(response_record(f"https://{name}.example.org/a", 10**9, "HTTP/1.1 200 OK", sent, html.encode()))
+    archive.write_bytes(b"".join(records))
+    links.write_text("".join(f"https://{name}.example.org/a\n" for name in PAGES))
+    settings = ("--links", links, "--pages_from", archive, "--workers", 1)
+    ask_owt("run", run, *settings)
+    assert names(run, "documents") == {"free": None, "meta": "noai", "header": "tdm-reservation"}
+    assert names(run, "corpus") == {"free": None}
+    assert "rejected by clean: reserved" in ask_owt("why", run, "https://meta.example.org/a")
+    stats = json.loads((run / "report/stats.json").read_bytes())
+    (clean,) = (stage for stage in stats["funnel"] if stage["stage"] == "clean")
+    assert [(row["reason"], row["count"]) for row in clean["rejected"]] == [("reserved", 2)]
+    rows = stats["figures"]["reserved"]["rows"]
+    assert [(row["reserved"], row["pages"]) for row in rows] == [("noai", 1), ("tdm-reservation", 1)]
+    assert stats["dropped"] == []  # their texts are not shown
+    ask_owt("run", run, *settings, "--reserved", "keep")
+    assert names(run, "corpus") == names(run, "documents")
+    assert "reserved: 'no' is not one of reject, keep" in ask_owt("run", run, "--reserved", "no", code=2)
+
+
+def names(run: Path, dataset: str) -> dict[str, str | None]:
+    """What each document's page states, by the first part of its host."""
+    rows = DatasetReader.open(Storage(str(run)), dataset).table(columns=["url", "reserved"]).to_pylist()
+    return {row["url"].removeprefix("https://").partition(".")[0]: row["reserved"] for row in rows}

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from benchmarks.extraction_model import structure
 from owt_pipeline.stages.extract.blocks import Block
-from owt_pipeline.stages.extract.names import COMMENT, HIDDEN, UNSHOWN
 from owt_pipeline.stages.extract.reader import read_page
 from owt_pipeline.stages.extract.rendering import markdown, plain_text
 
@@ -62,40 +61,6 @@ def test_characters_in_links_are_counted() -> None:
     html = "See <a href=/x>this one</a> and <a name=y>that</a>.<div><a href=/><h3>Card</h3><img><p>text</p></a></div>"
     found = [(block.text, block.link_chars) for block in read_page(html).blocks]
     assert found == [("See this one and that.", 8), ("Card", 4), ("text", 4)]
-
-
-@pytest.mark.parametrize(
-    ("control", "hidden"),
-    [
-        ("<button aria-controls=p1>Why?</button>", "<div id=p1 hidden>"),
-        ("<h3 aria-controls=p1>Why?</h3>", "<div id=p1 style='display: none'>"),
-        ("<a href='#p1'>Why?</a>", "<div id=p1 hidden>"),
-        ("", "<div hidden=until-found>"),
-        ("", "<div class=read-more-text style='display:none'>"),
-        ("<a href='#p1'>Why?</a>", "<span id=p1 style='display:none'>"),
-    ],
-)
-def test_text_that_a_control_opens_is_not_hidden(control: str, hidden: str) -> None:
-    block = read_page(f"<body>{control}{hidden}An answer.").blocks[-1]
-    assert block.text == "An answer."
-    assert not any(around.kind & (HIDDEN | UNSHOWN) for around in block.container.around())
-    block = read_page(f"<body>{hidden.replace('p1', 'p2').replace('=until-found', '').replace('more', '')}No").blocks
-    assert not block or block[-1].container.kind & UNSHOWN
-
-
-@pytest.mark.parametrize(
-    "names",
-    ["class=comentarios", "class='kommentare-liste'", "id=commentaires", "class=reacties", "class=replies",
-     "class=c-comment", "class=CommentBox", "itemprop=comment", "itemtype=https://schema.org/Comment"],
-)  # fmt: skip
-def test_comments_are_known_by_their_names(names: str) -> None:
-    (block,) = read_page(f"<body><div {names}><p>First!</p></div>").blocks
-    assert any(around.kind & COMMENT for around in block.container.around())
-
-
-def test_the_id_of_a_heading_is_no_name_since_it_is_made_from_its_text() -> None:
-    (block,) = read_page("<h2 class=x id=recommended-settings>Recommended settings</h2>").blocks
-    assert (block.container.names, block.container.kind) == ("x", 0)
 
 
 def test_elements_nested_without_end_keep_their_text() -> None:
