@@ -9,6 +9,8 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +61,7 @@ def test_a_wrong_value_is_refused_by_the_name_of_its_parameter(dagbag: Any, name
 
 
 def test_each_task_starts_its_stage_by_module_name_with_the_flags_of_the_run(dag: Any, tmp_path: Path) -> None:
-    started = commands_of(
+    state, started = commands_of(
         dag,
         tmp_path,
         {
@@ -79,6 +81,7 @@ def test_each_task_starts_its_stage_by_module_name_with_the_flags_of_the_run(dag
             "train_flags": {"preset": "tiny", "max_steps": 9},
         },
     )
+    assert state == "success"
     started, after = started[: len(ORDER)], started[len(ORDER) :]
     assert after[0] == ["-m", "owt_pipeline", "verify", "/data/run one"]
     assert sorted(after[1:]) == [
@@ -101,12 +104,26 @@ def test_whoever_triggers_a_run_does_not_choose_the_program_that_runs(dag: Any, 
     assert "python" not in dag.params
     words = {"run": "/data/$(touch x); python -c pass", "dumps": ["{{ var.value.owt_python }}", "--runner=x"]}
     chosen = tmp_path / "chosen"
-    started = commands_of(dag, tmp_path, {**words, "python": str(chosen), "verify": False})
+    _, started = commands_of(dag, tmp_path, {**words, "python": str(chosen), "verify": False})
     assert not chosen.exists()
     for stage, command in zip(ORDER, started, strict=True):
         assert command[:6] == ["-m", "owt_pipeline", "run", words["run"], "--until", stage]
         # What is left empty is left to the settings; what comes after the report is skipped.
         assert command[6:] == ["--runner=FnApiRunner", "--dumps={{ var.value.owt_python }}", "--dumps=--runner=x"]
+
+
+@pytest.mark.parametrize(("last", "state"), [(0, "success"), (1, "failed")])
+def test_a_stage_on_dataflow_is_deferred_while_its_job_runs_and_ends_as_the_job_does(
+    dag: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: int, state: str
+) -> None:
+    """One command submits, asks, and gets the outcome; meanwhile it ends with 4."""
+    monkeypatch.setattr(type(dag.get_task("collect")), "look_every", timedelta(milliseconds=10))
+    run = {"run": "gs://b/run", "runner": "DataflowRunner", "beam_flags": {"project": "p"}}
+    ended, started = commands_of(dag, tmp_path, run, [4, 4, last], mark_success_pattern="(?!collect$).*")
+    assert ended == state
+    assert len(started) == 3
+    assert started[0] == started[1] == started[2]
+    assert {"--runner=DataflowRunner", "--project=p", "--no_wait_until_finish"} <= set(started[0])
 
 
 def test_a_run_goes_from_a_dump_and_pages_to_tokens_and_a_failed_one_is_completed_by_another(
@@ -159,20 +176,29 @@ def test_the_command_of_the_documentation_works(airflow_home: Path, tmp_path: Pa
     assert manifest(tmp_path / "owt", "tokens")["counts"]["entered"] > 0
 
 
-def commands_of(dag: Any, folder: Path, run: dict[str, Any]) -> list[list[str]]:
-    """Run the DAG with an interpreter that only notes its arguments; returns those of each task."""
+def commands_of(
+    dag: Any, folder: Path, run: dict[str, Any], exit_codes: Sequence[int] = (), **how: str
+) -> tuple[str, list[list[str]]]:
+    """Run the DAG with an interpreter that only notes its arguments, and ends with these exit codes, then with 0.
+
+    Returns the state in which it ends, and the arguments of each task.
+    """
     notes, interpreter = folder / "commands.jsonl", folder / "python"
+    notes.touch()
     interpreter.write_text(
         f"#!{sys.executable}\n"
         "import json, sys\n"
-        f"with open({str(notes)!r}, 'a') as notes:\n"
+        f"with open({str(notes)!r}, 'a+') as notes:\n"
+        "    notes.seek(0)\n"
+        "    number = len(notes.readlines())\n"
         "    print(json.dumps(sys.argv[1:]), file=notes)\n"
+        f"sys.exit({[*exit_codes]}[number] if number < {len(exit_codes)} else 0)\n"
     )
     interpreter.chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AIRFLOW_VAR_OWT_PYTHON", str(interpreter))
-        assert dag.test(run_conf=run).state == "success"
-    return [json.loads(line) for line in notes.read_text().splitlines()]
+        state = str(dag.test(run_conf=run, **how).state)
+    return state, [json.loads(line) for line in notes.read_text().splitlines()]
 
 
 def own_flags(command: list[str]) -> list[str]:

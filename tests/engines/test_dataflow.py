@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,8 +11,9 @@ import pytest
 
 from owt_pipeline.ledger.root import read_manifest
 from owt_pipeline.storage.folder import Storage
-from tests.engines.cloud import STATES
+from tests.engines.cloud import IMAGE, STATES, Cloud
 from tests.engines.conftest import Jobs, Sent
+from tests.engines.environments import REPOSITORY
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
 
@@ -88,14 +90,54 @@ def test_what_workers_cannot_reach_is_refused(sent: Sent, jobs: Jobs, tmp_path: 
     )
 
 
-def test_a_users_mistake_found_by_a_worker_ends_the_job_with_one_line(sent: Sent) -> None:
-    """What only shows when the dumps are read."""
-    broken = Storage(f"{sent.cloud.bucket}/broken")
+def test_a_job_that_nobody_waits_for_runs_on_and_a_mistake_that_a_worker_finds_ends_it_with_one_line(
+    sent: Sent,
+) -> None:
+    """One command submits, says with 4 that the job is at work, and gets the outcome: what only shows when the dumps
+    are read."""
+    broken, codes = Storage(f"{sent.cloud.bucket}/broken"), [4]
     broken.write("RS_broken.zst", b"\x28\xb5\x2f\xfd no frame")
-    code, printed = sent.run("mistake", f"{sent.cloud.bucket}/mistake", f"--dumps={broken}/RS_broken.zst")
+    flags = (f"--dumps={broken}/RS_broken.zst", "--no_wait_until_finish")
+    while codes[-1] == 4:
+        code, printed = sent.run("mistake", f"{sent.cloud.bucket}/mistake", *flags)
+        codes.append(code)
+    assert codes[1] == 4
     assert code == 1, printed
     errors = [line for line in printed.splitlines() if line.startswith("owt: error: ")]  # below what the service says
     assert errors == [printed.splitlines()[-1]], printed
     assert "RS_broken.zst" in errors[0]
     (job,) = (job for job in sent.cloud.jobs() if job["name"] == "mistake")
     assert STATES[job["currentState"]] == "FAILED"
+
+
+@pytest.fixture(scope="module")
+def template(service: Cloud) -> str:
+    """The template's file in the bucket, as `gcloud dataflow flex-template build` writes it."""
+    metadata = json.loads((REPOSITORY / "flex/metadata.json").read_bytes())
+    spec = {"image": IMAGE, "sdkInfo": {"language": "PYTHON"}, "metadata": metadata}
+    folder = Storage(f"{service.bucket}/templates")
+    folder.write("owt.json", json.dumps(spec).encode())
+    return folder.path("owt.json")
+
+
+def test_a_template_writes_the_files_of_a_run_on_this_machine(service: Cloud, template: str, sent: Sent) -> None:
+    workdir = f"{service.bucket}/template"
+    parameters = {"settings": sent.config, "run": workdir, "beam_flags": f"--sdk_container_image={IMAGE} --until=clean"}
+    launched = service.launch("from-a-template", template, parameters, numWorkers=2)
+    assert "job" in launched, launched
+    job = launched["job"]["id"]
+    assert service.wait(job) == "DONE", service.messages(job)
+    seen = service.get(f"/{job}/seen")
+    pool = seen["description"]["environment"]["workerPools"][0]
+    assert pool["sdkHarnessContainerImages"][0]["containerImage"] == IMAGE
+    sent.check_until_clean(Storage(workdir))
+    code, printed = sent.run("after-the-template", workdir, "--until=clean")  # the lease names a job that has ended
+    assert code == 0, printed
+    assert "after-the-template" not in [job["name"] for job in service.jobs()]
+
+
+def test_a_wrong_flag_is_refused_by_the_launcher(service: Cloud, template: str) -> None:
+    parameters = {"run": "gs://bucket/run", "beam_flags": "--num_shards=0"}
+    message = service.launch("wrong", template, parameters)["error"]["message"]
+    assert "owt: error: --num_shards: 0 is not" in message
+    assert "Traceback" not in message
