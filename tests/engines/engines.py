@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -44,34 +45,7 @@ JAVA = [
 FLINK_JOB_SERVER = "org.apache.beam.runners.flink.FlinkJobServerDriver"
 SPARK_JOB_SERVER = "org.apache.beam.runners.spark.SparkJobServerDriver"
 
-# Without their start-up scripts, Flink's processes have no default for the sizes of memory.
-FLINK_CONF = """\
-jobmanager.rpc.address: localhost
-jobmanager.rpc.port: {rpc}
-jobmanager.memory.process.size: 1024m
-rest.address: localhost
-rest.bind-address: 127.0.0.1
-rest.port: {rest}
-taskmanager.host: localhost
-taskmanager.numberOfTaskSlots: 1
-taskmanager.cpu.cores: 1
-taskmanager.memory.framework.heap.size: 128m
-taskmanager.memory.framework.off-heap.size: 128m
-taskmanager.memory.task.heap.size: 256m
-taskmanager.memory.task.off-heap.size: 64m
-taskmanager.memory.network.min: 64m
-taskmanager.memory.network.max: 64m
-taskmanager.memory.managed.size: 128m
-taskmanager.memory.jvm-metaspace.size: 256m
-taskmanager.memory.jvm-overhead.min: 192m
-taskmanager.memory.jvm-overhead.max: 192m
-restart-strategy: fixed-delay
-restart-strategy.fixed-delay.attempts: 60
-restart-strategy.fixed-delay.delay: 100 ms
-heartbeat.interval: 250
-heartbeat.timeout: 20000
-io.tmp.dirs: {tmp}
-"""
+HERE = Path(__file__).parent
 
 # Beam's worker pool serves one engine's process. Here several share one, and most name their worker `1-1`: a request to
 # stop it would kill whoever was the last to get this name. Each worker ends by itself when its engine hangs up.
@@ -80,15 +54,6 @@ from apache_beam.portability.api import beam_fn_api_pb2
 from apache_beam.runners.worker import worker_pool_main
 worker_pool_main.BeamFnExternalWorkerPoolServicer.StopWorker = lambda *_: beam_fn_api_pb2.StopWorkerResponse()
 worker_pool_main.main()
-"""
-
-LOG4J = """\
-rootLogger.level = INFO
-rootLogger.appenderRef.console.ref = Console
-appender.console.name = Console
-appender.console.type = Console
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %d{HH:mm:ss.SSS} %-5p %c{1} %m%n
 """
 
 
@@ -263,8 +228,9 @@ class Flink(Engine):
         self._started = 0
         home = _python_package("pyflink")
         self._jars = home / "lib"
-        (folder / "flink-conf.yaml").write_text(FLINK_CONF.format(rpc=rpc, rest=self.rest, tmp=folder))
-        (folder / "log4j.properties").write_text(LOG4J)
+        settings = (HERE / "flink-conf.yaml").read_text().format(rpc=rpc, rest=self.rest, tmp=folder)
+        (folder / "flink-conf.yaml").write_text(settings)
+        shutil.copy(HERE / "log4j.properties", folder)
         self._environment = {**os.environ, "FLINK_PLUGINS_DIR": str(home / "plugins"), "FLINK_CONF_DIR": str(folder)}
 
     @property
