@@ -37,7 +37,7 @@ def url_id(url: str) -> int:
     """
     from owt_pipeline.formats import urls
 
-    return urls.url_id(urls.canonical_url(url))
+    return urls.id_of(urls.canonical_url(url))
 
 
 def extract(html: Html, url: str = "", **options: Any) -> Extracted | None:

@@ -23,7 +23,7 @@ from owt_pipeline.engine.runner import run_stages
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.takedowns import Takedown, Takedowns, read_takedowns, write_takedowns
-from owt_pipeline.formats.urls import BadURL, canonicalize, url_id
+from owt_pipeline.formats.urls import BadURL, canonicalize, id_of
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import change_root, read_root
 from owt_pipeline.storage.folder import Storage
@@ -163,7 +163,7 @@ def parse_request(lines: Iterable[str], where: str, detail: str) -> Takedowns:
         if "://" not in text and "/" not in text:
             domains[host] = detail
         else:
-            ids[url_id(url)] = Takedown(url, detail)
+            ids[id_of(url)] = Takedown(url, detail)
     return Takedowns(ids, domains)
 
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from owt_pipeline.command_line import Command, CommandParser
 from owt_pipeline.errors import NotFound
-from owt_pipeline.formats.urls import BadURL, canonicalize, home_of, unescaped, url_id
+from owt_pipeline.formats.urls import BadURL, canonicalize, home_of, id_of, unescaped
 from owt_pipeline.ledger.commit import what_is_left
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import require_run
@@ -108,10 +108,10 @@ def asked_for(text: str) -> Asked:
     for spelling in (text, f"https://{text}"):
         try:
             url, host = canonicalize(spelling)
-            return Asked(text, url_id(url), url, host)
+            return Asked(text, id_of(url), url, host)
         except BadURL:
             continue
-    return Asked(text, url_id(unescaped(text)))  # as collect names a URL that it rejects for having no canonical form
+    return Asked(text, id_of(unescaped(text)))  # as collect names a URL that it rejects for having no canonical form
 
 
 def readers_of(workdir: Storage) -> dict[str, DatasetReader]:

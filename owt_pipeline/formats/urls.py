@@ -116,7 +116,7 @@ def home_of(host: str) -> int:
     return xxhash.xxh3_64_intdigest(host.encode())
 
 
-def url_id(canonical: str) -> int:
+def id_of(canonical: str) -> int:
     """The id of a canonical URL: XXH3-64."""
     return xxhash.xxh3_64_intdigest(canonical.encode())
 

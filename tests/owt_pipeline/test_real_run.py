@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from owt_pipeline.formats.urls import canonical_url, url_id
+from owt_pipeline.formats.urls import canonical_url, id_of
 from schemas.manifest import Counts
 from tests.owt_pipeline.runs import manifest_of, run_owt
 
@@ -48,7 +48,7 @@ def test_every_submission_is_accounted_for(run: Path, testdata: Path) -> None:
     rejected = ids(run, "ledger/urls/rejects")
     assert max(kept.values()) == 1
     for submission in submissions:
-        identifier = url_id(canonical_url(submission["url"]))
+        identifier = id_of(canonical_url(submission["url"]))
         assert kept[identifier] or rejected[identifier], submission["url"]
         if submission["over_18"] or submission["score"] < 3:
             assert rejected[identifier], submission["url"]

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from owt_pipeline.formats.lines import Block
 from owt_pipeline.formats.records import parse_json
-from owt_pipeline.formats.urls import canonical_column, home_of, unescaped_column, url_id
+from owt_pipeline.formats.urls import canonical_column, home_of, id_of, unescaped_column
 from owt_pipeline.stages.collect.rules import Rules, blocked_domains, blocked_extension
 from schemas import Reason
 
@@ -222,7 +222,7 @@ def rows_of(submissions: pa.RecordBatch, source: int, source_name: str, rules: R
     canonical, host, problem = canonical_column(posted)
     places = pc.binary_join_element_wise(f"{source_name}:", known["line"].cast(pa.string()), "")
     named = pc.coalesce(canonical, pc.if_else(pc.equal(posted, ""), None, posted), places)
-    ids = pa.array([url_id(text) for text in named.to_pylist()], pa.uint64())
+    ids = pa.array([id_of(text) for text in named.to_pylist()], pa.uint64())
     hosts = host.dictionary_encode()
     about = list(map(_about_hosts(rules), hosts.dictionary.to_pylist()))
     home, domain = (pa.array([each[i] for each in about], kind) for i, kind in enumerate((pa.uint64(), pa.string())))

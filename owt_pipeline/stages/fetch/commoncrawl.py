@@ -32,7 +32,7 @@ from yarl import URL
 from owt_pipeline import progress
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.messages import is_html
-from owt_pipeline.formats.urls import tracking_pattern, unescaped, url_id
+from owt_pipeline.formats.urls import id_of, tracking_pattern, unescaped
 from owt_pipeline.ledger.dataset import batch_of
 from owt_pipeline.ledger.exchange import Slice, gather
 from owt_pipeline.stages.fetch.answers import Answer, NoPage, Origin
@@ -277,7 +277,7 @@ class BulkClient(ArchiveClient):
 
     async def find(self, asked: Asked) -> Sequence[Capture]:
         """The captures that the index has of the URL."""
-        return self.captures.get(url_id(asked.url), ())
+        return self.captures.get(id_of(asked.url), ())
 
     async def read(self, capture: Capture, url: str) -> Answer | Moved:
         file, offset, length, crawl = capture.place

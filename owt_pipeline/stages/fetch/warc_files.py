@@ -13,7 +13,7 @@ import xxhash
 
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.captures import COMPLETE, OR_DAMAGED, Broken, captures
-from owt_pipeline.formats.urls import BadURL, canonicalize, host_of, url_id
+from owt_pipeline.formats.urls import BadURL, canonicalize, host_of, id_of
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import batch_of
 from owt_pipeline.stages.fetch.answers import EARLIEST, MAX_REDIRECTS, Answer, Origin, wanted_moment
@@ -72,7 +72,7 @@ def index_archive(run: StageRun, number: int, _slices: Sequence[Slice], writer: 
                 continue
             counts["responses"] += 1
             buckets[_bucket(host)].append(
-                (url_id(url), capture.date, capture.status, canonical_or_none(capture.location),
+                (id_of(url), capture.date, capture.status, canonical_or_none(capture.location),
                  capture.offset, capture.length)
             )  # fmt: skip
     with pa.ipc.new_file(index, _CAPTURES) as arrow:
@@ -106,7 +106,7 @@ class Archives:
         for _ in range(MAX_REDIRECTS + 1):
             new = _by_id(list(self._captures(ids, {_bucket(host) for host in hosts})))
             found = _by_id([found, new])
-            targets = {url_id(url): url for url in pc.unique(new["target"]).to_pylist() if url is not None}
+            targets = {id_of(url): url for url in pc.unique(new["target"]).to_pylist() if url is not None}
             missing = sorted(targets.keys() - asked)
             if not missing:
                 break
@@ -121,7 +121,7 @@ class Archives:
         return await nearest_page(self, Asked(url, url, moment))
 
     async def find(self, asked: Asked) -> list[Capture]:
-        start, end = (int(np.searchsorted(self._ids, np.uint64(url_id(asked.url)), side)) for side in ("left", "right"))
+        start, end = (int(np.searchsorted(self._ids, np.uint64(id_of(asked.url)), side)) for side in ("left", "right"))
         return [
             Capture(row["date"], row["status"], place=(row["file"], row["offset"], row["length"]))
             for row in self._found.slice(start, end - start).to_pylist()

@@ -29,7 +29,7 @@ from owt_pipeline.formats.records import (
     named_files,
     read_records,
 )
-from owt_pipeline.formats.urls import BadURL, canonical_url, url_id
+from owt_pipeline.formats.urls import BadURL, canonical_url, id_of
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader, Outcome
 from owt_pipeline.ledger.exchange import Slice, read_slices
@@ -246,7 +246,7 @@ def place(record: Record, names: Mapping[str, str]) -> dict[str, Any]:
         return _rejected(row, Reason.BAD_RECORD, f"'{names['text']}' is {type(text).__name__}, not text")
     if text is None or not text.strip():
         return _rejected(row, Reason.EMPTY_TEXT, None)
-    row["url_id"] = url_id(row["url"]) if row["url"] else xxhash.xxh3_64_intdigest(text.encode())
+    row["url_id"] = id_of(row["url"]) if row["url"] else xxhash.xxh3_64_intdigest(text.encode())
     row["text"] = text
     row["title"], row["author"] = _string(fields, names["title"]), _string(fields, names["author"])
     row["date"] = _date(fields, names["date"])
@@ -274,7 +274,7 @@ def outcome(rows: pa.RecordBatch, first: np.ndarray) -> Outcome:
 
 
 def _rejected(row: dict[str, Any], reason: Reason, problem: str | None) -> dict[str, Any]:
-    row["url_id"] = url_id(row["url"]) if row["url"] else xxhash.xxh3_64_intdigest(row["detail"].encode())
+    row["url_id"] = id_of(row["url"]) if row["url"] else xxhash.xxh3_64_intdigest(row["detail"].encode())
     row["reason"] = str(reason)
     if problem:
         row["detail"] += f": {problem}"

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from owt_pipeline.commands.publish import LISTED
-from owt_pipeline.formats.urls import url_id
+from owt_pipeline.formats.urls import id_of
 from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.collect.collecting import Collected, collected
 from tests.owt_pipeline.collect.test_stage import holds
@@ -45,7 +45,7 @@ def test_hacker_news_is_read_by_the_rules_for_submissions(tmp_path: Path, file: 
     rows = by_url(run)
     assert sorted(rows) == ["https://example.org/essay", "https://ycombinator.com/"]
     assert rows["https://ycombinator.com/"] == {
-        "url_id": url_id("https://ycombinator.com/"), "url": "https://ycombinator.com/",
+        "url_id": id_of("https://ycombinator.com/"), "url": "https://ycombinator.com/",
         "posted_url": "http://ycombinator.com/", "host": "ycombinator.com", "title": "Y Combinator", "score": 57,
         "created_utc": 1160418111, "subreddits": [], "num_comments": None, "submission_ids": [],
         "link_sources": ["links"],

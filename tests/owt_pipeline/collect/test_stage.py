@@ -20,7 +20,7 @@ from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats import lines
-from owt_pipeline.formats.urls import canonical_url, host_of, url_id
+from owt_pipeline.formats.urls import canonical_url, host_of, id_of
 from owt_pipeline.stages.collect.options import Options
 from owt_pipeline.stages.collect.stage import STAGE
 from owt_pipeline.storage.folder import Storage
@@ -64,7 +64,7 @@ def test_the_top_submissions_of_2013_are_accounted_for(testdata: Path, tmp_path:
     assert holds(run)
     for row in run.urls:
         assert row["url"] == canonical_url(row["posted_url"])
-        assert (row["url_id"], row["host"]) == (url_id(row["url"]), host_of(row["url"]))
+        assert (row["url_id"], row["host"]) == (id_of(row["url"]), host_of(row["url"]))
         assert row["score"] >= 3
         assert row["submission_ids"]
         assert row["subreddits"]
@@ -117,7 +117,7 @@ def test_variants_of_a_url_in_dumps_and_lists_are_one_row(tmp_path: Path) -> Non
     (both, only) = sorted(run.urls, key=lambda row: row["url"])
     assert (only["url"], only["score"], only["submission_ids"]) == ("https://example.com/c", None, [])
     assert both == {
-        "url_id": url_id("https://example.com/a"), "url": "https://example.com/a", "host": "example.com",
+        "url_id": id_of("https://example.com/a"), "url": "https://example.com/a", "host": "example.com",
         "posted_url": "http://www.example.com/a/?utm_source=x", "title": "T", "score": 9,
         "created_utc": 20, "subreddits": ["r", "s"], "num_comments": None, "submission_ids": ["a", "b"],
         "link_sources": ["links", "reddit"],

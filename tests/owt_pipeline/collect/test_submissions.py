@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from owt_pipeline.formats.lines import Block
-from owt_pipeline.formats.urls import home_of, url_id
+from owt_pipeline.formats.urls import home_of, id_of
 from owt_pipeline.stages.collect.rules import Rules
 from owt_pipeline.stages.collect.submissions import ROWS, read_block, rows_of
 
@@ -47,7 +47,7 @@ def row(fields: dict[str, Any], rules: Rules | None = None, **changes: Any) -> d
 def test_a_link_becomes_a_row() -> None:
     same = {name: LINK[name] for name in ("title", "score", "created_utc", "num_comments")}
     url, host = "https://example.com/story", "example.com"
-    made = {"home": home_of(host), "url_id": url_id(url), "url": url, "posted_url": LINK["url"], "host": host}
+    made = {"home": home_of(host), "url_id": id_of(url), "url": url, "posted_url": LINK["url"], "host": host}
     given = {"submission_id": "abc1", "subreddits": ["Books"], "source": 3, "line": 11}
     assert row(LINK) == {**dict.fromkeys(ROWS.names), **same, **made, **given}
 
@@ -64,7 +64,7 @@ def test_submissions_of_all_eras_become_the_same_row_or_a_reject_with_a_reason(e
 
 
 def test_a_reject_has_the_id_of_its_url_or_of_its_place() -> None:
-    assert row(LINK, url="http://i.imgur.com/a.png")["url_id"] == url_id("https://i.imgur.com/a.png")
+    assert row(LINK, url="http://i.imgur.com/a.png")["url_id"] == id_of("https://i.imgur.com/a.png")
     assert row(LINK, url=None)["url"] == "https://reddit.com/r/books/comments/abc1/story"
     assert row(LINK, url="ftp://a.org/")["url"] == "ftp://a.org/"
     broken = rows(b"{", b"{")

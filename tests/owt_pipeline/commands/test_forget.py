@@ -18,7 +18,7 @@ import pytest
 
 from owt_pipeline.commands.forget import parse_request
 from owt_pipeline.formats.takedowns import read_takedowns, write_takedowns
-from owt_pipeline.formats.urls import host_of, url_id
+from owt_pipeline.formats.urls import host_of, id_of
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import Root
 from tests.owt_pipeline.runs import ask_owt, copy_of, differing, manifest_of, owt, root_of, rows_of, run_owt, shard_file
@@ -208,7 +208,7 @@ def test_what_is_not_in_the_corpus_is_reported_and_stays_on_the_list(small_run: 
     run = copy_of(small_run, tmp_path / "run")
     (tmp_path / "list.txt").write_text("https://nobody.example/x\n")
     assert "name no document of" in ask_owt("forget", run, tmp_path / "list.txt", "--workers", 1)
-    assert str(url_id("https://nobody.example/x")) in (run / root_of(run).takedowns).read_text()
+    assert str(id_of("https://nobody.example/x")) in (run / root_of(run).takedowns).read_text()
     assert "no problems found" in ask_owt("verify", run)
 
 

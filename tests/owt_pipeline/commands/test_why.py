@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from owt_pipeline.commands import sample_documents
 from owt_pipeline.commands.why import asked_for, history, main, readers_of
-from owt_pipeline.formats.urls import url_id
+from owt_pipeline.formats.urls import id_of
 from owt_pipeline.ledger.dataset import Outcome, rejects_batch
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
@@ -45,7 +45,7 @@ def test_each_urls_verdict_is_where_it_ended(small_run: Path) -> None:
         shown = shown_by(small_run, url)
         last = shown["stages"][-1]
         assert (shown["verdict"], last["stage"], last.get("reason")) == (verdict, stage, reason), url
-        assert shown["url_id"] == url_id(shown["url"]) or reason == "bad_url"
+        assert shown["url_id"] == id_of(shown["url"]) or reason == "bad_url"
 
 
 def test_a_run_of_which_nothing_is_finished_has_nothing_to_show(small_run: Path, tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_a_run_of_which_nothing_is_finished_has_nothing_to_show(small_run: Path,
 def test_an_id_a_spelling_with_tracking_and_a_url_without_scheme_give_the_same_answer(small_run: Path) -> None:
     url = rows_of(small_run, "corpus")[-1]["url"]
     expected = why(small_run, url)
-    variants = (str(url_id(url)), url.replace("https://", "http://www.") + "?utm_source=x#top", url[len("https://") :])
+    variants = (str(id_of(url)), url.replace("https://", "http://www.") + "?utm_source=x#top", url[len("https://") :])
     for spelling in variants:
         shown = shown_by(small_run, spelling)
         assert (shown["url"], shown["stages"]) == (url, expected["stages"])
@@ -74,7 +74,7 @@ def test_a_duplicate_names_the_document_that_stays_and_that_one_its_duplicates(s
     decision = next(row for row in rows_of(small_run, "duplicates") if row["rule"] == "near")
     shown = why(small_run, decision["url_id"])
     entry = next(entry for entry in shown["stages"] if entry["stage"] == "dedupe")
-    assert url_id(entry["kept_url"]) == decision["kept_url_id"]
+    assert id_of(entry["kept_url"]) == decision["kept_url_id"]
     assert entry["similarity"] == pytest.approx(decision["similarity"])
     kept = why(small_run, entry["kept_url"])
     stays = next(entry for entry in kept["stages"] if entry["stage"] == "dedupe")

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.formats.urls import canonicalize, url_id
+from owt_pipeline.formats.urls import canonicalize, id_of
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
@@ -36,8 +36,8 @@ def _write_urls(shard: int, writer: ShardWriter, posted: list[Posted], num_shard
         url, created = (entry, 1_400_000_000) if isinstance(entry, str) else entry
         canonical, host = canonicalize(url)
         if zlib.crc32(host.encode()) % num_shards == shard:
-            rows[url_id(canonical)] = {
-                "url_id": url_id(canonical), "url": canonical, "posted_url": url, "host": host,
+            rows[id_of(canonical)] = {
+                "url_id": id_of(canonical), "url": canonical, "posted_url": url, "host": host,
                 "title": None, "score": 5, "created_utc": created, "subreddits": ["news"], "num_comments": 1,
                 "submission_ids": ["x1"],
                 "link_sources": ["reddit"],

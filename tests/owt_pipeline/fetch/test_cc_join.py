@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from owt_pipeline.formats.urls import canonical_url, url_id
+from owt_pipeline.formats.urls import canonical_url, id_of
 from owt_pipeline.ledger.dataset import batch_of
 from owt_pipeline.stages.fetch.answers import NoPage, wanted_moment
 from owt_pipeline.stages.fetch.archive import Asked, Capture, nearest_page
@@ -44,7 +44,7 @@ class Published:
 
     def captures(self, urls: list[str]) -> Mapping[int, list[Capture]]:
         """The captures that a shard gets for its URLs."""
-        rows = sorted({(url_id(canonical_url(url)), canonical_url(url), url) for url in urls})
+        rows = sorted({(id_of(canonical_url(url)), canonical_url(url), url) for url in urls})
         types = [("url_id", pa.uint64()), ("url", pa.string()), ("posted_url", pa.string())]
         assert [name for name, _ in types] == WANTED_WITH
         wanted = wanted_keys(batch_of(rows, pa.schema(types)), 3)
@@ -112,7 +112,7 @@ def test_the_join_equals_a_join_of_all_rows_with_all_urls(
             )
             for each in mine
         )
-        captures = found.get(url_id(canonical_url(url)), [])
+        captures = found.get(id_of(canonical_url(url)), [])
         assert len(captures) == len(mine)
         tried, asked = Tried(found), Asked(canonical_url(url), url, moment)
         answer = asyncio.run(nearest_page(tried, asked))

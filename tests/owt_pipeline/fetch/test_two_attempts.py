@@ -18,7 +18,7 @@ from owt_pipeline.engine.parts import Work
 from owt_pipeline.engine.plan import plan_stage
 from owt_pipeline.engine.publish import publish
 from owt_pipeline.engine.stage import Runtime, StageRun
-from owt_pipeline.formats.urls import canonical_url, url_id
+from owt_pipeline.formats.urls import canonical_url, id_of
 from owt_pipeline.ledger.root import read_root, require_manifest
 from owt_pipeline.stages.fetch import sources
 from owt_pipeline.stages.fetch.segments import Answered
@@ -68,7 +68,7 @@ class Machines:
 
     def in_segments(self, urls: list[str]) -> set[str]:
         """Those of the URLs whose answers are in segments."""
-        by_id = {url_id(canonical_url(url)): url for url in urls}
+        by_id = {id_of(canonical_url(url)): url for url in urls}
         prefix = f"live-{self.run.properties['digests']['live']}"
         ids = np.fromiter(by_id, np.uint64)
         return {by_id[found] for found in Answered(self.runtime.workdir, self.run.root, 0, prefix, ids).ids.tolist()}

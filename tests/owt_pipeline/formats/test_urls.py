@@ -16,9 +16,9 @@ from owt_pipeline.formats.urls import (
     canonical_url,
     canonicalize,
     host_of,
+    id_of,
     unescaped,
     unescaped_column,
-    url_id,
 )
 
 CASES = json.loads(Path(__file__).with_name("urls.json").read_bytes())
@@ -36,7 +36,7 @@ def test_variants_of_a_url_have_one_canonical_url(canonical: str) -> None:
 def test_urls_of_different_pages_stay_different() -> None:
     canonical = [canonical_url(url) for url in DIFFERENT]
     assert canonical == DIFFERENT
-    assert len({url_id(url) for url in canonical}) == len(DIFFERENT)
+    assert len({id_of(url) for url in canonical}) == len(DIFFERENT)
 
 
 @pytest.mark.parametrize("url", BAD)
@@ -46,7 +46,7 @@ def test_url_that_cannot_be_fetched_is_a_bad_url(url: str) -> None:
 
 
 def test_url_ids_never_change() -> None:
-    assert url_id("https://example.com/") == 5522761390303137003
+    assert id_of("https://example.com/") == 5522761390303137003
 
 
 def test_requested_url_is_the_posted_one() -> None:

@@ -23,7 +23,7 @@ from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats import records
 from owt_pipeline.formats.records import MAX_RECORD_BYTES, read_records
-from owt_pipeline.formats.urls import canonical_url, url_id
+from owt_pipeline.formats.urls import canonical_url, id_of
 from owt_pipeline.ledger import exchange
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.stages.import_text import stage
@@ -73,7 +73,7 @@ def test_json_lines_are_imported_plain_or_compressed(
     given = [{k: v for k, v in row.items() if v is not None} for row in documents(tmp_path / "run")]
     about = {"title": "T", "author": "A", "date": "2013-05-06", "language": "en", "subreddits": []}
     assert given == [
-        {"url_id": url_id(canonical_url(url)), "url": canonical_url(url), "text": "first", **about},
+        {"url_id": id_of(canonical_url(url)), "url": canonical_url(url), "text": "first", **about},
         {"url_id": xxhash.xxh3_64_intdigest(b"second"), "text": "second", "subreddits": []},
     ]
 
