@@ -19,7 +19,7 @@ from tests.owt_pipeline.conftest import PLACES
 from tests.owt_pipeline.repeating import RepeatingRunner
 from tests.owt_pipeline.runs import ask_owt, contents, copy_of, differing, manifest_of, owt, run_owt, snapshot
 
-KILLS = 6
+KILLS = 10
 REPEATING = f"--runner={RepeatingRunner.__module__}.{RepeatingRunner.__name__}"
 
 
@@ -89,7 +89,7 @@ def test_a_run_killed_again_and_again_ends_in_the_same_bytes(small_config: Path,
     assert "no problems found" in ask_owt("verify", run)
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))])
 def test_a_runner_that_repeats_and_drops_makes_the_same_bytes(
     small_config: Path, small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import math
 import shutil
 import threading
@@ -55,6 +56,27 @@ def test_the_newest_checkpoints_are_kept_and_their_files_have_the_same_permissio
     assert len({path.stat().st_mode for path in run_of(config).rglob("*") if path.is_file()}) == 1
 
 
+def test_a_record_with_any_byte_changed_is_refused(tmp_path: Path, tokenizer_file: Path) -> None:
+    saver = checkpoint.Saver(tmp_path, tokenizer_file)
+    saver.save(record_of(7), {"w": torch.ones(2)}, {})
+    saver.wait()
+    (folder,) = checkpoint.checkpoints(tmp_path)
+    path, kept = folder / checkpoint.RECORD, (folder / checkpoint.RECORD).read_bytes()
+    entries = json.loads(kept)
+    assert checkpoint.read_record(folder).step == 7
+    for place in range(len(kept)):
+        changed = bytearray(kept)
+        changed[place] ^= 1 << place % 7
+        path.write_bytes(changed)
+        try:
+            same = json.loads(changed) == entries  # white space, and escapes, may differ
+        except ValueError:
+            same = False
+        if not same:
+            with pytest.raises(CheckpointError, match=r"checkpoint\.json"):
+                checkpoint.read_record(folder)
+
+
 def test_damaged_checkpoints_of_later_steps_do_not_displace_intact_ones(config: TrainConfig) -> None:
     train(config)
     for number in (6, 8):
@@ -76,7 +98,6 @@ def test_each_of_many_kinds_of_damage_is_found(config: TrainConfig, tmp_path: Pa
         "cut": lambda path: path.write_bytes(path.read_bytes()[:-7]),
         "longer": lambda path: path.write_bytes(path.read_bytes() + b"\n}"),
         "first byte": lambda path: path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:]),
-        "a digit": lambda path: path.write_bytes(path.read_bytes().replace(b"1", b"2", 1)),
         "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
     }
     names = ["checkpoint.json", "model.safetensors", "training.safetensors", "tokenizer.json"]
@@ -94,7 +115,7 @@ def test_each_of_many_kinds_of_damage_is_found(config: TrainConfig, tmp_path: Pa
     shutil.copyfile(run_of(config) / "step-00000003" / "checkpoint.json", another / "checkpoint.json")
     with pytest.raises(CheckpointError, match="was changed: its SHA-256"):
         checkpoint.read_record(another)
-    assert found + 1 == 29
+    assert found + 1 == 25
 
 
 def test_a_checkpoint_written_in_the_background_has_the_state_of_its_step(

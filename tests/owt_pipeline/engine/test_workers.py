@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import signal
@@ -299,3 +300,26 @@ def test_workers_are_forked_with_what_is_preloaded_but_for_what_is_missing(neede
     script = _PRELOADING.format(needed=needed)
     done = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True)
     assert (done.stdout.strip(), done.stderr) == (found, "")
+
+
+def test_arrays_are_made_without_pandas_and_frames_with_it() -> None:
+    if importlib.util.find_spec("pandas") is None:
+        pytest.skip("pandas is not installed")
+    program = """
+import sys
+import pyarrow as pa
+import gc
+from owt_pipeline.engine.workers import importing, keep_pandas_out
+
+with importing():
+    import apache_beam
+assert "pandas" not in sys.modules and gc.isenabled()
+keep_pandas_out()
+table = pa.table({"a": pa.array(["x", "y"])})
+assert "pandas" not in sys.modules
+assert table.to_pandas()["a"].tolist() == ["x", "y"]
+import pandas
+assert pa.array(pandas.Series([1.0, None])).null_count == 1
+keep_pandas_out()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
