@@ -9,7 +9,10 @@ rejected     repeated ×2    |  repeated  |  low_score
 
 from __future__ import annotations
 
+import atexit
+import functools
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +20,9 @@ import pyarrow.compute as pc
 
 from owt_pipeline.formats.urls import home_of, host_of
 from schemas import DATASETS, REJECTS, Reason
+
+if TYPE_CHECKING:
+    import duckdb
 
 URLS: pa.Schema = DATASETS["urls"].schema
 
@@ -133,11 +139,9 @@ def merge_submissions(
       known: of schema KNOWN, what earlier generations know about these URLs: those they accepted are rejected; the
         scores of the others count with these.
     """
-    import duckdb  # slow to import
-
     reasons = {str(r): str(r) for r in (Reason.ID_COLLISION, Reason.SEEN_BEFORE, Reason.LOW_SCORE)}
     repeated = {"repeated_url": str(Reason.REPEATED_URL)}
-    with duckdb.connect(config={"threads": 1}) as database:  # other workers take the other cores
+    with _database().cursor() as database:  # with tables of its own
         database.execute("SET enable_progress_bar = false")
         database.register("rows", rows.append_column("row", pa.array(np.arange(len(rows)))))
         columns = [range(len(sources)), *([source[i] for source in sources] for i in (0, 1))]
@@ -147,3 +151,11 @@ def merge_submissions(
         urls = database.sql(_URLS, params=repeated).to_arrow_table()
         rejects = database.sql(_REJECTS, params=reasons).to_arrow_table().cast(REJECTS)
     return urls.cast(URLS), rejects
+
+
+@functools.cache  # starting one takes longer than merging a small shard
+def _database() -> duckdb.DuckDBPyConnection:
+    import duckdb  # slow to import
+
+    atexit.register(_database.cache_clear)  # DuckDB warns of one that is left at the end
+    return duckdb.connect(config={"threads": 1})  # other workers take the other cores
