@@ -127,7 +127,7 @@ def is_http(uri: str) -> bool:
 
 def _open(uri: str) -> pa.NativeFile:
     folder, _, name = uri.rpartition("/")
-    return Bucket(folder, proven=True).open(name) if is_http(uri) else open_source(uri)
+    return Bucket(folder).open(name) if is_http(uri) else open_source(uri)
 
 
 def read_bounds(run: StageRun, _number: int, _slices: Sequence[Slice], writer: ShardWriter) -> None:
