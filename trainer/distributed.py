@@ -22,7 +22,6 @@ from types import FrameType, TracebackType
 from typing import Any
 
 import torch
-import torch._dynamo  # if DDP is the first to import it, something of it keeps the process group
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import distributed_c10d
@@ -58,6 +57,7 @@ class Ranks:
         place = device_of(device)
         if "RANK" not in os.environ:
             return cls(0, 1, place)
+        importlib.import_module("torch._dynamo")  # if DDP were the first to, something of it would keep the group
         if place.type == "cuda":
             place = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
             torch.cuda.set_device(place)
