@@ -31,7 +31,7 @@ API = {
         "owt_pipeline.commands.why:asked_for",
         "owt_pipeline.commands.why:history",
     ],
-    "URLs": ["owt_pipeline.formats.urls:canonical_url", "owt_pipeline.formats.urls:url_id"],
+    "URLs": ["owt_pipeline.formats.urls:canonical_url", "owt_pipeline.library:url_id"],
     "Text from pages": [
         "owt_pipeline.stages.extract.extractor:Page",
         "owt_pipeline.stages.extract.extractor:Settings",
