@@ -12,25 +12,26 @@ ENVIRONMENT = $(PYTHON) -m venv $(@D)
 # Compiled here, as PYTHONDONTWRITEBYTECODE may be set: else every process would do it again.
 INSTALL = $(UV) pip install --quiet --compile-bytecode --python $(@D)
 PINNED = $(INSTALL) --requirement $(word 1,$^) --constraint $(word 2,$^)
-# A file's tests run in one process, as they share what their fixtures make.
-PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+# A file's tests run in one process, as they share what their fixtures make. Three processes keep two cores busy: tests
+# wait for timers and processes a third of the time.
+PYTEST := $(BIN)/python -m pytest --dist loadfile --numprocesses
 
 .PHONY: demo environments test test-all test-long test-engines test-dags test-parts test-xla lint docs bench-peers gpu-check gpu-check-all extraction-model clean
 
-demo: $(VENV)/installed  ## the whole job, offline, from a small web it serves itself
+demo: $(VENV)/installed  ## every stage and the training, offline, from a small web it serves itself
 	$(BIN)/owt demo
 
 test: $(VENV)/installed  ## the tests, without the long ones
-	$(PYTEST) -m "not slow and not engines"
+	$(PYTEST) 3 -m "not slow and not engines"
 
 test-all: $(VENV)/installed .venv-servers/installed  ## all tests but those of the targets below; one whose server is missing fails
-	OWT_REQUIRE_SERVERS=1 $(PYTEST) -m "not long and not engines" --ignore tests/docs/test_parts.py --ignore tests/docs/test_lm_eval.py
+	OWT_REQUIRE_SERVERS=1 $(PYTEST) 3 -m "not long and not engines" --ignore tests/docs/test_parts.py --ignore tests/docs/test_lm_eval.py
 
 test-long: $(VENV)/installed  ## every piece of make gpu-check in tiny form, and what else takes minutes
 	$(BIN)/python -m pytest -m long
 
 test-engines: $(VENV)/installed .venv-servers/installed .venv-dependencies/installed .venv-engines/installed  ## jobs on Beam's runners
-	OWT_REQUIRE_SERVERS=1 $(PYTEST) -m engines tests/engines
+	OWT_REQUIRE_SERVERS=1 $(PYTEST) 2 -m engines tests/engines
 
 test-dags: $(VENV)/installed .venv-airflow/installed  ## the Airflow DAG, run by Airflow in an environment of its own
 	OWT_REQUIRE_AIRFLOW=1 .venv-airflow/bin/python -m pytest tests/dags
