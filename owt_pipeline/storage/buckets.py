@@ -192,8 +192,6 @@ class Bucket:
                 raise
             if failure.kind == "refused" and self._scheme not in _CREDENTIALS:
                 return  # the web server is there, and is asked again
-            if failure.kind == "refused" and self._scheme not in _CREDENTIALS:  # tried again by each request
-                return
             if failure.kind == "missing":  # of the listing; a missing object is not a failure
                 failure = Failure("no bucket", failure.detail)
             raise _explained(f"{self._scheme}://{self._place}", failure, first=True) from error
