@@ -106,7 +106,7 @@ def test_a_runner_that_repeats_and_drops_makes_the_same_bytes(
 
 @pytest.mark.slow
 def test_a_local_runner_that_repeats_makes_the_same_bytes(small_config: Path, small_run: Path, tmp_path: Path) -> None:
-    """The local pool makes the parts, and the graph holds the lease."""
+    """The local pool makes the parts, and the graph holds the lock."""
     with beam.Pipeline(RepeatingRunner()) as pipeline:
         build(pipeline, Run.of(str(tmp_path), str(small_config), workers=2))
     ask_owt("run", tmp_path, small_config)
