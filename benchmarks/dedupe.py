@@ -138,7 +138,6 @@ def run(python: str, name: str, file: Path) -> tuple[set[int], float]:
     environment = {
         **os.environ,
         **dict.fromkeys(("OMP_NUM_THREADS", "RAYON_NUM_THREADS"), "1"),
-        "TOKENIZERS_PARALLELISM": "false",
         "PYTHONPATH": str(REPOSITORY) if name == OURS else "",
     }
     before = children_cpu()

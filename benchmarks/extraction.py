@@ -1,14 +1,13 @@
 """Extractors on three labelled sets of pages in one run: F1, junk, lost words, speed, structure and metadata.
 
     make bench-peers    # once: the environment of the peers; without it, only trafilatura is measured
-    .venv/bin/python benchmarks/extraction.py [--only NAME ...] [--every N] [--stage] [--parts text structure metadata]
+    .venv/bin/python benchmarks/extraction.py [--only NAME ...] [--every N] [--parts text structure metadata]
 
 `text`: our extractor is scored on pages that its model was not fitted on: models are fitted in this run for three folds
 of hosts, and with each set left out. `extraction_model/validation.py` defines the scores; ± is the deviation of the F1
 over bootstrap samples of the pages. Rates are pages per second of CPU time on one core; each extractor has its own
 process, and ours uses the packaged model and includes the metadata. The extractors take turns: all of them read a page
-before the next one, in rotating order, so that other work on the machine slows all alike. `--stage` adds the complete
-stage, from WARC files to documents.
+before the next one, in rotating order, so that other work on the machine slows all alike.
 
 `structure`: of Mozilla Readability's pages, whose main part is known as HTML, what the Markdown made of that part has
 (`extraction_model/structure.py`): share kept, share right, F1. `metadata`: on the same pages, and with titles also of a
@@ -29,24 +28,18 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from shutil import copytree
-from urllib.parse import urlsplit
 
 import html2text
-import htmldate
 import trafilatura
 from extraction_model import structure
 from extraction_model.fitting import examples
 from extraction_model.labelled_pages import SETS, LabelledPage, read_labelled
 from extraction_model.validation import FETCHED_AT, Score, by_host, by_set, held_out_texts, score
-from fastwarc.warc import ArchiveIterator, WarcRecordType
 
-from owt_pipeline.formats.warc import response_record
 from owt_pipeline.stages.extract.metadata import read_head, read_metadata
 from owt_pipeline.stages.extract.reader import read_page
 
@@ -55,7 +48,6 @@ PEERS = REPOSITORY / "benchmarks" / "peers" / "extractors.py"
 PYTHONS = (Path(sys.executable), REPOSITORY / ".venv-peers" / "bin" / "python")
 DATA = Path(os.environ.get("OWT_TESTDATA", REPOSITORY.parent / "shared" / "data"))
 OURS = "ours"  # in extractors.py
-COPIES = 4  # of each page: enough for the start not to count
 COLUMNS = (
     "trafilatura", "wcxb", "wcxb article", "readability", "wcxb service", "wcxb forum", "wcxb documentation",
     "wcxb listing", "wcxb collection", "wcxb product",
@@ -72,7 +64,6 @@ def main() -> int:
     parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS, help="what to measure (default: all)")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="measure ours and these extractors")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="read every Nth page only: for the speed")
-    parser.add_argument("--stage", action="store_true", help="measure the stage, too")
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)
     web, good = arguments.data / "web", True
@@ -85,8 +76,6 @@ def main() -> int:
             "ours, set left out": held_out_texts(pages, found, by_set),
         }
         print_scores({name: score(pages, own) for name, own in (ours | texts).items()})
-    if arguments.stage:
-        measure_stage(web / "wcxb-dev.warc.gz")
     if "structure" in arguments.parts:
         good &= compare_structure(structure.readability_pages(web)[:: arguments.every])
     if "metadata" in arguments.parts:
@@ -170,42 +159,6 @@ def print_rates(pages: list[LabelledPage], seconds: dict[str, dict[str, float]])
     print()
 
 
-def measure_stage(warc: Path) -> None:
-    """Print the rate of `extract` as users run it, with one worker and with two."""
-    with tempfile.TemporaryDirectory(prefix="owt-") as folder:
-        copied, fetched = Path(folder) / "pages.warc.gz", Path(folder) / "fetched"
-        with open(copied, "wb") as out:
-            pages = [out.write(record) for record in copies(warc)]
-        owt("run", fetched, "--warcs", copied, "--pages_from", copied, "--until", "fetch")
-        rates = []
-        for workers in (1, 2):
-            workdir = copytree(fetched, Path(folder) / str(workers))
-            owt("run", workdir, "--until", "extract", "--workers", workers)
-            log = [json.loads(entry) for entry in (workdir / "run-log.jsonl").read_text().splitlines()]
-            rates.append(len(pages) / [entry for entry in log if "stage" in entry][-1]["seconds"])
-    print(
-        f"`extract`, {len(pages):,} pages, by the clock: {rates[0]:.0f} pages/s with one worker, "
-        f"{rates[1]:.0f} with two ({rates[1] / rates[0]:.2f} times)\n"
-    )
-
-
-def copies(warc: Path) -> Iterator[bytes]:
-    """WARC records of every page, COPIES times under different URLs."""
-    with open(warc, "rb") as file:
-        records = ArchiveIterator(file, record_types=WarcRecordType.response)
-        pages = {record.headers["WARC-Target-URI"]: record.reader.read() for record in records}
-    headers = [("Content-Type", "text/html; charset=utf-8")]
-    for copy in range(COPIES):
-        for url, body in pages.items():
-            parts = urlsplit(url)
-            other = parts._replace(netloc=f"copy{copy}.{parts.netloc}").geturl()
-            yield response_record(other, FETCHED_AT, "HTTP/1.1 200 OK", headers, body)
-
-
-def owt(*arguments: object) -> None:
-    subprocess.run([sys.executable, "-m", "owt_pipeline", *map(str, arguments)], check=True, stderr=subprocess.DEVNULL)
-
-
 def compare_structure(pages: list[dict]) -> bool:
     """Print what each Markdown has of the pages' structure; returns whether no other has a higher F1."""
     wanted = [structure.pieces_of_html(page["expected_html"]) for page in pages]
@@ -284,14 +237,9 @@ def with_trafilatura(url: str, page: str) -> Found:
     return {"title": found.title, "author": found.author, "date": found.date, "site_name": found.sitename}
 
 
-def with_htmldate(url: str, page: str) -> Found:
-    return {"date": htmldate.find_date(page, url=url, original_date=True)}
-
-
 READERS: dict[str, tuple[Callable[[str, str], Found], tuple[str, ...]]] = {
     OURS: (our_metadata, FIELDS),
     "trafilatura": (with_trafilatura, ("title", "author", "date", "site_name")),
-    "htmldate": (with_htmldate, ("date",)),
 }
 
 
@@ -306,7 +254,7 @@ def known_metadata(folder: Path) -> list[tuple[str, str, Found]]:
         pages.append((f"http://fakehost/{row['name']}", row["html"], truth))
     with gzip.open(folder / "wcxb-dev.truth.jsonl.gz", "rt", encoding="utf-8") as lines:
         titles = {row["url"]: row["title"] for row in map(json.loads, lines)}
-    some = read_labelled(folder, ("wcxb",))[::4]  # enough for titles; htmldate takes its time
+    some = read_labelled(folder, ("wcxb",))[::4]  # enough for titles
     return pages + [(page.url, page.html, {"title": titles[page.url]}) for page in some]
 
 

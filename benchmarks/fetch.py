@@ -48,7 +48,6 @@ CONNECTIONS = 200
 THREADS = 64
 DOMAIN = "bench.test"
 CODINGS = {"gzip": "in gzip", "identity": "as they are"}
-MEMORY_LIMIT = 500e6
 
 
 def main() -> int:
@@ -135,7 +134,7 @@ def memory(count: int) -> int:
     took = f"{seconds:,.0f} s, {written / 1e6:,.0f} MB of pages/ and warc/"
     print(f"{count:,} URLs of {hosts:,} hosts in one shard: {took}")
     print(f"peak memory: {peak / 1e6:.0f} MB, of which the main process {peak_main / 1e6:.0f} MB")
-    return 0 if peak < MEMORY_LIMIT else 1
+    return 0 if peak < 500e6 else 1
 
 
 def collect(urls: Iterable[str], folder: Path, num_shards: int) -> None:

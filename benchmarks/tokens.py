@@ -1,4 +1,4 @@
-"""Tokens written and read: the stage tokenize next to tiktoken, tokenizers and nanoGPT, the loader next to nanoGPT's.
+"""Tokens written and read: the stage tokenize next to tiktoken and nanoGPT, the loader next to nanoGPT's.
 
     .venv/bin/python benchmarks/tokens.py [--parts stage loader] [--rounds 3] [--megabytes 400] [--tokens 50000000]
 
@@ -35,7 +35,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 from token_shards import write_shards
-from tokenizers import Tokenizer
 
 from owt_pipeline.formats import encoding as encodings
 from owt_pipeline.ledger.commit import ShardWriter
@@ -52,7 +51,6 @@ DATA = Path(os.environ.get("OWT_TESTDATA", Path(__file__).resolve().parents[2] /
 PARTS = ("stage", "loader")
 SHARDS = 4
 BATCH, CONTEXT = 32, 1024
-FLOOR = 20e6  # tokens/s of a sampler
 
 
 def main() -> int:
@@ -64,7 +62,6 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=50_000_000, metavar="N", help="tokens to load")
     parser.add_argument("--seconds", type=float, default=3, metavar="X", help="of each round of the loader")
     arguments = parser.parse_args()
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
     good = "stage" not in arguments.parts or measure_stage(arguments.posts, arguments.megabytes, arguments.rounds)
     good &= "loader" not in arguments.parts or measure_loader(arguments.tokens, arguments.seconds, arguments.rounds)
     return int(not good)
@@ -92,7 +89,6 @@ def measure_stage(posts: Path, megabytes: int, rounds: int) -> bool:
                 1,
                 partial(time_nanogpt, texts, Path(scratch) / "train.bin", tokens),
             ),
-            "tokenizers `encode_batch_fast`": (1, partial(time_tokenizers, texts)),
         }
         best = dict.fromkeys(contenders, float("inf"))
         for _ in range(rounds):
@@ -101,7 +97,7 @@ def measure_stage(posts: Path, megabytes: int, rounds: int) -> bool:
     print("| | MB/s | million tokens/s a core |\n|---|---|---|")
     for name, seconds in best.items():
         print(f"| {name} | {size / 1e6 / seconds:.1f} | {tokens / seconds / contenders[name][0] / 1e6:.2f} |")
-    one, two, bare, *_ = best.values()
+    one, two, bare, _ = best.values()
     print(f"\n{bare / one:.2f} of tiktoken, {one / two:.2f} times as fast with 2 workers, {memory:.0f} MiB a process\n")
     return bare / one >= 0.8 and one / two >= 1.8 and memory <= 1000
 
@@ -162,16 +158,6 @@ def time_tiktoken(texts: list[str]) -> float:
     return time.perf_counter() - start
 
 
-def time_tokenizers(texts: list[str]) -> float:
-    """Ten times the seconds for every tenth text, since it is by far the slowest."""
-    tokenizer = Tokenizer.from_buffer(encodings.gpt2_tokenizer_json())
-    some = texts[::10]
-    start = time.perf_counter()
-    for at in range(0, len(some), 256):
-        tokenizer.encode_batch_fast(some[at : at + 256], add_special_tokens=False)
-    return (time.perf_counter() - start) * sum(map(len, texts)) / sum(map(len, some))
-
-
 def time_nanogpt(texts: list[str], path: Path, tokens: int) -> float:
     """data/openwebtext/prepare.py of nanoGPT (MIT licence): ids of each document, then all into one memmap."""
     encoding = encodings.tiktoken_encoding()
@@ -224,7 +210,7 @@ def measure_loader(tokens: int, seconds: float, rounds: int) -> bool:
     for name, tokens_per_s in best.items():
         print(f"| {name} | {tokens_per_s / 1e6:.1f} |")
     *ours, nanogpt = best.values()
-    return min(ours) >= max(FLOOR, nanogpt)
+    return min(ours) >= max(20e6, nanogpt)
 
 
 def rate(batch: Callable, seconds: float) -> float:

@@ -24,7 +24,7 @@ FORMS = [
     "end_to_end DEMO/demo.warc.gz --no_peer",
     "exchange --rows 2000 --parts 4 --keys 4",
     "extraction --parts structure metadata --every 20",
-    "extraction --stage --every 60 --only trafilatura",
+    "extraction --every 60 --only trafilatura",
     "fetch --hosts 2 --pages 5 --repeats 1",
     "fetch --memory --urls 100",
     "gpu_check --tiny --device cpu",
@@ -35,7 +35,7 @@ FORMS = [
     "train characters",
     "train rate --presets tiny --dtypes float32 --steps 1 --windows 1",
 ]
-MINUTES = ("extraction --stage", "scale requests", "scale small", "train characters")  # they have no smaller form
+MINUTES = ("extraction --every", "scale requests", "scale small", "train characters")  # they have no smaller form
 
 
 def name_of(form: str) -> str:
