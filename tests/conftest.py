@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,13 @@ settings.load_profile("owt")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with few tests first: those start processes, and a long file at the end would have one core work alone."""
+    count = Counter(item.path for item in items)
+    items.sort(key=lambda item: count[item.path])
 
 
 @pytest.fixture(scope="session")

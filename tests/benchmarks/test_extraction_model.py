@@ -24,6 +24,7 @@ def labelled(testdata: Path) -> Labelled:
     return pages, examples(pages)
 
 
+@pytest.mark.slow
 def test_training_gives_the_same_bytes_and_a_file_the_same_model(testdata: Path, tmp_path: Path) -> None:
     pages = read_labelled(testdata / "web", ("readability",))[:40]
     found = examples(pages)
@@ -37,6 +38,7 @@ def test_training_gives_the_same_bytes_and_a_file_the_same_model(testdata: Path,
     assert dict(extracted(model, pages[:3]))
 
 
+@pytest.mark.slow
 def test_a_fifth_of_the_pages_keeps_its_quality(testdata: Path) -> None:
     """The packaged model has seen these pages, so this says nothing of others; but a change of the reader, the features
     or the rules shows."""

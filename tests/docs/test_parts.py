@@ -54,6 +54,7 @@ def texts_of(folder: Path) -> list[str]:
     return [json.loads(line)["text"] for line in (folder / "posts.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_datasets_polars_and_pandas(folder: Path) -> None:
     texts = texts_of(folder)
     cleaned = [result.text for text in texts if not (result := owt.clean(text)).reason]

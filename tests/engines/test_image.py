@@ -45,6 +45,7 @@ def test_the_image_is_beams_of_the_pinned_version_whose_worker_nobody_special_st
     assert json.loads(of("ENTRYPOINT")[-1]) == ["/opt/apache/beam/boot"]
 
 
+@pytest.mark.slow
 def test_what_is_copied_is_there_and_reaches_the_build() -> None:
     allowed = [line[1:] for line in (REPOSITORY / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     wheel()

@@ -123,6 +123,7 @@ def test_an_unreadable_file_is_one_clear_error(tmp_path: Path) -> None:
     assert len(error.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_clear_error_and_the_rerun_continues(
     small_config: Path, small_run: Path, tmp_path: Path
 ) -> None:

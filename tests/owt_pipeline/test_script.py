@@ -70,6 +70,7 @@ def test_the_readme_s_script_as_a_cell_makes_the_run_that_owt_makes(
     check(start(tmp_path, "-"), workdir, small_run, script("FnApiRunner()", 2, small_config, workdir))
 
 
+@pytest.mark.slow
 def test_of_two_scripts_at_once_one_works_and_the_other_says_so(
     small_config: Path, small_run: Path, tmp_path: Path
 ) -> None:

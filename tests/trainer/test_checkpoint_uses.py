@@ -127,6 +127,7 @@ def test_perplexities_and_bits_are_of_the_tokens_words_and_bytes_of_a_text(token
         assert report["bits_per_byte"] == pytest.approx(nats / math.log(2) / len(text))
 
 
+@pytest.mark.slow
 def test_evaluate_gives_the_validation_loss_of_training_on_one_rank_and_on_two(
     run: Path, text_tokens: Path, trainer: Any, capsys: Capture
 ) -> None:

@@ -29,6 +29,7 @@ def texts() -> list[str]:
     return [part for part in joined.split("\n\n") if len(part) > 80]
 
 
+@pytest.mark.slow
 def test_a_corpus_with_shuffled_characters_scores_worse_and_a_copy_the_same(
     tmp_path: Path, write_tokens: WriteTokens, tokenizer_file: Path, texts: list[str], capsys: Capture
 ) -> None:

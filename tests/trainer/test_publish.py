@@ -50,6 +50,7 @@ def test_the_hub_gets_every_checkpoint_and_the_page(tmp_path: Path, text_tokens:
     assert [json.loads(line)["step"] for line in files["metrics.jsonl"].splitlines()] == [1, 2, 3, 4]
 
 
+@pytest.mark.slow
 def test_a_refusal_by_the_hub_is_reported_and_training_continues(
     tmp_path: Path, text_tokens: Path, trainer: Any
 ) -> None:

@@ -119,6 +119,7 @@ class Web:
         }
 
 
+@pytest.mark.slow
 def test_of_two_attempts_at_a_shard_one_fetches_and_the_other_continues_where_it_ends(
     serve: Serve, write_urls: Write
 ) -> None:
