@@ -61,6 +61,10 @@ def read_config(path: str | None) -> dict[str, dict[str, Any]]:
     for key in tables.get("run", {}):
         if key not in RUN_KEYS:
             raise UsageError(f"{path} [run]: unknown key '{key}'{did_you_mean(key, RUN_KEYS)}")
+    try:
+        workers_of(tables, None, 1)
+    except UsageError as error:
+        raise UsageError(f"{path} [run]: {error}") from None
     return tables
 
 
@@ -127,7 +131,7 @@ def workers_of(tables: Mapping[str, Any], given: int | None, default: int) -> in
     """The processes of the local pool: as given on the command line, or in the table [run]; raises UsageError."""
     workers = given if given is not None else tables.get("run", {}).get("workers", default)
     if type(workers) is not int or workers < 1:
-        raise UsageError(f"[run] workers: {workers!r} is not a whole number of at least 1")
+        raise UsageError(f"workers: {workers!r} is not a whole number of at least 1")
     return workers
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
 import re
+import struct
 import subprocess
+import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -15,6 +20,7 @@ from owt_pipeline.commands import import_text
 from owt_pipeline.commands.run import build_parser, check_folder
 from owt_pipeline.flex_template import arguments
 from owt_pipeline.formats.warc import response_record
+from owt_pipeline.progress import ERASE
 from owt_pipeline.stages import ORDER
 from owt_pipeline.storage.folder import Storage
 from schemas.settings import ExitCode
@@ -70,6 +76,7 @@ def test_a_mistyped_command_is_one_line_and_exit_code_2(case: str, capsys: pytes
         (b"[clean]\nmin_tokenz = 3\n", "[clean]: unknown key 'min_tokenz'; did you mean 'min_tokens'?"),
         (b"[cleen]\n", "unknown table [cleen]; did you mean 'clean'?"),
         (b"[clean]\nname = '\xff'\n", "is not valid TOML"),
+        (b"[run]\nworkers = 0\n", "[run]: workers: 0 is not a whole number of at least 1"),
     ],
 )
 def test_a_mistake_in_the_settings_names_their_file(
@@ -283,6 +290,30 @@ def test_in_a_pipe_there_are_lines_with_their_time_and_no_control_characters(
     assert table[0].split() == ["stage", "in", "out", "seconds", "rejected"]
     assert [line.split()[0] for line in table[1:3]] == ["collect", "fetch"]
     assert table[-1] == f"next:   owt run {tmp_path / 'run'} --until extract"
+
+
+LIVE = """
+import argparse
+from owt_pipeline import progress
+from owt_pipeline.command_line import add_output_flags, configure_output
+add_output_flags(parser := argparse.ArgumentParser())
+configure_output(parser.parse_args([]))
+with progress.step("a step whose name is longer than a line is", shards=9):
+    progress.doing(lambda: "at work")
+    progress.advance(1)
+"""
+
+
+def test_on_a_terminal_a_live_line_is_cut_to_its_width_and_removed_at_the_end() -> None:
+    reader, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
+    environment = {**os.environ, "TERM": "xterm"}
+    subprocess.run([sys.executable, "-c", LIVE], stderr=terminal, env=environment, check=True, timeout=60)
+    os.close(terminal)
+    first, *lines, last = os.read(reader, 1 << 16).decode().split(ERASE)
+    os.close(reader)
+    assert (first, last) == ("", "")
+    assert set(lines) == {"a step whose name is longer than a line"}
 
 
 def test_quiet_says_nothing_and_verbose_more(small_config: Path, tmp_path: Path) -> None:

@@ -52,6 +52,10 @@ def test_a_rerun_does_nothing_and_a_changed_option_only_what_it_must(
     run = copy_of(small_run, tmp_path / "run")
     table = ask_owt("run", run, small_config, "--workers", 1)
     assert [line.split()[3] for line in table.splitlines()[1 : 1 + len(ORDER)]] == ["finished"] * len(ORDER)
+    planned = ask_owt("run", run, small_config, "--min_tokens", 100, "--dry_run").splitlines()
+    of_clean = next(line.split() for line in planned if line.startswith("clean"))
+    rows = f"{manifest_of(run, 'documents').counts.left:,}"
+    assert of_clean == ["clean", "runs", *"3 of 3".split(), rows, *"min_tokens is 100, was 64".split()]
     again = ask_owt("run", run, small_config, "--workers", 1, "--min_tokens", 100)
     assert "min_tokens is 100, was 64; 3 of 3 shards run" in again
     assert [line.split()[3] for line in again.splitlines() if line.startswith(ORDER[:3])] == ["finished"] * 3

@@ -53,6 +53,7 @@ def check(process: subprocess.Popen[str], workdir: Path, expected: Path, given: 
     assert [entry["stage"] for entry in log] == list(ORDER)
 
 
+@pytest.mark.slow
 def test_the_readme_s_script_as_a_file_makes_the_run_that_owt_makes(
     small_config: Path, small_run: Path, tmp_path: Path
 ) -> None:
@@ -121,6 +122,7 @@ def test_a_failed_cell_can_be_run_again_at_once(small_config: Path, small_run: P
     assert differing(workdir, small_run) == []
 
 
+@pytest.mark.slow
 def test_a_killed_local_run_leaves_no_folder_behind(small_config: Path, tmp_path: Path) -> None:
     folder = tmp_path / "tmp"
     folder.mkdir()

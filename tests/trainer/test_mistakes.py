@@ -123,6 +123,8 @@ def test_an_abbreviated_flag_is_refused(capsys: Capture) -> None:
     assert sample.main(["run", "--prom=a"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith("unknown argument --prom=a; did you mean --prompt?")
+    said = "unexpected 'false': no CONFIG.toml; flags such as --compile take no value"
+    assert error_of(capsys, "--data", "tokens", "--out", "run", "--compile", "false") == said
 
 
 WRONG_SETTINGS = Path(__file__).with_name("mistakes.txt").read_text().strip().split("\n\n")

@@ -29,6 +29,7 @@ def start(trainer: Any, environment: dict[str, str], *arguments: object) -> subp
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_hub_gets_every_checkpoint_and_the_page(tmp_path: Path, text_tokens: Path, trainer: Any) -> None:
     pytest.importorskip("huggingface_hub", reason="the client: pip install huggingface_hub")
     run = tmp_path / "run"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import mmap
 import re
 import struct
@@ -101,6 +102,10 @@ def test_a_list_of_files_that_is_damaged_or_missing_is_named(tokens: Path) -> No
 
 def test_a_run_is_its_tokens_and_a_folder_without_a_manifest_is_an_error(tokens: Path, tmp_path: Path) -> None:
     assert open_dataset(tokens.parent) == open_dataset(tokens)
+    manifest = tokens.parent / "ledger/manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "schema_version": 99}))
+    with pytest.raises(ShardError, match=r"manifest\.json has schema version 99, this program reads"):
+        open_dataset(tokens)
     with pytest.raises(ShardError, match=r"in .*/nowhere: .*/nowhere/ledger/manifest\.json is missing; run the tok"):
         open_dataset(tmp_path / "nowhere")
 

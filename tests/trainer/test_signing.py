@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -124,7 +125,7 @@ def test_with_a_key_a_damaged_newest_checkpoint_does_not_bring_back_an_earlier_o
 
 
 def test_a_file_that_is_not_a_key_gives_a_one_line_error_before_training(
-    tmp_path: Path, text_tokens: Path, keys: tuple[str, str]
+    tmp_path: Path, text_tokens: Path, keys: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "text.pem").write_text("no key")
     for wrong in (str(tmp_path / "text.pem"), str(tmp_path / "missing.pem"), keys[1]):
@@ -135,3 +136,6 @@ def test_a_file_that_is_not_a_key_gives_a_one_line_error_before_training(
             verifier_of(wrong)
     with pytest.raises(SettingsError, match="sign_key"):
         train(config(text_tokens, tmp_path / "run", sign_key=str(tmp_path / "missing.pem")))
+    monkeypatch.setitem(sys.modules, "model_signing", None)
+    with pytest.raises(SettingsError, match=r"signatures need the extra sign .*: pip install model-signing pyOpenSSL"):
+        verifier_of("pub.pem")

@@ -145,6 +145,7 @@ def test_an_edited_function_runs_the_stage_again(run: Path) -> None:
         (["mine:length", "mine:length>=1"], 2, "signals: mine:length is given twice"),
         (["no_such_module:length"], 1, "signals: no_such_module:length cannot be imported (No module named"),
         (["mine:width"], 1, "signals: module mine has no 'width'"),
+        (["mine:numpy"], 1, "signals: mine:numpy is of type module, not a function"),
         (["raising:length"], 1, "signals: raising:length cannot be imported (RuntimeError: no model)"),
     ],
 )

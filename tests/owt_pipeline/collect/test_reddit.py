@@ -86,6 +86,7 @@ def test_reddits_rate_limit_is_obeyed_and_after_a_429_the_run_waits_as_asked(
     assert collected(tmp_path / "run").manifest.counts.entered == 250
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_continues_at_the_subreddit_where_it_stopped(
     server: RedditServer, busiest: str, tmp_path: Path
 ) -> None:

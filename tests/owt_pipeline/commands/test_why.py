@@ -175,6 +175,7 @@ def test_rejected_documents_can_be_read(small_run: Path, capsys: pytest.CaptureF
             assert row["reason"] == reason
             assert row["text"]
     assert "detail: " in sampled(capsys, small_run, "--reason", "low_score")
+    assert " more characters (--json prints all)" in sampled(capsys, small_run)
     hosted = parsed(sampled(capsys, small_run, "--domain", "garden.demo.test", "--n", 50, "--json"))
     assert hosted
     assert all("garden.demo.test" in row["url"] for row in hosted)

@@ -14,6 +14,8 @@ from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.storage.folder import Storage
 from schemas import Reason
 
+pytestmark = pytest.mark.slow
+
 EXPECTED = [line.split("\t") for line in Path(__file__).with_name("expected.tsv").read_text().splitlines()]
 """Of each link: its URL; the reasons it may be rejected for, none for a document of the corpus; and its cluster of
 duplicates, of which one is kept."""

@@ -158,6 +158,7 @@ def test_missing_and_short_files_of_final_datasets_are_found_by_one_listing_and_
 # Files removed on purpose
 
 
+@pytest.mark.slow
 def test_what_nothing_needs_stays_away_and_what_something_needs_is_made_again(
     small_run: Path, small_config: Path, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -97,7 +97,7 @@ def extract(workdir: Path, pages: dict[str, bytes], workers: int = 2, **options:
     return results
 
 
-@pytest.mark.parametrize("extractor", ["blocks", "trafilatura"])
+@pytest.mark.parametrize("extractor", ["blocks", pytest.param("trafilatura", marks=pytest.mark.slow)])
 def test_hostile_pages_become_rows_and_their_neighbours_are_unaffected(
     tmp_path: Path, pages_writer: Callable[..., None], extractor: str
 ) -> None:

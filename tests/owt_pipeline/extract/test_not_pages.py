@@ -85,6 +85,7 @@ PAGES: dict[str, tuple[Headers, str]] = {
 SENTENCE = "The {} was short enough for a single sentence, and nobody in the village had heard it before. "
 
 
+@pytest.mark.slow
 def test_reserved_pages_of_an_archive_are_rejected_unless_they_are_to_be_kept(tmp_path: Path) -> None:
     run, archive, links = tmp_path / "run", tmp_path / "pages.warc.gz", tmp_path / "urls.txt"
     records = []

@@ -8,6 +8,8 @@ import subprocess
 import threading
 from typing import Any
 
+import pytest
+
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.stages.fetch import sources
 from schemas.manifest import Manifest
@@ -94,6 +96,7 @@ def test_temporary_failures_are_retried_and_all_other_outcomes_keep_their_bytes(
     assert not web.asked()
 
 
+@pytest.mark.slow
 def test_a_killed_retry_continues_also_without_the_flag(serve: Serve, write_urls: Write) -> None:
     web = Web(serve)
     urls = [f"http://reset.{DOMAIN}/{number}" for number in range(60)] + [f"http://good.{DOMAIN}/{n}" for n in range(9)]

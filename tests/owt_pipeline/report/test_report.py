@@ -57,6 +57,7 @@ def test_the_tables_of_a_folder_with_an_odd_name_open(tmp_path: Path, name: str)
         assert found.rows("50_duplicates") == []
 
 
+@pytest.mark.slow
 def test_another_number_of_shards_comes_to_the_same_figures(
     small_config: Path, stats: dict[str, Any], tmp_path: Path
 ) -> None:
