@@ -52,10 +52,7 @@ PEERS_OF = {  # our filter -> theirs, with the share of the decisions that must 
     "c4": {"tfds_c4": 0.995, "c4_numbers": 0.0, "c4": 0.0},
     "fineweb": {"fineweb": 0.99},
 }
-TITLES = {
-    "tfds_c4": "TensorFlow Datasets",
-    "c4_numbers": "datatrove, 3 sentences and 5 words",
-}
+TITLES = {"tfds_c4": "TensorFlow Datasets", "c4_numbers": "datatrove, 3 sentences and 5 words"}
 BY_WORDS = "gopher_below_alpha_threshold"
 
 

@@ -304,8 +304,7 @@ PIECES: dict[str, Piece] = {
     "mask": Piece("124M, document mask", rate_of("124M", "--document_mask")),
     "muon": Piece("124M, Muon", rate_of("124M", "--optimizer", "muon")),
     "prettybig": Piece(
-        "PrettyBig, checkpointed",
-        rate_of("prettybig", "--save_every", 10, "--micro_batch", 8, steps=15, batch=131072),
+        "PrettyBig, checkpointed", rate_of("prettybig", "--save_every", 10, "--micro_batch", 8, steps=15, batch=131072)
     ),
     "1.5B": Piece(
         "1.5B, checkpointed, activations recomputed",

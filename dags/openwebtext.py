@@ -169,9 +169,7 @@ with DAG(
 ) as dag:
     stages = [
         RunProgram(
-            task_id=stage,
-            arguments=partial(run_stage, stage),
-            outlets=[ASSETS[stage]] if stage in ASSETS else [],
+            task_id=stage, arguments=partial(run_stage, stage), outlets=[ASSETS[stage]] if stage in ASSETS else []
         )
         for stage in STAGES
     ]

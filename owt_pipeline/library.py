@@ -163,13 +163,7 @@ class Cleaner:
         return clean_document(text, self.options, self._sets)
 
 
-def near_duplicates(
-    texts: Texts,
-    *,
-    text_field: str = "text",
-    workers: int | None = None,
-    **options: Any,
-) -> pa.Table:
+def near_duplicates(texts: Texts, *, text_field: str = "text", workers: int | None = None, **options: Any) -> pa.Table:
     """Which texts repeat which: exact copies, and pairs whose exact similarity reaches the threshold.
 
     Candidates come from MinHash LSH (Broder 1997), and each is verified by the Jaccard similarity of the two sets of

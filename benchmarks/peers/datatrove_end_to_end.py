@@ -57,10 +57,7 @@ def steps(folder: Path, workers: int) -> Iterator[tuple[str, Callable[[], object
     pipelines: dict[str, tuple[int, list[object]]] = {
         "extract": (workers, [WarcReader(path("pages")), Trafilatura(), FTFYFormatter(), JsonlWriter(path("text"))]),
         "signatures": (workers, [JsonlReader(path("text")), MinhashDedupSignature(path("signatures"), config=minhash)]),
-        "buckets": (
-            minhash.num_buckets,
-            [MinhashDedupBuckets(path("signatures"), path("buckets"), config=minhash)],
-        ),
+        "buckets": (minhash.num_buckets, [MinhashDedupBuckets(path("signatures"), path("buckets"), config=minhash)]),
         "cluster": (1, [MinhashDedupCluster(path("buckets"), path("repeats"), config=minhash)]),
         "filter": (
             workers,

@@ -265,9 +265,7 @@ def _flags(parser: CommandParser) -> None:
     """
     parser.add_argument("run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://")
     parser.add_argument(
-        "--repair",
-        action="store_true",
-        help="remove damaged files, so that the next run makes them again",
+        "--repair", action="store_true", help="remove damaged files, so that the next run makes them again"
     )
     add_output_flags(parser)
 

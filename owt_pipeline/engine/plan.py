@@ -302,8 +302,7 @@ _RECORDED = ("root", "keys", "made_from", "make", "gone", "settled", "before", "
 which is named by its content; and the manifests of the inputs."""
 
 _Recorded = msgspec.defstruct(
-    "_Recorded",
-    [("inputs", dict[str, Manifest]), *((name, get_type_hints(StageRun)[name]) for name in _RECORDED)],
+    "_Recorded", [("inputs", dict[str, Manifest]), *((name, get_type_hints(StageRun)[name]) for name in _RECORDED)]
 )
 
 

@@ -233,13 +233,7 @@ def _unzstd(data: bytes, limit: int) -> bytes:
     return body
 
 
-_DECODERS = {
-    "gzip": _gunzip,
-    "x-gzip": _gunzip,
-    "deflate": _undeflate,
-    "br": _unbrotli,
-    "zstd": _unzstd,
-}
+_DECODERS = {"gzip": _gunzip, "x-gzip": _gunzip, "deflate": _undeflate, "br": _unbrotli, "zstd": _unzstd}
 ACCEPT_ENCODING = "gzip, deflate, br, zstd"
 _NO_ENCODING = ("", "identity", "none")
 _GZIP_MAGIC = b"\x1f\x8b"

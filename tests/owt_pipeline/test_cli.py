@@ -149,8 +149,6 @@ def test_a_path_that_is_not_utf8_is_named(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_values_of_beams_flags_are_not_files() -> None:
-    from owt_pipeline.commands.run import build_parser
-
     words = "w --runner DataflowRunner config.toml --project=p --region r --dumps a.zst b.zst --flag"
     namespace, files, flags = build_parser().parse_with_files(words.split())
     assert files == ["w", "config.toml"]

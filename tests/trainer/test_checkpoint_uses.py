@@ -16,13 +16,7 @@ from tests.trainer.conftest import Capture, records_of, small_config
 from trainer.model import GPT, ModelConfig
 from trainer.pretrained import Tokenizer, load_pretrained
 from trainer.tools import evaluate, export, sample
-from trainer.tools.evaluate import (
-    detokenize,
-    published_words,
-    score_documents,
-    score_text,
-    text_windows,
-)  # fmt: skip
+from trainer.tools.evaluate import detokenize, published_words, score_documents, score_text, text_windows  # fmt: skip
 from trainer.tools.sample import generate
 from trainer.train import train
 

@@ -72,8 +72,7 @@ class Options:
         choices=("reject", "keep"),
     )
     fix_text: bool = option(
-        True,
-        "repair mojibake, entities and odd widths with ftfy, and tidy white space; `no_fix_text` keeps every byte",
+        True, "repair mojibake, entities and odd widths with ftfy, and tidy white space; `no_fix_text` keeps every byte"
     )
     normalization: str = option("NFC", "Unicode normalization; ConnorJL used NFKC", choices=("NFC", "NFKC", "none"))
     uncurl_quotes: bool = option(False, "straighten curly quotes, as ftfy does by default")

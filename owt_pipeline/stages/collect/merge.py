@@ -121,11 +121,7 @@ def known_of(urls: pa.Table, rejects: pa.Table, generation: int) -> pa.Table:
 
 
 def merge_submissions(
-    rows: pa.Table,
-    sources: Sequence[tuple[str, str]],
-    *,
-    min_score: int,
-    known: pa.Table | None = None,
+    rows: pa.Table, sources: Sequence[tuple[str, str]], *, min_score: int, known: pa.Table | None = None
 ) -> tuple[pa.Table, pa.Table]:
     """(URLs, rejects) of all the submissions of some URLs, both ordered by url_id.
 

@@ -17,13 +17,7 @@ from owt_pipeline.formats.lines import Block, LineReader, is_utf16
 from owt_pipeline.formats.messages import REDIRECTS, is_html
 from owt_pipeline.stages.collect.links import link_rows
 from owt_pipeline.stages.collect.rules import Rules
-from owt_pipeline.stages.collect.submissions import (
-    SUBMISSIONS,
-    as_text,
-    read_block,
-    rows_of,
-    submissions,
-)
+from owt_pipeline.stages.collect.submissions import SUBMISSIONS, as_text, read_block, rows_of, submissions
 from owt_pipeline.storage.folder import open_source
 from schemas import Reason
 

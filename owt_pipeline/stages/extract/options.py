@@ -18,11 +18,7 @@ class Settings:
       text_format: `plain`, or `markdown`, which keeps headings, lists, tables, code and formulas.
     """
 
-    extractor: str = option(
-        "blocks",
-        "blocks, our own; trafilatura; or `module:factory` of yours",
-        metavar="NAME",
-    )
+    extractor: str = option("blocks", "blocks, our own; trafilatura; or `module:factory` of yours", metavar="NAME")
     favor: str = option(
         "balanced",
         "precision rather loses text than keeps boilerplate; recall the reverse",

@@ -162,10 +162,7 @@ class Import(Stage):
     output = "documents"
     options = ImportOptions
     version = 6
-    steps = (
-        Step(place_group, "records", keys=lambda run: range(len(_groups(run)) + run.settled)),
-        Step(merge_shard),
-    )
+    steps = (Step(place_group, "records", keys=lambda run: range(len(_groups(run)) + run.settled)), Step(merge_shard))
     example = "owt import runs/mine posts/*.jsonl.zst --text_field body --url_field link"
 
     def sources(self, options: ImportOptions, recorded: Recorded = ()) -> list[dict[str, Any]]:

@@ -21,14 +21,7 @@ from owt_pipeline.errors import UserError
 from owt_pipeline.formats.captures import captures
 from owt_pipeline.formats.urls import BadURL, canonical_url, requested
 from owt_pipeline.formats.warc import response_record
-from owt_pipeline.stages.fetch.addresses import (
-    Addresses,
-    BlockedAddress,
-    Rule,
-    RuledResolver,
-    is_public,
-    parse_rules,
-)
+from owt_pipeline.stages.fetch.addresses import Addresses, BlockedAddress, Rule, RuledResolver, is_public, parse_rules
 from owt_pipeline.stages.fetch.answers import Received
 from owt_pipeline.stages.fetch.client import Client
 from owt_pipeline.stages.fetch.live import redirect_target, requested_url
@@ -262,8 +255,6 @@ def test_any_location_is_a_target_or_a_bad_redirect(location: str) -> None:
 
 
 def test_retry_after_is_seconds_or_a_date() -> None:
-    import time
-
     assert retry_after(answer(Retry_After="120")) == 120
     assert 50 < (retry_after(answer(Retry_After=formatdate(time.time() + 60, usegmt=True))) or 0) <= 61
     assert retry_after(answer(Retry_After=formatdate(0, usegmt=True))) == 0

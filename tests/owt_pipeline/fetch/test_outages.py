@@ -78,8 +78,7 @@ def test_hosts_that_drop_every_packet_look_like_an_outage(serve: Serve, write_ur
 
 
 @pytest.mark.parametrize(
-    "proxy",
-    ["dead", "silent", "407 Proxy Authentication Required", "502 Bad Gateway", "503 Service Unavailable"],
+    "proxy", ["dead", "silent", "407 Proxy Authentication Required", "502 Bad Gateway", "503 Service Unavailable"]
 )
 def test_a_proxy_that_does_not_serve_us_is_an_outage(serve: Serve, write_urls: Write, proxy: str) -> None:
     async def refuse(request: Request) -> None:

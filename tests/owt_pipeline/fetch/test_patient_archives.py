@@ -16,16 +16,7 @@ from owt_pipeline.formats.warc import response_record
 from owt_pipeline.ledger.root import read_manifest
 from owt_pipeline.stages.fetch.stage import STAGE, Options
 from schemas.manifest import Manifest
-from tests.owt_pipeline.fetch.archive_server import (
-    AT,
-    CRAWLS,
-    DAY,
-    HTML,
-    Answer,
-    CommonCrawl,
-    Way,
-    Wayback,
-)
+from tests.owt_pipeline.fetch.archive_server import AT, CRAWLS, DAY, HTML, Answer, CommonCrawl, Way, Wayback
 from tests.owt_pipeline.fetch.columnar import INDEX
 from tests.owt_pipeline.fetch.conftest import Write
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses, why_fetched

@@ -75,12 +75,7 @@ NAMED += zlib.crc32(NAMED).to_bytes(4, "little")[:2] + ZIPPED[10:]
 
 @pytest.mark.parametrize(
     ("encoding", "data"),
-    [
-        ("gzip", NAMED),
-        ("x-gzip", ZIPPED + b"junk after it"),
-        ("deflate", ZIPPED),
-        ("deflate", NAMED),
-    ],
+    [("gzip", NAMED), ("x-gzip", ZIPPED + b"junk after it"), ("deflate", ZIPPED), ("deflate", NAMED)],
 )
 def test_what_browsers_decode_is_decoded(encoding: str, data: bytes) -> None:
     assert decode_body([("Content-Encoding", encoding)], data, len(BODY), strictly=True) == BODY

@@ -14,18 +14,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from owt_pipeline.formats.messages import (
-    BadMessage,
-    TooLarge,
-    decode_body,
-    split_response,
-)
-from owt_pipeline.formats.warc import (
-    BadRecord,
-    http_record,
-    read_record,
-    response_record,
-)
+from owt_pipeline.formats.messages import BadMessage, TooLarge, decode_body, split_response
+from owt_pipeline.formats.warc import BadRecord, http_record, read_record, response_record
 
 URL = "https://example.org/ä?x=1"
 HEADERS = [("Content-Type", 'text/html; charset="UTF-8"'), ("X-Odd", "é")]
