@@ -13,7 +13,7 @@ ENVIRONMENT = $(PYTHON) -m venv $(@D)
 INSTALL = $(UV) pip install --quiet --compile-bytecode --python $(@D)
 PINNED = $(INSTALL) --requirement $(word 1,$^) --constraint $(word 2,$^)
 # A file's tests run in one process, as they share what their fixtures make. Four processes keep two cores busy: tests
-# wait for timers and processes a third of the time.
+# wait for timers and processes a third of the time. Those of test-all, of kills and servers, have three.
 PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --numprocesses
 
 .PHONY: demo environments test test-all test-long test-engines test-dags test-parts test-xla lint docs bench-peers gpu-check gpu-check-all extraction-model clean
@@ -25,7 +25,7 @@ test: $(VENV)/installed  ## the tests, without the long ones
 	$(PYTEST) 4 -m "not slow and not engines"
 
 test-all: $(VENV)/installed .venv-servers/installed  ## all tests but those of the targets below; one whose server is missing fails
-	OWT_REQUIRE_SERVERS=1 $(PYTEST) 4 -m "not long and not engines" --ignore tests/docs/test_parts.py --ignore tests/docs/test_lm_eval.py
+	OWT_REQUIRE_SERVERS=1 $(PYTEST) 3 -m "not long and not engines" --ignore tests/docs/test_parts.py --ignore tests/docs/test_lm_eval.py
 
 test-long: $(VENV)/installed  ## every piece of make gpu-check in tiny form, and what else takes minutes
 	$(BIN)/python -m pytest -m long
