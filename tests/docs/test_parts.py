@@ -17,6 +17,8 @@ import owt_pipeline as owt
 from schemas import DATASETS
 from tests.owt_pipeline.conftest import small_config, small_run  # noqa: F401
 
+pytestmark = pytest.mark.slow  # make test-parts runs them
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -54,7 +56,6 @@ def texts_of(folder: Path) -> list[str]:
     return [json.loads(line)["text"] for line in (folder / "posts.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.slow
 def test_datasets_polars_and_pandas(folder: Path) -> None:
     texts = texts_of(folder)
     cleaned = [result.text for text in texts if not (result := owt.clean(text)).reason]
@@ -89,7 +90,6 @@ def test_datatrove(folder: Path, parts: dict[str, str], small_run: Path) -> None
     assert run(folder, "datatrove", found, page="coming-from.md", **parts) == f"{rows} {rows}"
 
 
-@pytest.mark.slow
 def test_pyspark(folder: Path, parts: dict[str, str], small_run: Path) -> None:  # noqa: F811
     """The example, and that Spark reads every dataset of a run as a folder."""
     if shutil.which("java") is None:
@@ -100,7 +100,6 @@ def test_pyspark(folder: Path, parts: dict[str, str], small_run: Path) -> None: 
     assert run(folder, "PySpark", counted, **parts) == str([len(texts_of(folder)), *rows])
 
 
-@pytest.mark.slow
 def test_ray_data(folder: Path, parts: dict[str, str]) -> None:
     kept = sum(owt.clean(text, min_tokens=50).reason is None for text in texts_of(folder))
     assert kept > 0
@@ -118,7 +117,6 @@ nbformat.write(notebook, sys.argv[2])
 """
 
 
-@pytest.mark.slow
 def test_notebook(tmp_path: Path, small_run: Path, parts: dict[str, str]) -> None:  # noqa: F811
     (tmp_path / "demo-run" / "report").mkdir(parents=True)
     shutil.copy(small_run / "report" / "stats.json", tmp_path / "demo-run" / "report")

@@ -115,6 +115,7 @@ class TestUnusableBuckets:
                 f"{kind}://missing/run", f"^{kind}://missing: there is no such bucket: check its name, or make it$"
             )
 
+    @pytest.mark.slow
     def test_a_port_where_nothing_listens_and_a_server_that_never_answers(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
