@@ -33,7 +33,7 @@ import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-from owt_pipeline.ledger.commit import ShardWriter
+from owt_pipeline.ledger.commit import Place, ShardWriter
 from owt_pipeline.ledger.exchange import SLICES, Slice, gather, partition_of, read_index
 from owt_pipeline.storage.folder import Storage
 
@@ -163,7 +163,7 @@ class Send(beam.DoFn):
         self.work, self.keys = work, keys
 
     def process(self, bounds: tuple[int, int]) -> Iterator[tuple[int, bytes]]:
-        with ShardWriter(self.work, self.work / "rows/records", bounds[0], {}, step="rows") as writer:
+        with ShardWriter(self.work, Place(self.work / "rows/records", bounds[0]), {}, step="rows") as writer:
             writer.send(*made(bounds, self.keys))
         for file in writer.record.files:
             if file.kind == SLICES:
