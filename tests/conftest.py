@@ -22,7 +22,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with few tests first: those start processes, and a long file at the end would have one core work alone."""
+    """Files with few tests first: those start processes, and a long file at the end would leave other cores idle."""
     count = Counter(item.path for item in items)
     items.sort(key=lambda item: count[item.path])
 
