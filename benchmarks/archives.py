@@ -38,7 +38,7 @@ from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.formats.warc import response_record
 from owt_pipeline.stages import load
-from owt_pipeline.stages.fetch.commoncrawl import KEY, NEEDED
+from owt_pipeline.stages.fetch.archives.commoncrawl import KEY, NEEDED
 from owt_pipeline.stages.fetch.stage import STAGE, Options
 from owt_pipeline.storage.folder import Storage
 

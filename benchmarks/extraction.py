@@ -40,8 +40,8 @@ from extraction_model.fitting import examples
 from extraction_model.labelled_pages import SETS, LabelledPage, read_labelled
 from extraction_model.validation import FETCHED_AT, Score, by_host, by_set, held_out_texts, score
 
-from owt_pipeline.stages.extract.metadata import read_head, read_metadata
-from owt_pipeline.stages.extract.reader import read_page
+from owt_pipeline.stages.extract.content.metadata import read_head, read_metadata
+from owt_pipeline.stages.extract.html.reader import read_page
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PEERS = REPOSITORY / "benchmarks" / "peers" / "extractors.py"

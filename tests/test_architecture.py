@@ -133,9 +133,16 @@ def is_within(module: str, packages: set[str]) -> bool:
 
 
 def folder(module: str) -> str:
-    """Modules next to the folders count as folders: `owt_pipeline.cli` is above the stages, `config` below them."""
-    is_package = (ROOT / module.replace(".", "/") / "__init__.py").exists()
-    return module if is_package or module.count(".") < 2 else module.rpartition(".")[0]
+    """Return the folder of a module; modules next to folders count as folders.
+
+    So `owt_pipeline.cli` is above the stages and `config` below them, and a stage's own modules may be
+    above and below its alcoves (`fetch/web`, `extract/html`).
+    """
+    path = ROOT / module.replace(".", "/")
+    if (path / "__init__.py").exists() or module.count(".") < 2:
+        return module
+    has_folders = any((child / "__init__.py").exists() for child in path.parent.iterdir())
+    return module if has_folders else module.rpartition(".")[0]
 
 
 @pytest.mark.parametrize("place", [str, folder], ids=["files", "folders"])

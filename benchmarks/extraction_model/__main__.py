@@ -13,7 +13,7 @@ import hashlib
 import sys
 from pathlib import Path
 
-from owt_pipeline.stages.extract.model import PATH
+from owt_pipeline.stages.extract.content.model import PATH
 
 from .fitting import examples, fit_model, write
 from .labelled_pages import digests, read_labelled

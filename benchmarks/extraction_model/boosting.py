@@ -1,9 +1,9 @@
 """Boosted oblivious trees (as in CatBoost, Prokhorenkova et al. 2018) for soft labels; deterministic to the byte.
 
 A tree of depth d asks the same d questions of every row, so its leaf is a number of d bits, and a forest is evaluated
-as a few operations on arrays (`owt_pipeline/stages/extract/model.py`). Each tree is fitted to the gradient of cross-
-entropy on rows drawn by weight, so each draw counts as one, and gradients are small integers whose sums do not depend
-on the order of addition.
+as a few operations on arrays (`owt_pipeline/stages/extract/content/model.py`). Each tree is fitted to the gradient of
+cross-entropy on rows drawn by weight, so each draw counts as one, and gradients are small integers whose sums do not
+depend on the order of addition.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 
-from owt_pipeline.stages.extract.model import SCALE, Forest
+from owt_pipeline.stages.extract.content.model import SCALE, Forest
 
 BINS = 64
 _BORDER_ROWS = 50_000  # as many as quantiles need

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 from rapidfuzz.distance import LCSseq
 
-from owt_pipeline.stages.extract.blocks import CODE, DISPLAY, FORMULA, PREFORMATTED, Block
-from owt_pipeline.stages.extract.features import PageView, view
-from owt_pipeline.stages.extract.model import short_words
-from owt_pipeline.stages.extract.names import read_name
-from owt_pipeline.stages.extract.reader import read_page
+from owt_pipeline.stages.extract.content.features import PageView, view
+from owt_pipeline.stages.extract.content.model import short_words
+from owt_pipeline.stages.extract.html.blocks import CODE, DISPLAY, FORMULA, PREFORMATTED, Block
+from owt_pipeline.stages.extract.html.names import read_name
+from owt_pipeline.stages.extract.html.reader import read_page
 
 from .labelled_pages import LabelledPage
 

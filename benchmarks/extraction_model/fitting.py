@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from owt_pipeline.stages.extract.features import PageView
-from owt_pipeline.stages.extract.model import Forest, Model, Odds, contextual, lexical, probabilities
+from owt_pipeline.stages.extract.content.features import PageView
+from owt_pipeline.stages.extract.content.model import Forest, Model, Odds, contextual, lexical, probabilities
 
 from .boosting import Growth, binned, borders, fit
 from .examples import Example, WordCounts, example

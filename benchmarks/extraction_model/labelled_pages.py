@@ -24,7 +24,7 @@ from fastwarc.warc import ArchiveIterator, WarcRecordType
 from lxml import etree, html
 
 from owt_pipeline.stages.extract.charset import decode
-from owt_pipeline.stages.extract.names import INLINE
+from owt_pipeline.stages.extract.html.names import INLINE
 
 SETS = ("wcxb", "trafilatura", "readability")
 FILES = {

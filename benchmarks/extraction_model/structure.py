@@ -26,8 +26,8 @@ from lxml import etree, html
 from markdown_it import MarkdownIt
 from markdown_it.tree import SyntaxTreeNode
 
-from owt_pipeline.stages.extract.reader import read_page
-from owt_pipeline.stages.extract.rendering import markdown
+from owt_pipeline.stages.extract.html.reader import read_page
+from owt_pipeline.stages.extract.html.rendering import markdown
 
 KINDS = ("headings", "items", "cells", "rows", "code")
 WORD = re.compile(r"\w+")

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from owt_pipeline.stages.extract.built_in import with_model
+from owt_pipeline.stages.extract.content.model import Model
 from owt_pipeline.stages.extract.extractor import Page, Settings
-from owt_pipeline.stages.extract.model import Model
 
 from .examples import Example
 from .fitting import RECIPE, Recipe, fit_model

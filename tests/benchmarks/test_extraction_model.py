@@ -12,7 +12,7 @@ from benchmarks.extraction_model.examples import Example
 from benchmarks.extraction_model.fitting import Recipe, examples, fit_model, write
 from benchmarks.extraction_model.labelled_pages import LabelledPage, read_labelled
 from benchmarks.extraction_model.validation import Split, by_host, by_set, extracted, held_out_texts, score
-from owt_pipeline.stages.extract.model import SCALE, Forest, load, probabilities, read
+from owt_pipeline.stages.extract.content.model import SCALE, Forest, load, probabilities, read
 
 Labelled = tuple[list[LabelledPage], list[Example]]
 SMALL = Recipe(Growth(trees=10, rows=2000), Growth(trees=10, rows=2000))

@@ -11,14 +11,14 @@ import gc
 import logging
 import re
 
-from owt_pipeline.stages.extract.blocks import ROW
+from owt_pipeline.stages.extract.content.main_content import FAVORS, MOST_BLOCKS, main_content
+from owt_pipeline.stages.extract.content.metadata import Head, read_head, read_metadata
+from owt_pipeline.stages.extract.content.model import Model, load
 from owt_pipeline.stages.extract.extractor import Extract, Extracted, Page, Settings
-from owt_pipeline.stages.extract.main_content import FAVORS, MOST_BLOCKS, main_content
-from owt_pipeline.stages.extract.marks import PageRead
-from owt_pipeline.stages.extract.metadata import Head, read_head, read_metadata
-from owt_pipeline.stages.extract.model import Model, load
-from owt_pipeline.stages.extract.reader import read_page
-from owt_pipeline.stages.extract.rendering import markdown, plain_text
+from owt_pipeline.stages.extract.html.blocks import ROW
+from owt_pipeline.stages.extract.html.marks import PageRead
+from owt_pipeline.stages.extract.html.reader import read_page
+from owt_pipeline.stages.extract.html.rendering import markdown, plain_text
 
 logging.getLogger("trafilatura").setLevel(logging.CRITICAL)  # its problems with a page become reject rows
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from owt_pipeline.engine.own_code import describe_own, load_own
 from owt_pipeline.errors import UserError
-from owt_pipeline.stages.extract.model import digest
+from owt_pipeline.stages.extract.content.model import digest
 from owt_pipeline.stages.extract.options import Settings as Settings
 
 BUILT_IN = ("blocks", "trafilatura")

@@ -15,7 +15,7 @@ from __future__ import annotations
 import html
 import re
 
-from owt_pipeline.stages.extract.names import NAMES
+from owt_pipeline.stages.extract.html.names import NAMES
 from schemas import Reason
 
 MAX_WORDS = 250

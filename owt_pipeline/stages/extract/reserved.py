@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 from owt_pipeline.formats.messages import Headers, header
-from owt_pipeline.stages.extract.reader import read_page
+from owt_pipeline.stages.extract.html.reader import read_page
 
 TDM = "tdm-reservation"
 _FOR_ROBOTS = frozenset(("noai", "noimageai"))

@@ -60,7 +60,7 @@ class Extract(Stage):
             needed += ["owt_pipeline.stages.extract.built_in"]
         if options.extractor == "trafilatura":
             needed += ["trafilatura"]
-        return needed + (["owt_pipeline.stages.extract.model:load"] if options.extractor == "blocks" else [])
+        return needed + (["owt_pipeline.stages.extract.content.model:load"] if options.extractor == "blocks" else [])
 
 
 STAGE = Extract()

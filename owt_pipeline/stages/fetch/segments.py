@@ -34,7 +34,7 @@ from owt_pipeline.formats.warc import resource_record, warcinfo_record
 from owt_pipeline.ledger.commit import lost_files, shard_name
 from owt_pipeline.ledger.dataset import DatasetReader, batch_of
 from owt_pipeline.stages.fetch.answers import INDEXED, Answer, NoPage
-from owt_pipeline.stages.fetch.stage import ONLINE
+from owt_pipeline.stages.fetch.options import ONLINE
 from owt_pipeline.storage.folder import Storage, at_once
 from schemas import DATASETS, Reason
 from schemas.manifest import Root, ShardFile, ShardRecord
@@ -42,7 +42,7 @@ from schemas.reasons import TEMPORARY
 
 if TYPE_CHECKING:
     from owt_pipeline.engine.stage import Runtime, StageRun
-    from owt_pipeline.stages.fetch.stage import Options
+    from owt_pipeline.stages.fetch.options import Options
 
 logger = logging.getLogger("owt")
 

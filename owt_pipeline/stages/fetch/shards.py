@@ -23,8 +23,7 @@ from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import empty, rejects_batch, replace_columns
 from owt_pipeline.ledger.exchange import Slice, gather
 from owt_pipeline.stages.fetch.answers import INDEXED, NoPage
-from owt_pipeline.stages.fetch.archive import Capture
-from owt_pipeline.stages.fetch.commoncrawl import (
+from owt_pipeline.stages.fetch.archives.commoncrawl import (
     FOUND,
     WANTED_WITH,
     BulkClient,
@@ -33,9 +32,11 @@ from owt_pipeline.stages.fetch.commoncrawl import (
     match,
     send_keys,
 )
-from owt_pipeline.stages.fetch.live import Fetcher
-from owt_pipeline.stages.fetch.segments import Answered, check_nothing_lost, is_in
-from owt_pipeline.stages.fetch.sources import (
+from owt_pipeline.stages.fetch.archives.search import Capture
+from owt_pipeline.stages.fetch.archives.warc_files import Archives, summary
+from owt_pipeline.stages.fetch.archives.wayback import WaybackClient
+from owt_pipeline.stages.fetch.options import ONLINE, archives_of, digest_of_source
+from owt_pipeline.stages.fetch.recorder import (
     SEGMENT_BYTES,
     Attempt,
     Client,
@@ -45,16 +46,16 @@ from owt_pipeline.stages.fetch.sources import (
     until_stopped,
     with_client,
 )
-from owt_pipeline.stages.fetch.stage import ONLINE, SHARDS_TOGETHER, archives_of, digest_of_source
-from owt_pipeline.stages.fetch.warc_files import Archives, summary
-from owt_pipeline.stages.fetch.wayback import WaybackClient
+from owt_pipeline.stages.fetch.segments import Answered, check_nothing_lost, is_in
+from owt_pipeline.stages.fetch.stage import SHARDS_TOGETHER
+from owt_pipeline.stages.fetch.web.live import Fetcher
 from owt_pipeline.storage.folder import expand_globs
 from schemas import DATASETS, PLACES, Reason
 from schemas.reasons import TEMPORARY
 
 if TYPE_CHECKING:
     from owt_pipeline.engine.stage import StageRun
-    from owt_pipeline.stages.fetch.stage import Options
+    from owt_pipeline.stages.fetch.options import Options
     from schemas.manifest import ShardRecord
 
 logger = logging.getLogger("owt")

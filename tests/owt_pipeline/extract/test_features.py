@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.extraction_model.examples import name_words
-from owt_pipeline.stages.extract.features import PageView, view
-from owt_pipeline.stages.extract.model import Odds, contextual, expected_f1, lexical
-from owt_pipeline.stages.extract.reader import read_page
+from owt_pipeline.stages.extract.content.features import PageView, view
+from owt_pipeline.stages.extract.content.model import Odds, contextual, expected_f1, lexical
+from owt_pipeline.stages.extract.html.reader import read_page
 
 PROSE = "The quick brown fox jumps over the lazy dog, and then it rests beneath a tree for quite a while. "
 PAGE = (

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.extraction_model.labelled_pages import read_labelled
+from owt_pipeline.stages.extract.content.metadata import read_head, read_metadata
 from owt_pipeline.stages.extract.extractor import Page, Settings, load
-from owt_pipeline.stages.extract.metadata import read_head, read_metadata
-from owt_pipeline.stages.extract.reader import read_page
+from owt_pipeline.stages.extract.html.reader import read_page
 
 ARTICLES = Path(__file__).with_name("articles")
 SENTENCE = "The quick brown fox jumps over the lazy dog, and then it rests beneath a tree for a while. "

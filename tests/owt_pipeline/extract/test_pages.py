@@ -10,9 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from benchmarks.extraction_model import structure
-from owt_pipeline.stages.extract.blocks import Block
-from owt_pipeline.stages.extract.reader import read_page
-from owt_pipeline.stages.extract.rendering import markdown, plain_text
+from owt_pipeline.stages.extract.html.blocks import Block
+from owt_pipeline.stages.extract.html.reader import read_page
+from owt_pipeline.stages.extract.html.rendering import markdown, plain_text
 
 PAGES = Path(__file__).with_name("pages")
 

@@ -11,7 +11,7 @@ from owt_pipeline.cli import main
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.ledger.dataset import DatasetReader
-from owt_pipeline.stages.extract.model import digest
+from owt_pipeline.stages.extract.content.model import digest
 from owt_pipeline.stages.extract.options import Options
 from owt_pipeline.stages.extract.stage import STAGE
 from owt_pipeline.storage.folder import Storage

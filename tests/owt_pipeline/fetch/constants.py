@@ -7,15 +7,16 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from owt_pipeline.stages.fetch import archive, client, live, wayback
+from owt_pipeline.stages.fetch.archives import search, wayback
+from owt_pipeline.stages.fetch.web import client, live
 
 PLACES = {
     "retries": (live, "RETRIES"),
     "max_retry_wait": (live, "MAX_RETRY_WAIT"),
     "host_failures": (live, "HOST_FAILURES"),
-    "archive_retries": (archive, "RETRIES"),
-    "archive_retry_wait": (archive, "MAX_RETRY_WAIT"),
-    "archive_failures": (archive, "MAX_FAILURES"),
+    "archive_retries": (search, "RETRIES"),
+    "archive_retry_wait": (search, "MAX_RETRY_WAIT"),
+    "archive_failures": (search, "MAX_FAILURES"),
     "connect_timeout": (client, "CONNECT_SECONDS"),
     "silence_timeout": (client, "SILENCE_SECONDS"),
     "wayback_connections": (wayback, "CONNECTIONS"),

@@ -21,12 +21,20 @@ from owt_pipeline.errors import UserError
 from owt_pipeline.formats.captures import captures
 from owt_pipeline.formats.urls import BadURL, canonical_url, requested
 from owt_pipeline.formats.warc import response_record
-from owt_pipeline.stages.fetch.addresses import Addresses, BlockedAddress, Rule, RuledResolver, is_public, parse_rules
 from owt_pipeline.stages.fetch.answers import Received
-from owt_pipeline.stages.fetch.client import Client
-from owt_pipeline.stages.fetch.live import redirect_target, requested_url
-from owt_pipeline.stages.fetch.manners import Failed, Gate, retry_after, robots_token
 from owt_pipeline.stages.fetch.stage import Options
+from owt_pipeline.stages.fetch.web.addresses import (
+    Addresses,
+    BlockedAddress,
+    Rule,
+    RuledResolver,
+    is_public,
+    parse_rules,
+)
+from owt_pipeline.stages.fetch.web.client import Client
+from owt_pipeline.stages.fetch.web.live import redirect_target, requested_url
+from owt_pipeline.stages.fetch.web.politeness import Failed, Gate, retry_after
+from owt_pipeline.stages.fetch.web.robots import robots_token
 from schemas import Reason
 
 PRIVATE = [

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from owt_pipeline.formats.urls import canonical_url, id_of
 from owt_pipeline.ledger.dataset import batch_of
 from owt_pipeline.stages.fetch.answers import NoPage, wanted_moment
-from owt_pipeline.stages.fetch.archive import Asked, Capture, nearest_page
-from owt_pipeline.stages.fetch.commoncrawl import (
+from owt_pipeline.stages.fetch.archives.commoncrawl import (
     WANTED_WITH,
     BulkClient,
     bounds_of,
@@ -28,6 +27,7 @@ from owt_pipeline.stages.fetch.commoncrawl import (
     span,
     wanted_keys,
 )
+from owt_pipeline.stages.fetch.archives.search import Asked, Capture, nearest_page
 from schemas import Reason
 from tests.owt_pipeline.fetch.columnar import parquet, row, table
 

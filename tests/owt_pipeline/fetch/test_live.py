@@ -29,7 +29,7 @@ from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.formats.warc import Response
 from owt_pipeline.ledger.root import require_manifest
 from owt_pipeline.stages.extract.stage import STAGE as EXTRACT
-from owt_pipeline.stages.fetch import sources
+from owt_pipeline.stages.fetch import recorder
 from owt_pipeline.stages.fetch.stage import STAGE, Options
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.archive_server import AGENT
@@ -199,7 +199,7 @@ def test_after_a_kill_only_pages_of_the_last_seconds_are_fetched_again(serve: Se
     manifest = fetch(runtime, server)
     found, rejects = outcome(runtime, manifest)
     assert (len(found), len(rejects)) == (88, 8)
-    lost = sum(killed - at < sources.SEGMENT_SECONDS + 1 for at in asked if at < killed)
+    lost = sum(killed - at < recorder.SEGMENT_SECONDS + 1 for at in asked if at < killed)
     assert len(asked) - 96 <= lost
     assert not runtime.workdir.exists("warc/part-00000/attempt")
     asked.clear()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from owt_pipeline.errors import UserError
-from owt_pipeline.stages.fetch import live
+from owt_pipeline.stages.fetch.web import live
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request, Serve
 from tests.owt_pipeline.fetch.conftest import Write
 from tests.owt_pipeline.fetch.reading import rejects

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from owt_pipeline.stages.fetch import sources
+from owt_pipeline.stages.fetch import recorder
 from owt_pipeline.stages.fetch.answers import Fetched, NoPage, Page, Received
+from owt_pipeline.stages.fetch.recorder import Attempt, Recorder
 from owt_pipeline.stages.fetch.segments import SegmentWriter
-from owt_pipeline.stages.fetch.sources import Attempt, Recorder
 from schemas import Reason
 from tests.owt_pipeline.fetch.test_segments import answered, no_pages, writer
 
@@ -76,7 +76,7 @@ def test_pages_wait_for_a_slow_thread_in_bounded_memory_and_all_are_recorded(
 def test_answers_that_wait_for_a_thread_when_the_asking_ends_are_in_a_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "SEGMENT_SECONDS", 0.5)
+    monkeypatch.setattr(recorder, "SEGMENT_SECONDS", 0.5)
 
     async def record() -> None:
         busy = threading.Event()
@@ -95,8 +95,8 @@ def test_answers_that_wait_for_a_thread_when_the_asking_ends_are_in_a_segment(
 def test_a_segment_is_written_when_it_is_old_or_large(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, size: int
 ) -> None:
-    monkeypatch.setattr(sources, "SEGMENT_SECONDS", seconds)
-    monkeypatch.setattr(sources, "SEGMENT_BYTES", size)
+    monkeypatch.setattr(recorder, "SEGMENT_SECONDS", seconds)
+    monkeypatch.setattr(recorder, "SEGMENT_BYTES", size)
 
     async def record() -> list[int]:
         async with Recorder(writer(tmp_path), ATTEMPT, lambda *_: None) as recorder:
@@ -117,7 +117,7 @@ def test_a_failure_to_write_is_raised_by_the_next_page_and_at_the_end(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(SegmentWriter, "flush", full)
-    monkeypatch.setattr(sources, "SEGMENT_SECONDS", 0.1)
+    monkeypatch.setattr(recorder, "SEGMENT_SECONDS", 0.1)
 
     async def record(seconds: float, more: bool) -> None:
         async with Recorder(writer(tmp_path), ATTEMPT, lambda *_: None) as recorder:
@@ -136,7 +136,7 @@ def test_a_long_crawl_does_not_leave_a_segment_for_each_interval() -> None:
     """Of five seconds: each of the first five minutes, then fewer, and at the end one a minute."""
     times = [0.0]
     while times[-1] < 36_000:
-        times.append(times[-1] + sources.wait_after(times[-1], 5.0))
+        times.append(times[-1] + recorder.wait_after(times[-1], 5.0))
     gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert gaps[:60] == [5.0] * 60
     assert gaps[-1] == pytest.approx(max(gaps)) == pytest.approx(60.0)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from owt_pipeline.engine.stage import Runtime
-from owt_pipeline.stages.fetch import sources
+from owt_pipeline.stages.fetch import recorder
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.archive_server import Answer, CommonCrawl
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, Request, Serve
@@ -111,7 +111,7 @@ def test_a_killed_retry_continues_also_without_the_flag(serve: Serve, write_urls
     second = fetch(runtime, web.server)
     assert (second.counts.left, second.counts.rejected) == (len(urls), {})
     twice = sum(count > 1 for (_, path), count in web.server.requests.items() if path != "/robots.txt")
-    assert twice <= 4 * (sources.SEGMENT_SECONDS + 1)
+    assert twice <= 4 * (recorder.SEGMENT_SECONDS + 1)
     assert web.asked() == {"reset"}
     after = records(runtime, second)
     assert len(before) == 9

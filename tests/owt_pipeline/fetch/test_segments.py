@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 from owt_pipeline.formats.warc import response_record
 from owt_pipeline.ledger.commit import Place, ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader
-from owt_pipeline.stages.fetch import shards, sources
+from owt_pipeline.stages.fetch import recorder, shards
 from owt_pipeline.stages.fetch.answers import INDEXED, Answer, NoPage, Page
+from owt_pipeline.stages.fetch.recorder import Attempt, Recorder, Superseded
 from owt_pipeline.stages.fetch.segments import Answered, SegmentWriter, is_in, shards_with_hosts_of
-from owt_pipeline.stages.fetch.sources import Attempt, Recorder, Superseded
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS, Reason
 from schemas.manifest import Generation, Root, ShardRecord
@@ -175,8 +175,8 @@ def test_a_host_s_segments_are_found_in_all_generations(tmp_path: Path) -> None:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "PATIENCE_SECONDS", 1.0)
-    monkeypatch.setattr(sources, "SEGMENT_SECONDS", 0.3)
+    monkeypatch.setattr(recorder, "PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr(recorder, "SEGMENT_SECONDS", 0.3)
 
 
 NOTHING = NoPage(Reason.DNS, "no such name")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from owt_pipeline.formats.lines import LineReader
 from owt_pipeline.formats.urls import canonical_url, unescaped
-from owt_pipeline.stages.fetch.surt import surt_key
+from owt_pipeline.stages.fetch.archives.surt import surt_key
 from owt_pipeline.storage.folder import open_source
 
 PUBLISHED = {

@@ -20,7 +20,7 @@ from owt_pipeline.engine.publish import publish
 from owt_pipeline.engine.stage import Runtime, StageRun
 from owt_pipeline.formats.urls import canonical_url, id_of
 from owt_pipeline.ledger.root import read_root, require_manifest
-from owt_pipeline.stages.fetch import sources
+from owt_pipeline.stages.fetch import recorder
 from owt_pipeline.stages.fetch.segments import Answered
 from owt_pipeline.stages.fetch.stage import STAGE, Options
 from owt_pipeline.storage import disk, lock
@@ -43,8 +43,8 @@ def options(rules: tuple[str, ...]) -> Options:
 def attempt(workdir: str, folder: str, machine: str, rules: tuple[str, ...]) -> None:
     """Make the shard on a machine of this name, once it is let go; the main function of a process."""
     disk._host = lambda: machine  # type: ignore[assignment]
-    sources.PATIENCE_SECONDS /= FASTER
-    sources.SEGMENT_SECONDS /= FASTER
+    recorder.PATIENCE_SECONDS /= FASTER
+    recorder.SEGMENT_SECONDS /= FASTER
     runtime = Runtime(Storage(workdir), on_cluster=True)
     sys.stdin.readline()
     Work(STAGE, options(rules), runtime, len(STAGE.steps) - 1, folder).do(0, [])
@@ -169,4 +169,4 @@ def test_a_killed_crawl_into_a_bucket_continues_where_it_stopped(serve: Serve) -
         assert require_manifest(runtime.workdir, "pages").counts.left == len(urls)
         assert not (runtime.workdir / "ledger/fetch/work").names()
     assert min(web.gaps()) > 0.8 * DELAY
-    assert not web.asked_in(until=killed - sources.BUCKET_SECONDS - 1) & web.asked_in(since=killed)
+    assert not web.asked_in(until=killed - recorder.BUCKET_SECONDS - 1) & web.asked_in(since=killed)

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
-from owt_pipeline.stages.fetch.manners import Failed
-from owt_pipeline.stages.fetch.wayback import original_headers, parse_captures
+from owt_pipeline.stages.fetch.archives.wayback import original_headers, parse_captures
+from owt_pipeline.stages.fetch.web.politeness import Failed
 from schemas.manifest import Manifest
 from tests.owt_pipeline.fetch.archive_server import AGENT, AT, DAY, HOST, Answer, Wayback, timestamp
 from tests.owt_pipeline.fetch.conftest import Write

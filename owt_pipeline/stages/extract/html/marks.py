@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from owt_pipeline.stages.extract.blocks import Block, Container
-from owt_pipeline.stages.extract.names import MARKED, read_names
+from owt_pipeline.stages.extract.html.blocks import Block, Container
+from owt_pipeline.stages.extract.html.names import MARKED, read_names
 
 _MOST_MARKED, _MOST_LICENCES = 60, 40
 _LONGEST_TEXT = 2000  # characters of a byline

@@ -39,14 +39,14 @@ from owt_pipeline.stages.fetch.answers import (
     judge,
     wanted_moment,
 )
-from owt_pipeline.stages.fetch.client import Client, Stop
-from owt_pipeline.stages.fetch.manners import Failed, Gate, for_each, patiently, retry_after
-from owt_pipeline.stages.fetch.sources import Breaker, Recorder
+from owt_pipeline.stages.fetch.recorder import Breaker, Recorder
+from owt_pipeline.stages.fetch.web.client import Client, Stop
+from owt_pipeline.stages.fetch.web.politeness import Failed, Gate, for_each, patiently, retry_after
 from schemas import Reason
 
 if TYPE_CHECKING:
+    from owt_pipeline.stages.fetch.options import Options
     from owt_pipeline.stages.fetch.segments import Answered
-    from owt_pipeline.stages.fetch.stage import Options
 
 logger = logging.getLogger("owt")
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from importlib import resources
 
-from owt_pipeline.stages.extract.blocks import Container
+from owt_pipeline.stages.extract.html.blocks import Container
 
-_LISTS = resources.files("owt_pipeline.stages.extract").joinpath("names.txt").read_text("utf-8").split("\n\n")
+_LISTS = resources.files("owt_pipeline.stages.extract.html").joinpath("names.txt").read_text("utf-8").split("\n\n")
 NAMES = {title: tuple(" ".join(lines).split()) for title, *lines in map(str.splitlines, _LISTS)}
 """Names of elements, words in classes, and names of `<meta>` elements in order of preference."""
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from owt_pipeline.stages.extract.blocks import CODE, DISPLAY, FORMULA, HEADING, PREFORMATTED, ROW, Block, Container
-from owt_pipeline.stages.extract.names import HEADINGS
+from owt_pipeline.stages.extract.html.blocks import CODE, DISPLAY, FORMULA, HEADING, PREFORMATTED, ROW, Block, Container
+from owt_pipeline.stages.extract.html.names import HEADINGS
 
 _MARKS = str.maketrans({CODE: "`", FORMULA: "$", DISPLAY: "$$"})
 

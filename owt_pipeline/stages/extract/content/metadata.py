@@ -19,8 +19,8 @@ from typing import Any
 
 import orjson
 
-from owt_pipeline.stages.extract.marks import Marked, PageRead
-from owt_pipeline.stages.extract.names import COMMENT, NAMES
+from owt_pipeline.stages.extract.html.marks import Marked, PageRead
+from owt_pipeline.stages.extract.html.names import COMMENT, NAMES
 
 _ARTICLES = frozenset(NAMES["article types"])
 _FORUMS = frozenset(("discussionforumposting", "qapage", "question", "forum"))

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from owt_pipeline.stages.extract.blocks import HEADING, ROW, Block, Container
-from owt_pipeline.stages.extract.names import CHROME, COMMENT, CONTENT, HEADINGS, HIDDEN, UNSHOWN
+from owt_pipeline.stages.extract.html.blocks import HEADING, ROW, Block, Container
+from owt_pipeline.stages.extract.html.names import CHROME, COMMENT, CONTENT, HEADINGS, HIDDEN, UNSHOWN
 
 _SOME_FORMS = np.arange(ROW)[:, None]
 _AROUND = ("footer", "form", "ul", "ol", "dl", "blockquote", "article", "main", "section", "noscript")

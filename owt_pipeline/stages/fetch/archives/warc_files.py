@@ -17,14 +17,21 @@ from owt_pipeline.formats.urls import BadURL, canonicalize, host_of, id_of
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import batch_of
 from owt_pipeline.stages.fetch.answers import EARLIEST, MAX_REDIRECTS, Answer, Origin, wanted_moment
-from owt_pipeline.stages.fetch.archive import Asked, Capture, Moved, canonical_or_none, nearest_page, page_of_record
+from owt_pipeline.stages.fetch.archives.search import (
+    Asked,
+    Capture,
+    Moved,
+    canonical_or_none,
+    nearest_page,
+    page_of_record,
+)
 from owt_pipeline.storage.folder import folder_of, open_source
 from schemas.manifest import ShardRecord
 
 if TYPE_CHECKING:
     from owt_pipeline.engine.stage import StageRun
     from owt_pipeline.ledger.exchange import Slice
-    from owt_pipeline.stages.fetch.stage import Options
+    from owt_pipeline.stages.fetch.options import Options
 
 BUCKETS = 256
 """Parts of a file's index, by hash of the host: a shard reads only those of its hosts."""

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import functools
-import logging
-import resource
 import socket
 import ssl
 import time
@@ -21,15 +18,13 @@ from yarl import URL
 
 from owt_pipeline.formats import messages
 from owt_pipeline.formats.messages import BadMessage, Headers, TooLarge
-from owt_pipeline.stages.fetch.addresses import Addresses, AddrInfo, BlockedAddress, RuledResolver, parse_rules
 from owt_pipeline.stages.fetch.answers import Received
-from owt_pipeline.stages.fetch.manners import Failed, Gate
+from owt_pipeline.stages.fetch.web.addresses import Addresses, AddrInfo, BlockedAddress, RuledResolver, parse_rules
+from owt_pipeline.stages.fetch.web.politeness import Failed, Gate
 from schemas import Reason
 
 if TYPE_CHECKING:
-    from owt_pipeline.stages.fetch.stage import Options
-
-logger = logging.getLogger("owt")
+    from owt_pipeline.stages.fetch.options import Options
 
 CONNECT_SECONDS = 15.0
 """For resolving a name, and again for a connection."""
@@ -41,9 +36,6 @@ MAX_LINE_BYTES = 64 << 10
 MAX_HEADERS = 500
 
 _KEEP_NAMES_SECONDS = 600
-
-_FILES_EACH = 4
-"""Open files for a host that is asked, with kept-alive connections to the hosts before it."""
 
 _NO_SUCH_NAME = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
 
@@ -285,17 +277,6 @@ def _decoded(received: Received, limit: int, cut: bool) -> bytes:
 
 
 _OF_TRANSFER = (b"transfer-encoding", b"content-length")
-
-
-@functools.cache
-def allowed_connections(wanted: int) -> int:
-    """The connections that are wanted, or as many as the system's limit on open files allows, which is raised."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    allowed = wanted if hard == resource.RLIM_INFINITY else max((hard - 500) // _FILES_EACH, 16)
-    if allowed < wanted:
-        logger.warning("fetch: %d connections at once, not %d: the system allows %d files", allowed, wanted, hard)
-    return min(wanted, allowed)
 
 
 def _check_proxy(status: int, headers: Headers) -> None:

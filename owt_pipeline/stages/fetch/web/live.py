@@ -11,30 +11,22 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pyarrow as pa
+from aiohttp import CookieJar
 from yarl import URL
 
 from owt_pipeline.formats.messages import REDIRECTS
 from owt_pipeline.formats.urls import requested
 from owt_pipeline.stages.fetch.answers import MAX_REDIRECTS, Fetched, NoPage, Received, has_no_page
-from owt_pipeline.stages.fetch.client import Client
-from owt_pipeline.stages.fetch.manners import (
-    ROBOTS_BYTES,
-    Cookies,
-    Failed,
-    Gate,
-    RobotsCache,
-    for_each,
-    patiently,
-    retry_after,
-    robots_token,
-)
-from owt_pipeline.stages.fetch.sources import Breaker, Recorder
+from owt_pipeline.stages.fetch.recorder import Breaker, Recorder
+from owt_pipeline.stages.fetch.web.client import Client
+from owt_pipeline.stages.fetch.web.politeness import Failed, Gate, for_each, patiently, retry_after
+from owt_pipeline.stages.fetch.web.robots import ROBOTS_BYTES, RobotsCache, robots_token
 from schemas import Reason
 from schemas.reasons import http_reason
 
 if TYPE_CHECKING:
+    from owt_pipeline.stages.fetch.options import Options
     from owt_pipeline.stages.fetch.segments import Answered
-    from owt_pipeline.stages.fetch.stage import Options
 
 RETRIES = 2
 """How often a request is retried after 429, 503 or a failed connection."""
@@ -262,3 +254,22 @@ def rows_by_host(hosts: pa.ChunkedArray) -> Iterator[np.ndarray]:
     ends = np.cumsum(counts)
     order = np.argsort(-counts, kind="stable").tolist()
     return (rows[ends[host] - counts[host] : ends[host]] for host in order)
+
+
+class Cookies:
+    """The cookies of one chain of redirects, which are not kept beyond it."""
+
+    def __init__(self) -> None:
+        self._jar: CookieJar | None = None
+
+    def take(self, response: Received) -> None:
+        """Keep the cookies that a response sets."""
+        values = [value for name, value in response.headers if name.lower() == "set-cookie"]
+        if values:
+            self._jar = self._jar or CookieJar(quote_cookie=False)
+            self._jar.update_cookies_from_headers(values, URL(response.url, encoded=True))
+
+    def header(self, url: URL) -> str | None:
+        """The Cookie header for a request, as text that is sent in UTF-8."""
+        found = self._jar.filter_cookies(url).output([], "", ";").strip() if self._jar is not None else ""
+        return found.encode("latin-1", "ignore").decode("utf-8", "ignore") or None

@@ -19,7 +19,7 @@ import pytest
 from yarl import URL
 
 from owt_pipeline.stages.fetch.answers import Received
-from owt_pipeline.stages.fetch.manners import Cookies
+from owt_pipeline.stages.fetch.web.live import Cookies
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, BadServer, Request, Serve
 from tests.owt_pipeline.fetch.conftest import Write
 from tests.owt_pipeline.fetch.reading import rejects, responses

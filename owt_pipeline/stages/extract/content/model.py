@@ -19,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from owt_pipeline.stages.extract.features import Columns, PageView, Tree, matrix, shifts, table, windows
-from owt_pipeline.stages.extract.names import COMMENT_WORDS, read_name
+from owt_pipeline.stages.extract.content.features import Columns, PageView, Tree, matrix, shifts, table, windows
+from owt_pipeline.stages.extract.html.names import COMMENT_WORDS, read_name
 
 PATH = Path(__file__).with_name("model.npz")
 

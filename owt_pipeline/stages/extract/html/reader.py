@@ -14,10 +14,10 @@ from functools import partial
 
 from lxml import etree
 
-from owt_pipeline.stages.extract.blocks import CODE, FORMS, HEADING, ITEM, OTHER, Container
-from owt_pipeline.stages.extract.inner import Formula, Inner, Lines, address_in, cleaned, of_image
-from owt_pipeline.stages.extract.marks import PageRead
-from owt_pipeline.stages.extract.names import (
+from owt_pipeline.stages.extract.html.blocks import CODE, FORMS, HEADING, ITEM, OTHER, Container
+from owt_pipeline.stages.extract.html.inner import Formula, Inner, Lines, address_in, cleaned, of_image
+from owt_pipeline.stages.extract.html.marks import PageRead
+from owt_pipeline.stages.extract.html.names import (
     BLOCK,
     HIDDEN,
     INLINE,
@@ -31,7 +31,7 @@ from owt_pipeline.stages.extract.names import (
     names_opened,
     read_names,
 )
-from owt_pipeline.stages.extract.structure import BREAK, INITIAL, LAYS_OUT, SPECIAL, WITH_END, Structure
+from owt_pipeline.stages.extract.html.structure import BREAK, INITIAL, LAYS_OUT, SPECIAL, WITH_END, Structure
 
 _BARE = INLINE - {"a", "code", "samp", "tt", "sup", "q", "time"}  # mean nothing without attributes
 _CODE_TAGS = frozenset(("code", "samp", "tt"))

@@ -24,12 +24,12 @@ from owt_pipeline import progress
 from owt_pipeline.engine.parts import stop_after_failure
 from owt_pipeline.errors import UserError
 from owt_pipeline.stages.fetch.answers import Answer, Fetched, NoPage, Page
-from owt_pipeline.stages.fetch.client import allowed_connections
+from owt_pipeline.stages.fetch.options import allowed_connections
 from owt_pipeline.stages.fetch.segments import Answered, SegmentWriter
 from owt_pipeline.storage.folder import Storage
 
 if TYPE_CHECKING:
-    from owt_pipeline.stages.fetch.stage import Options
+    from owt_pipeline.stages.fetch.options import Options
 
 R = TypeVar("R")
 C = TypeVar("C", bound="Client")

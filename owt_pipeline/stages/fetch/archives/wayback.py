@@ -30,7 +30,7 @@ from owt_pipeline.formats.messages import REDIRECTS, Headers, is_html
 from owt_pipeline.formats.urls import BadURL, canonical_url, requested
 from owt_pipeline.formats.warc import response_record
 from owt_pipeline.stages.fetch.answers import Answer, NoPage, Origin, Received
-from owt_pipeline.stages.fetch.archive import (
+from owt_pipeline.stages.fetch.archives.search import (
     ArchiveClient,
     Asked,
     Capture,
@@ -39,11 +39,11 @@ from owt_pipeline.stages.fetch.archive import (
     page_of_record,
     refused,
 )
-from owt_pipeline.stages.fetch.manners import Failed
+from owt_pipeline.stages.fetch.web.politeness import Failed
 from schemas import Reason
 
 if TYPE_CHECKING:
-    from owt_pipeline.stages.fetch.stage import Options
+    from owt_pipeline.stages.fetch.options import Options
 
 CONNECTIONS = 2
 """Requests at once."""

@@ -36,7 +36,7 @@ from owt_pipeline.formats.urls import id_of, tracking_pattern, unescaped
 from owt_pipeline.ledger.dataset import batch_of
 from owt_pipeline.ledger.exchange import Slice, gather
 from owt_pipeline.stages.fetch.answers import Answer, NoPage, Origin
-from owt_pipeline.stages.fetch.archive import (
+from owt_pipeline.stages.fetch.archives.search import (
     ArchiveClient,
     Asked,
     Capture,
@@ -45,8 +45,8 @@ from owt_pipeline.stages.fetch.archive import (
     page_of_record,
     refused,
 )
-from owt_pipeline.stages.fetch.manners import Failed
-from owt_pipeline.stages.fetch.surt import surt_key
+from owt_pipeline.stages.fetch.archives.surt import surt_key
+from owt_pipeline.stages.fetch.web.politeness import Failed
 from owt_pipeline.storage.buckets import Bucket
 from owt_pipeline.storage.folder import Storage, at_once, folder_of, open_source
 from schemas import Reason
@@ -54,7 +54,7 @@ from schemas import Reason
 if TYPE_CHECKING:
     from owt_pipeline.engine.stage import StageRun
     from owt_pipeline.ledger.commit import ShardWriter
-    from owt_pipeline.stages.fetch.stage import Options
+    from owt_pipeline.stages.fetch.options import Options
 
 _CONNECTIONS = 4  # requests for records at once
 KEY = "url_surtkey"

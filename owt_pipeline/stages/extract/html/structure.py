@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
-from owt_pipeline.stages.extract.blocks import (
+from owt_pipeline.stages.extract.html.blocks import (
     CODE,
     DISPLAY,
     FORMULA,
@@ -23,9 +23,9 @@ from owt_pipeline.stages.extract.blocks import (
     Block,
     Container,
 )
-from owt_pipeline.stages.extract.inner import Inner, Lines, counts_up
-from owt_pipeline.stages.extract.marks import Marks, PageRead
-from owt_pipeline.stages.extract.names import CHROME
+from owt_pipeline.stages.extract.html.inner import Inner, Lines, counts_up
+from owt_pipeline.stages.extract.html.marks import Marks, PageRead
+from owt_pipeline.stages.extract.html.names import CHROME
 
 BREAK = "\x00"
 """Represents `<br>` until a block is complete; parsed text has no zero characters."""

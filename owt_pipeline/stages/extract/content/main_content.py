@@ -23,10 +23,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from owt_pipeline.stages.extract.blocks import HEADING, ITEM, PREFORMATTED, ROW, Block, Container
-from owt_pipeline.stages.extract.features import PageView, view
-from owt_pipeline.stages.extract.metadata import Head
-from owt_pipeline.stages.extract.model import Model, expected_f1
+from owt_pipeline.stages.extract.content.features import PageView, view
+from owt_pipeline.stages.extract.content.metadata import Head
+from owt_pipeline.stages.extract.content.model import Model, expected_f1
+from owt_pipeline.stages.extract.html.blocks import HEADING, ITEM, PREFORMATTED, ROW, Block, Container
 
 _CHROME_LESS, _ROW_LESS = 0.3, 0.4  # probability subtracted
 _REPEATED_CHARS = 30  # shorter texts may occur twice

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from owt_pipeline.stages.extract.names import BLOCK, NOT_TEXT, finder
+from owt_pipeline.stages.extract.html.names import BLOCK, NOT_TEXT, finder
 
 _TEX_ENCODINGS = ("application/x-tex", "application/x-latex", "latex", "tex", "text/x-tex")
 _names_formula = finder(

@@ -1,0 +1,120 @@
+"""robots.txt by RFC 9309: which URLs a crawler may request, and how often."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from protego import Protego
+from yarl import URL
+
+from owt_pipeline.stages.fetch.answers import Received
+from owt_pipeline.stages.fetch.web.politeness import Failed
+from schemas import Reason
+
+ROBOTS_BYTES = 500 << 10
+"""How much of a robots.txt is parsed; RFC 9309 (2.5) asks for at least this much."""
+_ROBOTS_REDIRECTS = 5  # RFC 9309, 2.3.1.2
+_ROBOTS_SECONDS = 24 * 3600.0  # RFC 9309, 2.4
+
+_COMPATIBLE = re.compile(r"Mozilla/.*?\bcompatible;\s*([A-Za-z0-9_.-]+)", re.IGNORECASE).match
+
+MAX_CRAWL_DELAY = 60.0
+"""The longest Crawl-delay that is obeyed, in seconds."""
+
+Origin: TypeAlias = tuple[str, str | None, int | None]
+"""Scheme, host and port, as a key that costs less than a URL."""
+
+Get: TypeAlias = Callable[[URL], Awaitable[Received]]
+"""Gets a robots.txt, politely and with retries; raises Failed."""
+
+
+def robots_token(user_agent: str) -> str:
+    """The name of a User-Agent in robots.txt: its product, or if it looks like a browser's, the compatible product:
+    `mybot` for `Mozilla/5.0 (compatible; mybot/1.0; +mailto:me@example.org)`."""
+    named = _COMPATIBLE(user_agent)
+    return named[1] if named else user_agent.partition("/")[0].strip()
+
+
+@dataclass(frozen=True)
+class Robots:
+    """A host's robots.txt: its `rules` (None: everything is allowed), or why nothing may be fetched (`ban`).
+
+    `read` is when it was read, in `time.monotonic` seconds.
+    """
+
+    rules: Protego | None = None
+    ban: Failed | None = None
+    read: float = 0.0
+
+    def check(self, url: URL, agent: str) -> None:
+        """Raise Failed if `url` must not be fetched."""
+        if self.ban is not None:
+            raise Failed(self.ban.reason, self.ban.detail)
+        if self.rules is not None and not self.rules.can_fetch(str(url), agent):
+            raise Failed(Reason.ROBOTS, f"forbidden to {agent} by {url.origin()}/robots.txt")
+
+    def crawl_delay(self, agent: str) -> float:
+        """The Crawl-delay in seconds, at most MAX_CRAWL_DELAY."""
+        delay = self.rules.crawl_delay(agent) if self.rules is not None else None
+        return min(max(float(delay or 0), 0.0), MAX_CRAWL_DELAY)
+
+
+class RobotsCache:
+    """The robots.txt of origins, kept for a day; the one that has been unused for the longest is dropped first."""
+
+    def __init__(self, get: Get, remembered: int):
+        self._get, self._remembered = get, remembered
+        self._tasks: OrderedDict[Origin, asyncio.Task[Robots]] = OrderedDict()
+
+    def forget_bans(self) -> None:
+        """Request each robots.txt again that could not be read."""
+        for origin, task in list(self._tasks.items()):
+            if task.done() and task.result().ban is not None:
+                del self._tasks[origin]
+
+    async def of(self, url: URL) -> Robots:
+        """The robots.txt for `url`."""
+        origin: Origin = (url.scheme, url.raw_host, url.port)
+        task = self._tasks.get(origin)
+        if task is None or (task.done() and time.monotonic() - task.result().read > _ROBOTS_SECONDS):
+            task = self._tasks[origin] = asyncio.ensure_future(read_robots(url.origin(), self._get))
+            if len(self._tasks) > self._remembered:
+                self._tasks.popitem(last=False)
+        self._tasks.move_to_end(origin)
+        return task.result() if task.done() else await asyncio.shield(task)
+
+
+async def read_robots(origin: URL, get: Get) -> Robots:
+    """The robots.txt of `origin` by RFC 9309: everything is allowed without one (4xx), nothing if the server fails.
+
+    If the host cannot be reached at all, or answers 429, that is the reason of the ban, so that its pages do not count
+    as forbidden.
+    """
+    url, read = origin.with_path("/robots.txt"), time.monotonic()
+    for _ in range(_ROBOTS_REDIRECTS + 1):
+        try:
+            response = await get(url)
+        except Failed as failure:
+            is_silent = failure.connected and failure.reason == Reason.TIMEOUT
+            reason = Reason.ROBOTS_UNREACHABLE if is_silent else failure.reason
+            return Robots(ban=Failed(reason, f"robots.txt: {failure.detail}"), read=read)
+        if 300 <= response.status < 400 and response.header("location"):
+            with contextlib.suppress(ValueError):
+                url = response.location()
+                if url.scheme in ("http", "https") and url.raw_host:
+                    continue
+            break
+        if response.status >= 500 or response.status == 429:
+            reason = Reason.HTTP_429 if response.status == 429 else Reason.ROBOTS_UNREACHABLE
+            return Robots(ban=Failed(reason, f"robots.txt: status {response.status}"), read=read)
+        if not 200 <= response.status < 300:
+            break
+        return Robots(Protego.parse(response.body.decode("utf-8", "replace").removeprefix("\ufeff")), read=read)
+    return Robots(read=read)
