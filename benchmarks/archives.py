@@ -2,11 +2,11 @@
 
     .venv/bin/python benchmarks/archives.py [--rows 1000000] [--urls 100000] [--pages 2000]
 
-Creates the index of a crawl with all published columns in `--files` Parquet files on the disk, and its WARC files,
-which a process on loopback serves; there is no delay between requests. Half of the URLs are in the index. First they
-are only looked up (their captures have status 404), then `--pages` records are read as well. DuckDB looks the same URLs
-up in the same files, on one core. Prints the measurements, then an estimate for a real crawl from these rates and
-published sizes.
+Creates the index of a crawl with all published columns in `--files` Parquet files on the disk, and
+its WARC files, which a process on loopback serves; there is no delay between requests. Half of the
+URLs are in the index. First they are only looked up (their captures have status 404), then
+`--pages` records are read as well. DuckDB looks the same URLs up in the same files, on one core.
+Prints the measurements, then an estimate for a real crawl from these rates and published sizes.
 
 Exits 1 if not all pages are found.
 """
@@ -47,12 +47,14 @@ INDEX = "cc-index/table/cc-main/warc"
 SPAN = 1_547_000_000, 1_548_500_000
 
 REAL = {"files": 300, "index_bytes": 300e9, "rows": 2.6e9, "urls": 2e6, "found": 0.5}
-"""A crawl as it is published (commoncrawl.org/columnar-index), and a month's dead links: half of them are in it."""
+"""A crawl as it is published (commoncrawl.org/columnar-index), and a month's dead links: half of
+them are in it."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Of one run: seconds, CPU seconds of this process, requests for records and their bytes, and the manifest."""
+    """Of one run: seconds, CPU seconds of this process, requests for records and their bytes,
+    and the manifest."""
 
     wall: float
     cpu: float
@@ -62,10 +64,18 @@ class Measured:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--rows", type=int, default=1_000_000, metavar="N", help="captures (default: 1,000,000)")
-    parser.add_argument("--files", type=int, default=24, metavar="N", help="of the index (default: 24)")
-    parser.add_argument("--urls", type=int, default=100_000, metavar="N", help="looked up (default: 100,000)")
-    parser.add_argument("--pages", type=int, default=2000, metavar="N", help="read (default: 2,000)")
+    parser.add_argument(
+        "--rows", type=int, default=1_000_000, metavar="N", help="captures (default: 1,000,000)"
+    )
+    parser.add_argument(
+        "--files", type=int, default=24, metavar="N", help="of the index (default: 24)"
+    )
+    parser.add_argument(
+        "--urls", type=int, default=100_000, metavar="N", help="looked up (default: 100,000)"
+    )
+    parser.add_argument(
+        "--pages", type=int, default=2000, metavar="N", help="read (default: 2,000)"
+    )
     parser.add_argument("--serve", metavar="DIR", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
@@ -87,25 +97,34 @@ def main() -> int:
         size, share = sum(file.stat().st_size for file in index), needed_share(index[0])
         peer = by_duckdb(index, lookups[: arguments.urls])
     report(arguments, join, records, size, share)
-    print(f"DuckDB: {peer[1]:,} of the {arguments.urls:,} URLs found on the disk, CPU {peer[0]:.1f} s")
+    print(
+        f"DuckDB: {peer[1]:,} of the {arguments.urls:,} URLs found on the disk, CPU {peer[0]:.1f} s"
+    )
     if (found := records.stats["from_commoncrawl"]) != arguments.pages:
         print(f"FAILED: {found:,} of {arguments.pages:,} pages found")
         return 1
     return 0
 
 
-def report(arguments: argparse.Namespace, join: Measured, read: Measured, size: int, share: float) -> None:
+def report(
+    arguments: argparse.Namespace, join: Measured, read: Measured, size: int, share: float
+) -> None:
     print(f"index: {arguments.rows:,} captures, {arguments.files} files, {size / 1e6:,.0f} MB, "
           f"of which {share:.0%} in the columns that are read")  # fmt: skip
-    print(f"join: {arguments.urls:,} URLs in {join.wall:.1f} s, {arguments.urls / join.wall:,.0f} URLs/s, CPU "
+    print(f"join: {arguments.urls:,} URLs in {join.wall:.1f} s, {arguments.urls / join.wall:,.0f} "
+    f"URLs/s, CPU "
           f"{join.cpu:.1f} s")  # fmt: skip
-    print(f"records: {arguments.pages:,} pages in {read.wall:.1f} s, {read.totals['requests']:,} requests, "
+    print(f"records: {arguments.pages:,} pages in {read.wall:.1f} s, {read.totals['requests']:,} "
+    f"requests, "
           f"{read.totals['bytes'] / 1e6:,.1f} MB")  # fmt: skip
     core_hours = REAL["rows"] / arguments.rows * join.cpu / 3600
     records, index_bytes = round(REAL["urls"] * REAL["found"]), REAL["index_bytes"] * share
-    print(f"\nA real crawl on paper ({REAL['files']:.0f} files, {REAL['index_bytes'] / 1e9:,.0f} GB) and "
-          f"{REAL['urls']:,.0f} URLs, {REAL['found']:.0%} of them in it: at most {index_bytes / 1e9:,.0f} GB read in "
-          f"{core_hours:,.1f} core hours, {index_bytes / 12.5e6 / 3600:,.1f} h at 100 Mbit/s; {records:,.0f} records "
+    print(f"\nA real crawl on paper ({REAL['files']:.0f} files, {REAL['index_bytes'] / 1e9:,.0f} "
+    f"GB) and "
+          f"{REAL['urls']:,.0f} URLs, {REAL['found']:.0%} of them in it: at most "
+          f"{index_bytes / 1e9:,.0f} GB read in "
+          f"{core_hours:,.1f} core hours, {index_bytes / 12.5e6 / 3600:,.1f} h at 100 Mbit/s; "
+          f"{records:,.0f} records "
           f"take {records * 0.1 / 3600:,.1f} h at --cc_delay 0.1, from one address")  # fmt: skip
 
 
@@ -151,11 +170,17 @@ def make_archive(folder: Path, arguments: argparse.Namespace) -> tuple[list[str]
     sites = np.sort(random.choice(10_000_000, arguments.rows // 20, replace=False))
     site = np.sort(random.choice(sites, arguments.rows))
     gone = set(random.choice(arguments.rows, arguments.urls // 2, replace=False).tolist())
-    paged = {int(row) for row in random.choice(arguments.rows, 2 * arguments.pages, replace=False)} - gone
+    paged = {
+        int(row) for row in random.choice(arguments.rows, 2 * arguments.pages, replace=False)
+    } - gone
     paged = set(sorted(paged)[: arguments.pages])
     lookups, pages = [], []
     warc, warcs = bytearray(), f"crawl-data/{CRAWL}/segments/1/warc/{CRAWL}-00000.warc.gz"
-    body = b"<html><body>" + b"".join(b"<p>Paragraph %d of a page.</p>" % n for n in range(400)) + b"</body></html>"
+    body = (
+        b"<html><body>"
+        + b"".join(b"<p>Paragraph %d of a page.</p>" % n for n in range(400))
+        + b"</body></html>"
+    )
     bounds = np.linspace(0, arguments.rows, arguments.files + 1).astype(int)
     for number in range(arguments.files):
         rows = []
@@ -168,8 +193,14 @@ def make_archive(folder: Path, arguments: argparse.Namespace) -> tuple[list[str]
                 capture["fetch_status"] = 404
                 lookups.append(url)
             elif row in paged:
-                record = response_record(url, SPAN[0] + row, "HTTP/1.1 200 OK", [("Content-Type", "text/html")], body)
-                capture |= {"warc_filename": warcs, "warc_record_offset": len(warc), "warc_record_length": len(record)}
+                record = response_record(
+                    url, SPAN[0] + row, "HTTP/1.1 200 OK", [("Content-Type", "text/html")], body
+                )
+                capture |= {
+                    "warc_filename": warcs,
+                    "warc_record_offset": len(warc),
+                    "warc_record_length": len(record),
+                }
                 warc += record
                 pages.append(url)
             rows.append(capture)
@@ -179,35 +210,60 @@ def make_archive(folder: Path, arguments: argparse.Namespace) -> tuple[list[str]
         pq.write_table(pa.Table.from_pylist(rows), path, compression="gzip", row_group_size=1 << 20)
     (folder / warcs).parent.mkdir(parents=True)
     (folder / warcs).write_bytes(warc)
-    lookups += [f"https://absent{n:07d}.com/articles/{n}.html" for n in range(arguments.urls - len(lookups))]
+    lookups += [
+        f"https://absent{n:07d}.com/articles/{n}.html" for n in range(arguments.urls - len(lookups))
+    ]
     return random.permutation(lookups).tolist(), pages
 
 
-def captured(name: str, path: str, url: str, row: int, random: np.random.Generator) -> dict[str, Any]:
+def captured(
+    name: str, path: str, url: str, row: int, random: np.random.Generator
+) -> dict[str, Any]:
     """A row of the index with all published columns."""
     return {
-        KEY: f"com,{name}){path}", "url": url, "url_host_name": f"www.{name}.com", "url_host_tld": "com",
-        "url_host_2nd_last_part": name, "url_host_3rd_last_part": "www", "url_host_4th_last_part": None,
-        "url_host_5th_last_part": None, "url_host_registry_suffix": "com",
-        "url_host_registered_domain": f"{name}.com", "url_host_private_suffix": "com",
-        "url_host_private_domain": f"{name}.com", "url_host_name_reversed": f"com.{name}.www", "url_protocol": "https",
-        "url_port": None, "url_path": path, "url_query": None,
-        "fetch_time": pa.scalar(SPAN[0] + row, pa.timestamp("s")).as_py(), "fetch_status": 200, "fetch_redirect": None,
-        "content_digest": base64.b32encode(random.bytes(20)).decode(), "content_mime_type": "text/html",
-        "content_mime_detected": "text/html", "content_charset": "UTF-8", "content_languages": "eng",
-        "content_truncated": None, "warc_filename": f"crawl-data/{CRAWL}/segments/1/warc/{row * 7919 % 64000:05d}.gz",
-        "warc_record_offset": int(random.integers(1 << 30)), "warc_record_length": int(random.integers(1 << 15)),
+        KEY: f"com,{name}){path}",
+        "url": url,
+        "url_host_name": f"www.{name}.com",
+        "url_host_tld": "com",
+        "url_host_2nd_last_part": name,
+        "url_host_3rd_last_part": "www",
+        "url_host_4th_last_part": None,
+        "url_host_5th_last_part": None,
+        "url_host_registry_suffix": "com",
+        "url_host_registered_domain": f"{name}.com",
+        "url_host_private_suffix": "com",
+        "url_host_private_domain": f"{name}.com",
+        "url_host_name_reversed": f"com.{name}.www",
+        "url_protocol": "https",
+        "url_port": None,
+        "url_path": path,
+        "url_query": None,
+        "fetch_time": pa.scalar(SPAN[0] + row, pa.timestamp("s")).as_py(),
+        "fetch_status": 200,
+        "fetch_redirect": None,
+        "content_digest": base64.b32encode(random.bytes(20)).decode(),
+        "content_mime_type": "text/html",
+        "content_mime_detected": "text/html",
+        "content_charset": "UTF-8",
+        "content_languages": "eng",
+        "content_truncated": None,
+        "warc_filename": f"crawl-data/{CRAWL}/segments/1/warc/{row * 7919 % 64000:05d}.gz",
+        "warc_record_offset": int(random.integers(1 << 30)),
+        "warc_record_length": int(random.integers(1 << 15)),
         "warc_segment": "1547583650000.1",
-    }  # fmt: skip
+    }
 
 
 def needed_share(file: Path) -> float:
-    """The share of the index that has to be read: the needed columns of row groups with a wanted key."""
+    """The share of the index that has to be read: the needed columns of row groups with a wanted
+    key."""
     metadata, sizes = pq.read_metadata(file), Counter[bool]()
     for group in range(metadata.num_row_groups):
         for column in range(metadata.num_columns):
             chunk = metadata.row_group(group).column(column)
-            sizes[chunk.path_in_schema in (KEY, *NEEDED, "content_truncated")] += chunk.total_compressed_size
+            sizes[chunk.path_in_schema in (KEY, *NEEDED, "content_truncated")] += (
+                chunk.total_compressed_size
+            )
     return sizes[True] / sizes.total()
 
 

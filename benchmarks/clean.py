@@ -1,18 +1,21 @@
 """The stage clean on real text: decisions next to the published filters', and rates.
 
-    .venv/bin/python benchmarks/clean.py [--peer .venv-peers/bin/python] [--data SHARED_DATA] [--documents 2000]
+    .venv/bin/python benchmarks/clean.py [--peer .venv-peers/bin/python] [--data SHARED_DATA]
+    [--documents 2000]
         [--peer_documents 250]
 
-There are five sets of texts: the main texts of WCXB's pages extracted and repaired by us, the same before repair, those
-of datatrove's extractor, all text of the same pages with menus and footers, and unchanged Reddit posts. The peers are
-datatrove's filters, the code that created C4 (`peers/published_filters.py`), and ftfy.
-Without `--peer`, only our rejections and rates are printed. The peers are slow, so they judge `--peer_documents` texts
-of each set, evenly spaced; ours judge all. Rates are per second of CPU time on one core.
+There are five sets of texts: the main texts of WCXB's pages extracted and repaired by us, the same
+before repair, those of datatrove's extractor, all text of the same pages with menus and footers,
+and unchanged Reddit posts. The peers are datatrove's filters, the code that created C4
+(`peers/published_filters.py`), and ftfy. Without `--peer`, only our rejections and rates are
+printed. The peers are slow, so they judge `--peer_documents` texts of each set, evenly spaced; ours
+judge all. Rates are per second of CPU time on one core.
 
-Exits 1 if, over all sets, a filter with datatrove's definitions decides differently on more than 1% of the texts, or
-C4's on more than 0.5% or keeps other lines; if Gopher's quality rules differ from datatrove's on more than 1% of the
-texts, apart from the definition of a word; if a filter has less than 8 times datatrove's rate; or if a text is repaired
-otherwise than by ftfy, apart from wide punctuation.
+Exits 1 if, over all sets, a filter with datatrove's definitions decides differently on more than 1%
+of the texts, or C4's on more than 0.5% or keeps other lines; if Gopher's quality rules differ from
+datatrove's on more than 1% of the texts, apart from the definition of a word; if a filter has less
+than 8 times datatrove's rate; or if a text is repaired otherwise than by ftfy, apart from wide
+punctuation.
 """
 
 from __future__ import annotations
@@ -48,7 +51,9 @@ PEERS = Path(__file__).parent / "peers"
 
 PEERS_OF = {  # our filter -> theirs, with the share of the decisions that must be the same
     "gopher_repetition": {"gopher_repetition": 0.99},
-    "gopher_quality": {"gopher_quality": 0.0},  # judged without the rule that the definition of a word decides
+    "gopher_quality": {
+        "gopher_quality": 0.0
+    },  # judged without the rule that the definition of a word decides
     "c4": {"tfds_c4": 0.995, "c4_numbers": 0.0, "c4": 0.0},
     "fineweb": {"fineweb": 0.99},
 }
@@ -58,10 +63,20 @@ BY_WORDS = "gopher_below_alpha_threshold"
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--data", type=Path, default=DATA, metavar="DIR", help="the folder of real data")
-    parser.add_argument("--documents", type=int, default=2000, metavar="N", help="texts of each set, at most")
+    parser.add_argument(
+        "--data", type=Path, default=DATA, metavar="DIR", help="the folder of real data"
+    )
+    parser.add_argument(
+        "--documents", type=int, default=2000, metavar="N", help="texts of each set, at most"
+    )
     parser.add_argument("--peer", metavar="PYTHON", help="the Python that has the peers")
-    parser.add_argument("--peer_documents", type=int, default=250, metavar="N", help="of these, for the peers, at most")
+    parser.add_argument(
+        "--peer_documents",
+        type=int,
+        default=250,
+        metavar="N",
+        help="of these, for the peers, at most",
+    )
     arguments = parser.parse_args()
     most = arguments.peer_documents
     sets = text_sets(arguments.data, arguments.documents, arguments.peer)
@@ -72,7 +87,10 @@ def main() -> int:
     theirs = decisions_of(arguments.peer, samples) if arguments.peer else {}
     judged, same = Counter[str](), Counter[str]()  # by peer, over all sets
     for name, texts in sets.items():
-        print(f"\n{name}: {len(texts)} texts of {sum(len(text.split()) for text in texts) / len(texts):.0f} words")
+        print(
+            f"\n{name}: {len(texts)} texts of "
+            f"{sum(len(text.split()) for text in texts) / len(texts):.0f} words"
+        )
         for rule in FILTERS:
             good &= compare(rule, texts, theirs.get(name, {}), most, judged, same)
     for peers in PEERS_OF.values():
@@ -89,12 +107,14 @@ def measure_ftfy(raw: Sequence[str]) -> bool:
         config = ftfy.TextFixerConfig(uncurl_quotes=uncurl, explain=False)
         plain, plain_seconds = timed(partial(ftfy.fix_text, config=config), raw)
         fast, fast_seconds = timed(partial(fix_text, uncurl_quotes=uncurl), raw)
-        # Wide punctuation stays in texts with Chinese, Japanese or Korean characters: all else in them is compared.
+        # Wide punctuation stays in texts with Chinese, Japanese or Korean characters: all else in
+        # them is compared.
         differ = [pair for pair in zip(fast, plain, strict=True) if pair[0] != pair[1]]
         same = all(ftfy.fix_text(ours, config) == theirs for ours, theirs in differ)
         good &= same
         print(
-            f"ftfy{' with uncurl_quotes' if uncurl else ''}: {len(raw) / plain_seconds:.0f} texts/s, "
+            f"ftfy{' with uncurl_quotes' if uncurl else ''}: {len(raw) / plain_seconds:.0f} "
+            f"texts/s, "
             f"ours {len(raw) / fast_seconds:.0f}: {plain_seconds / fast_seconds:.1f} times; "
             + ("the same texts" if same else "DIFFERENT TEXTS")
             + f" ({len(differ)} with wide punctuation that ftfy would make ASCII)"
@@ -103,7 +123,10 @@ def measure_ftfy(raw: Sequence[str]) -> bool:
 
 
 def measure_stage(raw: Sequence[str]) -> None:
-    for title, rules in {"as by default": Options(), "every filter on": Options(filters=tuple(FILTERS))}.items():
+    for title, rules in {
+        "as by default": Options(),
+        "every filter on": Options(filters=tuple(FILTERS)),
+    }.items():
         _, seconds = timed(lambda text, rules=rules: clean_document(text, rules), raw)  # type: ignore[misc]
         print(f"clean, {title}: {len(raw) / seconds:.0f} texts/s")
     _, seconds = timed(detect, raw)
@@ -122,7 +145,9 @@ def read_texts(warc: Path, count: int) -> list[str]:
     texts = []
     with open(warc, "rb") as file:
         for record in islice(ArchiveIterator(file, record_types=WarcRecordType.response), count):
-            found = extract(Page("http://h/", record.reader.read().decode("utf-8", "replace"), 1_767_225_600))
+            found = extract(
+                Page("http://h/", record.reader.read().decode("utf-8", "replace"), 1_767_225_600)
+            )
             if found and len(found.text) > 300:
                 texts.append(found.text)
     return texts
@@ -181,7 +206,12 @@ def judge(rule: str, text: str) -> str | None:
 
 
 def compare(
-    rule: str, texts: Sequence[str], theirs: dict[str, Any], most: int, judged: Counter[str], same: Counter[str]
+    rule: str,
+    texts: Sequence[str],
+    theirs: dict[str, Any],
+    most: int,
+    judged: Counter[str],
+    same: Counter[str],
 ) -> bool:
     ours = [judge(rule, text) for text in texts]
     good = True
@@ -190,22 +220,32 @@ def compare(
         verdicts = theirs[peer]["verdicts"]
         pairs = list(zip(evenly(ours, most), verdicts, strict=True))
         agreed = sum((our is None) == (their is None) for our, their in pairs)
-        line = f"    {TITLES.get(peer, 'datatrove')}: {sum(map(bool, verdicts))} of {len(pairs)} rejected"
+        line = (
+            f"    {TITLES.get(peer, 'datatrove')}: {sum(map(bool, verdicts))} of {len(pairs)} "
+            f"rejected"
+        )
         line += f", {agreed} decisions the same"
         judged[peer] += len(pairs)
         same[peer] += agreed
         if theirs[peer]["kept"]:
             left = zip(pairs, evenly(texts, most), theirs[peer]["kept"], strict=True)
-            both = [(text, kept) for (our, their), text, kept in left if our is None and their is None]
+            both = [
+                (text, kept) for (our, their), text, kept in left if our is None and their is None
+            ]
             other = sum(c4_lines(text)[1] != kept for text, kept in both)
             line += f", {other} texts that both keep differ"
             good &= not other or not least
         print(line)
-        differences = Counter(difference(*pair) for pair in pairs if (pair[0] is None) != (pair[1] is None))
+        differences = Counter(
+            difference(*pair) for pair in pairs if (pair[0] is None) != (pair[1] is None)
+        )
         if rule == "gopher_quality":
             rest = sum(n for what, n in differences.items() if BY_WORDS not in what)
             good &= rest <= 0.01 * len(pairs)
-        print("".join(f"      {count} x {what}\n" for what, count in differences.most_common()), end="")
+        print(
+            "".join(f"      {count} x {what}\n" for what, count in differences.most_common()),
+            end="",
+        )
     return good
 
 

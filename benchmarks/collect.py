@@ -1,15 +1,17 @@
-"""The speed and memory of collect reading a dump, compared with a bare loop of zstandard and orjson.
+"""The speed and memory of collect reading a dump, compared with a bare loop of zstandard and
+orjson.
 
     .venv/bin/python benchmarks/collect.py [RS_2013-01.zst ...] [--repeats 5] [--no_memory]
 
-The bare loop decompresses, splits at newlines, parses every line and keeps nothing. The stage also validates, applies
-every rule, canonicalizes and hashes each URL, writes the rows by shard, merges them by URL and writes urls/. All run in
-one process on one core, in turns, measured in CPU and wall-clock seconds; the stage is also run with two workers.
-Prints medians over the repeats. Each ratio is to the bare loop of the same repeat, since other processes slow both.
-Without a given dump, two are read, each COPIES times in one file to hide the fixed cost of a run: submissions of 2013
-with short lines (0.7 KB), and submissions from today's API (4 KB). Memory is the peak of a separate process over the
-first file and over one of four times the size, with four times the shards. Exits 1 if the complete stage on one core
-reaches less than FLOOR of the bare loop's rate in CPU time.
+The bare loop decompresses, splits at newlines, parses every line and keeps nothing. The stage also
+validates, applies every rule, canonicalizes and hashes each URL, writes the rows by shard, merges
+them by URL and writes urls/. All run in one process on one core, in turns, measured in CPU and
+wall-clock seconds; the stage is also run with two workers. Prints medians over the repeats. Each
+ratio is to the bare loop of the same repeat, since other processes slow both. Without a given dump,
+two are read, each COPIES times in one file to hide the fixed cost of a run: submissions of 2013
+with short lines (0.7 KB), and submissions from today's API (4 KB). Memory is the peak of a separate
+process over the first file and over one of four times the size, with four times the shards. Exits 1
+if the complete stage on one core reaches less than FLOOR of the bare loop's rate in CPU time.
 """
 
 from __future__ import annotations
@@ -39,13 +41,17 @@ from owt_pipeline.storage.folder import Storage
 REPOSITORY = Path(__file__).resolve().parent.parent
 NUM_SHARDS = 8
 COPIES = 8
-FLOOR = 0.2  # measured 0.25 on a busy machine; what remains is the merge and the columns of each row
+FLOOR = (
+    0.2  # measured 0.25 on a busy machine; what remains is the merge and the columns of each row
+)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("dumps", type=Path, nargs="*", metavar="DUMP", help=".zst dumps")
-    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="runs of each (default: 5)")
+    parser.add_argument(
+        "--repeats", type=int, default=5, metavar="N", help="runs of each (default: 5)"
+    )
     parser.add_argument("--no_memory", action="store_true", help="leave out the memory")
     arguments = parser.parse_args()
     if (load := os.getloadavg()[0]) > 0.5:
@@ -55,11 +61,16 @@ def main() -> int:
         dumps = arguments.dumps or default_dumps(Path(folder))
         for dump in dumps:
             if not dump.is_file():
-                parser.error(f"no dump {dump}: name one, or set OWT_TESTDATA to the folder of test data")
+                parser.error(
+                    f"no dump {dump}: name one, or set OWT_TESTDATA to the folder of test data"
+                )
         ratios = [measure(dump, arguments.repeats) for dump in dumps]
         if not arguments.no_memory:
             for copies in (1, 4):
-                print(f"peak memory over {copies} × {dumps[0].name}: {peak_megabytes(dumps[0], copies):,} MB")
+                print(
+                    f"peak memory over {copies} × {dumps[0].name}: "
+                    f"{peak_megabytes(dumps[0], copies):,} MB"
+                )
     return 0 if min(ratios) >= FLOOR else 1
 
 
@@ -75,7 +86,8 @@ def default_dumps(folder: Path) -> list[Path]:
 
 
 def measure(dump: Path, repeats: int) -> float:
-    """Print the rates over one dump; returns the ratio of the complete stage to the bare loop in CPU time."""
+    """Print the rates over one dump; returns the ratio of the complete stage to the bare loop in
+    CPU time."""
     lines, size = bare(dump)
     kinds: dict[str, Callable[[Path], object]] = {
         "bare loop": bare,
@@ -90,12 +102,17 @@ def measure(dump: Path, repeats: int) -> float:
             cpu[name].append(time.process_time() - started[0])
             wall[name].append(time.perf_counter() - started[1])
     del cpu["with 2 workers"]  # of which this process is not all
-    print(f"\n| {dump.name}, {lines:,} lines, {size / 1e6:,.1f} MB | MB/s | lines/s | of the bare loop |")
+    print(
+        f"\n| {dump.name}, {lines:,} lines, {size / 1e6:,.1f} MB | MB/s | lines/s | of the bare "
+        f"loop |"
+    )
     print("|---|---:|---:|---:|")
     ratios = {}
     for clock, seconds in (("CPU", cpu), ("wall", wall)):
         for name, taken in seconds.items():
-            ratio = median(bare / own for bare, own in zip(seconds["bare loop"], taken, strict=True))
+            ratio = median(
+                bare / own for bare, own in zip(seconds["bare loop"], taken, strict=True)
+            )
             speed = f"{size / 1e6 / median(taken):,.0f} | {lines / median(taken):,.0f}"
             print(f"| {name}, {clock} | {speed} | {ratio:.2f} |", flush=True)
             ratios[clock, name] = ratio
@@ -106,7 +123,9 @@ def bare(dump: Path) -> tuple[int, int]:
     """(lines, bytes) of a dump."""
     lines, size, rest = 0, 0, b""
     with open(dump, "rb") as file:
-        reader = zstandard.ZstdDecompressor(max_window_size=2**31).stream_reader(file, read_across_frames=True)
+        reader = zstandard.ZstdDecompressor(max_window_size=2**31).stream_reader(
+            file, read_across_frames=True
+        )
         while chunk := reader.read(1 << 20):
             size += len(chunk)
             *complete_lines, rest = (rest + chunk).split(b"\n")
@@ -118,7 +137,11 @@ def bare(dump: Path) -> tuple[int, int]:
 
 def complete(dump: Path, workers: int = 1) -> None:
     with tempfile.TemporaryDirectory(prefix="owt-") as folder:
-        run_stage(STAGE, Options(dumps=(str(dump),), num_shards=NUM_SHARDS), Runtime(Storage(folder), workers=workers))
+        run_stage(
+            STAGE,
+            Options(dumps=(str(dump),), num_shards=NUM_SHARDS),
+            Runtime(Storage(folder), workers=workers),
+        )
 
 
 def peak_megabytes(dump: Path, copies: int) -> int:
@@ -126,11 +149,23 @@ def peak_megabytes(dump: Path, copies: int) -> int:
     with tempfile.TemporaryDirectory(prefix="owt-") as folder:
         longer = Path(folder) / "RS.zst"
         longer.write_bytes(dump.read_bytes() * copies)
-        command = [sys.executable, "-m", "owt_pipeline", "run", f"{folder}/run", "--until", "collect", "--workers", "1"]
+        command = [
+            sys.executable,
+            "-m",
+            "owt_pipeline",
+            "run",
+            f"{folder}/run",
+            "--until",
+            "collect",
+            "--workers",
+            "1",
+        ]
         program = "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True); "
         program += "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
         flags = ["--dumps", str(longer), "--num_shards", str(NUM_SHARDS * copies), "--quiet"]
-        output = subprocess.run([sys.executable, "-c", program, *command, *flags], check=True, capture_output=True)
+        output = subprocess.run(
+            [sys.executable, "-c", program, *command, *flags], check=True, capture_output=True
+        )
         return int(output.stdout) // 1024
 
 

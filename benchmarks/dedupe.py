@@ -1,19 +1,23 @@
-"""Near-duplicates next to peers, in one run: what is found of planted copies, and CPU time a document.
+"""Near-duplicates next to peers, in one run: what is found of planted copies, and CPU time a
+document.
 
     make bench-peers    # once: the peers' environment
-    .venv/bin/python benchmarks/dedupe.py [--peer .venv-peers/bin/python] [--bases 300] [--documents 20000]
+    .venv/bin/python benchmarks/dedupe.py [--peer .venv-peers/bin/python] \
+        [--bases 300] [--documents 20000]
         [--peer_documents 500]
 
-Planted: real posts and pages, each with ten copies: verbatim, with 1 to 40% of the words edited, truncated, joined with
-another, in a template that all share. Similarity is the exact Jaccard similarity of the sets of word 5-grams. Precision
-is the share of removed documents with a similarity of 0.8 or more to a kept one; recall is the share of pairs of 0.8 or
-more of which one document is removed.
+Planted: real posts and pages, each with ten copies: verbatim, with 1 to 40% of the words edited,
+truncated, joined with another, in a template that all share. Similarity is the exact Jaccard
+similarity of the sets of word 5-grams. Precision is the share of removed documents with a
+similarity of 0.8 or more to a kept one; recall is the share of pairs of 0.8 or more of which one
+document is removed.
 
-Rates: documents of 1,140 words of real posts, of which a fifth are copies or edited copies of others; CPU seconds of
-the complete process above those for 16 documents, on one core. `owt.near_duplicates` runs all steps of the stage.
+Rates: documents of 1,140 words of real posts, of which a fifth are copies or edited copies of
+others; CPU seconds of the complete process above those for 16 documents, on one core.
+`owt.near_duplicates` runs all steps of the stage.
 
-Exits 1 unless precision is 1 and recall at least 0.999, CPU time a document grows by less than 1.3 times from a
-quarter of the documents to all, and each peer takes more of it.
+Exits 1 unless precision is 1 and recall at least 0.999, CPU time a document grows by less than 1.3
+times from a quarter of the documents to all, and each peer takes more of it.
 """
 
 from __future__ import annotations
@@ -54,9 +58,15 @@ SEGMENT_WORDS = 40
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--peer", metavar="PYTHON", help="the Python that has the peers")
-    parser.add_argument("--bases", type=int, default=300, metavar="N", help="documents to copy (default: 300)")
-    parser.add_argument("--documents", type=int, default=20_000, metavar="N", help="for the rate (default: 20000)")
-    parser.add_argument("--peer_documents", type=int, default=500, metavar="N", help="for the peers' (default: 500)")
+    parser.add_argument(
+        "--bases", type=int, default=300, metavar="N", help="documents to copy (default: 300)"
+    )
+    parser.add_argument(
+        "--documents", type=int, default=20_000, metavar="N", help="for the rate (default: 20000)"
+    )
+    parser.add_argument(
+        "--peer_documents", type=int, default=500, metavar="N", help="for the peers' (default: 500)"
+    )
     arguments = parser.parse_args()
     testdata = Path(os.environ.get("OWT_TESTDATA", REPOSITORY.parent / "shared" / "data"))
     if not testdata.is_dir():
@@ -65,7 +75,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="dedupe-") as folder:
         file = Path(folder) / "documents.jsonl"
         failures = find_planted(python, file, planted(testdata, arguments.bases))
-        failures += measure_rates(python, file, testdata, arguments.documents, arguments.peer_documents)
+        failures += measure_rates(
+            python, file, testdata, arguments.documents, arguments.peer_documents
+        )
     for failure in failures:
         print(f"FAILED: {failure}")
     return 1 if failures else 0
@@ -74,26 +86,33 @@ def main() -> int:
 def find_planted(python: dict[str, str], file: Path, texts: Sequence[str]) -> list[str]:
     jsonl(file, texts)
     pairs = similar_pairs(texts)
-    print(f"planted: {len(texts):,} documents of {np.mean([len(text.split()) for text in texts]):,.0f} words, "
+    print(f"planted: {len(texts):,} documents of "
+    f"{np.mean([len(text.split()) for text in texts]):,.0f} words, "
           f"{len(pairs):,} pairs of {THRESHOLD} or more")  # fmt: skip
     print(f"{'':>22} {'removed':>8} {'precision':>10} {'recall':>8} {'CPU s':>8}")
     failures = []
     for name in python:
         removed, seconds = run(python[name], name, file)
         precision, recall = scored(removed, pairs)
-        print(f"{name:>22} {len(removed):>8,} {precision:>10.4f} {recall:>8.4f} {seconds:>8.1f}", flush=True)
+        print(
+            f"{name:>22} {len(removed):>8,} {precision:>10.4f} {recall:>8.4f} {seconds:>8.1f}",
+            flush=True,
+        )
         if name == OURS and (precision < 1 or recall < 0.999):
             failures.append(f"precision {precision:.4f}, recall {recall:.4f}")
     return failures
 
 
 def similar_pairs(texts: Sequence[str]) -> dict[tuple[int, int], float]:
-    """The exact similarity of all pairs of texts that reach the threshold: (lesser, greater) -> similarity."""
+    """The exact similarity of all pairs of texts that reach the threshold: (lesser, greater) ->
+    similarity."""
     sets = ngrams(hash_words(pa.array(texts)), NGRAM).sets()
     values = np.concatenate(sets)
     _, column = np.unique(values, return_inverse=True)
     sizes = np.array([len(one) for one in sets])
-    matrix = csr_array((np.ones(len(values), np.int32), column, np.concatenate([[0], np.cumsum(sizes)])))
+    matrix = csr_array(
+        (np.ones(len(values), np.int32), column, np.concatenate([[0], np.cumsum(sizes)]))
+    )
     common = (matrix @ matrix.T).tocoo()
     upper = common.row < common.col
     a, b, shared = common.row[upper], common.col[upper], common.data[upper]
@@ -109,7 +128,9 @@ def scored(removed: set[int], pairs: dict[tuple[int, int], float]) -> tuple[floa
     return len(proven) / max(len(removed), 1), found / max(len(pairs), 1)
 
 
-def measure_rates(python: dict[str, str], file: Path, testdata: Path, count: int, peers: int) -> list[str]:
+def measure_rates(
+    python: dict[str, str], file: Path, testdata: Path, count: int, peers: int
+) -> list[str]:
     """Print CPU time a document; returns failed limits."""
     texts = list(long_documents(testdata, count))
 
@@ -122,13 +143,17 @@ def measure_rates(python: dict[str, str], file: Path, testdata: Path, count: int
 
     quarter, all_of_them = microseconds(OURS, count // 4), microseconds(OURS, count)
     growth = all_of_them / max(quarter, 1e-9)
-    print(f"\nCPU us a document: {OURS} {quarter:,.0f} of {count // 4:,}, {all_of_them:,.0f} of {count:,} "
+    print(f"\nCPU us a document: {OURS} {quarter:,.0f} of {count // 4:,}, {all_of_them:,.0f} of "
+    f"{count:,} "
           f"({growth:.2f} times)", flush=True)  # fmt: skip
     failures = [f"growth is {growth:.2f}, over {GROWTH}"] if growth > GROWTH else []
     for name in python:
         if name != OURS:
             theirs = microseconds(name, peers)
-            print(f"{name:>22} {theirs:,.0f} of {peers:,}: {theirs / all_of_them:.1f} times ours", flush=True)
+            print(
+                f"{name:>22} {theirs:,.0f} of {peers:,}: {theirs / all_of_them:.1f} times ours",
+                flush=True,
+            )
             failures += [f"{name} takes {theirs:,.0f} us"] if theirs <= all_of_them else []
     return failures
 
@@ -176,7 +201,8 @@ def articles(testdata: Path) -> list[str]:
 
 
 def long_documents(testdata: Path, count: int, seed: int = 0) -> Iterator[str]:
-    """Documents of WORDS words in segments of real posts; a tenth are copies, a tenth edited copies."""
+    """Documents of WORDS words in segments of real posts; a tenth are copies, a tenth edited
+    copies."""
     words = " ".join(posts(testdata)).split(" ")
     rng = random.Random(seed)
     recent: list[list[str]] = []
@@ -185,26 +211,46 @@ def long_documents(testdata: Path, count: int, seed: int = 0) -> Iterator[str]:
         if recent and choice < 0.2:
             document = list(rng.choice(recent))
             if choice < 0.1:
-                for at in rng.sample(range(len(document)), round(rng.choice(EDITS) * len(document))):
+                for at in rng.sample(
+                    range(len(document)), round(rng.choice(EDITS) * len(document))
+                ):
                     document[at] = f"edit{rng.randrange(1000)}"
         else:
-            starts = [rng.randrange(len(words) - SEGMENT_WORDS) for _ in range(WORDS // SEGMENT_WORDS + 1)]
-            document = [word for start in starts for word in words[start : start + SEGMENT_WORDS]][:WORDS]
+            starts = [
+                rng.randrange(len(words) - SEGMENT_WORDS) for _ in range(WORDS // SEGMENT_WORDS + 1)
+            ]
+            document = [word for start in starts for word in words[start : start + SEGMENT_WORDS]][
+                :WORDS
+            ]
         recent = [*recent[-500:], document] if i % 2 else recent
         yield " ".join(document)
 
 
 def planted(testdata: Path, bases: int, seed: int = 0) -> list[str]:
-    """Real documents with planted copies: verbatim, edited, truncated, joined with another, put into one template."""
+    """Real documents with planted copies: verbatim, edited, truncated, joined with another, put
+    into one template."""
     rng = random.Random(seed)
-    texts = sorted({text for text in [*posts(testdata), *articles(testdata)] if 150 <= len(text.split()) <= 2500})
+    texts = sorted(
+        {
+            text
+            for text in [*posts(testdata), *articles(testdata)]
+            if 150 <= len(text.split()) <= 2500
+        }
+    )
     rng.shuffle(texts)
     chosen = [text.split() for text in texts[:bases]]
     template = texts[bases].split()[:120]
     documents = [*chosen]
     for i, words in enumerate(chosen):
-        documents += [words, *(edited(rng, words, share) for share in EDITS)]  # verbatim, and edited
-        documents += [words[: len(words) * 9 // 10], words[: len(words) * 7 // 10], words + chosen[(i + 1) % bases]]
+        documents += [
+            words,
+            *(edited(rng, words, share) for share in EDITS),
+        ]  # verbatim, and edited
+        documents += [
+            words[: len(words) * 9 // 10],
+            words[: len(words) * 7 // 10],
+            words + chosen[(i + 1) % bases],
+        ]
         documents.append(template[:60] + words[:80] + template[60:])
     rng.shuffle(documents)
     return [" ".join(words) for words in documents]

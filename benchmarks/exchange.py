@@ -1,12 +1,15 @@
-"""Compares sending rows between steps as files and handles with sending Arrow batches through GroupByKey.
+"""Compares sending rows between steps as files and handles with sending Arrow batches through
+GroupByKey.
 
     .venv/bin/python benchmarks/exchange.py [--rows 4000000 16000000] [--prism PATH]
 
-`--parts` parts create rows of 12 bytes (a hash and a document's number, like dedupe's sketches) for `--keys` keys; the
-rows of each key are then gathered and summed up. The exchange writes a part's rows to one file and sends handles
-through the runner; the alternative sends the rows as Arrow batches. Both run on the FnApiRunner, and on Prism if its
-binary is given (`go install github.com/apache/beam/sdks/v2/go/cmd/prism@v2.77.0`), each in a separate process. Prints
-wall-clock seconds, CPU seconds and the peak memory of all its processes, minus those for a thousandth of the rows.
+`--parts` parts create rows of 12 bytes (a hash and a document's number, like dedupe's sketches) for
+`--keys` keys; the rows of each key are then gathered and summed up. The exchange writes a part's
+rows to one file and sends handles through the runner; the alternative sends the rows as Arrow
+batches. Both run on the FnApiRunner, and on Prism if its binary is given (`go install
+github.com/apache/beam/sdks/v2/go/cmd/prism@v2.77.0`), each in a separate process. Prints wall-clock
+seconds, CPU seconds and the peak memory of all its processes, minus those for a thousandth of the
+rows.
 
 Exits 1 if the sums differ, or the exchange takes more memory on any runner.
 """
@@ -60,23 +63,40 @@ def main() -> int:
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
-        print(json.dumps(run(*arguments.one, arguments.rows[0], arguments.parts, arguments.keys, arguments.prism)))
+        print(
+            json.dumps(
+                run(
+                    *arguments.one,
+                    arguments.rows[0],
+                    arguments.parts,
+                    arguments.keys,
+                    arguments.prism,
+                )
+            )
+        )
         return 0
     failures = []
     print(
-        f"{'':>12} {'rows':>12} {'MB':>6} {'':>12} {'seconds':>9} {'CPU s':>9} {'MB of memory':>13} {'of the rows':>12}"
+        f"{'':>12} {'rows':>12} {'MB':>6} {'':>12} {'seconds':>9} {'CPU s':>9} "
+        f"{'MB of memory':>13} {'of the rows':>12}"
     )
-    for runner, rows in itertools.product(["FnApiRunner", *(["Prism"] if arguments.prism else [])], arguments.rows):
+    for runner, rows in itertools.product(
+        ["FnApiRunner", *(["Prism"] if arguments.prism else [])], arguments.rows
+    ):
         found = {}
         for way in WAYS:
             least, most = (measure(arguments, way, runner, count) for count in (rows // 1000, rows))
             memory = most.memory - least.memory
             found[way] = memory, most.total
-            print(f"{runner:>12} {rows:>12,} {rows * 12 / 1e6:>6.0f} {way:>12} {most.wall - least.wall:>9.2f} "
-                  f"{most.cpu - least.cpu:>9.2f} {memory / 1e6:>13,.0f} {memory / rows / 12:>11.1f}x")  # fmt: skip
+            print(f"{runner:>12} {rows:>12,} {rows * 12 / 1e6:>6.0f} {way:>12} "
+            f"{most.wall - least.wall:>9.2f} "
+                  f"{most.cpu - least.cpu:>9.2f} {memory / 1e6:>13,.0f} "
+                  f"{memory / rows / 12:>11.1f}x")  # fmt: skip
         (ours, total), (theirs, other) = (found[way] for way in WAYS)
         failures += [f"{runner}, {rows:,} rows: the sums differ"] if total != other else []
-        failures += [f"{runner}, {rows:,} rows: the exchange takes more memory"] if ours > theirs else []
+        failures += (
+            [f"{runner}, {rows:,} rows: the exchange takes more memory"] if ours > theirs else []
+        )
     for failure in failures:
         print(f"FAILED: {failure}")
     return 1 if failures else 0
@@ -84,10 +104,22 @@ def main() -> int:
 
 def measure(arguments: argparse.Namespace, way: str, runner: str, rows: int) -> Measured:
     """Run it in a separate process, measured with its children."""
-    command = [sys.executable, __file__, "--one", way, runner, "--rows", str(rows), "--parts", str(arguments.parts)]
+    command = [
+        sys.executable,
+        __file__,
+        "--one",
+        way,
+        runner,
+        "--rows",
+        str(rows),
+        "--parts",
+        str(arguments.parts),
+    ]
     command += ["--keys", str(arguments.keys), "--prism", arguments.prism]
     with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL, start_new_session=True)
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.DEVNULL, start_new_session=True
+        )
         cpu: dict[str, float] = {}
         memory = 0
         while process.poll() is None:
@@ -108,7 +140,11 @@ def look(root: int, cpu: dict[str, float]) -> int:
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 fields = Path(entry.path, "stat").read_text().rpartition(")")[2].split()
                 seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-                found[int(entry.name)] = int(fields[1]), seconds, int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
+                found[int(entry.name)] = (
+                    int(fields[1]),
+                    seconds,
+                    int(fields[21]) * os.sysconf("SC_PAGE_SIZE"),
+                )
     memory = 0
     for process, (_, seconds, size) in found.items():
         above = process
@@ -124,9 +160,15 @@ def run(way: str, runner: str, rows: int, parts: int, keys: int, prism: str) -> 
     """(seconds, sum of all rows) of one pipeline."""
     with tempfile.TemporaryDirectory(prefix="exchange-") as folder:
         work, total = Storage(folder), Path(folder) / "total"
-        send, receive = (Send(work, keys), Receive(work)) if way == "exchange" else (Emit(keys), Sum())
-        options = PipelineOptions(["--runner=PrismRunner", f"--prism_location={prism}"] if runner == "Prism" else [])
-        pipeline = beam.Pipeline(FnApiRunner() if runner == "FnApiRunner" else None, options=options)
+        send, receive = (
+            (Send(work, keys), Receive(work)) if way == "exchange" else (Emit(keys), Sum())
+        )
+        options = PipelineOptions(
+            ["--runner=PrismRunner", f"--prism_location={prism}"] if runner == "Prism" else []
+        )
+        pipeline = beam.Pipeline(
+            FnApiRunner() if runner == "FnApiRunner" else None, options=options
+        )
         bounds = np.linspace(0, rows, parts + 1).astype(int).tolist()
         _ = (
             pipeline
@@ -153,7 +195,9 @@ def made(bounds: tuple[int, int], keys: int) -> tuple[np.ndarray, pa.RecordBatch
 
 def summed(rows: pa.Table) -> int:
     hashes, documents = (rows[name].to_numpy() for name in ROWS.names)
-    return int((np.sort(hashes) * np.uint64(3)).sum(dtype=np.uint64) >> np.uint64(16)) + int(documents.sum())
+    return int((np.sort(hashes) * np.uint64(3)).sum(dtype=np.uint64) >> np.uint64(16)) + int(
+        documents.sum()
+    )
 
 
 class Send(beam.DoFn):
@@ -163,7 +207,9 @@ class Send(beam.DoFn):
         self.work, self.keys = work, keys
 
     def process(self, bounds: tuple[int, int]) -> Iterator[tuple[int, bytes]]:
-        with ShardWriter(self.work, Place(self.work / "rows/records", bounds[0]), {}, step="rows") as writer:
+        with ShardWriter(
+            self.work, Place(self.work / "rows/records", bounds[0]), {}, step="rows"
+        ) as writer:
             writer.send(*made(bounds, self.keys))
         for file in writer.record.files:
             if file.kind == SLICES:

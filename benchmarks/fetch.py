@@ -1,19 +1,21 @@
-"""Pages per second over HTTP, compared with a bare aiohttp loop and 64 threads of requests; memory for a large shard.
+"""Pages per second over HTTP, compared with a bare aiohttp loop and 64 threads of requests;
+memory for a large shard.
 
-    .venv/bin/python benchmarks/fetch.py [--hosts 200] [--pages 300] [--page_bytes 30000] [--repeats 3]
-    .venv/bin/python benchmarks/fetch.py --memory [--urls 1000000]
+    .venv/bin/python benchmarks/fetch.py [--hosts 200] [--pages 300] [--page_bytes 30000] [--repeats
+    3] .venv/bin/python benchmarks/fetch.py --memory [--urls 1000000]
 
-A separate process serves prepared pages for all hosts on loopback; its CPU time is printed. All clients fetch the same
-pages of the same hosts in the same order, in turns. Ours is the complete stage: robots.txt, limits, host queues,
-WARC files and rows on disk, checksums. The others read, decode and drop the bodies. Prints medians over the
-repeats, also of ratios: in wall-clock time, and in CPU time, which includes our other processes.
+A separate process serves prepared pages for all hosts on loopback; its CPU time is printed. All
+clients fetch the same pages of the same hosts in the same order, in turns. Ours is the complete
+stage: robots.txt, limits, host queues, WARC files and rows on disk, checksums. The others read,
+decode and drop the bodies. Prints medians over the repeats, also of ratios: in wall-clock time, and
+in CPU time, which includes our other processes.
 
-Pages are sent in gzip first, as by nearly all servers, and then uncompressed. Exits 1 if, by the wall clock, the stage
-reaches less than 0.8 of the bare loop or 4 times the threads for pages in gzip, or less than 0.5 of the bare loop for
-uncompressed pages.
+Pages are sent in gzip first, as by nearly all servers, and then uncompressed. Exits 1 if, by the
+wall clock, the stage reaches less than 0.8 of the bare loop or 4 times the threads for pages in
+gzip, or less than 0.5 of the bare loop for uncompressed pages.
 
-With --memory, fetches the URLs of one shard, 50 per host, answered by a tiny page or by 404. Exits 1 if the stage's
-processes together take 500 MB at any time.
+With --memory, fetches the URLs of one shard, 50 per host, answered by a tiny page or by 404. Exits
+1 if the stage's processes together take 500 MB at any time.
 """
 
 from __future__ import annotations
@@ -53,11 +55,15 @@ CODINGS = {"gzip": "in gzip", "identity": "as they are"}
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--hosts", type=int, default=200, metavar="N")
-    parser.add_argument("--pages", type=int, default=300, metavar="N", help="pages a host (default: 300)")
+    parser.add_argument(
+        "--pages", type=int, default=300, metavar="N", help="pages a host (default: 300)"
+    )
     parser.add_argument("--page_bytes", type=int, default=30_000, metavar="N")
     parser.add_argument("--repeats", type=int, default=3, metavar="N")
     parser.add_argument("--memory", action="store_true", help="measure memory instead")
-    parser.add_argument("--urls", type=int, default=1_000_000, metavar="N", help="with --memory (default: 1000000)")
+    parser.add_argument(
+        "--urls", type=int, default=1_000_000, metavar="N", help="with --memory (default: 1000000)"
+    )
     parser.add_argument("--serve", choices=CODINGS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
@@ -65,7 +71,10 @@ def main() -> int:
     progress.configure(quiet=True, live=False)
     if arguments.memory:
         return memory(arguments.urls)
-    met = [speed(arguments.hosts, arguments.pages, arguments.page_bytes, arguments.repeats, way) for way in CODINGS]
+    met = [
+        speed(arguments.hosts, arguments.pages, arguments.page_bytes, arguments.repeats, way)
+        for way in CODINGS
+    ]
     return 0 if all(met) else 1
 
 
@@ -101,21 +110,29 @@ def speed(hosts: int, pages: int, page_bytes: int, repeats: int, coding: str) ->
         ratios[name] = median_ratio(rates["fetch"], rates[name])
         in_cpu = median_ratio(cpu[name], cpu["fetch"])
         micros = f"{1e6 * median(cpu[name]):,.0f} µs | {1e6 * median(served[name]):,.0f} µs"
-        print(f"| {name} | {median(rates[name]):,.0f} | {micros} | {ratios[name]:.2f} | {in_cpu:.2f} |", flush=True)
+        print(
+            f"| {name} | {median(rates[name]):,.0f} | {micros} | {ratios[name]:.2f} | {in_cpu:.2f} "
+            f"|",
+            flush=True,
+        )
     _, bare, threads = ratios.values()
     return bare >= 0.8 and threads >= 4 if coding == "gzip" else bare >= 0.5
 
 
 def median_ratio(ours: Sequence[float], others: Sequence[float]) -> float:
     """The median ratio over the repeats that both have."""
-    return median(our / max(other, 1e-9) for our, other in zip(ours, others, strict=False))  # a tick is 10 ms
+    return median(
+        our / max(other, 1e-9) for our, other in zip(ours, others, strict=False)
+    )  # a tick is 10 ms
 
 
 def memory(count: int) -> int:
     """Peak memory of `fetch` and its processes, over one shard of that many URLs."""
     with serving(200, "identity") as (port, _), tempfile.TemporaryDirectory() as work:
         owt, hosts = [sys.executable, "-m", "owt_pipeline"], count // 50
-        urls = (f"http://h{n % hosts}.{DOMAIN}:{port}/{'gone/' * (n % 3 == 0)}{n}" for n in range(count))
+        urls = (
+            f"http://h{n % hosts}.{DOMAIN}:{port}/{'gone/' * (n % 3 == 0)}{n}" for n in range(count)
+        )
         collect(urls, workdir := Path(work) / "run", num_shards=1)
         command = [
             *owt, "run", str(workdir), "--until", "fetch", "--links", f"{workdir}.txt", "--quiet",
@@ -130,7 +147,11 @@ def memory(count: int) -> int:
                 time.sleep(0.5)
         seconds = time.monotonic() - started
         assert process.returncode == 0
-        written = sum(entry.bytes for folder in ("pages", "warc") for entry in (Storage(str(workdir)) / folder).list())
+        written = sum(
+            entry.bytes
+            for folder in ("pages", "warc")
+            for entry in (Storage(str(workdir)) / folder).list()
+        )
     took = f"{seconds:,.0f} s, {written / 1e6:,.0f} MB of pages/ and warc/"
     print(f"{count:,} URLs of {hosts:,} hosts in one shard: {took}")
     print(f"peak memory: {peak / 1e6:.0f} MB, of which the main process {peak_main / 1e6:.0f} MB")
@@ -166,8 +187,15 @@ async def bare_aiohttp(urls: Sequence[str]) -> int:
     from aiohttp.abc import AbstractResolver
 
     class Loopback(AbstractResolver):
-        async def resolve(self, host: str, port: int = 0, family: Any = socket.AF_INET) -> list[Any]:
-            address = {"hostname": host, "host": "127.0.0.1", "port": port, "family": socket.AF_INET}
+        async def resolve(
+            self, host: str, port: int = 0, family: Any = socket.AF_INET
+        ) -> list[Any]:
+            address = {
+                "hostname": host,
+                "host": "127.0.0.1",
+                "port": port,
+                "family": socket.AF_INET,
+            }
             return [{**address, "proto": socket.IPPROTO_TCP, "flags": socket.AI_NUMERICHOST}]
 
         async def close(self) -> None: ...
@@ -222,7 +250,8 @@ def serving(page_bytes: int, coding: str) -> Iterator[tuple[int, int]]:
 
 
 def serve(page_bytes: int, coding: str) -> None:
-    """Answer every request with a page, and robots.txt and missing pages with 404; prints the port."""
+    """Answer every request with a page, and robots.txt and missing pages with 404; prints the
+    port."""
     pages = [response(body, coding) for body in page_bodies(64, page_bytes)]
     missing = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
     listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
@@ -244,7 +273,9 @@ def serve(page_bytes: int, coding: str) -> None:
                 request = connection.recv(1 << 16)
                 if request:
                     is_missing = request.startswith((b"GET /robots.txt", b"GET /gone/"))
-                    connection.sendall(missing if is_missing else pages[hash(request[:60]) % len(pages)])
+                    connection.sendall(
+                        missing if is_missing else pages[hash(request[:60]) % len(pages)]
+                    )
             if not request:
                 poll.unregister(fd)
                 connections.pop(fd).close()
@@ -259,11 +290,13 @@ def response(body: bytes, coding: str) -> bytes:
 
 
 def page_bodies(count: int, size: int) -> Iterator[bytes]:
-    """Different pages of prose below a menu, with that many bytes each; they compress like real pages."""
+    """Different pages of prose below a menu, with that many bytes each; they compress like real
+    pages."""
     prose = " ".join(topics.values()).split("\n\n")
     text = "\n".join(f'<p class="text">{html.escape(paragraph)}</p>' for paragraph in prose)
     menu = "\n".join(
-        f'<li class="menu-item"><a class="menu-link" href="/topic/{name}">{name}</a></li>' for name in topics
+        f'<li class="menu-item"><a class="menu-link" href="/topic/{name}">{name}</a></li>'
+        for name in topics
     )
     for number in range(count):
         head = f"<html><head><title>Page {number}</title></head><body><ul>{menu}</ul>"
@@ -290,7 +323,9 @@ def cpu_seconds(root: int) -> float:
     for pid in tree(root):
         with contextlib.suppress(OSError):
             # Of user and system; and of children that have ended.
-            ticks += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]))
+            ticks += sum(
+                map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15])
+            )
     return ticks / os.sysconf("SC_CLK_TCK")
 
 

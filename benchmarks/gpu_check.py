@@ -1,17 +1,19 @@
-"""All that is to be shown on a GPU, by one command, without a network: benchmarks/gpu.md and gpu.json.
+"""All that is to be shown on a GPU, by one command, without a network: benchmarks/gpu.md and
+gpu.json.
 
-    make gpu-check        the core, within 8 minutes: 124M next to nanoGPT, checkpoints, resuming, as many tests as fit
+    make gpu-check        the core, within 8 minutes: 124M next to nanoGPT, checkpoints,
+                          resuming, as many tests as fit
     make gpu-check-all    all of it; each piece ends within 8 minutes
     python benchmarks/gpu_check.py [PIECE …] [--all] [--again] [--data TOKENS] [--out FOLDER]
-    python benchmarks/gpu_check.py --tiny --device cpu --out FOLDER     tries the command itself, on anything
+    python benchmarks/gpu_check.py --tiny --device cpu --out FOLDER    tries the command itself
 
-Each piece runs in processes of its own, and its result is written as soon as it is there: the same command
-continues where it was interrupted, and a piece that failed is tried again. A result counts for one commit, GPU
-and torch. A rate is the median of three runs, and `spread` how far they lie apart; next to it are the driver, the
-clocks and the power limit.
-Needs torch 2.9 or later with CUDA, numpy, pyarrow and safetensors; the tests also pytest-xdist and tokenizers. Exits 1
-where a piece failed, and 3 where all ran and an aim was missed.
-Rates are those of the trainer's own command on Python's standard library as text (`library_tokens`), or on `--data`.
+Each piece runs in processes of its own, and its result is written as soon as it is there: the same
+command continues where it was interrupted, and a piece that failed is tried again. A result counts
+for one commit, GPU and torch. A rate is the median of three runs, and `spread` how far they lie
+apart; next to it are the driver, the clocks and the power limit. Needs torch 2.9 or later with
+CUDA, numpy, pyarrow and safetensors; the tests also pytest-xdist and tokenizers. Exits 1 where a
+piece failed, and 3 where all ran and an aim was missed. Rates are those of the trainer's own
+command on Python's standard library as text (`library_tokens`), or on `--data`.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ try:
     import torch
     from token_shards import library_tokens
 except ImportError as error:
-    sys.exit(f"gpu-check: {error}; give the Python that has torch with CUDA: make gpu-check PYTHON=…")
+    sys.exit(
+        f"gpu-check: {error}; give the Python that has torch with CUDA: make gpu-check PYTHON=…"
+    )
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SECONDS = 480  # of a piece at most, and of the core
@@ -61,9 +65,15 @@ class Check:
     @property
     def micro_batch(self) -> int:
         """Windows of a forward pass that fit in the GPU's memory."""
-        return 32 if self.device == "cuda" and torch.cuda.get_device_properties(0).total_memory > 70e9 else 8
+        return (
+            32
+            if self.device == "cuda" and torch.cuda.get_device_properties(0).total_memory > 70e9
+            else 8
+        )
 
-    def train(self, name: str, *flags: object, steps: int, launcher: tuple[str, ...] = TRAIN) -> Path:
+    def train(
+        self, name: str, *flags: object, steps: int, launcher: tuple[str, ...] = TRAIN
+    ) -> Path:
         """A run of the trainer by its command; returns its folder, to which it adds output.txt."""
         run = self.scratch / name
         own: list[object] = [] if "--data" in flags else ["--data", self.data]
@@ -71,27 +81,45 @@ class Check:
         own += ["--val_every", 0, "--save_every", 0, "--micro_batch", self.micro_batch]
         own += [*flags, "--max_steps", min(steps, 12) if self.tiny else steps]
         if self.tiny:
-            own += ["--preset", "tiny", "--width", 32, "--context", 32, "--batch_tokens", 256, "--no_compile"]
+            own += [
+                "--preset",
+                "tiny",
+                "--width",
+                32,
+                "--context",
+                32,
+                "--batch_tokens",
+                256,
+                "--no_compile",
+            ]
         output = self.call(*launcher, *own)
         (run / "output.txt").write_text(output, encoding="utf-8")
         return run
 
     def call(self, *arguments: object) -> str:
-        """What Python printed with `arguments`; raises RuntimeError with the end of it if it fails."""
+        """What Python printed with `arguments`; raises RuntimeError with the end of it if it
+        fails."""
         done = self.run(*arguments)
         if done.returncode:
             lines = done.stdout.splitlines()
-            errors = [line for line in lines if re.search(r"Error|FAILED|trainer\.\w+: ", line)] or lines
+            errors = [
+                line for line in lines if re.search(r"Error|FAILED|trainer\.\w+: ", line)
+            ] or lines
             raise RuntimeError(f"exit code {done.returncode}: {' / '.join(errors[-4:])[-600:]}")
         return done.stdout
 
     def run(self, *arguments: object) -> subprocess.CompletedProcess[str]:
-        """Python with `arguments`; raises TimeoutExpired, with what it had printed, at the deadline."""
+        """Python with `arguments`; raises TimeoutExpired, with what it had printed, at the
+        deadline."""
         sources = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
         return subprocess.run(
             [sys.executable, *map(str, arguments)],
             cwd=REPOSITORY,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sources), "CUBLAS_WORKSPACE_CONFIG": ":4096:8"},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(sources),
+                "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+            },
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -101,11 +129,15 @@ class Check:
 
 
 def records(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [
+        json.loads(line)
+        for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
 
 
 def rates(run: Path) -> Result:
-    """The median rate after the first intervals, which hold the compilation; and what those took longer."""
+    """The median rate after the first intervals, which hold the compilation; and what those took
+    longer."""
     found = records(run)
     first = min(10, len(found) // 2)  # steps of the first progress line
     warm = found[first:]
@@ -116,7 +148,9 @@ def rates(run: Path) -> Result:
         "mfu": warm[-1]["mfu"],
         "memory_gb": round(max(record["memory_gb"] for record in found), 2),
         "compile_s": round(sum(max(0.0, own - settled) for own in early), 1),
-        "micro_batch": int(re.findall(r"micro-batches of (\d+)", (run / "output.txt").read_text())[-1]),
+        "micro_batch": int(
+            re.findall(r"micro-batches of (\d+)", (run / "output.txt").read_text())[-1]
+        ),
         "loss": round(found[-1]["loss"], 4),
     }
 
@@ -134,16 +168,27 @@ def repeated(check: Check, measure: Callable[[int], Result]) -> Result:
             break
     found.sort(key=lambda result: result["tokens_per_s"])
     every = [result["tokens_per_s"] for result in found]
-    return {**found[len(found) // 2], "rates": every, "spread": (every[-1] - every[0]) / every[len(every) // 2]}
+    return {
+        **found[len(found) // 2],
+        "rates": every,
+        "spread": (every[-1] - every[0]) / every[len(every) // 2],
+    }
 
 
 def rate_of(
-    preset: str, *flags: object, steps: int = 20, batch: int = 524288, launcher: tuple[str, ...] = TRAIN
+    preset: str,
+    *flags: object,
+    steps: int = 20,
+    batch: int = 524288,
+    launcher: tuple[str, ...] = TRAIN,
 ) -> Callable[[Check], Result]:
     """A piece: the trainer's rate with `flags`."""
     common = (*(("--preset", preset) if preset else ()), "--batch_tokens", batch, *flags)
     return lambda check: repeated(
-        check, lambda number: rates(check.train(f"rate-{number}", *common, steps=steps, launcher=launcher))
+        check,
+        lambda number: rates(
+            check.train(f"rate-{number}", *common, steps=steps, launcher=launcher)
+        ),
     )
 
 
@@ -159,10 +204,19 @@ def next_to_nanogpt(check: Check) -> Result:
         size = ("--shape", 2, 2, 32, 32, "--batch_tokens", 256) if check.tiny else ()
         size += ("--windows", check.micro_batch)
         output = check.call(
-            "benchmarks/peers/nanogpt.py", "--data", check.data, "--device", check.device, "--steps", 12, *size
+            "benchmarks/peers/nanogpt.py",
+            "--data",
+            check.data,
+            "--device",
+            check.device,
+            "--steps",
+            12,
+            *size,
         )
         peers.append(json.loads(output.splitlines()[-1]))
-        return rates(check.train(f"rate-{number}", "--preset", "124M", "--batch_tokens", 524288, steps=20))
+        return rates(
+            check.train(f"rate-{number}", "--preset", "124M", "--batch_tokens", 524288, steps=20)
+        )
 
     result = repeated(check, measure)
     theirs = sorted(statistics.median(peer["rates"]) for peer in peers)
@@ -174,44 +228,63 @@ def next_to_nanogpt(check: Check) -> Result:
 
 
 def scaling(*flags: object) -> Callable[[Check], Result]:
-    """A piece: the rate of every GPU of the machine together, and its share of as many times one GPU's."""
+    """A piece: the rate of every GPU of the machine together, and its share of as many times one
+    GPU's."""
 
     def run(check: Check) -> Result:
         ranks = torch.cuda.device_count() if check.device == "cuda" else 2
         if ranks == 1:
             return {"note": "one GPU here: nothing to scale to"}
-        one = rates(check.train("one", "--preset", "124M", "--batch_tokens", 524288, *flags, steps=20))
+        one = rates(
+            check.train("one", "--preset", "124M", "--batch_tokens", 524288, *flags, steps=20)
+        )
         result = rate_of("124M", *flags, batch=524288, launcher=on_ranks(ranks))(check)
-        return result | {"ranks": ranks, "efficiency": result["tokens_per_s"] / (ranks * one["tokens_per_s"])}
+        return result | {
+            "ranks": ranks,
+            "efficiency": result["tokens_per_s"] / (ranks * one["tokens_per_s"]),
+        }
 
     return run
 
 
 def tests(check: Check) -> Result:
-    """How many of the tests marked gpu passed; those that did by the deadline, where not all had run."""
-    # The file alone, without pyproject's options: other tests want packages that a GPU's machine may lack.
+    """How many of the tests marked gpu passed; those that did by the deadline, where not all had
+    run."""
+    # The file alone, without pyproject's options: other tests want packages that a GPU's machine
+    # may lack.
     folder = "tests/trainer"
     options = ("-v", "-n", "4", "-o", "addopts=", "--import-mode=importlib", "--confcutdir", folder)
     problem = ""
     try:
-        output = check.run("-u", "-m", "pytest", f"{folder}/test_gpu.py", *options, "-p", "no:cacheprovider").stdout
+        output = check.run(
+            "-u", "-m", "pytest", f"{folder}/test_gpu.py", *options, "-p", "no:cacheprovider"
+        ).stdout
     except subprocess.TimeoutExpired as error:
         printed = error.stdout or b""
         output = printed.decode(errors="replace") if isinstance(printed, bytes) else printed
         problem = "not all ran in the time that was left"
-    found = re.findall(r"^\[gw.*\b(PASSED|FAILED|ERROR|SKIPPED) \S+?::(.+?) *$", output, re.MULTILINE)
+    found = re.findall(
+        r"^\[gw.*\b(PASSED|FAILED|ERROR|SKIPPED) \S+?::(.+?) *$", output, re.MULTILINE
+    )
     outcomes = [outcome for outcome, _ in found]
     bad = [name for outcome, name in found if outcome in ("FAILED", "ERROR")]
-    result = {"passed": outcomes.count("PASSED"), "failed": len(bad), "skipped": outcomes.count("SKIPPED")}
+    result = {
+        "passed": outcomes.count("PASSED"),
+        "failed": len(bad),
+        "skipped": outcomes.count("SKIPPED"),
+    }
     if bad:
-        problem = f"{', '.join(bad)}: {' / '.join(re.findall('^E  .*', output, re.MULTILINE))[-600:]}"
+        problem = (
+            f"{', '.join(bad)}: {' / '.join(re.findall('^E  .*', output, re.MULTILINE))[-600:]}"
+        )
     elif not problem and not (result["passed"] or (found and check.tiny)):
         problem = f"no test ran: {' / '.join(output.splitlines()[-2:])}"
     return result | ({"error": problem} if problem else {})
 
 
 def checkpoint_cost(check: Check) -> Result:
-    """How long the loop waits for a checkpoint, and how much slower the steps are while it is being written."""
+    """How long the loop waits for a checkpoint, and how much slower the steps are while it is
+    being written."""
     every = 4 if check.tiny else 20
     flags = ("--preset", "124M", "--batch_tokens", 524288, "--save_every", every)
     run = check.train("saved", *flags, steps=3 * every, launcher=("-c", TIMED))
@@ -250,14 +323,18 @@ Path(sys.argv[sys.argv.index("--out") + 1], "waits.json").write_text(json.dumps(
 
 
 def resumed(check: Check) -> Result:
-    """Whether a run that is cut in the middle has the losses and weights of one that is not, bit for bit."""
+    """Whether a run that is cut in the middle has the losses and weights of one that is not, bit
+    for bit."""
     flags = ("--preset", "124M", "--batch_tokens", 65536, "--save_every", 4)
     launcher = ("-c", DETERMINISTIC)
     complete = check.train("complete", *flags, steps=8, launcher=launcher)
     shutil.copytree(complete, check.scratch / "cut")
     shutil.rmtree(check.scratch / "cut" / "checkpoints" / "step-00000008")
     cut = check.train("cut", *flags, steps=8, launcher=launcher)
-    same = [[[record[key] for record in records(run)] for key in ("loss", "grad_norm")] for run in (complete, cut)]
+    same = [
+        [[record[key] for record in records(run)] for key in ("loss", "grad_norm")]
+        for run in (complete, cut)
+    ]
     weights = "checkpoints/step-00000008/model.safetensors"
     return {
         "losses_equal": same[0] == same[1],
@@ -274,7 +351,9 @@ def curve(check: Check) -> Result:
     steps = max(10, int(seconds * quick["tokens_per_s"] / 65536))
     started = time.perf_counter()
     run = check.train("curve", *flags, "--warmup_steps", max(1, steps // 50), steps=steps)
-    points = [(r["step"] * r["tokens"], round(r["val_loss"], 4)) for r in records(run) if "val_loss" in r]
+    points = [
+        (r["step"] * r["tokens"], round(r["val_loss"], 4)) for r in records(run) if "val_loss" in r
+    ]
     return {
         **rates(run),
         "seconds": round(time.perf_counter() - started),
@@ -292,7 +371,8 @@ class Piece:
     core: bool = False
 
 
-# In the order in which they run: what the end of the core cuts off is the tests, of which a part is a result, too.
+# In the order in which they run: what the end of the core cuts off is the tests, of which a part is
+# a result, too.
 PIECES: dict[str, Piece] = {
     "124M": Piece("124M, packed", next_to_nanogpt, core=True),
     "checkpoint": Piece("checkpoint cost, 124M", checkpoint_cost, core=True),
@@ -304,11 +384,21 @@ PIECES: dict[str, Piece] = {
     "mask": Piece("124M, document mask", rate_of("124M", "--document_mask")),
     "muon": Piece("124M, Muon", rate_of("124M", "--optimizer", "muon")),
     "prettybig": Piece(
-        "PrettyBig, checkpointed", rate_of("prettybig", "--save_every", 10, "--micro_batch", 8, steps=15, batch=131072)
+        "PrettyBig, checkpointed",
+        rate_of("prettybig", "--save_every", 10, "--micro_batch", 8, steps=15, batch=131072),
     ),
     "1.5B": Piece(
         "1.5B, checkpointed, activations recomputed",
-        rate_of("1.5B", "--save_every", 10, "--micro_batch", 8, "--checkpoint_activations", steps=15, batch=65536),
+        rate_of(
+            "1.5B",
+            "--save_every",
+            10,
+            "--micro_batch",
+            8,
+            "--checkpoint_activations",
+            steps=15,
+            batch=65536,
+        ),
     ),
     "speedrun": Piece("presets/speedrun.toml", rate_of("", launcher=SPEEDRUN)),
     "curve": Piece("three minutes of training", curve),
@@ -319,19 +409,29 @@ AIM, STRETCH = 490_000, 600_000  # tokens/s of 124M on an H200
 def main() -> int:
     started = time.perf_counter()
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("pieces", nargs="*", metavar="PIECE", help=f"of {', '.join(PIECES)} (default: the core)")
+    parser.add_argument(
+        "pieces", nargs="*", metavar="PIECE", help=f"of {', '.join(PIECES)} (default: the core)"
+    )
     parser.add_argument("--all", action="store_true", help="every piece")
     parser.add_argument("--again", action="store_true", help="pieces that have a result, too")
     parser.add_argument("--data", type=Path, help="token shards for the rates (default: made up)")
-    parser.add_argument("--out", type=Path, default=REPOSITORY / "benchmarks", help="folder of gpu.md and gpu.json")
+    parser.add_argument(
+        "--out", type=Path, default=REPOSITORY / "benchmarks", help="folder of gpu.md and gpu.json"
+    )
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
-    parser.add_argument("--tiny", action="store_true", help="a tiny model and a few steps: to try the command itself")
+    parser.add_argument(
+        "--tiny",
+        action="store_true",
+        help="a tiny model and a few steps: to try the command itself",
+    )
     arguments = parser.parse_args()
     if unknown := set(arguments.pieces) - set(PIECES):
         parser.error(f"no piece {', '.join(sorted(unknown))}; known: {', '.join(PIECES)}")
     if arguments.device == "cuda" and not torch.cuda.is_available():
         sys.exit("gpu-check: torch finds no CUDA device; run it where there is one")
-    wanted = arguments.pieces or [name for name, piece in PIECES.items() if piece.core or arguments.all]
+    wanted = arguments.pieces or [
+        name for name, piece in PIECES.items() if piece.core or arguments.all
+    ]
     arguments.out.mkdir(parents=True, exist_ok=True)
     path, machine = arguments.out / "gpu.json", machine_of(arguments.device)
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
@@ -339,7 +439,9 @@ def main() -> int:
         found = {"machine": machine, "tiny": arguments.tiny, "pieces": {}}
     failed, together = False, not arguments.all and not arguments.pieces
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as scratch:
-        tokens = arguments.data or library_tokens(Path(scratch) / "tokens", files=40 if arguments.tiny else 10**6)
+        tokens = arguments.data or library_tokens(
+            Path(scratch) / "tokens", files=40 if arguments.tiny else 10**6
+        )
         for name in wanted:
             if "error" not in found["pieces"].get(name, {"error": ""}) and not arguments.again:
                 print(f"{name}: done already (--again measures it anew)", flush=True)
@@ -355,11 +457,19 @@ def main() -> int:
             (arguments.out / "gpu.md").write_text(page(found), encoding="utf-8")
             print(f"{name}: {json.dumps(result)}", flush=True)
     failures, missed = verdict(found)
-    print("".join([f"failed: {line}\n" for line in failures] + [f"missed aim: {line}\n" for line in missed]), end="")
+    print(
+        "".join(
+            [f"failed: {line}\n" for line in failures]
+            + [f"missed aim: {line}\n" for line in missed]
+        ),
+        end="",
+    )
     return 1 if failures or failed else 3 if missed else 0
 
 
-def in_time(name: str, arguments: argparse.Namespace, tokens: Path, scratch: Path, deadline: float) -> Result:
+def in_time(
+    name: str, arguments: argparse.Namespace, tokens: Path, scratch: Path, deadline: float
+) -> Result:
     """The result of a piece; an `error` where it failed or was not finished at the deadline."""
     scratch.mkdir()
     check = Check(scratch, tokens, arguments.device, arguments.tiny, deadline)
@@ -376,7 +486,9 @@ def in_time(name: str, arguments: argparse.Namespace, tokens: Path, scratch: Pat
 def verdict(found: dict[str, Any]) -> tuple[list[str], list[str]]:
     """(what does not work, which aims of speed the pieces that do missed)."""
     pieces = found["pieces"]
-    failures = [f"{name}: {result['error']}" for name, result in pieces.items() if "error" in result]
+    failures = [
+        f"{name}: {result['error']}" for name, result in pieces.items() if "error" in result
+    ]
     for key in ("losses_equal", "weights_equal"):
         if not pieces.get("resume", {}).get(key, True):
             failures.append(f"resume: {key.replace('_', ' ')}: no")
@@ -384,53 +496,103 @@ def verdict(found: dict[str, Any]) -> tuple[list[str], list[str]]:
         return failures, []
     missed, first = [], pieces.get("124M", {})
     if "H200" in found["machine"]["device"] and first.get("tokens_per_s", AIM) < AIM:
-        missed.append(f"124M: {first['tokens_per_s']:,} tokens/s; the aim is {AIM:,}, and then {STRETCH:,}")
+        missed.append(
+            f"124M: {first['tokens_per_s']:,} tokens/s; the aim is {AIM:,}, and then {STRETCH:,}"
+        )
     if first.get("times_nanogpt", 1) < 1:
-        missed.append(f"124M: {first['times_nanogpt']:.2f} times nanoGPT's rate; the aim is 1 at least")
+        missed.append(
+            f"124M: {first['times_nanogpt']:.2f} times nanoGPT's rate; the aim is 1 at least"
+        )
     if pieces.get("checkpoint", {}).get("share_at_1000_steps", 0) > 0.02:
-        missed.append(f"checkpoints take {pieces['checkpoint']['share_at_1000_steps']:.1%} of the time, not 2%")
+        missed.append(
+            f"checkpoints take {pieces['checkpoint']['share_at_1000_steps']:.1%} of the time, not "
+            f"2%"
+        )
     for name in ("all_gpus", "all_gpus_muon"):
         if pieces.get(name, {}).get("efficiency", 1) < 0.9:
-            missed.append(f"{name}: {pieces[name]['efficiency']:.0%} of the GPUs' rates alone; the aim is 90%")
+            missed.append(
+                f"{name}: {pieces[name]['efficiency']:.0%} of the GPUs' rates alone; the aim is 90%"
+            )
     return failures, missed
 
 
 def conditions(device: str) -> Result:
-    """What a rate depends on, apart from the code: clocks and power limit, as nvidia-smi reports them."""
+    """What a rate depends on, apart from the code: clocks and power limit, as nvidia-smi reports
+    them."""
     if device != "cuda":
         return {"load": os.getloadavg()[0]}
-    fields = "driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.draw,power.limit,temperature.gpu"
+    fields = (
+        "driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.draw,power.limit,temperature.gpu"
+    )
     try:
-        found = subprocess.check_output(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"], text=True)
+        found = subprocess.check_output(
+            ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"], text=True
+        )
     except (OSError, subprocess.CalledProcessError):  # a machine without it still has rates
         return {}
-    return dict(zip(fields.split(","), map(str.strip, found.splitlines()[0].split(",")), strict=False))
+    return dict(
+        zip(fields.split(","), map(str.strip, found.splitlines()[0].split(",")), strict=False)
+    )
 
 
 def machine_of(device: str) -> dict[str, str]:
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    name, cuda = (torch.cuda.get_device_name(), str(torch.version.cuda)) if device == "cuda" else ("CPU", "")
-    return {"device": name, "torch": torch.__version__, "cuda": cuda, "commit": commit.stdout.strip() or "unknown"}
+    commit = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    name, cuda = (
+        (torch.cuda.get_device_name(), str(torch.version.cuda)) if device == "cuda" else ("CPU", "")
+    )
+    return {
+        "device": name,
+        "torch": torch.__version__,
+        "cuda": cuda,
+        "commit": commit.stdout.strip() or "unknown",
+    }
 
 
 def page(found: dict[str, Any]) -> str:
     """gpu.md."""
     machine = found["machine"]
     own = f"{machine['device']}, torch {machine['torch']}, CUDA {machine['cuda'] or 'none'}"
-    tiny = " A tiny model, to try the command itself: no figure here means anything." if found["tiny"] else ""
-    lines = ["# On a GPU", "", f"{own}, commit {machine['commit'][:12]}.{tiny} `gpu.json` has the same.", ""]
+    tiny = (
+        " A tiny model, to try the command itself: no figure here means anything."
+        if found["tiny"]
+        else ""
+    )
+    lines = [
+        "# On a GPU",
+        "",
+        f"{own}, commit {machine['commit'][:12]}.{tiny} `gpu.json` has the same.",
+        "",
+    ]
     lines += ["| | tokens/s | MFU | memory | compiling | other |", "|---|---|---|---|---|---|"]
-    columns = {"tokens_per_s": "{:,}", "mfu": "{:.1%}", "memory_gb": "{:.1f} GB", "compile_s": "{:.0f} s"}
+    columns = {
+        "tokens_per_s": "{:,}",
+        "mfu": "{:.1%}",
+        "memory_gb": "{:.1f} GB",
+        "compile_s": "{:.0f} s",
+    }
     for name, result in found["pieces"].items():
-        cells = [form.format(result[key]) if result.get(key) is not None else "" for key, form in columns.items()]
-        others = {key: value for key, value in result.items() if key not in {*columns, "curve", "conditions"}}
+        cells = [
+            form.format(result[key]) if result.get(key) is not None else ""
+            for key, form in columns.items()
+        ]
+        others = {
+            key: value
+            for key, value in result.items()
+            if key not in {*columns, "curve", "conditions"}
+        }
         rest = ", ".join(f"{key} {shown(value)}" for key, value in others.items())
         lines.append(f"| {PIECES[name].title} | {' | '.join(cells)} | {rest} |")
     if points := found["pieces"].get("curve", {}).get("curve"):
         lines += ["", "Validation loss, nats a token:", "", "| tokens | loss |", "|---|---|"]
         lines += [f"| {tokens:,} | {loss:.4f} |" for tokens, loss in points]
     failures, missed = verdict(found)
-    lines += ["", *(f"- failed: {line}" for line in failures), *(f"- missed aim: {line}" for line in missed)]
+    lines += [
+        "",
+        *(f"- failed: {line}" for line in failures),
+        *(f"- missed aim: {line}" for line in missed),
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -4,11 +4,12 @@
     python benchmarks/scale.py requests
     python benchmarks/scale.py shards [--shards 65535]
 
-`small`: the fixed cost of a run: 8 of the demo's pages from its WARC file to the report, and the same when all is
-finished, next to the import of Beam alone; the fastest of five.
+`small`: the fixed cost of a run: 8 of the demo's pages from its WARC file to the report, and the
+same when all is finished, next to the import of Beam alone; the fastest of five.
 
-`requests`: what a part asks of a bucket. The demo's pages are run with 4 and with 16 shards in an emulator of Cloud
-Storage (fake-gcs-server, `make .venv-servers/installed`) behind a proxy that counts; what is more is the parts'.
+`requests`: what a part asks of a bucket. The demo's pages are run with 4 and with 16 shards in an
+emulator of Cloud Storage (fake-gcs-server, `make .venv-servers/installed`) behind a proxy that
+counts; what is more is the parts'.
 
 `shards`: a dataset of very many shards: `collect`, the same when all is finished, and `owt verify`.
 """
@@ -55,7 +56,9 @@ class Counting(http.server.BaseHTTPRequestHandler):
             kind = "deleted"
         self.counts[kind] += 1
         headers = {name: value for name, value in self.headers.items() if name.lower() != "host"}
-        request = urllib.request.Request(self.emulator + self.path, body or None, headers, method=self.command)
+        request = urllib.request.Request(
+            self.emulator + self.path, body or None, headers, method=self.command
+        )
         try:
             with urllib.request.urlopen(request) as answer:
                 self._answer(answer.status, answer.headers, answer.read())
@@ -67,7 +70,10 @@ class Counting(http.server.BaseHTTPRequestHandler):
         for name, value in headers.items():
             if name.lower() not in ("content-length", "transfer-encoding", "connection", "date"):
                 self.send_header(name, value)
-        self.send_header("Content-Length", headers["Content-Length"] if self.command == "HEAD" else str(len(body)))
+        self.send_header(
+            "Content-Length",
+            headers["Content-Length"] if self.command == "HEAD" else str(len(body)),
+        )
         self.end_headers()
         self.wfile.write(body)
 
@@ -84,16 +90,29 @@ def count_requests(arguments: argparse.Namespace) -> int:
     steps = sum(len(load(stage).steps) for stage in ORDER)
     found: dict[int, Counter[str]] = {}
     with tempfile.TemporaryDirectory(prefix="requests-") as folder, gcs_bucket() as bucket:
-        subprocess.run([*owt, "demo", "--write_inputs", folder], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [*owt, "demo", "--write_inputs", folder], check=True, stdout=subprocess.DEVNULL
+        )
         Counting.emulator = os.environ["STORAGE_EMULATOR_HOST"]
         proxy = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Counting)
         threading.Thread(target=proxy.serve_forever, daemon=True).start()
-        environment = os.environ | {"STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{proxy.server_port}"}
+        environment = os.environ | {
+            "STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{proxy.server_port}"
+        }
         for num_shards in (4, 16):
             Counting.counts.clear()
-            run = ["run", f"{bucket}/{num_shards}", "--num_shards", str(num_shards), "--workers", "1"]
+            run = [
+                "run",
+                f"{bucket}/{num_shards}",
+                "--num_shards",
+                str(num_shards),
+                "--workers",
+                "1",
+            ]
             inputs = ["--dumps", f"{folder}/RS_demo.zst", "--pages_from", f"{folder}/demo.warc.gz"]
-            subprocess.run([*owt, *run, *inputs], check=True, env=environment, stdout=subprocess.DEVNULL)
+            subprocess.run(
+                [*owt, *run, *inputs], check=True, env=environment, stdout=subprocess.DEVNULL
+            )
             found[num_shards] = Counter(Counting.counts)
             print(f"{num_shards} shards: {dict(found[num_shards])}", flush=True)
     for kind in ("read", "written", "deleted"):
@@ -109,7 +128,14 @@ def small_run(arguments: argparse.Namespace) -> int:
             records = ArchiveIterator(warc, record_types=WarcRecordType.response)
             urls = [record.headers["WARC-Target-URI"] for record in itertools.islice(records, 8)]
         Path(folder, "urls.txt").write_text("\n".join(urls))
-        given = ["--links", f"{folder}/urls.txt", "--pages_from", f"{folder}/demo.warc.gz", "--workers", 1]
+        given = [
+            "--links",
+            f"{folder}/urls.txt",
+            "--pages_from",
+            f"{folder}/demo.warc.gz",
+            "--workers",
+            1,
+        ]
         for name, command in {
             "8 URLs to the report": lambda n: owt("run", f"{folder}/{n}", *given),
             "the same, finished": lambda n: owt("run", f"{folder}/{n}", *given),
@@ -128,8 +154,19 @@ def timed(call: Callable[[], object]) -> float:
 def many_shards(arguments: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="shards-") as folder:
         urls = Path(folder, "urls.txt")
-        urls.write_text("".join(f"https://host-{n}.example/{n}\n" for n in range(3 * arguments.shards)))
-        collect = ["run", f"{folder}/run", "--until", "collect", "--links", urls, "--num_shards", arguments.shards]
+        urls.write_text(
+            "".join(f"https://host-{n}.example/{n}\n" for n in range(3 * arguments.shards))
+        )
+        collect = [
+            "run",
+            f"{folder}/run",
+            "--until",
+            "collect",
+            "--links",
+            urls,
+            "--num_shards",
+            arguments.shards,
+        ]
         for name, command in {
             "collect": collect,
             "again, when all is finished": collect,
@@ -146,11 +183,15 @@ def owt(*arguments: object) -> None:
 
 
 def quietly(*command: object) -> None:
-    subprocess.run([*map(str, command)], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.run(
+        [*map(str, command)], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(required=True)
     commands.add_parser("small").set_defaults(run_command=small_run)
     commands.add_parser("requests").set_defaults(run_command=count_requests)

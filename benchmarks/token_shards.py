@@ -1,4 +1,5 @@
-"""Token shards for benchmarks and tests, from flat arrays by numpy and pyarrow alone: more, a GPU's machine lacks."""
+"""Token shards for benchmarks and tests, from flat arrays by numpy and pyarrow alone: more, a
+GPU's machine lacks."""
 
 from __future__ import annotations
 
@@ -18,9 +19,16 @@ Shard = tuple[np.ndarray, np.ndarray]
 
 
 def write_shards(
-    folder: Path, splits: dict[str, list[Shard]], *, tokenizer: str, vocab_size: int, eot: int, rows: int = 1000
+    folder: Path,
+    splits: dict[str, list[Shard]],
+    *,
+    tokenizer: str,
+    vocab_size: int,
+    eot: int,
+    rows: int = 1000,
 ) -> Path:
-    """Write `tokens/` (the folder, or one in it) with `rows` documents per batch, and its ledger for the trainer.
+    """Write `tokens/` (the folder, or one in it) with `rows` documents per batch, and its ledger
+    for the trainer.
 
     A document's url_id is its place in its split.
     """
@@ -62,9 +70,14 @@ def write_shards(
 
 
 def library_tokens(folder: Path, files: int) -> Path:
-    """Python's standard library, one document per file, every twentieth for validation, by a vocabulary of 50,257."""
+    """Python's standard library, one document per file, every twentieth for validation, by a
+    vocabulary of 50,257."""
     paths = sorted(Path(sysconfig.get_paths()["stdlib"]).rglob("*.py"))[:files]
-    contents = [path.read_bytes() for path in paths if "site-packages" not in path.parts and path.stat().st_size]
+    contents = [
+        path.read_bytes()
+        for path in paths
+        if "site-packages" not in path.parts and path.stat().st_size
+    ]
     try:
         from tokenizers import ByteLevelBPETokenizer
 
@@ -74,11 +87,17 @@ def library_tokens(folder: Path, files: int) -> Path:
         ids = [np.array(encoding.ids, np.uint16) for encoding in encoder.encode_batch(texts)]
         tokenizer = encoder.to_str()
     except ImportError:  # as bytes: their rates are the same
-        ids, tokenizer = [np.frombuffer(content, np.uint8).astype(np.uint16) for content in contents], "{}"
+        ids, tokenizer = (
+            [np.frombuffer(content, np.uint8).astype(np.uint16) for content in contents],
+            "{}",
+        )
     splits: dict[str, list[np.ndarray]] = {"train": [], "val": []}
     for number, document in enumerate(ids):
         splits["val" if number % 20 == 0 else "train"].append(document)
-    shards = {split: [(np.array(list(map(len, parts))), np.concatenate(parts))] for split, parts in splits.items()}
+    shards = {
+        split: [(np.array(list(map(len, parts))), np.concatenate(parts))]
+        for split, parts in splits.items()
+    }
     return write_shards(folder, shards, tokenizer=tokenizer, vocab_size=50257, eot=50256)
 
 

@@ -1,18 +1,21 @@
-"""Tokens written and read: the stage tokenize next to tiktoken and nanoGPT, the loader next to nanoGPT's.
+"""Tokens written and read: the stage tokenize next to tiktoken and nanoGPT, the loader next to
+nanoGPT's.
 
-    .venv/bin/python benchmarks/tokens.py [--parts stage loader] [--rounds 3] [--megabytes 400] [--tokens 50000000]
+    .venv/bin/python benchmarks/tokens.py [--parts stage loader] [--rounds 3] [--megabytes 400]
+    [--tokens 50000000]
 
-`stage`: from Parquet to committed shards. The texts are posts (JSON lines with `text`), joined to documents of 4.5 kB
-on average like OpenWebText's. All but "2 workers" use one core. They take turns, `--rounds` times, and the best round
-of each counts; the peak memory is of the largest process of the stage.
+`stage`: from Parquet to committed shards. The texts are posts (JSON lines with `text`), joined to
+documents of 4.5 kB on average like OpenWebText's. All but "2 workers" use one core. They take
+turns, `--rounds` times, and the best round of each counts; the peak memory is of the largest
+process of the stage.
 
-`loader`: one process, one thread, batches of 32 × 1,024 as int64 inputs and targets on the CPU, by both samplers. The
-tokens are made up: document lengths are log-normal about 1,000, as web pages' are. nanoGPT reads random windows of the
-same tokens in a mapped file.
+`loader`: one process, one thread, batches of 32 × 1,024 as int64 inputs and targets on the CPU, by
+both samplers. The tokens are made up: document lengths are log-normal about 1,000, as web pages'
+are. nanoGPT reads random windows of the same tokens in a mapped file.
 
-Exits 1 if the stage with one worker reaches less than 0.8 of bare tiktoken's rate, if two workers reach less than 1.8
-times one (on two or more idle cores), if one of its processes takes a gigabyte of memory, or if a sampler reaches less
-than 20 million tokens/s or than nanoGPT.
+Exits 1 if the stage with one worker reaches less than 0.8 of bare tiktoken's rate, if two workers
+reach less than 1.8 times one (on two or more idle cores), if one of its processes takes a gigabyte
+of memory, or if a sampler reaches less than 20 million tokens/s or than nanoGPT.
 """
 
 from __future__ import annotations
@@ -55,22 +58,37 @@ BATCH, CONTEXT = 32, 1024
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS, help="what to measure (default: both)")
-    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="turns of each contender")
+    parser.add_argument(
+        "--parts", nargs="+", default=PARTS, choices=PARTS, help="what to measure (default: both)"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=3, metavar="N", help="turns of each contender"
+    )
     parser.add_argument("--megabytes", type=int, default=400, metavar="N", help="text to tokenize")
-    parser.add_argument("--posts", type=Path, default=DATA / "text" / "reddit-posts.jsonl.gz", help="with `text`")
-    parser.add_argument("--tokens", type=int, default=50_000_000, metavar="N", help="tokens to load")
-    parser.add_argument("--seconds", type=float, default=3, metavar="X", help="of each round of the loader")
+    parser.add_argument(
+        "--posts", type=Path, default=DATA / "text" / "reddit-posts.jsonl.gz", help="with `text`"
+    )
+    parser.add_argument(
+        "--tokens", type=int, default=50_000_000, metavar="N", help="tokens to load"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=3, metavar="X", help="of each round of the loader"
+    )
     arguments = parser.parse_args()
-    good = "stage" not in arguments.parts or measure_stage(arguments.posts, arguments.megabytes, arguments.rounds)
-    good &= "loader" not in arguments.parts or measure_loader(arguments.tokens, arguments.seconds, arguments.rounds)
+    good = "stage" not in arguments.parts or measure_stage(
+        arguments.posts, arguments.megabytes, arguments.rounds
+    )
+    good &= "loader" not in arguments.parts or measure_loader(
+        arguments.tokens, arguments.seconds, arguments.rounds
+    )
     return int(not good)
 
 
 def measure_stage(posts: Path, megabytes: int, rounds: int) -> bool:
     with tempfile.TemporaryDirectory() as scratch:
         corpus = Path(scratch) / "corpus"
-        # A process inherits its parent's peak: that of the stage is taken first, while this process is small.
+        # A process inherits its parent's peak: that of the stage is taken first, while this process
+        # is small.
         writing = (corpus, posts, megabytes * 1_000_000)
         writer = multiprocessing.get_context("spawn").Process(target=write_corpus, args=writing)
         writer.start()
@@ -80,7 +98,9 @@ def measure_stage(posts: Path, megabytes: int, rounds: int) -> bool:
         size = sum(len(text.encode()) for text in texts)
         tokens = sum(map(len, map(encodings.tiktoken_encoding().encode_ordinary, texts)))
         assert written == tokens
-        print(f"{size / 1e6:.1f} MB, {tokens:,} tokens in {len(texts):,} documents, {SHARDS} shards\n")
+        print(
+            f"{size / 1e6:.1f} MB, {tokens:,} tokens in {len(texts):,} documents, {SHARDS} shards\n"
+        )
         contenders: dict[str, tuple[int, Callable[[], float]]] = {
             "the stage, 1 worker": (1, lambda: run_tokenize(corpus, 1)[0]),
             "the stage, 2 workers": (2, lambda: run_tokenize(corpus, 2)[0]),
@@ -96,9 +116,15 @@ def measure_stage(posts: Path, megabytes: int, rounds: int) -> bool:
                 best[name] = min(best[name], measure())
     print("| | MB/s | million tokens/s a core |\n|---|---|---|")
     for name, seconds in best.items():
-        print(f"| {name} | {size / 1e6 / seconds:.1f} | {tokens / seconds / contenders[name][0] / 1e6:.2f} |")
+        print(
+            f"| {name} | {size / 1e6 / seconds:.1f} | "
+            f"{tokens / seconds / contenders[name][0] / 1e6:.2f} |"
+        )
     one, two, bare, _ = best.values()
-    print(f"\n{bare / one:.2f} of tiktoken, {one / two:.2f} times as fast with 2 workers, {memory:.0f} MiB a process\n")
+    print(
+        f"\n{bare / one:.2f} of tiktoken, {one / two:.2f} times as fast with 2 workers, "
+        f"{memory:.0f} MiB a process\n"
+    )
     return bare / one >= 0.8 and one / two >= 1.8 and memory <= 1000
 
 
@@ -127,7 +153,12 @@ def write_corpus(workdir: Path, posts: Path, size: int) -> None:
         some = texts[shard::SHARDS]
         for start in range(0, len(some), 1024):
             rows = [
-                {"url_id": shard << 32 | start + i, "text": text, "subreddits": [], "language_score": 1.0}
+                {
+                    "url_id": shard << 32 | start + i,
+                    "text": text,
+                    "subreddits": [],
+                    "language_score": 1.0,
+                }
                 | dict.fromkeys(("n_words", "n_chars", "n_bytes", "copies"), 1)
                 for i, text in enumerate(some[start : start + 1024])
             ]
@@ -137,7 +168,8 @@ def write_corpus(workdir: Path, posts: Path, size: int) -> None:
 
 
 def run_tokenize(corpus: Path, workers: int) -> tuple[float, int, float]:
-    """Of `tokenize` over a copy of a run: seconds with its start, tokens, and the peak MiB of a process."""
+    """Of `tokenize` over a copy of a run: seconds with its start, tokens, and the peak MiB of a
+    process."""
     with tempfile.TemporaryDirectory(dir=corpus.parent) as scratch:
         workdir = str(shutil.copytree(corpus, Path(scratch) / "run"))
         command = stage_alone("tokenize", workdir, "--quiet")
@@ -159,7 +191,8 @@ def time_tiktoken(texts: list[str]) -> float:
 
 
 def time_nanogpt(texts: list[str], path: Path, tokens: int) -> float:
-    """data/openwebtext/prepare.py of nanoGPT (MIT licence): ids of each document, then all into one memmap."""
+    """data/openwebtext/prepare.py of nanoGPT (MIT licence): ids of each document, then all into
+    one memmap."""
     encoding = encodings.tiktoken_encoding()
     start = time.perf_counter()
     documents = []
@@ -180,11 +213,14 @@ def measure_loader(tokens: int, seconds: float, rounds: int) -> bool:
     from trainer.data import Loader
 
     def nanogpt_get_batch(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
-        """nanoGPT's `get_batch` (train.py, MIT licence): random windows, the file mapped anew each time."""
+        """nanoGPT's `get_batch` (train.py, MIT licence): random windows, the file mapped anew
+        each time."""
         data = np.memmap(path, dtype=np.uint16, mode="r")
         ix = torch.randint(len(data) - CONTEXT, (BATCH,))
         x = torch.stack([torch.from_numpy((data[i : i + CONTEXT]).astype(np.int64)) for i in ix])
-        y = torch.stack([torch.from_numpy((data[i + 1 : i + 1 + CONTEXT]).astype(np.int64)) for i in ix])
+        y = torch.stack(
+            [torch.from_numpy((data[i + 1 : i + 1 + CONTEXT]).astype(np.int64)) for i in ix]
+        )
         return x, y
 
     torch.set_num_threads(1)
@@ -193,7 +229,9 @@ def measure_loader(tokens: int, seconds: float, rounds: int) -> bool:
         dataset = corpora.datasets[-1]
         documents = dataset.documents("train")
         binary = Path(scratch) / "train.bin"
-        with binary.open("wb") as file:  # nanoGPT's layout: every document and an end-of-text, one after the other
+        with binary.open(
+            "wb"
+        ) as file:  # nanoGPT's layout: every document and an end-of-text, one after the other
             for number in range(len(documents)):
                 file.write(documents[number].astype(np.uint16).tobytes())
                 file.write(np.uint16(dataset.tokenizer.eot).tobytes())
@@ -230,7 +268,9 @@ def made_up_tokens(folder: Path, tokens: int, mean_length: int = 1000, shards: i
     written = []
     for _ in range(shards):
         # Of a log-normal with sigma 1, the mean is exp(1/2) times the median.
-        drawn = rng.lognormal(np.log(mean_length) - 0.5, 1.0, max(1, tokens // mean_length // shards))
+        drawn = rng.lognormal(
+            np.log(mean_length) - 0.5, 1.0, max(1, tokens // mean_length // shards)
+        )
         lengths = np.maximum(1, drawn).astype(np.uint32)
         written.append((lengths, rng.integers(0, 50256, int(lengths.sum()), dtype=np.uint16)))
     return write_shards(folder, {"train": written}, tokenizer="{}", vocab_size=50257, eot=50256)

@@ -1,15 +1,19 @@
-"""Training on this machine: the rate of a step next to transformers, and nanoGPT's character setting.
+"""Training on this machine: the rate of a step next to transformers, and nanoGPT's character
+setting.
 
-    .venv/bin/python benchmarks/train.py rate [--presets tiny 124M] [--dtypes float32 bfloat16] [--steps 3]
-    .venv/bin/python benchmarks/train.py characters [--text FILE] [--learning_rate 2e-3] [--optimizer adamw]
+    .venv/bin/python benchmarks/train.py rate [--presets tiny 124M] [--dtypes float32 bfloat16]
+    [--steps 3] .venv/bin/python benchmarks/train.py characters [--text FILE] [--learning_rate 2e-3]
+    [--optimizer adamw]
 
-`rate` times a complete step (forward, backward, clipping, optimizer) of our model and of transformers'
-GPT2LMHeadModel with SDPA, same shape, batch, autocast and fused AdamW, in turn, in one process; the
-fastest step of each counts, and the first is left out. Exits 1 under 1.1 times transformers.
+`rate` times a complete step (forward, backward, clipping, optimizer) of our model and of
+transformers' GPT2LMHeadModel with SDPA, same shape, batch, autocast and fused AdamW, in turn, in
+one process; the fastest step of each counts, and the first is left out. Exits 1 under 1.1 times
+transformers.
 
 `characters` trains by the command a user types: 4 layers, 4 heads, width 128, context 64, batch 12,
-2,000 steps on tinyshakespeare, as nanoGPT's README does on a CPU, at twice its learning rate. Exits 1 over
-its validation loss of 1.88 (there over 20 random batches, here over the complete validation split).
+2,000 steps on tinyshakespeare, as nanoGPT's README does on a CPU, at twice its learning rate. Exits
+1 over its validation loss of 1.88 (there over 20 random batches, here over the complete validation
+split).
 """
 
 from __future__ import annotations
@@ -41,14 +45,22 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     rate = commands.add_parser("rate", help="tokens/s of a step next to transformers")
     rate.add_argument("--presets", nargs="+", default=["tiny", "124M"], metavar="NAME")
-    rate.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"], choices=["float32", "bfloat16"])
-    rate.add_argument("--steps", type=int, default=3, metavar="N", help="steps timed of each (default: 3)")
-    rate.add_argument("--windows", type=int, metavar="N", help="windows of a step (default: 16 for tiny, or 1)")
+    rate.add_argument(
+        "--dtypes", nargs="+", default=["float32", "bfloat16"], choices=["float32", "bfloat16"]
+    )
+    rate.add_argument(
+        "--steps", type=int, default=3, metavar="N", help="steps timed of each (default: 3)"
+    )
+    rate.add_argument(
+        "--windows", type=int, metavar="N", help="windows of a step (default: 16 for tiny, or 1)"
+    )
     rate.add_argument("--compile", action="store_true", help="torch.compile both")
     characters = commands.add_parser("characters", help="nanoGPT's character setting")
     data = Path(os.environ.get("OWT_TESTDATA", REPOSITORY.parent / "shared" / "data"))
     characters.add_argument("--text", type=Path, default=data / "text" / "tinyshakespeare.txt")
-    characters.add_argument("--learning_rate", type=float, default=2e-3, metavar="X", help="nanoGPT's is 1e-3")
+    characters.add_argument(
+        "--learning_rate", type=float, default=2e-3, metavar="X", help="nanoGPT's is 1e-3"
+    )
     characters.add_argument("--optimizer", default="adamw", choices=OPTIMIZERS)
     arguments = parser.parse_args()
     return compare_rates(arguments) if arguments.command == "rate" else train_characters(arguments)
@@ -74,7 +86,9 @@ def compare_rates(arguments: argparse.Namespace) -> int:
             tokens = windows * config.context
             rates = {contender: tokens / value for contender, value in seconds.items()}
             worst = min(worst, rates["ours"] / rates["transformers"])
-            shown = ", ".join(f"{contender} {value:,.0f} tokens/s" for contender, value in rates.items())
+            shown = ", ".join(
+                f"{contender} {value:,.0f} tokens/s" for contender, value in rates.items()
+            )
             print(
                 f"{name} {dtype}, {windows} × {config.context}: {shown}, "
                 f"{rates['ours'] / rates['transformers']:.2f} times",
@@ -97,15 +111,22 @@ def our_step(name: str, ids: torch.Tensor, dtype: str, compiled: bool) -> Callab
     return step_of(model, lambda: net(ids[:, :-1], ids[:, 1:]), optimizer, dtype)
 
 
-def transformers_step(name: str, ids: torch.Tensor, dtype: str, compiled: bool) -> Callable[[], None]:
+def transformers_step(
+    name: str, ids: torch.Tensor, dtype: str, compiled: bool
+) -> Callable[[], None]:
     model = transformers_model(name)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=6e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=6e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True
+    )
     net = torch.compile(model) if compiled else model
     return step_of(model, lambda: net(ids[:, :-1], labels=ids[:, :-1]).loss, optimizer, dtype)
 
 
 def step_of(
-    model: nn.Module, loss_of: Callable[[], torch.Tensor], optimizer: torch.optim.Optimizer, dtype: str
+    model: nn.Module,
+    loss_of: Callable[[], torch.Tensor],
+    optimizer: torch.optim.Optimizer,
+    dtype: str,
 ) -> Callable[[], None]:
     def step() -> None:
         with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16"):
@@ -174,8 +195,14 @@ def train_characters(arguments: argparse.Namespace) -> int:
         subprocess.run([*command, *flags], check=True, cwd=REPOSITORY)
         seconds = time.perf_counter() - start
         loss = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["val_loss"]
-        subprocess.run([sys.executable, "-m", "trainer.tools.sample", str(run), "--max_tokens", "200"], check=True)
-    print(f"characters of {arguments.text.name}: validation loss {loss:.4f} in {seconds:.0f} s; nanoGPT's is 1.88")
+        subprocess.run(
+            [sys.executable, "-m", "trainer.tools.sample", str(run), "--max_tokens", "200"],
+            check=True,
+        )
+    print(
+        f"characters of {arguments.text.name}: validation loss {loss:.4f} in {seconds:.0f} s; "
+        f"nanoGPT's is 1.88"
+    )
     return int(loss > 1.88)
 
 
@@ -183,7 +210,9 @@ def character_tokenizer(alphabet: list[str]) -> str:
     """A tokenizer.json in which each character is a token."""
     from tokenizers import Tokenizer, decoders, models
 
-    tokenizer = Tokenizer(models.BPE({character: number for number, character in enumerate(alphabet)}, []))
+    tokenizer = Tokenizer(
+        models.BPE({character: number for number, character in enumerate(alphabet)}, [])
+    )
     tokenizer.decoder = decoders.Fuse()
     tokenizer.add_special_tokens(["<|endoftext|>"])
     return tokenizer.to_str()

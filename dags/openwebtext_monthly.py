@@ -1,14 +1,15 @@
-"""Reddit month by month: each interval triggers `openwebtext` to add its dump to one run, as another generation.
+"""Reddit month by month: each interval triggers `openwebtext` to add its dump to one run, as
+another generation.
 
-This DAG exists if `openwebtext_monthly.json` is next to this file, with the parameters of `openwebtext`, and `first`,
-the first month. An item of a list with `{month}` is repeated for each month from the first on; elsewhere, `{month}` is
-the interval's month:
+This DAG exists if `openwebtext_monthly.json` is next to this file, with the parameters of
+`openwebtext`, and `first`, the first month. An item of a list with `{month}` is repeated for each
+month from the first on; elsewhere, `{month}` is the interval's month:
 
     {"first": "2024-01", "run": "gs://bucket/run", "dumps": ["gs://bucket/dumps/RS_{month}.zst"]}
 
-Months run one after the other, and a failed one blocks the next: clear its task to continue where it stopped. Once a
-later month was added, an earlier one cannot be run again by itself. A month is added when it ends, or `days_later` (at
-most 27) days after that, to wait for the dump.
+Months run one after the other, and a failed one blocks the next: clear its task to continue where
+it stopped. Once a later month was added, an earlier one cannot be run again by itself. A month is
+added when it ends, or `days_later` (at most 27) days after that, to wait for the dump.
 """
 
 from __future__ import annotations
@@ -33,11 +34,19 @@ def read_settings(path: Path) -> dict[str, Any]:
         if not settings.get(name):
             raise ValueError(f"{path.name} lacks '{name}'")
     if "{month}" in settings["run"]:
-        raise ValueError(f"{path.name}: run {settings['run']!r} has {{month}}, but one run has all months")
+        raise ValueError(
+            f"{path.name}: run {settings['run']!r} has {{month}}, but one run has all months"
+        )
     if not any("{month}" in item for item in settings["dumps"]):
-        raise ValueError(f"{path.name}: dumps {settings['dumps']!r} need {{month}}, since each month has another one")
+        raise ValueError(
+            f"{path.name}: dumps {settings['dumps']!r} need {{month}}, since each month has "
+            f"another one"
+        )
     if settings.get("days_later", 0) not in range(28):
-        raise ValueError(f"{path.name}: days_later is {settings['days_later']!r}, not a whole number from 0 to 27")
+        raise ValueError(
+            f"{path.name}: days_later is {settings['days_later']!r}, not a whole number from 0 to "
+            f"27"
+        )
     datetime.strptime(settings["first"], "%Y-%m")
     return settings
 
@@ -49,18 +58,29 @@ def months(first: str, last: str) -> list[str]:
 
 
 def replaced(value: Any, until: list[str]) -> Any:
-    """A setting with `{month}` replaced: by the last month of `until`, in an item of a list by each."""
+    """A setting with `{month}` replaced: by the last month of `until`, in an item of a list by
+    each."""
     if isinstance(value, str):
         return value.replace("{month}", until[-1])
     if isinstance(value, list):
-        return [text for item in value for text in dict.fromkeys(str(item).replace("{month}", m) for m in until)]
-    return {name: replaced(item, until) for name, item in value.items()} if isinstance(value, dict) else value
+        return [
+            text
+            for item in value
+            for text in dict.fromkeys(str(item).replace("{month}", m) for m in until)
+        ]
+    return (
+        {name: replaced(item, until) for name, item in value.items()}
+        if isinstance(value, dict)
+        else value
+    )
 
 
 def conf_of(settings: dict[str, Any], start: datetime) -> dict[str, Any]:
     """The parameters of `openwebtext` for the month that begins at `start`."""
     until = months(settings["first"], f"{start:%Y-%m}")
-    return {name: replaced(value, until) for name, value in settings.items() if name not in OWN} | {"add": True}
+    return {name: replaced(value, until) for name, value in settings.items() if name not in OWN} | {
+        "add": True
+    }
 
 
 @task

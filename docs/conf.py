@@ -17,4 +17,6 @@ copybutton_prompt_text = "$ "
 copybutton_line_continuation_character = "\\"
 highlight_language = "none"  # what is a program says so
 myst_heading_anchors = 3
-suppress_warnings = ["misc.highlighting_failure"]  # the lexer of consoles knows no quotes over several lines
+suppress_warnings = [
+    "misc.highlighting_failure"
+]  # the lexer of consoles knows no quotes over several lines

@@ -1,4 +1,5 @@
-"""Writes the pages that are made from the code: `python docs/reference.py` fills docs/options/ and docs/api.md."""
+"""Writes the pages that are made from the code: `python docs/reference.py` fills docs/options/
+and docs/api.md."""
 
 from __future__ import annotations
 
@@ -18,10 +19,19 @@ from trainer.tools.sample import SampleOptions
 DOCS = Path(__file__).resolve().parent
 
 STAGES = (*ORDER[:3], "import", *ORDER[3:])
-TRAINER = {"train": TrainConfig, "sample": SampleOptions, "evaluate": EvaluateOptions, "export": ExportOptions}
+TRAINER = {
+    "train": TrainConfig,
+    "sample": SampleOptions,
+    "evaluate": EvaluateOptions,
+    "export": ExportOptions,
+}
 
 API = {
-    "Run a pipeline": ["owt_pipeline.pipeline:Run", "owt_pipeline.pipeline:build", "owt_pipeline.stages:load"],
+    "Run a pipeline": [
+        "owt_pipeline.pipeline:Run",
+        "owt_pipeline.pipeline:build",
+        "owt_pipeline.stages:load",
+    ],
     "Read datasets": [
         "owt_pipeline.storage.folder:Storage",
         "owt_pipeline.ledger.dataset:DatasetReader",
@@ -48,7 +58,7 @@ API = {
         "trainer.model:GPT",
         "trainer.config:TrainConfig",
     ],
-}  # fmt: skip
+}
 """What one imports in a notebook, by subject."""
 
 
@@ -68,7 +78,8 @@ def options_of_trainer(name: str, options: type) -> str:
 def api() -> str:
     """docs/api.md: signatures and docstrings of the names of `API`."""
     parts = [
-        "# In a notebook\n\nThe functions and classes meant to be imported. They need no Beam, except `build`; those "
+        "# In a notebook\n\nThe functions and classes meant to be imported. They need no Beam, "
+        "except `build`; those "
         "of `trainer` need torch. Other names may change without notice.\n"
     ]
     for subject, names in API.items():
@@ -88,9 +99,16 @@ def _entry(module: str, name: str) -> str:
     methods = ""
     if inspect.isclass(found):
         for method, function in inspect.getmembers(found, inspect.isfunction):
-            if not method.startswith("_") and function.__module__ == module and (said := inspect.getdoc(function)):
+            if (
+                not method.startswith("_")
+                and function.__module__ == module
+                and (said := inspect.getdoc(function))
+            ):
                 signature = _signature(function).replace("(self, ", "(").replace("(self)", "()")
-                methods += f"- `.{method}{signature}`: {' '.join(said.partition(chr(10) * 2)[0].split())}\n"
+                methods += (
+                    f"- `.{method}{signature}`: "
+                    f"{' '.join(said.partition(chr(10) * 2)[0].split())}\n"
+                )
     return f"### `{name}`\n\n```python\n{shown}\n```\n\n```text\n{text}\n```\n\n{methods}"
 
 
@@ -114,8 +132,9 @@ def _cell(text: str) -> str:
 INDEX = """\
 # Options
 
-Each option is a flag (`--min_tokens 128`; a list takes several values) and a key of the settings file, in the table of
-its stage. A flag sets the option in each stage that has it. `owt run RUN --until STAGE` ends with a stage.
+Each option is a flag (`--min_tokens 128`; a list takes several values) and a key of the settings
+file, in the table of its stage. A flag sets the option in each stage that has it. `owt run RUN
+--until STAGE` ends with a stage.
 
 | stage | |
 |---|---|
@@ -127,8 +146,12 @@ def main() -> None:
     folder = DOCS / "options"
     folder.mkdir(exist_ok=True)
     pages = {name: options_of_stage(name) for name in STAGES}
-    pages |= {f"trainer-{name}": options_of_trainer(name, options) for name, options in TRAINER.items()}
-    index = INDEX + "".join(f"| [{name}]({name}.md) | {load(name).help.splitlines()[0]} |\n" for name in STAGES)
+    pages |= {
+        f"trainer-{name}": options_of_trainer(name, options) for name, options in TRAINER.items()
+    }
+    index = INDEX + "".join(
+        f"| [{name}]({name}.md) | {load(name).help.splitlines()[0]} |\n" for name in STAGES
+    )
     index += "".join(f"| [python -m trainer.{name}](trainer-{name}.md) | |\n" for name in TRAINER)
     toctree = "\n```{toctree}\n:hidden:\n\n" + "\n".join(pages) + "\n```\n"
     (folder / "index.md").write_text(index + toctree, encoding="utf-8")

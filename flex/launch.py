@@ -1,4 +1,5 @@
-"""What a Flex Template's launcher runs: FLEX_TEMPLATE_PYTHON_PY_FILE of the image names this file."""
+"""What a Flex Template's launcher runs: FLEX_TEMPLATE_PYTHON_PY_FILE of the image names this
+file."""
 
 import sys
 

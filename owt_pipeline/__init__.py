@@ -1,4 +1,5 @@
-"""Rebuild OpenWebText: from Reddit submissions to token shards, with a ledger in which no URL is lost.
+"""Rebuild OpenWebText: from Reddit submissions to token shards, with a ledger in which no URL is
+lost.
 
 The parts of the pipeline are functions, too (docs/library.md):
 

@@ -12,11 +12,15 @@ def main() -> int:
     ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     for name, module in (("schemas", "settings.py"), ("trainer", "samplers.py")):
         found = importlib.util.find_spec(name)
-        folder = os.path.dirname(os.path.abspath(found.origin)) if found and found.origin else "nowhere"
+        folder = (
+            os.path.dirname(os.path.abspath(found.origin)) if found and found.origin else "nowhere"
+        )
         if folder != os.path.join(ours, name) or not os.path.exists(os.path.join(folder, module)):
             print(
-                f"owt: error: the package {name} is another project's ({folder}), not owt-pipeline's: install "
-                "owt-pipeline in an environment of its own, and start it where no folder has that name",
+                f"owt: error: the package {name} is another project's ({folder}), not "
+                f"owt-pipeline's: install "
+                "owt-pipeline in an environment of its own, and start it where no folder has that "
+                "name",
                 file=sys.stderr,
             )
             return 1

@@ -13,17 +13,32 @@ from owt_pipeline.stages import ORDER
 from schemas.settings import ExitCode, did_you_mean
 
 COMMANDS = {
-    "run": ("commands.run", "run every stage in order, skipping finished ones; --dry_run says what would run"),
+    "run": (
+        "commands.run",
+        "run every stage in order, skipping finished ones; --dry_run says what would run",
+    ),
     "demo": ("demo.command", "run the complete job offline, on a small web that it serves itself"),
     "init": ("commands.setup", "write the settings of a run, with comments"),
-    "import": ("commands.import_text", "your own text (JSONL, Parquet, plain text), in place of Reddit and the web"),
+    "import": (
+        "commands.import_text",
+        "your own text (JSONL, Parquet, plain text), in place of Reddit and the web",
+    ),
     "train-tokenizer": ("commands.train_tokenizer", "learn a byte-level BPE from the corpus"),
-    "verify": ("commands.verify", "check that files are undamaged, counts add up, and every id is accounted for"),
+    "verify": (
+        "commands.verify",
+        "check that files are undamaged, counts add up, and every id is accounted for",
+    ),
     "ls": ("commands.ls", "list the stages of a run: state, rows, bytes, time"),
     "why": ("commands.why", "show what happened to a URL at every stage"),
-    "sample-documents": ("commands.sample_documents", "print random documents, kept or rejected, to read"),
+    "sample-documents": (
+        "commands.sample_documents",
+        "print random documents, kept or rejected, to read",
+    ),
     "forget": ("commands.forget", "remove documents from the corpus and the tokens"),
-    "publish": ("commands.publish", "publish the corpus, or its URLs, as a dataset on the Hugging Face Hub"),
+    "publish": (
+        "commands.publish",
+        "publish the corpus, or its URLs, as a dataset on the Hugging Face Hub",
+    ),
     "page": ("commands.page", "print the main text of a page: a file, or standard input"),
     "near-duplicates": (
         "commands.near_duplicates",

@@ -1,7 +1,8 @@
-"""What every owt command shares: the parser, logging, one line per error, and a clean end when it is interrupted.
+"""What every owt command shares: the parser, logging, one line per error, and a clean end when
+it is interrupted.
 
-Answers go to stdout, everything else to stderr. On a terminal, progress is one live line; elsewhere, a line with the
-time every ten seconds.
+Answers go to stdout, everything else to stderr. On a terminal, progress is one live line;
+elsewhere, a line with the time every ten seconds.
 """
 
 from __future__ import annotations
@@ -19,12 +20,19 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, TextIO
 
 from owt_pipeline import progress
-from owt_pipeline.errors import LedgerError, UsageError, UserError, explain_os_error, without_traceback
+from owt_pipeline.errors import (
+    LedgerError,
+    UsageError,
+    UserError,
+    explain_os_error,
+    without_traceback,
+)
 from schemas.settings import ExitCode, FlagFormatter, shortened
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Help is shown as it was written, flags are not abbreviated, and a mistake raises UsageError."""
+    """Help is shown as it was written, flags are not abbreviated, and a mistake raises
+    UsageError."""
 
     def __init__(self, **arguments: Any):
         super().__init__(formatter_class=FlagFormatter, allow_abbrev=False, **arguments)
@@ -32,11 +40,15 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{shortened(message)}; see {self.prog} --help")
 
-    def parse_with_files(self, argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str], list[str]]:
-        """The flags that this parser knows, the words that are files, and the flags that are Beam's.
+    def parse_with_files(
+        self, argv: Sequence[str] | None
+    ) -> tuple[argparse.Namespace, list[str], list[str]]:
+        """The flags that this parser knows, the words that are files, and the flags that are
+        Beam's.
 
-        A word after a flag of Beam's is its value (`--runner DataflowRunner`), unless it ends in `.toml`; any other
-        word is a file. The positional arguments, declared for the help alone, get nothing. Raises UsageError.
+        A word after a flag of Beam's is its value (`--runner DataflowRunner`), unless it ends in
+        `.toml`; any other word is a file. The positional arguments, declared for the help alone,
+        get nothing. Raises UsageError.
         """
         for action in self._get_positional_actions():
             action.nargs, action.default = argparse.SUPPRESS, argparse.SUPPRESS
@@ -53,9 +65,11 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def interruptible(command: Callable[[], int]) -> int:
-    """Run `command`. Ctrl-C and SIGTERM end this process with one line on stderr, and code 130 or 143.
+    """Run `command`. Ctrl-C and SIGTERM end this process with one line on stderr, and code 130
+    or 143.
 
-    Both raise, so that `finally` and `with` blocks run. Threads are not joined: one may be waiting for a page.
+    Both raise, so that `finally` and `with` blocks run. Threads are not joined: one may be waiting
+    for a page.
     """
     if threading.current_thread() is not threading.main_thread():
         return command()
@@ -78,7 +92,9 @@ def at_least(minimum: int) -> Callable[[str], int]:
 
     def convert(text: str) -> int:
         if not text.removeprefix("-").isdecimal() or int(text) < minimum:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {minimum}")
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not a whole number of at least {minimum}"
+            )
         return int(text)
 
     return convert
@@ -99,8 +115,12 @@ class Command:
     work: Callable[[argparse.Namespace], int]
 
     def parser(self) -> CommandParser:
-        text, example, examples = inspect.cleandoc(self.flags.__doc__ or "").partition("\n\nexample")
-        parser = CommandParser(prog=self.name, description=text, epilog=f"{example.strip()}{examples}")
+        text, example, examples = inspect.cleandoc(self.flags.__doc__ or "").partition(
+            "\n\nexample"
+        )
+        parser = CommandParser(
+            prog=self.name, description=text, epilog=f"{example.strip()}{examples}"
+        )
         self.flags(parser)
         return parser
 
@@ -109,8 +129,11 @@ class Command:
 
 
 def reporting_errors(command: Callable[[], int]) -> int:
-    """Run `command`; print what a user can fix as one line. Returns one of the exit codes of `owt --help`."""
-    from owt_pipeline.engine.workers import WorkerError  # not before the command is known, which may need none
+    """Run `command`; print what a user can fix as one line. Returns one of the exit codes of
+    `owt --help`."""
+    from owt_pipeline.engine.workers import (
+        WorkerError,
+    )  # not before the command is known, which may need none
 
     logging.basicConfig(level=logging.ERROR, format="%(message)s", stream=sys.stderr)
     logger.setLevel(logging.WARNING)  # until configure_output; not every command has its flags
@@ -127,11 +150,14 @@ def reporting_errors(command: Callable[[], int]) -> int:
     except WorkerError as error:
         return complain(f"a worker process failed:\n{error}")
     except LedgerError as error:
-        return complain(f"{error}. This is a bug of the stage: please report it with the input that shows it")
+        return complain(
+            f"{error}. This is a bug of the stage: please report it with the input that shows it"
+        )
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> list[str]:
-    """The lines of a table: the columns in `left` are aligned to the left, the others to the right."""
+    """The lines of a table: the columns in `left` are aligned to the left, the others to the
+    right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -163,7 +189,8 @@ def size(count: float) -> str:
 
 
 def _output_is_closed() -> bool:
-    """Whether standard output is a pipe whose other end is closed; if so, the remaining output is discarded."""
+    """Whether standard output is a pipe whose other end is closed; if so, the remaining output
+    is discarded."""
     poll = select.poll()
     poll.register(sys.stdout, 0)
     if not any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0)):
@@ -189,7 +216,9 @@ def add_output_flags(parser: argparse.ArgumentParser) -> None:
     loudness = group.add_mutually_exclusive_group()
     loudness.add_argument("--quiet", action="store_true", help="log only warnings and errors")
     loudness.add_argument(
-        "--verbose", action="store_true", help="also log options, the time of each step and Beam's log"
+        "--verbose",
+        action="store_true",
+        help="also log options, the time of each step and Beam's log",
     )
 
 
@@ -202,10 +231,16 @@ def configure_output(arguments: argparse.Namespace) -> None:
     elif not sys.stderr.isatty():
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     root = logging.getLogger()
-    root.handlers[:] = [*(h for h in root.handlers if type(h) not in (logging.StreamHandler, _Handler)), handler]
-    # Libraries' warnings are not for the user: Beam's import alone gives one, of clients we do not use.
+    root.handlers[:] = [
+        *(h for h in root.handlers if type(h) not in (logging.StreamHandler, _Handler)),
+        handler,
+    ]
+    # Libraries' warnings are not for the user: Beam's import alone gives one, of clients we do not
+    # use.
     root.setLevel(logging.INFO if arguments.verbose else logging.ERROR)
-    logger.setLevel(logging.WARNING if arguments.quiet else logging.DEBUG if arguments.verbose else logging.INFO)
+    logger.setLevel(
+        logging.WARNING if arguments.quiet else logging.DEBUG if arguments.verbose else logging.INFO
+    )
     progress.configure(quiet=arguments.quiet, live=live)
 
 
@@ -226,6 +261,7 @@ class _Handler(logging.StreamHandler):  # type: ignore[type-arg]
     def stream(self, stream: TextIO) -> None: ...
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record; of a traceback, which runners log for a user's mistake, too, its last line, but for --verbose."""
+        """The record; of a traceback, which runners log for a user's mistake, too, its last
+        line, but for --verbose."""
         text = super().format(record)
         return text if logger.isEnabledFor(logging.DEBUG) else without_traceback(text)

@@ -1,5 +1,5 @@
-"""Settings of a run: `RUN/settings.toml` or another TOML file, with one table per stage; flags that override it, and
-Beam's flags."""
+"""Settings of a run: `RUN/settings.toml` or another TOML file, with one table per stage; flags
+that override it, and Beam's flags."""
 
 from __future__ import annotations
 
@@ -21,7 +21,19 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-TABLES = ("run", "collect", "fetch", "extract", "clean", "dedupe", "export", "tokenize", "report", "import", "beam")
+TABLES = (
+    "run",
+    "collect",
+    "fetch",
+    "extract",
+    "clean",
+    "dedupe",
+    "export",
+    "tokenize",
+    "report",
+    "import",
+    "beam",
+)
 RUN_KEYS = ("workers",)
 
 SETTINGS = "settings.toml"
@@ -40,7 +52,8 @@ def settings_of(run: Storage) -> str | None:
 
 
 def read_config(path: str | None) -> dict[str, dict[str, Any]]:
-    """The tables of a TOML file (a path, or a URI of a bucket), not yet checked; none where `path` is None.
+    """The tables of a TOML file (a path, or a URI of a bucket), not yet checked; none where
+    `path` is None.
 
     Raises UsageError for a file that cannot be read, is not TOML, or has an unknown table.
     """
@@ -55,7 +68,9 @@ def read_config(path: str | None) -> dict[str, dict[str, Any]]:
         raise UsageError(f"{path} is not valid TOML: {error}") from error
     for name, table in tables.items():
         if not isinstance(table, dict):
-            raise UsageError(f"{path}: '{name}' is outside a table; put it under [run] or a stage's table")
+            raise UsageError(
+                f"{path}: '{name}' is outside a table; put it under [run] or a stage's table"
+            )
         if name not in TABLES:
             raise UsageError(f"{path}: unknown table [{name}]{did_you_mean(name, TABLES)}")
     for key in tables.get("run", {}):
@@ -68,7 +83,9 @@ def read_config(path: str | None) -> dict[str, dict[str, Any]]:
     return tables
 
 
-def stage_options(stage: Stage, config: str | None, tables: Mapping[str, Any], flags: Mapping[str, Any]) -> Any:
+def stage_options(
+    stage: Stage, config: str | None, tables: Mapping[str, Any], flags: Mapping[str, Any]
+) -> Any:
     """The stage's options: its table, overridden by the given flags; raises UsageError."""
     where = f"{config} [{stage.name}]" if config else stage.name
     try:
@@ -100,7 +117,9 @@ def with_values(text: str, given: Mapping[str, Mapping[str, Any]]) -> str:
             line = f"{name} = {to_toml(value)}"
             wanted.setdefault(table, {}).update(tomllib.loads(line))
             begin = lines.index(f"[{table}]") + 1
-            end = next((n for n in range(begin, len(lines)) if lines[n].startswith("[")), len(lines))
+            end = next(
+                (n for n in range(begin, len(lines)) if lines[n].startswith("[")), len(lines)
+            )
             found = [n for n in range(begin, end) if re.match(rf"(# )?{name} *=", lines[n])]
             at = min(found, key=lambda n: lines[n].startswith("#"), default=begin)
             lines[at : at + bool(found)] = [line]
@@ -111,7 +130,8 @@ def with_values(text: str, given: Mapping[str, Mapping[str, Any]]) -> str:
     except tomllib.TOMLDecodeError:
         pass
     raise UsageError(
-        f"cannot be set there line by line: {', '.join(name for values in given.values() for name in values)}"
+        f"cannot be set there line by line: "
+        f"{', '.join(name for values in given.values() for name in values)}"
     )
 
 
@@ -128,7 +148,8 @@ def beam_flags(tables: Mapping[str, Any], rest: list[str]) -> tuple[str, ...]:
 
 
 def workers_of(tables: Mapping[str, Any], given: int | None, default: int) -> int:
-    """The processes of the local pool: as given on the command line, or in the table [run]; raises UsageError."""
+    """The processes of the local pool: as given on the command line, or in the table [run];
+    raises UsageError."""
     workers = given if given is not None else tables.get("run", {}).get("workers", default)
     if type(workers) is not int or workers < 1:
         raise UsageError(f"workers: {workers!r} is not a whole number of at least 1")
@@ -137,9 +158,14 @@ def workers_of(tables: Mapping[str, Any], given: int | None, default: int) -> in
 
 def add_places(parser: argparse.ArgumentParser) -> None:
     """The run's folder and its settings file, as arguments for the help."""
-    parser.add_argument("run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://")
     parser.add_argument(
-        "settings", nargs="?", metavar="SETTINGS.toml", help="settings (default: settings.toml of the folder)"
+        "run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://"
+    )
+    parser.add_argument(
+        "settings",
+        nargs="?",
+        metavar="SETTINGS.toml",
+        help="settings (default: settings.toml of the folder)",
     )
 
 
@@ -147,9 +173,14 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     """The flags that `owt run` and `owt import` share."""
     group = parser.add_argument_group("running")
     group.add_argument(
-        "--add", action="store_true", help="add sources that the run does not have yet, as another generation"
+        "--add",
+        action="store_true",
+        help="add sources that the run does not have yet, as another generation",
     )
     group.add_argument(
-        "--workers", type=at_least(1), metavar="N", help="processes for CPU-bound work (default: this machine's cores)"
+        "--workers",
+        type=at_least(1),
+        metavar="N",
+        help="processes for CPU-bound work (default: this machine's cores)",
     )
     add_output_flags(parser)

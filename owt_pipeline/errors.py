@@ -36,7 +36,8 @@ class LostRun(UserError):
 
 
 class WorkerError(RuntimeError):
-    """A function raised an error in a worker (the message holds the traceback), or the worker process died."""
+    """A function raised an error in a worker (the message holds the traceback), or the worker
+    process died."""
 
 
 class LedgerError(Exception):
@@ -53,7 +54,10 @@ def explain_os_error(error: OSError) -> str:
     """One line for an operating-system error: what failed, on which file, and what to do."""
     where = f" {error.filename}" if error.filename else ""
     if error.errno == errno.ENOSPC:
-        return f"the disk is full, writing{where or ' a shard'}: free some space and run the same command again"
+        return (
+            f"the disk is full, writing{where or ' a shard'}: free some space and run the same "
+            f"command again"
+        )
     if error.errno in (errno.EACCES, errno.EPERM):
         return f"no permission to open{where}: check its owner and mode"
     if error.errno == errno.ENOENT:

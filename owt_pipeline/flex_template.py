@@ -1,9 +1,10 @@
 """`owt run` as a Dataflow Flex Template: how the template's launcher starts it.
 
-The launcher (`/opt/google/dataflow/python_template_launcher`, in an image of Google's) runs the file that
-`FLEX_TEMPLATE_PYTHON_PY_FILE` names, here `flex/launch.py`, with `--NAME=VALUE` for each of the template's parameters
-(`flex/metadata.json`) and for what Beam needs: the project, the region, `--template_location`, and so on. With the
-last, the SDK writes the job there instead of submitting it; the launcher submits it when the program has ended.
+The launcher (`/opt/google/dataflow/python_template_launcher`, in an image of Google's) runs the
+file that `FLEX_TEMPLATE_PYTHON_PY_FILE` names, here `flex/launch.py`, with `--NAME=VALUE` for each
+of the template's parameters (`flex/metadata.json`) and for what Beam needs: the project, the
+region, `--template_location`, and so on. With the last, the SDK writes the job there instead of
+submitting it; the launcher submits it when the program has ended.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from collections.abc import Sequence
 
 
 def arguments(given: Sequence[str]) -> list[str]:
-    """The arguments of `owt run` for what the launcher gives; what is no parameter of the template is Beam's flag."""
+    """The arguments of `owt run` for what the launcher gives; what is no parameter of the
+    template is Beam's flag."""
     words: dict[str, str] = {}
     flags: list[str] = []
     for argument in given:
@@ -24,7 +26,10 @@ def arguments(given: Sequence[str]) -> list[str]:
             flags += shlex.split(value)
         else:
             flags.append(argument)
-    return [*filter(None, (words.get("run"), words.get("settings"))), *flags]  # an empty parameter is none
+    return [
+        *filter(None, (words.get("run"), words.get("settings"))),
+        *flags,
+    ]  # an empty parameter is none
 
 
 def main(given: Sequence[str]) -> int:

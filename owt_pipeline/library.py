@@ -1,7 +1,9 @@
-"""The parts of the pipeline as functions on your own pages and texts: what the stages themselves call.
+"""The parts of the pipeline as functions on your own pages and texts: what the stages themselves
+call.
 
-Nothing here needs a working directory, and nothing imports Beam. `owt_pipeline` has all of it by name; what a function
-needs is imported when it is first called. `owt_pipeline.transforms` has the same as Beam transforms.
+Nothing here needs a working directory, and nothing imports Beam. `owt_pipeline` has all of it by
+name; what a function needs is imported when it is first called. `owt_pipeline.transforms` has the
+same as Beam transforms.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ _BATCH_ROWS = 1024
 def url_id(url: str) -> int:
     """The id of a page in every dataset of a run: the 64-bit XXH3 of its canonical URL, unsigned.
 
-    `url` may be in any spelling. Raises BadURL, a ValueError, for anything but a URL of http or https.
+    `url` may be in any spelling. Raises BadURL, a ValueError, for anything but a URL of http or
+    https.
     """
     from owt_pipeline.formats import urls
 
@@ -41,16 +44,20 @@ def url_id(url: str) -> int:
 
 
 def extract(html: Html, url: str = "", **options: Any) -> Extracted | None:
-    """The main text of a page with its title, author, date, site, language and licence; None if it has no text.
+    """The main text of a page with its title, author, date, site, language and licence; None if
+    it has no text.
 
     Args:
-      html: the page; bytes are decoded by the charset that the page declares, or one guessed from the bytes.
+      html: the page; bytes are decoded by the charset that the page declares, or one guessed from
+        the bytes.
       url: the page's URL, if known; it helps to find date and site.
-      **options: those of the stage: `text_format` ("plain" or "markdown"), `favor` ("balanced", "precision" or
-        "recall"), `include_comments`, `include_tables`, `extractor`.
+      **options: those of the stage: `text_format` ("plain" or "markdown"), `favor` ("balanced",
+        "precision" or "recall"), `include_comments`, `include_tables`, `extractor`.
 
-    It runs in this process, without limits; for untrusted pages, see `Extractor`. Raises TypeError for anything but
-    text or bytes, ValueError for unknown options. The method is our own: a parse, a walk, and a model of blocks fitted
+    It runs in this process, without limits; for untrusted pages, see `Extractor`. Raises TypeError
+      for anything but
+    text or bytes, ValueError for unknown options. The method is our own: a parse, a walk, and a
+      model of blocks fitted
     on labelled pages (docs/benchmarks/figures.md has its measured quality).
     """
     return Extractor(**options)(html, url)
@@ -64,10 +71,11 @@ class Extractor:
             ...
 
     Args:
-      isolated: whether `map` uses separate processes, so that a page which crashes or exhausts one is only rejected.
+      isolated: whether `map` uses separate processes, so that a page which crashes or exhausts one
+        is only rejected.
       workers: number of these processes; this machine's cores by default.
-      **options: those of `extract`; for isolated pages also the limits `page_cpu_seconds` (20) and `page_memory_mb`
-        (1,024).
+      **options: those of `extract`; for isolated pages also the limits `page_cpu_seconds` (20) and
+        `page_memory_mb` (1,024).
 
     Raises ValueError for unknown options.
     """
@@ -95,14 +103,17 @@ class Extractor:
     def map(self, pages: Iterable[Html | tuple[Html, str]]) -> Iterator[Extracted | Rejected]:
         """The result of each page, in order: what was found, or why there is nothing.
 
-        `pages` has texts or bytes, or pairs of a page and its URL; it is read lazily, so it may be of any length.
-        `Rejected.reason` is one of the stage's: `no_text`, `extract_timeout`, `extract_memory`, `extract_crash`.
+        `pages` has texts or bytes, or pairs of a page and its URL; it is read lazily, so it may be
+        of any length. `Rejected.reason` is one of the stage's: `no_text`, `extract_timeout`,
+        `extract_memory`, `extract_crash`.
         """
         from owt_pipeline.stages.extract.pages import Found, extract_all
 
         given = (_page(*page) if isinstance(page, tuple) else _page(page, "") for page in pages)
         if self.isolated:
-            found: Iterable[Any] = (r for _, r in extract_all(given, self.options, self.workers, _extract_given))
+            found: Iterable[Any] = (
+                r for _, r in extract_all(given, self.options, self.workers, _extract_given)
+            )
         else:
             found = (_extract_given(self.options, page) for page in given)
         for result in found:
@@ -128,14 +139,17 @@ def _page(html: Html, url: str) -> tuple[Html, str, int]:
 
 
 def clean(text: str, **options: Any) -> Cleaned:
-    """Repair a text, detect its language, measure it, and decide whether the stage `clean` would keep it.
+    """Repair a text, detect its language, measure it, and decide whether the stage `clean` would
+    keep it.
 
     Args:
       text: the text.
-      **options: those of the stage, by its names (docs/options/clean.md): `min_tokens=128`, `languages=("en",)`,
-        `filters=("gopher_quality", "c4", ...)`, `gopher_quality={"max_word_length": 12}`, ...
+      **options: those of the stage, by its names (docs/options/clean.md): `min_tokens=128`,
+        `languages=("en",)`, `filters=("gopher_quality", "c4", ...)`,
+        `gopher_quality={"max_word_length": 12}`, ...
 
-    Raises TypeError for anything but a str, ValueError for unknown options. For many texts, use a `Cleaner`.
+    Raises TypeError for anything but a str, ValueError for unknown options. For many texts, use a
+      `Cleaner`.
     """
     return Cleaner(**options)(text)
 
@@ -163,27 +177,35 @@ class Cleaner:
         return clean_document(text, self.options, self._sets)
 
 
-def near_duplicates(texts: Texts, *, text_field: str = "text", workers: int | None = None, **options: Any) -> pa.Table:
-    """Which texts repeat which: exact copies, and pairs whose exact similarity reaches the threshold.
+def near_duplicates(
+    texts: Texts, *, text_field: str = "text", workers: int | None = None, **options: Any
+) -> pa.Table:
+    """Which texts repeat which: exact copies, and pairs whose exact similarity reaches the
+    threshold.
 
-    Candidates come from MinHash LSH (Broder 1997), and each is verified by the Jaccard similarity of the two sets of
-    word 5-grams, so no row of the result is wrong; a pair exactly at the threshold is missed about once in a thousand.
-    Of texts that repeat each other the longest is kept, of equally long ones the first. No kept text is itself removed.
+    Candidates come from MinHash LSH (Broder 1997), and each is verified by the Jaccard similarity
+    of the two sets of word 5-grams, so no row of the result is wrong; a pair exactly at the
+    threshold is missed about once in a thousand. Of texts that repeat each other the longest is
+    kept, of equally long ones the first. No kept text is itself removed.
 
-    Intermediate files, about as much as the compressed texts and 400 bytes per text, are in the system's folder for
-    temporary files (`$TMPDIR`). Memory grows by a few bytes per text.
+    Intermediate files, about as much as the compressed texts and 400 bytes per text, are in the
+    system's folder for temporary files (`$TMPDIR`). Memory grows by a few bytes per text.
 
     Args:
-      texts: a sequence of strings, an Arrow array or column (also of pandas or Polars), or a `pathlib.Path`, or
-        several, of Parquet or JSON Lines files (.gz, .zst, .xz, .bz2). A missing text (None, null) has no duplicates.
+      texts: a sequence of strings, an Arrow array or column (also of pandas or Polars), or a
+        `pathlib.Path`, or several, of Parquet or JSON Lines files (.gz, .zst, .xz, .bz2). A missing
+        text (None, null) has no duplicates.
       text_field: the column or field of a file that holds the text; `a.b` is field b of field a.
       workers: processes; this machine's cores by default.
       **options: those of the stage `dedupe`: `threshold=0.8`, `ngram=5`.
 
     Returns:
-      A table with one row per removed text, in the order of the texts: `row` int64, its number, counted through all
-      files. `kept_row` int64, the number of the text that is kept instead. `cluster` int64, the same number for all
-      that are removed in favour of one text. `similarity` float32, exact. `rule` string, `exact` or `near`.
+      A table with one row per removed text, in the order of the texts: `row` int64, its number,
+        counted through all
+      files. `kept_row` int64, the number of the text that is kept instead. `cluster` int64, the
+        same number for all
+      that are removed in favour of one text. `similarity` float32, exact. `rule` string, `exact` or
+        `near`.
 
     Raises:
       TypeError: `texts`, or an item of it, is of another type.
@@ -192,7 +214,9 @@ def near_duplicates(texts: Texts, *, text_field: str = "text", workers: int | No
     return find_duplicates(_arrays_of(texts, text_field), workers, **options)
 
 
-def find_duplicates(texts: Iterator[pa.Array], workers: int | None = None, **options: Any) -> pa.Table:
+def find_duplicates(
+    texts: Iterator[pa.Array], workers: int | None = None, **options: Any
+) -> pa.Table:
     """`near_duplicates` for texts in arrays of strings."""
     import numpy as np
     import pyarrow as pa
@@ -237,12 +261,16 @@ def _arrays_of(texts: Any, text_field: str) -> Iterator[pa.Array]:
     from owt_pipeline.formats.records import as_strings, texts_of_files
 
     if isinstance(texts, (str, bytes, Mapping, type(None))):
-        raise TypeError(f"texts is {type(texts).__name__}: give a list of texts, a column, or a pathlib.Path")
+        raise TypeError(
+            f"texts is {type(texts).__name__}: give a list of texts, a column, or a pathlib.Path"
+        )
     if isinstance(texts, os.PathLike) or (
         isinstance(texts, (list, tuple)) and texts and isinstance(texts[0], os.PathLike)
     ):
         paths = [texts] if isinstance(texts, os.PathLike) else texts
-        yield from texts_of_files([os.fspath(path) for path in paths], text_field, "near_duplicates")
+        yield from texts_of_files(
+            [os.fspath(path) for path in paths], text_field, "near_duplicates"
+        )
         return
     if isinstance(texts, (pa.Array, pa.ChunkedArray)):
         column = texts
@@ -264,15 +292,20 @@ def _arrays_of(texts: Any, text_field: str) -> Iterator[pa.Array]:
             if pa.types.is_string_view(values.type):  # of Polars; Arrow cannot take from these
                 values = pc.cast(values, pa.string())
             chunk = values.take(chunk.indices)
-        if not (pa.types.is_string(chunk.type) or pa.types.is_large_string(chunk.type) or pa.types.is_null(chunk.type)
-                or pa.types.is_string_view(chunk.type)):  # fmt: skip
+        if not (
+            pa.types.is_string(chunk.type)
+            or pa.types.is_large_string(chunk.type)
+            or pa.types.is_null(chunk.type)
+            or pa.types.is_string_view(chunk.type)
+        ):
             raise TypeError(f"texts is a column of {chunk.type}, not of strings")
         for start in range(0, len(chunk), _BATCH_ROWS):
             yield pc.cast(chunk.slice(start, _BATCH_ROWS), pa.string())
 
 
 def _write_all(workdir: Storage, texts: Iterator[pa.Array]) -> None:
-    """Write texts as the dataset that `dedupe` reads: the id of each is its number; nulls are left out."""
+    """Write texts as the dataset that `dedupe` reads: the id of each is its number; nulls are
+    left out."""
     import msgspec
 
     from owt_pipeline.ledger.commit import publish_dataset
@@ -287,9 +320,13 @@ def _write_all(workdir: Storage, texts: Iterator[pa.Array]) -> None:
             first += len(array)
 
     shards = itertools.groupby(numbered(), lambda pair: pair[0] // _SHARD_ROWS)
-    records = [_write_shard(workdir, shard, some) for shard, some in shards] or [_write_shard(workdir, 0, ())]
+    records = [_write_shard(workdir, shard, some) for shard, some in shards] or [
+        _write_shard(workdir, 0, ())
+    ]
     generations = [Generation("import", 0, len(records))]
-    _, version = change_root(workdir, lambda root: msgspec.structs.replace(root, generations=generations), "")
+    _, version = change_root(
+        workdir, lambda root: msgspec.structs.replace(root, generations=generations), ""
+    )
     publish_dataset(
         workdir,
         records,
@@ -302,7 +339,9 @@ def _write_all(workdir: Storage, texts: Iterator[pa.Array]) -> None:
     )
 
 
-def _write_shard(workdir: Storage, shard: int, texts: Iterable[tuple[int, pa.Array]]) -> ShardRecord:
+def _write_shard(
+    workdir: Storage, shard: int, texts: Iterable[tuple[int, pa.Array]]
+) -> ShardRecord:
     """Write a shard from (id of the first text, texts)."""
     import numpy as np
     import pyarrow as pa
@@ -311,12 +350,20 @@ def _write_shard(workdir: Storage, shard: int, texts: Iterable[tuple[int, pa.Arr
     from owt_pipeline.ledger.commit import Place, ShardWriter
     from schemas import DATASETS
 
-    schema = pa.schema([DATASETS["clean"].schema.field(name) for name in ("url_id", "text", "n_chars")])
-    with ShardWriter(workdir, Place(workdir / ".records", shard), {"": schema}, dataset="clean") as writer:
+    schema = pa.schema(
+        [DATASETS["clean"].schema.field(name) for name in ("url_id", "text", "n_chars")]
+    )
+    with ShardWriter(
+        workdir, Place(workdir / ".records", shard), {"": schema}, dataset="clean"
+    ) as writer:
         for first, array in texts:
             rows = np.flatnonzero(array.is_valid().to_numpy(zero_copy_only=False))
             some = array.take(pa.array(rows))
-            columns = [pa.array((first + rows).astype(np.uint64)), some, pc.utf8_length(some).cast(pa.uint32())]
+            columns = [
+                pa.array((first + rows).astype(np.uint64)),
+                some,
+                pc.utf8_length(some).cast(pa.uint32()),
+            ]
             writer.enter(len(rows))
             writer.write(pa.RecordBatch.from_arrays(columns, schema=schema))
     return writer.record

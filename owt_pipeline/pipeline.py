@@ -6,15 +6,15 @@
     with beam.Pipeline() as pipeline:
         build(pipeline, Run.of("run"))
 
-Each stage is a transform from the handle of one dataset to the handle of the next (`engine/graph.py`). The datasets
-themselves are files in the run's folder:
+Each stage is a transform from the handle of one dataset to the handle of the next
+(`engine/graph.py`). The datasets themselves are files in the run's folder:
 
     collect     Reddit's dumps or API, lists of URLs -> urls/: canonical URLs with Reddit's metadata
-    fetch       urls/ -> pages/: each URL's response, from the web or from archives, or why there is none
+    fetch       urls/ -> pages/: each URL's response, from the web or archives, or why there is none
     extract     pages/ -> documents/: each page's main text and metadata
     import      your own text -> documents/, in place of the three stages above
     clean       documents/ -> clean/: documents that pass the filters, with repaired text
-    dedupe      clean/ -> duplicates/: which document repeats which, how similar they are, and by which rule
+    dedupe      clean/ -> duplicates/: which document repeats which, how similar, and by which rule
     export      clean/ without the documents that duplicates/ removes -> corpus/
     tokenize    corpus/ -> tokens/: the documents' token ids in Arrow shards
     report      all datasets -> report/: the run's statistics as a web page and as JSON
@@ -42,10 +42,11 @@ from owt_pipeline.storage.folder import Storage
 
 
 def build(pipeline: beam.Pipeline, run: Run) -> beam.PCollection[graph.Handle]:
-    """Add the run's stages to a pipeline, as one linear chain; returns the handle of the last dataset.
+    """Add the run's stages to a pipeline, as one linear chain; returns the handle of the last
+    dataset.
 
-    Nothing is written before the pipeline runs. Then the first transform takes the lock of the run's folder, and the
-    last one sweeps the folder and releases it.
+    Nothing is written before the pipeline runs. Then the first transform takes the lock of the
+    run's folder, and the last one sweeps the folder and releases it.
     """
     run = run.on(pipeline.runner)
     # Where text was imported, the chain begins after the stages whose place `owt import` took.
@@ -66,11 +67,19 @@ class Run:
     runtime: Runtime
 
     @classmethod
-    def of(cls, run: str, settings: str | None = None, *, workers: int | None = None, until: str = ORDER[-1]) -> Run:
-        """The run in the folder `run`, up to and including the stage `until`, by a settings file: by default the
-        folder's own `settings.toml`, which `owt init` writes.
+    def of(
+        cls,
+        run: str,
+        settings: str | None = None,
+        *,
+        workers: int | None = None,
+        until: str = ORDER[-1],
+    ) -> Run:
+        """The run in the folder `run`, up to and including the stage `until`, by a settings
+        file: by default the folder's own `settings.toml`, which `owt init` writes.
 
-        `workers` overrides the file's. Without any, one process works. Raises UserError for invalid settings.
+        `workers` overrides the file's. Without any, one process works. Raises UserError for invalid
+        settings.
         """
         settings = settings or Storage(run).path(config.SETTINGS)
         tables = config.read_config(settings)
@@ -80,8 +89,11 @@ class Run:
         return cls(chosen, runtime)
 
     def on(self, runner: Any) -> Run:
-        """This run for a given runner: only the local runner uses this process's pool of workers."""
+        """This run for a given runner: only the local runner uses this process's pool of
+        workers."""
         runtime = replace(self.runtime, run=uuid4().hex, unattended=True)
         if not isinstance(runner, FnApiRunner) and not runtime.on_cluster:
-            runtime = runtime.for_cluster([stage for stage, _ in self.stages], type(runner).__name__)
+            runtime = runtime.for_cluster(
+                [stage for stage, _ in self.stages], type(runner).__name__
+            )
         return replace(self, runtime=runtime)

@@ -1,6 +1,7 @@
 """Progress of the stage at work: a live line on a terminal, log lines otherwise.
 
-Worker processes report to the display of the process that started them; those of a distributed runner have none.
+Worker processes report to the display of the process that started them; those of a distributed
+runner have none.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ LOG_INTERVAL_SECONDS = 10.0
 LIVE_INTERVAL_SECONDS = 0.1
 RATE_SECONDS = 30.0
 ERASE = "\r\x1b[K"
-"""Removes the terminal's current line: what is logged takes the place of the live one, which is written anew below."""
+"""Removes the terminal's current line: what is logged takes the place of the live one, which is
+written anew below."""
 
 
 class _Display:
@@ -51,7 +53,10 @@ class _Display:
     def line(self) -> str:
         files = "shards" if self.unit == "rows" else "files"
         rate, left = self.rate, (self.rows or 0) - self.rows_done
-        line = f"{self.name}: {self.shards_done}/{self.shards} {files}, {self.rows_done:,} {self.unit}, {rate:,.0f}/s"
+        line = (
+            f"{self.name}: {self.shards_done}/{self.shards} {files}, {self.rows_done:,} "
+            f"{self.unit}, {rate:,.0f}/s"
+        )
         if left > 0 and rate:
             line += f", {left / rate:,.0f} s left"
         doing = self.doing() if self.doing is not None else ""
@@ -84,7 +89,9 @@ class _TerminalDisplay(_Display):
         print(ERASE, end="", file=sys.stderr, flush=True)
 
 
-_current: _Display | None = None  # the runner calls `advance` from deep within; one step runs at a time
+_current: _Display | None = (
+    None  # the runner calls `advance` from deep within; one step runs at a time
+)
 _display: type[_Display] = _LogDisplay
 _report: Callable[[int], None] | None = None
 _lock = threading.Lock()
@@ -98,7 +105,8 @@ def configure(*, quiet: bool, live: bool) -> None:
 
 @contextlib.contextmanager
 def step(name: str, *, shards: int, rows: int | None = None, unit: str = "rows") -> Iterator[None]:
-    """Show the progress of a step over `shards` shards and, if known, `rows` rows, while the block runs.
+    """Show the progress of a step over `shards` shards and, if known, `rows` rows, while the
+    block runs.
 
     A step that reads files instead of rows counts another `unit`, such as bytes.
     """
@@ -124,7 +132,8 @@ def advance(rows: int) -> None:
 
 
 def report_by(report: Callable[[int], None]) -> None:
-    """In a process without a display: `advance` calls `report`, which passes the rows to the process that has one."""
+    """In a process without a display: `advance` calls `report`, which passes the rows to the
+    process that has one."""
     global _report
     _report = report
 

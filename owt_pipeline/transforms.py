@@ -1,11 +1,13 @@
-"""The parts as Beam transforms on your own rows, with as little logic as possible: the library's functions do the work.
+"""The parts as Beam transforms on your own rows, with as little logic as possible: the library's
+functions do the work.
 
     result = pages | ExtractText(html_field="body", favor="precision")
     result["out"]      the rows, with `text`, `title`, ... added
     result["rejects"]  the rows without a document, with `reason` and `detail` added
 
-A row is a `beam.Row`, a named tuple or a dict. The outputs are `beam.Row`s, with a schema if the input has one. A field
-of the result replaces one of the same name. docs/library.md has an example in Beam YAML.
+A row is a `beam.Row`, a named tuple or a dict. The outputs are `beam.Row`s, with a schema if the
+input has one. A field of the result replaces one of the same name. docs/library.md has an example
+in Beam YAML.
 """
 
 from __future__ import annotations
@@ -37,8 +39,9 @@ Judged: TypeAlias = "Fields | tuple[str, str]"
 class ExtractText(beam.PTransform):
     """Pages -> their main texts and metadata (`out`), and pages without a document (`rejects`).
 
-    Adds `text`, `title`, `author`, `date`, `site_name`, `language` and `license`, as in `owt_pipeline.Extracted`.
-    Pages are read in a separate process; a page that crashes it, or exceeds its limits, is a reject.
+    Adds `text`, `title`, `author`, `date`, `site_name`, `language` and `license`, as in
+    `owt_pipeline.Extracted`. Pages are read in a separate process; a page that crashes it, or
+    exceeds its limits, is a reject.
 
     Args:
       html_field: name of the field with the page, as text or bytes.
@@ -65,7 +68,9 @@ def _extract(extractor: Extractor, row: Fields, html_field: str, url_field: str)
     html, url = _value(row, html_field), row.get(url_field)
     if not isinstance(html, (str, bytes)):
         return "no_text", f"{html_field} is {type(html).__name__}, not text or bytes"
-    (result,) = extractor.map([(html, url if isinstance(url, str) else "")])  # pandas writes NaN for no URL
+    (result,) = extractor.map(
+        [(html, url if isinstance(url, str) else "")]
+    )  # pandas writes NaN for no URL
     if isinstance(result, Rejected):
         return str(result.reason), result.detail or ""
     return {name: getattr(result, name) for name in ExtractText.fields}
@@ -74,8 +79,8 @@ def _extract(extractor: Extractor, row: Fields, html_field: str, url_field: str)
 class CleanText(beam.PTransform):
     """Texts -> repaired texts that pass the filters (`out`), and the others (`rejects`).
 
-    Adds `text` (repaired), `n_words`, `language`, `language_score`, `signals` and `own_signals`, as in
-    `owt_pipeline.Cleaned`.
+    Adds `text` (repaired), `n_words`, `language`, `language_score`, `signals` and `own_signals`, as
+    in `owt_pipeline.Cleaned`.
 
     Args:
       text_field: name of the field with the text.
@@ -94,7 +99,10 @@ class CleanText(beam.PTransform):
     def __init__(self, text_field: str = "text", **options: Any):
         super().__init__()
         Cleaner(**options)
-        self.cleaner, self.judge = partial(Cleaner, **options), partial(_clean, text_field=text_field)
+        self.cleaner, self.judge = (
+            partial(Cleaner, **options),
+            partial(_clean, text_field=text_field),
+        )
 
     def expand(self, rows: beam.PCollection) -> Outputs:
         return _judged(rows, self.cleaner, self.judge, self.fields)
@@ -110,13 +118,16 @@ def _clean(cleaner: Cleaner, row: Fields, text_field: str) -> Judged:
 
 
 class MarkNearDuplicates(beam.PTransform):
-    """Rows -> the same rows, each with the row it duplicates (`out`), and rows whose text is not text (`rejects`).
+    """Rows -> the same rows, each with the row it duplicates (`out`), and rows whose text is not
+    text (`rejects`).
 
-    Adds `document` (an integer, unique to the row), `cluster` (the `document` of the row that is kept in its place;
-    its own if it is kept itself), `duplicate` (whether it is to be removed), `similarity` (exact; None if kept) and
-    `rule` (`exact` or `near`). The decisions are those of `owt_pipeline.near_duplicates`.
+    Adds `document` (an integer, unique to the row), `cluster` (the `document` of the row that is
+    kept in its place; its own if it is kept itself), `duplicate` (whether it is to be removed),
+    `similarity` (exact; None if kept) and `rule` (`exact` or `near`). The decisions are those of
+    `owt_pipeline.near_duplicates`.
 
-    All rows meet in one worker, whose memory has to hold them. For more, `owt import` the texts and run `dedupe`.
+    All rows meet in one worker, whose memory has to hold them. For more, `owt import` the texts and
+    run `dedupe`.
 
     Args:
       text_field: name of the field with the text; None duplicates nothing.
@@ -151,7 +162,9 @@ def _check(_: None, row: Fields, text_field: str) -> Judged:
     return {} if is_text else ("empty_text", f"{text_field} is {type(text).__name__}, not text")
 
 
-def _marked(group: tuple[int, Iterable[bytes]], text_field: str, options: Fields) -> Iterator[beam.Row]:
+def _marked(
+    group: tuple[int, Iterable[bytes]], text_field: str, options: Fields
+) -> Iterator[beam.Row]:
     """The rows, in the order of their bytes, with the decision on each."""
     rows = [pickle.loads(row) for row in sorted(group[1])]
     found = near_duplicates([row[text_field] for row in rows], **options).to_pylist()
@@ -162,7 +175,9 @@ def _marked(group: tuple[int, Iterable[bytes]], text_field: str, options: Fields
         yield beam.Row(**{**row, **about, "similarity": gone["similarity"], "rule": gone["rule"]})
 
 
-def _judged(rows: beam.PCollection, tool: Any, judge: Callable[..., Judged], fields: Mapping[str, Any]) -> Outputs:
+def _judged(
+    rows: beam.PCollection, tool: Any, judge: Callable[..., Judged], fields: Mapping[str, Any]
+) -> Outputs:
     found = rows | "Judge" >> beam.ParDo(_Judge(tool, judge)).with_outputs("rejects", main="out")
     rejects = _typed(found["rejects"], rows, {"reason": str, "detail": str})
     return {"out": _typed(found["out"], rows, fields), "rejects": rejects}
@@ -179,7 +194,9 @@ class _Judge(beam.DoFn):
 
     def process(self, row: Any) -> Iterator[Any]:
         if not (is_dict := isinstance(row, Mapping)) and not hasattr(row, "_asdict"):
-            raise TypeError(f"a row is a beam.Row, a named tuple or a dict, not {type(row).__name__}")
+            raise TypeError(
+                f"a row is a beam.Row, a named tuple or a dict, not {type(row).__name__}"
+            )
         fields = dict(row if is_dict else row._asdict())
         found = self.judge(self.tool, fields)
         if isinstance(found, tuple):
@@ -189,13 +206,17 @@ class _Judge(beam.DoFn):
             yield beam.Row(**{**fields, **found})
 
 
-def _typed(found: beam.PCollection, rows: beam.PCollection, fields: Mapping[str, Any]) -> beam.PCollection:
+def _typed(
+    found: beam.PCollection, rows: beam.PCollection, fields: Mapping[str, Any]
+) -> beam.PCollection:
     """`found` with the schema of `rows`, if these have one, and `fields`."""
     known: Any = rows.element_type
     if known is not None and not isinstance(known, RowTypeConstraint):
         known = RowTypeConstraint.from_user_type(known)
     if known is not None:
-        found.element_type = RowTypeConstraint.from_fields([*{**dict(known._fields), **fields}.items()])
+        found.element_type = RowTypeConstraint.from_fields(
+            [*{**dict(known._fields), **fields}.items()]
+        )
     return found
 
 

@@ -1,4 +1,5 @@
-"""The Arrow schema of every dataset, with a description of each field; and the split of documents for training."""
+"""The Arrow schema of every dataset, with a description of each field; and the split of
+documents for training."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 SCHEMA_VERSION = 3
-"""Raised whenever a field's name, type or meaning changes; readers refuse a version they do not know."""
+"""Raised whenever a field's name, type or meaning changes; readers refuse a version they do not
+know."""
 
 LEDGER = "ledger"
 """Folder of a working directory for manifests, lists of files and rejects of its datasets."""
@@ -51,7 +53,12 @@ _URL = field("url", pa.string(), "canonical URL; null for imported text without 
 
 # Every dataset up to the corpus has Reddit's metadata, so that no later stage needs a join.
 _POSTED = [
-    field("score", pa.int32(), "Reddit score by the run's policy; null without a submission", nullable=True),
+    field(
+        "score",
+        pa.int32(),
+        "Reddit score by the run's policy; null without a submission",
+        nullable=True,
+    ),
     field(
         "created_utc",
         pa.int64(),
@@ -74,16 +81,32 @@ _DOCUMENT = [
         "ISO 639-1 code: in documents/ as the page declares it, from clean/ on as detected",
         nullable=True,
     ),
-    field("license", pa.string(), "licence the page declares: SPDX identifier, URL or name", nullable=True),
+    field(
+        "license",
+        pa.string(),
+        "licence the page declares: SPDX identifier, URL or name",
+        nullable=True,
+    ),
     field(
         "reserved",
         pa.string(),
-        "what the page says against its use: noai, noimageai, tdm-reservation, with commas; null for nothing",
+        "what the page says against its use: noai, noimageai, tdm-reservation, with commas; null "
+        "for nothing",
         nullable=True,
     ),
     field("text", pa.string(), "main text, paragraphs separated by newlines"),
-    field("source", pa.string(), "where the page came from, as in pages/; null for imported text", nullable=True),
-    field("fetched_at", pa.int64(), "time of the page's capture, as in pages/; null for imported text", nullable=True),
+    field(
+        "source",
+        pa.string(),
+        "where the page came from, as in pages/; null for imported text",
+        nullable=True,
+    ),
+    field(
+        "fetched_at",
+        pa.int64(),
+        "time of the page's capture, as in pages/; null for imported text",
+        nullable=True,
+    ),
     *_POSTED,
 ]
 
@@ -110,14 +133,24 @@ _CLEAN = [
     field("n_bytes", pa.uint32(), "bytes of the text in UTF-8"),
     field(
         "signals",
-        pa.struct({name: pa.struct(dict.fromkeys(signals, pa.float64())) for name, signals in _SIGNALS.items()}),
+        pa.struct(
+            {
+                name: pa.struct(dict.fromkeys(signals, pa.float64()))
+                for name, signals in _SIGNALS.items()
+            }
+        ),
         "what each filter measures: max_X and min_X of [clean.FILTER] limit signals.FILTER.X",
         nullable=True,
     ),
     field(
         "own_signals",
-        _list_of(pa.struct([pa.field("name", pa.string(), False), pa.field("value", pa.float64(), False)])),
-        "what the functions in [clean] signals return: `module:function` and its number; null without any",
+        _list_of(
+            pa.struct(
+                [pa.field("name", pa.string(), False), pa.field("value", pa.float64(), False)]
+            )
+        ),
+        "what the functions in [clean] signals return: `module:function` and its number; null "
+        "without any",
         nullable=True,
     ),
 ]
@@ -126,16 +159,21 @@ PLACES = pa.schema(
     [
         _URL_ID,
         field("segment", pa.string(), "path of the WARC file in the run's folder"),
-        field("offset", pa.uint64(), "first byte of the page's record, a gzip member, in that file"),
+        field(
+            "offset", pa.uint64(), "first byte of the page's record, a gzip member, in that file"
+        ),
         field("length", pa.uint64(), "bytes of that gzip member"),
     ]
 )
-"""Where a page lies. It depends on how often fetching was interrupted, so it is no column of pages/."""
+"""Where a page lies. It depends on how often fetching was interrupted, so it is no column of
+pages/."""
 
 REJECTS = pa.schema(
     [
         _URL_ID,
-        field("url", pa.string(), "canonical URL, or the URL as posted if it has none", nullable=True),
+        field(
+            "url", pa.string(), "canonical URL, or the URL as posted if it has none", nullable=True
+        ),
         field("reason", pa.string(), "a member of schemas.Reason"),
         field("detail", pa.string(), "what was found, in words", nullable=True),
     ]
@@ -143,7 +181,9 @@ REJECTS = pa.schema(
 """One row for each id that entered a stage and did not leave it, in `ledger/DATASET/rejects/`."""
 
 
-def _dataset(name: str, stage: str, row: str, fields: list[pa.Field], format: str = "parquet") -> Dataset:
+def _dataset(
+    name: str, stage: str, row: str, fields: list[pa.Field], format: str = "parquet"
+) -> Dataset:
     return Dataset(name, stage, row, pa.schema(fields), format)
 
 
@@ -157,16 +197,33 @@ DATASETS: dict[str, Dataset] = {
             [
                 _URL_ID,
                 field("url", pa.string(), "canonical URL"),
-                field("posted_url", pa.string(), "the URL as first posted, which is the one fetched"),
+                field(
+                    "posted_url", pa.string(), "the URL as first posted, which is the one fetched"
+                ),
                 field("host", pa.string(), "host of the canonical URL; decides the shard"),
-                field("title", pa.string(), "title of the submission with the highest score", nullable=True),
+                field(
+                    "title",
+                    pa.string(),
+                    "title of the submission with the highest score",
+                    nullable=True,
+                ),
                 *_POSTED,
-                field("num_comments", pa.int32(), "comments over all submissions; null without one", nullable=True),
-                field("submission_ids", _list_of(pa.string()), "Reddit ids of the accepted submissions, sorted"),
+                field(
+                    "num_comments",
+                    pa.int32(),
+                    "comments over all submissions; null without one",
+                    nullable=True,
+                ),
+                field(
+                    "submission_ids",
+                    _list_of(pa.string()),
+                    "Reddit ids of the accepted submissions, sorted",
+                ),
                 field(
                     "link_sources",
                     _list_of(pa.string()),
-                    "where the link was found, sorted: `reddit`, `warc`, or a link table's `source` (`links` without)",
+                    "where the link was found, sorted: `reddit`, `warc`, or a link table's "
+                    "`source` (`links` without)",
                 ),
             ],
         ),
@@ -177,9 +234,23 @@ DATASETS: dict[str, Dataset] = {
             [
                 _URL_ID,
                 field("url", pa.string(), "canonical URL"),
-                field("source", pa.string(), "where the response came from: live, archive, commoncrawl or wayback"),
-                field("crawl", pa.string(), "the archive's collection, such as CC-MAIN-2014-20", nullable=True),
-                field("archive_file", pa.string(), "the archive's WARC file that the record is from", nullable=True),
+                field(
+                    "source",
+                    pa.string(),
+                    "where the response came from: live, archive, commoncrawl or wayback",
+                ),
+                field(
+                    "crawl",
+                    pa.string(),
+                    "the archive's collection, such as CC-MAIN-2014-20",
+                    nullable=True,
+                ),
+                field(
+                    "archive_file",
+                    pa.string(),
+                    "the archive's WARC file that the record is from",
+                    nullable=True,
+                ),
                 field(
                     "archive_offset",
                     pa.uint64(),
@@ -193,15 +264,21 @@ DATASETS: dict[str, Dataset] = {
                 field(
                     "days_after_submission",
                     pa.int32(),
-                    "from the earliest submission to the capture, rounded; negative before it; null without a date",
+                    "from the earliest submission to the capture, rounded; negative before it; "
+                    "null without a date",
                     nullable=True,
                 ),
-                field("fetch_ms", pa.uint32(), "milliseconds from request to last byte; 0 from archive files"),
+                field(
+                    "fetch_ms",
+                    pa.uint32(),
+                    "milliseconds from request to last byte; 0 from archive files",
+                ),
                 field("body_bytes", pa.uint64(), "bytes of the decoded body"),
                 field(
                     "payload_digest",
                     pa.string(),
-                    "SHA-1 of the decoded body, Base32: the same for a page from the web and from an archive",
+                    "SHA-1 of the decoded body, Base32: the same for a page from the web and from "
+                    "an archive",
                 ),
                 *_POSTED,
             ],
@@ -215,25 +292,47 @@ DATASETS: dict[str, Dataset] = {
                 field(
                     "blocks_left_out",
                     pa.int32(),
-                    "blocks after the page's first 50,000, which were left out; null if there are none",
+                    "blocks after the page's first 50,000, which were left out; null if there are "
+                    "none",
                     nullable=True,
                 ),
             ],
         ),
-        _dataset("clean", "clean", "a document that passes the filters, with repaired text", _CLEAN),
+        _dataset(
+            "clean", "clean", "a document that passes the filters, with repaired text", _CLEAN
+        ),
         _dataset(
             "duplicates",
             "dedupe",
-            "one decision: which document another one duplicates, how similar they are, and by which rule",
+            "one decision: which document another one duplicates, how similar they are, and by "
+            "which rule",
             [
                 field("url_id", pa.uint64(), "the document to remove"),
                 field("kept_url_id", pa.uint64(), "the document that is kept in its place"),
                 field("kept_shard", pa.uint32(), "shard of the kept document"),
-                field("rule", pa.string(), "exact (same normalised text) or near (verified near-duplicate)"),
-                field("similarity", pa.float32(), "exact Jaccard similarity of the two documents' shingle sets"),
-                field("contained", pa.float32(), "share of the removed document's shingles that the kept one has"),
-                field("shared_bands", pa.uint16(), "LSH bands in which the two agree; 0 for rule exact"),
-                field("cluster_size", pa.uint32(), "documents in the cluster, including the kept one"),
+                field(
+                    "rule",
+                    pa.string(),
+                    "exact (same normalised text) or near (verified near-duplicate)",
+                ),
+                field(
+                    "similarity",
+                    pa.float32(),
+                    "exact Jaccard similarity of the two documents' shingle sets",
+                ),
+                field(
+                    "contained",
+                    pa.float32(),
+                    "share of the removed document's shingles that the kept one has",
+                ),
+                field(
+                    "shared_bands",
+                    pa.uint16(),
+                    "LSH bands in which the two agree; 0 for rule exact",
+                ),
+                field(
+                    "cluster_size", pa.uint32(), "documents in the cluster, including the kept one"
+                ),
             ],
         ),
         _dataset(
@@ -245,7 +344,8 @@ DATASETS: dict[str, Dataset] = {
                 field(
                     "copies",
                     pa.uint32(),
-                    "documents that this one represents: itself, and those of its generation that were left out as its "
+                    "documents that this one represents: itself, and those of its generation that "
+                    "were left out as its "
                     "duplicates; a later takedown of one of them does not change it",
                 ),
             ],
@@ -273,9 +373,10 @@ DATASETS: dict[str, Dataset] = {
 def is_validation(url_ids: np.ndarray, fraction: float) -> np.ndarray:
     """Whether each document is in the validation split; url_ids uint64 (n,), the result bool (n,).
 
-    A pure function of the id, so a document never moves between the splits, whatever else the corpus holds,
-    and a larger fraction only adds documents. The ids are mixed first (the finalizer of SplitMix64, Steele,
-    Lea and Flood 2014): an id's bits also decide its shard, and text may be imported with ids of any kind.
+    A pure function of the id, so a document never moves between the splits, whatever else the
+    corpus holds, and a larger fraction only adds documents. The ids are mixed first (the finalizer
+    of SplitMix64, Steele, Lea and Flood 2014): an id's bits also decide its shard, and text may be
+    imported with ids of any kind.
     """
     mixed = url_ids.astype(np.uint64)
     with np.errstate(over="ignore"):

@@ -1,16 +1,19 @@
-"""The ledger's documents: the root manifest of a run, the description of each dataset, and the records of shards.
+"""The ledger's documents: the root manifest of a run, the description of each dataset, and the
+records of shards.
 
-A dataset `NAME` is in two places of a run's folder, so that any reader of Parquet or Arrow can open the first:
+A dataset `NAME` is in two places of a run's folder, so that any reader of Parquet or Arrow can open
+the first:
 
-    NAME/part-00007-3f2a9c1b.parquet            rows; the name ends in the first digits of the file's SHA-256
+    NAME/part-00007-3f2a9c1b.parquet            rows; the name ends in digits of the SHA-256
     warc/part-00007/live-….warc.gz              responses of pages/
     ledger/pages/places/part-00007-….parquet    where each of them lies
-    ledger/manifest.json                        the run's Root: every dataset's Manifest, and what happened to the run
+    ledger/manifest.json                        the Root: every dataset's Manifest, and the history
     ledger/NAME/files-91c0d2aa.parquet          the dataset's list of files, one row per file
-    ledger/NAME/rejects/part-00007-….parquet    one row for each id that entered the stage and did not leave it
-    ledger/STAGE/records/00007-5e884898….json   the record of a shard that is made: what its key made
+    ledger/NAME/rejects/part-00007-….parquet    one row for each id that did not leave the stage
+    ledger/STAGE/records/00007-5e884898….json   the record of a shard that is made
 
-Documents end in a checksum, so that any changed byte is noticed. The trainer reads the root with `json`.
+Documents end in a checksum, so that any changed byte is noticed. The trainer reads the root with
+`json`.
 """
 
 from __future__ import annotations
@@ -38,8 +41,8 @@ class ShardFile(msgspec.Struct, frozen=True):
 
     Attributes:
       path: path relative to the run's folder, with `/`.
-      kind: `data`, `rejects`, `warc`, `places` (where pages lie in `warc`), `figures`, `kept` (decisions by kept
-        document) or `asset`.
+      kind: `data`, `rejects`, `warc`, `places` (where pages lie in `warc`), `figures`, `kept`
+        (decisions by kept document) or `asset`.
       shard: the shard it belongs to; -1 for an asset of the complete dataset.
       rows: rows, or answers in a WARC file; 0 for an asset.
       bytes: length of the file.
@@ -75,10 +78,14 @@ class Counts(msgspec.Struct, frozen=True):
         rejected = dict(self.rejected)
         for reason, count in other.rejected.items():
             rejected[reason] = rejected.get(reason, 0) + count
-        return Counts(self.entered + other.entered, self.left + other.left, dict(sorted(rejected.items())))
+        return Counts(
+            self.entered + other.entered, self.left + other.left, dict(sorted(rejected.items()))
+        )
 
     def __str__(self) -> str:
-        rejected = " + ".join(f"{count} {reason}" for reason, count in sorted(self.rejected.items()))
+        rejected = " + ".join(
+            f"{count} {reason}" for reason, count in sorted(self.rejected.items())
+        )
         sign = "=" if self.balanced else "≠"
         return f"{self.entered} in {sign} {self.left} out" + (f" + {rejected}" if rejected else "")
 
@@ -86,16 +93,18 @@ class Counts(msgspec.Struct, frozen=True):
 class ShardRecord(msgspec.Struct, frozen=True):
     """What a key made: the files of one shard, or of one part of an intermediate step.
 
-    It is created last and only if absent, and finishes the shard: if two attempts at a shard differ, the files of the
-    first record count.
+    It is created last and only if absent, and finishes the shard: if two attempts at a shard
+    differ, the files of the first record count.
 
     Attributes:
       shard: number of the shard.
       counts: the shard's ledger.
       files: the shard's files.
       stats: the shard's further counts.
-      key: hex SHA-256 of everything that the shard is made from; empty for a part of an intermediate step.
-      made_from: the same without what changes from outside after a shard was made, which are takedowns.
+      key: hex SHA-256 of everything that the shard is made from; empty for a part of an
+        intermediate step.
+      made_from: the same without what changes from outside after a shard was made, which are
+        takedowns.
       versions: versions of the libraries that shaped the bytes.
       schema_version: version of all schemas.
     """
@@ -211,13 +220,15 @@ class Generation(msgspec.Struct, frozen=True):
 
 
 class Root(msgspec.Struct, frozen=True, kw_only=True):
-    """The root manifest: a dataset is finished when it is named here. Replaced by compare-and-swap alone.
+    """The root manifest: a dataset is finished when it is named here. Replaced by
+    compare-and-swap alone.
 
     Attributes:
       sequence: number of times that it was replaced, so that no two versions have equal bytes.
       run: id of the process or job that wrote it.
       generations: what was added to the run, in order.
-      rounds: how often the failed or lost URLs of a shard of `pages/` were asked for again, by shard.
+      rounds: how often the failed or lost URLs of a shard of `pages/` were asked for again, by
+        shard.
       takedowns: path of the list of documents to forget, named by its content; empty for none.
       datasets: the finished datasets, by name.
     """
@@ -240,21 +251,26 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
         return next(number for number, each in enumerate(self.generations) if shard in each.range)
 
     def to_json(self) -> bytes:
-        """JSON, the same bytes for equal roots; raises ManifestError if a ledger does not balance."""
+        """JSON, the same bytes for equal roots; raises ManifestError if a ledger does not
+        balance."""
         for manifest in self.datasets.values():
             if not manifest.counts.balanced:
-                raise ManifestError(f"{manifest.stage}: the ledger does not balance: {manifest.counts}")
+                raise ManifestError(
+                    f"{manifest.stage}: the ledger does not balance: {manifest.counts}"
+                )
         ordered = dict(sorted(self.datasets.items()))
         return seal(msgspec.structs.replace(self, datasets=ordered))
 
     @classmethod
     def from_json(cls, data: bytes, where: str = ROOT) -> Root:
-        """The root in `data`; raises ManifestError, which names `where`, for a damaged or unknown one."""
+        """The root in `data`; raises ManifestError, which names `where`, for a damaged or
+        unknown one."""
         return unseal(data, cls, where)
 
 
 class FileTable:
-    """The files of a dataset and the record of each of its shards; in Parquet, one row per file, sorted by path.
+    """The files of a dataset and the record of each of its shards; in Parquet, one row per file,
+    sorted by path.
 
     Attributes:
       files: all files, sorted by path.
@@ -269,7 +285,8 @@ class FileTable:
         ]
         self.assets = list(assets)
         self.files = sorted(
-            [*self.assets, *(file for record in self.records for file in record.files)], key=lambda file: file.path
+            [*self.assets, *(file for record in self.records for file in record.files)],
+            key=lambda file: file.path,
         )
         self._by_kind: dict[tuple[str, int | None], list[ShardFile]] = {}
         for file in self.files:
@@ -286,7 +303,9 @@ class FileTable:
 
     def digest_of(self, kinds: Collection[str]) -> str:
         """SHA-256 over the paths and digests of the files of some kinds."""
-        lines = "".join(f"{file.sha256}  {file.path}\n" for file in self.files if file.kind in kinds)
+        lines = "".join(
+            f"{file.sha256}  {file.path}\n" for file in self.files if file.kind in kinds
+        )
         return hashlib.sha256(lines.encode()).hexdigest()
 
     @property
@@ -315,7 +334,10 @@ class FileTable:
         try:
             # Not `read_table`, which imports pyarrow.dataset and with it pandas, in half a second.
             table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False).cast(FILES)
-            records = [msgspec.json.decode(text, type=ShardRecord) for text in table["record"].drop_null().to_pylist()]
+            records = [
+                msgspec.json.decode(text, type=ShardRecord)
+                for text in table["record"].drop_null().to_pylist()
+            ]
             rows = table.drop_columns(["record"]).to_pylist()
             files = [ShardFile(**row) for row in rows]
         except (pa.ArrowException, OSError, msgspec.MsgspecError, TypeError, ValueError) as error:
@@ -349,7 +371,8 @@ FILES = pa.schema(
 
 
 def ledger_of(dataset: str) -> str:
-    """The folder of a dataset's manifest, list of files and rejects, relative to the working directory."""
+    """The folder of a dataset's manifest, list of files and rejects, relative to the working
+    directory."""
     return f"{LEDGER}/{dataset}"
 
 
@@ -371,14 +394,17 @@ def unseal(data: bytes, kind: type[_S], where: str) -> _S:
         version = body.get("schema_version", 1)
         if version != SCHEMA_VERSION:
             raise ManifestError(
-                f"{where} has schema version {version}, this program reads {SCHEMA_VERSION}: use the "
+                f"{where} has schema version {version}, this program reads {SCHEMA_VERSION}: use "
+                f"the "
                 "release that wrote it"
             )
         struct = msgspec.convert(body, kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError) as error:
         raise ManifestError(f"{where} is damaged: {error}") from error
     if seal(struct) != data:
-        raise ManifestError(f"{where} is damaged or was changed by hand: its checksum does not fit its content")
+        raise ManifestError(
+            f"{where} is damaged or was changed by hand: its checksum does not fit its content"
+        )
     return struct
 
 

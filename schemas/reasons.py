@@ -19,17 +19,37 @@ class Reason(str, Enum):
         return member
 
     # collect
-    BAD_LINE = "bad_line", "collect", "cannot be read as a submission, or as a row of a table of links"
-    BROKEN_FILE = "broken_file", "collect", "the file ends or is damaged here; what comes before is kept"
+    BAD_LINE = (
+        "bad_line",
+        "collect",
+        "cannot be read as a submission, or as a row of a table of links",
+    )
+    BROKEN_FILE = (
+        "broken_file",
+        "collect",
+        "the file ends or is damaged here; what comes before is kept",
+    )
     NO_URL = "no_url", "collect", "the submission or row has no URL"
     BAD_URL = "bad_url", "collect", "the URL cannot be parsed, or is neither http nor https"
     SELF_POST = "self_post", "collect", "the submission is a text post of Reddit's own"
     OVER_18 = "over_18", "collect", "the submission is marked over 18"
     LOW_SCORE = "low_score", "collect", "the URL's score is under the threshold"
     BLOCKED_DOMAIN = "blocked_domain", "collect", "the domain is on a blocklist"
-    BLOCKED_EXTENSION = "blocked_extension", "collect", "the path has the extension of a media or binary file"
-    BLOCKED_SUBREDDIT = "blocked_subreddit", "collect", "the subreddit is blocked, or not among those allowed"
-    REPEATED_URL = "repeated_url", "collect", "another submission of the same canonical URL; merged into its row"
+    BLOCKED_EXTENSION = (
+        "blocked_extension",
+        "collect",
+        "the path has the extension of a media or binary file",
+    )
+    BLOCKED_SUBREDDIT = (
+        "blocked_subreddit",
+        "collect",
+        "the subreddit is blocked, or not among those allowed",
+    )
+    REPEATED_URL = (
+        "repeated_url",
+        "collect",
+        "another submission of the same canonical URL; merged into its row",
+    )
     SEEN_BEFORE = (
         "seen_before",
         "collect",
@@ -39,15 +59,27 @@ class Reason(str, Enum):
 
     # fetch
     ROBOTS = "robots", "fetch", "robots.txt forbids the URL"
-    ROBOTS_UNREACHABLE = "robots_unreachable", "fetch", "robots.txt fails (5xx) or is too slow, which forbids the host"
+    ROBOTS_UNREACHABLE = (
+        "robots_unreachable",
+        "fetch",
+        "robots.txt fails (5xx) or is too slow, which forbids the host",
+    )
     DNS = "dns", "fetch", "the host's name does not resolve"
     CONNECT = "connect", "fetch", "the connection failed or was closed"
     PROXY = "proxy", "fetch", "the proxy cannot be reached, or refuses the request"
     TLS = "tls", "fetch", "the TLS handshake or the certificate failed"
     TIMEOUT = "timeout", "fetch", "a time limit passed before the response was complete"
-    BLOCKED_ADDRESS = "blocked_address", "fetch", "the address is not public, or the port not allowed"
+    BLOCKED_ADDRESS = (
+        "blocked_address",
+        "fetch",
+        "the address is not public, or the port not allowed",
+    )
     REDIRECT_LOOP = "redirect_loop", "fetch", "too many redirects"
-    BAD_REDIRECT = "bad_redirect", "fetch", "a redirect without a target, or to a scheme other than http and https"
+    BAD_REDIRECT = (
+        "bad_redirect",
+        "fetch",
+        "a redirect without a target, or to a scheme other than http and https",
+    )
     BAD_RESPONSE = "bad_response", "fetch", "not valid HTTP, or a body that does not decode"
     TOO_LARGE = "too_large", "fetch", "the body is larger than the limit"
     NOT_HTML = "not_html", "fetch", "the content type is not HTML"
@@ -82,16 +114,36 @@ class Reason(str, Enum):
     WRONG_LANGUAGE = "wrong_language", "clean", "the detected language is not one of those to keep"
     TOO_SHORT = "too_short", "clean", "fewer tokens than the minimum"
     GOPHER_QUALITY = "gopher_quality", "clean", "breaks one of Gopher's rules for quality"
-    GOPHER_REPETITION = "gopher_repetition", "clean", "breaks one of Gopher's rules against repetition"
+    GOPHER_REPETITION = (
+        "gopher_repetition",
+        "clean",
+        "breaks one of Gopher's rules against repetition",
+    )
     C4 = "c4", "clean", "breaks one of C4's rules"
     FINEWEB = "fineweb", "clean", "breaks one of FineWeb's rules"
     CONTAMINATED = "contaminated", "clean", "shares an n-gram with an evaluation set"
-    OWN_SIGNAL = "own_signal", "clean", "a signal of your own is beyond its threshold; the detail names it"
-    SIGNAL_FAILED = "signal_failed", "clean", "a signal of your own raised an error or returned no finite number"
+    OWN_SIGNAL = (
+        "own_signal",
+        "clean",
+        "a signal of your own is beyond its threshold; the detail names it",
+    )
+    SIGNAL_FAILED = (
+        "signal_failed",
+        "clean",
+        "a signal of your own raised an error or returned no finite number",
+    )
 
     # export
-    FORGOTTEN = "forgotten", "export", "taken down: the run's list of forgotten documents names it (owt forget)"
-    EXACT_DUPLICATE = "exact_duplicate", "export", "the normalised text equals that of a kept document"
+    FORGOTTEN = (
+        "forgotten",
+        "export",
+        "taken down: the run's list of forgotten documents names it (owt forget)",
+    )
+    EXACT_DUPLICATE = (
+        "exact_duplicate",
+        "export",
+        "the normalised text equals that of a kept document",
+    )
     NEAR_DUPLICATE = "near_duplicate", "export", "a verified near-duplicate of a kept document"
     LICENSE = "license", "export", "the page declares none of the licences to keep"
 

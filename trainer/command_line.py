@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from schemas import SettingsError
-from schemas.settings import ExitCode, FlagFormatter, add_flags, did_you_mean, flags_given, from_table, shortened
+from schemas.settings import (
+    ExitCode,
+    FlagFormatter,
+    add_flags,
+    did_you_mean,
+    flags_given,
+    from_table,
+    shortened,
+)
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -21,36 +29,50 @@ Options = TypeVar("Options")
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Shows help as it was written, accepts no abbreviated flags, and raises SettingsError for a mistake."""
+    """Shows help as it was written, accepts no abbreviated flags, and raises SettingsError for a
+    mistake."""
 
-    def __init__(self, prog: str, named: str, description: str | None, epilog: str | None = None) -> None:
-        usage = f"python -m {prog} {named} [FLAGS]"  # the names of the flags are in the list below it
+    def __init__(
+        self, prog: str, named: str, description: str | None, epilog: str | None = None
+    ) -> None:
+        usage = (
+            f"python -m {prog} {named} [FLAGS]"  # the names of the flags are in the list below it
+        )
         how: Any = {"formatter_class": FlagFormatter, "allow_abbrev": False}
         super().__init__(f"python -m {prog}", usage, description, epilog, **how)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         found, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            near = did_you_mean(unknown[0].partition("=")[0], self._option_string_actions).replace("'", "")
+            near = did_you_mean(unknown[0].partition("=")[0], self._option_string_actions).replace(
+                "'", ""
+            )
             self.error(f"unknown argument {unknown[0]}" + near * near.startswith("; did"))
         return found
 
     def error(self, message: str) -> NoReturn:
         message = shortened(message)
-        raise SettingsError(message if message.endswith("?") else f"{message}; see {self.prog} --help")
+        raise SettingsError(
+            message if message.endswith("?") else f"{message}; see {self.prog} --help"
+        )
 
 
 def read_settings(path: Path) -> tuple[dict[str, Any], str]:
-    """(the table `[train]` of a TOML file, or the complete file if it has no tables; its name for errors)."""
+    """(the table `[train]` of a TOML file, or the complete file if it has no tables; its name
+    for errors)."""
     if path.suffix != ".toml" and not path.exists():
-        raise SettingsError(f"unexpected '{path}': no CONFIG.toml; flags such as --compile take no value")
+        raise SettingsError(
+            f"unexpected '{path}': no CONFIG.toml; flags such as --compile take no value"
+        )
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise SettingsError(f"{path} is not TOML: {error}") from error
-    if "train" not in table and (tables := [key for key, value in table.items() if isinstance(value, dict)]):
+    if "train" not in table and (
+        tables := [key for key, value in table.items() if isinstance(value, dict)]
+    ):
         raise SettingsError(f"{path} has tables ({', '.join(tables)}) but no [train]; add it")
     return dict(table.get("train", table)), f"{path}: [train]"
 
@@ -59,9 +81,13 @@ def read_text(path: str, what: str) -> str:
     """The text of a file that the user named as `what`; raises SettingsError naming both."""
     check_local(path, what, "file")
     try:
-        return Path(path).read_bytes().decode("utf-8")  # not read_text, which changes the ends of lines
+        return (
+            Path(path).read_bytes().decode("utf-8")
+        )  # not read_text, which changes the ends of lines
     except UnicodeDecodeError as error:
-        raise SettingsError(f"{what}: {path} is not UTF-8 at byte {error.start}; convert it first (iconv)") from error
+        raise SettingsError(
+            f"{what}: {path} is not UTF-8 at byte {error.start}; convert it first (iconv)"
+        ) from error
     except OSError as error:
         raise SettingsError(f"{what}: {path} cannot be read: {error.strerror}") from error
 
@@ -91,10 +117,13 @@ def run_command(
     work: Callable[..., None],
     arguments: Sequence[str] | None = None,
 ) -> int:
-    """Do a command's `work` on its arguments `named` (with their help) and its `options`; returns an exit code."""
+    """Do a command's `work` on its arguments `named` (with their help) and its `options`;
+    returns an exit code."""
     parser = CommandParser(prog, " ".join(named).upper(), description)
     for name, help in named.items():
-        parser.add_argument(name, metavar=name.upper(), help=help, nargs="+" if name == "runs" else None)
+        parser.add_argument(
+            name, metavar=name.upper(), help=help, nargs="+" if name == "runs" else None
+        )
     add_flags(parser, options)
 
     def parse_and_work() -> None:
@@ -106,7 +135,8 @@ def run_command(
 
 
 def run_reporting(prog: str, work: Callable[[], object], *expected: type[Exception]) -> int:
-    """Do `work` and return an exit code; an `expected` error, ValueError or OSError is one line on the error stream."""
+    """Do `work` and return an exit code; an `expected` error, ValueError or OSError is one line
+    on the error stream."""
     try:
         work()
         return ExitCode.DONE

@@ -15,26 +15,41 @@ from trainer.optimizers import OPTIMIZERS, SCHEDULES, learning_rate
 
 DEVICES = ("auto", "cpu", "cuda", "xla")
 LEARNING_RATES = {
-    "tiny": 3e-3, "124M": 6e-4, "355M": 3e-4, "774M": 2.5e-4, "1.5B": 2e-4, "prettybig": 3e-4, "algpt2": 6e-4,
-}  # fmt: skip
-"""Peak rates of AdamW by size, as in table 2.1 of the GPT-3 paper (Brown et al., 2020); tiny's is from trials."""
+    "tiny": 3e-3,
+    "124M": 6e-4,
+    "355M": 3e-4,
+    "774M": 2.5e-4,
+    "1.5B": 2e-4,
+    "prettybig": 3e-4,
+    "algpt2": 6e-4,
+}
+"""Peak rates of AdamW by size, as in table 2.1 of the GPT-3 paper (Brown et al., 2020); tiny's
+is from trials."""
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Settings of `trainer.train`. Those marked `shapes_bytes=False` may change when a run is resumed."""
+    """Settings of `trainer.train`. Those marked `shapes_bytes=False` may change when a run is
+    resumed."""
 
     data: tuple[str, ...] = option(
-        help="token shards, WORKDIR/tokens, local or s3:// or gs://; several are mixed in proportion to their tokens, "
+        help="token shards, WORKDIR/tokens, local or s3:// or gs://; several are mixed in "
+        "proportion to their tokens, "
         "or by weights: a/tokens=0.7 b/tokens=0.3", metavar="DIR",
     )  # fmt: skip
-    out: str = option(help="folder of the run: its checkpoints and metrics", metavar="DIR", shapes_bytes=False)
+    out: str = option(
+        help="folder of the run: its checkpoints and metrics", metavar="DIR", shapes_bytes=False
+    )
     init_from: str | None = option(
-        None, "start from a checkpoint, with the state of the same optimizer, or a GPT-2 folder of Hugging Face",
+        None, "start from a checkpoint, with the state of the same optimizer, or a GPT-2 folder of "
+        "Hugging Face",
         metavar="DIR",
     )  # fmt: skip
     cache: str | None = option(
-        None, "where shards of a bucket are copied to (default: ~/.cache/owt)", metavar="DIR", shapes_bytes=False
+        None,
+        "where shards of a bucket are copied to (default: ~/.cache/owt)",
+        metavar="DIR",
+        shapes_bytes=False,
     )
 
     preset: str = option("124M", "the model", choices=PRESETS)
@@ -43,71 +58,131 @@ class TrainConfig:
     width: int | None = option(None, "channels (default: the preset's)", minimum=1)
     context: int | None = option(None, "tokens of a window (default: the preset's)", minimum=1)
     dropout: float = option(0.0, "dropout on attention and residuals", minimum=0, maximum=0.99)
-    rope: bool = option(False, "rotary positions (queries and keys are rotated) in place of a position embedding")
-    qk_norm: bool = option(False, "divide the queries and keys of each head by their RMS")
-    activation: str = option("gelu", "of the MLP; relu2 is the squared ReLU", choices=("gelu", "relu2"))
-
-    sampler: str = option("packed", "how documents become windows", choices=("packed", "longbiased"))
-    long_min_tokens: int = option(512, "longbiased: a long document has this many tokens", minimum=1)
-    long_fraction: float = option(0.7, "longbiased: share of windows from long documents", minimum=0, maximum=1)
-    document_mask: bool = option(False, "no attention across end-of-text: documents in a window do not see each other")
-    seed: int = option(1337, "of the weights, dropout and the order of documents", minimum=0, maximum=(1 << 32) - 1)
-
-    batch_tokens: int | None = option(None, "tokens of a global batch (default: 524288; tiny: 8192)", minimum=1)
-    micro_batch: int | None = option(
-        None, "most windows in one forward pass (default: by the GPU's memory; CPU: 8)", minimum=1, shapes_bytes=False
+    rope: bool = option(
+        False, "rotary positions (queries and keys are rotated) in place of a position embedding"
     )
-    max_steps: int = option(0, "0 for 19,073 (10 billion tokens), or one epoch with init_from", minimum=0)
+    qk_norm: bool = option(False, "divide the queries and keys of each head by their RMS")
+    activation: str = option(
+        "gelu", "of the MLP; relu2 is the squared ReLU", choices=("gelu", "relu2")
+    )
+
+    sampler: str = option(
+        "packed", "how documents become windows", choices=("packed", "longbiased")
+    )
+    long_min_tokens: int = option(
+        512, "longbiased: a long document has this many tokens", minimum=1
+    )
+    long_fraction: float = option(
+        0.7, "longbiased: share of windows from long documents", minimum=0, maximum=1
+    )
+    document_mask: bool = option(
+        False, "no attention across end-of-text: documents in a window do not see each other"
+    )
+    seed: int = option(
+        1337, "of the weights, dropout and the order of documents", minimum=0, maximum=(1 << 32) - 1
+    )
+
+    batch_tokens: int | None = option(
+        None, "tokens of a global batch (default: 524288; tiny: 8192)", minimum=1
+    )
+    micro_batch: int | None = option(
+        None,
+        "most windows in one forward pass (default: by the GPU's memory; CPU: 8)",
+        minimum=1,
+        shapes_bytes=False,
+    )
+    max_steps: int = option(
+        0, "0 for 19,073 (10 billion tokens), or one epoch with init_from", minimum=0
+    )
 
     optimizer: str = option("adamw", "optimizer of the weights", choices=OPTIMIZERS)
     learning_rate: float | None = option(
-        None, "peak (default: by preset, 6e-4 for 124M; a tenth of it with init_from; 3e-2 for adafactor)", minimum=0
+        None,
+        "peak (default: by preset, 6e-4 for 124M; a tenth of it with init_from; 3e-2 for "
+        "adafactor)",
+        minimum=0,
     )
-    schedule: str | None = option(None, "after the warm-up (default: cosine, linear with init_from)", choices=SCHEDULES)
-    warmup_steps: int = option(0, "steps of linear warm-up; 0 for a hundredth of max_steps", minimum=0)
+    schedule: str | None = option(
+        None, "after the warm-up (default: cosine, linear with init_from)", choices=SCHEDULES
+    )
+    warmup_steps: int = option(
+        0, "steps of linear warm-up; 0 for a hundredth of max_steps", minimum=0
+    )
     decay_fraction: float = option(0.2, "wsd: share of the steps that decay", minimum=0, maximum=1)
     weight_decay: float = option(0.1, "on matrices only", minimum=0)
     clip: float = option(1.0, "largest norm of the gradient; 0 for none", minimum=0)
 
-    device: str = option("auto", "auto is cuda if there is a GPU; xla is a TPU", choices=DEVICES, shapes_bytes=False)
-    dtype: str = option("auto", "auto is bfloat16 on cuda and xla", choices=("auto", "float32", "bfloat16"))
-    compile: bool | None = option(None, "torch.compile the model (default: on cuda)", shapes_bytes=False)
-    checkpoint_activations: bool = option(False, "recompute activations, for less memory", shapes_bytes=False)
+    device: str = option(
+        "auto", "auto is cuda if there is a GPU; xla is a TPU", choices=DEVICES, shapes_bytes=False
+    )
+    dtype: str = option(
+        "auto", "auto is bfloat16 on cuda and xla", choices=("auto", "float32", "bfloat16")
+    )
+    compile: bool | None = option(
+        None, "torch.compile the model (default: on cuda)", shapes_bytes=False
+    )
+    checkpoint_activations: bool = option(
+        False, "recompute activations, for less memory", shapes_bytes=False
+    )
 
-    val_every: int = option(250, "steps between validations; 0 for none", minimum=0, shapes_bytes=False)
-    val_data: str | None = option(None, "a text file to validate on, in place of the val split", metavar="FILE")
-    save_every: int = option(1000, "steps between checkpoints; 0 for only the last", minimum=0, shapes_bytes=False)
-    sign_key: str | None = option(None, "private key that signs each checkpoint", metavar="PEM", shapes_bytes=False)
+    val_every: int = option(
+        250, "steps between validations; 0 for none", minimum=0, shapes_bytes=False
+    )
+    val_data: str | None = option(
+        None, "a text file to validate on, in place of the val split", metavar="FILE"
+    )
+    save_every: int = option(
+        1000, "steps between checkpoints; 0 for only the last", minimum=0, shapes_bytes=False
+    )
+    sign_key: str | None = option(
+        None, "private key that signs each checkpoint", metavar="PEM", shapes_bytes=False
+    )
     verify_key: str | None = option(
-        None, "public key whose owner must have signed checkpoints and init_from", metavar="PEM", shapes_bytes=False
+        None,
+        "public key whose owner must have signed checkpoints and init_from",
+        metavar="PEM",
+        shapes_bytes=False,
     )
     publish: str | None = option(
-        None, "where the run is sent: hf://OWNER/NAME, s3:// or gs://", metavar="URI", shapes_bytes=False
+        None,
+        "where the run is sent: hf://OWNER/NAME, s3:// or gs://",
+        metavar="URI",
+        shapes_bytes=False,
     )
 
     def __post_init__(self) -> None:
         if self.document_mask and self.dropout:
-            raise SettingsError("FlexAttention has no dropout: give document_mask or dropout, not both")
+            raise SettingsError(
+                "FlexAttention has no dropout: give document_mask or dropout, not both"
+            )
         if self.device == "xla" and (self.compile or self.optimizer != "adamw"):
-            raise SettingsError("device xla supports neither compile nor optimizers other than adamw: leave them out")
+            raise SettingsError(
+                "device xla supports neither compile nor optimizers other than adamw: leave them "
+                "out"
+            )
 
     def model_config(self, vocab_size: int) -> ModelConfig:
         """The model's shape; raises ValueError for one that cannot be."""
-        return preset(self.preset, vocab_size=vocab_size, **{name: getattr(self, name) for name in SHAPE})
+        return preset(
+            self.preset, vocab_size=vocab_size, **{name: getattr(self, name) for name in SHAPE}
+        )
 
     def windows_per_batch(self, context: int) -> int:
-        """Samples of a global batch; raises SettingsError if the tokens are not a multiple of the context."""
+        """Samples of a global batch; raises SettingsError if the tokens are not a multiple of
+        the context."""
         tokens = self.batch_tokens or (8192 if self.preset == "tiny" else 524288)
         if tokens % context:
             below, above = tokens // context * context, -(-tokens // context) * context
             near = f"{below} or {above}" if below else str(above)
             raise SettingsError(
-                f"batch_tokens {tokens} is not a multiple of context {context}; the nearest values are {near}"
+                f"batch_tokens {tokens} is not a multiple of context {context}; the nearest values "
+                f"are {near}"
             )
         return tokens // context
 
     def resolved(self, steps_an_epoch: int) -> TrainConfig:
-        """The same with this run's `max_steps`, `schedule` and `learning_rate`: finetuning has other defaults."""
+        """The same with this run's `max_steps`, `schedule` and `learning_rate`: finetuning has
+        other defaults."""
         rate = 3e-2 if self.optimizer == "adafactor" else LEARNING_RATES[self.preset]
         peak = rate / 10 if self.init_from else rate
         return dataclasses.replace(
@@ -120,26 +195,32 @@ class TrainConfig:
     def learning_rate_of(self, step: int) -> float:
         """The learning rate of step 0 … max_steps−1, of a run that is `resolved`."""
         warmup = min(self.warmup_steps or max(1, self.max_steps // 100), self.max_steps)
-        share = learning_rate(step, self.schedule or "", warmup, self.max_steps, self.decay_fraction)
+        share = learning_rate(
+            step, self.schedule or "", warmup, self.max_steps, self.decay_fraction
+        )
         return share * (self.learning_rate or 0.0)
 
 
-SHAPE = {field.name for field in dataclasses.fields(ModelConfig)} & {f.name for f in dataclasses.fields(TrainConfig)}
+SHAPE = {field.name for field in dataclasses.fields(ModelConfig)} & {
+    f.name for f in dataclasses.fields(TrainConfig)
+}
 """The settings that define the model's shape."""
 
 _EXAMPLES = """\
 examples:
   python -m trainer.train --data run/tokens --out gpt2 --preset 124M
   torchrun --standalone --nproc-per-node=8 -m trainer.train CONFIG.toml
-  TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --nnodes=1:8 --nproc-per-node=8 --max-restarts=100 \\
+  TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 \\
+      torchrun --nnodes=1:8 --nproc-per-node=8 --max-restarts=100 \\
       --rdzv-backend=c10d --rdzv-endpoint=HOST:29400 -m trainer.train CONFIG.toml
 
-The last one on every node, for nodes that join and leave; without the variable, torchrun 2.13 waits forever
-when one joins."""
+The last one on every node, for nodes that join and leave; without the variable, torchrun 2.13
+waits forever when one joins."""
 
 
 def parse(arguments: Sequence[str] | None = None) -> TrainConfig:
-    """The settings of a command line; raises SettingsError. A CONFIG.toml comes first, flags override it."""
+    """The settings of a command line; raises SettingsError. A CONFIG.toml comes first, flags
+    override it."""
     text = "Train a GPT-2 on token shards. The same command again continues where it stopped."
     parser = CommandParser("trainer.train", "[CONFIG.toml]", text, _EXAMPLES)
     text = "settings, at the top or in [train]"

@@ -1,4 +1,5 @@
-"""Batches for the training loop: a rank's slice of global batch `step`, on its device; and masks of documents."""
+"""Batches for the training loop: a rank's slice of global batch `step`, on its device; and masks
+of documents."""
 
 from __future__ import annotations
 
@@ -22,11 +23,12 @@ _AHEAD = 2  # micro-batches that are prefetched
 class Loader:
     """A rank's batches on its device. It keeps no state: a batch follows from its step.
 
-    Global batch `step` is samples step·G … step·G+G−1, G being `batch`. Rank r of R takes the r-th of R slices and
-    splits it into `accumulation` micro-batches of at most `micro_batch`, both as evenly as complete samples allow. So
-    the batch is the same for any number of ranks and any micro-batch, and need not be divisible; the loss of a
-    micro-batch counts by its `weight`. All micro-batches have one shape, so that a model is compiled once: short ones
-    are padded with samples whose targets are ignored.
+    Global batch `step` is samples step·G … step·G+G−1, G being `batch`. Rank r of R takes the r-th
+    of R slices and splits it into `accumulation` micro-batches of at most `micro_batch`, both as
+    evenly as complete samples allow. So the batch is the same for any number of ranks and any
+    micro-batch, and need not be divisible; the loss of a micro-batch counts by its `weight`. All
+    micro-batches have one shape, so that a model is compiled once: short ones are padded with
+    samples whose targets are ignored.
     """
 
     def __init__(
@@ -49,14 +51,17 @@ class Loader:
         return self.sampler.windows(step * self.samples + begin, max(1, end - begin))
 
     def weight(self, micro_step: int) -> float:
-        """A micro-batch's share of the global batch; 0 for one that is all padding, which other ranks wait for."""
+        """A micro-batch's share of the global batch; 0 for one that is all padding, which other
+        ranks wait for."""
         begin, end = self._span(micro_step)
         return (end - begin) / self.samples
 
     def _span(self, micro_step: int) -> tuple[int, int]:
         first = self.samples * self.rank // self.world_size
         own = self.samples * (self.rank + 1) // self.world_size - first
-        return first + own * micro_step // self.accumulation, first + own * (micro_step + 1) // self.accumulation
+        return first + own * micro_step // self.accumulation, first + own * (
+            micro_step + 1
+        ) // self.accumulation
 
     def batch(self, step: int, micro_step: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
         """(inputs, targets) of one micro-batch, each (samples, context) int64 on the device."""
@@ -64,7 +69,8 @@ class Loader:
         return self._split(number, self._read(number))
 
     def batches(self, step: int) -> Generator[tuple[torch.Tensor, torch.Tensor], None, None]:
-        """The micro-batches from global batch `step` on, without end, each as (inputs, targets) of (samples, context).
+        """The micro-batches from global batch `step` on, without end, each as (inputs, targets)
+        of (samples, context).
 
         A thread prefetches and pins them; the copy to the device is asynchronous.
         """
@@ -81,13 +87,16 @@ class Loader:
         windows = self.windows(*divmod(number, self.accumulation))
         if (largest := windows.max()) >= self._vocab_size:
             raise ShardError(
-                f"a shard was damaged since it was written: it has the token id {largest}, of a vocabulary of "
+                f"a shard was damaged since it was written: it has the token id {largest}, of a "
+                f"vocabulary of "
                 f"{self._vocab_size}; `owt verify` names it"
             )
         if len(windows) < self.micro_batch:
             windows = windows[np.arange(self.micro_batch) % len(windows)]
         # The same bits as signed integers: torch has few operations for unsigned ones.
-        tokens = torch.from_numpy(windows.view(np.int16 if windows.dtype == np.uint16 else np.int32))
+        tokens = torch.from_numpy(
+            windows.view(np.int16 if windows.dtype == np.uint16 else np.int32)
+        )
         return tokens.pin_memory() if self.device.type == "cuda" else tokens
 
     def _split(self, number: int, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -97,17 +106,19 @@ class Loader:
         if self._uneven:  # on every micro-batch, so that all have the same strides
             begin, end = self._span(number % self.accumulation)
             row = torch.arange(self.micro_batch, device=self.device)[:, None]
-            # If all rows are padding, one keeps its targets: the loss, whose weight is 0, must be a number.
+            # If all rows are padding, one keeps its targets: the loss, whose weight is 0, must be a
+            # number.
             targets = targets.where(row < max(1, end - begin), -100)
         return inputs, targets
 
 
 @dataclass(frozen=True)
 class DocumentBlocks:
-    """Makes keyword arguments of `GPT.forward` for inputs (B, T): with `mask`, no attention across end-of-text (`eot`).
+    """Makes keyword arguments of `GPT.forward` for inputs (B, T): with `mask`, no attention
+    across end-of-text (`eot`).
 
-    Each document begins with an end-of-text, so they are found in the inputs, on the device. The tokens before a
-    window's first end-of-text are the rest of one document.
+    Each document begins with an end-of-text, so they are found in the inputs, on the device. The
+    tokens before a window's first end-of-text are the rest of one document.
     """
 
     eot: int
@@ -118,10 +129,12 @@ class DocumentBlocks:
 
 
 def attention_mask(documents: torch.Tensor) -> Mask:
-    """Causal attention within documents, by the number of each position's document in its window (B, T).
+    """Causal attention within documents, by the number of each position's document in its window
+    (B, T).
 
-    On CUDA a block mask of FlexAttention (Dong et al., 2024), which skips blocks in which nothing is seen; elsewhere a
-    boolean mask: a quarter of a megabyte for a window of 512, four times that for 1,024.
+    On CUDA a block mask of FlexAttention (Dong et al., 2024), which skips blocks in which nothing
+    is seen; elsewhere a boolean mask: a quarter of a megabyte for a window of 512, four times that
+    for 1,024.
     """
     if documents.device.type == "cuda":
         return block_mask(documents)
@@ -131,7 +144,8 @@ def attention_mask(documents: torch.Tensor) -> Mask:
 
 
 def block_mask(documents: torch.Tensor) -> BlockMask:
-    """The same as a block mask. It is made by compiled code on CUDA: uncompiled code would store every score."""
+    """The same as a block mask. It is made by compiled code on CUDA: uncompiled code would store
+    every score."""
 
     def sees(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
         return (q >= k) & (documents[b, q] == documents[b, k])

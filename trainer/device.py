@@ -13,10 +13,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from trainer.model import GPT, ModelConfig
 
 PEAK_TFLOPS: dict[str, float] = {
-    "A100": 312.0, "H100 PCIe": 756.0, "H100 NVL": 835.5, "H100": 989.4, "H200 NVL": 835.5, "H200": 989.4,
-    "GH200": 989.4, "B200": 2250.0, "GB200": 2500.0, "L4": 121.0, "L40S": 362.0, "RTX 4090": 165.2, "RTX 3090": 71.0,
+    "A100": 312.0, "H100 "
+    "PCIe": 756.0, "H100 NVL": 835.5, "H100": 989.4, "H200 NVL": 835.5, "H200": 989.4,
+    "GH200": 989.4, "B200": 2250.0, "GB200": 2500.0, "L4": 121.0, "L40S": 362.0, "RTX "
+    "4090": 165.2, "RTX 3090": 71.0,
 }  # fmt: skip
-"""Dense bf16 rates with 32-bit accumulation, in 10**12 operations a second, by NVIDIA's data sheets."""
+"""Dense bf16 rates with 32-bit accumulation, in 10**12 operations a second, by NVIDIA's data
+sheets."""
 
 
 def device_of(name: str) -> torch.device:
@@ -38,8 +41,9 @@ def in_bfloat16(dtype: str, device: torch.device) -> bool:
 def default_micro_batch(model: GPT, device: torch.device) -> int:
     """Windows that are likely to fit in the GPU's memory, a power of two; 8 elsewhere.
 
-    A token keeps about 34 bytes a channel in each block, and 10 for each entry of the vocabulary: logits in bfloat16,
-    in float32, and their gradient. A parameter takes 18: weight, gradient, AdamW's state, and a copy in bfloat16.
+    A token keeps about 34 bytes a channel in each block, and 10 for each entry of the vocabulary:
+    logits in bfloat16, in float32, and their gradient. A parameter takes 18: weight, gradient,
+    AdamW's state, and a copy in bfloat16.
     """
     if device.type != "cuda":
         return 8
@@ -50,18 +54,27 @@ def default_micro_batch(model: GPT, device: torch.device) -> int:
     return 1 << max(0, int(room // window).bit_length() - 1) if room > window else 1
 
 
-def use_fastest_attention(shape: ModelConfig, masked: bool, half: bool, device: torch.device, ending: ExitStack) -> str:
-    """Prefer cuDNN's attention on a Hopper GPU, until `ending` closes; returns what computes attention here."""
+def use_fastest_attention(
+    shape: ModelConfig, masked: bool, half: bool, device: torch.device, ending: ExitStack
+) -> str:
+    """Prefer cuDNN's attention on a Hopper GPU, until `ending` closes; returns what computes
+    attention here."""
     if masked and device.type == "cuda":
         return "FlexAttention"
     if device.type == "xla":
         return "XLA"
     if device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9:
         order = ["CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH"]
-        ending.enter_context(sdpa_kernel([getattr(SDPBackend, name) for name in order], set_priority=True))
+        ending.enter_context(
+            sdpa_kernel([getattr(SDPBackend, name) for name in order], set_priority=True)
+        )
     size = 1, shape.n_head, shape.context, shape.width // shape.n_head
-    q = torch.zeros(size, dtype=torch.bfloat16 if half else torch.float32, device=device, requires_grad=True)
-    return SDPBackend(torch._fused_sdp_choice(q, q, q, dropout_p=shape.dropout, is_causal=True)).name.lower()
+    q = torch.zeros(
+        size, dtype=torch.bfloat16 if half else torch.float32, device=device, requires_grad=True
+    )
+    return SDPBackend(
+        torch._fused_sdp_choice(q, q, q, dropout_p=shape.dropout, is_causal=True)
+    ).name.lower()
 
 
 def mfu(flops_per_second: float, device: torch.device) -> float | None:
@@ -71,7 +84,8 @@ def mfu(flops_per_second: float, device: torch.device) -> float | None:
 
 
 def peak_tflops(name: str) -> float | None:
-    """The peak rate of the GPU that the driver calls `name`; None for one that is not in the table."""
+    """The peak rate of the GPU that the driver calls `name`; None for one that is not in the
+    table."""
     if re.search(r"\b(Laptop|Ti|D|MIG)\b", name):  # another chip, or a part of one
         return None
     known = [key for key in PEAK_TFLOPS if re.search(rf"\b{key}\b", name)]

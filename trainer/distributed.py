@@ -1,4 +1,5 @@
-"""The ranks of a run: those of torchrun's environment, TPU chips, or a single process; and signals to it."""
+"""The ranks of a run: those of torchrun's environment, TPU chips, or a single process; and
+signals to it."""
 
 from __future__ import annotations
 
@@ -30,17 +31,21 @@ from torch.nn.parallel import DistributedDataParallel
 from schemas import SettingsError
 from trainer.device import device_of
 
-# That ranks wait for each other to start (a torchrun that is killed then leaves some alone), and in each operation of a
-# step; in the first, for one that still compiles; and in `gather`, for one that copies shards or writes to a slow disk.
+# That ranks wait for each other to start (a torchrun that is killed then leaves some alone), and in
+# each operation of a step; in the first, for one that still compiles; and in `gather`, for one that
+# copies shards or writes to a slow disk.
 _STEP, _FIRST, _LONG = timedelta(minutes=5), timedelta(minutes=30), timedelta(days=1)
 _LOST = re.compile(
-    "gloo.*(?:closed by peer|reset by peer|Timed out|Broken pipe)|NCCL.*(?:remote|timeout|abort|peer)", re.DOTALL
+    "gloo.*(?:closed by peer|reset by peer|Timed out|Broken "
+    "pipe)|NCCL.*(?:remote|timeout|abort|peer)",
+    re.DOTALL,
 )  # a RuntimeError's text
 
 
 @dataclass
 class Ranks:
-    """This process and how it talks to the others of the run; a context manager that leaves the group."""
+    """This process and how it talks to the others of the run; a context manager that leaves the
+    group."""
 
     rank: int  # 0 in a single process
     world_size: int
@@ -49,7 +54,8 @@ class Ranks:
 
     @classmethod
     def join(cls, device: str) -> Ranks:
-        """Join torchrun's process group if there is one; raises ValueError if there is no such `device`."""
+        """Join torchrun's process group if there is one; raises ValueError if there is no such
+        `device`."""
         if device == "xla":
             package, runtime = xla_package(), importlib.import_module("torch_xla.runtime")
             size = runtime.world_size()
@@ -57,7 +63,9 @@ class Ranks:
         place = device_of(device)
         if "RANK" not in os.environ:
             return cls(0, 1, place)
-        importlib.import_module("torch._dynamo")  # if DDP were the first to, something of it would keep the group
+        importlib.import_module(
+            "torch._dynamo"
+        )  # if DDP were the first to, something of it would keep the group
         if place.type == "cuda":
             place = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
             torch.cuda.set_device(place)
@@ -65,7 +73,8 @@ class Ranks:
         else:
             dist.init_process_group("gloo", timeout=_STEP)
         distributed_c10d._set_pg_timeout(_FIRST)
-        # Decisions go through a group of their own on the CPU, so that they never wait for the device.
+        # Decisions go through a group of their own on the CPU, so that they never wait for the
+        # device.
         control = dist.new_group(backend="gloo", timeout=_LONG)
         return cls(dist.get_rank(), dist.get_world_size(), place, control)
 
@@ -79,7 +88,8 @@ class Ranks:
             distributed_c10d._set_pg_timeout(_STEP)
 
     def gather(self, value: Any) -> list[Any]:
-        """The values that the ranks give, by rank; all wait for the last, however long it takes, not for the device."""
+        """The values that the ranks give, by rank; all wait for the last, however long it takes,
+        not for the device."""
         found = [value] * self.world_size
         if self.world_size > 1:
             dist.all_gather_object(found, value, group=self._control)
@@ -99,16 +109,19 @@ class Ranks:
         """Average the gradients over the ranks."""
 
     def sync(self) -> None:
-        """End a step on a device that records what a step computes and runs it as one program, as XLA does."""
+        """End a step on a device that records what a step computes and runs it as one program,
+        as XLA does."""
 
     def __enter__(self) -> Ranks:
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: TracebackType | None) -> None:
-        """Leave the group and end its threads: one of gloo's may abort the process when the interpreter ends.
+        """Leave the group and end its threads: one of gloo's may abort the process when the
+        interpreter ends.
 
-        Nothing may refer to the group any more, which the frames of an error do. After an error the communicators are
-        aborted: destroying NCCL's waits for operations that the other ranks may never join.
+        Nothing may refer to the group any more, which the frames of an error do. After an error the
+        communicators are aborted: destroying NCCL's waits for operations that the other ranks may
+        never join.
         """
         cause = error
         while cause:
@@ -121,16 +134,20 @@ class Ranks:
                 dist.destroy_process_group()
             self._control = None
             gc.collect()  # modules and their hooks refer to each other
-        if isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and _LOST.search(str(error))):
+        if isinstance(error, dist.DistError) or (
+            isinstance(error, RuntimeError) and _LOST.search(str(error))
+        ):
             reason = str(error).partition("\n")[0]
             raise ConnectionError(
-                "another rank ended or cannot be reached: its own output says why; the same command continues from "
+                "another rank ended or cannot be reached: its own output says why; the same "
+                "command continues from "
                 f"the last checkpoint, as torchrun itself does with --max-restarts ({reason})"
             ) from error
 
 
 class XlaRanks(Ranks):
-    """Processes with one TPU chip each, which exchange data over the chips; gradients as part of a step's program."""
+    """Processes with one TPU chip each, which exchange data over the chips; gradients as part of
+    a step's program."""
 
     def gather(self, value: Any) -> list[Any]:
         if self.world_size == 1:
@@ -155,12 +172,15 @@ def xla_package() -> Any:
     try:
         import torch_xla
     except ImportError as error:
-        raise SettingsError(f"device xla needs torch_xla ({error}): pip install 'torch_xla[tpu]'") from error
+        raise SettingsError(
+            f"device xla needs torch_xla ({error}): pip install 'torch_xla[tpu]'"
+        ) from error
     return torch_xla
 
 
 def averaging(model: nn.Module, ranks: Ranks) -> nn.Module:
-    """`model` as training calls it: by DDP, but for XLA (`Ranks.average_gradients`) and a single process."""
+    """`model` as training calls it: by DDP, but for XLA (`Ranks.average_gradients`) and a single
+    process."""
     if ranks.device.type == "xla" or ranks.world_size == 1:
         return model
     place = [ranks.device.index] if ranks.device.type == "cuda" else None
@@ -168,18 +188,24 @@ def averaging(model: nn.Module, ranks: Ranks) -> nn.Module:
 
 
 def averaged_when(net: nn.Module, last: bool) -> AbstractContextManager[Any]:
-    """Context of a micro-batch's forward and backward pass (both, for DDP): gradients are averaged with the `last`."""
+    """Context of a micro-batch's forward and backward pass (both, for DDP): gradients are
+    averaged with the `last`."""
     return nullcontext() if last or not isinstance(net, DistributedDataParallel) else net.no_sync()
 
 
 class StopSignals:
-    """Receives SIGTERM and SIGINT as a name to check between steps; a context manager, which restores the handlers."""
+    """Receives SIGTERM and SIGINT as a name to check between steps; a context manager, which
+    restores the handlers."""
 
     received = ""
 
     def __enter__(self) -> StopSignals:
-        here = threading.current_thread() is threading.main_thread()  # Python allows handlers only there
-        self._before = {n: signal.signal(n, self._receive) for n in (signal.SIGTERM, signal.SIGINT) if here}
+        here = (
+            threading.current_thread() is threading.main_thread()
+        )  # Python allows handlers only there
+        self._before = {
+            n: signal.signal(n, self._receive) for n in (signal.SIGTERM, signal.SIGINT) if here
+        }
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -199,11 +225,13 @@ class StopSignals:
 
 @contextmanager
 def sole_writer(folder: Path, say: Callable[[str], None], patience: float = 10) -> Iterator[None]:
-    """Lock the run's `folder` by its file `.lock`; the lock is released when the process ends, however it ends.
+    """Lock the run's `folder` by its file `.lock`; the lock is released when the process ends,
+    however it ends.
 
-    It works between machines if the file system's locks do (NFS 4, Lustre with `-o flock`). If there are no locks,
-    `say` is called and the run continues without. `patience` is the seconds to wait: when nodes leave and join, the
-    previous writer may be about to end. Raises SettingsError, which names the process that holds the lock.
+    It works between machines if the file system's locks do (NFS 4, Lustre with `-o flock`). If
+    there are no locks, `say` is called and the run continues without. `patience` is the seconds to
+    wait: when nodes leave and join, the previous writer may be about to end. Raises SettingsError,
+    which names the process that holds the lock.
     """
     folder.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + patience
@@ -218,10 +246,14 @@ def sole_writer(folder: Path, say: Callable[[str], None], patience: float = 10) 
                 file.seek(0)
                 other = file.read().strip() or "process unknown"
                 raise SettingsError(
-                    f"{folder} is being written by another run ({other}); stop that one first, or give another --out"
+                    f"{folder} is being written by another run ({other}); stop that one first, or "
+                    f"give another --out"
                 ) from None
             except OSError as error:
-                say(f"{folder} cannot be locked ({error.strerror}): make sure that no other run writes there")
+                say(
+                    f"{folder} cannot be locked ({error.strerror}): make sure that no other run "
+                    f"writes there"
+                )
             break
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}\n")

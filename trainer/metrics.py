@@ -28,7 +28,8 @@ _CURVES = {  # of a run: the chart and the curve of a record's values
     "grad_norm": ("Gradient norm", ""), "tokens_per_s": ("Tokens per second", ""),
 }  # fmt: skip
 _FACTS = {  # of the last step that has them: label and format
-    "loss": ("loss", ".4f"), "val_loss": ("validation loss", ".4f"), "tokens_per_s": ("tokens/s", ",.0f"),
+    "loss": ("loss", ".4f"), "val_loss": ("validation "
+    "loss", ".4f"), "tokens_per_s": ("tokens/s", ",.0f"),
     "mfu": ("MFU", ".1%"), "memory_gb": ("GB of memory", ".1f"), "world_size": ("processes", ",d"),
 }  # fmt: skip
 _MOST = 512  # points of a curve: a chart of 700 pixels shows no more
@@ -44,14 +45,21 @@ class Diverged(RuntimeError):
 class StepLog:
     """The records of a run's steps, whose losses stay on the device until `collect`.
 
-    On rank 0 they go to the run's folder: metrics.jsonl, training.html, and TensorBoard's events if it is installed.
-    Records after `step`, of a killed run, are removed. `tokens` and `flops` are of one step, over all ranks.
+    On rank 0 they go to the run's folder: metrics.jsonl, training.html, and TensorBoard's events if
+    it is installed. Records after `step`, of a killed run, are removed. `tokens` and `flops` are of
+    one step, over all ranks.
     """
 
     def __init__(
-        self, folder: Path, step: int, settings: dict[str, Any], ranks: Ranks, tokens: int, flops: float,
+        self,
+        folder: Path,
+        step: int,
+        settings: dict[str, Any],
+        ranks: Ranks,
+        tokens: int,
+        flops: float,
         say: Callable[[str], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._ranks, self._say, self._tokens, self._flops = ranks, say, tokens, flops
         self._max_steps, self.last_loss = settings["max_steps"], math.nan
         self._events: Any = None
@@ -70,29 +78,45 @@ class StepLog:
 
             self._events = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
         except ImportError:
-            say("no TensorBoard events: the package tensorboard is not installed (pip install tensorboard)")
+            say(
+                "no TensorBoard events: the package tensorboard is not installed (pip install "
+                "tensorboard)"
+            )
 
     def add(self, step: int, rate: float, loss: torch.Tensor, norm: torch.Tensor) -> None:
-        """Note a step: its learning rate, this rank's loss and the gradient's norm, both still on the device."""
+        """Note a step: its learning rate, this rank's loss and the gradient's norm, both still
+        on the device."""
         self._pending.append(({"step": step, "lr": rate, "tokens": self._tokens}, loss, norm))
 
     def collect(self) -> None:
-        """Wait for the device, once for all the steps since the last time; raises Diverged, which names the step."""
+        """Wait for the device, once for all the steps since the last time; raises Diverged,
+        which names the step."""
         ranks, pending = self._ranks, self._pending
         losses = ranks.sum([loss.item() / ranks.world_size for _, loss, _ in pending])
         seconds = (time.perf_counter() - self._clock) / len(pending)
-        used, memory = mfu(self._flops / seconds / ranks.world_size, ranks.device), memory_gb(ranks.device)
+        used, memory = (
+            mfu(self._flops / seconds / ranks.world_size, ranks.device),
+            memory_gb(ranks.device),
+        )
         for (record, _, norm), loss in zip(pending, losses, strict=True):
-            record |= {"loss": loss, "grad_norm": norm.item(), "tokens_per_s": round(self._tokens / seconds, 1)}
+            record |= {
+                "loss": loss,
+                "grad_norm": norm.item(),
+                "tokens_per_s": round(self._tokens / seconds, 1),
+            }
             record |= {"mfu": used, "memory_gb": memory, "world_size": ranks.world_size}
             if not (math.isfinite(loss) and math.isfinite(record["grad_norm"])):
-                raise Diverged(f"step {record['step']}: loss {loss:.4g}, gradient norm {record['grad_norm']:.4g}")
+                raise Diverged(
+                    f"step {record['step']}: loss {loss:.4g}, gradient norm "
+                    f"{record['grad_norm']:.4g}"
+                )
             self._records.append(record)
         pending.clear()
         self.last_loss = self._records[-1]["loss"]
 
     def write(self, **last: float) -> None:
-        """Write the collected records, the last one with these values too, and print its progress line."""
+        """Write the collected records, the last one with these values too, and print its
+        progress line."""
         records, self._records = self._records, []
         if not self._ranks.main:
             return
@@ -110,7 +134,8 @@ class StepLog:
         self._say(progress_line(records[-1], self._max_steps, self._ranks.device))
 
     def restart_clock(self) -> None:
-        """Leave the time until now, spent on validation or a checkpoint, out of the steps' rates."""
+        """Leave the time until now, spent on validation or a checkpoint, out of the steps'
+        rates."""
         self._clock = time.perf_counter()
 
     def close(self) -> None:
@@ -134,7 +159,8 @@ def progress_line(record: dict[str, Any], max_steps: int, device: torch.device) 
 
 
 def _kept_until(path: Path, step: int) -> list[dict[str, Any]]:
-    """The records of a file up to `step`; those of later steps, and lines that a crash damaged, are dropped."""
+    """The records of a file up to `step`; those of later steps, and lines that a crash damaged,
+    are dropped."""
     records = []
     for line in path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else ():
         with suppress(ValueError):
@@ -145,14 +171,20 @@ def _kept_until(path: Path, step: int) -> list[dict[str, Any]]:
 
 
 class Page:
-    """The page of a run of `max_steps`: curves, figures, settings, the commit of the code. It loads nothing else."""
+    """The page of a run of `max_steps`: curves, figures, settings, the commit of the code. It
+    loads nothing else."""
 
     def __init__(self, path: Path, max_steps: int, settings: dict[str, Any]) -> None:
         self._path, self._max_steps = path, max_steps
-        self._charts: dict[str, dict[str, array[float]]] = defaultdict(lambda: defaultdict(lambda: array("d")))
+        self._charts: dict[str, dict[str, array[float]]] = defaultdict(
+            lambda: defaultdict(lambda: array("d"))
+        )
         self._last: dict[str, Any] = {}
         self._tokens = 0
-        self._settings = [["code", _commit()], *([key, json.dumps(own)] for key, own in settings.items())]
+        self._settings = [
+            ["code", _commit()],
+            *([key, json.dumps(own)] for key, own in settings.items()),
+        ]
 
     def add(self, record: dict[str, Any]) -> None:
         """Add the record of a step, as in `metrics.jsonl`."""
@@ -167,7 +199,11 @@ class Page:
         step = self._last.get("step", 0)
         finished = step >= self._max_steps
         facts = {"step": f"{step:,} of {self._max_steps:,}", "tokens seen": f"{self._tokens:,}"}
-        facts |= {label: format(self._last[key], own) for key, (label, own) in _FACTS.items() if key in self._last}
+        facts |= {
+            label: format(self._last[key], own)
+            for key, (label, own) in _FACTS.items()
+            if key in self._last
+        }
         parts = {
             "title": html.escape(f"Training of {self._path.resolve().parent.name}"),
             "reload": "" if finished else '<meta http-equiv="refresh" content="30">',
@@ -175,20 +211,24 @@ class Page:
             "now": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
             "facts": "".join(f"<div><b>{value}</b>{label}</div>" for label, value in facts.items()),
             "charts": "".join(chart(title, curves, step) for title, curves in self._charts.items()),
-            "settings": "".join(f"<tr><td>{key}</td><td>{html.escape(own)}</td></tr>" for key, own in self._settings),
+            "settings": "".join(
+                f"<tr><td>{key}</td><td>{html.escape(own)}</td></tr>" for key, own in self._settings
+            ),
         }
         replace_text(self._path, _TEMPLATE.substitute(parts))
 
 
 def points(values: array[float]) -> np.ndarray:
-    """`values` (step, value, step, value, …) as (n, 2); n is at most 512, by the means of spans of as many values."""
+    """`values` (step, value, step, value, …) as (n, 2); n is at most 512, by the means of spans
+    of as many values."""
     pairs = np.frombuffer(values).reshape(-1, 2)
     starts = np.arange(0, len(pairs), -(-len(pairs) // _MOST))
     return np.add.reduceat(pairs, starts) / np.diff(starts, append=len(pairs))[:, None]
 
 
 def chart(title: str, curves: dict[str, array[float]], last: int) -> str:
-    """An SVG of curves, as in `points`, over steps 0 … `last`; the legend has each one's last value."""
+    """An SVG of curves, as in `points`, over steps 0 … `last`; the legend has each one's last
+    value."""
     drawn = {name: points(values) for name, values in curves.items()}
     steps, values = np.concatenate([*drawn.values()]).T
     later = values[steps > last / 10]
@@ -201,21 +241,33 @@ def chart(title: str, curves: dict[str, array[float]], last: int) -> str:
         return f"{_LEFT + (_RIGHT - _LEFT) * step / last:.1f}"
 
     def y(value: float) -> str:
-        return f"{_BOTTOM - (_BOTTOM - _TOP) * (min(max(value, low), high) - low) / (high - low):.1f}"
+        return (
+            f"{_BOTTOM - (_BOTTOM - _TOP) * (min(max(value, low), high) - low) / (high - low):.1f}"
+        )
 
-    parts = [f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{html.escape(title)} by step">']
+    parts = [
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{html.escape(title)} by '
+        f'step">'
+    ]
     for part in (0, 0.5, 1):
         tick = low + part * (high - low)
         parts.append(f'<line x1="{_LEFT}" x2="{_RIGHT}" y1="{y(tick)}" y2="{y(tick)}"/>')
-        parts.append(f'<text x="{_LEFT - 8}" y="{y(tick)}" dy="4" text-anchor="end">{_shown(tick)}</text>')
+        parts.append(
+            f'<text x="{_LEFT - 8}" y="{y(tick)}" dy="4" text-anchor="end">{_shown(tick)}</text>'
+        )
         place = f'x="{x(part * last)}" y="{_HEIGHT - 6}" text-anchor="middle"'
         parts.append(f"<text {place}>{part * last:,.0f}</text>")
     legend = ""
     for colour, (name, own) in zip(_COLOURS, drawn.items(), strict=False):
-        line = " ".join(f"{x(step)},{y(value)}" for step, value in [*own, own[-1]])  # so that a single one is a dot
+        line = " ".join(
+            f"{x(step)},{y(value)}" for step, value in [*own, own[-1]]
+        )  # so that a single one is a dot
         parts.append(f'<polyline stroke="{colour}" points="{line}"/>')
         legend += f'<span style="color:{colour}">{html.escape(name)}</span> {_shown(own[-1, 1])} '
-    return f"<figure><figcaption>{html.escape(title)}: {legend}</figcaption>{''.join(parts)}</svg></figure>"
+    return (
+        f"<figure><figcaption>{html.escape(title)}: "
+        f"{legend}</figcaption>{''.join(parts)}</svg></figure>"
+    )
 
 
 def _shown(value: float) -> str:
@@ -225,10 +277,24 @@ def _shown(value: float) -> str:
 def _commit() -> str:
     """The commit of this code, with `-dirty` if it was changed; unknown outside its repository."""
     here = Path(__file__).resolve().parents[1]
-    outside = {**os.environ, "GIT_CEILING_DIRECTORIES": str(here.parent)}  # not of a repository around it
-    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    outside = {
+        **os.environ,
+        "GIT_CEILING_DIRECTORIES": str(here.parent),
+    }  # not of a repository around it
+    command = [
+        "git",
+        "-C",
+        str(here),
+        "describe",
+        "--always",
+        "--dirty",
+        "--abbrev=12",
+        "--exclude=*",
+    ]
     try:
-        return subprocess.check_output(command, text=True, timeout=10, env=outside, stderr=subprocess.DEVNULL).strip()
+        return subprocess.check_output(
+            command, text=True, timeout=10, env=outside, stderr=subprocess.DEVNULL
+        ).strip()
     except (OSError, subprocess.SubprocessError):
         return "unknown"
 

@@ -20,12 +20,15 @@ from torch.utils.checkpoint import checkpoint
 
 from trainer.cross_entropy import fused_cross_entropy
 
-Mask = torch.Tensor | BlockMask  # which position sees which: (B, 1, T, T) of bool, or FlexAttention's blocks of it
+Mask = (
+    torch.Tensor | BlockMask
+)  # which position sees which: (B, 1, T, T) of bool, or FlexAttention's blocks of it
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The model's shape. The embedding is padded to a multiple of 128, which is faster on matrix units."""
+    """The model's shape. The embedding is padded to a multiple of 128, which is faster on matrix
+    units."""
 
     vocab_size: int = 50257  # ids are below it
     context: int = 1024
@@ -33,17 +36,28 @@ class ModelConfig:
     n_head: int = 12
     width: int = 768
     dropout: float = 0.0  # on attention and residuals, never on embeddings
-    embedding_width: int = 0  # of an embedding projected up to `width`; 0 for that width (GPT-2); Lan et al., 2019
-    shared_layers: bool = False  # all layers share one block's weights, as in ALBERT (Lan et al., 2019)
-    rope: bool = False  # positions by rotating queries and keys, and no position embedding (Su et al., 2021)
-    qk_norm: bool = False  # queries and keys of each head are divided by their RMS (Henry et al., 2020)
+    embedding_width: int = (
+        0  # of an embedding projected up to `width`; 0 for that width (GPT-2); Lan et al., 2019
+    )
+    shared_layers: bool = (
+        False  # all layers share one block's weights, as in ALBERT (Lan et al., 2019)
+    )
+    rope: bool = (
+        False  # positions by rotating queries and keys, and no position embedding (Su et al., 2021)
+    )
+    qk_norm: bool = (
+        False  # queries and keys of each head are divided by their RMS (Henry et al., 2020)
+    )
     activation: str = "gelu"  # or relu2 for the squared ReLU (So et al., 2021)
 
     def __post_init__(self) -> None:
         if self.width % self.n_head:
             raise ValueError(f"width {self.width} does not divide into {self.n_head} heads")
         if self.rope and self.width // self.n_head % 2:
-            raise ValueError(f"rope turns pairs of channels: a head of {self.width // self.n_head} has an odd number")
+            raise ValueError(
+                f"rope turns pairs of channels: a head of {self.width // self.n_head} has an odd "
+                f"number"
+            )
 
     @property
     def padded_vocab_size(self) -> int:
@@ -57,11 +71,16 @@ PRESETS: dict[str, ModelConfig] = {
     "774M": ModelConfig(n_layer=36, n_head=20, width=1280),
     "1.5B": ModelConfig(n_layer=48, n_head=25, width=1600),
     "prettybig": ModelConfig(n_layer=25, n_head=16, width=1024),
-    "algpt2": ModelConfig(embedding_width=96, shared_layers=True),  # 12.2M; ALBERT's width of 128 would make it 13.9M
+    "algpt2": ModelConfig(
+        embedding_width=96, shared_layers=True
+    ),  # 12.2M; ALBERT's width of 128 would make it 13.9M
 }
-"""The published sizes, ConnorJL's PrettyBig, an ALBERT-style one as bkkaggle's ALGPT2, and one for a CPU."""
+"""The published sizes, ConnorJL's PrettyBig, an ALBERT-style one as bkkaggle's ALGPT2, and one
+for a CPU."""
 
-Cached = tuple[torch.Tensor, int]  # a layer's keys and values of the positions seen (2, B, H, context, D); their number
+Cached = tuple[
+    torch.Tensor, int
+]  # a layer's keys and values of the positions seen (2, B, H, context, D); their number
 Rotation = tuple[torch.Tensor, torch.Tensor]  # cosines and sines of the angles: (T, D / 2) each
 
 
@@ -71,20 +90,32 @@ def preset(name: str, **changes: Any) -> ModelConfig:
 
 
 class KVCache:
-    """Keys and values of the positions seen, for each layer: (B, H, context, D), filled to `length`."""
+    """Keys and values of the positions seen, for each layer: (B, H, context, D), filled to
+    `length`."""
 
     def __init__(self, model: GPT, batch: int) -> None:
         config, weight = model.config, model.wte.weight
-        shape = (config.n_layer, 2, batch, config.n_head, config.context, config.width // config.n_head)
+        shape = (
+            config.n_layer,
+            2,
+            batch,
+            config.n_head,
+            config.context,
+            config.width // config.n_head,
+        )
         self.store = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
         self.length = 0
 
 
 class GPT(nn.Module):
-    """A GPT-2. Parameters have the names of the published checkpoints (`h.0.attn.c_attn.weight`)."""
+    """A GPT-2. Parameters have the names of the published checkpoints
+    (`h.0.attn.c_attn.weight`)."""
 
-    checkpoint_activations = False  # recompute each block's activations in the backward pass of training
-    loss_chunk = 0  # how many tokens' logits exist at a time (`fused_cross_entropy`); 0 for all, with torch's loss
+    checkpoint_activations = (
+        False  # recompute each block's activations in the backward pass of training
+    )
+    # how many tokens' logits exist at a time (`fused_cross_entropy`); 0 for all, with torch's loss
+    loss_chunk = 0
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -96,7 +127,9 @@ class GPT(nn.Module):
         if config.embedding_width:
             self.embedding_up = nn.Linear(embedding, config.width)
             self.embedding_down = nn.Linear(config.width, embedding)
-        self.h = nn.ModuleList(Block(config) for _ in range(1 if config.shared_layers else config.n_layer))
+        self.h = nn.ModuleList(
+            Block(config) for _ in range(1 if config.shared_layers else config.n_layer)
+        )
         self.ln_f = nn.LayerNorm(config.width)
         for name, module in self.named_modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
@@ -109,28 +142,37 @@ class GPT(nn.Module):
             self.wte.weight[config.vocab_size :] = 0
 
     def forward(
-        self, ids: torch.Tensor, targets: torch.Tensor | None = None, reduction: str = "mean", mask: Mask | None = None
+        self,
+        ids: torch.Tensor,
+        targets: torch.Tensor | None = None,
+        reduction: str = "mean",
+        mask: Mask | None = None,
     ) -> torch.Tensor:
         """The cross-entropy in nats of `ids` (B, T); without `targets` the logits (B, T, V).
 
-        Targets (B, T) of −100 are ignored. The `reduction` is `mean`, `sum`, or `none` for (B, T). `mask` says which
-        position sees which (`data.attention_mask`); by default each sees all before it.
+        Targets (B, T) of −100 are ignored. The `reduction` is `mean`, `sum`, or `none` for (B, T).
+        `mask` says which position sees which (`data.attention_mask`); by default each sees all
+        before it.
         """
         return self._output(self._hidden(ids, None, mask), targets, reduction)
 
     def next_logits(self, ids: torch.Tensor, cache: KVCache) -> torch.Tensor:
-        """Logits (B, V) of the token after `ids` (B, T), which are added to `cache`; T is 1 unless that is empty."""
+        """Logits (B, V) of the token after `ids` (B, T), which are added to `cache`; T is 1
+        unless that is empty."""
         x = self._hidden(ids, cache)[:, -1]
         cache.length += ids.shape[1]
         return self._logits(x)
 
     def compile_parts(self) -> None:
-        """Compile each block (one compilation) and the output, so that DDP averages a block's gradients meanwhile."""
+        """Compile each block (one compilation) and the output, so that DDP averages a block's
+        gradients meanwhile."""
         for block in self.h:
             block.forward = torch.compile(block.forward, dynamic=False)  # type: ignore[method-assign]
         self._output = torch.compile(self._output, dynamic=False)  # type: ignore[method-assign]
 
-    def _hidden(self, ids: torch.Tensor, cache: KVCache | None, mask: Mask | None = None) -> torch.Tensor:
+    def _hidden(
+        self, ids: torch.Tensor, cache: KVCache | None, mask: Mask | None = None
+    ) -> torch.Tensor:
         past, config = cache.length if cache else 0, self.config
         if past + ids.shape[1] > config.context:
             raise ValueError(f"{past + ids.shape[1]} tokens exceed the context of {config.context}")
@@ -147,13 +189,22 @@ class GPT(nn.Module):
                 x = block(x, (cache.store[layer], past) if cache else None, mask, rotation)
         return x
 
-    def _output(self, x: torch.Tensor, targets: torch.Tensor | None, reduction: str) -> torch.Tensor:
+    def _output(
+        self, x: torch.Tensor, targets: torch.Tensor | None, reduction: str
+    ) -> torch.Tensor:
         if targets is None:
             return self._logits(x)
         if self.loss_chunk and reduction != "none":
-            x, wanted, vocab_size = self._narrow(x).flatten(0, 1), targets.flatten(), self.config.vocab_size
-            return fused_cross_entropy(x, self.wte.weight, wanted, vocab_size, self.loss_chunk, reduction)
-        # Masked where the loss is taken: a view without the padding has rows that a GPU reads and writes more slowly.
+            x, wanted, vocab_size = (
+                self._narrow(x).flatten(0, 1),
+                targets.flatten(),
+                self.config.vocab_size,
+            )
+            return fused_cross_entropy(
+                x, self.wte.weight, wanted, vocab_size, self.loss_chunk, reduction
+            )
+        # Masked where the loss is taken: a view without the padding has rows that a GPU reads and
+        # writes more slowly.
         logits = F.linear(self._narrow(x), self.wte.weight).flatten(0, 1).float()
         padding = torch.arange(logits.shape[1], device=x.device) >= self.config.vocab_size
         logits = logits.masked_fill(padding, -math.inf)
@@ -175,7 +226,8 @@ class GPT(nn.Module):
 
     @property
     def flops_per_token(self) -> float:
-        """Operations of a training step per token, as in PaLM's appendix B (Chowdhery et al., 2022)."""
+        """Operations of a training step per token, as in PaLM's appendix B (Chowdhery et al.,
+        2022)."""
         config = self.config
         used = sum(p.numel() for block in self.h for p in block.parameters())
         used *= config.n_layer if config.shared_layers else 1
@@ -194,7 +246,11 @@ class Block(nn.Module):
         self.mlp = MLP(config)
 
     def forward(
-        self, x: torch.Tensor, cache: Cached | None = None, mask: Mask | None = None, rotation: Rotation | None = None
+        self,
+        x: torch.Tensor,
+        cache: Cached | None = None,
+        mask: Mask | None = None,
+        rotation: Rotation | None = None,
     ) -> torch.Tensor:
         x = x + self.attn(self.ln_1(x), cache, mask, rotation)
         return x + self.mlp(self.ln_2(x))
@@ -221,7 +277,10 @@ class Attention(nn.Module):
             q, k = F.rms_norm(q, q.shape[-1:]), F.rms_norm(k, k.shape[-1:])
         if rotation is not None:
             q, k = rotate(q, rotation), rotate(k, rotation)
-        q, k = q.type_as(v), k.type_as(v)  # autocast computes rms_norm in float32, and FlexAttention wants one type
+        q, k = (
+            q.type_as(v),
+            k.type_as(v),
+        )  # autocast computes rms_norm in float32, and FlexAttention wants one type
         # A bool also in compiled code, where the length may be symbolic.
         causal = True if x.shape[1] > 1 else False  # noqa: SIM210
         if cache is not None:
@@ -233,11 +292,15 @@ class Attention(nn.Module):
             y = (_compiled_attention() if q.is_cuda else flex_attention)(q, k, v, block_mask=mask)
         else:
             dropout, causal = self.dropout if self.training else 0.0, causal and mask is None
-            y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)
+            y = F.scaled_dot_product_attention(
+                q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal
+            )
         return self.resid_dropout(self.c_proj(y.transpose(1, 2).flatten(2)))
 
 
-_compiled_attention = functools.cache(lambda: torch.compile(flex_attention))  # uncompiled, it computes all scores
+_compiled_attention = functools.cache(
+    lambda: torch.compile(flex_attention)
+)  # uncompiled, it computes all scores
 
 
 class MLP(nn.Module):
@@ -252,11 +315,14 @@ class MLP(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.c_fc(x)
-        return self.resid_dropout(self.c_proj(F.relu(x).square() if self.relu2 else F.gelu(x, approximate="tanh")))
+        return self.resid_dropout(
+            self.c_proj(F.relu(x).square() if self.relu2 else F.gelu(x, approximate="tanh"))
+        )
 
 
 def rotation_of(positions: torch.Tensor, channels: int) -> Rotation:
-    """The rotation at positions (T,) in float32: channel pair i turns by position · 10000^(−2i / channels)."""
+    """The rotation at positions (T,) in float32: channel pair i turns by position · 10000^(−2i /
+    channels)."""
     pairs = torch.arange(0, channels, 2, dtype=torch.float32, device=positions.device)
     angles = positions[:, None].float() * 10_000.0 ** (-pairs / channels)
     return angles.cos(), angles.sin()

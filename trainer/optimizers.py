@@ -13,14 +13,18 @@ SCHEDULES = ("cosine", "linear", "wsd", "constant")
 _BETAS = (0.9, 0.95)  # of AdamW, as in the GPT-3 paper (Brown et al., 2020)
 
 
-def make_optimizers(name: str, model: nn.Module, *, lr: float, weight_decay: float) -> list[torch.optim.Optimizer]:
+def make_optimizers(
+    name: str, model: nn.Module, *, lr: float, weight_decay: float
+) -> list[torch.optim.Optimizer]:
     """The optimizer `name` over the model's parameters, with weight decay on matrices only.
 
     - `adamw`: fused. Loshchilov and Hutter, 2019.
-    - `adafactor`: factored second moments; Shazeer and Stern, 2018. Its step and its decay are relative to
-      each parameter's RMS, initially 0.02: a rate of 3e-2 moves weights as far as AdamW's 6e-4.
-    - `muon`: torch's, orthogonalised momentum (Jordan et al., 2024) for the blocks' matrices, scaled so that AdamW's
-      rate fits (Liu et al., 2025), and AdamW for embeddings, biases and norms. Every rank computes all of it.
+    - `adafactor`: factored second moments; Shazeer and Stern, 2018. Its step and its decay are
+      relative to each parameter's RMS, initially 0.02: a rate of 3e-2 moves weights as far as
+      AdamW's 6e-4.
+    - `muon`: torch's, orthogonalised momentum (Jordan et al., 2024) for the blocks' matrices,
+      scaled so that AdamW's rate fits (Liu et al., 2025), and AdamW for embeddings, biases and
+      norms. Every rank computes all of it.
     """
     parameters = list(model.named_parameters())
     vectors = {"params": [p for _, p in parameters if p.dim() < 2], "weight_decay": 0.0}
@@ -30,24 +34,34 @@ def make_optimizers(name: str, model: nn.Module, *, lr: float, weight_decay: flo
 
     matrices = [p for _, p in parameters if p.dim() >= 2]
     if name == "adamw":
-        # XLA has no fused kernel; capturable keeps the step count on the device, not in the program.
+        # XLA has no fused kernel; capturable keeps the step count on the device, not in the
+        # program.
         xla = matrices[0].device.type == "xla"
         kind = {"capturable": True, "foreach": False} if xla else {"fused": True}
         return [torch.optim.AdamW(with_matrices(matrices), lr=lr, betas=_BETAS, **kind)]
     if name == "adafactor":
         groups = with_matrices(matrices)
-        return [Adafactor([{**g, "relative_decay": g["weight_decay"], "weight_decay": 0.0} for g in groups], lr=lr)]
+        return [
+            Adafactor(
+                [{**g, "relative_decay": g["weight_decay"], "weight_decay": 0.0} for g in groups],
+                lr=lr,
+            )
+        ]
     hidden = [p for key, p in parameters if p.dim() == 2 and key.startswith("h.")]
     others = [p for key, p in parameters if p.dim() == 2 and not key.startswith("h.")]
-    muon = torch.optim.Muon(hidden, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
+    muon = torch.optim.Muon(
+        hidden, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"
+    )
     return [muon, torch.optim.AdamW(with_matrices(others), lr=lr, betas=_BETAS, fused=True)]
 
 
 class Adafactor(torch.optim.Adafactor):
-    """torch's Adafactor with weight decay relative to each parameter's RMS, like its step and as in transformers.
+    """torch's Adafactor with weight decay relative to each parameter's RMS, like its step and as
+    in transformers.
 
-    In torch's, a decay of 0.1 at the usual rate of 3e-2 is fifty times AdamW's at 6e-4. Unlike transformers', it damps
-    a gradient below 1.2e-7 (that of the keys' biases is only rounding), and the rate is at most 1/√step, as published.
+    In torch's, a decay of 0.1 at the usual rate of 3e-2 is fifty times AdamW's at 6e-4. Unlike
+    transformers', it damps a gradient below 1.2e-7 (that of the keys' biases is only rounding), and
+    the rate is at most 1/√step, as published.
     """
 
     @torch.no_grad()
@@ -60,11 +74,14 @@ class Adafactor(torch.optim.Adafactor):
         return super().step(closure)
 
 
-def learning_rate(step: int, schedule: str, warmup_steps: int, max_steps: int, decay_fraction: float = 0.2) -> float:
+def learning_rate(
+    step: int, schedule: str, warmup_steps: int, max_steps: int, decay_fraction: float = 0.2
+) -> float:
     """The learning rate of step 0 … max_steps−1, as a fraction of its peak.
 
-    Linear warm-up; then `cosine` or `linear` down to a tenth at the last step, `wsd` (warm-up, stable, decay: constant,
-    then linear to zero over the last `decay_fraction` of the steps; Hu et al., 2024), or `constant`.
+    Linear warm-up; then `cosine` or `linear` down to a tenth at the last step, `wsd` (warm-up,
+    stable, decay: constant, then linear to zero over the last `decay_fraction` of the steps; Hu et
+    al., 2024), or `constant`.
     """
     if step < warmup_steps:
         return (step + 1) / warmup_steps

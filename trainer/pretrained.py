@@ -1,4 +1,5 @@
-"""What runs and tools start from: a checkpoint, a run's newest one, or a GPT-2 folder of Hugging Face."""
+"""What runs and tools start from: a checkpoint, a run's newest one, or a GPT-2 folder of Hugging
+Face."""
 
 from __future__ import annotations
 
@@ -14,7 +15,15 @@ import torch
 from safetensors.torch import load_file
 
 from schemas import SettingsError, option
-from trainer.checkpoint import RECORD, WEIGHTS, CheckpointError, Record, checkpoints, latest, read_record
+from trainer.checkpoint import (
+    RECORD,
+    WEIGHTS,
+    CheckpointError,
+    Record,
+    checkpoints,
+    latest,
+    read_record,
+)
 from trainer.command_line import check_local, first_line, note
 from trainer.config import SHAPE, TrainConfig
 from trainer.corpora import Corpora
@@ -30,8 +39,12 @@ MODELS = "a checkpoint, a run's folder for its newest, or a GPT-2 folder of Hugg
 class ModelOptions:
     """Which checkpoint a tool takes, and how it computes."""
 
-    step: int | None = option(None, "the run's checkpoint of this step (default: the newest)", minimum=0)
-    verify_key: str | None = option(None, "refuse a model unless the owner of this public key signed it", metavar="PEM")
+    step: int | None = option(
+        None, "the run's checkpoint of this step (default: the newest)", minimum=0
+    )
+    verify_key: str | None = option(
+        None, "refuse a model unless the owner of this public key signed it", metavar="PEM"
+    )
     device: str = option("auto", "auto is cuda if there is a GPU", choices=("auto", "cpu", "cuda"))
     dtype: str = option("auto", "auto is bfloat16 on cuda", choices=("auto", "float32", "bfloat16"))
 
@@ -48,7 +61,8 @@ class Pretrained:
     blocks: DocumentBlocks  # how it treated the documents of a window in training
 
     def check_tokenizer(self, other: TokenizerInfo, where: str) -> None:
-        """Raise CheckpointError unless the shards in `where` have this model's tokenizer and end-of-text."""
+        """Raise CheckpointError unless the shards in `where` have this model's tokenizer and
+        end-of-text."""
         if self.tokenizer.is_file():
             same = sha256_of(self.tokenizer) == other.sha256
             same = same or Tokenizer(self.tokenizer).definition == Tokenizer(other.path).definition
@@ -56,18 +70,24 @@ class Pretrained:
             same = self.model.config.vocab_size == other.vocab_size
         if not same or self.eot != other.eot:
             raise CheckpointError(
-                f"{where} has the tokenizer {other}, which is not that of {self.folder} (end-of-text {self.eot}): "
+                f"{where} has the tokenizer {other}, which is not that of {self.folder} "
+                f"(end-of-text {self.eot}): "
                 f"tokenize again with --tokenizer {self.tokenizer}, or the right --eot_token"
             )
 
 
 def load_pretrained(
-    source: str, device: torch.device | str = "cpu", *, verify_key: str | None = None, step: int | None = None
+    source: str,
+    device: torch.device | str = "cpu",
+    *,
+    verify_key: str | None = None,
+    step: int | None = None,
 ) -> Pretrained:
     """The model in a Hugging Face folder, or of a checkpoint as `resolve` finds it.
 
-    The owner of the public key `verify_key` must have signed the folder, which is checked before the model is read.
-    Raises SignatureError, CheckpointError, ValueError: it is not signed, is damaged, or of an unsupported kind.
+    The owner of the public key `verify_key` must have signed the folder, which is checked before
+    the model is read. Raises SignatureError, CheckpointError, ValueError: it is not signed, is
+    damaged, or of an unsupported kind.
     """
     check_local(source, "model")
     check = verifier_of(verify_key) if verify_key else None
@@ -80,16 +100,24 @@ def load_pretrained(
         eot = end_of_text(folder, model.config.vocab_size)
     else:
         record = read_record(folder)
-        model, eot, mask = GPT(ModelConfig(**record.model)), record.tokenizer["eot"], record.settings["document_mask"]
+        model, eot, mask = (
+            GPT(ModelConfig(**record.model)),
+            record.tokenizer["eot"],
+            record.settings["document_mask"],
+        )
         model.load_state_dict(load_file(folder / WEIGHTS))
     blocks = DocumentBlocks(eot, mask)
-    return Pretrained(folder, model.to(device).eval(), folder / "tokenizer.json", eot, record, blocks)
+    return Pretrained(
+        folder, model.to(device).eval(), folder / "tokenizer.json", eot, record, blocks
+    )
 
 
 def resolve(path: str | Path, step: int | None = None) -> Path:
-    """The checkpoint in `path`, or, in a run's folder, that of `step` or the newest, which the error stream names.
+    """The checkpoint in `path`, or, in a run's folder, that of `step` or the newest, which the
+    error stream names.
 
-    Raises CheckpointError if there is none, or the newest is damaged: damage must not bring back an earlier model.
+    Raises CheckpointError if there is none, or the newest is damaged: damage must not bring back an
+    earlier model.
     """
     folder = Path(path)
     if (folder / RECORD).exists() and step is None:
@@ -98,26 +126,40 @@ def resolve(path: str | Path, step: int | None = None) -> Path:
     if step is not None:
         known = {int(own.name.removeprefix("step-")): own for own in checkpoints(run)}
         if step not in known:
-            raise CheckpointError(f"{run} has no checkpoint of step {step}; it has {', '.join(map(str, known))}")
+            raise CheckpointError(
+                f"{run} has no checkpoint of step {step}; it has {', '.join(map(str, known))}"
+            )
         taken = known[step]
     else:
         found = latest(run, note, "restore it, or name another one by --step", strict=True)
         if found is None:
-            raise CheckpointError(f"{folder} is neither a checkpoint nor the folder of a run that has one")
+            raise CheckpointError(
+                f"{folder} is neither a checkpoint nor the folder of a run that has one"
+            )
         taken = found[0]
     note(f"taking {taken}")
     return taken
 
 
 _FROZEN = SHAPE - {"dropout"} | {
-    "preset", "init_from", "seed", "batch_tokens", "optimizer", "sampler", "long_min_tokens", "long_fraction",
+    "preset",
+    "init_from",
+    "seed",
+    "batch_tokens",
+    "optimizer",
+    "sampler",
+    "long_min_tokens",
+    "long_fraction",
     "document_mask",
-}  # fmt: skip
+}
 """The settings that a resumed run has to keep."""
 
 
-def newest(out: Path, say: Callable[[str], None], verify_key: str | None) -> tuple[Path, Record] | None:
-    """The run's newest intact checkpoint; None for a new run. Raises CheckpointError, SignatureError."""
+def newest(
+    out: Path, say: Callable[[str], None], verify_key: str | None
+) -> tuple[Path, Record] | None:
+    """The run's newest intact checkpoint; None for a new run. Raises CheckpointError,
+    SignatureError."""
     hint = f"restore it from a copy, or move {out} aside to start at step 0"
     hint = f"with verify_key, no earlier one is taken in its place; {hint}" if verify_key else hint
     found = latest(out, say, hint, strict=bool(verify_key))
@@ -129,7 +171,8 @@ def newest(out: Path, say: Callable[[str], None], verify_key: str | None) -> tup
 def check_same_run(
     path: Path, before: Record, config: TrainConfig, corpora: Corpora, say: Callable[[str], None]
 ) -> None:
-    """Raises SettingsError if the checkpoint is of another run; says which settings have changed."""
+    """Raises SettingsError if the checkpoint is of another run; says which settings have
+    changed."""
     refused = []
     for field in dataclasses.fields(config):
         old, new = before.settings[field.name], getattr(config, field.name)
@@ -145,11 +188,16 @@ def check_same_run(
         refused.append(f"the tokenizer was {was}, is {now}")
 
     data = corpora.description()
-    if [(own["digest"], own["share"]) for own in before.data] != [(own["digest"], own["share"]) for own in data]:
+    if [(own["digest"], own["share"]) for own in before.data] != [
+        (own["digest"], own["share"]) for own in data
+    ]:
         changed = f"the data was {described(before.data)}, is {described(data)}"
         refused.append(f"{changed}: other data is a new run with --init_from {config.out}")
     if refused:
-        raise SettingsError(f"{path} is of another run: {'; '.join(refused)}. Use another --out, or the same settings")
+        raise SettingsError(
+            f"{path} is of another run: {'; '.join(refused)}. Use another --out, or the same "
+            f"settings"
+        )
 
 
 def described(data: list[dict[str, Any]]) -> str:
@@ -160,7 +208,8 @@ def described(data: list[dict[str, Any]]) -> str:
 def load_weights(
     model: GPT, path: Path | None, config: TrainConfig, corpora: Corpora, say: Callable[[str], None]
 ) -> Path | None:
-    """Load the weights of the checkpoint `path`, or else of `init_from`; returns whose optimizer's state to load."""
+    """Load the weights of the checkpoint `path`, or else of `init_from`; returns whose
+    optimizer's state to load."""
     if path:
         model.load_state_dict(load_file(path / WEIGHTS))
         return path
@@ -170,7 +219,9 @@ def load_weights(
     trained.check_tokenizer(corpora.tokenizer, corpora.datasets[0].folder)
     ours, theirs = model.config, trained.model.config
     if dataclasses.replace(ours, dropout=0.0) != dataclasses.replace(theirs, dropout=0.0):
-        raise CheckpointError(f"{config.init_from} is of another shape: {theirs}; these settings make {ours}")
+        raise CheckpointError(
+            f"{config.init_from} is of another shape: {theirs}; these settings make {ours}"
+        )
     model.load_state_dict(trained.model.state_dict())
     same = trained.record is not None and trained.record.settings["optimizer"] == config.optimizer
     say(f"weights{' and state of the optimizer' if same else ''} from {config.init_from}")
@@ -180,9 +231,10 @@ def load_weights(
 class Tokenizer:
     """Text to ids and back, by a `tokenizer.json` in the format of Hugging Face's tokenizers.
 
-    A text always has the same ids: dropout, truncation and padding, which the file may ask for, are off. Text that
-    looks like a special token is encoded as ordinary text, and a lone surrogate as U+FFFD. `loaded` is the package's
-    own tokenizer; those of equal `definition` give equal ids. ValueError if the package cannot read the file.
+    A text always has the same ids: dropout, truncation and padding, which the file may ask for, are
+    off. Text that looks like a special token is encoded as ordinary text, and a lone surrogate as
+    U+FFFD. `loaded` is the package's own tokenizer; those of equal `definition` give equal ids.
+    ValueError if the package cannot read the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -193,7 +245,9 @@ class Tokenizer:
         except ImportError:
             raise ValueError("text needs the package tokenizers: pip install tokenizers") from None
         except Exception as error:
-            raise ValueError(f"{path} is not a tokenizer that the package tokenizers reads: {error}") from error
+            raise ValueError(
+                f"{path} is not a tokenizer that the package tokenizers reads: {error}"
+            ) from error
         self.loaded.no_truncation()
         self.loaded.no_padding()
         self.loaded.encode_special_tokens = True
@@ -201,8 +255,13 @@ class Tokenizer:
             self.loaded.model.dropout = None
         entries = json.loads(self.loaded.to_str())
         name = entries["model"].get("unk_token")
-        self._unknown = entries["model"].get("unk_id") if name is None else self.loaded.token_to_id(name)
-        self.definition = entries["model"], {token["content"]: token["id"] for token in entries["added_tokens"]}
+        self._unknown = (
+            entries["model"].get("unk_id") if name is None else self.loaded.token_to_id(name)
+        )
+        self.definition = (
+            entries["model"],
+            {token["content"]: token["id"] for token in entries["added_tokens"]},
+        )
 
     def encode(self, text: str) -> list[int]:
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -221,17 +280,27 @@ class Tokenizer:
 
 _TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
 _FIXED = (  # settings of GPT-2 that this model does not vary
-    "model_type", "activation_function", "layer_norm_epsilon", "scale_attn_weights", "scale_attn_by_inverse_layer_idx",
-    "reorder_and_upcast_attn", "add_cross_attention", "tie_word_embeddings", "n_inner",
-)  # fmt: skip
+    "model_type",
+    "activation_function",
+    "layer_norm_epsilon",
+    "scale_attn_weights",
+    "scale_attn_by_inverse_layer_idx",
+    "reorder_and_upcast_attn",
+    "add_cross_attention",
+    "tie_word_embeddings",
+    "n_inner",
+)
 
 
 def load_huggingface(folder: Path) -> GPT:
-    """The GPT-2 in a local folder of transformers'; ValueError for another model, or one that cannot be read."""
+    """The GPT-2 in a local folder of transformers'; ValueError for another model, or one that
+    cannot be read."""
     transformers = _transformers()
     try:
         config = transformers.GPT2Config.from_pretrained(folder)
-        plain = transformers.GPT2Config(n_inner=4 * config.n_embd if getattr(config, "n_inner", None) else None)
+        plain = transformers.GPT2Config(
+            n_inner=4 * config.n_embd if getattr(config, "n_inner", None) else None
+        )
         for key in _FIXED:
             if (found := getattr(config, key)) != (wanted := getattr(plain, key)):
                 raise ValueError(f"its {key} is {found!r}, this model has {wanted!r}")
@@ -241,40 +310,64 @@ def load_huggingface(folder: Path) -> GPT:
         if missing := report["missing_keys"]:
             raise ValueError(f"it is no GPT-2: the tensor {min(missing)} is missing")
         if not torch.equal(theirs.lm_head.weight, theirs.transformer.wte.weight):
-            raise ValueError("its output layer (lm_head) is not its embedding, although config.json ties them")
+            raise ValueError(
+                "its output layer (lm_head) is not its embedding, although config.json ties them"
+            )
     except Exception as error:  # of transformers, safetensors or pickle
-        raise ValueError(f"{folder} is no model that the trainer loads: {first_line(error)}") from error
-    model = GPT(ModelConfig(config.vocab_size, config.n_positions, config.n_layer, config.n_head, config.n_embd))
+        raise ValueError(
+            f"{folder} is no model that the trainer loads: {first_line(error)}"
+        ) from error
+    model = GPT(
+        ModelConfig(
+            config.vocab_size, config.n_positions, config.n_layer, config.n_head, config.n_embd
+        )
+    )
     model.load_state_dict(from_huggingface(theirs.state_dict(), model.config))
     return model
 
 
-def from_huggingface(state: dict[str, torch.Tensor], config: ModelConfig) -> dict[str, torch.Tensor]:
-    """The weights of GPT2LMHeadModel, whose blocks have Conv1D in place of linear layers, as ours, with padding."""
-    ours = {name.removeprefix("transformer."): own for name, own in state.items() if name != "lm_head.weight"}
+def from_huggingface(
+    state: dict[str, torch.Tensor], config: ModelConfig
+) -> dict[str, torch.Tensor]:
+    """The weights of GPT2LMHeadModel, whose blocks have Conv1D in place of linear layers, as
+    ours, with padding."""
+    ours = {
+        name.removeprefix("transformer."): own
+        for name, own in state.items()
+        if name != "lm_head.weight"
+    }
     padding = config.padded_vocab_size - config.vocab_size
     ours["wte.weight"] = torch.nn.functional.pad(ours["wte.weight"], (0, 0, 0, padding))
-    return {name: (own.t() if name.endswith(_TRANSPOSED) else own).contiguous() for name, own in ours.items()}
+    return {
+        name: (own.t() if name.endswith(_TRANSPOSED) else own).contiguous()
+        for name, own in ours.items()
+    }
 
 
 def to_huggingface(model: GPT) -> dict[str, torch.Tensor]:
     """The weights with the names and layout of GPT2LMHeadModel, in float32, without padding."""
     state = {name: own.detach().float().cpu() for name, own in model.state_dict().items()}
     state["wte.weight"] = state["wte.weight"][: model.config.vocab_size]
-    state = {name: (own.t() if name.endswith(_TRANSPOSED) else own).contiguous() for name, own in state.items()}
+    state = {
+        name: (own.t() if name.endswith(_TRANSPOSED) else own).contiguous()
+        for name, own in state.items()
+    }
     return {f"transformer.{name}": own for name, own in state.items()}
 
 
 def end_of_text(folder: Path, vocab_size: int) -> int:
     """The id of end-of-text in a folder of transformers'.
 
-    It is what config.json or generation_config.json name as `eos_token_id`: of several ids, the one that the tokenizer
-    ends texts with, or the first. If they name none, it is the tokenizer's; ValueError if that has none either.
+    It is what config.json or generation_config.json name as `eos_token_id`: of several ids, the one
+    that the tokenizer ends texts with, or the first. If they name none, it is the tokenizer's;
+    ValueError if that has none either.
     """
     named: list[int] = []
     for name in ("config.json", "generation_config.json"):
         found = _entries(folder / name).get("eos_token_id")
-        named = named or [token for token in (found if isinstance(found, list) else [found]) if type(token) is int]
+        named = named or [
+            token for token in (found if isinstance(found, list) else [found]) if type(token) is int
+        ]
     if (folder / "tokenizer.json").is_file():
         text = _entries(folder / "tokenizer_config.json").get("eos_token") or "<|endoftext|>"
         tokenizer = Tokenizer(folder / "tokenizer.json").loaded
@@ -288,27 +381,52 @@ def end_of_text(folder: Path, vocab_size: int) -> int:
 
 
 def save_huggingface(model: GPT, folder: Path, tokenizer: Path, eot: int) -> None:
-    """Write a folder that `AutoModelForCausalLM` and `AutoTokenizer` load; ValueError for a model of other parts."""
+    """Write a folder that `AutoModelForCausalLM` and `AutoTokenizer` load; ValueError for a
+    model of other parts."""
     config, transformers = model.config, _transformers()
-    plain = ModelConfig(config.vocab_size, config.context, config.n_layer, config.n_head, config.width, config.dropout)
+    plain = ModelConfig(
+        config.vocab_size,
+        config.context,
+        config.n_layer,
+        config.n_head,
+        config.width,
+        config.dropout,
+    )
     if config != plain:
-        raise ValueError(f"transformers knows no GPT-2 with other parts than {plain}; this is {config}")
+        raise ValueError(
+            f"transformers knows no GPT-2 with other parts than {plain}; this is {config}"
+        )
     shape = transformers.GPT2Config(
-        vocab_size=config.vocab_size, n_positions=config.context, n_embd=config.width, n_layer=config.n_layer,
-        n_head=config.n_head, attn_pdrop=config.dropout, resid_pdrop=config.dropout, embd_pdrop=0.0,
-        bos_token_id=eot, eos_token_id=eot,
-    )  # fmt: skip
+        vocab_size=config.vocab_size,
+        n_positions=config.context,
+        n_embd=config.width,
+        n_layer=config.n_layer,
+        n_head=config.n_head,
+        attn_pdrop=config.dropout,
+        resid_pdrop=config.dropout,
+        embd_pdrop=0.0,
+        bos_token_id=eot,
+        eos_token_id=eot,
+    )
     with torch.device("meta"):
         theirs = transformers.GPT2LMHeadModel(shape)
-    theirs.load_state_dict(to_huggingface(model), strict=False, assign=True)  # all but the tied output
+    theirs.load_state_dict(
+        to_huggingface(model), strict=False, assign=True
+    )  # all but the tied output
     theirs.tie_weights()
     theirs.save_pretrained(folder)
     loaded = Tokenizer(tokenizer).loaded
     text = loaded.id_to_token(eot) or "<|endoftext|>"
     transformers.PreTrainedTokenizerFast(
-        tokenizer_file=str(tokenizer), bos_token=text, eos_token=text, unk_token=text, model_max_length=config.context
+        tokenizer_file=str(tokenizer),
+        bos_token=text,
+        eos_token=text,
+        unk_token=text,
+        model_max_length=config.context,
     ).save_pretrained(folder)
-    loaded.save(str(folder / "tokenizer.json"))  # theirs makes an ordinary token that ends texts a special one
+    loaded.save(
+        str(folder / "tokenizer.json")
+    )  # theirs makes an ordinary token that ends texts a special one
     for path in folder.iterdir():
         shutil.copymode(folder / "config.json", path)  # else only its owner can read the weights
 
@@ -322,7 +440,9 @@ def _transformers() -> Any:
     try:
         import transformers
     except ImportError:
-        raise ValueError("folders of Hugging Face need the extra hf: pip install transformers") from None
+        raise ValueError(
+            "folders of Hugging Face need the extra hf: pip install transformers"
+        ) from None
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     return transformers

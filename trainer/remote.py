@@ -16,23 +16,29 @@ import pyarrow.fs
 from schemas import SettingsError
 from trainer.command_line import first_line
 
-_SECONDS = 45  # that a bucket may take to answer: without credentials, clients retry for up to 15 minutes
+_SECONDS = (
+    45  # that a bucket may take to answer: without credentials, clients retry for up to 15 minutes
+)
 _FIGURES = ("metrics.jsonl", "training.html")
 _MINUTES = 10  # between commits of the figures at the Hub, apart from those with a checkpoint
 
 
 def why_not(error: Exception) -> str:
     """The error of a bucket's client in one line, and what to check."""
-    return f"{' '.join(str(error).split())[:240]}; check the bucket's name, the network and the credentials"
+    return (
+        f"{' '.join(str(error).split())[:240]}; check the bucket's name, the network and the "
+        f"credentials"
+    )
 
 
 def open_bucket(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:
     """The file system of a `gs://` or `s3://` URI, and the path in it, after one request to it.
 
-    Credentials and endpoints are found as each vendor's clients find them; `s3://anonymous@BUCKET` and
-    `gs://anonymous@BUCKET` need none. `STORAGE_EMULATOR_HOST` (`host:port`, or a URL) names another server for `gs://`,
-    which is used without credentials; `AWS_ENDPOINT_URL` names one for `s3://`.
-    Raises pyarrow.ArrowInvalid: an invalid URI; OSError: access is refused, or there is no answer within 45 seconds.
+    Credentials and endpoints are found as each vendor's clients find them; `s3://anonymous@BUCKET`
+    and `gs://anonymous@BUCKET` need none. `STORAGE_EMULATOR_HOST` (`host:port`, or a URL) names
+    another server for `gs://`, which is used without credentials; `AWS_ENDPOINT_URL` names one for
+    `s3://`. Raises pyarrow.ArrowInvalid: an invalid URI; OSError: access is refused, or there is no
+    answer within 45 seconds.
     """
     answer: Future[tuple[pyarrow.fs.FileSystem, str]] = Future()
 
@@ -56,7 +62,9 @@ def _file_system(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:
         path = uri.removeprefix("s3://anonymous@")
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
         region = None if endpoint else pyarrow.fs.resolve_s3_region(path.partition("/")[0])
-        return pyarrow.fs.S3FileSystem(anonymous=True, endpoint_override=endpoint, region=region), path
+        return pyarrow.fs.S3FileSystem(
+            anonymous=True, endpoint_override=endpoint, region=region
+        ), path
     filesystem, path = pyarrow.fs.FileSystem.from_uri(uri)
     scheme, _, host = os.environ.get("STORAGE_EMULATOR_HOST", "").rpartition("://")
     if uri.startswith("gs://") and host:
@@ -68,8 +76,8 @@ def _file_system(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:
 class Publisher:
     """Sends the figures and checkpoints of the run in the folder `run`, in the background.
 
-    A failure is reported by `say`; training continues. Raises SettingsError: `uri` is none of hf://, s3://, gs://; the
-    Hub's client or token is missing; or no bucket is reached.
+    A failure is reported by `say`; training continues. Raises SettingsError: `uri` is none of
+    hf://, s3://, gs://; the Hub's client or token is missing; or no bucket is reached.
     """
 
     def __init__(self, uri: str, run: Path, say: Callable[[str], None]) -> None:
@@ -104,7 +112,10 @@ class Publisher:
     def _push(self, checkpoint: Path | None) -> None:
         if checkpoint and not checkpoint.exists():
             return  # pruned since: a newer one follows
-        what, send = checkpoint.name if checkpoint else "the page", self._copy if self._bucket else self._commit
+        what, send = (
+            checkpoint.name if checkpoint else "the page",
+            self._copy if self._bucket else self._commit,
+        )
         try:
             send([*([checkpoint] if checkpoint else []), *(self._run / name for name in _FIGURES)])
             self._say(f"published {what}")
@@ -119,7 +130,10 @@ class Publisher:
     def _commit(self, paths: list[Path]) -> None:
         import huggingface_hub
 
-        patterns = [*_FIGURES, "checkpoints/step-*"]  # a checkpoint has this name once it is complete
+        patterns = [
+            *_FIGURES,
+            "checkpoints/step-*",
+        ]  # a checkpoint has this name once it is complete
         self._scheduler = self._scheduler or huggingface_hub.CommitScheduler(
             repo_id=self._root, folder_path=self._run, every=_MINUTES, allow_patterns=patterns
         )

@@ -1,7 +1,8 @@
-"""Which tokens make up training sample i: pure functions of (seed, i), the same on any number of ranks.
+"""Which tokens make up training sample i: pure functions of (seed, i), the same on any number of
+ranks.
 
-A sampler is anything with `windows(first, count)`. Its samples never end. It has no state to save and needs no seeking:
-sample 10**9 costs as much as sample 0.
+A sampler is anything with `windows(first, count)`. Its samples never end. It has no state to save
+and needs no seeking: sample 10**9 costs as much as sample 0.
 """
 
 from __future__ import annotations
@@ -27,27 +28,41 @@ class Sampler(Protocol):
     context: int
 
     def windows(self, first: int, count: int) -> np.ndarray:
-        """Samples first … first+count−1: token ids (count, context + 1), inputs and targets in one row."""
+        """Samples first … first+count−1: token ids (count, context + 1), inputs and targets in
+        one row."""
 
 
 class Packed:
-    """All documents in a permuted order, each after an end-of-text, cut into windows, which are permuted too.
+    """All documents in a permuted order, each after an end-of-text, cut into windows, which are
+    permuted too.
 
         stream   ⏎ c c c c ⏎ a a ⏎ b b b b b b ⏎ …       a new permutation every epoch, without end
         window 0 ⏎ c c c c                                context 4: five tokens,
         window 1         c ⏎ a a ⏎                        the last of which is the next one's first
 
-    Over an epoch every token of every document, and each end-of-text, is predicted exactly once: nothing is padded or
-    dropped. A window that straddles two epochs belongs to the one it starts in. Windows are permuted within their
-    epoch; otherwise those of one long document would fill a batch.
+    Over an epoch every token of every document, and each end-of-text, is predicted exactly once:
+    nothing is padded or dropped. A window that straddles two epochs belongs to the one it starts
+    in. Windows are permuted within their epoch; otherwise those of one long document would fill a
+    batch.
 
     `subset` are the documents to use (default: all); without any there is a ValueError.
     """
 
     def __init__(
-        self, documents: Documents, context: int, eot: int, seed: int, subset: np.ndarray | None = None
+        self,
+        documents: Documents,
+        context: int,
+        eot: int,
+        seed: int,
+        subset: np.ndarray | None = None,
     ) -> None:
-        self.documents, self.context, self.eot, self.seed, self._subset = documents, context, eot, seed, subset
+        self.documents, self.context, self.eot, self.seed, self._subset = (
+            documents,
+            context,
+            eot,
+            seed,
+            subset,
+        )
         self._lengths = documents.lengths if subset is None else documents.lengths[subset]
         if not len(self._lengths):
             raise ValueError("there is no document to sample from")
@@ -55,7 +70,8 @@ class Packed:
         self._epoch, self._block = _recent(self._permute_documents), _recent(self._permute_block)
 
     def first_window(self, epoch: int) -> int:
-        """The first window that starts in `epoch`: samples first_window(e) … first_window(e+1)−1 are epoch e's."""
+        """The first window that starts in `epoch`: samples first_window(e) … first_window(e+1)−1
+        are epoch e's."""
         return -(-epoch * self.epoch_tokens // self.context)
 
     def windows(self, first: int, count: int) -> np.ndarray:
@@ -71,7 +87,9 @@ class Packed:
             return self._permute(samples)
         first, end = int(samples[0]), int(samples[-1]) + 1
         blocks = range(first >> _BLOCK_BITS, ((end - 1) >> _BLOCK_BITS) + 1)
-        return np.concatenate([*map(self._block, blocks)])[first - blocks[0] * _BLOCK :][: len(samples)]
+        return np.concatenate([*map(self._block, blocks)])[first - blocks[0] * _BLOCK :][
+            : len(samples)
+        ]
 
     def _permute_block(self, block: int) -> np.ndarray:
         return self._permute(np.arange(block * _BLOCK, (block + 1) * _BLOCK))
@@ -88,7 +106,8 @@ class Packed:
         return windows
 
     def _copy(self, out: np.ndarray, begin: np.ndarray, length: np.ndarray, at: np.ndarray) -> None:
-        """For each k: positions begin[k] … begin[k]+length[k]−1 of the stream to `out`, from at[k] on."""
+        """For each k: positions begin[k] … begin[k]+length[k]−1 of the stream to `out`, from
+        at[k] on."""
         while len(begin):
             epochs, position = np.divmod(begin, self.epoch_tokens)
             part = np.minimum(length, self.epoch_tokens - position)
@@ -98,7 +117,9 @@ class Packed:
             rest = length > part  # what straddles the epoch's end
             begin, length, at = (begin + part)[rest], (length - part)[rest], (at + part)[rest]
 
-    def _copy_within(self, out: np.ndarray, epoch: int, begin: np.ndarray, length: np.ndarray, at: np.ndarray) -> None:
+    def _copy_within(
+        self, out: np.ndarray, epoch: int, begin: np.ndarray, length: np.ndarray, at: np.ndarray
+    ) -> None:
         """The documents' tokens of these parts of one epoch; end-of-text is in `out` already."""
         order, ends = self._epoch(epoch)
         end = begin + length
@@ -107,10 +128,14 @@ class Packed:
         part = np.repeat(np.arange(len(begin)), number)
         slots = np.arange(len(part)) + (low - np.cumsum(number) + number)[part]
         documents = order[slots]
-        starts = ends[slots] - self.documents.lengths[documents]  # of the tokens; end-of-text is one before
+        starts = (
+            ends[slots] - self.documents.lengths[documents]
+        )  # of the tokens; end-of-text is one before
         first = np.maximum(starts, begin[part])
         count = np.maximum(np.minimum(ends[slots], end[part]) - first, 0)
-        self.documents.copy_into(out, documents, at[part] + first - begin[part], first - starts, count)
+        self.documents.copy_into(
+            out, documents, at[part] + first - begin[part], first - starts, count
+        )
 
     def _permute_documents(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """(the documents in the epoch's order, where in its stream each ends)."""
@@ -124,9 +149,10 @@ class Packed:
 class Mixture:
     """Samples of two samplers, a `share` of them from the first; nest it for more than two.
 
-    Of samples 0 … i−1, ⌊i · share⌋ are from the first: sources are spread evenly, so that every batch has the share but
-    for one sample. Both samplers are read in order, so no token is skipped. `share` is rounded to a multiple of 2**-40.
-    Raises ValueError: the samplers have different contexts, or the share is not between 0 and 1.
+    Of samples 0 … i−1, ⌊i · share⌋ are from the first: sources are spread evenly, so that every
+    batch has the share but for one sample. Both samplers are read in order, so no token is skipped.
+    `share` is rounded to a multiple of 2**-40. Raises ValueError: the samplers have different
+    contexts, or the share is not between 0 and 1.
     """
 
     def __init__(self, first: Sampler, second: Sampler, share: float) -> None:
@@ -134,12 +160,19 @@ class Mixture:
             raise ValueError(f"samplers of different context: {first.context} and {second.context}")
         if not 0 <= share <= 1:
             raise ValueError(f"a share lies between 0 and 1, not {share}")
-        self.context, self._share, self._samplers = first.context, round(share * (1 << _SHARE_BITS)), (first, second)
+        self.context, self._share, self._samplers = (
+            first.context,
+            round(share * (1 << _SHARE_BITS)),
+            (first, second),
+        )
 
     def sources(self, first: int, count: int) -> tuple[np.ndarray, int]:
-        """(whether each sample is from the second sampler, samples of the first sampler before sample `first`)."""
+        """(whether each sample is from the second sampler, samples of the first sampler before
+        sample `first`)."""
         before, rest = divmod(first * self._share, 1 << _SHARE_BITS)
-        own = (rest + np.arange(count + 1) * self._share) >> _SHARE_BITS  # fits in 64 bits up to 2**23 samples
+        own = (
+            rest + np.arange(count + 1) * self._share
+        ) >> _SHARE_BITS  # fits in 64 bits up to 2**23 samples
         return np.diff(own) == 0, before
 
     def windows(self, first: int, count: int) -> np.ndarray:
@@ -164,13 +197,20 @@ def mix(samplers: Sequence[Sampler], weights: Sequence[float]) -> Sampler:
 
 
 def longbiased(
-    documents: Documents, context: int, eot: int, seed: int, long_min_tokens: int = 512, long_fraction: float = 0.7
+    documents: Documents,
+    context: int,
+    eot: int,
+    seed: int,
+    long_min_tokens: int = 512,
+    long_fraction: float = 0.7,
 ) -> Sampler:
-    """`long_fraction` of the samples from documents of at least `long_min_tokens`, the others from all.
+    """`long_fraction` of the samples from documents of at least `long_min_tokens`, the others
+    from all.
 
-    Both kinds are packed: every long document is read once in each epoch of the long ones, and every document once in
-    each epoch of all. The recipe is that of ConnorJL's GPT2 (`openwebtext_longbiased`), which kept only one window of
-    each 42 documents that it joined. If none is long there is a ValueError.
+    Both kinds are packed: every long document is read once in each epoch of the long ones, and
+    every document once in each epoch of all. The recipe is that of ConnorJL's GPT2
+    (`openwebtext_longbiased`), which kept only one window of each 42 documents that it joined. If
+    none is long there is a ValueError.
     """
     long = np.flatnonzero(documents.lengths >= long_min_tokens)
     # Another seed, so that the long documents do not come in the order they have among all.
@@ -185,9 +225,10 @@ _MASK64 = (1 << 64) - 1
 class Permutation:
     """A pseudorandom permutation of the integers below `n`, chosen by `key`.
 
-    A Feistel network (Luby and Rackoff, 1988) over the smallest power of two of at least n, restricted to n by cycle
-    walking (Black and Rogaway, 2002): an image outside is permuted again until it is inside. As a data order: Levanter.
-    The round function is MurmurHash3's 32-bit finaliser. n is from 1 to 2**62; equal keys give equal permutations.
+    A Feistel network (Luby and Rackoff, 1988) over the smallest power of two of at least n,
+    restricted to n by cycle walking (Black and Rogaway, 2002): an image outside is permuted again
+    until it is inside. As a data order: Levanter. The round function is MurmurHash3's 32-bit
+    finaliser. n is from 1 to 2**62; equal keys give equal permutations.
     """
 
     def __init__(self, n: int, *key: int) -> None:
@@ -200,13 +241,17 @@ class Permutation:
         state = 0
         for part in key:
             state = mix64(state ^ mix64(part & _MASK64))
-        self._keys = [np.uint32(mix64(state + round_number) & 0xFFFFFFFF) for round_number in range(_ROUNDS)]
+        self._keys = [
+            np.uint32(mix64(state + round_number) & 0xFFFFFFFF) for round_number in range(_ROUNDS)
+        ]
 
     def __call__(self, index: np.ndarray) -> np.ndarray:
         """The images of `index` (any integers below n) as int64."""
         image = self._encrypt(index.astype(np.uint64))
         outside = np.flatnonzero(image >= self.n)
-        while outside.size:  # under half of them each time: the domain is under twice n (four at n below 3)
+        while (
+            outside.size
+        ):  # under half of them each time: the domain is under twice n (four at n below 3)
             image[outside] = self._encrypt(image[outside])
             outside = outside[image[outside] >= self.n]
         return image.astype(np.int64)
@@ -216,7 +261,8 @@ class Permutation:
         high = (value >> np.uint64(low_bits)).astype(np.uint32)
         low = (value & np.uint64((1 << low_bits) - 1)).astype(np.uint32)
         for key in self._keys:
-            # The halves swap, and with them their widths; an even number of rounds brings them back.
+            # The halves swap, and with them their widths; an even number of rounds brings them
+            # back.
             high, low = low, high ^ (_mix32(low ^ key) & np.uint32((1 << high_bits) - 1))
             high_bits, low_bits = low_bits, high_bits
         return (high.astype(np.uint64) << np.uint64(low_bits)) | low

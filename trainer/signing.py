@@ -1,4 +1,5 @@
-"""Signatures of checkpoints and exported models, by OpenSSF's model-signing: of every file by its SHA-256."""
+"""Signatures of checkpoints and exported models, by OpenSSF's model-signing: of every file by
+its SHA-256."""
 
 from __future__ import annotations
 
@@ -9,7 +10,10 @@ from typing import Any
 from schemas import SettingsError
 
 SIGNATURE = "model.sig"
-_KEYS = "make one by: openssl ecparam -name prime256v1 -genkey -noout -out key.pem; openssl ec -in key.pem -pubout"
+_KEYS = (
+    "make one by: openssl ecparam -name prime256v1 -genkey -noout -out key.pem; openssl ec -in "
+    "key.pem -pubout"
+)
 
 
 class SignatureError(ValueError):
@@ -17,30 +21,40 @@ class SignatureError(ValueError):
 
 
 def signer_of(key: str) -> Callable[[Path], None]:
-    """What writes `model.sig`, the signature of every other file in a folder; SettingsError if `key` is not private."""
+    """What writes `model.sig`, the signature of every other file in a folder; SettingsError if
+    `key` is not private."""
     package = _package()
     try:
         config = package.signing.Config().use_elliptic_key_signer(private_key=Path(key))
     except Exception as error:  # of the packages model_signing and cryptography, or the file system
-        raise SettingsError(f"sign_key: {key} is not a private key that can sign ({error}); {_KEYS}") from error
+        raise SettingsError(
+            f"sign_key: {key} is not a private key that can sign ({error}); {_KEYS}"
+        ) from error
     return lambda folder: config.set_hashing_config(_hashing()).sign(folder, folder / SIGNATURE)
 
 
 def verifier_of(key: str) -> Callable[[Path], None]:
-    """What raises SignatureError unless the key's owner signed exactly a folder's files; SettingsError: no key."""
+    """What raises SignatureError unless the key's owner signed exactly a folder's files;
+    SettingsError: no key."""
     package = _package()
     try:
         config = package.verifying.Config().use_elliptic_key_verifier(public_key=Path(key))
     except Exception as error:
-        raise SettingsError(f"verify_key: {key} is not a public key that can verify ({error}); {_KEYS}") from error
+        raise SettingsError(
+            f"verify_key: {key} is not a public key that can verify ({error}); {_KEYS}"
+        ) from error
 
     def check(folder: Path) -> None:
         if not (folder / SIGNATURE).is_file():
-            raise SignatureError(f"{folder} is not signed: it has no {SIGNATURE}; sign it, or leave verify_key out")
+            raise SignatureError(
+                f"{folder} is not signed: it has no {SIGNATURE}; sign it, or leave verify_key out"
+            )
         try:
             config.set_hashing_config(_hashing()).verify(folder, folder / SIGNATURE)
         except Exception as error:  # of several types
-            raise SignatureError(f"{folder} is not what the owner of {key} signed: {error}") from error
+            raise SignatureError(
+                f"{folder} is not what the owner of {key} signed: {error}"
+            ) from error
 
     return check
 
@@ -56,5 +70,7 @@ def _package() -> Any:
         import model_signing.signing
         import model_signing.verifying
     except ImportError as error:
-        raise SettingsError(f"signatures need the extra sign ({error}): pip install model-signing pyOpenSSL") from error
+        raise SettingsError(
+            f"signatures need the extra sign ({error}): pip install model-signing pyOpenSSL"
+        ) from error
     return model_signing

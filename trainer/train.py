@@ -1,4 +1,5 @@
-"""Train a GPT-2: `python -m trainer.train --data WORKDIR/tokens --out RUN`, or `torchrun … -m trainer.train …`."""
+"""Train a GPT-2: `python -m trainer.train --data WORKDIR/tokens --out RUN`, or `torchrun … -m
+trainer.train …`."""
 
 from __future__ import annotations
 
@@ -33,39 +34,50 @@ from trainer.signing import signer_of
 from trainer.validation import validation_loss, validation_set
 
 LOG_EVERY = 10  # steps between progress lines; every step is recorded
-_LOSS_CHUNK = 2048  # tokens whose logits exist at a time on a CPU, where this is faster than torch's own loss
+_LOSS_CHUNK = (
+    2048  # tokens whose logits exist at a time on a CPU, where this is faster than torch's own loss
+)
 
 
 def train(config: TrainConfig) -> float:
     """Train until the last step or a signal; returns the last step's loss. Every rank calls it.
 
-    Raises SettingsError, ShardError, CheckpointError before the first step (each says what to do); Diverged: a loss or
-    gradient is not finite, and nothing is saved after the last good checkpoint; MemoryError: lower the micro_batch;
-    InterruptedError: the run is saved and not finished, because another rank received a signal to stop.
+    Raises SettingsError, ShardError, CheckpointError before the first step (each says what to do);
+    Diverged: a loss or gradient is not finite, and nothing is saved after the last good checkpoint;
+    MemoryError: lower the micro_batch; InterruptedError: the run is saved and not finished, because
+    another rank received a signal to stop.
     """
     with StopSignals() as stop, Ranks.join(config.device) as ranks:
-        return _train(config, ranks, stop)  # a frame of its own, whose end frees the model before the group ends
+        return _train(
+            config, ranks, stop
+        )  # a frame of its own, whose end frees the model before the group ends
 
 
 def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals) -> float:
     with ExitStack() as ending:
         run = set_up(config, ranks, ending)
         if run.step >= (last := run.config.max_steps):
-            run.say(f"nothing to do: {config.out} is at step {run.step} of {last}; a higher --max_steps continues it")
+            run.say(
+                f"nothing to do: {config.out} is at step {run.step} of {last}; a higher "
+                f"--max_steps continues it"
+            )
             return math.nan
         try:
             return _loop(run, stop)
         except torch.OutOfMemoryError as error:
             raise MemoryError(
-                f"{run.loader.micro_batch} windows in one forward pass do not fit in the GPU's memory: give a smaller "
+                f"{run.loader.micro_batch} windows in one forward pass do not fit in the GPU's "
+                f"memory: give a smaller "
                 f"--micro_batch, or --checkpoint_activations ({str(error).partition('.')[0]})"
             ) from error
         except Diverged as error:
             run.saver.wait()  # the last good checkpoint may still be in writing
             saved = checkpoint.checkpoints(Path(config.out))
             raise Diverged(
-                f"{error}; the last good checkpoint is {saved[-1] if saved else 'none'}. Look at the step's documents "
-                f"(python -m trainer.tools.documents {config.out} --step N), try a lower learning_rate or more warm-up"
+                f"{error}; the last good checkpoint is {saved[-1] if saved else 'none'}. Look at "
+                f"the step's documents "
+                f"(python -m trainer.tools.documents {config.out} --step N), try a lower "
+                f"learning_rate or more warm-up"
             ) from error
 
 
@@ -89,8 +101,19 @@ class Run:
 
 
 def _loop(run: Run, stop: StopSignals) -> float:
-    config, ranks, model, net, loader, log = run.config, run.ranks, run.model, run.net, run.loader, run.log
-    step, batches, autocast = run.step, loader.batches(run.step), autocast_of(config.dtype, ranks.device)
+    config, ranks, model, net, loader, log = (
+        run.config,
+        run.ranks,
+        run.model,
+        run.net,
+        run.loader,
+        run.log,
+    )
+    step, batches, autocast = (
+        run.step,
+        loader.batches(run.step),
+        autocast_of(config.dtype, ranks.device),
+    )
 
     while step < config.max_steps:
         if config.dropout:  # the masks of a step follow from (seed, step, rank)
@@ -98,7 +121,8 @@ def _loop(run: Run, stop: StopSignals) -> float:
         rate, loss = config.learning_rate_of(step), torch.zeros((), device=ranks.device)
         for micro_step in range(loader.accumulation):
             inputs, targets = next(batches)
-            # Ranks average their losses and gradients; this weight makes that the mean over the global batch.
+            # Ranks average their losses and gradients; this weight makes that the mean over the
+            # global batch.
             share = loader.weight(micro_step) * ranks.world_size
             with averaged_when(net, micro_step == loader.accumulation - 1):
                 with autocast:
@@ -117,7 +141,8 @@ def _loop(run: Run, stop: StopSignals) -> float:
         log.add(step, rate, loss, norm)
         if step == run.step + 1:
             ranks.after_first_step()
-            gc.freeze()  # what is alive now stays; collections, which are the same on all ranks, become short
+            # what is alive now stays; collections, which are the same on all ranks, become short
+            gc.freeze()
             gc.disable()
 
         stopping = ranks.any(bool(stop.received))
@@ -132,21 +157,30 @@ def _loop(run: Run, stop: StopSignals) -> float:
         if validating:
             assert run.validation is not None
             with autocast:
-                found["val_loss"] = validation_loss(model, run.validation, ranks, run.blocks, loader.micro_batch)
+                found["val_loss"] = validation_loss(
+                    model, run.validation, ranks, run.blocks, loader.micro_batch
+                )
         log.write(**found)
         if saving:
             if ranks.main:
                 record = dataclasses.replace(run.record, step=step)
-                run.saver.save(record, model.state_dict(), checkpoint.training_state(model, run.optimizers))
+                run.saver.save(
+                    record, model.state_dict(), checkpoint.training_state(model, run.optimizers)
+                )
             if finished:
                 run.saver.wait()  # a rank that ends takes the group down
             ranks.gather(None)
         if stopping:
-            run.say(f"stopped by {stop.received or 'a signal'} at step {step}, saved; the same command continues here")
-            # When nodes join or leave, each agent of torchrun signals its own ranks. It takes a rank that ends
-            # before that with exit code 0 for one that has finished its training.
+            run.say(
+                f"stopped by {stop.received or 'a signal'} at step {step}, saved; the same command "
+                f"continues here"
+            )
+            # When nodes join or leave, each agent of torchrun signals its own ranks. It takes a
+            # rank that ends before that with exit code 0 for one that has finished its training.
             if not stop.wait(10):
-                raise InterruptedError(f"stopped at step {step} because another rank received a signal")
+                raise InterruptedError(
+                    f"stopped at step {step} because another rank received a signal"
+                )
             break
         log.restart_clock()
     batches.close()
@@ -154,14 +188,20 @@ def _loop(run: Run, stop: StopSignals) -> float:
 
 
 def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
-    """Build the run, at the step of its newest checkpoint; `ending` closes what has to be closed. Raises ValueError."""
+    """Build the run, at the step of its newest checkpoint; `ending` closes what has to be
+    closed. Raises ValueError."""
     say: Callable[[str], None] = partial(print, flush=True) if ranks.main else lambda message: None
     device, out = ranks.device, Path(config.out)
     if "://" in config.out:
-        raise SettingsError(f"out: {config.out} is not a local folder; train in one, and give --publish {config.out}")
+        raise SettingsError(
+            f"out: {config.out} is not a local folder; train in one, and give --publish "
+            f"{config.out}"
+        )
     if out.exists() and not out.is_dir():
         raise SettingsError(f"out: {out} is a file; give a folder instead")
-    hooks: dict[str, Callable[[Path], object]] = {"sign": signer_of(config.sign_key)} if config.sign_key else {}
+    hooks: dict[str, Callable[[Path], object]] = (
+        {"sign": signer_of(config.sign_key)} if config.sign_key else {}
+    )
     if ranks.main:
         ending.enter_context(sole_writer(out, say))
     # Only rank 0 looks, so that all ranks continue from the same checkpoint.
@@ -175,11 +215,15 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
     windows = config.windows_per_batch(shape.context)
     tokens = windows * shape.context
     config = config.resolved(-(-sum(corpora.tokens) // tokens))
-    sampler = corpora.sampler(config.sampler, shape.context, config.seed, config.long_min_tokens, config.long_fraction)
+    sampler = corpora.sampler(
+        config.sampler, shape.context, config.seed, config.long_min_tokens, config.long_fraction
+    )
     if path and before:
         pretrained.check_same_run(path, before, config, corpora, say)
     corpora.say_what_is_not_read(windows * config.max_steps, say)
-    validation = validation_set(corpora, shape.context, config.val_data, say) if config.val_every else None
+    validation = (
+        validation_set(corpora, shape.context, config.val_data, say) if config.val_every else None
+    )
 
     if config.publish and ranks.main:
         publisher = Publisher(config.publish, out, say)
@@ -199,7 +243,9 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
     if config.compile or (config.compile is None and device.type == "cuda"):
         model.compile_parts()
     assert config.learning_rate is not None
-    optimizers = make_optimizers(config.optimizer, model, lr=config.learning_rate, weight_decay=config.weight_decay)
+    optimizers = make_optimizers(
+        config.optimizer, model, lr=config.learning_rate, weight_decay=config.weight_decay
+    )
     if source:
         checkpoint.load_training(source, model, optimizers)
     step = before.step if before else 0
@@ -207,14 +253,18 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
         say(f"resumed from {path} at step {step}")
 
     micro_batch = config.micro_batch or default_micro_batch(model, device)
-    loader = Loader(sampler, windows, micro_batch, ranks.rank, ranks.world_size, device, tokenizer.vocab_size)
+    loader = Loader(
+        sampler, windows, micro_batch, ranks.rank, ranks.world_size, device, tokenizer.vocab_size
+    )
     over = f" over {ranks.world_size} ranks, each in" if ranks.world_size > 1 else " in"
     half = in_bfloat16(config.dtype, device)
     say(
-        f"{model.n_parameters:,} parameters, {model.flops_per_token * tokens / 1e12:.3g} TFLOP a step; "
+        f"{model.n_parameters:,} parameters, {model.flops_per_token * tokens / 1e12:.3g} TFLOP a "
+        f"step; "
         f"{device.type}, {'bfloat16' if half else 'float32'}, "
         f"attention by {use_fastest_attention(shape, config.document_mask, half, device, ending)}\n"
-        f"{config.max_steps:,} steps of {tokens:,} tokens = {windows} windows of {shape.context}{over} "
+        f"{config.max_steps:,} steps of {tokens:,} tokens = {windows} windows of "
+        f"{shape.context}{over} "
         f"{loader.accumulation} micro-batches of {loader.micro_batch} at most"
     )
     settings = dataclasses.asdict(config)
@@ -224,10 +274,32 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
     ending.callback(gc.enable)
     known = {key: getattr(tokenizer, key) for key in ("name", "sha256", "vocab_size", "eot")}
     parent = before.digest if before else ""
-    record = Record(step, dataclasses.asdict(shape), settings, corpora.description(), known, parent, ranks.world_size)
+    record = Record(
+        step,
+        dataclasses.asdict(shape),
+        settings,
+        corpora.description(),
+        known,
+        parent,
+        ranks.world_size,
+    )
     blocks = DocumentBlocks(tokenizer.eot, config.document_mask)
     net = averaging(model, ranks)
-    return Run(config, ranks, say, model, net, optimizers, loader, blocks, validation, record, saver, log, step)
+    return Run(
+        config,
+        ranks,
+        say,
+        model,
+        net,
+        optimizers,
+        loader,
+        blocks,
+        validation,
+        record,
+        saver,
+        log,
+        step,
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -23,9 +23,11 @@ VAL_TOKENS = 1 << 16  # 64 windows of 1,024
 def validation_loss(
     net: nn.Module, windows: torch.Tensor, ranks: Ranks, blocks: DocumentBlocks, micro_batch: int
 ) -> float:
-    """The mean loss in nats per token over `windows` (N, T + 1), which the ranks divide; the same on all ranks.
+    """The mean loss in nats per token over `windows` (N, T + 1), which the ranks divide; the
+    same on all ranks.
 
-    `blocks` says whether documents see each other, as in training; the precision is that of the caller's autocast.
+    `blocks` says whether documents see each other, as in training; the precision is that of the
+    caller's autocast.
     """
     sums = torch.zeros(2, dtype=torch.float64, device=ranks.device)
     was_training = net.training
@@ -34,10 +36,14 @@ def validation_loss(
     at_once = ranks.world_size * micro_batch
     for first in range(0, len(windows), at_once):
         own = windows[first : first + at_once][ranks.rank :: ranks.world_size]
-        # Every pass has one shape, and a rank without a window makes one too; the padding is ignored.
+        # Every pass has one shape, and a rank without a window makes one too; the padding is
+        # ignored.
         rows = torch.arange(micro_batch)
         ids = (own if len(own) else windows)[rows % max(1, len(own))].to(ranks.device, torch.int64)
-        inputs, targets = ids[:, :-1], ids[:, 1:].where((rows < len(own)).to(ranks.device)[:, None], -100)
+        inputs, targets = (
+            ids[:, :-1],
+            ids[:, 1:].where((rows < len(own)).to(ranks.device)[:, None], -100),
+        )
         loss = net(inputs, targets, reduction="sum", **blocks(inputs)).double()
         sums += torch.stack([loss, loss.new_tensor(len(own) * targets.shape[1])])
         ranks.sync()
@@ -46,8 +52,11 @@ def validation_loss(
     return total / count
 
 
-def validation_set(corpora: Corpora, context: int, text: str | None, say: Callable[[str], None]) -> torch.Tensor | None:
-    """The windows that training validates on, `VAL_TOKENS` at most; None, which `say` explains, if there are none."""
+def validation_set(
+    corpora: Corpora, context: int, text: str | None, say: Callable[[str], None]
+) -> torch.Tensor | None:
+    """The windows that training validates on, `VAL_TOKENS` at most; None, which `say` explains,
+    if there are none."""
     count = max(1, VAL_TOKENS // context)
     if text:
         return windows_of_text(text, corpora.tokenizer, context, count)
@@ -58,9 +67,11 @@ def validation_set(corpora: Corpora, context: int, text: str | None, say: Callab
 
 
 def validation_windows(corpora: Corpora, context: int, count: int) -> torch.Tensor | None:
-    """The validation set (N, context + 1): about `count` windows, always the same, at most one epoch of `val`.
+    """The validation set (N, context + 1): about `count` windows, always the same, at most one
+    epoch of `val`.
 
-    Each dataset gives windows in proportion to its share. None without documents; ShardError if they fill no window.
+    Each dataset gives windows in proportion to its share. None without documents; ShardError if
+    they fill no window.
     """
     splits = [dataset.documents("val") for dataset in corpora.datasets]
     tokens = [int(own.lengths.sum()) + len(own) for own in splits]
@@ -78,11 +89,17 @@ def validation_windows(corpora: Corpora, context: int, count: int) -> torch.Tens
 
 
 def windows_of_text(path: str, tokenizer: TokenizerInfo, context: int, count: int) -> torch.Tensor:
-    """`count` of the contiguous windows (N, context + 1) of a text file, evenly spaced, or all; or SettingsError."""
+    """`count` of the contiguous windows (N, context + 1) of a text file, evenly spaced, or all;
+    or SettingsError."""
     text = read_text(path, "val_data")
     ids = torch.tensor([tokenizer.eot, *Tokenizer(tokenizer.path).encode(text)], dtype=torch.int32)
     windows = (len(ids) - 1) // context
     if not windows:
-        raise SettingsError(f"val_data: {path} has {len(ids) - 1} tokens, fewer than the context of {context}")
-    begin = torch.linspace(0, windows - 1, min(windows, count), dtype=torch.float64).round().long() * context
+        raise SettingsError(
+            f"val_data: {path} has {len(ids) - 1} tokens, fewer than the context of {context}"
+        )
+    begin = (
+        torch.linspace(0, windows - 1, min(windows, count), dtype=torch.float64).round().long()
+        * context
+    )
     return ids[begin[:, None] + torch.arange(context + 1)]

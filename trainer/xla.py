@@ -1,4 +1,5 @@
-"""TPUs through torch_xla: `python -m trainer.xla CONFIG.toml` starts a process for every chip of the host."""
+"""TPUs through torch_xla: `python -m trainer.xla CONFIG.toml` starts a process for every chip of
+the host."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ def _process(index: int, arguments: Sequence[str] | None) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train on every XLA device of this host, one process each; the arguments are those of `trainer.train`."""
+    """Train on every XLA device of this host, one process each; the arguments are those of
+    `trainer.train`."""
     given = [*(sys.argv[1:] if arguments is None else arguments), "--device", "xla"]
 
     def work() -> None:

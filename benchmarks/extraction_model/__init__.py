@@ -1,1 +1,2 @@
-"""Fitting and validation of the model of main text: labelled pages, labels of blocks, boosted trees, scores."""
+"""Fitting and validation of the model of main text: labelled pages, labels of blocks, boosted
+trees, scores."""

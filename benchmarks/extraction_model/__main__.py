@@ -2,8 +2,9 @@
 
     python -m benchmarks.extraction_model DATA [--model FILE] [--cache FILE] [--seed N]
 
-DATA, or DATA/web, holds the files of `labelled_pages.FILES`. `--cache` keeps the pages' features in a file, and takes
-them from there if it exists. The same pages and versions of lxml and trafilatura give the same bytes.
+DATA, or DATA/web, holds the files of `labelled_pages.FILES`. `--cache` keeps the pages' features in
+a file, and takes them from there if it exists. The same pages and versions of lxml and trafilatura
+give the same bytes.
 """
 
 from __future__ import annotations
@@ -20,11 +21,24 @@ from .labelled_pages import digests, read_labelled
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.extraction_model", description=__doc__)
-    parser.add_argument("data", type=Path, metavar="DATA", help="the folder with the labelled pages")
-    parser.add_argument("--model", type=Path, default=PATH, metavar="FILE", help="where the model goes")
-    parser.add_argument("--cache", type=Path, metavar="FILE", help="keep features in this file, or take them from it")
-    parser.add_argument("--seed", type=int, default=1, metavar="N")  # the first whose model passes the tests
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.extraction_model", description=__doc__
+    )
+    parser.add_argument(
+        "data", type=Path, metavar="DATA", help="the folder with the labelled pages"
+    )
+    parser.add_argument(
+        "--model", type=Path, default=PATH, metavar="FILE", help="where the model goes"
+    )
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        metavar="FILE",
+        help="keep features in this file, or take them from it",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=1, metavar="N"
+    )  # the first whose model passes the tests
     arguments = parser.parse_args()
     data = arguments.data / "web" if (arguments.data / "web").is_dir() else arguments.data
     try:
@@ -33,7 +47,8 @@ def main() -> None:
         found = examples(read_labelled(data), arguments.cache)
     except FileNotFoundError as error:
         sys.exit(
-            f"{error.filename}: no such file; DATA is the folder with the labelled pages (docs/benchmarks/figures.md)"
+            f"{error.filename}: no such file; DATA is the folder with the labelled pages "
+            f"(docs/benchmarks/figures.md)"
         )
     print(f"{len(found):,} pages, {sum(len(example.label) for example in found):,} blocks")
     write(fit_model(found, arguments.seed), arguments.model)

@@ -1,9 +1,10 @@
-"""Boosted oblivious trees (as in CatBoost, Prokhorenkova et al. 2018) for soft labels; deterministic to the byte.
+"""Boosted oblivious trees (as in CatBoost, Prokhorenkova et al. 2018) for soft labels;
+deterministic to the byte.
 
-A tree of depth d asks the same d questions of every row, so its leaf is a number of d bits, and a forest is evaluated
-as a few operations on arrays (`owt_pipeline/stages/extract/content/model.py`). Each tree is fitted to the gradient of
-cross-entropy on rows drawn by weight, so each draw counts as one, and gradients are small integers whose sums do not
-depend on the order of addition.
+A tree of depth d asks the same d questions of every row, so its leaf is a number of d bits, and a
+forest is evaluated as a few operations on arrays (`owt_pipeline/stages/extract/content/model.py`).
+Each tree is fitted to the gradient of cross-entropy on rows drawn by weight, so each draw counts as
+one, and gradients are small integers whose sums do not depend on the order of addition.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class Growth:
 
 
 def borders(values: np.ndarray, weights: np.ndarray) -> list[np.ndarray]:
-    """For each feature (column of `values`), up to BINS − 1 thresholds between values, by quantiles of `weights`."""
+    """For each feature (column of `values`), up to BINS − 1 thresholds between values, by
+    quantiles of `weights`."""
     found = []
     step = 1 + len(values) // _BORDER_ROWS
     values, weights = values[::step], weights[::step]
@@ -59,12 +61,20 @@ def borders(values: np.ndarray, weights: np.ndarray) -> list[np.ndarray]:
 def binned(values: np.ndarray, thresholds: list[np.ndarray]) -> np.ndarray:
     """The number of thresholds below each value (features, rows), as bytes."""
     return np.stack(
-        [np.searchsorted(at, column, side="left") for at, column in zip(thresholds, values.T, strict=True)]
+        [
+            np.searchsorted(at, column, side="left")
+            for at, column in zip(thresholds, values.T, strict=True)
+        ]
     ).astype(np.uint8)
 
 
 def fit(
-    bins: np.ndarray, thresholds: list[np.ndarray], labels: np.ndarray, weights: np.ndarray, growth: Growth, seed: int
+    bins: np.ndarray,
+    thresholds: list[np.ndarray],
+    labels: np.ndarray,
+    weights: np.ndarray,
+    growth: Growth,
+    seed: int,
 ) -> Forest:
     """A forest whose scores are log-odds of `labels`.
 
@@ -85,19 +95,33 @@ def fit(
     scores = np.full(rows, base, dtype=np.int64)
     features, cuts, leaves = [], [], []
     for _ in range(growth.trees):
-        drawn = np.sort(np.minimum(np.searchsorted(cumulative, generator.random(growth.rows)), rows - 1))
-        asked = np.sort(generator.choice(count, max(1, round(growth.features * count)), replace=False))
+        drawn = np.sort(
+            np.minimum(np.searchsorted(cumulative, generator.random(growth.rows)), rows - 1)
+        )
+        asked = np.sort(
+            generator.choice(count, max(1, round(growth.features * count)), replace=False)
+        )
         probability = 1 / (1 + np.exp(-scores[drawn] / SCALE))
         gradient = np.rint((labels[drawn] - probability) * _GRADIENT).astype(np.int64)
         hessian = np.rint(probability * (1 - probability) * _GRADIENT).astype(np.int64)
-        picked, at, leaf = _grow(_gather(bins, asked, drawn), gradient, hessian, growth.depth, growth.ridge * _GRADIENT)
+        picked, at, leaf = _grow(
+            _gather(bins, asked, drawn), gradient, hessian, growth.depth, growth.ridge * _GRADIENT
+        )
         values = np.rint(leaf * growth.rate * SCALE).astype(np.int32)
         _add(bins, asked[picked], at, values, scores)
         features.append(asked[picked])
-        cuts.append([_threshold(thresholds[feature], cut) for feature, cut in zip(asked[picked], at, strict=True)])
+        cuts.append(
+            [
+                _threshold(thresholds[feature], cut)
+                for feature, cut in zip(asked[picked], at, strict=True)
+            ]
+        )
         leaves.append(values)
     return Forest(
-        np.array(features, dtype=np.int16), np.array(cuts, dtype=np.float32), np.array(leaves, dtype=np.int32), base
+        np.array(features, dtype=np.int16),
+        np.array(cuts, dtype=np.float32),
+        np.array(leaves, dtype=np.int32),
+        base,
     )
 
 
@@ -116,9 +140,12 @@ def _gather(bins, features, rows):  # type: ignore[no-untyped-def]
 
 @numba.njit
 def _grow(bins, gradient, hessian, depth, ridge):  # type: ignore[no-untyped-def]
-    """Features and bins (a row goes right if its bin is larger) of one tree, and the values of its leaves."""
+    """Features and bins (a row goes right if its bin is larger) of one tree, and the values of
+    its leaves."""
     count, rows = bins.shape
-    both = (gradient << 32) + hessian  # one addition for two sums; a hessian is positive, and so are all its sums
+    both = (
+        gradient << 32
+    ) + hessian  # one addition for two sums; a hessian is positive, and so are all its sums
     low = (1 << 32) - 1
     leaf = np.zeros(rows, dtype=np.int64)
     picked = np.zeros(depth, dtype=np.int64)
@@ -139,9 +166,9 @@ def _grow(bins, gradient, hessian, depth, ridge):  # type: ignore[no-untyped-def
                 for value in range(BINS - 1):
                     running += sums[part, value]
                     g, h = running >> 32, running & low
-                    gains[value] += float(g) * float(g) / (h + ridge) + float(all_g - g) * float(all_g - g) / (
-                        all_h - h + ridge
-                    )
+                    gains[value] += float(g) * float(g) / (h + ridge) + float(all_g - g) * float(
+                        all_g - g
+                    ) / (all_h - h + ridge)
             for value in range(BINS - 1):
                 if gains[value] > best:
                     best, picked[level], at[level] = gains[value], feature, value

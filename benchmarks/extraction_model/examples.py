@@ -1,8 +1,8 @@
 """Labelled pages as training examples: the features of their blocks, with labels and weights.
 
-A block's label is the share of it that belongs to the main text. In a page with snippets, most blocks have no label.
-They get one with a small weight if three opinions agree: trafilatura's, trafilatura's with precision, and that of a
-small model fitted on the pages with a known text.
+A block's label is the share of it that belongs to the main text. In a page with snippets, most
+blocks have no label. They get one with a small weight if three opinions agree: trafilatura's,
+trafilatura's with precision, and that of a small model fitted on the pages with a known text.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from .labelled_pages import LabelledPage
 RUN = 5
 """Tokens in a row that both have in common from which on that is no accident."""
 LEAST_COVERED = 0.6
-"""Pages whose blocks have less of their truth are left out: a script or an error shows something else."""
+"""Pages whose blocks have less of their truth are left out: a script or an error shows something
+else."""
 UNSURE = 0.15
 """The weight of a block that no snippet labels, but that other extractors agree on."""
 
@@ -85,7 +86,9 @@ def without_formulas(block: Block) -> str:
     return _FORMULA.sub(" ", block.marked).replace(CODE, "")
 
 
-def labels(page: LabelledPage, texts: Sequence[str], opinions: Sequence[str]) -> tuple[np.ndarray, np.ndarray] | None:
+def labels(
+    page: LabelledPage, texts: Sequence[str], opinions: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray] | None:
     """Label and certainty (both 0 to 1) of each block; None for an unusable page.
 
     Args:
@@ -95,7 +98,11 @@ def labels(page: LabelledPage, texts: Sequence[str], opinions: Sequence[str]) ->
     """
     if page.truth is not None:
         found = _from_text(page.truth, texts)
-        return None if found is None else (found, np.array([float(bool(_TOKEN.search(text))) for text in texts]))
+        return (
+            None
+            if found is None
+            else (found, np.array([float(bool(_TOKEN.search(text))) for text in texts]))
+        )
     return _from_snippets(page, texts, opinions)
 
 
@@ -106,7 +113,9 @@ def _from_text(truth: str, texts: Sequence[str]) -> np.ndarray | None:
     wanted = _TOKEN.findall(truth.lower())
     if not flat or not wanted:
         return None
-    run = np.zeros(len(flat), dtype=np.int64)  # of tokens in common: the length of the one that each is in
+    run = np.zeros(
+        len(flat), dtype=np.int64
+    )  # of tokens in common: the length of the one that each is in
     place = np.full(len(flat), -1)  # and where it is in `wanted`
     for code in LCSseq.opcodes(flat, wanted):
         if code.tag == "equal":
@@ -123,10 +132,12 @@ def _from_text(truth: str, texts: Sequence[str]) -> np.ndarray | None:
         first.append(int(place[part.start]) if block else -1)
         last.append(int(place[end - 1]) if block else -1)
     complete = [
-        bool(block) and bool((place[e - len(block) : e] >= 0).all()) for block, e in zip(tokens, ends, strict=True)
+        bool(block) and bool((place[e - len(block) : e] >= 0).all())
+        for block, e in zip(tokens, ends, strict=True)
     ]
-    # A block too short for a run belongs if all of it is in common and the one next to it belongs. So does a title
-    # that is matched elsewhere, in a menu, while it precedes its text in the truth as on the page.
+    # A block too short for a run belongs if all of it is in common and the one next to it belongs.
+    # So does a title that is matched elsewhere, in a menu, while it precedes its text in the truth
+    # as on the page.
     for index in range(len(tokens) - 2, -1, -1):
         size, at = len(tokens[index]), first[index + 1]
         if size and shares[index] < 0.5 <= shares[index + 1]:
@@ -147,7 +158,9 @@ def _from_text(truth: str, texts: Sequence[str]) -> np.ndarray | None:
 def _from_snippets(
     page: LabelledPage, texts: Sequence[str], opinions: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    wanted, unwanted = ([" ".join(snippet.split()) for snippet in some] for some in (page.wanted, page.unwanted))
+    wanted, unwanted = (
+        [" ".join(snippet.split()) for snippet in some] for some in (page.wanted, page.unwanted)
+    )
     others = [" ".join(opinion.split()) for opinion in opinions]
     label, sure = np.zeros(len(texts)), np.zeros(len(texts))
     for index, text in enumerate(texts):
@@ -165,7 +178,8 @@ def _from_snippets(
 
 @dataclass(frozen=True)
 class WordCounts:
-    """One page's words, with the weight of their blocks, and the part of it that belongs to the main text."""
+    """One page's words, with the weight of their blocks, and the part of it that belongs to the
+    main text."""
 
     host: str
     names: dict[str, tuple[float, float]]
@@ -175,7 +189,9 @@ class WordCounts:
 def name_words(name: str) -> list[str]:
     """The distinct words and complete classes in a container's name, in order."""
     tag, _, names = name.partition(" ")
-    return list(dict.fromkeys([tag, *(word for one in names.split() for word in read_name(one)[1])]))
+    return list(
+        dict.fromkeys([tag, *(word for one in names.split() for word in read_name(one)[1])])
+    )
 
 
 def count_words(page: PageView, host: str, label: np.ndarray, weight: np.ndarray) -> WordCounts:
@@ -183,7 +199,9 @@ def count_words(page: PageView, host: str, label: np.ndarray, weight: np.ndarray
     names: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     own, good = page.tree.below(weight), page.tree.below(weight * label)
     words_of = [name_words(name) for name in page.paths.names]
-    for path, all_weight, good_weight in zip(page.paths.of, own.tolist(), good.tolist(), strict=True):
+    for path, all_weight, good_weight in zip(
+        page.paths.of, own.tolist(), good.tolist(), strict=True
+    ):
         if all_weight > 0:
             for word in words_of[page.paths.name_of[path]]:
                 entry = names[word]
@@ -197,4 +215,8 @@ def count_words(page: PageView, host: str, label: np.ndarray, weight: np.ndarray
                 entry = texts[text.decode("utf-8", "replace")]
                 entry[0] += 1
                 entry[1] += share
-    return WordCounts(host, {k: (v[0], v[1]) for k, v in names.items()}, {k: (v[0], v[1]) for k, v in texts.items()})
+    return WordCounts(
+        host,
+        {k: (v[0], v[1]) for k, v in names.items()},
+        {k: (v[0], v[1]) for k, v in texts.items()},
+    )

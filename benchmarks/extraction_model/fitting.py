@@ -1,8 +1,9 @@
 """Fitting the model on examples.
 
-The second pass learns from the first pass' results on pages that the first was not fitted on, and both from log-odds of
-words counted on other pages; otherwise they would trust these features more than they can on new pages. So the examples
-are split by host into FOLDS, and each fold's features come from models fitted on the others.
+The second pass learns from the first pass' results on pages that the first was not fitted on, and
+both from log-odds of words counted on other pages; otherwise they would trust these features more
+than they can on new pages. So the examples are split by host into FOLDS, and each fold's features
+come from models fitted on the others.
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ from pathlib import Path
 import numpy as np
 
 from owt_pipeline.stages.extract.content.features import PageView
-from owt_pipeline.stages.extract.content.model import Forest, Model, Odds, contextual, lexical, probabilities
+from owt_pipeline.stages.extract.content.model import (
+    Forest,
+    Model,
+    Odds,
+    contextual,
+    lexical,
+    probabilities,
+)
 
 from .boosting import Growth, binned, borders, fit
 from .examples import Example, WordCounts, example
@@ -66,9 +74,13 @@ def fit_model(examples: Sequence[Example], seed: int = 0, recipe: Recipe = RECIP
 
 
 def examples(pages: Sequence[LabelledPage], cache: Path | None = None) -> list[Example]:
-    """The usable examples among `pages`; they are stored in the file `cache`, or read from it if it exists."""
+    """The usable examples among `pages`; they are stored in the file `cache`, or read from it if
+    it exists."""
     if cache is not None and cache.exists():
-        with contextlib.suppress(AttributeError, ModuleNotFoundError), open(cache, "rb") as file:  # of moved classes
+        with (
+            contextlib.suppress(AttributeError, ModuleNotFoundError),
+            open(cache, "rb") as file,
+        ):  # of moved classes
             return list(pickle.load(file))
     known = [example(page, lambda view: []) for page in pages if page.truth is not None]
     found = [known_page for known_page in known if known_page is not None]
@@ -125,7 +137,8 @@ class _Table:
 
 
 class OddsTable:
-    """Odds from the words of all pages, or of those outside one fold. All pages of a host are in one fold."""
+    """Odds from the words of all pages, or of those outside one fold. All pages of a host are in
+    one fold."""
 
     def __init__(self, pages: Sequence[WordCounts], folds: Sequence[int]):
         fold_of = {page.host: fold for page, fold in zip(pages, folds, strict=True)}
@@ -140,7 +153,11 @@ class OddsTable:
 class _Shares:
     """For each word, the mean over hosts of the share of its blocks; each host counts once."""
 
-    def __init__(self, pages: Sequence[tuple[str, dict[str, tuple[float, float]]]], fold_of: Mapping[str, int]):
+    def __init__(
+        self,
+        pages: Sequence[tuple[str, dict[str, tuple[float, float]]]],
+        fold_of: Mapping[str, int],
+    ):
         by_word: dict[str, dict[str, list[float]]] = defaultdict(dict)
         for host, words in pages:
             for word, (weight, good) in words.items():
@@ -164,7 +181,9 @@ class _Shares:
         average = sums[known].sum() / max(hosts[known].sum(), 1)
         shares = (sums + _PRIOR * average) / (hosts + _PRIOR)
         return {
-            self._words[number]: round(float(np.log(share / (1 - share)) - np.log(average / (1 - average))), 2)
+            self._words[number]: round(
+                float(np.log(share / (1 - share)) - np.log(average / (1 - average))), 2
+            )
             for number, share in zip(np.flatnonzero(known).tolist(), shares[known], strict=True)
         }
 
@@ -174,7 +193,9 @@ def _joined(forests: Sequence[Forest]) -> Forest:
     return Forest(
         np.concatenate([forest.features for forest in forests]),
         np.concatenate([forest.cuts for forest in forests]),
-        np.rint(np.concatenate([forest.leaves for forest in forests]) / len(forests)).astype(np.int32),
+        np.rint(np.concatenate([forest.leaves for forest in forests]) / len(forests)).astype(
+            np.int32
+        ),
         round(sum(forest.base for forest in forests) / len(forests)),
     )
 
@@ -189,6 +210,8 @@ def write(model: Model, path: Path) -> None:
         arrays[f"{name}_base"] = np.array(forest.base)
     for name, odds in (("name", model.odds.names), ("text", model.odds.texts)):
         arrays[f"{name}_words"] = np.frombuffer("\n".join(odds).encode(), dtype=np.uint8)
-        arrays[f"{name}_odds"] = np.array([round(100 * value) for value in odds.values()], dtype=np.int16)
+        arrays[f"{name}_odds"] = np.array(
+            [round(100 * value) for value in odds.values()], dtype=np.int16
+        )
     with open(path, "wb") as file:
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]

@@ -1,9 +1,12 @@
 """The three labelled sets of pages on which the model is fitted and validated.
 
-Each labels different pages in a different way, so an extractor that fits one by chance fails on another:
+Each labels different pages in a different way, so an extractor that fits one by chance fails on
+another:
 
-    wcxb          1,308 pages of seven types with their main text       wcxb-dev.warc.gz, wcxb-dev.truth.jsonl.gz
-    trafilatura     519 pages with snippets that must, or must not, be in the text   trafilatura-eval-dev.jsonl.gz
+    wcxb          1,308 pages of seven types with their main text
+                  wcxb-dev.warc.gz, wcxb-dev.truth.jsonl.gz
+    trafilatura     519 pages with snippets that must, or must not, be in the text
+                  trafilatura-eval-dev.jsonl.gz
     readability     130 articles with their content as clean HTML       readability-pages.jsonl.gz
 """
 
@@ -32,7 +35,9 @@ FILES = {
     "trafilatura": ("trafilatura-eval-dev.jsonl.gz",),
     "readability": ("readability-pages.jsonl.gz",),
 }
-_FILE_OF_HOST = re.compile(r"(?<=\.[a-z]{2})-.*|(?<=\.[a-z]{3})-.*")  # some pages are named HOST-WORDS.html
+_FILE_OF_HOST = re.compile(
+    r"(?<=\.[a-z]{2})-.*|(?<=\.[a-z]{3})-.*"
+)  # some pages are named HOST-WORDS.html
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,9 @@ def read_labelled(folder: Path, sets: tuple[str, ...] = SETS) -> list[LabelledPa
     """The pages of `sets` in `folder`, which holds FILES; raises FileNotFoundError."""
     readers: dict[str, Callable[..., Iterator[LabelledPage]]]
     readers = {"wcxb": _wcxb, "trafilatura": _trafilatura, "readability": _readability}
-    return [page for name in sets for page in readers[name](*(folder / file for file in FILES[name]))]
+    return [
+        page for name in sets for page in readers[name](*(folder / file for file in FILES[name]))
+    ]
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -91,7 +98,13 @@ def _wcxb(warc: Path, truth: Path) -> Iterator[LabelledPage]:
     for row in _rows(truth):
         markup = decode(bodies[row["url"]], "utf-8")[0]
         yield LabelledPage(
-            "wcxb", row["url"], markup, row["page_type"], row["main_content"], tuple(row["with"]), tuple(row["without"])
+            "wcxb",
+            row["url"],
+            markup,
+            row["page_type"],
+            row["main_content"],
+            tuple(row["with"]),
+            tuple(row["without"]),
         )
 
 
@@ -99,13 +112,21 @@ def _trafilatura(path: Path) -> Iterator[LabelledPage]:
     for row in _rows(path):
         url = row["url"].partition("::")[2] or row["url"]
         yield LabelledPage(
-            "trafilatura", url, row["html"], "trafilatura", None, tuple(row["with"]), tuple(row["without"])
+            "trafilatura",
+            url,
+            row["html"],
+            "trafilatura",
+            None,
+            tuple(row["with"]),
+            tuple(row["without"]),
         )
 
 
 def _readability(path: Path) -> Iterator[LabelledPage]:
     for row in _rows(path):
-        yield LabelledPage("readability", row["name"], row["html"], "readability", _text(row["expected_html"]))
+        yield LabelledPage(
+            "readability", row["name"], row["html"], "readability", _text(row["expected_html"])
+        )
 
 
 def _text(markup: str) -> str:

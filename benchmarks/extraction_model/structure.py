@@ -1,6 +1,8 @@
-"""The structure of a page's main text: what an extractor's Markdown keeps of the HTML that is known for it.
+"""The structure of a page's main text: what an extractor's Markdown keeps of the HTML that is
+known for it.
 
-The HTML of the main part and the Markdown (parsed by markdown-it, CommonMark with tables) are split into pieces:
+The HTML of the main part and the Markdown (parsed by markdown-it, CommonMark with tables) are split
+into pieces:
 
     headings    their words
     items       the words of a list's item alone
@@ -8,8 +10,8 @@ The HTML of the main part and the Markdown (parsed by markdown-it, CommonMark wi
     rows        all cells of a row, in order
     code        a line of preformatted text, with its indentation, letter by letter
 
-Layout tables are ignored, as are list items written by hand (lines that begin with a hyphen), notes outside lists, and
-Wikipedia's "[edit]".
+Layout tables are ignored, as are list items written by hand (lines that begin with a hyphen), notes
+outside lists, and Wikipedia's "[edit]".
 """
 
 from __future__ import annotations
@@ -31,10 +33,14 @@ from owt_pipeline.stages.extract.html.rendering import markdown
 
 KINDS = ("headings", "items", "cells", "rows", "code")
 WORD = re.compile(r"\w+")
-NOTE = re.compile(r"^\[\^[^\]\s]+\]:", re.MULTILINE)  # of GitHub's Markdown: an item of the list of notes
+NOTE = re.compile(
+    r"^\[\^[^\]\s]+\]:", re.MULTILINE
+)  # of GitHub's Markdown: an item of the list of notes
 HAND_WRITTEN = re.compile(r"\s*[-+*•–]\s")
 LISTS = ("ul", "ol")
-INLINE = "a abbr b bdi cite code em i font kbd q s small span strike strong sub sup time tt u var".split()
+INLINE = (
+    "a abbr b bdi cite code em i font kbd q s small span strike strong sub sup time tt u var"
+).split()
 
 Pieces = dict[str, Counter[Any]]
 """Pieces by kind; `neither` are for no score."""
@@ -55,16 +61,24 @@ def ours_without_choice(page: str) -> str:
     return markdown(read_page(page, leaves_navigation=False).blocks)
 
 
-def kept_and_right(wanted: Sequence[Pieces], found: Sequence[Pieces]) -> dict[str, tuple[float, float]]:
-    """By kind, the share of the HTML's pieces that are found, and of found pieces that are in the HTML."""
+def kept_and_right(
+    wanted: Sequence[Pieces], found: Sequence[Pieces]
+) -> dict[str, tuple[float, float]]:
+    """By kind, the share of the HTML's pieces that are found, and of found pieces that are in
+    the HTML."""
     shares = {}
     for kind in KINDS:
-        both = sum((truth[kind] & given[kind]).total() for truth, given in zip(wanted, found, strict=True))
+        both = sum(
+            (truth[kind] & given[kind]).total() for truth, given in zip(wanted, found, strict=True)
+        )
         given_pieces = sum(
             (given[kind] - (truth["neither"] if kind == "items" else Counter())).total()
             for truth, given in zip(wanted, found, strict=True)
         )
-        shares[kind] = both / max(1, sum(truth[kind].total() for truth in wanted)), both / max(1, given_pieces)
+        shares[kind] = (
+            both / max(1, sum(truth[kind].total() for truth in wanted)),
+            both / max(1, given_pieces),
+        )
     return shares
 
 
@@ -79,13 +93,16 @@ def pieces_of_html(text: str) -> Pieces:
     for element in root.iter("li"):
         add(pieces, "items", words("".join(own_text(element))))
     for element in root.iter("p", "div", "dd", "td"):
-        lines = "".join("\n" if piece is None else piece for piece in texts_and_breaks(element)).split("\n")
+        lines = "".join(
+            "\n" if piece is None else piece for piece in texts_and_breaks(element)
+        ).split("\n")
         by_hand = [line for line in lines if element.get("id") or HAND_WRITTEN.match(line)]
         pieces["neither"].update({words(line): len(lines) for line in by_hand if words(line)})
     pieces["neither"] -= pieces["items"]
     for table in root.iter("table"):
         rows = [
-            [words(" ".join(cell.itertext())) for cell in row if cell.tag in ("td", "th")] for row in table.iter("tr")
+            [words(" ".join(cell.itertext())) for cell in row if cell.tag in ("td", "th")]
+            for row in table.iter("tr")
         ]
         if is_data(table, rows):
             add_rows(pieces, rows)
@@ -105,10 +122,15 @@ def texts_and_breaks(element: etree._Element) -> Iterator[str | None]:
 
 
 def is_data(table: etree._Element, rows: list[list[str]]) -> bool:
-    """Two columns and rows at least, no table in a table, no cell of a page's text, and no code with its numbers."""
+    """Two columns and rows at least, no table in a table, no cell of a page's text, and no code
+    with its numbers."""
     if any(below.tag in ("table", "pre") for below in table.iterdescendants()):
         return False
-    return len(rows) > 1 and max(map(len, rows)) > 1 and max(len(cell) for row in rows for cell in row) < 800
+    return (
+        len(rows) > 1
+        and max(map(len, rows)) > 1
+        and max(len(cell) for row in rows for cell in row) < 800
+    )
 
 
 def own_text(item: etree._Element) -> Iterator[str]:
@@ -181,7 +203,9 @@ def add_rows(pieces: Pieces, rows: list[list[str]]) -> None:
 
 
 def add_code(pieces: Pieces, text: str) -> None:
-    pieces["code"].update(line.rstrip() for line in text.replace("\xa0", " ").split("\n") if line.strip())
+    pieces["code"].update(
+        line.rstrip() for line in text.replace("\xa0", " ").split("\n") if line.strip()
+    )
 
 
 def heading(text: str) -> str:

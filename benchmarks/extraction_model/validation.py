@@ -1,9 +1,11 @@
 """Validation of models on pages that they were not fitted on: scores by set.
 
-Models are scored by folds of hosts, and on completely left-out sets. Each set has the score of its authors:
+Models are scored by folds of hosts, and on completely left-out sets. Each set has the score of its
+authors:
 
-- `trafilatura`: snippets as exact substrings of the text, counts pooled over pages. Junk is the share of found
-  snippets that must not be in the text, lost the share of required snippets that are missing.
+- `trafilatura`: snippets as exact substrings of the text, counts pooled over pages. Junk is the
+  share of found snippets that must not be in the text, lost the share of required snippets that are
+  missing.
 - `wcxb`: F1 of the bags of lower-case words, mean over pages.
 - `readability`: 4-grams of words (as in scrapinghub's article-extraction-benchmark):
   precision and recall are means over pages, F1 is of these means.
@@ -53,10 +55,13 @@ def held_out_texts(
     recipe: Recipe = RECIPE,
     only: Sequence[object] | None = None,
 ) -> dict[str, str]:
-    """The text of each page, by a model fitted on the pages of the other parts of `split` (`only` some parts)."""
+    """The text of each page, by a model fitted on the pages of the other parts of `split`
+    (`only` some parts)."""
     texts: dict[str, str] = {}
     for part in only or sorted({split(page) for page in pages}, key=str):
-        model = fit_model([example for example in examples if split(example.page) != part], seed, recipe)
+        model = fit_model(
+            [example for example in examples if split(example.page) != part], seed, recipe
+        )
         texts.update(extracted(model, [page for page in pages if split(page) == part]))
     return texts
 
@@ -92,7 +97,8 @@ class Score:
 
 
 def score(pages: Iterable[LabelledPage], texts: Mapping[str, str]) -> dict[str, Score]:
-    """Scores of `texts` (by URL; none is an empty text) by set, and for `wcxb` by kind, as in `wcxb article`."""
+    """Scores of `texts` (by URL; none is an empty text) by set, and for `wcxb` by kind, as in
+    `wcxb article`."""
     counts: dict[str, list[tuple[int, int, int]]] = {}
     for page in pages:
         count = _counts(page, texts.get(page.url, ""))
@@ -103,7 +109,8 @@ def score(pages: Iterable[LabelledPage], texts: Mapping[str, str]) -> dict[str, 
 
 
 def _counts(page: LabelledPage, text: str) -> tuple[int, int, int]:
-    """Numbers of words, 4-grams or snippets: shared by text and truth, in the text, in the truth."""
+    """Numbers of words, 4-grams or snippets: shared by text and truth, in the text, in the
+    truth."""
     if page.set == "trafilatura":
         common = sum(snippet in text for snippet in page.wanted)
         return common, common + sum(snippet in text for snippet in page.unwanted), len(page.wanted)
@@ -141,7 +148,9 @@ def _f1(name: str, counts: np.ndarray) -> float:
     if name == "trafilatura":
         return 2 * common.sum() / max(found.sum() + wanted.sum(), 1)
     if name == "wcxb":
-        return float(np.mean(np.where(found + wanted > 0, 2 * common / np.maximum(found + wanted, 1), 1.0)))
+        return float(
+            np.mean(np.where(found + wanted > 0, 2 * common / np.maximum(found + wanted, 1), 1.0))
+        )
     precision = float(np.mean((common / np.maximum(found, 1))[found > 0])) if found.any() else 0.0
     recall = float(np.mean((common / np.maximum(wanted, 1))[wanted > 0])) if wanted.any() else 0.0
     return 2 * precision * recall / max(precision + recall, 1e-9)

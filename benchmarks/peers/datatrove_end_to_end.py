@@ -1,12 +1,14 @@
-"""The work from WARC to a deduplicated corpus, done by datatrove from PyPI: the peer of `end_to_end.py`.
+"""The work from WARC to a deduplicated corpus, done by datatrove from PyPI: the peer of
+`end_to_end.py`.
 
     .venv-peers/bin/python benchmarks/peers/datatrove_end_to_end.py PAGES.warc.gz WORKERS
 
-It is the pipeline of datatrove's own examples (`fineweb.py`, then `minhash_deduplication.py`) with their defaults:
-WarcReader, Trafilatura, FTFYFormatter and JsonlWriter, then MinHash signatures, buckets, clusters and the filter.
-Tokenizing, FineWeb's quality filters and language identification are left out. datatrove distributes work by file, so
-the WARC is first split into one file per worker; that is not timed. Prints one JSON object: seconds a step and in all,
-pages in, documents out.
+It is the pipeline of datatrove's own examples (`fineweb.py`, then `minhash_deduplication.py`) with
+their defaults: WarcReader, Trafilatura, FTFYFormatter and JsonlWriter, then MinHash signatures,
+buckets, clusters and the filter. Tokenizing, FineWeb's quality filters and language identification
+are left out. datatrove distributes work by file, so the WARC is first split into one file per
+worker; that is not timed. Prints one JSON object: seconds a step and in all, pages in, documents
+out.
 """
 
 from __future__ import annotations
@@ -48,24 +50,40 @@ def main() -> None:
 
 
 def steps(folder: Path, workers: int) -> Iterator[tuple[str, Callable[[], object]]]:
-    """The pipelines in order, each a function that runs it; every one of them writes below `folder`."""
+    """The pipelines in order, each a function that runs it; every one of them writes below
+    `folder`."""
     minhash = MinhashConfig()
 
     def path(name: str) -> str:
         return str(folder / name)
 
     pipelines: dict[str, tuple[int, list[object]]] = {
-        "extract": (workers, [WarcReader(path("pages")), Trafilatura(), FTFYFormatter(), JsonlWriter(path("text"))]),
-        "signatures": (workers, [JsonlReader(path("text")), MinhashDedupSignature(path("signatures"), config=minhash)]),
-        "buckets": (minhash.num_buckets, [MinhashDedupBuckets(path("signatures"), path("buckets"), config=minhash)]),
+        "extract": (
+            workers,
+            [WarcReader(path("pages")), Trafilatura(), FTFYFormatter(), JsonlWriter(path("text"))],
+        ),
+        "signatures": (
+            workers,
+            [JsonlReader(path("text")), MinhashDedupSignature(path("signatures"), config=minhash)],
+        ),
+        "buckets": (
+            minhash.num_buckets,
+            [MinhashDedupBuckets(path("signatures"), path("buckets"), config=minhash)],
+        ),
         "cluster": (1, [MinhashDedupCluster(path("buckets"), path("repeats"), config=minhash)]),
         "filter": (
             workers,
-            [JsonlReader(path("text")), MinhashDedupFilter(path("repeats")), JsonlWriter(path("deduplicated"))],
+            [
+                JsonlReader(path("text")),
+                MinhashDedupFilter(path("repeats")),
+                JsonlWriter(path("deduplicated")),
+            ],
         ),
     }
     for name, (tasks, blocks) in pipelines.items():
-        executor = LocalPipelineExecutor(blocks, tasks=tasks, workers=workers, logging_dir=str(folder / "logs" / name))
+        executor = LocalPipelineExecutor(
+            blocks, tasks=tasks, workers=workers, logging_dir=str(folder / "logs" / name)
+        )
         yield name, executor.run
 
 
@@ -76,12 +94,14 @@ def timed(run: Callable[[], object]) -> float:
 
 
 def split_by_worker(warc: Path, folder: Path, workers: int) -> int:
-    """Deal the records of `warc` out to one file per worker in turn; returns the number of responses."""
+    """Deal the records of `warc` out to one file per worker in turn; returns the number of
+    responses."""
     folder.mkdir(parents=True)
     pages = 0
     with ExitStack() as stack:
         parts = [
-            WARCWriter(stack.enter_context(open(folder / f"part-{i}.warc.gz", "wb")), gzip=True) for i in range(workers)
+            WARCWriter(stack.enter_context(open(folder / f"part-{i}.warc.gz", "wb")), gzip=True)
+            for i in range(workers)
         ]
         for record in ArchiveIterator(stack.enter_context(open(warc, "rb"))):
             if record.rec_type == "response":

@@ -1,9 +1,10 @@
-"""datatrove's reader and extractor over a WARC file: texts that `clean.py` judges too, as a list in JSON.
+"""datatrove's reader and extractor over a WARC file: texts that `clean.py` judges too, as a list
+in JSON.
 
     .venv-peers/bin/python benchmarks/peers/datatrove_extract.py PAGES.warc.gz
 
-Its Trafilatura step with its defaults (precision, deduplicating), in its sandbox, but with 20 seconds per page: its one
-second of wall clock would lose pages on a busy machine.
+Its Trafilatura step with its defaults (precision, deduplicating), in its sandbox, but with 20
+seconds per page: its one second of wall clock would lose pages on a busy machine.
 """
 
 import json

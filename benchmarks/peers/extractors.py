@@ -1,10 +1,11 @@
-"""Extractors, each in a process of its own and in the environment that has it, for `benchmarks/extraction.py`.
+"""Extractors, each in a process of its own and in the environment that has it, for
+`benchmarks/extraction.py`.
 
     python benchmarks/peers/extractors.py NAME < pages.jsonl > texts.jsonl
 
-A line of input is `{"url", "html"}`; it is answered by a line `{"text", "cpu_seconds"}` before the next one is read. A
-page that an extractor fails on has an empty text. Without NAME, the names of those that can be imported are printed,
-one per line.
+A line of input is `{"url", "html"}`; it is answered by a line `{"text", "cpu_seconds"}` before the
+next one is read. A page that an extractor fails on has an empty text. Without NAME, the names of
+those that can be imported are printed, one per line.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ def readability() -> Extract:
 
     def extract(html: str, url: str) -> str:
         fragment = lxml_html.fromstring(Document(html).summary())
-        return "\n".join(line for line in (" ".join(text.split()) for text in fragment.itertext()) if line)
+        return "\n".join(
+            line for line in (" ".join(text.split()) for text in fragment.itertext()) if line
+        )
 
     return extract
 
@@ -52,7 +55,9 @@ def justext() -> Extract:
     from justext import get_stoplist, justext
 
     stop_words = get_stoplist("English")
-    return lambda html, url: "\n".join(p.text for p in justext(html, stop_words) if not p.is_boilerplate)
+    return lambda html, url: "\n".join(
+        p.text for p in justext(html, stop_words) if not p.is_boilerplate
+    )
 
 
 def ours() -> Extract:
@@ -80,7 +85,11 @@ EXTRACTORS: dict[str, tuple[str, Callable[[], Extract]]] = {
 
 def main() -> None:
     if len(sys.argv) < 2:
-        print("\n".join(name for name, (module, _) in EXTRACTORS.items() if importlib.util.find_spec(module)))
+        print(
+            "\n".join(
+                name for name, (module, _) in EXTRACTORS.items() if importlib.util.find_spec(module)
+            )
+        )
         return
     logging.disable(logging.CRITICAL)
     answers, sys.stdout = sys.stdout, sys.stderr  # some extractors print
@@ -93,7 +102,11 @@ def main() -> None:
             text = extract(page["html"], page["url"]) or ""
         except Exception:
             text = ""
-        print(json.dumps({"text": text, "cpu_seconds": time.process_time() - started}), file=answers, flush=True)
+        print(
+            json.dumps({"text": text, "cpu_seconds": time.process_time() - started}),
+            file=answers,
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """nanoGPT's training step, written anew: python benchmarks/peers/nanogpt.py --data TOKENS
 
-The peer of `benchmarks/gpu_check.py`. As `train.py` and `model.py` of karpathy/nanoGPT with `config/train_gpt2.py`: no
-biases, exact GELU, a vocabulary of 50,304, torch's attention, fused AdamW, bfloat16 by autocast, torch.compile, windows
-at random places of a mapped file. Prints JSON: tokens_per_s of each step after the first third, and the loss.
+The peer of `benchmarks/gpu_check.py`. As `train.py` and `model.py` of karpathy/nanoGPT with
+`config/train_gpt2.py`: no biases, exact GELU, a vocabulary of 50,304, torch's attention, fused
+AdamW, bfloat16 by autocast, torch.compile, windows at random places of a mapped file. Prints JSON:
+tokens_per_s of each step after the first third, and the loss.
 """
 
 from __future__ import annotations
@@ -28,11 +29,20 @@ class Block(nn.Module):
         super().__init__()
         self.heads = heads
         self.norm_1, self.norm_2 = nn.LayerNorm(width, bias=False), nn.LayerNorm(width, bias=False)
-        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
-        self.up, self.down = nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
+        self.qkv, self.out = (
+            nn.Linear(width, 3 * width, bias=False),
+            nn.Linear(width, width, bias=False),
+        )
+        self.up, self.down = (
+            nn.Linear(width, 4 * width, bias=False),
+            nn.Linear(4 * width, width, bias=False),
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in self.qkv(self.norm_1(x)).chunk(3, 2))
+        q, k, v = (
+            part.unflatten(2, (self.heads, -1)).transpose(1, 2)
+            for part in self.qkv(self.norm_1(x)).chunk(3, 2)
+        )
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(y.transpose(1, 2).flatten(2))
         return x + self.down(F.gelu(self.up(self.norm_2(x))))
@@ -61,7 +71,13 @@ class NanoGPT(nn.Module):
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--data", required=True)
-    parser.add_argument("--shape", type=int, nargs=4, default=[12, 12, 768, 1024], help="layers, heads, width, context")
+    parser.add_argument(
+        "--shape",
+        type=int,
+        nargs=4,
+        default=[12, 12, 768, 1024],
+        help="layers, heads, width, context",
+    )
     parser.add_argument("--batch_tokens", type=int, default=524288)
     parser.add_argument("--windows", type=int, default=32, help="of a micro-batch")
     parser.add_argument("--steps", type=int, default=20)
@@ -85,7 +101,9 @@ def main() -> None:
             start = time.perf_counter()
             for _ in range(accumulation):
                 at = torch.randint(len(data) - context, (arguments.windows,)).tolist()
-                ids = torch.from_numpy(np.stack([data[k : k + context + 1].astype(np.int64) for k in at]))
+                ids = torch.from_numpy(
+                    np.stack([data[k : k + context + 1].astype(np.int64) for k in at])
+                )
                 ids = ids.pin_memory().to(device, non_blocking=True) if cuda else ids
                 with torch.autocast(device.type, torch.bfloat16):
                     loss = net(ids[:, :-1], ids[:, 1:]) / accumulation
@@ -96,8 +114,14 @@ def main() -> None:
             if cuda:
                 torch.cuda.synchronize()
             seconds.append(time.perf_counter() - start)
-    rates = [accumulation * arguments.windows * context / own for own in seconds[arguments.steps // 3 :]]
-    print(json.dumps({"rates": rates, "loss": loss.item() * accumulation, "memory_gb": memory_gb(device)}))
+    rates = [
+        accumulation * arguments.windows * context / own for own in seconds[arguments.steps // 3 :]
+    ]
+    print(
+        json.dumps(
+            {"rates": rates, "loss": loss.item() * accumulation, "memory_gb": memory_gb(device)}
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""Near-duplicates by the library and by peers, each as its documentation shows it: what `dedupe.py` measures.
+"""Near-duplicates by the library and by peers, each as its documentation shows it: what
+`dedupe.py` measures.
 
     python benchmarks/peers/near_duplicates.py NAME DOCUMENTS.jsonl
 
-Documents have `id` and `text`. Word 5-grams, threshold 0.8, 128 permutations; datatrove has its own defaults. All but
-text-dedup, which is a command, run in this process. Prints the ids of removed documents as JSON.
+Documents have `id` and `text`. Word 5-grams, threshold 0.8, 128 permutations; datatrove has its own
+defaults. All but text-dedup, which is a command, run in this process. Prints the ids of removed
+documents as JSON.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ def ours(path: Path) -> list[int]:
 
 
 def rensa(path: Path) -> list[int]:
-    """A document is removed if the sketch of an earlier one shares enough of its values for the threshold."""
+    """A document is removed if the sketch of an earlier one shares enough of its values for the
+    threshold."""
     from rensa import RMinHash, RMinHashLSH
 
     index, sketches, gone = RMinHashLSH(THRESHOLD, NUM_PERM, 16), [], []
@@ -36,7 +39,9 @@ def rensa(path: Path) -> list[int]:
         for number, line in enumerate(file):
             words = re.findall(r"\w+", json.loads(line)["text"].lower())
             sketch = RMinHash(NUM_PERM, 42)
-            sketch.update([" ".join(words[i : i + NGRAM]) for i in range(max(len(words) - NGRAM + 1, 1))])
+            sketch.update(
+                [" ".join(words[i : i + NGRAM]) for i in range(max(len(words) - NGRAM + 1, 1))]
+            )
             sketches.append(sketch)
             if any(sketch.jaccard(sketches[other]) >= THRESHOLD for other in index.query(sketch)):
                 gone.append(number)
@@ -46,7 +51,8 @@ def rensa(path: Path) -> list[int]:
 
 
 def datasketch(path: Path) -> list[int]:
-    """A document is removed if anything is found in the index, else inserted; nothing is verified."""
+    """A document is removed if anything is found in the index, else inserted; nothing is
+    verified."""
     from datasketch import MinHash, MinHashLSH
 
     index, gone = MinHashLSH(threshold=THRESHOLD, num_perm=NUM_PERM), []
@@ -68,9 +74,19 @@ def text_dedup(path: Path) -> list[str]:
     import datasets
 
     with tempfile.TemporaryDirectory() as folder:
-        where = {"--path": "json", "--data_files": path.resolve(), "--split": "train", "--column": "text"}
+        where = {
+            "--path": "json",
+            "--data_files": path.resolve(),
+            "--split": "train",
+            "--column": "text",
+        }
         where |= {"--output": f"{folder}/out", "--cache_dir": f"{folder}/cache"}
-        how = {"--ngram": NGRAM, "--num_perm": NUM_PERM, "--threshold": THRESHOLD, "--hash_func": "xxh3"}
+        how = {
+            "--ngram": NGRAM,
+            "--num_perm": NUM_PERM,
+            "--threshold": THRESHOLD,
+            "--hash_func": "xxh3",
+        }
         flags = [str(part) for item in {**where, **how, "--num_proc": 1}.items() for part in item]
         command = [sys.executable, "-m", "text_dedup.minhash", *flags]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -89,7 +105,9 @@ def datatrove(path: Path) -> list[str]:
     logger.remove()
     logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory() as name, contextlib.redirect_stdout(sys.stderr):
-        text, signatures, buckets, repeats = (f"{name}/{part}" for part in ("text", "signatures", "buckets", "repeats"))
+        text, signatures, buckets, repeats = (
+            f"{name}/{part}" for part in ("text", "signatures", "buckets", "repeats")
+        )
         Path(text).mkdir()
         shutil.copy(path, f"{text}/00000.jsonl")
         config = MinhashConfig()
@@ -98,7 +116,10 @@ def datatrove(path: Path) -> list[str]:
             step = dedup.MinhashDedupBuckets(signatures, buckets, config=config)
             step.run(rank=bucket, world_size=config.num_buckets)
         dedup.MinhashDedupCluster(buckets, repeats, config=config).run()
-        kept = {document.id for document in dedup.MinhashDedupFilter(repeats).run(JsonlReader(text).run())}
+        kept = {
+            document.id
+            for document in dedup.MinhashDedupFilter(repeats).run(JsonlReader(text).run())
+        }
         return [document.id for document in JsonlReader(text).run() if document.id not in kept]
 
 

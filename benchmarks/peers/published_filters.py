@@ -2,12 +2,14 @@
 
     .venv-peers/bin/python benchmarks/peers/published_filters.py TEXTS.json
 
-TEXTS.json has lists of texts by name. The filters are datatrove's as they come, its C4 filter with the numbers that
-C4 was made with, and that code itself: `clean_page` of TensorFlow Datasets. It counts sentences with NLTK's Punkt
-where that model is installed (`python -m nltk.downloader punkt_tab`), else with spaCy's sentencizer, as datatrove.
+TEXTS.json has lists of texts by name. The filters are datatrove's as they come, its C4 filter with
+the numbers that C4 was made with, and that code itself: `clean_page` of TensorFlow Datasets. It
+counts sentences with NLTK's Punkt where that model is installed (`python -m nltk.downloader
+punkt_tab`), else with spaCy's sentencizer, as datatrove.
 
-Prints one JSON object: by list and filter, the seconds it took on one core, for each text the rule it broke or null,
-and for each text what is left of it. Filters share the words of a text but in the first list, which rates are taken on.
+Prints one JSON object: by list and filter, the seconds it took on one core, for each text the rule
+it broke or null, and for each text what is left of it. Filters share the words of a text but in the
+first list, which rates are taken on.
 """
 
 from __future__ import annotations
@@ -70,7 +72,9 @@ def by_datatrove(rules: object) -> Judge:
     def judge(text: str) -> tuple[str | None, str]:
         document = Document(text=text, id="")
         verdict = rules.filter(document)  # type: ignore[attr-defined]
-        return verdict[1] if isinstance(verdict, tuple) else None if verdict else "rejected", document.text
+        return verdict[1] if isinstance(
+            verdict, tuple
+        ) else None if verdict else "rejected", document.text
 
     return judge
 
@@ -81,13 +85,21 @@ def by_tensorflow_datasets() -> Judge:
         print("C4's own code counts sentences with NLTK's Punkt", file=sys.stderr)
     except LookupError:
         split = split_into_sentences
-        print("C4's own code counts sentences with spaCy: NLTK's model punkt_tab is not installed", file=sys.stderr)
+        print(
+            "C4's own code counts sentences with spaCy: NLTK's model punkt_tab is not installed",
+            file=sys.stderr,
+        )
     c4_utils._get_sentences = split  # that of the module downloads the model, and needs TensorFlow
     clean = c4_utils.get_clean_page_fn()
 
     def judge(text: str) -> tuple[str | None, str]:
         events: list[str] = []
-        pages = list(clean(c4_utils.PageFeatures(text=text), counter_inc_fn=lambda event, n=1: events.append(event)))
+        pages = list(
+            clean(
+                c4_utils.PageFeatures(text=text),
+                counter_inc_fn=lambda event, n=1: events.append(event),
+            )
+        )
         return (None, pages[0].text) if pages else (events[-1].removeprefix("filtered:"), "")
 
     return judge

@@ -16,7 +16,13 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from owt_pipeline.command_line import Command, CommandParser, add_output_flags, at_least, configure_output
+from owt_pipeline.command_line import (
+    Command,
+    CommandParser,
+    add_output_flags,
+    at_least,
+    configure_output,
+)
 from owt_pipeline.commands.run import REMADE, recorded_stages
 from owt_pipeline.commands.why import readers_of
 from owt_pipeline.engine.runner import run_stages
@@ -38,29 +44,44 @@ _WITH_TEXT = ("pages", "documents", "clean")
 
 def _flags(parser: CommandParser) -> None:
     """Remove documents from corpus/ and tokens/ (a takedown). They are added to the run's list
-    of takedowns, and stay out whichever stages run again. Only their shards are rewritten; the report is
-    made again. Duplicates of a removed document are removed too, and so is the document that was kept in
-    place of one named by its URL or id, since their text is the same. If the command is killed, run it or
-    owt run again.
+    of takedowns, and stay out whichever stages run again. Only their shards are rewritten; the
+    report is made again. Duplicates of a removed document are removed too, and so is the
+    document that was kept in place of one named by its URL or id, since their text is the same.
+    If the command is killed, run it or owt run again.
 
-    pages/, warc/, documents/ and clean/ still have the text, since the corpus is made from them. Delete them once
-    the corpus is final (rm -r RUN/warc RUN/pages RUN/documents RUN/clean): nothing needs them until something
-    is made from them.
+    pages/, warc/, documents/ and clean/ still have the text, since the corpus is made from them.
+    Delete them once the corpus is final (rm -r RUN/warc RUN/pages RUN/documents RUN/clean): nothing
+    needs them until something is made from them.
 
     example:
       owt forget runs/2013 takedown.txt --reason 'request of 2026-11-20'
 
-    takedown.txt has one URL, id or domain (example.org, with all hosts below it) per line; # begins a comment.
-    Entries that are not in the corpus are added too, and stay out.
+    takedown.txt has one URL, id or domain (example.org, with all hosts below it) per line; # begins
+    a comment. Entries that are not in the corpus are added too, and stay out.
     """
-    parser.add_argument("run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://")
-    parser.add_argument("urls", metavar="URLS.txt", help="URLs, ids and domains, one per line; - reads them from stdin")
     parser.add_argument(
-        "--reason", default="on request", metavar="TEXT", help="reason to record in the ledger (default: %(default)s)"
+        "run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://"
     )
-    parser.add_argument("--dry_run", action="store_true", help="print what would be removed; change nothing")
     parser.add_argument(
-        "--workers", type=at_least(1), default=os.cpu_count() or 1, metavar="N", help="processes to tokenize with"
+        "urls",
+        metavar="URLS.txt",
+        help="URLs, ids and domains, one per line; - reads them from stdin",
+    )
+    parser.add_argument(
+        "--reason",
+        default="on request",
+        metavar="TEXT",
+        help="reason to record in the ledger (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--dry_run", action="store_true", help="print what would be removed; change nothing"
+    )
+    parser.add_argument(
+        "--workers",
+        type=at_least(1),
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="processes to tokenize with",
     )
     add_output_flags(parser)
 
@@ -81,7 +102,10 @@ def _forget(arguments: argparse.Namespace) -> int:
             change_root(workdir, lambda root: msgspec.structs.replace(root, takedowns=path), run)
     if resolved.unknown:
         logger.warning(
-            "%d entries of the list name no document of %s: %s", len(resolved.unknown), workdir, _some(resolved.unknown)
+            "%d entries of the list name no document of %s: %s",
+            len(resolved.unknown),
+            workdir,
+            _some(resolved.unknown),
         )
     if resolved.stay:
         logger.warning(
@@ -89,8 +113,13 @@ def _forget(arguments: argparse.Namespace) -> int:
             len(resolved.stay), _some(resolved.stay),
         )  # fmt: skip
     say = (lambda _: None) if arguments.quiet else print
-    copies = f"; {resolved.copies:,} duplicates of them stay out with them" if resolved.copies else ""
-    say(f"{resolved.in_corpus:,} documents {'would leave' if arguments.dry_run else 'leave'} the corpus{copies}")
+    copies = (
+        f"; {resolved.copies:,} duplicates of them stay out with them" if resolved.copies else ""
+    )
+    say(
+        f"{resolved.in_corpus:,} documents {'would leave' if arguments.dry_run else 'leave'} the "
+        f"corpus{copies}"
+    )
     if arguments.dry_run:
         return 0
     # A missing tokenizer must not keep documents in corpus/.
@@ -159,7 +188,9 @@ def parse_request(lines: Iterable[str], where: str, detail: str) -> Takedowns:
                 raise BadURL("an e-mail address names no document")
             url, host = canonicalize(text if "://" in text else f"https://{text}")
         except BadURL as error:
-            raise UserError(f"{where}:{number}: {text[:80]!r} is not a URL, id or domain: {error}") from error
+            raise UserError(
+                f"{where}:{number}: {text[:80]!r} is not a URL, id or domain: {error}"
+            ) from error
         if "://" not in text and "/" not in text:
             domains[host] = detail
         else:
@@ -168,13 +199,19 @@ def parse_request(lines: Iterable[str], where: str, detail: str) -> Takedowns:
 
 
 def resolve(request: Takedowns, readers: Mapping[str, DatasetReader]) -> Resolved:
-    """What `request` removes from a run, with the duplicates of what it names, since their text is the same.
+    """What `request` removes from a run, with the duplicates of what it names, since their text
+    is the same.
 
-    Were a duplicate left off the list, deduplication with other options could bring the text back under its URL.
+    Were a duplicate left off the list, deduplication with other options could bring the text back
+    under its URL.
     """
     named = _documents(readers, request)
     copies = _copies(readers, named, request.ids)
-    urls = _documents(readers, Takedowns({key: Takedown(None, "") for key in copies.of})) if copies.of else {}
+    urls = (
+        _documents(readers, Takedowns({key: Takedown(None, "") for key in copies.of}))
+        if copies.of
+        else {}
+    )
     with_urls = {key: Takedown(t.url or named.get(key), t.detail) for key, t in request.ids.items()}
     repeats = {
         key: Takedown(urls.get(key), f"repeats {named[other] or other}, which was taken down")
@@ -188,17 +225,20 @@ def resolve(request: Takedowns, readers: Mapping[str, DatasetReader]) -> Resolve
 
 
 class _Copies(NamedTuple):
-    """Documents of the run with the text of a named one, which is the value; and those that stay, as in `Resolved`."""
+    """Documents of the run with the text of a named one, which is the value; and those that
+    stay, as in `Resolved`."""
 
     of: dict[int, int]
     stay: list[str]
 
 
-def _copies(readers: Mapping[str, DatasetReader], named: Mapping[int, str | None], ids: Container[int]) -> _Copies:
+def _copies(
+    readers: Mapping[str, DatasetReader], named: Mapping[int, str | None], ids: Container[int]
+) -> _Copies:
     """What deduplication found to be the same text as the documents of `named`.
 
-    What it kept in place of one goes with it if that one is named by its URL or id (`ids`). For a domain it stays: it
-    may be the original of which the domain had a copy.
+    What it kept in place of one goes with it if that one is named by its URL or id (`ids`). For a
+    domain it stays: it may be the original of which the domain had a copy.
     """
     if "duplicates" not in readers or not named:
         return _Copies({}, [])
@@ -213,13 +253,19 @@ def _copies(readers: Mapping[str, DatasetReader], named: Mapping[int, str | None
         else:
             stay.add(key)
     found = dict(kept)
-    found |= {row["url_id"]: kept[row["kept_url_id"]] for row in _decisions(decisions, "kept_url_id", kept)}
+    found |= {
+        row["url_id"]: kept[row["kept_url_id"]]
+        for row in _decisions(decisions, "kept_url_id", kept)
+    }
     return _Copies(
-        {key: of for key, of in found.items() if key not in named}, [str(key) for key in sorted(stay - found.keys())]
+        {key: of for key, of in found.items() if key not in named},
+        [str(key) for key in sorted(stay - found.keys())],
     )
 
 
-def _decisions(decisions: DatasetReader, column: str, ids: Iterable[int]) -> Iterator[dict[str, Any]]:
+def _decisions(
+    decisions: DatasetReader, column: str, ids: Iterable[int]
+) -> Iterator[dict[str, Any]]:
     """The decisions that have one of `ids` in `column`."""
     wanted = np.fromiter(ids, np.uint64)
     for batch in decisions.batches(columns=["url_id", "kept_url_id", "kept_shard"], rows=1 << 16):
@@ -227,7 +273,8 @@ def _decisions(decisions: DatasetReader, column: str, ids: Iterable[int]) -> Ite
 
 
 def _documents(readers: Mapping[str, DatasetReader], wanted: Takedowns) -> dict[int, str | None]:
-    """The documents of clean/ that are on a list, with their URLs; corpus/ and its rejects have them too."""
+    """The documents of clean/ that are on a list, with their URLs; corpus/ and its rejects have
+    them too."""
     if "clean" in readers and not readers["clean"].gone:
         return _held(readers, "clean", wanted)
     return _held(readers, "corpus", wanted) | _held(readers, "corpus", wanted, "rejects")

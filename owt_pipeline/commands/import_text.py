@@ -6,7 +6,14 @@ from collections.abc import Sequence
 
 from owt_pipeline import config
 from owt_pipeline.command_line import CommandParser, reporting_errors
-from owt_pipeline.commands.run import check_flags, check_folder, exit_code, keep_flags, places, runtime_of
+from owt_pipeline.commands.run import (
+    check_flags,
+    check_folder,
+    exit_code,
+    keep_flags,
+    places,
+    runtime_of,
+)
 from owt_pipeline.engine.runner import run_stages
 from owt_pipeline.stages import load
 from schemas.settings import add_flags, flags_given
@@ -20,7 +27,8 @@ def parser() -> CommandParser:
         prog="owt import",
         usage="owt import RUN [SETTINGS.toml] [FILE ...] [FLAGS]",
         description=_STAGE.help,
-        epilog=f"example:\n  {_STAGE.example}\n\nFlags of Apache Beam (--runner, --project, ...) pass through.",
+        epilog=f"example:\n  {_STAGE.example}\n\nFlags of Apache Beam (--runner, --project, ...) "
+        f"pass through.",
     )
     add_flags(found.add_argument_group("settings of [import]"), _STAGE.options)
     config.add_run_flags(found)

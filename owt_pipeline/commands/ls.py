@@ -52,8 +52,14 @@ class Row:
 def rows_of(workdir: Storage, root: Root) -> Iterator[Row]:
     """The stages of a run, in order."""
     at_work = running(workdir) is not None
-    log = {(entry["stage"], entry.get("digest")): entry for entry in read_log(workdir) if "stage" in entry}
-    datasets = [(name, dataset.stage) for name, dataset in DATASETS.items()] + [("report", "report")]
+    log = {
+        (entry["stage"], entry.get("digest")): entry
+        for entry in read_log(workdir)
+        if "stage" in entry
+    }
+    datasets = [(name, dataset.stage) for name, dataset in DATASETS.items()] + [
+        ("report", "report")
+    ]
     if root.generations and root.generations[0].stage == "import":
         datasets = [
             ("documents", "import"),
@@ -61,7 +67,11 @@ def rows_of(workdir: Storage, root: Root) -> Iterator[Row]:
         ]
     for name, stage in datasets:
         manifest = root.datasets.get(name)
-        begun = [entry.name for entry in (workdir / ledger_of(stage)).walk() if not entry.name.startswith("files-")]
+        begun = [
+            entry.name
+            for entry in (workdir / ledger_of(stage)).walk()
+            if not entry.name.startswith("files-")
+        ]
         records = sum("records/" in each and "/records/" not in each for each in begun)
         if manifest is None:
             state = ("running" if at_work else "interrupted") if begun else "-"
@@ -95,7 +105,16 @@ def table(rows: Sequence[Row]) -> str:
             note += f", {duration(row.seconds)}"
         if row.gone:
             note += f"{', ' if note else ''}{row.gone} files are gone"
-        cells.append((row.stage, f"{row.dataset}/", row.state, *counts, size(row.bytes) if row.bytes else "", note))
+        cells.append(
+            (
+                row.stage,
+                f"{row.dataset}/",
+                row.state,
+                *counts,
+                size(row.bytes) if row.bytes else "",
+                note,
+            )
+        )
     return "\n".join(aligned(cells, left=(0, 1, 2, 6)))
 
 
@@ -107,7 +126,13 @@ def generations(root: Root) -> str:
     for number, each in enumerate(root.generations):
         names = [str(source["name"]) for source in each.sources]
         more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-        cells.append((str(number), f"{each.first}-{each.first + each.shards - 1}", ", ".join(names[:4]) + more))
+        cells.append(
+            (
+                str(number),
+                f"{each.first}-{each.first + each.shards - 1}",
+                ", ".join(names[:4]) + more,
+            )
+        )
     return "\n\n" + "\n".join(aligned(cells, left=(0, 1, 2)))
 
 
@@ -118,8 +143,12 @@ def _ls_flags(parser: CommandParser) -> None:
       owt ls runs/2013
       owt ls gs://bucket/run --json | jq '.[].rows'
     """
-    parser.add_argument("run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://")
-    parser.add_argument("--json", action="store_true", help="print JSON: a list of objects, one per stage")
+    parser.add_argument(
+        "run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON: a list of objects, one per stage"
+    )
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -137,12 +166,18 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _moment(seconds: float) -> str:
-    return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).isoformat(timespec="seconds")
+    return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).isoformat(
+        timespec="seconds"
+    )
 
 
 def _local(moment: str) -> str:
     """A moment in ISO 8601 as this machine's local time, to the minute."""
-    return datetime.datetime.fromisoformat(moment).astimezone().strftime("%Y-%m-%d %H:%M") if moment else ""
+    return (
+        datetime.datetime.fromisoformat(moment).astimezone().strftime("%Y-%m-%d %H:%M")
+        if moment
+        else ""
+    )
 
 
 main = Command("owt ls", _ls_flags, _list)

@@ -22,18 +22,32 @@ from schemas.settings import add_flags, flags_given, from_table
 
 
 def _flags(parser: CommandParser) -> None:
-    """Find the records of Parquet or JSON Lines files that repeat others: exact copies, and near-duplicates whose
-    exact similarity reaches the threshold. Nothing is changed; the pairs are written as Parquet: row (a record
-    that repeats another, counted from 0 through all files), kept_row (the other), cluster, similarity, rule.
+    """Find the records of Parquet or JSON Lines files that repeat others: exact copies, and
+    near-duplicates whose exact similarity reaches the threshold. Nothing is changed; the pairs
+    are written as Parquet: row (a record that repeats another, counted from 0 through all
+    files), kept_row (the other), cluster, similarity, rule.
 
     examples:
       owt near-duplicates posts/*.jsonl.zst --text_field body --out pairs.parquet
       owt near-duplicates train.parquet test.parquet --threshold 0.7 --out pairs.parquet
     """
-    parser.add_argument("files", nargs="+", metavar="FILE", help="Parquet or JSON Lines: paths, folders, globs, URIs")
-    parser.add_argument("--text_field", default="text", metavar="NAME", help="column or field of the text")
-    parser.add_argument("--out", metavar="FILE", help="where to write the pairs; without it, only the summary is shown")
-    parser.add_argument("--workers", type=int, metavar="N", help="processes (default: this machine's cores)")
+    parser.add_argument(
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help="Parquet or JSON Lines: paths, folders, globs, URIs",
+    )
+    parser.add_argument(
+        "--text_field", default="text", metavar="NAME", help="column or field of the text"
+    )
+    parser.add_argument(
+        "--out",
+        metavar="FILE",
+        help="where to write the pairs; without it, only the summary is shown",
+    )
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help="processes (default: this machine's cores)"
+    )
     add_flags(parser.add_argument_group("comparison"), Comparison)
     add_output_flags(parser)
 
@@ -55,8 +69,14 @@ def _near_duplicates(arguments: argparse.Namespace) -> int:
     clusters = np.bincount(found["cluster"].to_numpy(), minlength=0) + 1
     exact = int(pc.sum(pc.equal(found["rule"], "exact")).as_py() or 0)
     share = len(found) / max(counted.rows, 1)
-    print(f"{counted.rows:,} records: {len(found):,} repeat another one ({share:.1%}; {exact:,} exact copies)")
-    print(f"{len(clusters):,} clusters" + (f", the largest of {clusters.max():,} records" if len(clusters) else ""))
+    print(
+        f"{counted.rows:,} records: {len(found):,} repeat another one ({share:.1%}; {exact:,} "
+        f"exact copies)"
+    )
+    print(
+        f"{len(clusters):,} clusters"
+        + (f", the largest of {clusters.max():,} records" if len(clusters) else "")
+    )
     if arguments.out:
         folder, name = folder_of(arguments.out)
         sink = pa.BufferOutputStream()
@@ -72,7 +92,10 @@ def _check_target(out: str, files: Sequence[str]) -> None:
     if "://" not in out and os.path.lexists(out):
         if os.path.islink(out) or not os.path.isfile(out):
             raise UsageError(f"--out {out} is not a regular file: name another one")
-        if any(os.path.exists(file) and os.path.samefile(out, file) for file in expand_globs(tuple(files), "files")):
+        if any(
+            os.path.exists(file) and os.path.samefile(out, file)
+            for file in expand_globs(tuple(files), "files")
+        ):
             raise UsageError(f"--out {out} is one of the files to read: name another one")
 
 

@@ -27,9 +27,13 @@ def _flags(parser: CommandParser) -> None:
     Exit code 3 if the page has no main text.
     """
     parser.add_argument("page", metavar="FILE", help="an HTML file, or - for standard input")
-    parser.add_argument("--url", default="", help="URL of a file, which helps to find its date and site")
     parser.add_argument(
-        "--json", action="store_true", help="print JSON: one object with text, title, author, date, ..."
+        "--url", default="", help="URL of a file, which helps to find its date and site"
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print JSON: one object with text, title, author, date, ...",
     )
     add_flags(parser.add_argument_group("extraction"), Options)
 
@@ -45,7 +49,13 @@ def _page(arguments: argparse.Namespace) -> int:
     if isinstance(found, Rejected):
         raise NotFound(f"{given}: {found.reason}: {found.detail}")
     if arguments.json:
-        print(json.dumps({"url": arguments.url or None, **dataclasses.asdict(found)}, indent=1, ensure_ascii=False))
+        print(
+            json.dumps(
+                {"url": arguments.url or None, **dataclasses.asdict(found)},
+                indent=1,
+                ensure_ascii=False,
+            )
+        )
     else:
         print(found.text)
     return 0

@@ -1,4 +1,5 @@
-"""`owt publish`: the corpus as a dataset at the Hugging Face Hub, with a card made from the run's manifests."""
+"""`owt publish`: the corpus as a dataset at the Hugging Face Hub, with a card made from the
+run's manifests."""
 
 from __future__ import annotations
 
@@ -28,38 +29,59 @@ from schemas.manifest import Manifest, ShardFile
 HUB = "hf://"
 
 LISTED = ("url_id", "url", "score", "created_utc", "subreddits", "language", "license", "n_words")
-"""The columns of a list of URLs, as OpenWebText's was shared: nothing that a page's author wrote."""
+"""The columns of a list of URLs, as OpenWebText's was shared: nothing that a page's author
+wrote."""
 
 SPLITS = ("train", "validation")
 
-_CLIENTS = ("huggingface_hub", "httpx", "httpx2", "requests")  # whose errors are the network's, by its version
+_CLIENTS = (
+    "huggingface_hub",
+    "httpx",
+    "httpx2",
+    "requests",
+)  # whose errors are the network's, by its version
 
 
 def _flags(parser: CommandParser) -> None:
-    """Publish the corpus as a dataset at the Hugging Face Hub: Parquet files in the splits train and
-    validation, and a card with the run's figures. Without --yes, print what would be sent and the card, and
-    send nothing. After an interruption the same command continues. If you publish again, the dataset follows
-    the corpus: what is no longer in it is deleted there. The token is that of `hf auth login`, or $HF_TOKEN.
+    """Publish the corpus as a dataset at the Hugging Face Hub: Parquet files in the splits train
+    and validation, and a card with the run's figures. Without --yes, print what would be sent
+    and the card, and send nothing. After an interruption the same command continues. If you
+    publish again, the dataset follows the corpus: what is no longer in it is deleted there. The
+    token is that of `hf auth login`, or $HF_TOKEN.
 
     examples:
       owt publish runs/2013 hf://someone/openwebtext-2013
       owt publish runs/2013 hf://someone/openwebtext-2013 --urls_only --public --yes
     """
-    parser.add_argument("run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://")
     parser.add_argument(
-        "destination", metavar="hf://OWNER/NAME", help="the dataset; it is created if it does not exist"
+        "run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://"
     )
-    parser.add_argument("--urls_only", action="store_true", help="publish the URLs without the texts")
     parser.add_argument(
-        "--license", default="other", metavar="ID", help="licence, as the Hub names it (default: other)"
+        "destination",
+        metavar="hf://OWNER/NAME",
+        help="the dataset; it is created if it does not exist",
     )
-    parser.add_argument("--contact", default="", metavar="TEXT", help="contact for takedowns, named in the card")
-    parser.add_argument("--public", action="store_true", help="make a new repository public (default: private)")
+    parser.add_argument(
+        "--urls_only", action="store_true", help="publish the URLs without the texts"
+    )
+    parser.add_argument(
+        "--license",
+        default="other",
+        metavar="ID",
+        help="licence, as the Hub names it (default: other)",
+    )
+    parser.add_argument(
+        "--contact", default="", metavar="TEXT", help="contact for takedowns, named in the card"
+    )
+    parser.add_argument(
+        "--public", action="store_true", help="make a new repository public (default: private)"
+    )
     parser.add_argument("--yes", action="store_true", help="send the files")
 
 
 Upload = tuple[ShardFile, dict[tuple[str, str], str]]
-"""A shard of the corpus, and the files in the repository that it becomes, by (configuration, split)."""
+"""A shard of the corpus, and the files in the repository that it becomes, by (configuration,
+split)."""
 
 
 def _publish(arguments: argparse.Namespace) -> int:
@@ -71,15 +93,21 @@ def _publish(arguments: argparse.Namespace) -> int:
     corpus, tokens = DatasetReader.open(workdir, "corpus"), DatasetReader.open(workdir, "tokens")
     if lacks_takedowns(workdir):
         raise UserError(
-            f"{workdir}/corpus was made before the list of takedowns changed: run `owt run` with the same settings, "
+            f"{workdir}/corpus was made before the list of takedowns changed: run `owt run` with "
+            f"the same settings, "
             "then publish"
         )
     fraction = float(tokens.manifest.options["val_fraction"])
     configs = ("urls",) if arguments.urls_only else ("corpus", "urls")
     uploads = plan(corpus, configs, fraction)
-    card = dataset_card(workdir, name, configs, license=arguments.license, contact=arguments.contact)
+    card = dataset_card(
+        workdir, name, configs, license=arguments.license, contact=arguments.contact
+    )
     what = "URLs, without texts" if arguments.urls_only else "documents"
-    print(f"{corpus.rows():,} {what}, in {sum(len(paths) for _, paths in uploads):,} files, to {HUB}{name}")
+    print(
+        f"{corpus.rows():,} {what}, in {sum(len(paths) for _, paths in uploads):,} files, to "
+        f"{HUB}{name}"
+    )
     if not arguments.yes:
         print(f"\n{card}\nNothing was sent: repeat the command with --yes to send it.")
         return 0
@@ -89,11 +117,14 @@ def _publish(arguments: argparse.Namespace) -> int:
 
 
 def plan(corpus: DatasetReader, configs: Sequence[str], fraction: float) -> list[Upload]:
-    """The files that each shard becomes; equal content has equal names, so files that were sent before are known."""
+    """The files that each shard becomes; equal content has equal names, so files that were sent
+    before are known."""
     uploads: list[Upload] = []
     for file in corpus.files("data"):
         held = set(is_validation(corpus.ids(file.shard), fraction).tolist())
-        splits = [SPLITS[validation] for validation in sorted(held)]  # readers of the Hub refuse a file without rows
+        splits = [
+            SPLITS[validation] for validation in sorted(held)
+        ]  # readers of the Hub refuse a file without rows
         paths: dict[tuple[str, str], str] = {}
         for config in configs:
             made_from = f"{file.sha256} {config} {fraction} {_columns(config, corpus.schema(file))}"
@@ -109,10 +140,16 @@ def _columns(config: str, schema: pa.Schema) -> list[str]:
 
 
 def _send(
-    name: str, corpus: DatasetReader, uploads: Sequence[Upload], fraction: float, card: str, *, public: bool
+    name: str,
+    corpus: DatasetReader,
+    uploads: Sequence[Upload],
+    fraction: float,
+    card: str,
+    *,
+    public: bool,
 ) -> None:
-    """Send the files and the card as one commit, which deletes what the corpus no longer has. The Hub asks for no bytes
-    that it has from an interrupted upload or an earlier commit."""
+    """Send the files and the card as one commit, which deletes what the corpus no longer has.
+    The Hub asks for no bytes that it has from an interrupted upload or an earlier commit."""
     try:
         from huggingface_hub import HfApi
     except ImportError:
@@ -133,11 +170,16 @@ def _send(
                 delete_patterns=["corpus/*.parquet", "urls/*.parquet"],
             )
         except Exception as error:
-            if not isinstance(error, OSError) and type(error).__module__.partition(".")[0] not in _CLIENTS:
+            if (
+                not isinstance(error, OSError)
+                and type(error).__module__.partition(".")[0] not in _CLIENTS
+            ):
                 raise
             refused = getattr(getattr(error, "response", None), "status_code", 0) in (401, 403)
             hint = "; `hf auth login` asks for a token" if refused else ""
-            raise UserError(f"{HUB}{name}: {str(error).splitlines()[0]}{hint}; the same command continues") from error
+            raise UserError(
+                f"{HUB}{name}: {str(error).splitlines()[0]}{hint}; the same command continues"
+            ) from error
 
 
 def _write(corpus: DatasetReader, upload: Upload, fraction: float, folder: Path) -> None:
@@ -145,19 +187,25 @@ def _write(corpus: DatasetReader, upload: Upload, fraction: float, folder: Path)
     source, paths = upload
     if corpus.workdir.sha256(source.path) != source.sha256:
         raise UserError(
-            f"{corpus.workdir.path(source.path)} was changed after it was written: run `owt verify --repair`, then "
+            f"{corpus.workdir.path(source.path)} was changed after it was written: run `owt verify "
+            f"--repair`, then "
             "`owt run` with the same settings"
         )
     table = pa.Table.from_batches(corpus.batches_of(source, rows=1 << 14), corpus.schema(source))
     validation = is_validation(table["url_id"].to_numpy(), fraction)
     for (config, split), path in paths.items():
-        rows = table.filter(pa.array(validation == (split == SPLITS[1]))).select(_columns(config, table.schema))
+        rows = table.filter(pa.array(validation == (split == SPLITS[1]))).select(
+            _columns(config, table.schema)
+        )
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(rows, folder / path, compression="zstd", row_group_size=1 << 14)
 
 
-def dataset_card(workdir: Storage, name: str, configs: Sequence[str], *, license: str, contact: str) -> str:
-    """README.md of the dataset: what is in it, how it was made, what was rejected, how to have a page removed."""
+def dataset_card(
+    workdir: Storage, name: str, configs: Sequence[str], *, license: str, contact: str
+) -> str:
+    """README.md of the dataset: what is in it, how it was made, what was rejected, how to have a
+    page removed."""
     datasets = require_run(workdir).datasets
     manifests: dict[str, Manifest] = {name: datasets[name] for name in DATASETS if name in datasets}
     schema = DATASETS["corpus"].schema

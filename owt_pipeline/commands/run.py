@@ -41,7 +41,8 @@ EXPLAINED = (
     "threshold", "survivor", "against",
     "rules", "tokenizer", "val_fraction",
 )  # fmt: skip
-"""Options of stages that `owt run --help` explains; with `--until STAGE`, it explains all of that stage."""
+"""Options of stages that `owt run --help` explains; with `--until STAGE`, it explains all of
+that stage."""
 
 REMADE = ("export", "tokenize", "report")
 """Stages that a takedown reruns, with the options that they had."""
@@ -58,19 +59,30 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def funnel_table(results: Sequence[Result]) -> str:
-    """The funnel of a run as text: what entered each stage, what left it, and why the rest did not."""
+    """The funnel of a run as text: what entered each stage, what left it, and why the rest did
+    not."""
     rows = [("stage", "in", "out", "seconds", "rejected")]
     for result in results:
         counts, seconds = result.manifest.counts, result.seconds
         taken = "finished" if seconds is None else f"{seconds:.1f}"
-        rows.append((result.stage.name, f"{counts.entered:,}", f"{counts.left:,}", taken, _reasons(counts.rejected)))
+        rows.append(
+            (
+                result.stage.name,
+                f"{counts.entered:,}",
+                f"{counts.left:,}",
+                taken,
+                _reasons(counts.rejected),
+            )
+        )
     return "\n".join(aligned(rows, left=(0, 4)))
 
 
 def _run(argv: Sequence[str] | None) -> int:
     stages = [load(name) for name in ORDER]
     words = list(sys.argv[1:] if argv is None else argv)
-    parser = _parser(stages, next((until for flag, until in pairwise(words) if flag == "--until"), ""))
+    parser = _parser(
+        stages, next((until for flag, until in pairwise(words) if flag == "--until"), "")
+    )
     arguments, files, rest = parser.parse_with_files(words)
     where, path, others = places(parser, files)
     for word in others:
@@ -120,7 +132,8 @@ class Step:
 
 
 def dry_run(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Step]:
-    """What would happen to each stage, in order; raises UserError where `owt run` would, before it writes anything."""
+    """What would happen to each stage, in order; raises UserError where `owt run` would, before
+    it writes anything."""
     root, _ = begin(stages, runtime, write=False)
     stages = without_imported(stages, runtime.workdir, root)
     plans = look(stages, runtime.workdir, root)
@@ -136,7 +149,9 @@ def _step(plan: StagePlan, before: Sequence[StagePlan]) -> Step:
     if len(inputs) == 1 and plan.stage.reads == "shard":
         known = [inputs[0].rows[shard] for shard in plan.make]
         if all(row is not None and row.shard not in inputs[0].make for row in known):
-            rows = sum(file.rows for row in known if row for file in row.files if file.kind == "data")
+            rows = sum(
+                file.rows for row in known if row for file in row.files if file.kind == "data"
+            )
     verdict = "continues" if "continuing" in plan.why else "runs"
     return Step(plan.stage.name, verdict, len(plan.make), len(plan.keys), rows, why)
 
@@ -152,27 +167,44 @@ def dry_run_table(found: Sequence[Step]) -> str:
 
 
 def keep_flags(
-    workdir: Storage, path: str | None, given: Mapping[str, dict[str, Any]], results: Sequence[Result]
+    workdir: Storage,
+    path: str | None,
+    given: Mapping[str, dict[str, Any]],
+    results: Sequence[Result],
 ) -> None:
     """Write the flags of a run by the folder's own settings into these."""
     if results and path in (None, config.settings_of(workdir)):
-        remember(workdir, {name: {n: flags[n] for n in flags if n not in config.ONCE} for name, flags in given.items()})
+        remember(
+            workdir,
+            {
+                name: {n: flags[n] for n in flags if n not in config.ONCE}
+                for name, flags in given.items()
+            },
+        )
 
 
 def exit_code(results: Sequence[Result], may_collect_nothing: bool = False) -> int:
-    """1 if no document came out, with a line that says why. What is added may have no new URL, a subreddit none."""
-    if (empty := _without_output(results)) is None or (may_collect_nothing and empty.stage.name == "collect"):
+    """1 if no document came out, with a line that says why. What is added may have no new URL, a
+    subreddit none."""
+    if (empty := _without_output(results)) is None or (
+        may_collect_nothing and empty.stage.name == "collect"
+    ):
         return 0
     counts = empty.manifest.counts
-    logger.error("no document came out: %s let none of %s through (%s)", empty.stage.name, f"{counts.entered:,}",
+    logger.error("no document came out: %s let none of %s through "
+    "(%s)", empty.stage.name, f"{counts.entered:,}",
                  _reasons(counts.rejected))  # fmt: skip
     return 1
 
 
 def _without_output(results: Sequence[Result]) -> Result | None:
-    """The first stage that let nothing through, of those whose rows are documents or become such."""
+    """The first stage that let nothing through, of those whose rows are documents or become
+    such."""
     stages = [result for result in results if result.stage.name not in ("dedupe", "report")]
-    return next((each for each in stages if each.manifest.counts.entered and not each.manifest.counts.left), None)
+    return next(
+        (each for each in stages if each.manifest.counts.entered and not each.manifest.counts.left),
+        None,
+    )
 
 
 def _reasons(rejected: Mapping[str, int]) -> str:
@@ -193,16 +225,21 @@ def _outputs(results: Sequence[Result], workdir: Storage) -> str:
     if _without_output(results) is not None:
         return "\n".join(lines)
     if "tokenize" in finished:
-        lines.append(f"next:   python -m trainer.train --data {workdir.path('tokens')} --out gpt2 --preset 124M")
+        lines.append(
+            f"next:   python -m trainer.train --data {workdir.path('tokens')} --out gpt2 --preset "
+            f"124M"
+        )
     else:
         following = ORDER.index(results[-1].stage.name) + 1
         lines.append(f"next:   owt run {workdir} --until {ORDER[following]}")
     return "\n".join(lines)
 
 
-def places(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[str, str | None, list[str]]:
-    """(the run's folder, its settings file, the other words): the settings are a word that ends in `.toml`, or the
-    folder's own `settings.toml`."""
+def places(
+    parser: argparse.ArgumentParser, words: Sequence[str]
+) -> tuple[str, str | None, list[str]]:
+    """(the run's folder, its settings file, the other words): the settings are a word that ends
+    in `.toml`, or the folder's own `settings.toml`."""
     if not words or words[0].endswith(".toml"):
         parser.error("RUN is required: the folder of the run (a local path, gs://, s3:// or az://)")
     run, *others = words
@@ -214,20 +251,27 @@ def places(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[str, 
 
 
 def _parser(stages: Sequence[Stage], *complete: str) -> CommandParser:
-    """The parser. All options of the stages in `complete` are explained; a flag is that of each stage which has it."""
+    """The parser. All options of the stages in `complete` are explained; a flag is that of each
+    stage which has it."""
     parser = CommandParser(
         prog="owt run",
         usage="owt run RUN [SETTINGS.toml] [--until STAGE] [--workers N] [FLAGS]",
         description="Run every stage in order. A finished stage is skipped; an interrupted one\n"
-        "continues at the shard where it stopped; a changed option reruns its stage and those after it.",
+        "continues at the shard where it stopped; a changed option reruns its stage and those "
+        "after it.",
         epilog="examples:\n  owt run runs/2013 config.toml --dumps RS_2013-*.zst --workers 8\n"
         f"{''.join(f'  {stage.example}{chr(10)}' for stage in stages if stage.name in complete)}"
         "  owt run runs/2013 config.toml --min_tokens 64 --dry_run\n\n"
-        "A flag overrides the settings file. Flags of Apache Beam (--runner, --project, ...) pass through.",
+        "A flag overrides the settings file. Flags of Apache Beam (--runner, --project, ...) pass "
+        "through.",
     )
     config.add_places(parser)
-    parser.add_argument("--until", choices=ORDER, default=ORDER[-1], metavar="STAGE", help="the last stage to run")
-    parser.add_argument("--dry_run", action="store_true", help="print what would run, and why; run nothing")
+    parser.add_argument(
+        "--until", choices=ORDER, default=ORDER[-1], metavar="STAGE", help="the last stage to run"
+    )
+    parser.add_argument(
+        "--dry_run", action="store_true", help="print what would run, and why; run nothing"
+    )
     config.add_run_flags(parser)
     known: set[str] = set()
     for stage in stages:
@@ -245,8 +289,12 @@ def check_folder(workdir: Storage) -> None:
     if workdir.exists(LEDGER):
         return
     for name, *_ in workdir.walk():
-        if not (name.startswith(".") or name == RUN_LOG or ("/" not in name and name.endswith(".toml"))):
-            raise UserError(f"{workdir} is no run and not empty: it holds {name}; give a new folder")
+        if not (
+            name.startswith(".") or name == RUN_LOG or ("/" not in name and name.endswith(".toml"))
+        ):
+            raise UserError(
+                f"{workdir} is no run and not empty: it holds {name}; give a new folder"
+            )
 
 
 def recorded_options(stage: Stage, workdir: Storage) -> Any | None:
@@ -258,9 +306,13 @@ def recorded_options(stage: Stage, workdir: Storage) -> Any | None:
     if manifest is None:
         return None
     try:
-        return from_table(stage.options, manifest.options, f"the manifest of {workdir}/{stage.output}")
+        return from_table(
+            stage.options, manifest.options, f"the manifest of {workdir}/{stage.output}"
+        )
     except SettingsError as error:
-        raise UserError(f"{error}: it was made by another version; run `owt run` with your settings") from error
+        raise UserError(
+            f"{error}: it was made by another version; run `owt run` with your settings"
+        ) from error
 
 
 def recorded_stages(names: Sequence[str], workdir: Storage) -> list[tuple[Stage, Any]]:
@@ -276,8 +328,11 @@ def lacks_takedowns(workdir: Storage) -> bool:
     return not all(plan.finished for plan in plans)
 
 
-def runtime_of(where: str, arguments: argparse.Namespace, rest: list[str], tables: Mapping[str, Any]) -> Runtime:
-    """How to run, from the flags, Beam's `rest`, and the tables `[run]` and `[beam]`; raises UsageError."""
+def runtime_of(
+    where: str, arguments: argparse.Namespace, rest: list[str], tables: Mapping[str, Any]
+) -> Runtime:
+    """How to run, from the flags, Beam's `rest`, and the tables `[run]` and `[beam]`; raises
+    UsageError."""
     beam = config.beam_flags(tables, rest)
     workers = config.workers_of(tables, arguments.workers, os.cpu_count() or 1)
     configure_output(arguments)
@@ -285,5 +340,6 @@ def runtime_of(where: str, arguments: argparse.Namespace, rest: list[str], table
 
 
 def check_flags(parser: argparse.ArgumentParser, rest: Sequence[str]) -> None:
-    """Raise UsageError for a flag in `rest`, which `parser` did not know, that is not Beam's either."""
+    """Raise UsageError for a flag in `rest`, which `parser` did not know, that is not Beam's
+    either."""
     check_beam_flags(rest, [name for action in parser._actions for name in action.option_strings])

@@ -1,4 +1,5 @@
-"""`owt sample-documents`: random documents of the corpus, or of those rejected for a reason, to read."""
+"""`owt sample-documents`: random documents of the corpus, or of those rejected for a reason, to
+read."""
 
 from __future__ import annotations
 
@@ -34,24 +35,44 @@ def _flags(parser: CommandParser) -> None:
       owt sample-documents runs/2013 --reason too_short --seed 7 | less
       owt sample-documents runs/2013 --domain example.org --json | jq -r .url
     """
-    parser.add_argument("run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://")
-    parser.add_argument("--n", type=at_least(1), default=5, metavar="N", help="documents (default: 5)")
     parser.add_argument(
-        "--seed", type=at_least(0), default=0, metavar="N", help="other seeds give other documents (default: 0)"
+        "run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://"
     )
     parser.add_argument(
-        "--domain", default="", metavar="D", help="only documents of this domain and the hosts below it"
+        "--n", type=at_least(1), default=5, metavar="N", help="documents (default: 5)"
     )
-    parser.add_argument("--reason", default="", metavar="R", help="documents rejected for this reason (docs/data.md)")
     parser.add_argument(
-        "--json", action="store_true", help="print JSON Lines: one document per line, with all its text"
+        "--seed",
+        type=at_least(0),
+        default=0,
+        metavar="N",
+        help="other seeds give other documents (default: 0)",
+    )
+    parser.add_argument(
+        "--domain",
+        default="",
+        metavar="D",
+        help="only documents of this domain and the hosts below it",
+    )
+    parser.add_argument(
+        "--reason",
+        default="",
+        metavar="R",
+        help="documents rejected for this reason (docs/data.md)",
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print JSON Lines: one document per line, with all its text",
     )
 
 
 def _print(arguments: argparse.Namespace) -> int:
     mention_running(Storage(arguments.run))
     readers = readers_of(Storage(arguments.run))
-    for row in sample(readers, arguments.n, arguments.seed, domain=arguments.domain, reason=arguments.reason):
+    for row in sample(
+        readers, arguments.n, arguments.seed, domain=arguments.domain, reason=arguments.reason
+    ):
         if arguments.json:
             print(json.dumps(row, ensure_ascii=False))
         else:
@@ -75,13 +96,18 @@ def _print_document(row: dict[str, Any]) -> None:
 
 
 _WITH_TEXT = ("corpus", "clean", "documents")
-_TEXT_BEFORE = {"clean": "documents", "export": "clean", "tokenize": "corpus"}  # by the stage that rejects
+_TEXT_BEFORE = {
+    "clean": "documents",
+    "export": "clean",
+    "tokenize": "corpus",
+}  # by the stage that rejects
 
 
 def sample(
     readers: Mapping[str, DatasetReader], n: int, seed: int, *, domain: str = "", reason: str = ""
 ) -> list[dict[str, Any]]:
-    """`n` documents at random: of the corpus (or of the last stage before it), or of those rejected for `reason`.
+    """`n` documents at random: of the corpus (or of the last stage before it), or of those
+    rejected for `reason`.
 
     Args:
       readers: the run's datasets.
@@ -96,7 +122,9 @@ def sample(
     site = rf"^https://([^/:]*\.)?{re.escape(domain.lower())}[:/]"
     found: list[tuple[int, int, int]] = []  # (order, id, shard), the first n
     for shard in range(reader.num_shards):
-        for batch in reader.batches(shard, kind=kind, columns=["url_id", "url", *(["reason"] if reason else [])]):
+        for batch in reader.batches(
+            shard, kind=kind, columns=["url_id", "url", *(["reason"] if reason else [])]
+        ):
             if reason:
                 batch = batch.filter(pc.equal(batch["reason"], reason))
             if domain:
@@ -107,13 +135,21 @@ def sample(
             found += zip(order[first].tolist(), ids[first].tolist(), [shard] * n, strict=False)
         found = sorted(found)[:n]
     if not found:
-        named = " ".join(filter(None, [f"of {domain}" if domain else "", f"rejected as {reason}" if reason else ""]))
+        named = " ".join(
+            filter(
+                None, [f"of {domain}" if domain else "", f"rejected as {reason}" if reason else ""]
+            )
+        )
         raise NotFound(f"{reader.workdir}/{reader.name} holds no document {named}".rstrip())
-    return [_document(readers, reader, identifier, shard, kind, reason) for _, identifier, shard in found]
+    return [
+        _document(readers, reader, identifier, shard, kind, reason)
+        for _, identifier, shard in found
+    ]
 
 
 def _shuffled(ids: np.ndarray, seed: int) -> np.ndarray:
-    """A number of 64 bits for each id, another with each seed: splitmix64 (Steele, Lea and Flood, 2014)."""
+    """A number of 64 bits for each id, another with each seed: splitmix64 (Steele, Lea and
+    Flood, 2014)."""
     mixed = ids + np.uint64((seed + 1) * 0x9E3779B97F4A7C15 % (1 << 64))
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -129,7 +165,9 @@ def _where(readers: Mapping[str, DatasetReader], reason: str) -> tuple[DatasetRe
     try:
         stage = Reason.of(reason).stage
     except ValueError:
-        raise UsageError(f"--reason: unknown reason '{reason}'{did_you_mean(reason, map(str, Reason))}") from None
+        raise UsageError(
+            f"--reason: unknown reason '{reason}'{did_you_mean(reason, map(str, Reason))}"
+        ) from None
     for name, reader in readers.items():
         if stage in (DATASETS[name].stage, reader.manifest.stage):
             return reader, "rejects"
@@ -137,7 +175,12 @@ def _where(readers: Mapping[str, DatasetReader], reason: str) -> tuple[DatasetRe
 
 
 def _document(
-    readers: Mapping[str, DatasetReader], reader: DatasetReader, identifier: int, shard: int, kind: str, reason: str
+    readers: Mapping[str, DatasetReader],
+    reader: DatasetReader,
+    identifier: int,
+    shard: int,
+    kind: str,
+    reason: str,
 ) -> dict[str, Any]:
     found = [row for row in find_id(reader, identifier, [shard]) if row.file.kind == kind]
     row = next(f for f in found if not reason or f.row["reason"] == reason).row

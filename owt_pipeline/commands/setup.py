@@ -24,14 +24,20 @@ _LINE = re.compile(r"^(\w+) = (.*?)\s+# (.*)$")
 def preset_names() -> list[str]:
     """The recipes that ship."""
     folder = importlib.resources.files("owt_pipeline") / "presets"
-    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+    return sorted(
+        entry.name.removesuffix(".toml")
+        for entry in folder.iterdir()
+        if entry.name.endswith(".toml")
+    )
 
 
 def commented_config(preset: str | None = None) -> str:
-    """A TOML file with every option of every stage: the preset's set, the others commented out at their default."""
+    """A TOML file with every option of every stage: the preset's set, the others commented out
+    at their default."""
     values = _preset_values(preset) if preset else {}
     lines = [
-        "# Settings of this run. The flags of a run that succeeds are put here (`owt run --until STAGE --help`).",
+        "# Settings of this run. The flags of a run that succeeds are put here (`owt run --until "
+        "STAGE --help`).",
         *([f"# Preset: {preset}."] if preset else []),
         "",
         "[run]",
@@ -50,7 +56,12 @@ def commented_config(preset: str | None = None) -> str:
                 lines.append(f"{option} = {value}  # {source}")
             else:
                 lines.append(f"# {option} = {default}")
-    lines += ["", "# Flags of Apache Beam, such as those for Dataflow:", "[beam]", '# runner = "DataflowRunner"']
+    lines += [
+        "",
+        "# Flags of Apache Beam, such as those for Dataflow:",
+        "[beam]",
+        '# runner = "DataflowRunner"',
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -58,7 +69,9 @@ def _preset_values(preset: str) -> dict[str, dict[str, tuple[str, str]]]:
     """Table -> option -> (value as TOML, where it comes from)."""
     if preset not in preset_names():
         raise UsageError(f"unknown preset {preset!r}{did_you_mean(preset, preset_names())}")
-    text = (importlib.resources.files("owt_pipeline") / "presets" / f"{preset}.toml").read_text(encoding="utf-8")
+    text = (importlib.resources.files("owt_pipeline") / "presets" / f"{preset}.toml").read_text(
+        encoding="utf-8"
+    )
     values: dict[str, dict[str, tuple[str, str]]] = {}
     table = ""
     for line in text.splitlines():
@@ -88,8 +101,12 @@ def _init_flags(parser: CommandParser) -> None:
     example:
       owt init runs/2013 --preset webtext
     """
-    parser.add_argument("run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://")
-    parser.add_argument("--preset", metavar="NAME", help=f"a known recipe: {', '.join(preset_names())}")
+    parser.add_argument(
+        "run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://"
+    )
+    parser.add_argument(
+        "--preset", metavar="NAME", help=f"a known recipe: {', '.join(preset_names())}"
+    )
 
 
 def _write(arguments: argparse.Namespace) -> int:

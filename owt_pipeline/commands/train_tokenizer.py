@@ -26,19 +26,24 @@ class TrainTokenizerOptions:
     )
     vocab_size: int = option(50_257, "entries: the bytes, the merges and end-of-text", minimum=257)
     sample: float = option(
-        1.0, "share of the documents to learn from, chosen by a hash of their ids", minimum=0, maximum=1
+        1.0,
+        "share of the documents to learn from, chosen by a hash of their ids",
+        minimum=0,
+        maximum=1,
     )
 
 
 def _flags(parser: CommandParser) -> None:
-    """Learn a byte-level BPE from the corpus, as GPT-2's was from WebText. The same corpus and flags
-    give the same file, on any machine.
+    """Learn a byte-level BPE from the corpus, as GPT-2's was from WebText. The same corpus and
+    flags give the same file, on any machine.
 
     example:
       owt train-tokenizer run --vocab_size 32000
       owt run run --until tokenize --tokenizer run/tokenizer.json
     """
-    parser.add_argument("run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://")
+    parser.add_argument(
+        "run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://"
+    )
     add_flags(parser, TrainTokenizerOptions)
 
 
@@ -68,12 +73,14 @@ logger = logging.getLogger("owt")
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> bytes:
-    """A `tokenizer.json` of at most `vocab_size` entries: the 256 bytes, merges, and last of all end-of-text.
+    """A `tokenizer.json` of at most `vocab_size` entries: the 256 bytes, merges, and last of all
+    end-of-text.
 
-    As GPT-2's ("Language Models are Unsupervised Multitask Learners", Radford et al., 2019): text is cut by
-    GPT-2's pattern, and merged by frequency (Sennrich, Haddow and Birch, 2016) in the package tokenizers.
-    Equal texts give equal bytes, in any order and with any number of threads: words are counted, and pairs
-    of equal count are merged in the order of their ids. Its memory grows with the number of different words.
+    As GPT-2's ("Language Models are Unsupervised Multitask Learners", Radford et al., 2019): text
+    is cut by GPT-2's pattern, and merged by frequency (Sennrich, Haddow and Birch, 2016) in the
+    package tokenizers. Equal texts give equal bytes, in any order and with any number of threads:
+    words are counted, and pairs of equal count are merged in the order of their ids. Its memory
+    grows with the number of different words.
     """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -81,13 +88,17 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> bytes:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)  # type: ignore[assignment]
     tokenizer.decoder = decoders.ByteLevel()  # type: ignore[assignment]
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size - 1, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False
+        vocab_size=vocab_size - 1,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
     if tokenizer.get_vocab_size() < vocab_size:
         logger.warning(
-            "the corpus has enough words for only %d entries, not %d", tokenizer.get_vocab_size(), vocab_size
+            "the corpus has enough words for only %d entries, not %d",
+            tokenizer.get_vocab_size(),
+            vocab_size,
         )
     return tokenizer.to_str().encode()
 

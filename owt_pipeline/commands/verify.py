@@ -1,8 +1,8 @@
 """`owt verify`: check everything that a run's ledger says.
 
-Checked are every file's length, SHA-256 and rows, every schema, every sum, that each dataset was made from the inputs
-that are there now, and that each id which entered a stage left it exactly once. Memory is bounded by a shard and the
-lists of files.
+Checked are every file's length, SHA-256 and rows, every schema, every sum, that each dataset was
+made from the inputs that are there now, and that each id which entered a stage left it exactly
+once. Memory is bounded by a shard and the lists of files.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Finding:
 
 
 def verify(workdir: Storage, *, repair: bool = False) -> Iterator[Finding]:
-    """Check each dataset of a run, in order; with `repair`, remove damaged files, so that the next run makes them
-    again.
+    """Check each dataset of a run, in order; with `repair`, remove damaged files, so that the
+    next run makes them again.
 
     Raises NotFound if the folder is not a run.
     """
@@ -90,10 +90,14 @@ def _list_of(workdir: Storage, manifest: Manifest) -> FileTable | UserError:
 
 
 def _examine(
-    workdir: Storage, manifest: Manifest, root: Root, lists: Mapping[str, FileTable | UserError], finding: Finding
+    workdir: Storage,
+    manifest: Manifest,
+    root: Root,
+    lists: Mapping[str, FileTable | UserError],
+    finding: Finding,
 ) -> None:
-    """Add to `finding`; raises UserError for a file that stops the examination. Where the list of an input's files is
-    damaged, that dataset's own finding says so."""
+    """Add to `finding`; raises UserError for a file that stops the examination. Where the list
+    of an input's files is damaged, that dataset's own finding says so."""
     if not manifest.counts.balanced:
         finding.problems.append(f"the ledger does not balance: {manifest.counts}")
     for dataset, digest in manifest.inputs.items():
@@ -101,7 +105,9 @@ def _examine(
         if table is None:
             finding.problems.append(f"{dataset}/, from which this was made, is not finished")
         elif isinstance(table, FileTable) and table.digest_of(load(manifest.stage).kinds) != digest:
-            finding.problems.append(f"{dataset}/ has changed since this was made from it: run {manifest.stage} again")
+            finding.problems.append(
+                f"{dataset}/ has changed since this was made from it: run {manifest.stage} again"
+            )
     if not isinstance(listed := lists[finding.name], FileTable):
         finding.damaged.append(manifest.files.path)
         raise listed
@@ -110,11 +116,15 @@ def _examine(
     if gone and manifest.dataset in FINAL:
         finding.problems += [f"{workdir.path(path)} is missing" for path in sorted(gone)]
     elif gone:
-        finding.notes.append(f"{len(gone)} of {len(files)} files are gone: made again if something needs them")
+        finding.notes.append(
+            f"{len(gone)} of {len(files)} files are gone: made again if something needs them"
+        )
     if manifest.dataset == "corpus" and root.takedowns and not gone and lacks_takedowns(workdir):
         finding.problems.append("the takedowns have changed since this was made: run export again")
     here = [file for file in files if file.path not in gone]
-    with progress.step(f"verify {manifest.dataset}", shards=len(here), rows=manifest.total_bytes, unit="bytes"):
+    with progress.step(
+        f"verify {manifest.dataset}", shards=len(here), rows=manifest.total_bytes, unit="bytes"
+    ):
         _read_every_byte(workdir, here, finding)
     if finding.damaged or gone:
         return  # what cannot be read cannot be counted
@@ -122,14 +132,18 @@ def _examine(
     upstream = _UPSTREAM.get(manifest.dataset, "")
     if manifest.stage in ("collect", "import"):
         finding.problems += _unique_problems(reader)
-    elif isinstance(table := lists.get(upstream), FileTable) and not lost_files(workdir, table.files):
+    elif isinstance(table := lists.get(upstream), FileTable) and not lost_files(
+        workdir, table.files
+    ):
         check = _decision_problems if manifest.dataset == "duplicates" else _id_problems
         finding.problems += check(DatasetReader(workdir, root.datasets[upstream]), reader)
 
 
 def _read_every_byte(workdir: Storage, files: Sequence[ShardFile], finding: Finding) -> None:
     with ThreadPoolExecutor(os.cpu_count() or 1) as threads:
-        for file, problem in zip(files, threads.map(lambda file: _file_problem(workdir, file), files), strict=True):
+        for file, problem in zip(
+            files, threads.map(lambda file: _file_problem(workdir, file), files), strict=True
+        ):
             if problem:
                 finding.problems.append(f"{workdir.path(file.path)} {problem}")
                 finding.damaged.append(file.path)
@@ -153,7 +167,8 @@ def _file_problem(workdir: Storage, file: ShardFile) -> str:
 
 
 def _row_problems(reader: DatasetReader) -> Iterator[str]:
-    """Rows of each file, its schema, and the reasons of the rejects against the manifest's counts."""
+    """Rows of each file, its schema, and the reasons of the rejects against the manifest's
+    counts."""
     manifest = reader.manifest
     rejected: Counter[str] = Counter()
     for file in (*reader.files("data"), *reader.files("rejects")):
@@ -179,7 +194,10 @@ def _row_problems(reader: DatasetReader) -> Iterator[str]:
             yield f"{reader.rows()} decisions, but {decided} documents counted as duplicates"
     else:
         if dict(rejected) != manifest.counts.rejected:
-            yield f"rejects by reason are {dict(rejected)}, the manifest says {manifest.counts.rejected}"
+            yield (
+                f"rejects by reason are {dict(rejected)}, the manifest says "
+                f"{manifest.counts.rejected}"
+            )
         if manifest.dataset in DATASETS and reader.rows() != manifest.counts.left:
             yield f"{reader.rows()} rows, the manifest says {manifest.counts.left} left the stage"
 
@@ -195,7 +213,8 @@ def _schema_holds(schema: pa.Schema, dataset: str) -> bool:
 
 
 def _id_problems(source: DatasetReader, reader: DatasetReader) -> Iterator[str]:
-    """Shard by shard: the ids that entered are those that left and those that were rejected, each once."""
+    """Shard by shard: the ids that entered are those that left and those that were rejected,
+    each once."""
     if source.num_shards != reader.num_shards:
         yield f"{reader.num_shards} shards, made from {source.num_shards}"
         return
@@ -226,7 +245,8 @@ def _repeated(ids: np.ndarray) -> np.ndarray:
 
 
 def _decision_problems(source: DatasetReader, reader: DatasetReader) -> Iterator[str]:
-    """Each decision removes a document that is there, once, in favour of one that is there and stays."""
+    """Each decision removes a document that is there, once, in favour of one that is there and
+    stays."""
     removed_of_shard = [np.sort(reader.ids(shard)) for shard in range(reader.num_shards)]
     removed = np.concatenate(removed_of_shard) if removed_of_shard else _NO_IDS
     kept_of_shard = _kept_by_shard(reader)
@@ -234,20 +254,29 @@ def _decision_problems(source: DatasetReader, reader: DatasetReader) -> Iterator
         present = source.ids(shard)
         unknown = np.setdiff1d(ids, present)
         if len(unknown):
-            yield f"shard {shard}: {len(unknown)} decisions about documents that are not there, such as {unknown[0]}"
+            yield (
+                f"shard {shard}: {len(unknown)} decisions about documents that are not there, "
+                f"such as {unknown[0]}"
+            )
         if len(np.unique(ids)) != len(ids):
             yield f"shard {shard}: a document is removed twice"
         kept = kept_of_shard.get(shard, _NO_IDS)
         lost = np.setdiff1d(kept, present)
         if len(lost):
-            yield f"shard {shard}: {len(lost)} documents to be kept are not there, such as {lost[0]}"
+            yield (
+                f"shard {shard}: {len(lost)} documents to be kept are not there, such as {lost[0]}"
+            )
         both = np.intersect1d(kept, removed)
         if len(both):
-            yield f"shard {shard}: {len(both)} documents to be kept are removed themselves, such as {both[0]}"
+            yield (
+                f"shard {shard}: {len(both)} documents to be kept are removed themselves, such "
+                f"as {both[0]}"
+            )
 
 
 def _kept_by_shard(decisions: DatasetReader) -> dict[int, np.ndarray]:
-    """Ids of the documents in favour of which others were removed, each once, ascending, by their `kept_shard`."""
+    """Ids of the documents in favour of which others were removed, each once, ascending, by
+    their `kept_shard`."""
     found: dict[int, list[np.ndarray]] = {}
     for batch in decisions.batches(columns=["kept_url_id", "kept_shard"]):
         ids, shards = batch["kept_url_id"].to_numpy(), batch["kept_shard"].to_numpy()
@@ -257,15 +286,20 @@ def _kept_by_shard(decisions: DatasetReader) -> dict[int, np.ndarray]:
 
 
 def _flags(parser: CommandParser) -> None:
-    """Check that files are undamaged, counts add up, and every id is accounted for. This reads every byte.
+    """Check that files are undamaged, counts add up, and every id is accounted for. This reads
+    every byte.
 
     examples:
       owt verify runs/2013
       owt verify runs/2013 --repair && owt run runs/2013 config.toml
     """
-    parser.add_argument("run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://")
     parser.add_argument(
-        "--repair", action="store_true", help="remove damaged files, so that the next run makes them again"
+        "run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://"
+    )
+    parser.add_argument(
+        "--repair",
+        action="store_true",
+        help="remove damaged files, so that the next run makes them again",
     )
     add_output_flags(parser)
 
@@ -275,7 +309,9 @@ def _print(arguments: argparse.Namespace) -> int:
     workdir = Storage(arguments.run)
     if not arguments.repair:
         mention_running(workdir)
-        return _report(verify(workdir), "are damaged: --repair removes them, and `owt run` makes them again")
+        return _report(
+            verify(workdir), "are damaged: --repair removes them, and `owt run` makes them again"
+        )
     if not workdir.exists(LEDGER):
         require_run(workdir)  # raises, before the lock makes the folder
     with hold(workdir, uuid.uuid4().hex):

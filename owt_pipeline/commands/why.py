@@ -1,4 +1,5 @@
-"""`owt why`: what happened to one URL at every stage, from who posted it to where its tokens are."""
+"""`owt why`: what happened to one URL at every stage, from who posted it to where its tokens
+are."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ def _flags(parser: CommandParser) -> None:
 
     Exit code 3 if it does not appear in the run.
     """
-    parser.add_argument("run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://")
+    parser.add_argument(
+        "run", metavar="RUN", help="folder of the run: a local path, gs://, s3:// or az://"
+    )
     parser.add_argument("url", help="the URL in any spelling, or its id")
     parser.add_argument("--json", action="store_true", help="print JSON: one object")
 
@@ -49,8 +52,15 @@ def _why(arguments: argparse.Namespace) -> int:
     found = history(readers := readers_of(workdir), asked := asked_for(arguments.url))
     if found is None:
         looked_for = f", looked for as {asked.url}" if asked.url and asked.url != asked.text else ""
-        lost = "" if not any(reader.lost for reader in readers.values()) else ", of which files are gone (owt ls)"
-        raise NotFound(f"{asked.text} (id {asked.url_id}{looked_for}) does not appear in any stage of {workdir}{lost}")
+        lost = (
+            ""
+            if not any(reader.lost for reader in readers.values())
+            else ", of which files are gone (owt ls)"
+        )
+        raise NotFound(
+            f"{asked.text} (id {asked.url_id}{looked_for}) does not appear in any stage of "
+            f"{workdir}{lost}"
+        )
     if as_json:
         print(json.dumps(found, indent=1, ensure_ascii=False))
     else:
@@ -66,7 +76,11 @@ def _print_history(found: dict[str, Any]) -> None:
     for entry in found["stages"]:
         say(f"{entry['stage']}: {entry['verdict']}")
         for key, value in entry.items():
-            if key in ("stage", "verdict") or value is None or (shown.get(key) == value and key != "row"):
+            if (
+                key in ("stage", "verdict")
+                or value is None
+                or (shown.get(key) == value and key != "row")
+            ):
                 continue  # unchanged values are not shown again
             shown[key] = value
             say(f"  {key}: {', '.join(map(str, value)) if isinstance(value, list) else value}")
@@ -111,7 +125,9 @@ def asked_for(text: str) -> Asked:
             return Asked(text, id_of(url), url, host)
         except BadURL:
             continue
-    return Asked(text, id_of(unescaped(text)))  # as collect names a URL that it rejects for having no canonical form
+    return Asked(
+        text, id_of(unescaped(text))
+    )  # as collect names a URL that it rejects for having no canonical form
 
 
 def readers_of(workdir: Storage) -> dict[str, DatasetReader]:
@@ -121,16 +137,23 @@ def readers_of(workdir: Storage) -> dict[str, DatasetReader]:
     """
     root = require_run(workdir)
     if not root.datasets:
-        raise NotFound(f"no stage of {workdir} has finished yet; owt ls {workdir} shows how far it is")
-    return {name: what_is_left(workdir, root.datasets[name]) for name in DATASETS if name in root.datasets}
+        raise NotFound(
+            f"no stage of {workdir} has finished yet; owt ls {workdir} shows how far it is"
+        )
+    return {
+        name: what_is_left(workdir, root.datasets[name])
+        for name in DATASETS
+        if name in root.datasets
+    }
 
 
 def history(readers: Mapping[str, DatasetReader], asked: Asked) -> dict[str, Any] | None:
     """What happened to a URL, or None if no stage has it.
 
-    The result has `asked`, `url` (canonical), `url_id`, `host`, `shard`, `verdict` (that of the last stage:
-    `kept`, `rejected`, or `pending` if later stages have not run), and `stages`: an entry per stage in order, with
-    `stage`, `verdict` (`kept`, `rejected` or `duplicate`) and what the stage knows of it.
+    The result has `asked`, `url` (canonical), `url_id`, `host`, `shard`, `verdict` (that of the
+    last stage: `kept`, `rejected`, or `pending` if later stages have not run), and `stages`: an
+    entry per stage in order, with `stage`, `verdict` (`kept`, `rejected` or `duplicate`) and what
+    the stage knows of it.
     """
     entries: list[dict[str, Any]] = []
     shard: int | None = None
@@ -148,13 +171,19 @@ def history(readers: Mapping[str, DatasetReader], asked: Asked) -> dict[str, Any
     verdict = "rejected" if entries[-1]["verdict"] == "duplicate" else entries[-1]["verdict"]
     if verdict == "kept" and entries[-1]["stage"] != "tokenize":
         verdict = "pending"
-    about = {"asked": asked.text, "url": url, "url_id": asked.url_id, "host": asked.host, "shard": shard}
+    about = {
+        "asked": asked.text,
+        "url": url,
+        "url_id": asked.url_id,
+        "host": asked.host,
+        "shard": shard,
+    }
     return {**about, "verdict": verdict, "stages": entries}
 
 
 def _first(asked: Asked, reader: DatasetReader) -> list[Found]:
-    """The rows in a dataset of which the shard is not known: of several generations that have some, of the one that
-    accepted the URL, else of the last."""
+    """The rows in a dataset of which the shard is not known: of several generations that have
+    some, of the one that accepted the URL, else of the last."""
     root = require_run(reader.workdir)
     homes = []
     for generation in root.generations:
@@ -166,7 +195,9 @@ def _first(asked: Asked, reader: DatasetReader) -> list[Found]:
     accepted = [rows for rows in found if any(row.file.kind == "data" for row in rows)]
     if found:
         return (accepted or found)[-1]
-    return find_id(reader, asked.url_id, (shard for shard in range(reader.num_shards) if shard not in homes))
+    return find_id(
+        reader, asked.url_id, (shard for shard in range(reader.num_shards) if shard not in homes)
+    )
 
 
 def _entries(
@@ -187,7 +218,13 @@ def _entries(
             yield {"stage": stage, "verdict": "duplicate", **_decision(readers, row), **where}
         elif stage == "tokenize":
             split = file.path.split("/")[1]
-            yield {"stage": stage, "verdict": "kept", "split": split, "n_tokens": row["n_tokens"], **where}
+            yield {
+                "stage": stage,
+                "verdict": "kept",
+                "split": split,
+                "n_tokens": row["n_tokens"],
+                **where,
+            }
         else:
             again = {"repeated_by": repeats} if repeats else {}
             yield {"stage": stage, "verdict": "kept", **_shown(row), **again, **where}
@@ -199,7 +236,12 @@ def _removed_for(decisions: DatasetReader, identifier: int) -> Iterator[dict[str
         ours = pc.equal(batch["kept_url_id"], pa.scalar(identifier, pa.uint64()))
         removed += batch["url_id"].filter(ours).to_pylist()
     if removed:
-        yield {"stage": "dedupe", "verdict": "kept", "kept_for": len(removed), "duplicates": removed}
+        yield {
+            "stage": "dedupe",
+            "verdict": "kept",
+            "kept_for": len(removed),
+            "duplicates": removed,
+        }
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
@@ -210,7 +252,9 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
         shown["text"] = cut(row["text"])
     for key in ("created_utc", "fetched_at"):
         if key in shown:
-            with contextlib.suppress(ValueError, OverflowError, OSError):  # dumps have dates of no calendar
+            with contextlib.suppress(
+                ValueError, OverflowError, OSError
+            ):  # dumps have dates of no calendar
                 moment = datetime.datetime.fromtimestamp(shown[key], datetime.timezone.utc)
                 shown[key] = moment.strftime("%Y-%m-%d %H:%M:%S UTC")
     return shown
@@ -219,7 +263,11 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
 def _decision(readers: Mapping[str, DatasetReader], row: dict[str, Any]) -> dict[str, Any]:
     """A dedupe decision, with the URL of the kept document."""
     shown = {key: value for key, value in row.items() if key != "url_id"}
-    kept = find_id(readers["clean"], row["kept_url_id"], [row["kept_shard"]]) if "clean" in readers else []
+    kept = (
+        find_id(readers["clean"], row["kept_url_id"], [row["kept_shard"]])
+        if "clean" in readers
+        else []
+    )
     if kept:
         shown["kept_url"] = kept[0].row["url"]
     return shown
@@ -268,11 +316,19 @@ def _rows_in(reader: DatasetReader, file: ShardFile, identifier: int) -> Iterato
     places: list[int] = []
     start = 0
     for batch in reader.batches_of(file, columns=["url_id"], rows=1 << 16):
-        places += (np.flatnonzero(batch["url_id"].to_numpy() == np.uint64(identifier)) + start).tolist()
+        places += (
+            np.flatnonzero(batch["url_id"].to_numpy() == np.uint64(identifier)) + start
+        ).tolist()
         start += batch.num_rows
     if places:
-        columns = ["url_id", "n_tokens"] if file.path.endswith(".arrow") else reader.schema(file).names
-        rows = pa.Table.from_batches(reader.batches_of(file, columns=columns, rows=1 << 16)).take(places).to_pylist()
+        columns = (
+            ["url_id", "n_tokens"] if file.path.endswith(".arrow") else reader.schema(file).names
+        )
+        rows = (
+            pa.Table.from_batches(reader.batches_of(file, columns=columns, rows=1 << 16))
+            .take(places)
+            .to_pylist()
+        )
         yield from map(Found, repeat(file), places, rows)
 
 

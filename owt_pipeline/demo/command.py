@@ -38,28 +38,40 @@ timeout = 4.0
 val_fraction = 0.05
 """
 
-TRAINING = "--preset=tiny --batch_tokens=1024 --max_steps=60 --warmup_steps=10 --val_every=30".split()
+TRAINING = (
+    "--preset=tiny --batch_tokens=1024 --max_steps=60 --warmup_steps=10 --val_every=30".split()
+)
 
 
 def _flags(parser: CommandParser) -> None:
-    """Run the complete job offline: serve a small web on loopback, run every stage over real HTTP from a
-    Reddit dump of its links, verify the run, train a small GPT-2 on it and let it write.
+    """Run the complete job offline: serve a small web on loopback, run every stage over real
+    HTTP from a Reddit dump of its links, verify the run, train a small GPT-2 on it and let it
+    write.
 
     examples:
       owt demo demo-run --workers 2
       owt demo --write_inputs inputs
     """
     parser.add_argument(
-        "run", nargs="?", metavar="RUN", default="demo-run", help="folder of the run (default: demo-run)"
+        "run",
+        nargs="?",
+        metavar="RUN",
+        default="demo-run",
+        help="folder of the run (default: demo-run)",
     )
     cores = os.cpu_count() or 1
     parser.add_argument(
-        "--workers", type=at_least(1), metavar="N", default=cores, help="processes (default: this machine's cores)"
+        "--workers",
+        type=at_least(1),
+        metavar="N",
+        default=cores,
+        help="processes (default: this machine's cores)",
     )
     parser.add_argument(
         "--write_inputs",
         metavar="DIR",
-        help=f"write {INPUTS[0]} and {INPUTS[1]}, the web's pages, into DIR, and stop: to try other commands on",
+        help=f"write {INPUTS[0]} and {INPUTS[1]}, the web's pages, into DIR, and stop: to try "
+        f"other commands on",
     )
 
 
@@ -75,7 +87,10 @@ def _demo(arguments: argparse.Namespace) -> int:
     if code := verify.main([str(folder)]):
         return code
     code = train(folder / "tokens", folder / "gpt2")
-    _say(f"done in {time.monotonic() - started:.0f} s. The report: {folder / 'report' / 'index.html'}")
+    _say(
+        f"done in {time.monotonic() - started:.0f} s. The report: "
+        f"{folder / 'report' / 'index.html'}"
+    )
     _say(f"ask about any page:  owt why {folder} http://hermit.demo.test/a")
     return code
 
@@ -90,7 +105,8 @@ def write_inputs(folder: Path) -> None:
 
 
 def run_stages(folder: Path, workers: int) -> int:
-    """Serve the demo's web and `owt run` two generations of its links in `folder`; returns the exit code."""
+    """Serve the demo's web and `owt run` two generations of its links in `folder`; returns the
+    exit code."""
     inputs = folder / ".inputs"
     write_inputs(inputs)
     lines = (

@@ -1,7 +1,7 @@
 """Serves the pages of `demo.warc.gz` over real HTTP on loopback; hosts are distinguished by `Host`.
 
-The names below `demo.test` do not resolve: a client connects to the server's address and sends the name, as
-`--resolve` does. A few URLs fail in ways that a WARC file cannot hold.
+The names below `demo.test` do not resolve: a client connects to the server's address and sends the
+name, as `--resolve` does. A few URLs fail in ways that a WARC file cannot hold.
 """
 
 from __future__ import annotations
@@ -68,18 +68,30 @@ def answers_of(warc: IO[bytes]) -> dict[Key, Answer]:
         for record in ArchiveIterator(warc, record_types=WarcRecordType.response):
             host, _, path = record.headers["WARC-Target-URI"].removeprefix("http://").partition("/")
             headers = {
-                name: value for name, value in record.http_headers.items() if name in ("Content-Type", "Location")
+                name: value
+                for name, value in record.http_headers.items()
+                if name in ("Content-Type", "Location")
             }
-            found[host, page_path(f"/{path}")] = record.http_headers.status_code, headers, record.reader.read()
+            found[host, page_path(f"/{path}")] = (
+                record.http_headers.status_code,
+                headers,
+                record.reader.read(),
+            )
     for host, path in ROBOTS.items():
-        found[host, "/robots.txt"] = 200, {"Content-Type": "text/plain"}, f"User-agent: *\nDisallow: {path}\n".encode()
+        found[host, "/robots.txt"] = (
+            200,
+            {"Content-Type": "text/plain"},
+            f"User-agent: *\nDisallow: {path}\n".encode(),
+        )
     return found
 
 
 def page_path(path: str) -> str:
     """The path a page is known by: decoded, without tracking parameters and a slash at its end."""
     path, _, query = path.partition("?")
-    kept = [(key, value) for key, value in parse_qsl(query) if not key.startswith(("utm_", "fbclid"))]
+    kept = [
+        (key, value) for key, value in parse_qsl(query) if not key.startswith(("utm_", "fbclid"))
+    ]
     return (unquote(path).rstrip("/") or "/") + (f"?{urlencode(kept)}" if kept else "")
 
 
@@ -103,7 +115,9 @@ class Handler(BaseHTTPRequestHandler):
         elif key == ENDLESS:
             self._endless()
         else:
-            status, headers, body = self.answers.get(key, (404, {"Content-Type": "text/plain"}, b"nothing here"))
+            status, headers, body = self.answers.get(
+                key, (404, {"Content-Type": "text/plain"}, b"nothing here")
+            )
             more = {"Retry-After": "1"} if status in (429, 503) else {}
             self._begin(status, {**headers, **more, "Content-Length": str(len(body))})
             self.wfile.write(body)
@@ -111,7 +125,10 @@ class Handler(BaseHTTPRequestHandler):
     def _endless(self) -> None:
         self.close_connection = True
         self._begin(200, {"Content-Type": _HTML, "Connection": "close"})
-        paragraph = b"<p>And so it went on, entry after entry, for there was no one to close the book.</p>\n" * 1024
+        paragraph = (
+            b"<p>And so it went on, entry after entry, for there was no one to close the "
+            b"book.</p>\n" * 1024
+        )
         with contextlib.suppress(OSError):  # the client has enough: that is what the page is for
             for _ in range(_ENDLESS_BYTES // len(paragraph) + 1):
                 self.wfile.write(paragraph)

@@ -1,8 +1,10 @@
-"""Generations: what a run's settings name as sources, compared with the generations that its root has recorded.
+"""Generations: what a run's settings name as sources, compared with the generations that its
+root has recorded.
 
-Settings are wishes, the root has the facts: which sources were added together, and how many shards they fill. A new
-source is a generation of its own if that is asked for (`owt run RUN --add`). Settings that no longer name a recorded
-source are an error, so that a lost settings file cannot empty a run.
+Settings are wishes, the root has the facts: which sources were added together, and how many shards
+they fill. A new source is a generation of its own if that is asked for (`owt run RUN --add`).
+Settings that no longer name a recorded source are an error, so that a lost settings file cannot
+empty a run.
 """
 
 from __future__ import annotations
@@ -22,9 +24,12 @@ from schemas.manifest import Generation, Root
 logger = logging.getLogger("owt")
 
 
-def begin(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, *, write: bool = True) -> tuple[Root, str | None]:
-    """The root manifest with the generations and retries that these stages ask for, and its version; unless `write`,
-    nothing is written. A repeated call has no effect. The process must hold the lock.
+def begin(
+    stages: Sequence[tuple[Stage, Any]], runtime: Runtime, *, write: bool = True
+) -> tuple[Root, str | None]:
+    """The root manifest with the generations and retries that these stages ask for, and its
+    version; unless `write`, nothing is written. A repeated call has no effect. The process must
+    hold the lock.
 
     Raises UserError as `with_generations`.
     """
@@ -40,18 +45,25 @@ def begin(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, *, write: bool 
     return swap_root(runtime.workdir, changed, version, runtime.run)
 
 
-def with_generations(root: Root, stage: Stage, options: Any, workdir: Storage, *, add: bool = False) -> Root:
+def with_generations(
+    root: Root, stage: Stage, options: Any, workdir: Storage, *, add: bool = False
+) -> Root:
     """The root with the generations that the sources of `stage`, which has no inputs, ask for.
 
-    Raises UserError for new sources that nothing asks to add, and for recorded ones that the options lack.
+    Raises UserError for new sources that nothing asks to add, and for recorded ones that the
+    options lack.
     """
     generations = root.generations
     wished = stage.sources(options, [source for each in generations for source in each.sources])
     if not generations or (len(generations) == 1 and not root.datasets):
-        return _with(root, [Generation(stage.name, 0, stage.shards_for(options, wished), list(wished))])
+        return _with(
+            root, [Generation(stage.name, 0, stage.shards_for(options, wished), list(wished))]
+        )
     if generations[0].stage != stage.name:
         other = "collected URLs" if stage.name == "import" else "imported text"
-        raise UserError(f"{workdir} has {other}, which {stage.name} would replace: use another folder")
+        raise UserError(
+            f"{workdir} has {other}, which {stage.name} would replace: use another folder"
+        )
     known = {_name(source): source for source in wished}
     contents = {_content(source) for each in generations for source in each.sources}
     kept = []
@@ -61,27 +73,38 @@ def with_generations(root: Root, stage: Stage, options: Any, workdir: Storage, *
             found = known.pop(_name(recorded), None)
             if found is None:
                 raise UserError(
-                    f"the settings no longer name {recorded['name']}, which generation {number} of {workdir} was "
+                    f"the settings no longer name {recorded['name']}, which generation {number} of "
+                    f"{workdir} was "
                     f"{'imported' if stage.name == 'import' else 'collected'} from: restore them"
                 )
             if set(found) == {"kind", "name", "uri"}:  # its content is known to the root alone
                 found = recorded
             if _content(found) != _content(recorded):
                 logger.info(
-                    "%s: %s has changed since generation %d was made from it", stage.name, found["name"], number
+                    "%s: %s has changed since generation %d was made from it",
+                    stage.name,
+                    found["name"],
+                    number,
                 )
             sources.append(found)
         kept.append(msgspec.structs.replace(generation, sources=sources))
     new = []
     for source in known.values():
         if _content(source) in contents:
-            logger.info("%s: %s has the same content as a source of an earlier generation", stage.name, source["name"])
+            logger.info(
+                "%s: %s has the same content as a source of an earlier generation",
+                stage.name,
+                source["name"],
+            )
         else:
             new.append(source)
     if new and not add:
-        names = ", ".join(str(source["name"]) for source in new[:3]) + (", ..." if len(new) > 3 else "")
+        names = ", ".join(str(source["name"]) for source in new[:3]) + (
+            ", ..." if len(new) > 3 else ""
+        )
         raise UserError(
-            f"{stage.name}: {names} {'is' if len(new) == 1 else 'are'} new in {workdir}: give --add to add "
+            f"{stage.name}: {names} {'is' if len(new) == 1 else 'are'} new in {workdir}: give "
+            f"--add to add "
             f"{'it' if len(new) == 1 else 'them'} as a generation"
         )
     if new:
@@ -99,9 +122,16 @@ def _name(source: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def _content(source: Mapping[str, Any]) -> str:
-    return repr(sorted((name, value) for name, value in source.items() if name not in ("name", "uri", "stored")))
+    return repr(
+        sorted(
+            (name, value) for name, value in source.items() if name not in ("name", "uri", "stored")
+        )
+    )
 
 
 def shaping_sources(sources: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Sources without what shapes no bytes."""
-    return [{name: value for name, value in each.items() if name not in ("uri", "stored")} for each in sources]
+    return [
+        {name: value for name, value in each.items() if name not in ("uri", "stored")}
+        for each in sources
+    ]

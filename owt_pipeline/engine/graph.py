@@ -1,24 +1,27 @@
 """Stages as Beam transforms, and the one graph of a run.
 
-A stage is a composite PTransform from the handle of one dataset to the handle of the next. Inside is one linear chain,
-without side inputs and without a node that two others read (both hang on Flink's batch shuffle):
+A stage is a composite PTransform from the handle of one dataset to the handle of the next. Inside
+is one linear chain, without side inputs and without a node that two others read (both hang on
+Flink's batch shuffle):
 
     Handle | Barrier | Plan      -> (CONTROL, Handle), and (key, Slice) for each part
-           | Shuffle | Work      the first step -> (CONTROL, Handle), and (key, Slice) for what each part sent; not
-                                 shuffled on the local runner, whose pool distributes the parts
-           | Group   | Work      each further step likewise; the last step's parts, the shards, send nothing
+           | Shuffle | Work      the first step -> (CONTROL, Handle), and (key, Slice) for what each
+                                 part sent; not shuffled on the local runner, whose pool
+                                 distributes the parts
+           | Group   | Work      each further step likewise; the last step's parts send nothing
            | Gather  | Publish   waits for all shards -> Handle
 
-One control message passes through every step next to the parts. It carries the decision of `Plan`, creates parts that
-nothing was sent to, and reaches `Publish` even if there are no parts. If the stage is finished, it is the only message.
-The graph therefore depends on the stages and their options alone.
+One control message passes through every step next to the parts. It carries the decision of `Plan`,
+creates parts that nothing was sent to, and reaches `Publish` even if there are no parts. If the
+stage is finished, it is the only message. The graph therefore depends on the stages and their
+options alone.
 
-Each of these transforms can run any number of times, at any time and in any overlap. The barrier only saves work: when
-a runner retries a plan, it does not also repeat the Publish before it.
+Each of these transforms can run any number of times, at any time and in any overlap. The barrier
+only saves work: when a runner retries a plan, it does not also repeat the Publish before it.
 
-A job whose run has been replaced by another one ends by itself, on a cluster whose launcher waits for it: raised, that
-would be tried again, perhaps without end. Instead the handle says so, parts make nothing, and every later transform
-passes the handle on.
+A job whose run has been replaced by another one ends by itself, on a cluster whose launcher waits
+for it: raised, that would be tried again, perhaps without end. Instead the handle says so, parts
+make nothing, and every later transform passes the handle on.
 """
 
 from __future__ import annotations
@@ -62,10 +65,10 @@ Stages: TypeAlias = Sequence[tuple[Stage, Any]]
 class Handle(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """A handle of a finished dataset, passed from stage to stage.
 
-    `uri` is the URI of its folder, or of the run's folder at the start of a run; `version` is that of the root manifest
-    that this run wrote last; `since` is when the run began, for a job that nobody waits for, by the clock of the
-    storage. Within a stage at work, it is the dataset before, and `plan` is `StageRun.name`. `is_lost` if another run
-    has taken this one's place.
+    `uri` is the URI of its folder, or of the run's folder at the start of a run; `version` is that
+    of the root manifest that this run wrote last; `since` is when the run began, for a job that
+    nobody waits for, by the clock of the storage. Within a stage at work, it is the dataset before,
+    and `plan` is `StageRun.name`. `is_lost` if another run has taken this one's place.
     """
 
     uri: str
@@ -81,21 +84,27 @@ _Element: TypeAlias = tuple[int, bytes]
 
 
 class Start(beam.PTransform):
-    """The handle that a run begins with, that of its folder and of its root of this `version`. Without a process that
-    waits for the job, takes the lock and records the run's generations here, so that building the graph writes
-    nothing."""
+    """The handle that a run begins with, that of its folder and of its root of this `version`.
+    Without a process that waits for the job, takes the lock and records the run's generations
+    here, so that building the graph writes nothing."""
 
     def __init__(self, runtime: Runtime, stages: Stages = (), version: str | None = None):
         super().__init__()
         self.runtime, self.stages, self.version = runtime, stages, version
 
     def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection[Handle]:
-        with contextlib.suppress(OSError):  # used by other languages' transforms only; a killed run would leave it
+        with contextlib.suppress(
+            OSError
+        ):  # used by other languages' transforms only; a killed run would leave it
             os.rmdir(begin.pipeline.local_tempdir)
-        handle = begin | beam.Create([Handle(self.runtime.workdir.uri, self.version)], reshuffle=False)
+        handle = begin | beam.Create(
+            [Handle(self.runtime.workdir.uri, self.version)], reshuffle=False
+        )
         if not self.runtime.unattended:
             return handle
-        return handle | "_Begin" >> beam.Map(_begin, self.runtime, self.stages).with_output_types(Handle)
+        return handle | "_Begin" >> beam.Map(_begin, self.runtime, self.stages).with_output_types(
+            Handle
+        )
 
 
 def _begin(handle: Handle, runtime: Runtime, stages: Stages) -> Handle:
@@ -105,7 +114,8 @@ def _begin(handle: Handle, runtime: Runtime, stages: Stages) -> Handle:
 
 
 class RunStage(beam.PTransform):
-    """A stage, with its options, as a transform from the handle of the dataset before it to that of its output.
+    """A stage, with its options, as a transform from the handle of the dataset before it to that
+    of its output.
 
     `later` are the stages after it, which may read files of its output that are gone.
     """
@@ -141,8 +151,9 @@ class RunStage(beam.PTransform):
 
 @contextlib.contextmanager
 def plain_labels() -> Iterator[None]:
-    """Give the graph the same labels in a notebook as elsewhere. Beam would prefix each with the cell's number, and for
-    that import its interactive runner, which needs pandas before version 3."""
+    """Give the graph the same labels in a notebook as elsewhere. Beam would prefix each with the
+    cell's number, and for that import its interactive runner, which needs pandas before version
+    3."""
     original = apache_beam.pipeline.alter_label_if_ipython
     apache_beam.pipeline.alter_label_if_ipython = lambda *_: None
     try:
@@ -163,7 +174,9 @@ def build(
         return handle | End(runtime) if runtime.unattended else handle
 
 
-def _plan(handle: Handle, stage: Stage, options: Any, runtime: Runtime, later: Stages) -> list[_Element]:
+def _plan(
+    handle: Handle, stage: Stage, options: Any, runtime: Runtime, later: Stages
+) -> list[_Element]:
     """Handle handle -> control message, and the parts of the first step."""
     if handle.is_lost:
         return [(CONTROL, _encode(handle))]
@@ -178,8 +191,8 @@ def _plan(handle: Handle, stage: Stage, options: Any, runtime: Runtime, later: S
 
 
 class _Work(beam.DoFn):
-    """Parts of one step -> handles of what they sent. On a cluster, each part is made when it arrives. On the local
-    runner, all parts are in one bundle, and the local pool makes them."""
+    """Parts of one step -> handles of what they sent. On a cluster, each part is made when it
+    arrives. On the local runner, all parts are in one bundle, and the local pool makes them."""
 
     def __init__(self, work: Work):
         self.work = work
@@ -211,25 +224,39 @@ class _Work(beam.DoFn):
         if self.waiting:
             work = replace(self.work, plan=next(iter(self.waiting.values()))[0].work)
             with self._reported():
-                made = list(do_locally(work, {key: _sent(slices) for key, slices in self.waiting.items()}))
+                made = list(
+                    do_locally(work, {key: _sent(slices) for key, slices in self.waiting.items()})
+                )
             for _, done in made:
                 for element in self._elements(done, work.plan):
                     yield GlobalWindows.windowed_value_at_end_of_window(element)
             self.waiting = {}
 
     def _reported(self, *part: str) -> AbstractContextManager[None]:
-        return _reported(self.work.runtime, ", ".join((self.work.stage.name, self.work.step.name, *part)))
+        return _reported(
+            self.work.runtime, ", ".join((self.work.stage.name, self.work.step.name, *part))
+        )
 
     def _elements(self, done: Done, plan: str) -> list[_Element]:
         if done.seconds and done.record is not None:
-            Metrics.distribution(self.work.stage.name, "part_milliseconds").update(int(done.seconds * 1000))
-            Metrics.counter(self.work.stage.name, "bytes_written").inc(sum(file.bytes for file in done.record.files))
-        return [(key, _encode(msgspec.structs.replace(slice, work=plan))) for key, slice in done.sent]
+            Metrics.distribution(self.work.stage.name, "part_milliseconds").update(
+                int(done.seconds * 1000)
+            )
+            Metrics.counter(self.work.stage.name, "bytes_written").inc(
+                sum(file.bytes for file in done.record.files)
+            )
+        return [
+            (key, _encode(msgspec.structs.replace(slice, work=plan))) for key, slice in done.sent
+        ]
 
 
-def _publish(element: tuple[int, Iterable[bytes]], stage: Stage, options: Any, runtime: Runtime) -> Handle:
+def _publish(
+    element: tuple[int, Iterable[bytes]], stage: Stage, options: Any, runtime: Runtime
+) -> Handle:
     """Control message, once all shards have their records -> handle of the output."""
-    before: Handle = max((_decode(value) for value in element[1]), key=lambda message: message.is_lost)
+    before: Handle = max(
+        (_decode(value) for value in element[1]), key=lambda message: message.is_lost
+    )
     if not before.plan:
         return before
     with _reported(runtime, f"{stage.name}, Publish"):
@@ -238,7 +265,9 @@ def _publish(element: tuple[int, Iterable[bytes]], stage: Stage, options: Any, r
         manifest, version = publish(stage, options, runtime, before.plan, before.version)
         # The ledger as Beam's counters, which runners show.
         counts = {"rows_in": manifest.counts.entered, "rows_out": manifest.counts.left}
-        counts |= {f"rejected_{reason}": count for reason, count in manifest.counts.rejected.items()}
+        counts |= {
+            f"rejected_{reason}": count for reason, count in manifest.counts.rejected.items()
+        }
         for name, count in counts.items():
             Metrics.counter(stage.name, name).inc(count)
         return _handle(runtime, manifest, before, version)
@@ -264,11 +293,12 @@ def _end(handle: Handle, runtime: Runtime) -> Handle:
 
 @contextlib.contextmanager
 def _reported(runtime: Runtime, where: str) -> Iterator[None]:
-    """Store an error of the block for the launcher, which may see only the end of a traceback, and raise it. Without a
-    launcher, release the lock, but on a cluster only for a user's mistake: a runner tries again after any other error.
+    """Store an error of the block for the launcher, which may see only the end of a traceback,
+    and raise it. Without a launcher, release the lock, but on a cluster only for a user's
+    mistake: a runner tries again after any other error.
 
-    On a cluster, LostRun is not stored, since the folder is another run's; with a launcher, which sees it, it is only
-    logged.
+    On a cluster, LostRun is not stored, since the folder is another run's; with a launcher, which
+    sees it, it is only logged.
     """
     try:
         yield

@@ -1,5 +1,5 @@
-"""Why a job failed: one file in the run's folder, `.outcome`, which a worker writes and the launcher reads. A runner
-shows the launcher the end of a traceback at best."""
+"""Why a job failed: one file in the run's folder, `.outcome`, which a worker writes and the
+launcher reads. A runner shows the launcher the end of a traceback at best."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ class JobOutcome(msgspec.Struct, frozen=True):
             return cls(str(error), error.exit_code)
         if isinstance(error, OSError):
             return cls(f"{where}: {explain_os_error(error)}")
-        return cls(f"{where}: {error or type(error).__name__}", bug="".join(traceback.format_exception(error)))
+        return cls(
+            f"{where}: {error or type(error).__name__}",
+            bug="".join(traceback.format_exception(error)),
+        )
 
     def error(self) -> Exception:
         """The error for which the job failed."""
@@ -47,13 +50,15 @@ class JobOutcome(msgspec.Struct, frozen=True):
 
 
 def write_outcome(workdir: Storage, outcome: JobOutcome) -> None:
-    """Store the outcome for the launcher. If that fails, the launcher shows the runner's own message."""
+    """Store the outcome for the launcher. If that fails, the launcher shows the runner's own
+    message."""
     with contextlib.suppress(OSError, UserError):
         workdir.write(_NAME, msgspec.json.encode(outcome))
 
 
 def take_outcome(workdir: Storage) -> JobOutcome | None:
-    """The outcome that the job stored, which is then removed; None if there is none, or none that can be read."""
+    """The outcome that the job stored, which is then removed; None if there is none, or none
+    that can be read."""
     try:
         found = msgspec.json.decode(workdir.read(_NAME), type=JobOutcome)
     except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):

@@ -19,7 +19,9 @@ def load_own(name: str, option: str) -> Callable[..., Any]:
     except ImportError as error:
         raise UserError(f"{option}: {name} cannot be imported ({error})") from error
     except Exception as error:  # of the user's code
-        raise UserError(f"{option}: {name} cannot be imported ({type(error).__name__}: {error})") from error
+        raise UserError(
+            f"{option}: {name} cannot be imported ({type(error).__name__}: {error})"
+        ) from error
     if not hasattr(module, attribute):
         raise UserError(f"{option}: module {module_name} has no {attribute!r}")
     found = getattr(module, attribute)
@@ -29,10 +31,11 @@ def load_own(name: str, option: str) -> Callable[..., Any]:
 
 
 def describe_own(name: str, option: str) -> dict[str, str]:
-    """The name of the user's function and the SHA-256 of its source, for a stage's key; raises UserError.
+    """The name of the user's function and the SHA-256 of its source, for a stage's key; raises
+    UserError.
 
-    The source is the file of its module, and that of the module it is defined in, if that is another one. A module
-    without a file has no digest.
+    The source is the file of its module, and that of the module it is defined in, if that is
+    another one. A module without a file has no digest.
     """
     modules = dict.fromkeys([load_own(name, option).__module__, name.partition(":")[0]])
     files = dict.fromkeys(getattr(sys.modules.get(module), "__file__", None) for module in modules)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-import numpy.ma  # noqa: F401  # numpy imports it when it is first used, and may fail where two threads do so at once
+# numpy imports it when it is first used, and may fail where two threads do so at once
+import numpy.ma  # noqa: F401
 
 from owt_pipeline import progress
 from owt_pipeline.engine.plan import is_published, open_run, plan_stage
@@ -35,15 +36,17 @@ _failed: ContextVar[threading.Event] = ContextVar("_failed")
 
 
 def stop_after_failure() -> None:
-    """Raise CancelledError if a part that this process made next to this one has failed; for work that takes hours."""
+    """Raise CancelledError if a part that this process made next to this one has failed; for
+    work that takes hours."""
     if (failed := _failed.get(None)) is not None and failed.is_set():
         raise CancelledError
 
 
 @dataclass(frozen=True)
 class Done:
-    """A finished part: its record, the (key, slice) pairs it sent to the next step, and the seconds that this attempt
-    took; 0 if the part was finished before. It has no record if the attempt is late: its output is published.
+    """A finished part: its record, the (key, slice) pairs it sent to the next step, and the
+    seconds that this attempt took; 0 if the part was finished before. It has no record if the
+    attempt is late: its output is published.
     """
 
     record: ShardRecord | None
@@ -53,7 +56,8 @@ class Done:
 
 @dataclass(frozen=True)
 class Work:
-    """One step of a stage at work: everything a process needs to make any of its parts; picklable."""
+    """One step of a stage at work: everything a process needs to make any of its parts;
+    picklable."""
 
     stage: Stage
     options: Any
@@ -69,16 +73,19 @@ class Work:
         return open_run(self.stage, self.options, self.runtime, self.plan)
 
     def keys_after(self) -> list[int]:
-        """Keys of the next step's parts that exist even if nothing is sent to them; none if the attempt is late."""
-        return self.unless_late(lambda: list(self.stage.steps[self.index + 1].keys(self.open()))) or []
+        """Keys of the next step's parts that exist even if nothing is sent to them; none if the
+        attempt is late."""
+        return (
+            self.unless_late(lambda: list(self.stage.steps[self.index + 1].keys(self.open()))) or []
+        )
 
     def do(self, key: int, slices: Sequence[Slice]) -> Done:
         """Make a part, unless its record says that it is finished."""
         return self.unless_late(lambda: self._do(key, slices)) or Done(None)
 
     def unless_late(self, call: Callable[[], T]) -> T | None:
-        """`call()`; None if it fails because the stage is published, so that nothing needs this attempt, and what it
-        reads may have been swept away."""
+        """`call()`; None if it fails because the stage is published, so that nothing needs this
+        attempt, and what it reads may have been swept away."""
         try:
             return call()
         except (UserError, OSError):
@@ -89,7 +96,9 @@ class Work:
     def _do(self, key: int, slices: Sequence[Slice]) -> Done:
         started = time.monotonic()
         run, seconds = self.open(), 0.0
-        if self.runtime.lock:  # a part of a later step looks: it lacks what parts of a lost run have not sent
+        if (
+            self.runtime.lock
+        ):  # a part of a later step looks: it lacks what parts of a lost run have not sent
             renew(run.workdir, self.runtime.run, look=self.index > 0)
         place = run.place(self.step.name, key)
         folder = run.workdir if self.step.name == SHARDS else run.work
@@ -100,7 +109,9 @@ class Work:
             record = _make(run, self.step, key, sorted(set(slices)), version)
             seconds = time.monotonic() - started
         paths = [file.path for file in record.files if file.kind == SLICES]
-        return Done(record, [slice for path in paths for slice in read_index(run.work, path)], seconds)
+        return Done(
+            record, [slice for path in paths for slice in read_index(run.work, path)], seconds
+        )
 
     def _is_late(self) -> bool:
         try:
@@ -116,14 +127,21 @@ def _is_there(folder: Storage, file: ShardFile) -> bool:
         return False
 
 
-def _make(run: StageRun, step: Step, key: int, slices: Sequence[Slice], replaces: str | None) -> ShardRecord:
+def _make(
+    run: StageRun, step: Step, key: int, slices: Sequence[Slice], replaces: str | None
+) -> ShardRecord:
     place = run.place(step.name, key)
     if step.name == SHARDS:
         dataset = DATASETS.get(run.stage.output)
         outputs = (step.outputs(run) or {"": dataset.schema}) if dataset else {}
         file_format = dataset.format if dataset else "parquet"
         writer = ShardWriter(
-            run.workdir, place, outputs, dataset=run.stage.output, file_format=file_format, replaces=replaces
+            run.workdir,
+            place,
+            outputs,
+            dataset=run.stage.output,
+            file_format=file_format,
+            replaces=replaces,
         )
     else:
         writer = ShardWriter(run.work, place, {}, step=step.name, replaces=replaces)
@@ -136,7 +154,8 @@ def _make(run: StageRun, step: Step, key: int, slices: Sequence[Slice], replaces
 def do_locally(work: Work, parts: Mapping[int, Sequence[Slice]]) -> Iterator[tuple[int, Done]]:
     """Make parts with the local pool, the largest first; yields each when it is finished.
 
-    Raises what a part raised, or WorkerError if a process died; the other processes are then killed.
+    Raises what a part raised, or WorkerError if a process died; the other processes are then
+    killed.
     """
     step, run = work.step, work.unless_late(work.open)
     if run is None or not parts:
@@ -144,7 +163,11 @@ def do_locally(work: Work, parts: Mapping[int, Sequence[Slice]]) -> Iterator[tup
     if (known := step.rows(run)) is not None:
         rows = dict(known) if isinstance(known, Mapping) else dict(enumerate(known))
     else:
-        rows = {key: sum(slice.rows for slice in slices) for key, slices in parts.items()} if work.index else {}
+        rows = (
+            {key: sum(slice.rows for slice in slices) for key, slices in parts.items()}
+            if work.index
+            else {}
+        )
     sizes = {key: rows.get(key, 1) for key in sorted(parts)}
     together = step.together(run) if callable(step.together) else step.together
     workers = work.runtime.workers
@@ -159,16 +182,23 @@ def do_locally(work: Work, parts: Mapping[int, Sequence[Slice]]) -> Iterator[tup
             raise died(done)
         return done
 
-    with progress.step(title(work.stage, step), shards=len(sizes), rows=sum(sizes.values()) if rows else None):
+    with progress.step(
+        title(work.stage, step), shards=len(sizes), rows=sum(sizes.values()) if rows else None
+    ):
         number = together or workers
-        done = ((key, make(key)) for key in order) if number == 1 else at_once(order, number, make, pool)
+        done = (
+            ((key, make(key)) for key in order)
+            if number == 1
+            else at_once(order, number, make, pool)
+        )
         for key, result in done:
             progress.shard_done()
             yield key, result
 
 
 def make_here(stage: Stage, options: Any, runtime: Runtime) -> Manifest:
-    """Run a stage in this process and its pool, without a runner: the same phases and steps as in the graph.
+    """Run a stage in this process and its pool, without a runner: the same phases and steps as
+    in the graph.
 
     Raises UserError for errors that the user can fix, LedgerError if rows were lost or invented.
     """
@@ -195,7 +225,8 @@ def title(stage: Stage, step: Step) -> str:
 def at_once(
     keys: Sequence[int], number: int, make: Callable[[int], Done], pool: WorkerPool | None
 ) -> Iterator[tuple[int, Done]]:
-    """Make `number` parts at once, in this order; an error, or Ctrl-C, does not wait for the others."""
+    """Make `number` parts at once, in this order; an error, or Ctrl-C, does not wait for the
+    others."""
     failed = threading.Event()
     threads = ThreadPoolExecutor(number, initializer=_failed.set, initargs=(failed,))
     cancelled: CancelledError | None = None
@@ -204,7 +235,9 @@ def at_once(
         for future in as_completed(futures):
             try:
                 yield futures[future], future.result()
-            except CancelledError as error:  # another part has failed and closed the pool; its error comes next
+            except (
+                CancelledError
+            ) as error:  # another part has failed and closed the pool; its error comes next
                 cancelled = error
         if cancelled:
             raise cancelled

@@ -1,12 +1,14 @@
-"""Plans: which shards of which stages have to be made, found by their keys, as make finds targets by their times.
+"""Plans: which shards of which stages have to be made, found by their keys, as make finds
+targets by their times.
 
-Forward over the stages: a shard's key names everything that its bytes depend on, among them the digests of the files
-that it reads, so it is known if the rows of its inputs are. With the key, a shard is *missing* (nothing was made from
-it), *found*, or *gone* (it was made, and its files are no longer there). Backward: make what is missing, and what is
-gone if it belongs to a final dataset or if a shard to be made reads it.
+Forward over the stages: a shard's key names everything that its bytes depend on, among them the
+digests of the files that it reads, so it is known if the rows of its inputs are. With the key, a
+shard is *missing* (nothing was made from it), *found*, or *gone* (it was made, and its files are no
+longer there). Backward: make what is missing, and what is gone if it belongs to a final dataset or
+if a shard to be made reads it.
 
-A key names stage, version of its code, options, generation, index and everything from outside, and the digests of its
-inputs; not paths, workers or versions of libraries.
+A key names stage, version of its code, options, generation, index and everything from outside, and
+the digests of its inputs; not paths, workers or versions of libraries.
 """
 
 from __future__ import annotations
@@ -24,7 +26,15 @@ from typing import Any, get_type_hints
 import msgspec
 
 from owt_pipeline.engine.generations import shaping_sources
-from owt_pipeline.engine.stage import FINAL, Runtime, Stage, StageRun, recorded_of, records_of, work_of
+from owt_pipeline.engine.stage import (
+    FINAL,
+    Runtime,
+    Stage,
+    StageRun,
+    recorded_of,
+    records_of,
+    work_of,
+)
 from owt_pipeline.engine.workers import keep_pandas_out
 from owt_pipeline.errors import NotFound, UserError
 from owt_pipeline.ledger.commit import Place, lost_files
@@ -49,8 +59,10 @@ class StagePlan:
       make: the shards to make.
       why: why, in a few words.
       before: the published records, by shard.
-      settled: number of shards of the first generations all of whose shards are published with these keys.
-      published: the manifest if it has these rows; then nothing needs to be published unless something is made.
+      settled: number of shards of the first generations all of whose shards are published with
+        these keys.
+      published: the manifest if it has these rows; then nothing needs to be published unless
+        something is made.
     """
 
     stage: Stage
@@ -72,7 +84,8 @@ class StagePlan:
 
 
 def look(stages: Sequence[tuple[Stage, Any]], workdir: Storage, root: Root) -> list[StagePlan]:
-    """The plan of each stage, in order; of the inputs that none of them makes, the published rows count.
+    """The plan of each stage, in order; of the inputs that none of them makes, the published
+    rows count.
 
     Raises UserError if an input is missing, or gone and not to be made again.
     """
@@ -84,7 +97,9 @@ def look(stages: Sequence[tuple[Stage, Any]], workdir: Storage, root: Root) -> l
         plans.append(plan)
         known[stage.output] = plan
     needed: dict[str, set[int]] = {}
-    if len(plans) == 1 and not plans[0].stage.inputs:  # which reads its sources again if that is all it is asked for
+    if (
+        len(plans) == 1 and not plans[0].stage.inputs
+    ):  # which reads its sources again if that is all it is asked for
         needed[plans[0].stage.output] = set(range(len(plans[0].rows)))
     for plan in reversed(plans):
         _backward(plan, workdir, root, needed)
@@ -95,14 +110,22 @@ def look(stages: Sequence[tuple[Stage, Any]], workdir: Storage, root: Root) -> l
 
 def _check_there(reader: DatasetReader, shards: Iterable[int]) -> None:
     """Raise UserError if files of these shards, which none of the stages makes, are gone."""
-    lost = lost_files(reader.workdir, [file for shard in sorted(shards) for file in reader.files("data", shard)])
+    lost = lost_files(
+        reader.workdir, [file for shard in sorted(shards) for file in reader.files("data", shard)]
+    )
     for path, problem in lost.items():
         maker = reader.manifest.stage
-        again = "`owt import` of the same files" if maker == "import" else f"`owt run {reader.workdir} --until {maker}`"
+        again = (
+            "`owt import` of the same files"
+            if maker == "import"
+            else f"`owt run {reader.workdir} --until {maker}`"
+        )
         raise UserError(f"{reader.workdir.path(path)} {problem}: {again} makes it again")
 
 
-def _forward(stage: Stage, options: Any, workdir: Storage, root: Root, known: Mapping[str, StagePlan]) -> StagePlan:
+def _forward(
+    stage: Stage, options: Any, workdir: Storage, root: Root, known: Mapping[str, StagePlan]
+) -> StagePlan:
     num_shards = root.num_shards if stage.reads != "all" else 1
     inputs: dict[str, Sequence[ShardRecord | None]] = {}
     for name in (*stage.inputs, *stage.optional_inputs):
@@ -112,10 +135,15 @@ def _forward(stage: Stage, options: Any, workdir: Storage, root: Root, known: Ma
             inputs[name] = DatasetReader(workdir, root.datasets[name]).table_of_files.records
         elif name in stage.inputs:
             raise NotFound(
-                f"{workdir}/{name} is missing or not finished: run `owt run {workdir} --until {DATASETS[name].stage}` "
+                f"{workdir}/{name} is missing or not finished: run `owt run {workdir} --until "
+                f"{DATASETS[name].stage}` "
                 "first"
             )
-    readers = {name: DatasetReader(workdir, root.datasets[name]) for name in inputs if name in root.datasets}
+    readers = {
+        name: DatasetReader(workdir, root.datasets[name])
+        for name in inputs
+        if name in root.datasets
+    }
     outside = stage.outside(options, recorded_of(stage, root.datasets.get(stage.output)))
     fixed = [stage.name, stage.version, stage.shaping(options), shaping_sources(outside)]
     plan = StagePlan(stage, options, [""] * num_shards, [""] * num_shards, [None] * num_shards)
@@ -127,10 +155,16 @@ def _forward(stage: Stage, options: Any, workdir: Storage, root: Root, known: Ma
         place: list[int] = []
         if stage.reads != "all":
             number = root.generation_of(shard)
-            place = [number, root.generations[number].shards, shard - root.generations[number].first]
+            place = [
+                number,
+                root.generations[number].shards,
+                shard - root.generations[number].first,
+            ]
         content = [*fixed, place, read]
         if not stage.inputs:
-            content.append([shaping_sources(each.sources) for each in root.generations[: number + 1]])
+            content.append(
+                [shaping_sources(each.sources) for each in root.generations[: number + 1]]
+            )
         plan.made_from[shard] = _digest(content)
         said = stage.of_shard(options, root, readers, shard)
         plan.keys[shard] = _digest([*content, said]) if said else plan.made_from[shard]
@@ -141,8 +175,8 @@ def _forward(stage: Stage, options: Any, workdir: Storage, root: Root, known: Ma
 def _digests(
     stage: Stage, root: Root, inputs: Mapping[str, Sequence[ShardRecord | None]]
 ) -> Callable[[int], list[Any] | str | None]:
-    """The digests of the input files that a shard reads, one of all for a stage that reads earlier shards, too; None if
-    an input is yet to be made."""
+    """The digests of the input files that a shard reads, one of all for a stage that reads
+    earlier shards, too; None if an input is yet to be made."""
 
     def of_files(shards: Iterable[int]) -> list[Any] | None:
         found: list[Any] = []
@@ -151,7 +185,9 @@ def _digests(
                 row = rows[shard] if shard < len(rows) else None
                 if row is None:
                     return None
-                found.append([name, *sorted(file.sha256 for file in row.files if file.kind in stage.kinds)])
+                found.append(
+                    [name, *sorted(file.sha256 for file in row.files if file.kind in stage.kinds)]
+                )
         return found
 
     @functools.cache
@@ -159,7 +195,9 @@ def _digests(
         files = of_files(range(end))
         return _digest(files) if files is not None else None
 
-    return lambda shard: of_files([shard]) if stage.reads == "shard" else up_to(_read_by(stage, root, shard).stop)
+    return lambda shard: (
+        of_files([shard]) if stage.reads == "shard" else up_to(_read_by(stage, root, shard).stop)
+    )
 
 
 def _read_by(stage: Stage, root: Root, shard: int) -> range:
@@ -167,7 +205,9 @@ def _read_by(stage: Stage, root: Root, shard: int) -> range:
     if stage.reads == "shard":
         return range(shard, shard + 1)
     return range(
-        root.generations[root.generation_of(shard)].range.stop if stage.reads == "earlier" else root.num_shards
+        root.generations[root.generation_of(shard)].range.stop
+        if stage.reads == "earlier"
+        else root.num_shards
     )
 
 
@@ -176,7 +216,8 @@ def _digest(content: Any) -> str:
 
 
 def _find_rows(plan: StagePlan, workdir: Storage, root: Root) -> None:
-    """Find the shards that were made from their keys: in the published list, else by their records."""
+    """Find the shards that were made from their keys: in the published list, else by their
+    records."""
     manifest = root.datasets.get(plan.stage.output)
     if manifest is not None and manifest.stage != plan.stage.name:
         manifest = None
@@ -190,17 +231,24 @@ def _find_rows(plan: StagePlan, workdir: Storage, root: Root) -> None:
         return
     if len(published) > len(plan.keys):
         raise UserError(
-            f"{workdir} has {len(published)} shards of {plan.stage.output}/, but its settings ask for {len(plan.keys)}"
+            f"{workdir} has {len(published)} shards of {plan.stage.output}/, but its settings ask "
+            f"for {len(plan.keys)}"
         )
     records = records_of(workdir, plan.stage)
     names = set(records.names())
-    places = [Place(records, shard, key) for shard, key in enumerate(plan.keys) if key and plan.rows[shard] is None]
+    places = [
+        Place(records, shard, key)
+        for shard, key in enumerate(plan.keys)
+        if key and plan.rows[shard] is None
+    ]
     found = at_once(Place.find, [place for place in places if place.name in names])
     for record, _ in found:
         if record is not None:
             plan.rows[record.shard] = record
     made = [row for row in plan.rows if row is not None]
-    continued = any(row.shard not in published or published[row.shard].key != row.key for row in made)
+    continued = any(
+        row.shard not in published or published[row.shard].key != row.key for row in made
+    )
     if continued and len(made) < len(plan.keys):
         plan.why = f"{len(made)} of {len(plan.keys)} shards are finished; continuing"
     elif manifest is not None and plan.keys[0]:
@@ -208,7 +256,8 @@ def _find_rows(plan: StagePlan, workdir: Storage, root: Root) -> None:
 
 
 def _table(workdir: Storage, manifest: Manifest | None) -> FileTable | None:
-    """The list of files of a published dataset; None, with a warning, if it is damaged: records have the same rows."""
+    """The list of files of a published dataset; None, with a warning, if it is damaged: records
+    have the same rows."""
     if manifest is None:
         return None
     try:
@@ -224,7 +273,8 @@ def _warn_once(message: str) -> None:
 
 
 def _find_gone(plan: StagePlan, workdir: Storage, shards: set[int]) -> dict[str, str]:
-    """Add those of `shards` of which files are lost to `plan.gone`; returns what is wrong with each file."""
+    """Add those of `shards` of which files are lost to `plan.gone`; returns what is wrong with
+    each file."""
     kinds = {"data", "places", "warc", "figures", "rejects", "kept"}
     rows = [row for shard in sorted(shards) if (row := plan.rows[shard]) is not None]
     lost = lost_files(workdir, [file for row in rows for file in row.files if file.kind in kinds])
@@ -239,10 +289,15 @@ def _backward(plan: StagePlan, workdir: Storage, root: Root, needed: dict[str, s
     # Later generations of a stage that reads sources are made from its earlier shards.
     is_wanted = stage.output in FINAL or bool(plan.make and not stage.inputs)
     everything = set(range(len(plan.rows)))
-    # Rows of records that are not published are looked at too: their files may be gone with what made them.
-    looked_at = everything if is_wanted or plan.published is None else needed.get(stage.output, set())
+    # Rows of records that are not published are looked at too: their files may be gone with what
+    # made them.
+    looked_at = (
+        everything if is_wanted or plan.published is None else needed.get(stage.output, set())
+    )
     lost = _find_gone(plan, workdir, looked_at)
-    if plan.gone and not stage.inputs and looked_at != everything:  # it reads its earlier shards, too
+    if (
+        plan.gone and not stage.inputs and looked_at != everything
+    ):  # it reads its earlier shards, too
         lost = _find_gone(plan, workdir, everything)
     assets = {}
     if plan.published is not None:
@@ -250,13 +305,19 @@ def _backward(plan: StagePlan, workdir: Storage, root: Root, needed: dict[str, s
     if plan.gone or assets:
         problems = lost | assets
         first = next(iter(sorted(problems.items())))
-        plan.why = f"{first[0]} {first[1]}" + (f", and {len(problems) - 1} more files" if len(problems) > 1 else "")
+        plan.why = f"{first[0]} {first[1]}" + (
+            f", and {len(problems) - 1} more files" if len(problems) > 1 else ""
+        )
     plan.make |= plan.gone
     if assets:
         plan.published = None
     before = plan.before
     for generation in root.generations if stage.reads != "all" else ():
-        keys = [before[shard].key for shard in generation.range if shard in before and shard not in plan.make]
+        keys = [
+            before[shard].key
+            for shard in generation.range
+            if shard in before and shard not in plan.make
+        ]
         if keys != [plan.keys[shard] for shard in generation.range]:
             break
         plan.settled += generation.shards
@@ -283,7 +344,9 @@ def difference(manifest: Manifest, plan: StagePlan, root: Root) -> str:
             return f"{name} is {now.get(name)!r}, was {manifest.options.get(name)!r}"
     if manifest.num_shards != len(plan.keys):
         return f"{len(plan.keys) - manifest.num_shards} shards were added"
-    sources = shaping_sources([*stage.outside(plan.options, manifest.sources), *sources_of(stage, root)])
+    sources = shaping_sources(
+        [*stage.outside(plan.options, manifest.sources), *sources_of(stage, root)]
+    )
     before = shaping_sources(manifest.sources)
     names = sorted({str(s.get("name") or s.get("kind")) for s in sources if s not in before})
     if names:
@@ -294,15 +357,35 @@ def difference(manifest: Manifest, plan: StagePlan, root: Root) -> str:
 
 def sources_of(stage: Stage, root: Root) -> list[dict[str, Any]]:
     """The sources of a stage without inputs, without what shapes no bytes."""
-    return [source for each in root.generations for source in shaping_sources(each.sources)] if not stage.inputs else []
+    return (
+        [source for each in root.generations for source in shaping_sources(each.sources)]
+        if not stage.inputs
+        else []
+    )
 
 
-_RECORDED = ("root", "keys", "made_from", "make", "gone", "settled", "before", "started", "properties", "assets")
-"""Fields of `StageRun` that every process that works on a plan reads from `ledger/STAGE/work/WORK/plan-DIGEST.json`,
-which is named by its content; and the manifests of the inputs."""
+_RECORDED = (
+    "root",
+    "keys",
+    "made_from",
+    "make",
+    "gone",
+    "settled",
+    "before",
+    "started",
+    "properties",
+    "assets",
+)
+"""Fields of `StageRun` that every process that works on a plan reads from
+`ledger/STAGE/work/WORK/plan-DIGEST.json`, which is named by its content; and the manifests of
+the inputs."""
 
 _Recorded = msgspec.defstruct(
-    "_Recorded", [("inputs", dict[str, Manifest]), *((name, get_type_hints(StageRun)[name]) for name in _RECORDED)]
+    "_Recorded",
+    [
+        ("inputs", dict[str, Manifest]),
+        *((name, get_type_hints(StageRun)[name]) for name in _RECORDED),
+    ],
 )
 
 
@@ -311,8 +394,8 @@ def plan_stage(
 ) -> Manifest | StageRun:
     """The manifest if the output is finished, otherwise the stage ready to work.
 
-    `later` are the stages after it, whose shards may need files that are gone. Raises UserError for errors that the
-    user can fix.
+    `later` are the stages after it, whose shards may need files that are gone. Raises UserError for
+    errors that the user can fix.
     """
     runtime.check_versions()
     workdir = runtime.workdir
@@ -321,8 +404,14 @@ def plan_stage(
     if plan.finished and plan.published is not None:
         return plan.published
     if plan.why:
-        logger.info("%s: %s; %d of %d shards run", stage.name, plan.why, len(plan.make), len(plan.keys))
-    inputs = {name: root.datasets[name] for name in (*stage.inputs, *stage.optional_inputs) if name in root.datasets}
+        logger.info(
+            "%s: %s; %d of %d shards run", stage.name, plan.why, len(plan.make), len(plan.keys)
+        )
+    inputs = {
+        name: root.datasets[name]
+        for name in (*stage.inputs, *stage.optional_inputs)
+        if name in root.datasets
+    }
     readers = {name: DatasetReader(workdir, manifest) for name, manifest in inputs.items()}
     about = msgspec.structs.replace(root, datasets={})
     work = _name_of_work(plan)
@@ -335,23 +424,29 @@ def plan_stage(
     workdir.remove_dead_spools()
     logger.debug("%s: %s", stage.name, options)
     stage.set_up(run)
-    content = msgspec.json.encode({"inputs": inputs, **{name: getattr(run, name) for name in _RECORDED}})
+    content = msgspec.json.encode(
+        {"inputs": inputs, **{name: getattr(run, name) for name in _RECORDED}}
+    )
     digest = hashlib.sha256(content).hexdigest()[:8]
     run.work.write(f"plan-{digest}.json", content)
     return dataclasses.replace(run, name=f"{work}/{digest}")
 
 
 def _name_of_work(plan: StagePlan) -> str:
-    """Intermediate steps are shared by all attempts at the shards of the generations that are not published yet. Which
-    of these shards are finished does not count, so an interrupted stage finds its steps again."""
+    """Intermediate steps are shared by all attempts at the shards of the generations that are
+    not published yet. Which of these shards are finished does not count, so an interrupted stage
+    finds its steps again."""
     return _digest([plan.keys, plan.settled])[:16]
 
 
-_opened: tuple[Any, StageRun] | None = None  # the run this process works on: opened once, not once per part
+_opened: tuple[Any, StageRun] | None = (
+    None  # the run this process works on: opened once, not once per part
+)
 
 
 def open_run(stage: Stage, options: Any, runtime: Runtime, name: str) -> StageRun:
-    """The stage at work, in a process that makes its parts or publishes it; `name` is `StageRun.name`.
+    """The stage at work, in a process that makes its parts or publishes it; `name` is
+    `StageRun.name`.
 
     Raises FileNotFoundError if the plan was swept away.
     """
@@ -369,13 +464,17 @@ def _open_run(stage: Stage, options: Any, runtime: Runtime, name: str) -> StageR
     folder, _, digest = name.partition("/")
     work = work_of(runtime.workdir, stage) / folder
     found: Any = msgspec.json.decode(work.read(f"plan-{digest}.json"), type=_Recorded)
-    readers = {dataset: DatasetReader(runtime.workdir, manifest) for dataset, manifest in found.inputs.items()}
+    readers = {
+        dataset: DatasetReader(runtime.workdir, manifest)
+        for dataset, manifest in found.inputs.items()
+    }
     known = {field: getattr(found, field) for field in _RECORDED}
     return StageRun(stage, options, runtime, readers, name=name, work=work, **known)
 
 
 def is_published(run: StageRun) -> bool:
-    """Whether the output is published with the keys of this plan, and complete, so that an attempt at it is late."""
+    """Whether the output is published with the keys of this plan, and complete, so that an
+    attempt at it is late."""
     root, _ = read_root(run.workdir)
     manifest = root.datasets.get(run.stage.output)
     if manifest is None or manifest.stage != run.stage.name:
@@ -383,4 +482,6 @@ def is_published(run: StageRun) -> bool:
     table = DatasetReader(run.workdir, manifest).table_of_files
     if [record.key for record in table.records] != list(run.keys):
         return False
-    return not lost_files(run.workdir, [file for shard in run.gone for file in table.records[shard].files])
+    return not lost_files(
+        run.workdir, [file for shard in run.gone for file in table.records[shard].files]
+    )

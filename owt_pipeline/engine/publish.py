@@ -32,13 +32,17 @@ _WHERE = ("places", "warc")
 def publish(
     stage: Stage, options: Any, runtime: Runtime, plan: str, version: str | None
 ) -> tuple[Manifest, str | None]:
-    """Publish the output of a stage all of whose shards are made; returns its manifest, and the version of the root.
+    """Publish the output of a stage all of whose shards are made; returns its manifest, and the
+    version of the root.
 
-    `plan` is `StageRun.name`; `version` is that of the root that this run wrote last. If this run has published the
-    output before, returns that. Raises LostRun if another run has published, LedgerError if a record is missing or the
-    sums are wrong, UserError if a file of a record has disappeared since it was written.
+    `plan` is `StageRun.name`; `version` is that of the root that this run wrote last. If this run
+    has published the output before, returns that. Raises LostRun if another run has published,
+    LedgerError if a record is missing or the sums are wrong, UserError if a file of a record has
+    disappeared since it was written.
     """
-    root, current = read_own_root(runtime.workdir, version, runtime.run)  # before what another run may have swept
+    root, current = read_own_root(
+        runtime.workdir, version, runtime.run
+    )  # before what another run may have swept
     try:
         run = open_run(stage, options, runtime, plan)
     except FileNotFoundError:  # a late attempt, whose plan was swept away
@@ -51,9 +55,17 @@ def publish(
     made = [file for shard in sorted(run.make) for file in records[shard].files]
     if lost := lost_files(run.workdir, made):
         name, problem = next(iter(lost.items()))
-        raise UserError(f"{run.workdir.path(name)} {problem}, since the stage wrote it: run the same command again")
+        raise UserError(
+            f"{run.workdir.path(name)} {problem}, since the stage wrote it: run the same command "
+            f"again"
+        )
     run = dataclasses.replace(
-        run, properties=dict(run.properties), assets=list(run.assets), stats=dict(run.stats), counts=None, contents={}
+        run,
+        properties=dict(run.properties),
+        assets=list(run.assets),
+        stats=dict(run.stats),
+        counts=None,
+        contents={},
     )
     run.stage.finish(run, records)
     stats = dict(run.stats)
@@ -76,8 +88,14 @@ def publish(
         num_shards=run.num_shards,
         counts=counts,
         options=run.stage.shaping(run.options),
-        inputs={name: reader.table_of_files.digest_of(run.stage.kinds) for name, reader in run.inputs.items()},
-        sources=[*run.stage.outside(run.options, recorded_of(run.stage, run.before)), *sources_of(run.stage, run.root)],
+        inputs={
+            name: reader.table_of_files.digest_of(run.stage.kinds)
+            for name, reader in run.inputs.items()
+        },
+        sources=[
+            *run.stage.outside(run.options, recorded_of(run.stage, run.before)),
+            *sources_of(run.stage, run.root),
+        ],
         stats=dict(sorted(stats.items())),
         properties=run.properties,
     )
@@ -100,11 +118,14 @@ def publish(
 
 
 def _records(run: StageRun) -> list[ShardRecord]:
-    """The record of each shard: the published one, or that of its key; the same bytes as before if it was gone."""
+    """The record of each shard: the published one, or that of its key; the same bytes as before
+    if it was gone."""
     before: dict[int, ShardRecord] = {}
     if run.before is not None:
         table = DatasetReader(run.workdir, run.before).table_of_files
-        before = {record.shard: record for record in table.records if record.key == run.keys[record.shard]}
+        before = {
+            record.shard: record for record in table.records if record.key == run.keys[record.shard]
+        }
 
     def find(shard: int) -> ShardRecord:
         was = before.get(shard)
@@ -114,7 +135,9 @@ def _records(run: StageRun) -> list[ShardRecord]:
         record, _ = place.find()
         if record is None:
             raise LedgerError(f"{run.stage.name}: {place.records.path(place.name)} was not written")
-        if was is not None and not run.stage.optional_inputs:  # with these, it is made from what is left of them
+        if (
+            was is not None and not run.stage.optional_inputs
+        ):  # with these, it is made from what is left of them
             _check_same(run, was, record)
         return record
 
@@ -122,15 +145,20 @@ def _records(run: StageRun) -> list[ShardRecord]:
 
 
 def _check_same(run: StageRun, was: ShardRecord, now: ShardRecord) -> None:
-    """Raise UserError if a shard that was gone has other bytes than before: its datasets were made from those."""
+    """Raise UserError if a shard that was gone has other bytes than before: its datasets were
+    made from those."""
     before, again = (
-        {file.path: file.sha256 for file in record.files if file.kind not in _WHERE} for record in (was, now)
+        {file.path: file.sha256 for file in record.files if file.kind not in _WHERE}
+        for record in (was, now)
     )
     if before != again:
         raise UserError(
-            f"shard {was.shard} of {run.stage.output}/ was gone, and has other bytes now that it was made again. Made "
-            f"with {_named(was.versions)}; now {_named(now.versions)}: use those versions, or delete "
-            f"{run.workdir.path(f'ledger/{run.stage.name}/records')} to make the dataset, and those after it, anew"
+            f"shard {was.shard} of {run.stage.output}/ was gone, and has other bytes now that it "
+            f"was made again. Made "
+            f"with {_named(was.versions)}; now {_named(now.versions)}: use those versions, or "
+            f"delete "
+            f"{run.workdir.path(f'ledger/{run.stage.name}/records')} to make the dataset, and "
+            f"those after it, anew"
         )
 
 

@@ -1,5 +1,5 @@
-"""Running stages: find out what has to be made, build the graph of the stages from there on, run it, and return the
-results. If nothing has to be made, Beam is not even imported."""
+"""Running stages: find out what has to be made, build the graph of the stages from there on, run
+it, and return the results. If nothing has to be made, Beam is not even imported."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ LOCAL_RUNNERS = {"", "FnApiRunner", "DirectRunner"}
 
 @dataclass(frozen=True)
 class Result:
-    """The result of one stage: its manifest, and the seconds it took; None if its output was finished before."""
+    """The result of one stage: its manifest, and the seconds it took; None if its output was
+    finished before."""
 
     stage: Stage
     manifest: Manifest
@@ -53,11 +54,11 @@ class Result:
 
 
 def run_stages(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Result]:
-    """Run stages with their options, in order, as one job, holding the lock of the run's folder. What is finished is
-    skipped.
+    """Run stages with their options, in order, as one job, holding the lock of the run's folder.
+    What is finished is skipped.
 
-    Raises UserError for errors that the user can fix, before anything is written if they are in the options;
-    WorkerError for a bug.
+    Raises UserError for errors that the user can fix, before anything is written if they are in the
+    options; WorkerError for a bug.
     """
     runtime = replace(runtime, run=runtime.run or uuid.uuid4().hex)
     stages = without_imported(stages, runtime.workdir, read_root(runtime.workdir)[0])
@@ -73,12 +74,18 @@ def run_stages(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Re
         root, version = begin(stages, runtime)
         plans = look(stages, runtime.workdir, root)
         first = next((number for number, plan in enumerate(plans) if not plan.finished), None)
-        results = [Result(plan.stage, plan.published, None) for plan in plans[:first] if plan.published is not None]
+        results = [
+            Result(plan.stage, plan.published, None)
+            for plan in plans[:first]
+            if plan.published is not None
+        ]
         for result in results:
             result.log()
         if first is not None and cluster is not None and detached:
             _run_on_cluster(stages[first:], replace(runtime, unattended=True), version, cluster)
-            raise JobRuns(f"the job works on {runtime.workdir}; run the same command again for its outcome")
+            raise JobRuns(
+                f"the job works on {runtime.workdir}; run the same command again for its outcome"
+            )
         if first is not None:
             results += _run_graph(stages[first:], runtime, version, cluster)
         sweep(runtime.workdir, runtime.run, since)
@@ -88,12 +95,16 @@ def run_stages(stages: Sequence[tuple[Stage, Any]], runtime: Runtime) -> list[Re
 
 
 @contextlib.contextmanager
-def _holding(runtime: Runtime, cluster: PipelineOptions | None, *, detached: bool) -> Iterator[float]:
-    """Hold the run's lock. For a command that leaves its job, raises what an earlier one's job has failed with, and
-    JobRuns while that is at work."""
+def _holding(
+    runtime: Runtime, cluster: PipelineOptions | None, *, detached: bool
+) -> Iterator[float]:
+    """Hold the run's lock. For a command that leaves its job, raises what an earlier one's job
+    has failed with, and JobRuns while that is at work."""
     with contextlib.ExitStack() as stack:
         try:
-            since = stack.enter_context(hold(runtime.workdir, runtime.run, as_object=cluster is not None))
+            since = stack.enter_context(
+                hold(runtime.workdir, runtime.run, as_object=cluster is not None)
+            )
         except InUse as error:
             raise JobRuns(str(error)) if detached else error from None
         if detached and (outcome := take_outcome(runtime.workdir)) is not None:
@@ -107,8 +118,11 @@ def run_stage(stage: Stage, options: Any, runtime: Runtime) -> tuple[Manifest, b
     return result.manifest, result.seconds is not None
 
 
-def without_imported(stages: Sequence[tuple[Stage, Any]], workdir: Storage, root: Root) -> Sequence[tuple[Stage, Any]]:
-    """The stages that run: imported text takes the place of what collect, fetch and extract would make."""
+def without_imported(
+    stages: Sequence[tuple[Stage, Any]], workdir: Storage, root: Root
+) -> Sequence[tuple[Stage, Any]]:
+    """The stages that run: imported text takes the place of what collect, fetch and extract
+    would make."""
     left = [planned for planned in stages if planned[0].name not in ("collect", "fetch", "extract")]
     is_imported = "documents" in root.datasets and root.datasets["documents"].stage == "import"
     if len(left) == len(stages) or not is_imported:
@@ -120,14 +134,21 @@ def without_imported(stages: Sequence[tuple[Stage, Any]], workdir: Storage, root
 def runs_on_cluster(beam_flags: Sequence[str]) -> bool:
     """Whether these flags name a runner other than this machine's own."""
     if not beam_flags:
-        return False  # without Beam, which takes half a second to import and may not be needed at all
+        return (
+            False  # without Beam, which takes half a second to import and may not be needed at all
+        )
     from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
-    return (PipelineOptions(list(beam_flags)).view_as(StandardOptions).runner or "") not in LOCAL_RUNNERS
+    return (
+        PipelineOptions(list(beam_flags)).view_as(StandardOptions).runner or ""
+    ) not in LOCAL_RUNNERS
 
 
 def _run_graph(
-    stages: Sequence[tuple[Stage, Any]], runtime: Runtime, version: str | None, cluster: PipelineOptions | None
+    stages: Sequence[tuple[Stage, Any]],
+    runtime: Runtime,
+    version: str | None,
+    cluster: PipelineOptions | None,
 ) -> list[Result]:
     take_outcome(runtime.workdir)
     started = time.time()
@@ -137,7 +158,9 @@ def _run_graph(
             _run_on_cluster(stages, runtime, version, cluster)
         else:
             job = in_thread(lambda: _run_locally(stages, runtime, version))
-            while not job.done():  # so that this thread handles Ctrl-C and SIGTERM at once; the job's is abandoned
+            while (
+                not job.done()
+            ):  # so that this thread handles Ctrl-C and SIGTERM at once; the job's is abandoned
                 wait([job], 0.1)
             job.result()
     except KeyboardInterrupt:
@@ -154,22 +177,36 @@ def _run_graph(
         if read_root(runtime.workdir)[0].run != runtime.run:
             raise published_by_another(runtime.workdir)
     seconds = {
-        entry["stage"]: entry["seconds"] for entry in read_log(runtime.workdir) if entry.get("started", 0) > started
+        entry["stage"]: entry["seconds"]
+        for entry in read_log(runtime.workdir)
+        if entry.get("started", 0) > started
     }
     results = []
     for stage, _ in stages:
-        result = Result(stage, require_manifest(runtime.workdir, stage.output), seconds.get(stage.name))
-        if cluster is not None or result.seconds is None:  # here, each stage is logged when it is published
+        result = Result(
+            stage, require_manifest(runtime.workdir, stage.output), seconds.get(stage.name)
+        )
+        if (
+            cluster is not None or result.seconds is None
+        ):  # here, each stage is logged when it is published
             result.log()
         results.append(result)
     return results
 
 
-def _run_locally(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, version: str | None) -> None:
-    """Run on the FnApiRunner: `DirectRunner` would choose one of three runners by the pipeline's shape."""
+def _run_locally(
+    stages: Sequence[tuple[Stage, Any]], runtime: Runtime, version: str | None
+) -> None:
+    """Run on the FnApiRunner: `DirectRunner` would choose one of three runners by the pipeline's
+    shape."""
     if runtime.workers > 1:
-        modules = [parts.__name__, *sorted({type(stage).__module__ for stage, _ in stages} - {"__main__"})]
-        start_server(modules + [needed for stage, options in stages for needed in stage.preload(options)])
+        modules = [
+            parts.__name__,
+            *sorted({type(stage).__module__ for stage, _ in stages} - {"__main__"}),
+        ]
+        start_server(
+            modules + [needed for stage, options in stages for needed in stage.preload(options)]
+        )
     with importing():
         import apache_beam as beam
         from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
@@ -178,8 +215,8 @@ def _run_locally(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, version:
         from owt_pipeline.engine.graph import build
 
     class Options(PipelineOptions):
-        """Caches views: Beam asks for them some hundred times while it builds a graph, and parses its flags each
-        time."""
+        """Caches views: Beam asks for them some hundred times while it builds a graph, and
+        parses its flags each time."""
 
         def view_as(self, cls: Any) -> Any:
             if cls not in views:
@@ -187,7 +224,9 @@ def _run_locally(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, version:
             return views[cls]
 
     views: dict[type, Any] = {}
-    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # its errors are raised once, by the caller
+    logging.getLogger("apache_beam").setLevel(
+        logging.CRITICAL
+    )  # its errors are raised once, by the caller
     options = Options(list(runtime.beam_flags))
     options.view_as(StandardOptions).runner = None
     pipeline = beam.Pipeline(FnApiRunner(), options=options)
@@ -198,7 +237,10 @@ def _run_locally(stages: Sequence[tuple[Stage, Any]], runtime: Runtime, version:
 
 
 def _run_on_cluster(
-    stages: Sequence[tuple[Stage, Any]], runtime: Runtime, version: str | None, options: PipelineOptions
+    stages: Sequence[tuple[Stage, Any]],
+    runtime: Runtime,
+    version: str | None,
+    options: PipelineOptions,
 ) -> None:
     import apache_beam as beam
 
@@ -207,7 +249,12 @@ def _run_on_cluster(
     runner = str(options.get_all_options()["runner"])
     runtime = runtime.for_cluster([stage for stage, _ in stages], runner)
     pipeline = beam.Pipeline(options=options)
-    build(pipeline, [(stage, submission.with_absolute_paths(given)) for stage, given in stages], runtime, version)
+    build(
+        pipeline,
+        [(stage, submission.with_absolute_paths(given)) for stage, given in stages],
+        runtime,
+        version,
+    )
     result = pipeline.run()
     if submission.submits_later(options):
         return
@@ -230,14 +277,16 @@ def _log_metrics(stages: Sequence[tuple[Stage, Any]], workdir: Storage, result: 
             of_stage, value = found[name.namespace], distribution.result
             of_stage[f"{name.name}_count"] += value.count
             of_stage[f"{name.name}_sum"] += value.sum
-            of_stage[f"{name.name}_max"] = max(of_stage[f"{name.name}_max"], value.max or 0)  # None: no part
+            of_stage[f"{name.name}_max"] = max(
+                of_stage[f"{name.name}_max"], value.max or 0
+            )  # None: no part
     counts = {stage: dict(sorted(values.items())) for stage, values in found.items() if values}
     append_to_log(workdir, {"job": type(result).__name__, "metrics": counts})
 
 
 def check_beam_flags(flags: Sequence[str], own: Sequence[str]) -> None:
-    """Raise UsageError for a flag that is not in `own`, the stages' flags, and that Beam does not know: Beam would
-    ignore it."""
+    """Raise UsageError for a flag that is not in `own`, the stages' flags, and that Beam does
+    not know: Beam would ignore it."""
     if not flags:
         return
     from apache_beam.options.pipeline_options import PipelineOptions
@@ -250,5 +299,9 @@ def check_beam_flags(flags: Sequence[str], own: Sequence[str]) -> None:
         name = flag.split("=", 1)[0]
         if name.startswith("-") and name not in known:
             # Beam has hundreds of flags, so one is always somewhat similar.
-            near = difflib.get_close_matches(name, own, n=1) or difflib.get_close_matches(name, known, n=1, cutoff=0.8)
-            raise UsageError(f"unknown flag {name}" + (f"; did you mean {near[0]}?" if near else "; see --help"))
+            near = difflib.get_close_matches(name, own, n=1) or difflib.get_close_matches(
+                name, known, n=1, cutoff=0.8
+            )
+            raise UsageError(
+                f"unknown flag {name}" + (f"; did you mean {near[0]}?" if near else "; see --help")
+            )

@@ -1,8 +1,9 @@
-"""Stages: what a stage declares (`Stage`, `Step`) and what its functions are given (`StageRun`). No Beam: `graph.py`
-turns stages into transforms.
+"""Stages: what a stage declares (`Stage`, `Step`) and what its functions are given (`StageRun`).
+No Beam: `graph.py` turns stages into transforms.
 
-A stage reads datasets of a run and writes one. Shard k of its output is a pure function of what its key names; the
-modules of this room find the shards to make (`plan.py`), make them (`parts.py`), and publish them (`publish.py`).
+A stage reads datasets of a run and writes one. Shard k of its output is a pure function of what its
+key names; the modules of this room find the shards to make (`plan.py`), make them (`parts.py`), and
+publish them (`publish.py`).
 """
 
 from __future__ import annotations
@@ -32,22 +33,26 @@ Recorded: TypeAlias = Sequence[Mapping[str, Any]]
 """Sources as a manifest, or a generation, has recorded them."""
 
 FINAL = ("corpus", "tokens", "report")
-"""Datasets whose files are made again whenever they are gone; others only if something reads them."""
+"""Datasets whose files are made again whenever they are gone; others only if something reads
+them."""
 
 
 class Stage:
     """A stage. Each is a subclass, whose docstring says what it does.
 
-    The attributes say what the stage reads, does and writes. The methods, in the order in which they are called, are
-    for what the attributes cannot say; most stages override few of them. `owt_pipeline/stages/export/stage.py` is an
-    example to copy. Instances have no state, so any process can create one from the class's name.
+    The attributes say what the stage reads, does and writes. The methods, in the order in which
+    they are called, are for what the attributes cannot say; most stages override few of them.
+    `owt_pipeline/stages/export/stage.py` is an example to copy. Instances have no state, so any
+    process can create one from the class's name.
 
     Attributes:
       name: the stage's name.
-      inputs: the datasets it reads; none for a stage that reads sources, which the generations of the run list.
+      inputs: the datasets it reads; none for a stage that reads sources, which the generations of
+        the run list.
       optional_inputs: datasets it reads if they exist.
-      reads: what shard k is made from: shard k of the inputs (`shard`), all shards of its own and earlier generations
-        (`earlier`), or everything (`all`), in which case the output has one shard.
+      reads: what shard k is made from: shard k of the inputs (`shard`), all shards of its own and
+        earlier generations (`earlier`), or everything (`all`), in which case the output has one
+        shard.
       kinds: the kinds of its inputs' files that it reads.
       output: the dataset it writes.
       options: its frozen dataclass of options.
@@ -78,8 +83,9 @@ class Stage:
         return shaping_options(options)
 
     def sources(self, options: Any, recorded: Recorded = ()) -> Sequence[dict[str, Any]]:
-        """The files that a stage without inputs reads: `kind`, `name`, what identifies the content, and `uri`, which
-        shapes no bytes. Those `recorded` in the root may be gone. Raises UserError for an unreadable one."""
+        """The files that a stage without inputs reads: `kind`, `name`, what identifies the
+        content, and `uri`, which shapes no bytes. Those `recorded` in the root may be gone.
+        Raises UserError for an unreadable one."""
         return ()
 
     def shards_for(self, options: Any, sources: Sequence[Mapping[str, Any]]) -> int:
@@ -91,32 +97,40 @@ class Stage:
         return root
 
     def outside(self, options: Any, recorded: Recorded = ()) -> Sequence[dict[str, Any]]:
-        """Digests of what else comes from outside: models, tokenizers, the user's code, evaluation sets. Files of which
-        the published output has `recorded` the digest may be gone.
+        """Digests of what else comes from outside: models, tokenizers, the user's code,
+        evaluation sets. Files of which the published output has `recorded` the digest may be
+        gone.
 
-        Also checks the options, so that a mistake is found before the stages that come first: raises UserError.
+        Also checks the options, so that a mistake is found before the stages that come first:
+        raises UserError.
         """
         return ()
 
-    def of_shard(self, options: Any, root: Root, inputs: Mapping[str, DatasetReader], shard: int) -> Any:
-        """What the run's history says about a shard, as JSON; None for nothing: retries, takedowns."""
+    def of_shard(
+        self, options: Any, root: Root, inputs: Mapping[str, DatasetReader], shard: int
+    ) -> Any:
+        """What the run's history says about a shard, as JSON; None for nothing: retries,
+        takedowns."""
         return None
 
     def without_inputs(self, before: ShardRecord, made_from: str) -> bool:
-        """Whether a shard can be made from its output `before` alone, because only takedowns were added."""
+        """Whether a shard can be made from its output `before` alone, because only takedowns
+        were added."""
         return False
 
     def preload(self, options: Any) -> Sequence[str]:
-        """What the process that workers are forked from loads once for all of them: modules to import, and
-        `module:function`s to call, which cache what they load."""
+        """What the process that workers are forked from loads once for all of them: modules to
+        import, and `module:function`s to call, which cache what they load."""
         return ()
 
     def set_up(self, run: StageRun) -> None:
-        """Called before the parts: sets `run.properties`, writes assets, raises UserError for impossible options."""
+        """Called before the parts: sets `run.properties`, writes assets, raises UserError for
+        impossible options."""
 
     def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> None:
-        """Called with the records of all shards before they are published: sets `run.counts`, adds to `run.stats`,
-        `run.properties` and the assets. The same records lead to the same results."""
+        """Called with the records of all shards before they are published: sets `run.counts`,
+        adds to `run.stats`, `run.properties` and the assets. The same records lead to the same
+        results."""
 
 
 def _shards(run: StageRun) -> Iterable[int]:
@@ -141,18 +155,21 @@ def one_part(_: StageRun) -> Iterable[int]:
 class Step:
     """One round of a stage's work: parts, each made by one call of `work`.
 
-    The first step's parts are `keys`. A later step's parts are `keys` and every key that the step before sent rows to
-    (`ShardWriter.send`). The last step's parts are the shards of the output.
+    The first step's parts are `keys`. A later step's parts are `keys` and every key that the step
+    before sent rows to (`ShardWriter.send`). The last step's parts are the shards of the output.
 
     Attributes:
-      work: `work(run, key, slices, writer)` makes part `key` from the rows that were sent to it. Calling it again
-        writes the same bytes.
+      work: `work(run, key, slices, writer)` makes part `key` from the rows that were sent to it.
+        Calling it again writes the same bytes.
       name: name of the step's folder; the last step is called `shards`.
       keys: parts that exist even if nothing is sent to them; by default the shards to be made.
-      rows: input rows of each part, for the progress and to start the largest parts first; by default the rows sent.
-      outputs: schemas of the last step's named outputs (`train`, `val`), in place of the dataset's own schema.
-      together: parts that this process makes at once in threads, for work that waits or uses the pool itself; a number,
-        or a function of the run. If 0, each part is made by one process of the pool.
+      rows: input rows of each part, for the progress and to start the largest parts first; by
+        default the rows sent.
+      outputs: schemas of the last step's named outputs (`train`, `val`), in place of the dataset's
+        own schema.
+      together: parts that this process makes at once in threads, for work that waits or uses the
+        pool itself; a number, or a function of the run. If 0, each part is made by one process of
+        the pool.
     """
 
     work: Callable[[StageRun, int, Sequence[Slice], ShardWriter], None]
@@ -168,8 +185,10 @@ class StageRun:
     """A stage at work: the first argument of its functions, in whichever process they run.
 
     Attributes:
-      inputs: a reader for each dataset of `stage.inputs`, and for each of `stage.optional_inputs` that exists.
-      root: the run's generations, rounds and takedowns when it was planned; its datasets are left out.
+      inputs: a reader for each dataset of `stage.inputs`, and for each of `stage.optional_inputs`
+        that exists.
+      root: the run's generations, rounds and takedowns when it was planned; its datasets are left
+        out.
       keys: the key of each shard of the output.
       made_from: the same without what changes from outside (`ShardRecord.made_from`).
       make: the shards to be made.
@@ -181,7 +200,8 @@ class StageRun:
       properties: properties for the manifest, set by `set_up` or `finish`.
       assets: files of the complete dataset.
       started: when the stage began, in seconds since 1970.
-      counts: set by `finish` if the stage's ledger is not the sum over its shards (dedupe's decisions).
+      counts: set by `finish` if the stage's ledger is not the sum over its shards (dedupe's
+        decisions).
       stats: counts of the stage apart from those of its shards.
       contents: contents of the assets that are yet to be written, by path.
     """
@@ -224,7 +244,9 @@ class StageRun:
         if step != SHARDS:
             return Place(self.work / step / "records", key)
         versions = versions_of(self.stage.libraries)
-        return Place(records_of(self.workdir, self.stage), key, self.keys[key], self.made_from[key], versions)
+        return Place(
+            records_of(self.workdir, self.stage), key, self.keys[key], self.made_from[key], versions
+        )
 
     def records_of_step(self, step: str) -> list[ShardRecord]:
         """The records of all parts of an intermediate step that is finished, sorted by key."""
@@ -233,16 +255,19 @@ class StageRun:
         return sorted(found, key=lambda record: record.shard)
 
     def write_asset(self, name: str, content: bytes, *, named_by_content: bool = False) -> str:
-        """Write a file of the complete dataset, such as a tokenizer's; returns its path in the run's folder.
+        """Write a file of the complete dataset, such as a tokenizer's; returns its path in the
+        run's folder.
 
-        It is placed in the ledger, so that the dataset's own folder holds only rows; the report's page is in report/. A
-        file whose name does not depend on its content is written when the output is published.
+        It is placed in the ledger, so that the dataset's own folder holds only rows; the report's
+        page is in report/. A file whose name does not depend on its content is written when the
+        output is published.
         """
         digest = hashlib.sha256(content).hexdigest()
         if named_by_content:
             stem, dot, suffix = name.rpartition(".")
             name = f"{stem}-{digest[:8]}{dot}{suffix}"
-        path = f"{ledger_of(self.stage.output) if self.stage.output in DATASETS else self.stage.output}/{name}"
+        output = self.stage.output
+        path = f"{ledger_of(output) if output in DATASETS else output}/{name}"
         if named_by_content:
             self.workdir.write(path, content)
         else:
@@ -276,10 +301,12 @@ class Runtime:
       workers: processes of the local pool; on a cluster, each process makes one part at a time.
       beam_flags: Beam's flags; none for the local runner.
       run: id of the process or job that works on the run's folder.
-      unattended: whether no process waits for the job: it takes and releases the lock, and fails for a user's mistake.
+      unattended: whether no process waits for the job: it takes and releases the lock, and fails
+        for a user's mistake.
       on_cluster: whether the runner places the parts, rather than the pool of this process.
       host: where the run takes place, for the run's log: a runner's name; empty for this machine.
-      versions: on a cluster, the versions of everything that shapes bytes, in the process that started the run.
+      versions: on a cluster, the versions of everything that shapes bytes, in the process that
+        started the run.
       add: whether new sources become a generation, rather than an error.
     """
 
@@ -295,13 +322,16 @@ class Runtime:
 
     @property
     def lock(self) -> bool:
-        """Whether the parts renew the lock of the run's folder, because it is an object that expires."""
+        """Whether the parts renew the lock of the run's folder, because it is an object that
+        expires."""
         return self.on_cluster or not self.workdir.is_local
 
     def for_cluster(self, stages: Iterable[Stage], runner: str) -> Runtime:
         """The same runtime, with parts placed by a runner on a cluster."""
         found = versions_of_everything(name for stage in stages for name in stage.libraries)
-        return dataclasses.replace(self, on_cluster=True, host=runner, workers=1, versions=tuple(found.items()))
+        return dataclasses.replace(
+            self, on_cluster=True, host=runner, workers=1, versions=tuple(found.items())
+        )
 
     def check_versions(self) -> None:
         """Raise UserError if this process has other versions than the one that started the run."""

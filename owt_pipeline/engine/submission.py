@@ -22,28 +22,43 @@ DATAFLOW = "DataflowRunner"
 _PATHS = ("GLOB", "FILE", "DIR")  # metavars of options whose values are paths
 CONNECT_SECONDS = 5.0
 CACHE_MILLISECONDS = 60_000
-"""How long Flink and Spark keep an idle worker. By default, they start new ones for each of 30 shuffles."""
-_THIS_MACHINE = ("[local]", "[auto]", "[collection]", "local")  # masters that run in the job server itself
+"""How long Flink and Spark keep an idle worker. By default, they start new ones for each of 30
+shuffles."""
+_THIS_MACHINE = (
+    "[local]",
+    "[auto]",
+    "[collection]",
+    "local",
+)  # masters that run in the job server itself
 
 
-def options_for(flags: Sequence[str], workdir: Storage, stages: Sequence[tuple[Any, Any]] = ()) -> PipelineOptions:
+def options_for(
+    flags: Sequence[str], workdir: Storage, stages: Sequence[tuple[Any, Any]] = ()
+) -> PipelineOptions:
     """Beam's options from its flags, with the defaults that this pipeline needs.
 
-    `stages` are (stage, options) pairs. Raises UsageError for wrong flags, and for files that the workers cannot read.
+    `stages` are (stage, options) pairs. Raises UsageError for wrong flags, and for files that the
+    workers cannot read.
     """
     from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
     given = PipelineOptions(list(flags)).get_all_options()
-    runner, known = given["runner"] or "", {*StandardOptions.KNOWN_RUNNER_NAMES, *StandardOptions.LOCAL_RUNNERS}
+    runner, known = (
+        given["runner"] or "",
+        {*StandardOptions.KNOWN_RUNNER_NAMES, *StandardOptions.LOCAL_RUNNERS},
+    )
     if runner and "." not in runner and runner not in known:
         raise UsageError(f"--runner {runner}: there is no such runner{did_you_mean(runner, known)}")
     defaults = {
         "save_main_session": False,  # Dataflow's default is True; workers import the package
-        "number_of_worker_harness_threads": given["number_of_worker_harness_threads"] or 1,  # a part at a time
+        "number_of_worker_harness_threads": given["number_of_worker_harness_threads"]
+        or 1,  # a part at a time
     }
     if runner in ("PortableRunner", "FlinkRunner", "SparkRunner"):
         _check_portable(given, runner)
-        defaults["environment_cache_millis"] = given["environment_cache_millis"] or CACHE_MILLISECONDS
+        defaults["environment_cache_millis"] = (
+            given["environment_cache_millis"] or CACHE_MILLISECONDS
+        )
     options = PipelineOptions(list(flags), **defaults)
     if _is_dataflow(given):
         _check_dataflow(options, given, workdir, stages)
@@ -51,7 +66,8 @@ def options_for(flags: Sequence[str], workdir: Storage, stages: Sequence[tuple[A
 
 
 def with_absolute_paths(options: Any) -> Any:
-    """A stage's options with absolute paths for local files, because workers start in another folder."""
+    """A stage's options with absolute paths for local files, because workers start in another
+    folder."""
     changed = {}
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
@@ -68,14 +84,15 @@ def _is_dataflow(given: Mapping[str, Any]) -> bool:
 
 
 def submits_later(options: PipelineOptions) -> bool:
-    """Whether the job is written to a file, which a Flex Template's launcher submits after this program has ended."""
+    """Whether the job is written to a file, which a Flex Template's launcher submits after this
+    program has ended."""
     given = options.get_all_options()
     return _is_dataflow(given) and bool(given["template_location"])
 
 
 def is_detached(options: PipelineOptions) -> bool:
-    """Whether this program ends once the job is submitted (Beam's --no_wait_until_finish, for Dataflow). The same
-    command then reports that the job is running, or its outcome."""
+    """Whether this program ends once the job is submitted (Beam's --no_wait_until_finish, for
+    Dataflow). The same command then reports that the job is running, or its outcome."""
     given = options.get_all_options()
     return _is_dataflow(given) and bool(given["no_wait_until_finish"])
 
@@ -87,7 +104,10 @@ def job_of(result: Any) -> str:
 
 
 def _check_dataflow(
-    options: PipelineOptions, given: Mapping[str, Any], workdir: Storage, stages: Sequence[tuple[Any, Any]]
+    options: PipelineOptions,
+    given: Mapping[str, Any],
+    workdir: Storage,
+    stages: Sequence[tuple[Any, Any]],
 ) -> None:
     _require_google()
     import google.auth
@@ -100,10 +120,13 @@ def _check_dataflow(
             google.auth.default()
         except google.auth.exceptions.GoogleAuthError as error:
             raise UserError(
-                f"no credentials for Google Cloud (`gcloud auth application-default login`): {_one_line(str(error))}"
+                f"no credentials for Google Cloud (`gcloud auth application-default login`): "
+                f"{_one_line(str(error))}"
             ) from None
     if not workdir.uri.startswith("gs://"):
-        raise UsageError(f"{workdir}: Dataflow's workers cannot read it; give a bucket, gs://BUCKET/FOLDER")
+        raise UsageError(
+            f"{workdir}: Dataflow's workers cannot read it; give a bucket, gs://BUCKET/FOLDER"
+        )
     for stage, settings in stages:
         for field in dataclasses.fields(settings):
             value = getattr(settings, field.name)
@@ -112,20 +135,26 @@ def _check_dataflow(
                     if "://" not in path:
                         there = "" if os.path.exists(path) else ", and it is not here either"
                         raise UsageError(
-                            f"{stage.name}: {field.name}: {path} is a path of this machine, which Dataflow's workers "
+                            f"{stage.name}: {field.name}: {path} is a path of this machine, which "
+                            f"Dataflow's workers "
                             f"cannot read{there}"
                         )
     if not (_stages_package(given) or given["sdk_container_image"]):
         raise UsageError(
-            "Dataflow's workers need this package: give --sdk_container_image (see Dockerfile), or the wheel with "
+            "Dataflow's workers need this package: give --sdk_container_image (see Dockerfile), or "
+            "the wheel with "
             "--extra_package (`pip wheel --no-deps --wheel-dir dist .` makes it)"
         )
     for place in (given["temp_location"], given["staging_location"]):
         if place and place.startswith("gs://"):
             try:  # the SDK would try a missing or forbidden bucket for ten minutes
-                gcsio.create_storage_client(options, not given["no_auth"]).get_bucket(place.split("/")[2])
+                gcsio.create_storage_client(options, not given["no_auth"]).get_bucket(
+                    place.split("/")[2]
+                )
             except GoogleAPICallError as error:
-                raise UserError(f"Google Cloud refused {place}: {_one_line(error.message)}") from None
+                raise UserError(
+                    f"Google Cloud refused {place}: {_one_line(error.message)}"
+                ) from None
 
 
 def _check_portable(given: Mapping[str, Any], runner: str) -> None:
@@ -133,7 +162,8 @@ def _check_portable(given: Mapping[str, Any], runner: str) -> None:
     flag, address = "--job_endpoint", given["job_endpoint"]
     if not address and runner == "PortableRunner":
         raise UsageError(
-            "--runner PortableRunner needs --job_endpoint HOST:PORT, the address of a job server that runs"
+            "--runner PortableRunner needs --job_endpoint HOST:PORT, the address of a job server "
+            "that runs"
         )
     if not address and runner == "FlinkRunner":
         flag, address = "--flink_master", given["flink_master"]
@@ -142,15 +172,21 @@ def _check_portable(given: Mapping[str, Any], runner: str) -> None:
     if address.partition("[")[0] in _THIS_MACHINE or address in _THIS_MACHINE:
         return
     _check_answers(flag, address)
-    kind, named = given["environment_type"] or "DOCKER", given["environment_config"] or given["environment_options"]
+    kind, named = (
+        given["environment_type"] or "DOCKER",
+        given["environment_config"] or given["environment_options"],
+    )
     if kind == "EXTERNAL" and not named:
         raise UsageError(
-            "--environment_type EXTERNAL needs --environment_config HOST:PORT, the address of a worker pool"
+            "--environment_type EXTERNAL needs --environment_config HOST:PORT, the address of a "
+            "worker pool"
         )
     if kind == "DOCKER" and not (named or _stages_package(given) or given["sdk_container_image"]):
         raise UsageError(
-            "the workers need this package: start a worker pool in an environment with the wheel and give "
-            "--environment_type=EXTERNAL --environment_config=HOST:PORT, or give an image (see Dockerfile) with "
+            "the workers need this package: start a worker pool in an environment with the wheel "
+            "and give "
+            "--environment_type=EXTERNAL --environment_config=HOST:PORT, or give an image (see "
+            "Dockerfile) with "
             "--environment_config=IMAGE"
         )
 
@@ -176,7 +212,9 @@ def _require_google() -> None:
     try:
         import google.cloud.dataflow  # noqa: F401
     except ImportError:
-        raise UsageError("Dataflow needs Google's clients: pip install 'apache-beam[gcp]'") from None
+        raise UsageError(
+            "Dataflow needs Google's clients: pip install 'apache-beam[gcp]'"
+        ) from None
 
 
 def failure(error: Exception) -> UserError:

@@ -1,4 +1,5 @@
-"""Imported by the fork server of `workers`, and by nothing else: loads what all workers need, once for all of them."""
+"""Imported by the fork server of `workers`, and by nothing else: loads what all workers need,
+once for all of them."""
 
 from __future__ import annotations
 
@@ -12,9 +13,14 @@ from multiprocessing import spawn
 from owt_pipeline.engine.workers import PRELOAD, importing, keep_pandas_out
 
 _folder, *_needed = os.environ[PRELOAD].split("\n")
-atexit.register(shutil.rmtree, _folder, ignore_errors=True)  # its socket, also if the process that asks was killed
+atexit.register(
+    shutil.rmtree, _folder, ignore_errors=True
+)  # its socket, also if the process that asks was killed
 
-for name in ("_fixup_main_from_name", "_fixup_main_from_path"):  # of a script, which workers do not need
+for name in (
+    "_fixup_main_from_name",
+    "_fixup_main_from_path",
+):  # of a script, which workers do not need
     if hasattr(spawn, name):
         setattr(spawn, name, lambda _: None)
 

@@ -1,16 +1,19 @@
-"""Worker processes, for parts and for an ordered map over batches, which survives the death of a process.
+"""Worker processes, for parts and for an ordered map over batches, which survives the death of a
+process.
 
-Each worker has a thread in this process, which gives it one task after the other and waits for the answers. Results
-come back in the order of the batches, so the output's bytes do not depend on the number of workers. A worker that dies,
-or does not answer in time, is replaced. Only its current task is affected, and the caller learns how it died.
+Each worker has a thread in this process, which gives it one task after the other and waits for the
+answers. Results come back in the order of the batches, so the output's bytes do not depend on the
+number of workers. A worker that dies, or does not answer in time, is replaced. Only its current
+task is affected, and the caller learns how it died.
 
-Processes are those of `multiprocessing`'s fork server: a fork of this process would copy locks that Beam's threads
-hold. `worker_server` is what the server loads once for all. A worker has a pipe of its own, so killing one at any
-moment harms no other, and it dies with this process, even in the midst of C code: the kernel kills it when the pipe
-closes by which multiprocessing lets it know of its parent.
+Processes are those of `multiprocessing`'s fork server: a fork of this process would copy locks that
+Beam's threads hold. `worker_server` is what the server loads once for all. A worker has a pipe of
+its own, so killing one at any moment harms no other, and it dies with this process, even in the
+midst of C code: the kernel kills it when the pipe closes by which multiprocessing lets it know of
+its parent.
 
-Workers do not import the script that this process runs, so it needs no `if __name__ == "__main__":`, and functions for
-workers have to be in a module.
+Workers do not import the script that this process runs, so it needs no `if __name__ ==
+"__main__":`, and functions for workers have to be in a module.
 """
 
 from __future__ import annotations
@@ -47,7 +50,9 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 # pyarrow's own pickle of a slice holds all rows of its parent.
-copyreg.pickle(pa.RecordBatch, lambda batch: (pa.ipc.read_record_batch, (batch.serialize(), batch.schema)))
+copyreg.pickle(
+    pa.RecordBatch, lambda batch: (pa.ipc.read_record_batch, (batch.serialize(), batch.schema))
+)
 
 TIMEOUT_SIGNAL = signal.SIGPROF
 """Signal that kills a worker when it has used up its CPU time."""
@@ -103,10 +108,11 @@ class WorkerPool:
     ) -> Future[R | WorkerDied]:
         """Let the next free worker call `fn(argument)`.
 
-        `fn` has to be importable in a worker (a module's function, or a `functools.partial` of one); argument and
-        result have to be picklable. If `fn` raises, so does the future: a UserError, OSError or LedgerError unchanged,
-        any other error as a WorkerError. If the worker dies, or is killed because it has not answered after `seconds`,
-        the result is a `WorkerDied`; unless it timed out, the task is tried by `tries` workers before.
+        `fn` has to be importable in a worker (a module's function, or a `functools.partial` of
+        one); argument and result have to be picklable. If `fn` raises, so does the future: a
+        UserError, OSError or LedgerError unchanged, any other error as a WorkerError. If the worker
+        dies, or is killed because it has not answered after `seconds`, the result is a
+        `WorkerDied`; unless it timed out, the task is tried by `tries` workers before.
         """
         task = pickle.dumps((fn, argument), 5)
         with self._lock:
@@ -114,19 +120,25 @@ class WorkerPool:
                 raise CancelledError
             return self._threads.submit(self._run, task, seconds, tries)
 
-    def map(self, fn: Callable[[T], R], batches: Iterable[T], **limits: Any) -> Iterator[tuple[T, R | WorkerDied]]:
-        """Pairs of (batch, fn(batch)), in the order of `batches`, which are read as workers become free.
+    def map(
+        self, fn: Callable[[T], R], batches: Iterable[T], **limits: Any
+    ) -> Iterator[tuple[T, R | WorkerDied]]:
+        """Pairs of (batch, fn(batch)), in the order of `batches`, which are read as workers
+        become free.
 
         `limits` are those of `submit`. If the caller stops before the end, the pool is closed.
         """
-        slots = threading.Semaphore(2 * self.workers)  # for each worker, one batch at work and one waiting
+        slots = threading.Semaphore(
+            2 * self.workers
+        )  # for each worker, one batch at work and one waiting
         waiting: deque[tuple[T, Future[Any]]] = deque()
         try:
             for batch in batches:
                 slots.acquire()
                 waiting.append((batch, self.submit(fn, batch, **limits)))
                 waiting[-1][1].add_done_callback(lambda _: slots.release())
-                # Bounded: otherwise the results of all other batches would pile up behind one slow batch.
+                # Bounded: otherwise the results of all other batches would pile up behind one slow
+                # batch.
                 while waiting and (waiting[0][1].done() or len(waiting) >= 16 * self.workers):
                     yield waiting[0][0], waiting[0][1].result()
                     waiting.popleft()
@@ -230,21 +242,26 @@ def _die_with_parent() -> None:
 
 
 def start_server(needed: Sequence[str] = ()) -> None:
-    """Let the process that workers are forked from load what they need, without waiting for it; unless it runs.
+    """Let the process that workers are forked from load what they need, without waiting for it;
+    unless it runs.
 
-    `needed` is a result of `Stage.preload`: modules to import, and `module:function`s to call, which cache what they
-    load. Errors there are ignored: the worker that needs it will raise them.
+    `needed` is a result of `Stage.preload`: modules to import, and `module:function`s to call,
+    which cache what they load. Errors there are ignored: the worker that needs it will raise them.
     """
     global _folder
     with _processes:
         if not os.path.isdir(_folder):  # multiprocessing's own would stay if this process is killed
             temporary = tempfile.gettempdir()
-            _folder = tempfile.mkdtemp(prefix="owt-", dir=temporary if len(temporary) < _MAX_TEMPORARY else "/tmp")
+            _folder = tempfile.mkdtemp(
+                prefix="owt-", dir=temporary if len(temporary) < _MAX_TEMPORARY else "/tmp"
+            )
             process.current_process()._config["tempdir"] = _folder  # type: ignore[attr-defined]
         forkserver.set_forkserver_preload(["owt_pipeline.engine.worker_server"])
         os.environ[PRELOAD] = "\n".join([_folder, *needed])
-        resource_tracker.ensure_running()  # which would unblock signals, if the server had to start it
-        # The server and all workers inherit this mask: a terminal's Ctrl-C is for this process, which ends them.
+        # which would unblock signals, if the server had to start it
+        resource_tracker.ensure_running()
+        # The server and all workers inherit this mask: a terminal's Ctrl-C is for this process,
+        # which ends them.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         try:
             forkserver.ensure_running()
@@ -258,14 +275,20 @@ def _start(target: Callable[..., object], *arguments: Any) -> Any:
     with _processes:
         for wait in (0.1, None):
             start_server()
-            child = multiprocessing.get_context("forkserver").Process(target=target, args=arguments, daemon=True)
+            child = multiprocessing.get_context("forkserver").Process(
+                target=target, args=arguments, daemon=True
+            )
             try:
                 child.start()
                 break
             except (EOFError, ConnectionError) as error:
                 if wait is None:
-                    raise ChildProcessError("the process that starts others has ended. Out of memory?") from error
-                time.sleep(wait)  # a server that was killed a moment ago is started again once it is gone
+                    raise ChildProcessError(
+                        "the process that starts others has ended. Out of memory?"
+                    ) from error
+                time.sleep(
+                    wait
+                )  # a server that was killed a moment ago is started again once it is gone
         return child
 
 
@@ -277,9 +300,13 @@ def _end(child: Any) -> int:
         return int(child.exitcode)
 
 
-_processes = threading.RLock()  # multiprocessing looks at all its processes when it starts one: not at one that ends
+_processes = (
+    threading.RLock()
+)  # multiprocessing looks at all its processes when it starts one: not at one that ends
 _folder = ""  # of the server's socket; of this process, as all that follows
-_shared: WorkerPool | None = None  # used by all stages, because worker processes are costly to start
+_shared: WorkerPool | None = (
+    None  # used by all stages, because worker processes are costly to start
+)
 _sharing = threading.Lock()
 
 
@@ -301,7 +328,8 @@ def close_shared_pool() -> None:
 
 
 def _forget() -> None:
-    """In a process forked from this one, which has neither its threads nor its children and needs its own."""
+    """In a process forked from this one, which has neither its threads nor its children and
+    needs its own."""
     global _folder, _processes, _shared, _sharing
     _folder, _processes, _shared, _sharing = "", threading.RLock(), None, threading.Lock()
     forkserver._forkserver.__init__()  # type: ignore[misc]
@@ -314,8 +342,8 @@ os.register_at_fork(after_in_child=_forget)
 def map_batches(
     fn: Callable[[pa.RecordBatch], R], batches: Iterable[pa.RecordBatch], workers: int
 ) -> Iterator[tuple[pa.RecordBatch, R]]:
-    """Pairs of (batch, fn(batch)) in order, computed by `workers` processes; in this process if that is one, or if this
-    is a worker.
+    """Pairs of (batch, fn(batch)) in order, computed by `workers` processes; in this process if
+    that is one, or if this is a worker.
 
     Raises WorkerError if a process died: for functions that no batch should be able to kill.
     """
@@ -331,10 +359,12 @@ def map_batches(
 
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
-    """Import large packages in the block without pandas and without garbage collection, as imports make no garbage.
+    """Import large packages in the block without pandas and without garbage collection, as
+    imports make no garbage.
 
-    pyarrow and Beam import pandas if it is installed: 50 MB per process and half a second, and nothing here uses it.
-    Importing Beam takes 0.9 s of CPU time this way, 1.3 s otherwise. Later collections skip what was imported.
+    pyarrow and Beam import pandas if it is installed: 50 MB per process and half a second, and
+    nothing here uses it. Importing Beam takes 0.9 s of CPU time this way, 1.3 s otherwise. Later
+    collections skip what was imported.
     """
     collects = gc.isenabled()
     gc.disable()
@@ -365,6 +395,7 @@ class _NoPandas:
 
 
 def keep_pandas_out() -> None:
-    """Let pyarrow look for pandas now, and find none; `to_pandas` looks again, and works as usual."""
+    """Let pyarrow look for pandas now, and find none; `to_pandas` looks again, and works as
+    usual."""
     with _without_pandas():
         pa.array([])

@@ -1,1 +1,2 @@
-"""What several stages read or write: canonical URLs, lines of compressed files, HTTP messages, WARC files, tokens."""
+"""What several stages read or write: canonical URLs, lines of compressed files, HTTP messages,
+WARC files, tokens."""

@@ -1,4 +1,5 @@
-"""ARC, the Internet Archive's format until 2009: a version block, and records of a head line and a response.
+"""ARC, the Internet Archive's format until 2009: a version block, and records of a head line and
+a response.
 
     filedesc://x.arc 0.0.0.0 20010203040506 text/plain 76
     1 0 Crawler
@@ -25,13 +26,15 @@ from owt_pipeline.formats.messages import BadMessage, split_response
 from owt_pipeline.formats.warc import MAX_BODY_BYTES, BadRecord, http_record
 
 MAGIC = b"filedesc:"
-_HEAD = re.compile(rb"(\w+:.*) \S+ (\d{14})\d* (?:.* )?(\d+)\s*", re.DOTALL)  # URL, IP address, date, ..., length
+_HEAD = re.compile(
+    rb"(\w+:.*) \S+ (\d{14})\d* (?:.* )?(\d+)\s*", re.DOTALL
+)  # URL, IP address, date, ..., length
 _MAX_HEAD_BYTES = 1 << 16
 
 
 def arc_records(file: BinaryIO, is_gzip: bool) -> Iterator[tuple[int, int, bytes]]:
-    """(first byte, end, record) of each record but the version block; raises BadRecord for the first that is damaged,
-    or shares its gzip member with another."""
+    """(first byte, end, record) of each record but the version block; raises BadRecord for the
+    first that is damaged, or shares its gzip member with another."""
     yield from _members(file) if is_gzip else _plain(file)
 
 
@@ -53,7 +56,8 @@ def split_arc(record: bytes) -> tuple[str, int, bytes]:
 
 
 def arc_as_warc(record: bytes) -> bytes | None:
-    """The record as a WARC record in one gzip member; None for bytes that are no record of this format."""
+    """The record as a WARC record in one gzip member; None for bytes that are no record of this
+    format."""
     try:
         url, date, block = split_arc(record)
         body = split_response(block)[2]
@@ -63,9 +67,9 @@ def arc_as_warc(record: bytes) -> bytes | None:
 
 
 def _plain(file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
-    """Of a plain file. What comes before the first head is the version block, whose length is wrong in some archives.
-    After a record comes an empty line, or at once the next head or the end; anything else shows that its length is
-    wrong."""
+    """Of a plain file. What comes before the first head is the version block, whose length is
+    wrong in some archives. After a record comes an empty line, or at once the next head or the
+    end; anything else shows that its length is wrong."""
     source = io.BufferedReader(file)  # type: ignore[type-var]
     waiting: tuple[int, int, bytes] | None = None
     is_apart, at = True, 0

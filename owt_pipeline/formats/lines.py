@@ -1,6 +1,8 @@
-"""Files of lines, plain or compressed, read as a stream; damaged files are read up to the damaged piece.
+"""Files of lines, plain or compressed, read as a stream; damaged files are read up to the
+damaged piece.
 
-Lines come in blocks of some megabytes: parsing is fast with many lines at a time, and memory limits their number.
+Lines come in blocks of some megabytes: parsing is fast with many lines at a time, and memory limits
+their number.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ MAX_LINE_BYTES = 32 << 20
 
 
 class Block(NamedTuple):
-    """Consecutive complete lines, separated by newlines; `first_line` is the number of the first, from 1."""
+    """Consecutive complete lines, separated by newlines; `first_line` is the number of the
+    first, from 1."""
 
     data: bytes
     first_line: int
@@ -43,7 +46,8 @@ class LineReader:
     Attributes:
       source: the content of the file, and how it ends.
       overlong: numbers of the skipped lines longer than MAX_LINE_BYTES.
-      ends_within_line: after the last block, whether the last line lacks a newline, as in a file that was cut.
+      ends_within_line: after the last block, whether the last line lacks a newline, as in a file
+        that was cut.
     """
 
     def __init__(self, file: IO[bytes], block_bytes: int = BLOCK_BYTES):
@@ -57,7 +61,9 @@ class LineReader:
             data += b"" if data.endswith(b"\n") else file.readline(MAX_LINE_BYTES)
             without_end = not data.endswith(b"\n")
             too_long = without_end and bool(file.peek(1))
-            if too_long or (without_end and self.source.broken is not None and not data.endswith(b"}")):
+            if too_long or (
+                without_end and self.source.broken is not None and not data.endswith(b"}")
+            ):
                 data = data[: data.rfind(b"\n") + 1]
             else:
                 self.ends_within_line = without_end
@@ -71,8 +77,9 @@ class LineReader:
                     pass
 
 
-# Compressed bytes decoded at a time: a decoder that meets damage loses what it had of its piece. After a piece that
-# gives more than a megabyte (runs of zeros, in damaged dumps) the next are smaller, since all of it comes at once.
+# Compressed bytes decoded at a time: a decoder that meets damage loses what it had of its piece.
+# After a piece that gives more than a megabyte (runs of zeros, in damaged dumps) the next are
+# smaller, since all of it comes at once.
 _READ_BYTES = 4 << 10
 _PIECE_BYTES = 1 << 20
 
@@ -91,14 +98,17 @@ _FORMATS: list[tuple[str, bytes, bytes, Callable[[], Any]]] = [
     ("bz2", b"BZh", b"", bz2.BZ2Decompressor),
     ("gz", b"\x1f\x8b", b"\x00", lambda: zlib.decompressobj(31)),
 ]
-_SKIPPABLE = tuple(bytes([0x50 + i]) + b"\x2a\x4d\x18" for i in range(16))  # zstd frames without data
+_SKIPPABLE = tuple(
+    bytes([0x50 + i]) + b"\x2a\x4d\x18" for i in range(16)
+)  # zstd frames without data
 
 
 class Decompressed(io.RawIOBase):
     """The decompressed content of `file`; plain files are not changed.
 
-    The format is recognized by the first bytes, not by the name. A file may hold several frames, streams or members.
-    A damaged one ends before the piece of 4 KiB with the damage; if `strict`, reading on raises EOFError.
+    The format is recognized by the first bytes, not by the name. A file may hold several frames,
+    streams or members. A damaged one ends before the piece of 4 KiB with the damage; if `strict`,
+    reading on raises EOFError.
 
     Attributes:
       bytes_read: compressed bytes read so far.
@@ -133,14 +143,18 @@ class Decompressed(io.RawIOBase):
             yield head
             head = self._read(_PIECE_BYTES)
 
-    def _frames(self, data: bytes, name: str, padding: bytes, new: Callable[[], Any]) -> Iterator[bytes]:
+    def _frames(
+        self, data: bytes, name: str, padding: bytes, new: Callable[[], Any]
+    ) -> Iterator[bytes]:
         """All frames, one after the other; `data` is read but not decoded yet."""
         decoder = new()
         while data:
             try:
                 piece = decoder.decompress(data)
             except _ERRORS as error:
-                self.broken = f"{name}: {error}, at byte {self.bytes_read - len(data):,} or soon after"
+                self.broken = (
+                    f"{name}: {error}, at byte {self.bytes_read - len(data):,} or soon after"
+                )
                 return
             if piece:
                 yield piece
@@ -151,7 +165,9 @@ class Decompressed(io.RawIOBase):
             if ended:
                 decoder = new()
             elif not data:
-                self.broken = f"{name}: the file ends at byte {self.bytes_read:,}, in the middle of its data"
+                self.broken = (
+                    f"{name}: the file ends at byte {self.bytes_read:,}, in the middle of its data"
+                )
 
     def _read(self, size: int) -> bytes:
         data = self._file.read(size)

@@ -1,7 +1,7 @@
 """HTTP/1.x responses as bytes: the head is parsed leniently, the body is decoded up to a limit.
 
-Servers and crawlers of twenty years wrote these bytes: lines may end in LF alone, a header may lack its colon, and a
-body may not be encoded as its header says.
+Servers and crawlers of twenty years wrote these bytes: lines may end in LF alone, a header may lack
+its colon, and a body may not be encoded as its header says.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ MAX_INFORMATIONAL = 20
 """Most responses of status 1xx before the final one in a record."""
 
 MAX_ENCODINGS = 5
-"""Most nested encodings of a body, as in curl: pages have one, and thousands are an attack on the decoder."""
+"""Most nested encodings of a body, as in curl: pages have one, and thousands are an attack on
+the decoder."""
 
 _STATUS_LINE = re.compile(rb"(?:HTTP/\d(?:\.\d)?|ICY)[ \t]+(\d{3})(?:[ \t]|$)")
 _CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]+")
@@ -56,7 +57,8 @@ class TooLarge(_InPart):
 
 
 def split_response(block: bytes) -> tuple[int, Headers, bytes]:
-    """(status code, headers, body as sent) of an HTTP response; raises BadMessage without a status line.
+    """(status code, headers, body as sent) of an HTTP response; raises BadMessage without a
+    status line.
 
     Responses of status 1xx that come before the final one are skipped.
     """
@@ -71,7 +73,8 @@ def split_response(block: bytes) -> tuple[int, Headers, bytes]:
 
 
 def parse_head(head: bytes) -> tuple[str, int, Headers]:
-    """(status line, status code, headers) of a head without its empty line; raises BadMessage without a status line."""
+    """(status line, status code, headers) of a head without its empty line; raises BadMessage
+    without a status line."""
     first, _, rest = head.partition(b"\n")
     first = first.rstrip(b"\r")
     match = _STATUS_LINE.match(first)
@@ -99,7 +102,8 @@ def header(headers: Iterable[tuple[str, str]], name: str) -> str | None:
 def charset_of(content_type: str | None) -> str | None:
     """The charset that a Content-Type header declares, in lower case, otherwise as written.
 
-    In a list of types, it is that of the last type, or of the same type before it (Fetch standard, 3.4).
+    In a list of types, it is that of the last type, or of the same type before it (Fetch standard,
+    3.4).
     """
     charset, media_type = None, None
     for part in _TYPES.findall(content_type or ""):
@@ -121,7 +125,8 @@ def content_type_of(headers: Iterable[tuple[str, str]]) -> str | None:
 def media_type_of(content_type: str | None) -> str | None:
     """The last of the media types in a Content-Type header, in lower case; None if it names none.
 
-    As in browsers, what is no type ("html", "text/html charset=utf-8") and types that say nothing ("*/*") do not count.
+    As in browsers, what is no type ("html", "text/html charset=utf-8") and types that say nothing
+    ("*/*") do not count.
     """
     return next(filter(None, map(_media_type, reversed(_TYPES.findall(content_type or "")))), None)
 
@@ -131,12 +136,14 @@ def _media_type(part: str) -> str | None:
     return found if _MEDIA_TYPE.fullmatch(found) and found not in _UNKNOWN_TYPES else None
 
 
-def decode_body(headers: Iterable[tuple[str, str]], body: bytes, limit: int, *, strictly: bool = False) -> bytes:
+def decode_body(
+    headers: Iterable[tuple[str, str]], body: bytes, limit: int, *, strictly: bool = False
+) -> bytes:
     """The body without its transfer and content encoding.
 
-    A body that is not encoded as its headers say is returned unchanged, unless `strictly`: many crawlers store the
-    decoded body with the headers of the encoded one. Raises BadMessage if the encoded body is incomplete or damaged,
-    TooLarge if it decodes to more than `limit` bytes.
+    A body that is not encoded as its headers say is returned unchanged, unless `strictly`: many
+    crawlers store the decoded body with the headers of the encoded one. Raises BadMessage if the
+    encoded body is incomplete or damaged, TooLarge if it decodes to more than `limit` bytes.
     """
     headers = list(headers)
     if (header(headers, "transfer-encoding") or "").rpartition(",")[2].strip().lower() == "chunked":
@@ -151,7 +158,11 @@ def decode_body(headers: Iterable[tuple[str, str]], body: bytes, limit: int, *, 
 
 
 def _decoded(body: bytes, encodings: str, limit: int) -> bytes:
-    names = [name for part in reversed(encodings.split(",")) if (name := part.strip()) not in _NO_ENCODING]
+    names = [
+        name
+        for part in reversed(encodings.split(","))
+        if (name := part.strip()) not in _NO_ENCODING
+    ]
     if len(names) > MAX_ENCODINGS:
         raise BadMessage(f"{len(names):,} encodings within each other, more than {MAX_ENCODINGS}")
     for name in names:
@@ -159,7 +170,8 @@ def _decoded(body: bytes, encodings: str, limit: int) -> bytes:
             raise BadMessage(f"unknown Content-Encoding {name[:40]!r}")
         try:
             body = _DECODERS[name](body, limit) if body else body
-        except (isal_zlib.error, brotli.error, zstandard.ZstdError) as error:  # type: ignore[misc]  # isal's stub
+        # isal's stub
+        except (isal_zlib.error, brotli.error, zstandard.ZstdError) as error:  # type: ignore[misc]
             raise BadMessage(f"the encoded body is damaged: {error}") from error
     return body
 
@@ -179,7 +191,8 @@ def _gunzip(data: bytes, limit: int) -> bytes:
 
 
 def _undeflate(data: bytes, limit: int) -> bytes:
-    """`deflate` is a zlib stream by the standard, but often a bare deflate stream in practice (RFC 9110, 8.4.1.2).
+    """`deflate` is a zlib stream by the standard, but often a bare deflate stream in practice
+    (RFC 9110, 8.4.1.2).
 
     Some servers send gzip under this name. A deflate stream cannot begin like gzip.
     """
@@ -192,7 +205,8 @@ def _undeflate(data: bytes, limit: int) -> bytes:
 
 
 def _inflate(data: bytes, at: int, body: bytearray, limit: int, form: int) -> int:
-    """Append the stream that begins at `at` to `body`, by zlib's `wbits` for its form; returns its end."""
+    """Append the stream that begins at `at` to `body`, by zlib's `wbits` for its form; returns
+    its end."""
     stream = isal_zlib.decompressobj(form)
     while at < len(data):
         piece = data[at : at + _PIECE_BYTES]
@@ -219,7 +233,9 @@ def _unbrotli(data: bytes, limit: int) -> bytes:
 
 def _unzstd(data: bytes, limit: int) -> bytes:
     decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
-    with decompressor.stream_reader(data, read_across_frames=True) as reader:  # does not notice a missing end
+    with decompressor.stream_reader(
+        data, read_across_frames=True
+    ) as reader:  # does not notice a missing end
         body = _within(reader.read(limit + 1), limit)
     stream, at = decompressor.decompressobj(), 0
     while at < len(data):
@@ -233,11 +249,18 @@ def _unzstd(data: bytes, limit: int) -> bytes:
     return body
 
 
-_DECODERS = {"gzip": _gunzip, "x-gzip": _gunzip, "deflate": _undeflate, "br": _unbrotli, "zstd": _unzstd}
+_DECODERS = {
+    "gzip": _gunzip,
+    "x-gzip": _gunzip,
+    "deflate": _undeflate,
+    "br": _unbrotli,
+    "zstd": _unzstd,
+}
 ACCEPT_ENCODING = "gzip, deflate, br, zstd"
 _NO_ENCODING = ("", "identity", "none")
 _GZIP_MAGIC = b"\x1f\x8b"
-_PIECE_BYTES = 4096  # each member of gzip or zstd copies what follows it in its piece, and there may be a million
+# each member of gzip or zstd copies what follows it in its piece, and there may be a million
+_PIECE_BYTES = 4096
 _ZSTD_WINDOW = 8 << 20  # the largest that servers may use (RFC 9659)
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 

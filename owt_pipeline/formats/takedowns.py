@@ -1,4 +1,5 @@
-"""The list of documents that a run must forget: a file in its ledger, named by its content, which the root names.
+"""The list of documents that a run must forget: a file in its ledger, named by its content,
+which the root names.
 
 Export rejects the documents it names, with the reason `forgotten`.
 """
@@ -31,7 +32,8 @@ class Takedowns(msgspec.Struct, frozen=True):
 
     Attributes:
       ids: documents to forget, by `url_id`.
-      domains: domains to forget, including all hosts below them, with the detail for the reject rows.
+      domains: domains to forget, including all hosts below them, with the detail for the reject
+        rows.
     """
 
     ids: dict[int, Takedown] = {}
@@ -44,7 +46,10 @@ class Takedowns(msgspec.Struct, frozen=True):
     def of(self, url_ids: np.ndarray, urls: pa.Array) -> list[tuple[int, str]]:
         """(row, detail) of the rows to forget, in order; url_ids uint64 (n,), urls strings (n,)."""
         listed = np.fromiter(self.ids, np.uint64, len(self.ids))
-        found = {row: self.ids[int(url_ids[row])].detail for row in np.flatnonzero(np.isin(url_ids, listed)).tolist()}
+        found = {
+            row: self.ids[int(url_ids[row])].detail
+            for row in np.flatnonzero(np.isin(url_ids, listed)).tolist()
+        }
         if self.domains:
             for row, url in enumerate(urls.to_pylist()):
                 if url and row not in found and (domain := self._domain(host_of(url))):
@@ -72,7 +77,9 @@ def _read(workdir: Storage, path: str) -> Takedowns:
     try:
         return msgspec.json.decode(workdir.read(path), type=Takedowns)
     except msgspec.MsgspecError as error:
-        raise UserError(f"{workdir.path(path)} is no list of takedowns ({error}): restore it from a copy") from error
+        raise UserError(
+            f"{workdir.path(path)} is no list of takedowns ({error}): restore it from a copy"
+        ) from error
 
 
 def write_takedowns(workdir: Storage, takedowns: Takedowns) -> str:

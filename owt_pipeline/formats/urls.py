@@ -1,26 +1,32 @@
 """Canonical URLs: one spelling for all variants of a URL under which people post the same page.
 
-    canonical_url("HTTP://www.Example.com:80/a/../b%7e/?utm_source=x&id=1#top") == "https://example.com/b~?id=1"
+    canonical_url("HTTP://www.Example.com:80/a/../b%7e/?utm_source=x&id=1#top") ==
+    "https://example.com/b~?id=1"
 
 The rules, in order:
 
-- `&amp;` is `&`: Reddit's API and many dumps escape URLs for HTML. Outer white space, tabs and newlines go.
+- `&amp;` is `&`: Reddit's API and many dumps escape URLs for HTML. Outer white space, tabs and
+  newlines go.
 - `http` and `https` are one: the canonical scheme is `https`. Any other scheme is a BadURL.
-- The host is in lower case and ASCII (UTS #46, then Punycode, as in browsers), without user, password and final dot,
-  and without `www.` if a domain is left. Ports 80 and 443 are removed with either scheme.
-- Percent-encoding: escapes of letters, digits and `-._~!'()*,:@` are decoded, others are in upper case; characters not
-  allowed in a URL are encoded as UTF-8. This matters most for the parentheses of Wikipedia's URLs.
-- Dot segments are resolved. Slashes at the end of the path are removed (an empty path is `/`); inner `//` stay, since
-  archives have URLs in their paths.
-- Query parameters for tracking (tracking_parameters.txt) and empty ones are removed. The others keep their order, since
-  it matters to some servers, and people copy links with the order of the site.
-- The fragment, which is never sent to a server, is removed unless it names content: `#!topic/42` or `#/video/42`, the
-  routes of pages assembled by a script.
+- The host is in lower case and ASCII (UTS #46, then Punycode, as in browsers), without user,
+  password and final dot, and without `www.` if a domain is left. Ports 80 and 443 are removed with
+  either scheme.
+- Percent-encoding: escapes of letters, digits and `-._~!'()*,:@` are decoded, others are in upper
+  case; characters not allowed in a URL are encoded as UTF-8. This matters most for the parentheses
+  of Wikipedia's URLs.
+- Dot segments are resolved. Slashes at the end of the path are removed (an empty path is `/`);
+  inner `//` stay, since archives have URLs in their paths.
+- Query parameters for tracking (tracking_parameters.txt) and empty ones are removed. The others
+  keep their order, since it matters to some servers, and people copy links with the order of the
+  site.
+- The fragment, which is never sent to a server, is removed unless it names content: `#!topic/42` or
+  `#/video/42`, the routes of pages assembled by a script.
 
-The canonical URL identifies a page. The URL that is fetched is the posted one (`requested`) with its own escapes: for
-some servers, `?u=http%3A%2F%2Fx.org%2F` differs from `?u=http://x.org/`.
+The canonical URL identifies a page. The URL that is fetched is the posted one (`requested`) with
+its own escapes: for some servers, `?u=http%3A%2F%2Fx.org%2F` differs from `?u=http://x.org/`.
 
-Ids depend on these rules: a change of them raises the version of the stages that create ids, collect and import.
+Ids depend on these rules: a change of them raises the version of the stages that create ids,
+collect and import.
 """
 
 from __future__ import annotations
@@ -48,7 +54,8 @@ class BadURL(ValueError):
 
 
 def canonical_url(url: str) -> str:
-    """The canonical spelling of a URL, in ASCII; idempotent. Raises BadURL, a ValueError, and no other exception."""
+    """The canonical spelling of a URL, in ASCII; idempotent. Raises BadURL, a ValueError, and no
+    other exception."""
     return canonicalize(url)[0]
 
 
@@ -82,16 +89,23 @@ def canonicalize(url: str) -> tuple[str, str]:
 
 
 def canonical_column(urls: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
-    """(canonical URL, its host, why there is neither) of each of `urls`, strings; a null is an empty URL.
+    """(canonical URL, its host, why there is neither) of each of `urls`, strings; a null is an
+    empty URL.
 
-    Most links are plain: no part of them needs escaping, resolving or removing. As columns, these take an eighth of the
-    time that they take in `canonicalize`, through which all others go.
+    Most links are plain: no part of them needs escaping, resolving or removing. As columns, these
+    take an eighth of the time that they take in `canonicalize`, through which all others go.
     """
     urls = pc.fill_null(urls, "")
-    plain = pc.and_(pc.match_substring_regex(urls, _PLAIN), pc.less(pc.binary_length(urls), MAX_LENGTH))
-    rest = pc.ascii_rtrim(pc.replace_substring_regex(urls.filter(plain), "^https?://(?:www[.])?", ""), "/")
+    plain = pc.and_(
+        pc.match_substring_regex(urls, _PLAIN), pc.less(pc.binary_length(urls), MAX_LENGTH)
+    )
+    rest = pc.ascii_rtrim(
+        pc.replace_substring_regex(urls.filter(plain), "^https?://(?:www[.])?", ""), "/"
+    )
     hosts = pc.list_element(pc.split_pattern(rest, "/", max_splits=1), 0)
-    known = pc.binary_join_element_wise("https://", rest, pc.if_else(pc.equal(rest, hosts), "/", ""), "")
+    known = pc.binary_join_element_wise(
+        "https://", rest, pc.if_else(pc.equal(rest, hosts), "/", ""), ""
+    )
     found = [_canonical_or_not(url) for url in urls.filter(pc.invert(plain)).to_pylist()]
     canonical, host, problem = (
         pc.replace_with_mask(
@@ -141,10 +155,12 @@ def unescaped_column(urls: pa.Array) -> pa.Array:
 
 
 def requested(posted: str) -> str:
-    """The URL to request for a posted one: in ASCII, by the URL Standard (https://url.spec.whatwg.org).
+    """The URL to request for a posted one: in ASCII, by the URL Standard
+    (https://url.spec.whatwg.org).
 
-    Escapes are kept, characters not allowed in a request are escaped, dot segments are resolved. User, password and a
-    fragment that does not name content are removed. It has the same canonical URL as `posted`. Raises BadURL.
+    Escapes are kept, characters not allowed in a request are escaped, dot segments are resolved.
+    User, password and a fragment that does not name content are removed. It has the same canonical
+    URL as `posted`. Raises BadURL.
     """
     parts = _PARTS(_NEWLINES("", unescaped(posted)))
     if parts is None or parts[1].lower() not in ("http", "https") or not parts[2]:
@@ -155,7 +171,8 @@ def requested(posted: str) -> str:
     path = _DOTS(lambda dots: dots[0].lower().replace("%2e", "."), path)
     if _DOT_SEGMENT(path):
         path = _without_dot_segments(path) + "/" * path.endswith(("/.", "/.."))
-    url = f"{scheme.lower()}://{host}{f':{port}' if port and port != _PORTS[scheme.lower()] else ''}{path or '/'}"
+    named_port = f":{port}" if port and port != _PORTS[scheme.lower()] else ""
+    url = f"{scheme.lower()}://{host}{named_port}{path or '/'}"
     if query:  # to yarl and most servers, an empty query is none
         url += "?" + _UNSENT_IN_QUERY(_percent_encoded, query)
     return url + _route(fragment) if fragment and fragment[0] in "!/%" else url
@@ -164,7 +181,8 @@ def requested(posted: str) -> str:
 def redirected(url: str, location: str) -> str:
     """The target of a redirect from `url`, as in browsers; raises ValueError if it is not a URL.
 
-    `location` is the header decoded as Latin-1. Servers send UTF-8, or other encodings, whose bytes are kept.
+    `location` is the header decoded as Latin-1. Servers send UTF-8, or other encodings, whose bytes
+    are kept.
     """
     sent = location.strip().encode("latin-1", "replace")
     try:
@@ -180,14 +198,16 @@ def redirected(url: str, location: str) -> str:
 _LABEL = "[a-z0-9_-]"
 _SEGMENT = r"/(?:[A-Za-z0-9~_!$'()*+,;=:@-][A-Za-z0-9\-._~!$'()*+,;=:@]*)?"
 _PLAIN = rf"^https?://(?:www[.])?(?:[a-vx-z0-9_-]|w[a-vx-z0-9_-]){_LABEL}{{0,60}}(?:[.]{_LABEL}{{1,62}}){{1,3}}(?:{_SEGMENT})*$"
-"""For RE2: a URL of which nothing is removed but `www.` and slashes at the end, and whose host is short enough."""
+"""For RE2: a URL of which nothing is removed but `www.` and slashes at the end, and whose host
+is short enough."""
 
 SPACE = "".join(map(chr, range(33)))
 SAFE = r"A-Za-z0-9\-._~!$'()*+,;=:@/"
 _DECODED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~!'()*,:@")
 _NEWLINES = re.compile(r"[\t\n\r]+").sub
 _PARTS = re.compile(
-    r"([A-Za-z][A-Za-z0-9+.\-]*):(?:[/\\]{2}([^/\\?#]*)([^?#]*)(?:\?([^#]*))?(?:#(.*))?)?", re.DOTALL
+    r"([A-Za-z][A-Za-z0-9+.\-]*):(?:[/\\]{2}([^/\\?#]*)([^?#]*)(?:\?([^#]*))?(?:#(.*))?)?",
+    re.DOTALL,
 ).match
 _NETLOC = re.compile(r"(?:.*@)?(\[[^\]]*\]|[^:]*)(?::([0-9]*))?", re.DOTALL).fullmatch
 _HOST = re.compile(r"(?=.{1,253}\Z)(?:[a-z0-9_-]{1,63}\.)*[a-z0-9_-]{1,63}").fullmatch
@@ -271,7 +291,8 @@ def _to_ascii(host: str) -> str:
     """UTS #46 mapping, then Punycode; like browsers and unlike IDNA 2008, this allows emoji."""
     labels = idna.uts46_remap(host, std3_rules=False, transitional=False).split(".")
     return ".".join(
-        label.lower() if label.isascii() else "xn--" + label.encode("punycode").decode() for label in labels
+        label.lower() if label.isascii() else "xn--" + label.encode("punycode").decode()
+        for label in labels
     )
 
 
@@ -284,29 +305,44 @@ def _tracks(name: str) -> bool:
 
 @cache
 def _tracking() -> tuple[tuple[str, ...], frozenset[str], Mapping[str, frozenset[str]]]:
-    """Tracking parameters in lower case: prefixes and names on all hosts; by domain, those of it and its subdomains."""
+    """Tracking parameters in lower case: prefixes and names on all hosts; by domain, those of it
+    and its subdomains."""
     found: defaultdict[str, set[str]] = defaultdict(set)
-    for line in files("owt_pipeline.formats").joinpath("tracking_parameters.txt").read_text("utf-8").split("\n"):
+    for line in (
+        files("owt_pipeline.formats")
+        .joinpath("tracking_parameters.txt")
+        .read_text("utf-8")
+        .split("\n")
+    ):
         if line and not line.startswith("#"):
             domain, _, names = line.rpartition(": ")
             found[domain] |= set(names.split())
     general = found.pop("")
     prefixes = tuple(name[:-1] for name in general if name.endswith("*"))
-    return prefixes, frozenset(general), {domain: frozenset(names) for domain, names in found.items()}
+    return (
+        prefixes,
+        frozenset(general),
+        {domain: frozenset(names) for domain, names in found.items()},
+    )
 
 
 @cache
 def tracking_pattern() -> str:
     """A regular expression for a tracking parameter, of any domain, in a query in lower case."""
     _, general, of_domain = _tracking()
-    names = [re.escape(name).replace(r"\*", "[^=&]*") for name in sorted(general.union(*of_domain.values()))]
+    names = [
+        re.escape(name).replace(r"\*", "[^=&]*")
+        for name in sorted(general.union(*of_domain.values()))
+    ]
     return f"[?&](?:{'|'.join(names)})(?:[=&]|$)"
 
 
 def _without_tracking(query: str, host: str) -> str:
     of_host = _names_of_host(host)
     fields = [(field, field.partition("=")[0]) for field in query.split("&") if field]
-    return "&".join(field for field, name in fields if not _tracks(name) and name.lower() not in of_host)
+    return "&".join(
+        field for field, name in fields if not _tracks(name) and name.lower() not in of_host
+    )
 
 
 @lru_cache(1 << 14)
@@ -316,6 +352,8 @@ def _names_of_host(host: str) -> frozenset[str]:
     found: frozenset[str] = frozenset()
     for start in range(len(labels) - 1):
         found |= of_domain.get(".".join(labels[start:]), frozenset())
-        if len(labels) - start == 2 or (len(labels) - start == 3 and len(labels[-2]) <= 3):  # amazon.com, amazon.co.uk
+        if len(labels) - start == 2 or (
+            len(labels) - start == 3 and len(labels[-2]) <= 3
+        ):  # amazon.com, amazon.co.uk
             found |= of_domain.get(f"{labels[start]}.*", frozenset())
     return found

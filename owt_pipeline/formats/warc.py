@@ -2,7 +2,8 @@
 
 for batch in pages(reader, shard):                    # index rows with the bytes of their records
     for record in batch["record"]:
-        response = read_record(record.as_py())        # url, status, content type, charset, decoded body
+        # url, status, content type, charset, decoded body
+        response = read_record(record.as_py())
 """
 
 from __future__ import annotations
@@ -39,16 +40,24 @@ from owt_pipeline.storage.folder import Storage, at_once
 from schemas import DATASETS
 
 MAX_BODY_BYTES = 1 << 30
-"""Largest decoded body of a record that is read: no page is as large, so a larger one is an attack or damage."""
+"""Largest decoded body of a record that is read: no page is as large, so a larger one is an
+attack or damage."""
 
 PAGES_WITH_RECORDS: pa.Schema = DATASETS["pages"].schema.append(
-    pa.field("record", pa.large_binary(), nullable=False, metadata={"description": "gzip member of the WARC record"})
+    pa.field(
+        "record",
+        pa.large_binary(),
+        nullable=False,
+        metadata={"description": "gzip member of the WARC record"},
+    )
 )
 """Rows of `pages`: the index of pages/ with each page's record."""
 
 _BATCH_BYTES = 16 << 20  # most compressed records sent to a worker process at once: some 500 pages
 
-_RECORD_HEAD = re.compile(rb"WARC/1\.[01]\r\n(?:[^\r\n]+\r\n)*?Content-Length: *(\d+)\r\n(?:[^\r\n]+\r\n)*\r\n", re.I)
+_RECORD_HEAD = re.compile(
+    rb"WARC/1\.[01]\r\n(?:[^\r\n]+\r\n)*?Content-Length: *(\d+)\r\n(?:[^\r\n]+\r\n)*\r\n", re.I
+)
 
 _ENCODED = re.compile(rb"\ncontent-encoding:[ \t]*(?:x-)?(?:gzip|deflate|br|zstd)", re.I)
 
@@ -84,7 +93,8 @@ class Response:
 
     @property
     def charset(self) -> str | None:
-        """The charset that it declares, in lower case, otherwise as written; it may be wrong or not exist."""
+        """The charset that it declares, in lower case, otherwise as written; it may be wrong or
+        not exist."""
         return charset_of(self.content_type)
 
 
@@ -96,7 +106,9 @@ def read_record(data: bytes, max_body_bytes: int = MAX_BODY_BYTES) -> Response:
       TooLarge: the body decodes to more than `max_body_bytes`.
     """
     try:
-        record = next(iter(ArchiveIterator(io.BytesIO(data), parse_http=False, quirks_mode=True)), None)
+        record = next(
+            iter(ArchiveIterator(io.BytesIO(data), parse_http=False, quirks_mode=True)), None
+        )
         if record is None or record.record_type != WarcRecordType.response:
             raise BadRecord("no WARC response record")
         status, headers, raw = split_response(read_block(record))
@@ -109,10 +121,11 @@ def read_record(data: bytes, max_body_bytes: int = MAX_BODY_BYTES) -> Response:
 
 
 def pages(reader: DatasetReader, shard: int, rows: int = 256) -> Iterator[pa.RecordBatch]:
-    """The pages of a shard, in order, as batches of schema `PAGES_WITH_RECORDS` of at most `rows` rows and 16 MiB.
+    """The pages of a shard, in order, as batches of schema `PAGES_WITH_RECORDS` of at most
+    `rows` rows and 16 MiB.
 
-    The column `record` holds compressed records for `read_record`, so the worker that gets a batch decompresses them.
-    Raises UserError if a WARC file is missing or ends before a page's record.
+    The column `record` holds compressed records for `read_record`, so the worker that gets a batch
+    decompresses them. Raises UserError if a WARC file is missing or ends before a page's record.
     """
     places, at = reader.table(shard, kind="places"), 0
     for batch in reader.batches(shard, rows=rows):
@@ -131,12 +144,16 @@ def _read_place(workdir: Storage, place: Mapping[str, Any]) -> bytes:
     with reading(workdir.path(place["segment"])):
         record = workdir.read_range(place["segment"], place["offset"], place["length"])
         if len(record) != place["length"]:
-            raise OSError(f"it ends before byte {place['offset'] + place['length']}, where there is a page")
+            raise OSError(
+                f"it ends before byte {place['offset'] + place['length']}, where there is a page"
+            )
         return record
 
 
 def _with_records(batch: pa.RecordBatch, records: list[bytes]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([*batch.columns, pa.array(records, pa.large_binary())], schema=PAGES_WITH_RECORDS)
+    return pa.RecordBatch.from_arrays(
+        [*batch.columns, pa.array(records, pa.large_binary())], schema=PAGES_WITH_RECORDS
+    )
 
 
 def response_record(url: str, date: int, status_line: str, headers: Headers, body: bytes) -> bytes:
@@ -147,7 +164,9 @@ def response_record(url: str, date: int, status_line: str, headers: Headers, bod
     lines = [f"{name}: {value}" for name, value in headers]
     if header(headers, "content-length") is None and header(headers, "transfer-encoding") is None:
         lines.append(f"Content-Length: {len(body)}")
-    return http_record(url, date, "\r\n".join([status_line, *lines, "", ""]).encode("latin-1", "replace"), body)
+    return http_record(
+        url, date, "\r\n".join([status_line, *lines, "", ""]).encode("latin-1", "replace"), body
+    )
 
 
 def http_record(
@@ -163,22 +182,34 @@ def http_record(
 ) -> bytes:
     """A response as a WARC record in one gzip member; the same arguments give the same bytes.
 
-    It is compressed by ISA-L: five times as fast as zlib's default level with 10% more bytes, and without the
-    interpreter's lock; the bytes may depend on the kind of processor. A body that was sent compressed is only stored.
+    It is compressed by ISA-L: five times as fast as zlib's default level with 10% more bytes, and
+    without the interpreter's lock; the bytes may depend on the kind of processor. A body that was
+    sent compressed is only stored.
 
     Args:
       url: its URL.
       date: time of the fetch, in seconds since 1970.
       head: status line and headers as sent, with the empty line.
-      body: the body as sent, chunked or not; as in warcio, FastWARC and wget, the payload's digest is of these bytes.
+      body: the body as sent, chunked or not; as in warcio, FastWARC and wget, the payload's digest
+        is of these bytes.
       digest: `payload_digest` of the body, if known.
       address: the server's IP address, if known.
       truncated: why the body is incomplete (`length`); "" if it is complete.
-      origin: the URL whose redirects led here; part of the record's id, since several URLs may lead to the same one.
+      origin: the URL whose redirects led here; part of the record's id, since several URLs may lead
+        to the same one.
     """
     more = {"WARC-IP-Address": address, "WARC-Truncated": truncated}
-    start = _record_head("response", url, date, [head, body], digest or payload_digest(body), more, origin) + head
-    gzip = zlib.compressobj(0, wbits=31) if _ENCODED.search(head) else isal_zlib.compressobj(2, isal_zlib.DEFLATED, 31)
+    start = (
+        _record_head(
+            "response", url, date, [head, body], digest or payload_digest(body), more, origin
+        )
+        + head
+    )
+    gzip = (
+        zlib.compressobj(0, wbits=31)
+        if _ENCODED.search(head)
+        else isal_zlib.compressobj(2, isal_zlib.DEFLATED, 31)
+    )
     return gzip.compress(b"".join([start, body, b"\r\n\r\n"])) + gzip.flush()
 
 
@@ -193,7 +224,9 @@ def resource_record(uri: str, date: int, block: bytes, content_type: str) -> byt
     """Bytes of any kind as a WARC record in one gzip member."""
     digest = payload_digest(block)
     return gzip_member(
-        _record_head("resource", uri, date, [block], digest, {}, content=content_type) + block + b"\r\n\r\n"
+        _record_head("resource", uri, date, [block], digest, {}, content=content_type)
+        + block
+        + b"\r\n\r\n"
     )
 
 
@@ -211,7 +244,9 @@ def _record_head(
     digest = payload_digest(*block)
     fields = {
         "WARC-Type": kind,
-        "WARC-Record-ID": _record_id(url if kind == "response" else f"{kind} {url}", date, digest, origin),
+        "WARC-Record-ID": _record_id(
+            url if kind == "response" else f"{kind} {url}", date, digest, origin
+        ),
         "WARC-Target-URI": url,
         "WARC-Date": _warc_date(date),
         **more,
@@ -234,10 +269,11 @@ def _record_id(url: str, date: int, digest: str, origin: str) -> str:
 
 
 def single_member(data: bytes, max_bytes: int) -> tuple[bytes | None, bytes]:
-    """(first gzip member of `data` if it holds exactly one well-formed record, else None; its content).
+    """(first gzip member of `data` if it holds exactly one well-formed record, else None; its
+    content).
 
-    The content is the decompressed first member; `data` itself if it is not gzip. Raises BadRecord for a damaged
-    member, TooLarge for one of more than `max_bytes`.
+    The content is the decompressed first member; `data` itself if it is not gzip. Raises BadRecord
+    for a damaged member, TooLarge for one of more than `max_bytes`.
     """
     if not data.startswith(b"\x1f\x8b"):
         return None, data
@@ -255,7 +291,10 @@ def single_member(data: bytes, max_bytes: int) -> tuple[bytes | None, bytes]:
 
 def rewritten(data: bytes) -> bytes:
     """The record at the start of `data`, in any format that FastWARC reads, as a gzip member."""
-    record, buffer = next(iter(ArchiveIterator(io.BytesIO(data), parse_http=False, quirks_mode=True))), io.BytesIO()
+    record, buffer = (
+        next(iter(ArchiveIterator(io.BytesIO(data), parse_http=False, quirks_mode=True))),
+        io.BytesIO(),
+    )
     record.set_bytes_content(read_block(record))
     record.write(buffer)
     return gzip_member(buffer.getvalue())

@@ -1,13 +1,16 @@
-"""Committing: files are named by their content, a record finishes a shard, the root manifest finishes a dataset.
+"""Committing: files are named by their content, a record finishes a shard, the root manifest
+finishes a dataset.
 
-Any number of attempts at a shard may run, one after the other or at once, and each may fail at any point:
+Any number of attempts at a shard may run, one after the other or at once, and each may fail at any
+point:
 
-1. Files are spooled to the local disk, hashed, and published under a name that contains their hash. A late attempt that
-   writes the same bytes rewrites the same file; one that writes other bytes writes another file.
-2. The record of the shard's key is created only if there is none. If attempts differ, the first record decides whose
-   files count.
-3. The root manifest is replaced by compare-and-swap on the version that this run wrote last. Of several attempts at
-   publishing, one succeeds, and a late one replaces nothing.
+1. Files are spooled to the local disk, hashed, and published under a name that contains their hash.
+   A late attempt that writes the same bytes rewrites the same file; one that writes other bytes
+   writes another file.
+2. The record of the shard's key is created only if there is none. If attempts differ, the first
+   record decides whose files count.
+3. The root manifest is replaced by compare-and-swap on the version that this run wrote last. Of
+   several attempts at publishing, one succeeds, and a late one replaces nothing.
 4. Nothing is deleted: `sweep` removes what is out of date once the run has ended.
 """
 
@@ -34,14 +37,25 @@ from owt_pipeline.ledger.root import read_root, swap_root
 from owt_pipeline.storage.disk import HashingFile
 from owt_pipeline.storage.folder import Storage
 from schemas import REJECTS, Reason
-from schemas.manifest import Counts, FileList, FileTable, Manifest, ManifestError, ShardFile, ShardRecord, ledger_of
+from schemas.manifest import (
+    Counts,
+    FileList,
+    FileTable,
+    Manifest,
+    ManifestError,
+    ShardFile,
+    ShardRecord,
+    ledger_of,
+)
 
 ROW_GROUP_BYTES = 16 << 20
-"""Bytes of rows that are written at once: enough to compress well, little compared with the memory."""
+"""Bytes of rows that are written at once: enough to compress well, little compared with the
+memory."""
 
 _ROW_GROUP_BYTES = {"clean": 1 << 19, "corpus": 1 << 20}
-"""Smaller row groups for datasets of which single documents are read later, each of which costs a row group, and for
-trainers whose ranks share the row groups of a file, such as nanochat's. The files are 1.4% and 0.9% larger."""
+"""Smaller row groups for datasets of which single documents are read later, each of which costs
+a row group, and for trainers whose ranks share the row groups of a file, such as nanochat's. The
+files are 1.4% and 0.9% larger."""
 
 _PLAIN_COLUMNS = {"text", "url", "posted_url", "url_id", "kept_url_id", "detail"}
 
@@ -52,7 +66,8 @@ def shard_name(shard: int) -> str:
 
 @dataclass(frozen=True)
 class Place:
-    """Where the record of a shard, or of a part of an intermediate step, is, and what it says of its origin.
+    """Where the record of a shard, or of a part of an intermediate step, is, and what it says of
+    its origin.
 
     Attributes:
       records: the folder of records.
@@ -74,8 +89,8 @@ class Place:
         return f"{self.shard:05d}-{self.key[:16]}.json" if self.key else f"{self.shard:05d}.json"
 
     def find(self) -> tuple[ShardRecord | None, str | None]:
-        """The record, and the version of its file; None for a missing or damaged record, whose part is then made
-        again."""
+        """The record, and the version of its file; None for a missing or damaged record, whose
+        part is then made again."""
         content, version = self.records.read_version(self.name) or (b"", None)
         with contextlib.suppress(ManifestError):
             record = ShardRecord.from_json(content, self.name)
@@ -86,11 +101,12 @@ class Place:
 class ShardWriter:
     """One attempt at a shard: writes its rows, its rejects, further files, and finally its record.
 
-        with ShardWriter(workdir, Place(records, shard, key), {"": schema}, dataset="clean") as writer:
+        with ShardWriter(workdir, Place(records, shard, key), {"": schema}, dataset="clean") as
+        writer:
             writer.add(batch.num_rows, outcome)
 
-    No file appears under its final name before the block ends without an error. When it ends, raises LedgerError unless
-    each row that entered has left or was rejected.
+    No file appears under its final name before the block ends without an error. When it ends,
+    raises LedgerError unless each row that entered has left or was rejected.
     """
 
     def __init__(
@@ -109,8 +125,10 @@ class ShardWriter:
         Args:
           folder: the run's folder, or that of the stage's work for an intermediate step.
           place: the shard's record.
-          outputs: schema of each output; "" is the dataset itself, another name a folder in it. A step has none.
-          dataset: the dataset's name; "" for an intermediate step, which has no ledger, so its rows need not balance.
+          outputs: schema of each output; "" is the dataset itself, another name a folder in it. A
+            step has none.
+          dataset: the dataset's name; "" for an intermediate step, which has no ledger, so its rows
+            need not balance.
           step: an intermediate step's name, which is also that of its folder.
           file_format: `parquet` or `arrow`.
           replaces: version of a damaged record that this one replaces.
@@ -124,7 +142,9 @@ class ShardWriter:
         self._rejected: Counter[str] = Counter()
         self._stats: Counter[str] = Counter()
         self._sinks: dict[str, _Sink] = {}
-        self._files: list[tuple[str, str, str, HashingFile]] = []  # path without hash and suffix, suffix, kind, file
+        self._files: list[
+            tuple[str, str, str, HashingFile]
+        ] = []  # path without hash and suffix, suffix, kind, file
         self._there: list[ShardFile] = []
         self._stack = contextlib.ExitStack()
 
@@ -132,7 +152,9 @@ class ShardWriter:
         place = f"{self._dataset} shard {self.shard}"
         for output, schema in self._outputs.items():
             file = self._open(f"{self._dataset}/{output}".rstrip("/"), f".{self._format}", "data")
-            self._sinks[output] = _Sink(place, file, schema, self._format, _ROW_GROUP_BYTES.get(self._dataset))
+            self._sinks[output] = _Sink(
+                place, file, schema, self._format, _ROW_GROUP_BYTES.get(self._dataset)
+            )
         if self._outputs:
             file = self._open(f"{ledger_of(self._dataset)}/rejects", ".parquet", "rejects")
             self._sinks["rejects"] = _Sink(place, file, REJECTS, "parquet")
@@ -174,15 +196,17 @@ class ShardWriter:
 
     def open_file(self, suffix: str, kind: str) -> HashingFile:
         """A further file of the shard, in the ledger; the caller sets its `rows`."""
-        return self._open(f"{ledger_of(self._dataset)}/{kind}" if self._dataset else self._step, suffix, kind)
+        return self._open(
+            f"{ledger_of(self._dataset)}/{kind}" if self._dataset else self._step, suffix, kind
+        )
 
     def refer(self, files: Iterable[ShardFile]) -> None:
         """Files that are there already, and that the shard needs."""
         self._there += files
 
     def send(self, key: int | np.ndarray, rows: pa.RecordBatch) -> None:
-        """Send rows to part `key` of the next step; with an array (rows,), each row to its own part. They stay in a
-        file of this part until the stage is finished."""
+        """Send rows to part `key` of the next step; with an array (rows,), each row to its own
+        part. They stay in a file of this part until the stage is finished."""
         if self._slices is None:
             self._slices = SliceWriter(self.open_file(".slices", SLICES))
         self._slices.send(key, rows)
@@ -199,14 +223,24 @@ class ShardWriter:
             left = sum(self._sinks[name].file.rows for name in self._outputs)
             counts = Counts(self._entered, left, dict(sorted(self._rejected.items())))
             if self._dataset and not counts.balanced:
-                raise LedgerError(f"{self._dataset} shard {self.shard}: the ledger does not balance: {counts}")
+                raise LedgerError(
+                    f"{self._dataset} shard {self.shard}: the ledger does not balance: {counts}"
+                )
             files = [*(self._publish(*file) for file in self._files), *self._there]
             place = self._place
             stats = dict(sorted(self._stats.items()))
             self.record = ShardRecord(
-                self.shard, counts, files, stats, place.key, place.made_from, dict(sorted(place.versions.items()))
+                self.shard,
+                counts,
+                files,
+                stats,
+                place.key,
+                place.made_from,
+                dict(sorted(place.versions.items())),
             )
-            self.is_first = place.records.swap(place.name, self.record.to_json(), self._replaces) is not None
+            self.is_first = (
+                place.records.swap(place.name, self.record.to_json(), self._replaces) is not None
+            )
 
     def _publish(self, stem: str, suffix: str, kind: str, file: HashingFile) -> ShardFile:
         path = f"{stem}-{file.sha256[:8]}{suffix}"
@@ -215,20 +249,33 @@ class ShardWriter:
 
 
 class _Sink:
-    """A Parquet or Arrow file being written, ROW_GROUP_BYTES at a time, as one row group or several smaller ones.
+    """A Parquet or Arrow file being written, ROW_GROUP_BYTES at a time, as one row group or
+    several smaller ones.
 
     Where a group ends depends on the rows alone, not on the batches in which they came.
     """
 
     def __init__(
-        self, place: str, file: HashingFile, schema: pa.Schema, file_format: str, row_group_bytes: int | None = None
+        self,
+        place: str,
+        file: HashingFile,
+        schema: pa.Schema,
+        file_format: str,
+        row_group_bytes: int | None = None,
     ):
-        self.place, self.file, self.schema, self._row_group_bytes = place, file, schema, row_group_bytes
+        self.place, self.file, self.schema, self._row_group_bytes = (
+            place,
+            file,
+            schema,
+            row_group_bytes,
+        )
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
         if file_format == "parquet":
             dictionary = [name for name in schema.names if name not in _PLAIN_COLUMNS]
-            self._writer = pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=dictionary)
+            self._writer = pq.ParquetWriter(
+                file, schema, compression="zstd", use_dictionary=dictionary
+            )
         else:
             self._writer = pa.ipc.new_file(file, schema)
 
@@ -261,11 +308,14 @@ class _Sink:
 
 
 def _bytes_of_rows(rows: pa.RecordBatch) -> np.ndarray:
-    """About how many bytes each row has, int64 (rows,): texts and lists by their length, other values eight."""
+    """About how many bytes each row has, int64 (rows,): texts and lists by their length, other
+    values eight."""
     sizes = np.full(rows.num_rows, 8 * rows.num_columns)
     for column in rows.columns:
         if pa.types.is_list(column.type):
-            sizes += pc.fill_null(pc.list_value_length(column), 0).to_numpy() * _item_bytes(column.type.value_type)
+            sizes += pc.fill_null(pc.list_value_length(column), 0).to_numpy() * _item_bytes(
+                column.type.value_type
+            )
         elif pa.types.is_string(column.type) or pa.types.is_binary(column.type):
             sizes += pc.fill_null(pc.binary_length(column), 0).to_numpy()
     return sizes
@@ -276,7 +326,8 @@ def _item_bytes(kind: pa.DataType) -> int:
 
 
 def lost_files(workdir: Storage, files: Iterable[ShardFile]) -> dict[str, str]:
-    """What is wrong with each of these files that is missing or has another size, by path: one listing per folder."""
+    """What is wrong with each of these files that is missing or has another size, by path: one
+    listing per folder."""
     of_folder: dict[str, list[ShardFile]] = {}
     for file in files:
         of_folder.setdefault(file.path.rpartition("/")[0], []).append(file)
@@ -295,7 +346,9 @@ def lost_files(workdir: Storage, files: Iterable[ShardFile]) -> dict[str, str]:
 def what_is_left(workdir: Storage, manifest: Manifest) -> DatasetReader:
     """A reader of a dataset that leaves out what is lost of it."""
     reader = DatasetReader(workdir, manifest)
-    return DatasetReader(workdir, manifest, frozenset(lost_files(workdir, reader.table_of_files.files)))
+    return DatasetReader(
+        workdir, manifest, frozenset(lost_files(workdir, reader.table_of_files.files))
+    )
 
 
 def publish_dataset(
@@ -308,31 +361,37 @@ def publish_dataset(
     version: str | None = None,
     **about: Any,
 ) -> tuple[Manifest, str]:
-    """Write a dataset's list of files, then the root manifest, which finishes the dataset. Returns the manifest, and
-    the version of the root.
+    """Write a dataset's list of files, then the root manifest, which finishes the dataset.
+    Returns the manifest, and the version of the root.
 
     Args:
       records: the record of each shard, in order.
       assets: files of the complete dataset.
-      contents: contents of the assets whose names do not depend on them, by path, which are written here.
+      contents: contents of the assets whose names do not depend on them, by path, which are written
+        here.
       run: id of the run that publishes.
       version: version of the root that this run wrote last.
       about: the other fields of the manifest.
 
-    Another attempt of this run that has published the same is as good. Raises LostRun if another run has published.
+    Another attempt of this run that has published the same is as good. Raises LostRun if another
+      run has published.
     """
     table = FileTable(records, assets)
     dataset = str(about["dataset"])
     content = table.to_parquet()
     sha256 = hashlib.sha256(content).hexdigest()
-    listed = FileList(f"{ledger_of(dataset)}/files-{sha256[:8]}.parquet", len(content), sha256, len(table.files))
+    listed = FileList(
+        f"{ledger_of(dataset)}/files-{sha256[:8]}.parquet", len(content), sha256, len(table.files)
+    )
     manifest = Manifest(files=listed, digest=table.digest, totals=table.totals, **about)
     for name, asset in {listed.path: content, **(contents or {})}.items():
         workdir.write(name, asset)
     root, _ = read_root(workdir)
     try:
         datasets = {**root.datasets, dataset: manifest}
-        return manifest, swap_root(workdir, msgspec.structs.replace(root, datasets=datasets), version, run)[1]
+        return manifest, swap_root(
+            workdir, msgspec.structs.replace(root, datasets=datasets), version, run
+        )[1]
     except LostRun:
         root, current = read_root(workdir)
         if root.run != run or root.datasets.get(dataset) != manifest or current is None:

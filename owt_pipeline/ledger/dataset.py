@@ -1,4 +1,5 @@
-"""Reading the datasets of a run by their lists of files, never by a glob; and building record batches."""
+"""Reading the datasets of a run by their lists of files, never by a glob; and building record
+batches."""
 
 from __future__ import annotations
 
@@ -21,9 +22,11 @@ from schemas.manifest import FileTable, Manifest, ManifestError, ShardFile
 
 
 class DatasetReader:
-    """Reads a dataset by its manifest. Picklable; the list of files is read when it is first needed.
+    """Reads a dataset by its manifest. Picklable; the list of files is read when it is first
+    needed.
 
-    Files that are `lost` are left out; if rows are among them, the dataset is `gone`: it has its counts and rejects.
+    Files that are `lost` are left out; if rows are among them, the dataset is `gone`: it has its
+    counts and rejects.
     """
 
     def __init__(self, workdir: Storage, manifest: Manifest, lost: Collection[str] = ()):
@@ -62,17 +65,27 @@ class DatasetReader:
         """The files of one kind (and shard), ordered by path."""
         if self.gone and kind in ("data", "places", "warc"):
             return []
-        return [file for file in self.table_of_files.of_kind(kind, shard) if file.path not in self.lost]
+        return [
+            file for file in self.table_of_files.of_kind(kind, shard) if file.path not in self.lost
+        ]
 
     @property
     def gone(self) -> bool:
         """Whether rows are lost."""
-        return bool(self.lost) and any(file.path in self.lost for file in self.table_of_files.of_kind("data"))
+        return bool(self.lost) and any(
+            file.path in self.lost for file in self.table_of_files.of_kind("data")
+        )
 
     def batches(
-        self, shard: int | None = None, *, kind: str = "data", columns: list[str] | None = None, rows: int = 256
+        self,
+        shard: int | None = None,
+        *,
+        kind: str = "data",
+        columns: list[str] | None = None,
+        rows: int = 256,
     ) -> Iterator[pa.RecordBatch]:
-        """Batches of at most `rows` rows of one shard, or of all in order; raises UserError for a damaged file."""
+        """Batches of at most `rows` rows of one shard, or of all in order; raises UserError for
+        a damaged file."""
         for file in self.files(kind, shard):
             yield from self.batches_of(file, columns=columns, rows=rows)
 
@@ -91,22 +104,34 @@ class DatasetReader:
     def ids(self, shard: int, kind: str = "data") -> np.ndarray:
         """`url_id` of each row of a shard, uint64 (n,)."""
         batches = self.batches(shard, kind=kind, columns=["url_id"], rows=1 << 16)
-        return np.concatenate([np.zeros(0, np.uint64), *(batch["url_id"].to_numpy() for batch in batches)])
+        return np.concatenate(
+            [np.zeros(0, np.uint64), *(batch["url_id"].to_numpy() for batch in batches)]
+        )
 
-    def table(self, shard: int | None = None, *, kind: str = "data", columns: list[str] | None = None) -> pa.Table:
+    def table(
+        self, shard: int | None = None, *, kind: str = "data", columns: list[str] | None = None
+    ) -> pa.Table:
         """One shard, or all, as a table."""
         schema = self.schema(self.files(kind, shard)[0])
         if columns:
             schema = pa.schema([schema.field(name) for name in columns])
-        return pa.Table.from_batches(self.batches(shard, kind=kind, columns=columns, rows=1 << 16), schema)
+        return pa.Table.from_batches(
+            self.batches(shard, kind=kind, columns=columns, rows=1 << 16), schema
+        )
 
     def schema(self, file: ShardFile) -> pa.Schema:
         """The Arrow schema of one file; raises UserError for a damaged one."""
         with reading(self.workdir.path(file.path)), self.workdir.open(file.path) as source:
-            return pa.ipc.open_file(source).schema if file.path.endswith(".arrow") else pq.read_schema(source)
+            return (
+                pa.ipc.open_file(source).schema
+                if file.path.endswith(".arrow")
+                else pq.read_schema(source)
+            )
 
 
-def arrow_batches(source: pa.NativeFile, columns: list[str] | None, rows: int) -> Iterator[pa.RecordBatch]:
+def arrow_batches(
+    source: pa.NativeFile, columns: list[str] | None, rows: int
+) -> Iterator[pa.RecordBatch]:
     """Batches of at most `rows` rows of an Arrow IPC file; reads only `columns`."""
     reader = pa.ipc.open_file(source)
     if columns:
@@ -127,7 +152,8 @@ def reading(path: str) -> Iterator[None]:
     except (pa.ArrowException, OSError) as error:
         problem = " ".join(str(error).split())
         raise UserError(
-            f"{path} cannot be read: {problem}. It was changed or removed after it was written: run `owt verify "
+            f"{path} cannot be read: {problem}. It was changed or removed after it was written: "
+            f"run `owt verify "
             "--repair`, then the same command again"
         ) from error
 
@@ -139,10 +165,14 @@ def _file_table(workdir: Storage, path: str, sha256: str) -> FileTable:
         data = workdir.read(path)
     except OSError as error:
         raise UserError(
-            f"{workdir.path(path)}, the list of files, cannot be read ({error}): `owt verify --repair` makes it again"
+            f"{workdir.path(path)}, the list of files, cannot be read ({error}): `owt verify "
+            f"--repair` makes it again"
         ) from error
     if hashlib.sha256(data).hexdigest() != sha256:
-        raise UserError(f"{workdir.path(path)} was changed after it was written: `owt verify --repair` makes it again")
+        raise UserError(
+            f"{workdir.path(path)} was changed after it was written: `owt verify --repair` makes "
+            f"it again"
+        )
     try:
         return FileTable.from_parquet(data, workdir.path(path))
     except ManifestError as error:
@@ -180,7 +210,9 @@ def batch_of(rows: Iterable[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBat
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def replace_columns(batch: pa.RecordBatch, schema: pa.Schema, **columns: pa.Array | Sequence) -> pa.RecordBatch:
+def replace_columns(
+    batch: pa.RecordBatch, schema: pa.Schema, **columns: pa.Array | Sequence
+) -> pa.RecordBatch:
     """A batch of `schema`: the given columns, and the others as they are in `batch`."""
     arrays = []
     for column in schema:

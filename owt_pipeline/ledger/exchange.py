@@ -1,10 +1,11 @@
-"""The exchange: rows that parts send to each other are in files; only handles of these rows go through the runner.
+"""The exchange: rows that parts send to each other are in files; only handles of these rows go
+through the runner.
 
-A part of one step sends rows to keys of the next step (`ShardWriter.send`). All that it sends is in one file, the rows
-of one key together as an Arrow IPC stream, with an index at the end. The runner groups the handles by key. They have
-about 100 bytes each, so the runner's traffic and memory do not depend on the size of the rows; FnApiRunner's
-GroupByKey needs four times the bytes it groups. The files also outlive the job: a job that is submitted again
-continues with them.
+A part of one step sends rows to keys of the next step (`ShardWriter.send`). All that it sends is in
+one file, the rows of one key together as an Arrow IPC stream, with an index at the end. The runner
+groups the handles by key. They have about 100 bytes each, so the runner's traffic and memory do not
+depend on the size of the rows; FnApiRunner's GroupByKey needs four times the bytes it groups. The
+files also outlive the job: a job that is submitted again continues with them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ SLICES = "slices"
 """Kind of the file with the rows that a part sent."""
 
 SLICE_BYTES = 32 << 20
-"""Target size of a slice: the rows of a key are divided into slices of about this size, each read by one request."""
+"""Target size of a slice: the rows of a key are divided into slices of about this size, each
+read by one request."""
 _READ_BYTES = 4 * SLICE_BYTES  # read at once, in up to 16 slices
 _WAITING_BYTES = 64 << 20  # rows are sorted by key once they reach this size
 _ALIGNMENT = 64  # of Arrow's buffers, which are used in place
@@ -40,7 +42,8 @@ class Slice(msgspec.Struct, frozen=True, array_like=True, order=True, tag=True):
     """A handle of rows for one key in the file of one part.
 
     Attributes:
-      work: name of the plan that the part belongs to; empty if the handle was read from a file's index.
+      work: name of the plan that the part belongs to; empty if the handle was read from a file's
+        index.
       path: path of the file in that folder.
       offset: in bytes.
       length: in bytes; 0 if no rows were sent and the handle only makes the key exist.
@@ -55,10 +58,11 @@ class Slice(msgspec.Struct, frozen=True, array_like=True, order=True, tag=True):
 
 
 class SliceWriter:
-    """Writes rows by key into one file, those of a key in one slice, or in several of 32 MiB or more.
+    """Writes rows by key into one file, those of a key in one slice, or in several of 32 MiB or
+    more.
 
-    Rows that exceed the memory limit wait in temporary files, sorted by key, which are merged at the end. So the number
-    of slices does not grow with the number of rows.
+    Rows that exceed the memory limit wait in temporary files, sorted by key, which are merged at
+    the end. So the number of slices does not grow with the number of rows.
     """
 
     def __init__(self, file: HashingFile):
@@ -72,7 +76,9 @@ class SliceWriter:
     def send(self, key: int | np.ndarray, rows: pa.RecordBatch) -> None:
         """Send rows to `key`; with an array (rows,), each row to its own key."""
         if rows.num_rows:
-            keys = key.astype(np.int64) if isinstance(key, np.ndarray) else np.full(rows.num_rows, key)
+            keys = (
+                key.astype(np.int64) if isinstance(key, np.ndarray) else np.full(rows.num_rows, key)
+            )
             self._file.rows += rows.num_rows
             self._waiting.setdefault(rows.schema, []).append((keys, rows))
             self._waiting_bytes += rows.nbytes
@@ -108,10 +114,14 @@ class SliceWriter:
         start = self._file.bytes
         size = pa.MockOutputStream()
         _write_stream(size, batches)
-        if self._buffer.size < size.size():  # otherwise reused: new memory costs more than the copy into it
+        if (
+            self._buffer.size < size.size()
+        ):  # otherwise reused: new memory costs more than the copy into it
             self._buffer = pa.allocate_buffer(size.size())
         _write_stream(pa.FixedSizeBufferWriter(self._buffer), batches)
-        self._file.write(memoryview(self._buffer)[: size.size()])  # one call instead of Arrow's dozen
+        self._file.write(
+            memoryview(self._buffer)[: size.size()]
+        )  # one call instead of Arrow's dozen
         return start, self._file.bytes - start
 
 
@@ -136,7 +146,8 @@ class _Sorted:
 
 
 def _spilled(table: pa.Table, file: HashingFile) -> pa.Table:
-    """The same rows, memory-mapped from an unnamed file next to `file`: a killed process leaves nothing behind."""
+    """The same rows, memory-mapped from an unnamed file next to `file`: a killed process leaves
+    nothing behind."""
     with tempfile.NamedTemporaryFile(dir=os.path.dirname(file.path)) as spill:
         with pa.ipc.new_file(spill.name, table.schema) as writer:
             writer.write_table(table)
@@ -150,7 +161,8 @@ def _write_stream(sink: pa.NativeFile, batches: Sequence[pa.RecordBatch]) -> Non
 
 
 def read_index(work: Storage, path: str) -> list[tuple[int, Slice]]:
-    """The (key, slice) pairs of a part's file, in the order written; raises UserError if the file is damaged."""
+    """The (key, slice) pairs of a part's file, in the order written; raises UserError if the
+    file is damaged."""
     with reading(work.path(path)):
         size = work.size(path)
         offset, length = _TAIL.unpack(work.read_range(path, size - _TAIL.size, _TAIL.size))
@@ -160,8 +172,8 @@ def read_index(work: Storage, path: str) -> list[tuple[int, Slice]]:
 
 
 def read_slices(work: Storage, slices: Iterable[Slice]) -> Iterator[pa.Table]:
-    """The rows of each slice, in order, as one or more tables: memory-mapped from a local disk, otherwise read 16 at
-    once.
+    """The rows of each slice, in order, as one or more tables: memory-mapped from a local disk,
+    otherwise read 16 at once.
 
     Raises UserError if a file is damaged.
     """
@@ -180,14 +192,19 @@ def read_slices(work: Storage, slices: Iterable[Slice]) -> Iterator[pa.Table]:
         ends = np.cumsum([slice.length for slice in slices[:REQUESTS_AT_ONCE]])
         number = max(1, int(np.searchsorted(ends, _READ_BYTES)))
         some, slices = slices[:number], slices[number:]
-        buffers = iter(at_once(lambda slice: work.read_range(slice.path, slice.offset, slice.length), some))
-        for slice, buffer in zip(some, buffers, strict=True):  # an exhausted iterator holds no buffers
+        buffers = iter(
+            at_once(lambda slice: work.read_range(slice.path, slice.offset, slice.length), some)
+        )
+        for slice, buffer in zip(
+            some, buffers, strict=True
+        ):  # an exhausted iterator holds no buffers
             with reading(work.path(slice.path)):
                 yield from _tables(pa.py_buffer(buffer))
 
 
 def gather(work: Storage, slices: Iterable[Slice], schema: pa.Schema) -> pa.Table:
-    """All rows of some slices as one table with contiguous columns; `schema` is that of the rows."""
+    """All rows of some slices as one table with contiguous columns; `schema` is that of the
+    rows."""
     return pa.concat_tables([schema.empty_table(), *read_slices(work, slices)]).combine_chunks()
 
 

@@ -1,7 +1,9 @@
-"""The root manifest of a run: which datasets are finished, and what happened to the run. Replaced by compare-and-swap.
+"""The root manifest of a run: which datasets are finished, and what happened to the run.
+Replaced by compare-and-swap.
 
-A run's processes pass the version of the root that they wrote last from step to step, so that of two runs in one folder
-only one can publish: the other finds a version that is not its own, and stops (`LostRun`).
+A run's processes pass the version of the root that they wrote last from step to step, so that of
+two runs in one folder only one can publish: the other finds a version that is not its own, and
+stops (`LostRun`).
 """
 
 from __future__ import annotations
@@ -20,12 +22,14 @@ from schemas.manifest import ROOT, Manifest, ManifestError, Root
 logger = logging.getLogger("owt")
 
 COPY = f"{ROOT}.copy"
-"""What was written last, in case the root is damaged: generations and takedowns stand nowhere else."""
+"""What was written last, in case the root is damaged: generations and takedowns stand nowhere
+else."""
 
 
 def read_root(workdir: Storage) -> tuple[Root, str | None]:
-    """The root manifest and its version; an empty one, and None, if there is none. One that is damaged or gone is
-    restored from its copy: a run without its takedowns would make again what was removed.
+    """The root manifest and its version; an empty one, and None, if there is none. One that is
+    damaged or gone is restored from its copy: a run without its takedowns would make again what
+    was removed.
 
     Raises UserError if the copy is damaged, too.
     """
@@ -53,7 +57,8 @@ def read_own_root(workdir: Storage, version: str | None, run: str) -> tuple[Root
     root, current = read_root(workdir)
     if version is not None and current is None:
         raise UserError(
-            f"{workdir}: the workers do not see what is written there; give a bucket (gs://, s3://, az://), or a "
+            f"{workdir}: the workers do not see what is written there; give a bucket (gs://, "
+            f"s3://, az://), or a "
             "folder with the same path on a disk that all machines share"
         )
     if current != version and root.run != run:
@@ -66,7 +71,8 @@ def published_by_another(workdir: Storage) -> LostRun:
 
 
 def swap_root(workdir: Storage, root: Root, version: str | None, run: str) -> tuple[Root, str]:
-    """Replace the root manifest of this version by `root`, written by `run`; returns it as written, and its version.
+    """Replace the root manifest of this version by `root`, written by `run`; returns it as
+    written, and its version.
 
     Raises LostRun if another process has replaced it.
     """
@@ -75,15 +81,20 @@ def swap_root(workdir: Storage, root: Root, version: str | None, run: str) -> tu
     swapped = workdir.swap(ROOT, content, version)
     if swapped is None:
         found = workdir.read_version(ROOT)
-        if found is None or found[0] != content:  # otherwise it was written, and the answer was lost
+        if (
+            found is None or found[0] != content
+        ):  # otherwise it was written, and the answer was lost
             raise published_by_another(workdir)
         swapped = found[1]
     workdir.write(COPY, content)
     return root, swapped
 
 
-def change_root(workdir: Storage, change: Callable[[Root], Root], run: str) -> tuple[Root, str | None]:
-    """Replace the root by `change(root)`, unless that is equal; for a process that holds the run's lock."""
+def change_root(
+    workdir: Storage, change: Callable[[Root], Root], run: str
+) -> tuple[Root, str | None]:
+    """Replace the root by `change(root)`, unless that is equal; for a process that holds the
+    run's lock."""
     root, version = read_root(workdir)
     changed = change(root)
     return (root, version) if changed == root else swap_root(workdir, changed, version, run)
@@ -95,7 +106,8 @@ def read_manifest(workdir: Storage, dataset: str) -> Manifest | None:
 
 
 def require_run(workdir: Storage, advice: str = "check the path") -> Root:
-    """The root manifest; raises NotFound if the folder is not a run. Commands that read call this first."""
+    """The root manifest; raises NotFound if the folder is not a run. Commands that read call
+    this first."""
     root, version = read_root(workdir)
     if version is None:
         raise NotFound(f"{workdir} is not a run: no stage has written anything there; {advice}")
@@ -103,9 +115,13 @@ def require_run(workdir: Storage, advice: str = "check the path") -> Root:
 
 
 def require_manifest(workdir: Storage, dataset: str) -> Manifest:
-    """The manifest of `dataset`; if it is not finished, raises NotFound, which names the stage to run."""
+    """The manifest of `dataset`; if it is not finished, raises NotFound, which names the stage
+    to run."""
     manifest = require_run(workdir).datasets.get(dataset)
     if manifest is None:
         stage = DATASETS[dataset].stage if dataset in DATASETS else dataset
-        raise NotFound(f"{workdir}/{dataset} is missing or not finished: run `owt run {workdir} --until {stage}` first")
+        raise NotFound(
+            f"{workdir}/{dataset} is missing or not finished: run `owt run {workdir} --until "
+            f"{stage}` first"
+        )
     return manifest

@@ -1,8 +1,10 @@
-"""Removing what is out of date, once a run has ended. Only files with names that this package gives are removed.
+"""Removing what is out of date, once a run has ended. Only files with names that this package
+gives are removed.
 
-First the records of keys that no published list has; then the root is replaced, so that a run that has lost its place
-cannot publish with them; then, from a new listing, files that neither the root nor a remaining record names and that
-are older than the run, since a run that took over may have written others by now.
+First the records of keys that no published list has; then the root is replaced, so that a run that
+has lost its place cannot publish with them; then, from a new listing, files that neither the root
+nor a remaining record names and that are older than the run, since a run that took over may have
+written others by now.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ _OWN = re.compile(
 
 
 def sweep(workdir: Storage, run: str, since: float) -> None:
-    """Remove what no finished dataset needs; `since` is when the run `run` began, by the clock of the storage."""
+    """Remove what no finished dataset needs; `since` is when the run `run` began, by the clock
+    of the storage."""
     root, version = read_root(workdir)
     if version is None:
         return
@@ -49,17 +52,23 @@ def sweep(workdir: Storage, run: str, since: float) -> None:
         named.update(file.path for file in table.files)
     names = [entry.name for entry in _own(workdir)]
     stale = [
-        name for name in names
-        if (found := _RECORD.fullmatch(name)) and found["stage"] in keys and found["key"] not in keys[found["stage"]]
-    ]  # fmt: skip
+        name
+        for name in names
+        if (found := _RECORD.fullmatch(name))
+        and found["stage"] in keys
+        and found["key"] not in keys[found["stage"]]
+    ]
     workdir.delete(*stale)
     gone = set(stale)
     records = [name for name in names if _RECORD.fullmatch(name) and name not in gone]
-    # Records of published keys name published files; only those of other stages, which are interrupted, are read.
+    # Records of published keys name published files; only those of other stages, which are
+    # interrupted, are read.
     for name in records:
         if _RECORD.fullmatch(name)["stage"] not in keys:  # type: ignore[index]
             with contextlib.suppress(FileNotFoundError, ManifestError):
-                named.update(file.path for file in ShardRecord.from_json(workdir.read(name), name).files)
+                named.update(
+                    file.path for file in ShardRecord.from_json(workdir.read(name), name).files
+                )
 
     def is_done(name: str) -> bool:
         found = _WORK.fullmatch(name)
@@ -69,7 +78,9 @@ def sweep(workdir: Storage, run: str, since: float) -> None:
         return
     swap_root(workdir, root, version, run)
     unnamed = [entry for entry in _own(workdir) if entry.name not in named]
-    workdir.delete(*(entry.name for entry in unnamed if _is_file(entry.name) and entry.modified < since))
+    workdir.delete(
+        *(entry.name for entry in unnamed if _is_file(entry.name) and entry.modified < since)
+    )
     workdir.delete(*(entry.name for entry in unnamed if is_done(entry.name)))
 
 

@@ -1,4 +1,5 @@
-"""The versions of everything that shapes bytes, in the process that started a run and in its workers."""
+"""The versions of everything that shapes bytes, in the process that started a run and in its
+workers."""
 
 from __future__ import annotations
 
@@ -26,18 +27,26 @@ def versions_of(names: Iterable[str]) -> dict[str, str]:
 
 
 def versions_of_everything(names: Iterable[str]) -> dict[str, str]:
-    """The versions of distributions, of Python, and of this code, with a digest, as two wheels may share a number."""
+    """The versions of distributions, of Python, and of this code, with a digest, as two wheels
+    may share a number."""
     python = ".".join(platform.python_version_tuple()[:2])
-    return {"python": python, OURS: f"{_version(OURS)} ({code_digest()})", **dict(sorted(versions_of(names).items()))}
+    return {
+        "python": python,
+        OURS: f"{_version(OURS)} ({code_digest()})",
+        **dict(sorted(versions_of(names).items())),
+    }
 
 
 def check_versions(expected: Mapping[str, str]) -> None:
-    """Raise UserError with both lists if the versions of this process differ from those of the run."""
+    """Raise UserError with both lists if the versions of this process differ from those of the
+    run."""
     found = versions_of_everything(name for name in expected if name not in ("python", OURS))
     if expected and found != dict(expected):
         raise UserError(
-            f"a worker on {platform.node()} has other versions of what shapes bytes than the process that started the "
-            f"run. There: {_listed(found, expected)}. Here: {_listed(expected, found)}. Install the same wheel and "
+            f"a worker on {platform.node()} has other versions of what shapes bytes than the "
+            f"process that started the "
+            f"run. There: {_listed(found, expected)}. Here: {_listed(expected, found)}. Install "
+            f"the same wheel and "
             "versions in both (constraints.txt)"
         )
 
@@ -50,13 +59,16 @@ def _listed(versions: Mapping[str, str], others: Mapping[str, str]) -> str:
 
 @functools.cache
 def code_digest() -> str:
-    """Eight hex digits of a digest of this package's code and of the queries, model, lists and templates it reads."""
+    """Eight hex digits of a digest of this package's code and of the queries, model, lists and
+    templates it reads."""
     digest = hashlib.sha256()
     package = sys.modules["owt_pipeline"]
     for module in (package, schemas):
         root = Path(str(module.__file__)).parent
         for path in sorted(path for path in root.rglob("*") if path.suffix in SHAPING):
-            digest.update(f"{path.relative_to(root.parent).as_posix()}\0".encode() + path.read_bytes())
+            digest.update(
+                f"{path.relative_to(root.parent).as_posix()}\0".encode() + path.read_bytes()
+            )
     return digest.hexdigest()[:8]
 
 

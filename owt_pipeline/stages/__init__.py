@@ -16,5 +16,7 @@ _MODULES = {"import": "import_text"}  # `import` is no name for a module
 
 def load(name: str) -> Stage:
     """The stage `name`: one of ORDER, or `import`."""
-    stage: Stage = importlib.import_module(f"owt_pipeline.stages.{_MODULES.get(name, name)}.stage").STAGE
+    stage: Stage = importlib.import_module(
+        f"owt_pipeline.stages.{_MODULES.get(name, name)}.stage"
+    ).STAGE
     return stage

@@ -1,4 +1,5 @@
-"""Folders in buckets, for `Storage`: obstore, for S3, Google Cloud Storage and Azure, and what its errors mean.
+"""Folders in buckets, for `Storage`: obstore, for S3, Google Cloud Storage and Azure, and what
+its errors mean.
 
 A folder on a web server is read the same way, by requests for ranges of bytes.
 
@@ -37,8 +38,15 @@ PIECE_BYTES = 32 << 20
 REQUESTS_AT_ONCE = 16
 _READ_AHEAD_BYTES = 1 << 20
 
-_NO_CREDENTIALS = ("//169.254.", "//metadata", "/meta-data/", "/latest/api/token", "Account must be specified")
-"""Parts of error messages that mean: no credentials are set, and this machine gets none from a cloud."""
+_NO_CREDENTIALS = (
+    "//169.254.",
+    "//metadata",
+    "/meta-data/",
+    "/latest/api/token",
+    "Account must be specified",
+)
+"""Parts of error messages that mean: no credentials are set, and this machine gets none from a
+cloud."""
 
 
 _FIRST_SECONDS = 7.0
@@ -46,9 +54,12 @@ _RETRY_SECONDS = 120.0
 _REFUSED_SECONDS = 300.0  # by a web server: Common Crawl's answers 403 if it is asked too fast
 
 _ENVIRONMENT = ("AWS_", "AZURE_", "GOOGLE_", "CLOUDSDK_", "STORAGE_EMULATOR_HOST", "HOME")
-"""Prefixes of the variables that a client depends on: when one changes, a bucket gets a new client."""
+"""Prefixes of the variables that a client depends on: when one changes, a bucket gets a new
+client."""
 
-_stores: dict[tuple[Any, ...], Any] = {}  # one client per bucket and process, so that connections are reused
+_stores: dict[
+    tuple[Any, ...], Any
+] = {}  # one client per bucket and process, so that connections are reused
 _connecting = threading.Lock()
 
 _CREDENTIALS = {
@@ -60,8 +71,9 @@ _ADDRESS = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "az": "AZUR
 
 
 class Bucket:
-    """The objects below a folder (`gs://`, `s3://`, `az://`), with the methods of `Disk`; names are relative to it.
-    Those on a web server (`http://`, `https://`) can be read, but not listed or written.
+    """The objects below a folder (`gs://`, `s3://`, `az://`), with the methods of `Disk`; names
+    are relative to it. Those on a web server (`http://`, `https://`) can be read, but not listed
+    or written.
 
     Versions of objects are etags; on Google, generations. obstore's errors are turned into those of
     `Storage`.
@@ -81,7 +93,9 @@ class Bucket:
             raise UserError(f"{uri} names no bucket: write {parts.scheme}://BUCKET/FOLDER")
 
     def open(self, name: str) -> pa.NativeFile:
-        return pa.PythonFile(io.BufferedReader(_Ranges(self, name, self.size(name)), _READ_AHEAD_BYTES), mode="r")
+        return pa.PythonFile(
+            io.BufferedReader(_Ranges(self, name, self.size(name)), _READ_AHEAD_BYTES), mode="r"
+        )
 
     def exists(self, name: str) -> bool:
         if name and not name.endswith("/"):
@@ -110,8 +124,14 @@ class Bucket:
             for page in store.list(folder or None, chunk_size=limit):
                 for entry in page:
                     name = entry["path"]
-                    if name.startswith(key) and not name.endswith("/"):  # by which a console shows an empty folder
-                        yield name[len(self._prefix) :], entry["size"], entry["last_modified"].timestamp()
+                    if name.startswith(key) and not name.endswith(
+                        "/"
+                    ):  # by which a console shows an empty folder
+                        yield (
+                            name[len(self._prefix) :],
+                            entry["size"],
+                            entry["last_modified"].timestamp(),
+                        )
 
     def put(self, name: str, content: bytes) -> None:
         with self._request(name) as (store, key):
@@ -123,8 +143,8 @@ class Bucket:
             store.put(key, file, chunk_size=piece, max_concurrency=2)
 
     def put_if(self, name: str, content: bytes, version: str | None) -> str | None:
-        """Write if the object has this version (None: does not exist). Returns the new version, or None if not
-        written."""
+        """Write if the object has this version (None: does not exist). Returns the new version,
+        or None if not written."""
         from obstore import exceptions
 
         known = {"version": version} if self._of_version == "version" else {"e_tag": f'"{version}"'}
@@ -132,7 +152,9 @@ class Bucket:
         try:
             with self._request(name) as (store, key):
                 try:
-                    return self._version(_retried(lambda: store.put(key, content, mode=mode, use_multipart=False)))
+                    return self._version(
+                        _retried(lambda: store.put(key, content, mode=mode, use_multipart=False))
+                    )
                 except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
                     return None
         except FileNotFoundError:
@@ -145,20 +167,29 @@ class Bucket:
         try:
             with self._request("") as (store, folder):
                 _retried(lambda: store.delete([folder + name for name in names]))
-        except FileNotFoundError:  # on Azure and Google: one is missing, and the others may not be deleted yet
+        except (
+            FileNotFoundError
+        ):  # on Azure and Google: one is missing, and the others may not be deleted yet
             for name in names if len(names) > 1 else ():
                 self.delete([name])
 
     def _asked(self, request: Callable[[], _Answer]) -> _Answer:
         """The answer to a request for reading."""
-        return request() if self._scheme in _CREDENTIALS else _retried(request, "403 Forbidden", _REFUSED_SECONDS)
+        return (
+            request()
+            if self._scheme in _CREDENTIALS
+            else _retried(request, "403 Forbidden", _REFUSED_SECONDS)
+        )
 
     def _version(self, answer: Any) -> str:
-        return str(answer[self._of_version]).strip('"')  # in Azure's listings, an etag has no quotes
+        return str(answer[self._of_version]).strip(
+            '"'
+        )  # in Azure's listings, an etag has no quotes
 
     @contextlib.contextmanager
     def _request(self, name: str) -> Iterator[tuple[Any, str]]:
-        """The bucket's client and the object's key; raises the client's errors as those of `Storage`."""
+        """The bucket's client and the object's key; raises the client's errors as those of
+        `Storage`."""
         key = self._prefix + name
         store = self._connected(key)
         try:
@@ -166,10 +197,14 @@ class Bucket:
         except Exception as error:
             if (failure := _failure(error)) is None:
                 raise
-            raise _explained(f"{self._scheme}://{self._place}/{key}", failure, first=False) from error
+            raise _explained(
+                f"{self._scheme}://{self._place}/{key}", failure, first=False
+            ) from error
 
     def _connected(self, key: str) -> Any:
-        environment = tuple(sorted(item for item in os.environ.items() if item[0].startswith(_ENVIRONMENT)))
+        environment = tuple(
+            sorted(item for item in os.environ.items() if item[0].startswith(_ENVIRONMENT))
+        )
         identity = (os.getpid(), self._scheme, self._place, environment)
         with _connecting:
             if identity not in _stores:
@@ -179,14 +214,17 @@ class Bucket:
             return _stores[identity]
 
     def _prove(self, key: str) -> None:
-        """Make one small request to the bucket; raises UserError if it fails or takes over seven seconds."""
+        """Make one small request to the bucket; raises UserError if it fails or takes over seven
+        seconds."""
         try:
             # In a thread, because a name server or a metadata server may not answer for longer.
             store = _store(self._scheme, self._place, _FIRST_SECONDS * 0.6)
             asking = in_thread(lambda: _ask(store, key, lists=self._scheme in _CREDENTIALS))
             asking.result(_FIRST_SECONDS)
         except Exception as error:
-            late = isinstance(error, (TimeoutError, concurrent.futures.TimeoutError))  # one class from Python 3.11 on
+            late = isinstance(
+                error, (TimeoutError, concurrent.futures.TimeoutError)
+            )  # one class from Python 3.11 on
             slow = Failure("network", f"no answer in {_FIRST_SECONDS:.0f} s") if late else None
             if (failure := slow or _failure(error)) is None:
                 raise
@@ -223,12 +261,16 @@ class _Ranges(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = (
+            offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        )
         return self._position
 
     def readinto(self, buffer: Any) -> int:
         length = max(0, min(len(buffer), self._size - self._position))
-        buffer[:length] = self._bucket.read_range(self._name, self._position, length) if length else b""
+        buffer[:length] = (
+            self._bucket.read_range(self._name, self._position, length) if length else b""
+        )
         self._position += length
         return length
 
@@ -242,10 +284,13 @@ def _explained(uri: str, failure: Failure, first: bool) -> Exception:
         case "no bucket":
             return UserError(f"{uri}: there is no such bucket: check its name, or make it")
         case "credentials":
-            return UserError(f"{uri}: no credentials found: {_CREDENTIALS[scheme]} ({failure.detail})")
+            return UserError(
+                f"{uri}: no credentials found: {_CREDENTIALS[scheme]} ({failure.detail})"
+            )
         case "refused":
             return UserError(
-                f"{uri}: {'the credentials do not give access' if is_bucket else 'refused'}: {failure.detail}"
+                f"{uri}: {'the credentials do not give access' if is_bucket else 'refused'}: "
+                f"{failure.detail}"
             )
     if first:
         where = _ADDRESS[scheme] if is_bucket else "the address"
@@ -276,8 +321,8 @@ class Failure:
 
 
 def _store(scheme: str, place: str, seconds: float) -> Any:
-    """obstore's client of a bucket of S3 or Google, a container of Azure, or a web server; failing requests are retried
-    for `seconds`."""
+    """obstore's client of a bucket of S3 or Google, a container of Azure, or a web server;
+    failing requests are retried for `seconds`."""
     try:
         from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
     except ImportError as error:
@@ -318,7 +363,9 @@ def _failure(error: Exception) -> Failure | None:
     if not isinstance(error, exceptions.BaseError | FileNotFoundError):
         return None
     text = str(error)
-    message = re.search(r"<Message>([^<]*)", text)  # of an answer in XML; otherwise at the end of the first line
+    message = re.search(
+        r"<Message>([^<]*)", text
+    )  # of an answer in XML; otherwise at the end of the first line
     detail = message[1] if message else text.partition("\n")[0].rpartition(" - ")[2]
     if "NoSuchBucket" in text or "ContainerNotFound" in text:
         return Failure("no bucket", detail)
@@ -331,11 +378,14 @@ def _failure(error: Exception) -> Failure | None:
     return Failure("network", detail)
 
 
-def _retried(request: Callable[[], _Answer], problem: str = "HTTP error:", seconds: float = _RETRY_SECONDS) -> _Answer:
-    """The answer to a request that obstore does not retry after an error whose message has this `problem`.
+def _retried(
+    request: Callable[[], _Answer], problem: str = "HTTP error:", seconds: float = _RETRY_SECONDS
+) -> _Answer:
+    """The answer to a request that obstore does not retry after an error whose message has this
+    `problem`.
 
-    By default, to a conditional write or a deletion without an answer. The server may have carried it out. Here, a
-    second write is then refused, as documented at `Storage.create`.
+    By default, to a conditional write or a deletion without an answer. The server may have carried
+    it out. Here, a second write is then refused, as documented at `Storage.create`.
     """
     from obstore import exceptions
 
@@ -356,11 +406,16 @@ def _google_settings() -> dict[str, Any]:
         return {}
     address = emulator if "://" in emulator else f"http://{emulator}"
     account = dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
-    return {"service_account_key": json.dumps({"gcs_base_url": address.rstrip("/"), "disable_oauth": True, **account})}
+    return {
+        "service_account_key": json.dumps(
+            {"gcs_base_url": address.rstrip("/"), "disable_oauth": True, **account}
+        )
+    }
 
 
 def _s3_settings(bucket: str, anonymous: bool) -> dict[str, Any]:
-    """What obstore does not find by itself: S3's own endpoint, the region, and the keys of a profile."""
+    """What obstore does not find by itself: S3's own endpoint, the region, and the keys of a
+    profile."""
     settings: dict[str, Any] = {}
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
@@ -370,7 +425,9 @@ def _s3_settings(bucket: str, anonymous: bool) -> dict[str, Any]:
         try:
             from obstore.auth.boto3 import Boto3CredentialProvider
         except ImportError as error:
-            raise UserError("AWS_PROFILE needs boto3, which reads ~/.aws: pip install boto3") from error
+            raise UserError(
+                "AWS_PROFILE needs boto3, which reads ~/.aws: pip install boto3"
+            ) from error
         settings["credential_provider"] = Boto3CredentialProvider()
         region = region or settings["credential_provider"].config.get("region")
     if region is None and not endpoint:

@@ -1,4 +1,5 @@
-"""Folders on a local disk, for `Storage`; and temporary files, which get their name when they are complete."""
+"""Folders on a local disk, for `Storage`; and temporary files, which get their name when they
+are complete."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ SPOOL_FOLDER = ".tmp"
 """Subfolder for files that are being written; not part of any dataset."""
 
 _LOCK_SECONDS = 30.0
-"""How long a process waits for another one's lock. It is held for microseconds, unless its holder was stopped."""
+"""How long a process waits for another one's lock. It is held for microseconds, unless its
+holder was stopped."""
 
 
 class Disk:
@@ -37,10 +39,14 @@ class Disk:
         try:
             return pa.fs.LocalFileSystem().open_input_file(self._at(name))
         except FileNotFoundError as error:  # Arrow's has no `filename`
-            raise FileNotFoundError(errno.ENOENT, "No such file or directory", self._at(name)) from error
+            raise FileNotFoundError(
+                errno.ENOENT, "No such file or directory", self._at(name)
+            ) from error
 
     def read_range(self, name: str, start: int, length: int) -> bytes:
-        with open(self._at(name), "rb", buffering=0) as file:  # with a buffer, a few bytes would cost 8 KiB
+        with open(
+            self._at(name), "rb", buffering=0
+        ) as file:  # with a buffer, a few bytes would cost 8 KiB
             file.seek(start)
             found = file.read(length)
             while len(found) < length and (more := file.read(length - len(found))):
@@ -60,7 +66,10 @@ class Disk:
         while stack:
             folder = stack.pop()
             # A folder or file that disappears during the listing is left out.
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(self._at(folder)) as entries:
+            with (
+                contextlib.suppress(FileNotFoundError, NotADirectoryError),
+                os.scandir(self._at(folder)) as entries,
+            ):
                 for entry in entries:
                     name = folder + entry.name
                     if entry.is_dir():
@@ -85,8 +94,11 @@ class Disk:
             file.publish(name)
 
     def put_if(self, name: str, content: bytes, version: str | None) -> str | None:
-        """Write if the file has this version (None: is missing). Returns the new version, or None if not written."""
-        return self._create(name, content) if version is None else self._swap(name, content, version)
+        """Write if the file has this version (None: is missing). Returns the new version, or
+        None if not written."""
+        return (
+            self._create(name, content) if version is None else self._swap(name, content, version)
+        )
 
     def _create(self, name: str, content: bytes) -> str | None:
         target = self._at(name)
@@ -102,7 +114,9 @@ class Disk:
             except OSError as error:
                 if error.errno not in (errno.EPERM, errno.EOPNOTSUPP):
                     raise
-                raise UserError(f"{self.folder}: its file system has no hard links; use a folder on another") from error
+                raise UserError(
+                    f"{self.folder}: its file system has no hard links; use a folder on another"
+                ) from error
             return _version(os.stat(file.path))
 
     def read(self, name: str) -> tuple[bytes, str]:
@@ -112,8 +126,10 @@ class Disk:
     def _swap(self, name: str, content: bytes, version: str) -> str | None:
         target = self._at(name)
         with self._spool(content) as file:
-            file.sync()  # may take seconds, so not under the lock, with which a process could be stopped
-            # Without this, a version could repeat: the kernel's clock may tick every 4 ms, and inodes are reused.
+            # may take seconds, so not under the lock, with which a process could be stopped
+            file.sync()
+            # Without this, a version could repeat: the kernel's clock may tick every 4 ms, and
+            # inodes are reused.
             after = max(time.time_ns(), int(version.partition("-")[0]) + 1)
             os.utime(file.path, ns=(after, after))
             swapped = _version(os.stat(file.path))
@@ -139,8 +155,8 @@ class Disk:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Let one process at a time swap files of this folder. A killed process loses the lock, a stopped one does
-        not."""
+        """Let one process at a time swap files of this folder. A killed process loses the lock,
+        a stopped one does not."""
         path = os.path.join(self.spool_folder, "lock")
         until = time.monotonic() + _LOCK_SECONDS
         while True:
@@ -150,7 +166,8 @@ class Disk:
                 except BlockingIOError:
                     if time.monotonic() > until:
                         raise TimeoutError(
-                            f"{path} has been locked for {_LOCK_SECONDS:g} s: continue or kill the process that holds "
+                            f"{path} has been locked for {_LOCK_SECONDS:g} s: continue or kill the "
+                            f"process that holds "
                             "it (`fuser` names it)"
                         ) from None
                     time.sleep(0.001)
@@ -183,7 +200,10 @@ def _move(path: str, target: str) -> None:
         if error.errno != errno.EXDEV:
             raise
         spool = os.path.join(os.path.dirname(target), SPOOL_FOLDER)
-        with open(path, "rb") as source, spool_file(spool, lambda name, copy: os.replace(copy, name)) as file:
+        with (
+            open(path, "rb") as source,
+            spool_file(spool, lambda name, copy: os.replace(copy, name)) as file,
+        ):
             while piece := source.read(1 << 20):
                 file.write(piece)
             file.publish(target)
@@ -202,7 +222,8 @@ def _version(status: os.stat_result) -> str:
 
 
 class HashingFile:
-    """A binary file being written that counts its bytes and computes its SHA-256; pyarrow's writers can write to it.
+    """A binary file being written that counts its bytes and computes its SHA-256; pyarrow's
+    writers can write to it.
 
     Attributes:
       bytes: bytes written so far.
@@ -260,8 +281,8 @@ class HashingFile:
 
 @contextlib.contextmanager
 def spool_file(folder: str, publish: Callable[[str, str], None]) -> Iterator[HashingFile]:
-    """A new file in `folder`, which is created if missing; removed when the block ends, unless published. It is locked
-    until then, so that others see that its process is alive.
+    """A new file in `folder`, which is created if missing; removed when the block ends, unless
+    published. It is locked until then, so that others see that its process is alive.
 
     The file's `publish(name)` calls `publish(name, path)`. Raises UserError if the disk is full.
     """
@@ -288,7 +309,8 @@ def spool_file(folder: str, publish: Callable[[str, str], None]) -> Iterator[Has
 
 
 def _open_in(folder: str, name: str, mode: str) -> BinaryIO:
-    """Open a file for writing in a folder that is created if missing, and that another process may remove."""
+    """Open a file for writing in a folder that is created if missing, and that another process
+    may remove."""
     while True:
         with contextlib.suppress(FileNotFoundError):
             return cast(BinaryIO, open(os.path.join(folder, name), mode))
@@ -298,8 +320,8 @@ def _open_in(folder: str, name: str, mode: str) -> BinaryIO:
 
 
 def remove_dead_spools(folder: str) -> None:
-    """Remove the spool files that no process has locked, and folders whose names begin with that of such a file; and
-    `folder` itself if it is then empty."""
+    """Remove the spool files that no process has locked, and folders whose names begin with that
+    of such a file; and `folder` itself if it is then empty."""
     names = os.listdir(folder) if os.path.isdir(folder) else []
     for name in sorted(names):  # a file before its folders
         path = os.path.join(folder, name)
@@ -322,5 +344,6 @@ def _full_disk_explained(path: str) -> Iterator[None]:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise UserError(
-            f"the disk is full, writing in {os.path.dirname(path)}: free some space and run the same command again"
+            f"the disk is full, writing in {os.path.dirname(path)}: free some space and run the "
+            f"same command again"
         ) from error

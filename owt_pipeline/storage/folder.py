@@ -1,7 +1,9 @@
-"""A folder on a local disk or in a bucket (`gs://`, `s3://`, `az://`), in which files appear complete or not at all.
+"""A folder on a local disk or in a bucket (`gs://`, `s3://`, `az://`), in which files appear
+complete or not at all.
 
-In a bucket, requests that fail because of the network or the server are retried for two minutes. Only a process's first
-request fails after seven seconds, so that a run without credentials or with a wrong address ends at once.
+In a bucket, requests that fail because of the network or the server are retried for two minutes.
+Only a process's first request fails after seven seconds, so that a run without credentials or with
+a wrong address ends at once.
 """
 
 from __future__ import annotations
@@ -25,7 +27,14 @@ import pyarrow as pa
 
 from owt_pipeline.errors import UserError
 from owt_pipeline.storage.buckets import REQUESTS_AT_ONCE, Bucket
-from owt_pipeline.storage.disk import SPOOL_FOLDER, Disk, HashingFile, check_utf8, remove_dead_spools, spool_file
+from owt_pipeline.storage.disk import (
+    SPOOL_FOLDER,
+    Disk,
+    HashingFile,
+    check_utf8,
+    remove_dead_spools,
+    spool_file,
+)
 
 logger = logging.getLogger("owt")
 
@@ -36,8 +45,8 @@ _Answer = TypeVar("_Answer")
 
 
 class Entry(NamedTuple):
-    """A file of a listing: its name relative to the listed folder, its size, and when it was written, by the clock of
-    the storage, in seconds since 1970."""
+    """A file of a listing: its name relative to the listed folder, its size, and when it was
+    written, by the clock of the storage, in seconds since 1970."""
 
     name: str
     bytes: int
@@ -47,14 +56,17 @@ class Entry(NamedTuple):
 class Storage:
     """A folder; `storage / "name"` is a folder in it. Picklable, so that a Beam worker can open it.
 
-    Methods raise FileNotFoundError for a missing file, UserError for a missing or forbidden bucket, and OSError for a
-    disk, network or server that fails; requests to a bucket are retried for two minutes first.
+    Methods raise FileNotFoundError for a missing file, UserError for a missing or forbidden bucket,
+    and OSError for a disk, network or server that fails; requests to a bucket are retried for two
+    minutes first.
     """
 
     def __init__(self, uri: str, proven: bool = False):
-        """The folder at a local path or a `gs://`, `s3://` or `az://` URI; raises UserError for another scheme.
+        """The folder at a local path or a `gs://`, `s3://` or `az://` URI; raises UserError for
+        another scheme.
 
-        `proven` if another process has reached the bucket: then even the first request is retried for two minutes.
+        `proven` if another process has reached the bucket: then even the first request is retried
+        for two minutes.
         """
         scheme, uri = _split(uri)
         self.uri = uri.rstrip("/") or "/"
@@ -101,11 +113,13 @@ class Storage:
         return None
 
     def list(self, prefix: str = "") -> builtins.list[Entry]:
-        """All files in the folder and below whose names begin with `prefix`, sorted; without files being written."""
+        """All files in the folder and below whose names begin with `prefix`, sorted; without
+        files being written."""
         return sorted(self.walk(prefix))
 
     def walk(self, prefix: str = "") -> Iterator[Entry]:
-        """The entries of `list` as they are found, so that the first ones of a large folder cost little."""
+        """The entries of `list` as they are found, so that the first ones of a large folder cost
+        little."""
         yield from map(Entry._make, self._files.list(prefix))
 
     def names(self) -> builtins.list[str]:
@@ -135,25 +149,26 @@ class Storage:
     def create(self, name: str, content: bytes) -> bool:
         """Write a file unless it exists; of several writers, one gets True.
 
-        If a bucket's answer is lost and the request retried, even the one that wrote the file gets False; a caller that
-        has to know reads the file.
+        If a bucket's answer is lost and the request retried, even the one that wrote the file gets
+        False; a caller that has to know reads the file.
         """
         return self.swap(name, content, None) is not None
 
     def swap(self, name: str, content: bytes, version: str | None) -> str | None:
-        """Replace a file if it still has this version (None: if it does not exist). Returns the new version, or None if
-        the file has another one.
+        """Replace a file if it still has this version (None: if it does not exist). Returns the
+        new version, or None if the file has another one.
 
-        On S3, files of equal content have equal versions, so never write the same content twice. As with `create`, a
-        lost answer may lead to None.
+        On S3, files of equal content have equal versions, so never write the same content twice. As
+        with `create`, a lost answer may lead to None.
         """
         return self._files.put_if(name, content, version)
 
     def spool(self) -> AbstractContextManager[HashingFile]:
-        """A new temporary file on the local disk, which `publish(name)` turns into a file of this folder.
+        """A new temporary file on the local disk, which `publish(name)` turns into a file of
+        this folder.
 
-        It is in `.tmp` of a local folder, or in the system's folder for temporary files, and is removed when the block
-        ends. Raises UserError if the disk is full.
+        It is in `.tmp` of a local folder, or in the system's folder for temporary files, and is
+        removed when the block ends. Raises UserError if the disk is full.
         """
         return spool_file(self._files.spool_folder, self._files.put_file)
 
@@ -162,12 +177,14 @@ class Storage:
         remove_dead_spools(self._files.spool_folder)
 
     def delete(self, *names: str) -> None:
-        """Delete files, in a bucket with as few requests as possible; a missing file is no error."""
+        """Delete files, in a bucket with as few requests as possible; a missing file is no
+        error."""
         if names:
             self._files.delete(names)
 
     def tidy(self, folder: str) -> None:
-        """Remove the empty folders in a folder, and what killed processes have spooled there; a bucket has none."""
+        """Remove the empty folders in a folder, and what killed processes have spooled there; a
+        bucket has none."""
         for path, _, _ in sorted(os.walk(self.path(folder)), reverse=True) if self.is_local else ():
             if os.path.basename(path) == SPOOL_FOLDER:
                 remove_dead_spools(path)
@@ -176,7 +193,8 @@ class Storage:
 
 
 def at_once(call: Callable[[_Item], _Answer], items: Iterable[_Item]) -> list[_Answer]:
-    """The result of `call` for each item, in order, with 16 calls at once: for calls that wait for a bucket."""
+    """The result of `call` for each item, in order, with 16 calls at once: for calls that wait
+    for a bucket."""
     with concurrent.futures.ThreadPoolExecutor(REQUESTS_AT_ONCE) as threads:
         return list(threads.map(call, items))
 
@@ -190,7 +208,9 @@ def _split(uri: str) -> tuple[str, str]:
     if scheme == "file":
         return "", unquote(urlsplit(uri).path)
     if scheme not in _SCHEMES or not match[0].endswith("://"):
-        raise UserError(f"{uri}: unknown scheme {match[0]}; use a local path, gs://, s3:// or az://")
+        raise UserError(
+            f"{uri}: unknown scheme {match[0]}; use a local path, gs://, s3:// or az://"
+        )
     return scheme, uri
 
 
@@ -201,7 +221,8 @@ def folder_of(uri: str) -> tuple[Storage, str]:
 
 
 def open_source(uri: str) -> pa.NativeFile:
-    """A file from outside the working directory (path or URI), opened for reading; raises UserError if that fails."""
+    """A file from outside the working directory (path or URI), opened for reading; raises
+    UserError if that fails."""
     try:
         folder, name = folder_of(uri)
         return folder.open(name)
@@ -210,10 +231,12 @@ def open_source(uri: str) -> pa.NativeFile:
 
 
 def describe_source(uri: str) -> dict[str, Any]:
-    """What identifies a source file in a key: its name, length, and a digest of its first and last MiB.
+    """What identifies a source file in a key: its name, length, and a digest of its first and
+    last MiB.
 
-    These are enough, because every compressed format that we read ends in a checksum or length of its content. To read
-    hundreds of gigabytes of dumps only to find that nothing changed would cost too much.
+    These are enough, because every compressed format that we read ends in a checksum or length of
+    its content. To read hundreds of gigabytes of dumps only to find that nothing changed would cost
+    too much.
     """
     with open_source(uri) as file:
         try:
@@ -234,11 +257,12 @@ def is_gone(uri: str) -> bool:
 
 
 def expand_globs(patterns: tuple[str, ...], what: str, known: Collection[str] = ()) -> list[str]:
-    """The files that match paths, folders with their subfolders, and globs (local or in a bucket), each once; those of
-    `known` that match count even if they are gone.
+    """The files that match paths, folders with their subfolders, and globs (local or in a
+    bucket), each once; those of `known` that match count even if they are gone.
 
-    Names that begin with `_` or `.` are skipped unless a pattern has them, as by Spark and Arrow. The files are sorted
-    by name, then by folder, so that a run's bytes do not depend on where its inputs are.
+    Names that begin with `_` or `.` are skipped unless a pattern has them, as by Spark and Arrow.
+    The files are sorted by name, then by folder, so that a run's bytes do not depend on where its
+    inputs are.
 
     Raises UserError for the first pattern that matches no file.
     """
@@ -247,7 +271,11 @@ def expand_globs(patterns: tuple[str, ...], what: str, known: Collection[str] = 
         matches = _local_matches(pattern) if "://" not in pattern else _bucket_matches(pattern)
         matches = [path for path in matches if not _is_hidden(path, pattern)]
         below = f"{pattern.rstrip('/')}/"
-        named = {uri for uri in known if uri == pattern or uri.startswith(below) or fnmatch.fnmatchcase(uri, pattern)}
+        named = {
+            uri
+            for uri in known
+            if uri == pattern or uri.startswith(below) or fnmatch.fnmatchcase(uri, pattern)
+        }
         matches += sorted(named - set(matches))
         for path in matches:
             check_utf8(path)
@@ -268,17 +296,27 @@ def each_once(paths: Iterable[str], what: str) -> list[str]:
 
 
 def _is_hidden(path: str, pattern: str) -> bool:
-    """Whether the part of `path` that `pattern` leaves open has a name that begins with `_` or `.`."""
+    """Whether the part of `path` that `pattern` leaves open has a name that begins with `_` or
+    `.`."""
     given = pattern.split("/")
     names = path.split("/")
-    same = next((i for i, (a, b) in enumerate(zip(names, given, strict=False)) if a != b), min(len(names), len(given)))
+    same = next(
+        (i for i, (a, b) in enumerate(zip(names, given, strict=False)) if a != b),
+        min(len(names), len(given)),
+    )
     wanted = tuple(name[0] for name in given[same:] if name.startswith(("_", ".")))
-    return any(name.startswith(("_", ".")) and not name.startswith(wanted or "/") for name in names[same:])
+    return any(
+        name.startswith(("_", ".")) and not name.startswith(wanted or "/") for name in names[same:]
+    )
 
 
 def _local_matches(pattern: str) -> list[str]:
     if os.path.isdir(pattern):
-        return [path for path in glob.glob(f"{glob.escape(pattern)}/**", recursive=True) if os.path.isfile(path)]
+        return [
+            path
+            for path in glob.glob(f"{glob.escape(pattern)}/**", recursive=True)
+            if os.path.isfile(path)
+        ]
     if os.path.isfile(pattern):
         return [pattern]
     return [path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]
@@ -288,4 +326,8 @@ def _bucket_matches(pattern: str) -> list[str]:
     plain = pattern.split("*", 1)[0]
     folder = Storage(plain.rpartition("/")[0] if plain.count("/") > 2 else plain)
     paths = (folder.path(entry.name) for entry in folder.list(plain[len(folder.uri) + 1 :]))
-    return [path for path in paths if fnmatch.fnmatchcase(path, pattern) or path.startswith(pattern.rstrip("/") + "/")]
+    return [
+        path
+        for path in paths
+        if fnmatch.fnmatchcase(path, pattern) or path.startswith(pattern.rstrip("/") + "/")
+    ]

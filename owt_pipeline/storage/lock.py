@@ -1,10 +1,12 @@
-"""The lock of a run's folder: one run at a time. It saves double work; the ledger is right without it.
+"""The lock of a run's folder: one run at a time. It saves double work; the ledger is right
+without it.
 
-In a folder on a disk it is `flock` on a file, `.lock`, which the kernel frees with the process. In a bucket, or where a
-job on a cluster does the work, it is an object, `.job`: created only if absent, and renewed by whoever works (the
-process that waits for the job, and each worker before a part). An object that has not changed for ten minutes, by the
-clock of the process that watches it, can be taken over: clocks of two machines are never compared. That of a single
-process of this machine which has ended can be taken over at once.
+In a folder on a disk it is `flock` on a file, `.lock`, which the kernel frees with the process. In
+a bucket, or where a job on a cluster does the work, it is an object, `.job`: created only if
+absent, and renewed by whoever works (the process that waits for the job, and each worker before a
+part). An object that has not changed for ten minutes, by the clock of the process that watches it,
+can be taken over: clocks of two machines are never compared. That of a single process of this
+machine which has ended can be taken over at once.
 """
 
 from __future__ import annotations
@@ -34,8 +36,9 @@ RENEW_SECONDS = 60.0
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """Content of the lock: the run's id, its command, process and host, and whether this process is `alone`, without a
-    job whose workers renew the object, too; `renewals` makes each content unique."""
+    """Content of the lock: the run's id, its command, process and host, and whether this process
+    is `alone`, without a job whose workers renew the object, too; `renewals` makes each content
+    unique."""
 
     run: str
     command: str
@@ -45,7 +48,9 @@ class Holder(msgspec.Struct, frozen=True):
     renewals: int = 0
 
     def __str__(self) -> str:
-        return f"`{self.command}`" + (f" (process {self.pid} on {self.host.partition('.')[0]})" if self.pid else "")
+        return f"`{self.command}`" + (
+            f" (process {self.pid} on {self.host.partition('.')[0]})" if self.pid else ""
+        )
 
 
 class InUse(UserError):
@@ -54,8 +59,9 @@ class InUse(UserError):
 
 @contextlib.contextmanager
 def hold(workdir: Storage, run: str, *, as_object: bool = False) -> Iterator[float]:
-    """Hold the lock on a run's folder, which is created if missing, until the block ends; with JobRuns, the object is
-    left to the job. Gives since when it is held, by the clock of the storage, in seconds since 1970.
+    """Hold the lock on a run's folder, which is created if missing, until the block ends; with
+    JobRuns, the object is left to the job. Gives since when it is held, by the clock of the
+    storage, in seconds since 1970.
 
     Arguments and errors are those of `take`.
     """
@@ -74,11 +80,11 @@ def hold(workdir: Storage, run: str, *, as_object: bool = False) -> Iterator[flo
 
 
 def take(workdir: Storage, run: str, *, as_object: bool = False) -> float:
-    """Take the lock for a run; a repeated call has no effect. Returns since when it is held, by the clock of the
-    storage.
+    """Take the lock for a run; a repeated call has no effect. Returns since when it is held, by
+    the clock of the storage.
 
-    With `as_object`, and always in a bucket, it is the object, which the job's workers renew (`renew`). Raises InUse,
-    which names the holder, if another run is at work.
+    With `as_object`, and always in a bucket, it is the object, which the job's workers renew
+    (`renew`). Raises InUse, which names the holder, if another run is at work.
     """
     since = _flock(workdir, run) if workdir.is_local else 0.0
     try:
@@ -102,7 +108,8 @@ def take(workdir: Storage, run: str, *, as_object: bool = False) -> float:
 
 
 def release(workdir: Storage, run: str) -> None:
-    """Release what this process holds, and delete the object unless another run has taken it over."""
+    """Release what this process holds, and delete the object unless another run has taken it
+    over."""
     _unlock(workdir, run)
     with contextlib.suppress(OSError, UserError):  # without a network, it ends by itself
         holder, _ = _read(workdir)
@@ -110,11 +117,14 @@ def release(workdir: Storage, run: str) -> None:
             workdir.delete(OBJECT)
 
 
-_flocked: dict[tuple[str, str], BinaryIO] = {}  # the files that this process has locked, by folder and run
+_flocked: dict[
+    tuple[str, str], BinaryIO
+] = {}  # the files that this process has locked, by folder and run
 
 
 def _flock(workdir: Storage, run: str) -> float:
-    """Lock the file, which is never removed, as another process may have opened it; returns since when it is locked."""
+    """Lock the file, which is never removed, as another process may have opened it; returns
+    since when it is locked."""
     if (file := _flocked.get((workdir.uri, run))) is None:
         os.makedirs(workdir.uri, exist_ok=True)
         file = open(workdir.path(FILE), "a+b")  # noqa: SIM115  # closed by `release`
@@ -155,7 +165,9 @@ def renew(workdir: Storage, run: str, *, look: bool = False) -> None:
         workdir.swap(OBJECT, msgspec.json.encode(renewed), version)
 
 
-_renewed: dict[tuple[str, str], float] = {}  # when this process last renewed an object, by folder and run
+_renewed: dict[
+    tuple[str, str], float
+] = {}  # when this process last renewed an object, by folder and run
 
 
 @contextlib.contextmanager
@@ -169,7 +181,9 @@ def _renewing(workdir: Storage, run: str) -> Iterator[None]:
             except LostRun:  # the parts notice it themselves
                 return
             except (OSError, UserError) as error:
-                logger.warning("the lock on %s could not be renewed, trying again: %s", workdir, error)
+                logger.warning(
+                    "the lock on %s could not be renewed, trying again: %s", workdir, error
+                )
 
     threading.Thread(target=keep, name="lock", daemon=True).start()
     try:
@@ -179,8 +193,8 @@ def _renewing(workdir: Storage, run: str) -> Iterator[None]:
 
 
 def _wait_for_end(workdir: Storage) -> bool:
-    """Wait until the object was not renewed for TERM_SECONDS, or its process has ended; False if it is gone. InUse if
-    it is renewed."""
+    """Wait until the object was not renewed for TERM_SECONDS, or its process has ended; False if
+    it is gone. InUse if it is renewed."""
     holder, version = _read(workdir)
     if version is None:
         return False
@@ -229,11 +243,15 @@ def _has_ended(holder: Holder) -> bool:
 def mention_running(workdir: Storage) -> None:
     """Log a warning if a run is at work, for commands that read its folder."""
     if holder := running(workdir):
-        logger.warning("%s is in use by %s: what it has not finished is not there yet", workdir, holder)
+        logger.warning(
+            "%s is in use by %s: what it has not finished is not there yet", workdir, holder
+        )
 
 
 def _in_use(workdir: Storage, holder: Holder | None) -> InUse:
-    return InUse(f"{workdir} is in use by {holder or 'another command'}: wait for it to end, or stop it")
+    return InUse(
+        f"{workdir} is in use by {holder or 'another command'}: wait for it to end, or stop it"
+    )
 
 
 def _read(workdir: Storage) -> tuple[Holder | None, str | None]:
@@ -242,7 +260,8 @@ def _read(workdir: Storage) -> tuple[Holder | None, str | None]:
 
 
 def _content(file: BinaryIO) -> Holder | None:
-    """Who has locked the file; it writes its name just after it has locked it, so that is waited for, for a second."""
+    """Who has locked the file; it writes its name just after it has locked it, so that is waited
+    for, for a second."""
     for _ in range(20):
         file.seek(0)
         if holder := _decoded(file.read()):

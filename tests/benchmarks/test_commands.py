@@ -1,4 +1,5 @@
-"""Every command of docs/benchmarks runs, here on so little that only the figures differ from what a reader gets."""
+"""Every command of docs/benchmarks runs, here on so little that only the figures differ from
+what a reader gets."""
 
 from __future__ import annotations
 
@@ -35,7 +36,12 @@ FORMS = [
     "train characters",
     "train rate --presets tiny --dtypes float32 --steps 1 --windows 1",
 ]
-MINUTES = ("extraction --every", "scale requests", "scale small", "train characters")  # they have no smaller form
+MINUTES = (
+    "extraction --every",
+    "scale requests",
+    "scale small",
+    "train characters",
+)  # they have no smaller form
 
 
 def name_of(form: str) -> str:
@@ -46,32 +52,48 @@ def name_of(form: str) -> str:
 @pytest.mark.parametrize(
     "form",
     [
-        pytest.param(form, marks=[pytest.mark.slow, *([pytest.mark.long] if name_of(form) in MINUTES else [])])
+        pytest.param(
+            form,
+            marks=[pytest.mark.slow, *([pytest.mark.long] if name_of(form) in MINUTES else [])],
+        )
         for form in FORMS
     ],
 )
 def test_every_command_of_the_benchmarks_runs(form: str, testdata: Path, tmp_path: Path) -> None:
     """Exit code 1 says that a figure is not reached, which so little work may not."""
     if form.startswith("gpu_check"):
-        pytest.skip("needs a GPU; `make gpu-check` runs it, and tests/trainer/test_gpu_check.py each of its pieces")
+        pytest.skip(
+            "needs a GPU; `make gpu-check` runs it, and tests/trainer/test_gpu_check.py each of "
+            "its pieces"
+        )
     if any(word in form for word in ("train", "tokens")):
         pytest.importorskip("torch", reason="trains")
     if "DEMO" in form:
         write_sources(tmp_path)
     script, *flags = (
-        form.replace("DATA", str(testdata)).replace("DEMO", str(tmp_path)).replace("TMP", str(tmp_path)).split()
+        form.replace("DATA", str(testdata))
+        .replace("DEMO", str(tmp_path))
+        .replace("TMP", str(tmp_path))
+        .split()
     )
     done = subprocess.run(
         [sys.executable, REPOSITORY / "benchmarks" / f"{script}.py", *flags],
         cwd=REPOSITORY,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY), "OWT_TESTDATA": str(testdata)},
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(REPOSITORY),
+            "OWT_TESTDATA": str(testdata),
+        },
         capture_output=True,
         text=True,
         timeout=1000,
         check=False,
     )
     assert done.returncode in (0, 1), done.stdout + done.stderr
-    assert not re.search(r"Traceback|failed with status|failed: | ended at ", done.stderr), done.stderr
+    assert not re.search(r"Traceback|failed with status|failed: | ended at ", done.stderr), (
+        done.stderr
+    )
     assert done.stdout.strip()
 
 

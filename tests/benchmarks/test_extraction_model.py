@@ -1,4 +1,5 @@
-"""The model on pages that it was not fitted on, the training that makes it, and the scores that judge it."""
+"""The model on pages that it was not fitted on, the training that makes it, and the scores that
+judge it."""
 
 from __future__ import annotations
 
@@ -11,7 +12,14 @@ from benchmarks.extraction_model.boosting import Growth, binned, borders, fit
 from benchmarks.extraction_model.examples import Example
 from benchmarks.extraction_model.fitting import Recipe, examples, fit_model, write
 from benchmarks.extraction_model.labelled_pages import LabelledPage, read_labelled
-from benchmarks.extraction_model.validation import Split, by_host, by_set, extracted, held_out_texts, score
+from benchmarks.extraction_model.validation import (
+    Split,
+    by_host,
+    by_set,
+    extracted,
+    held_out_texts,
+    score,
+)
 from owt_pipeline.stages.extract.content.model import SCALE, Forest, load, probabilities, read
 
 Labelled = tuple[list[LabelledPage], list[Example]]
@@ -25,7 +33,9 @@ def labelled(testdata: Path) -> Labelled:
 
 
 @pytest.mark.slow
-def test_training_gives_the_same_bytes_and_a_file_the_same_model(testdata: Path, tmp_path: Path) -> None:
+def test_training_gives_the_same_bytes_and_a_file_the_same_model(
+    testdata: Path, tmp_path: Path
+) -> None:
     pages = read_labelled(testdata / "web", ("readability",))[:40]
     found = examples(pages)
     fitted = [fit_model(found, 0, SMALL) for _ in range(2)]
@@ -40,8 +50,8 @@ def test_training_gives_the_same_bytes_and_a_file_the_same_model(testdata: Path,
 
 @pytest.mark.slow
 def test_a_fifth_of_the_pages_keeps_its_quality(testdata: Path) -> None:
-    """The packaged model has seen these pages, so this says nothing of others; but a change of the reader, the features
-    or the rules shows."""
+    """The packaged model has seen these pages, so this says nothing of others; but a change of
+    the reader, the features or the rules shows."""
     pages = read_labelled(testdata / "web")[::5]
     scores = score(pages, dict(extracted(load(), pages)))
     least = {"trafilatura": 0.954, "wcxb": 0.929, "wcxb article": 0.969, "readability": 0.970}
@@ -49,8 +59,16 @@ def test_a_fifth_of_the_pages_keeps_its_quality(testdata: Path) -> None:
 
 
 HELD_OUT = [
-    (by_host(), [0], {"trafilatura": 0.932, "wcxb": 0.902, "wcxb article": 0.965, "readability": 0.956}),
-    (by_host(), None, {"trafilatura": 0.939, "wcxb": 0.898, "wcxb article": 0.962, "readability": 0.946}),
+    (
+        by_host(),
+        [0],
+        {"trafilatura": 0.932, "wcxb": 0.902, "wcxb article": 0.965, "readability": 0.956},
+    ),
+    (
+        by_host(),
+        None,
+        {"trafilatura": 0.939, "wcxb": 0.898, "wcxb article": 0.962, "readability": 0.946},
+    ),
     (by_set, ["trafilatura", "wcxb"], {"trafilatura": 0.927, "wcxb article": 0.950}),
 ]
 
@@ -58,14 +76,18 @@ HELD_OUT = [
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(("split", "only", "promised"), HELD_OUT, ids=["a fold of hosts", "hosts", "sets"])
+@pytest.mark.parametrize(
+    ("split", "only", "promised"), HELD_OUT, ids=["a fold of hosts", "hosts", "sets"]
+)
 def test_pages_that_were_held_out_are_extracted_as_well_as_promised(
     labelled: Labelled, split: Split, only: list[object] | None, promised: dict[str, float]
 ) -> None:
     pages, found = labelled
     judged = [page for page in pages if only is None or split(page) in only]
     scores = score(judged, held_out_texts(pages, found, split, only=only))
-    assert {name: round(scores[name].f1, 3) for name in promised if scores[name].f1 < promised[name]} == {}
+    assert {
+        name: round(scores[name].f1, 3) for name in promised if scores[name].f1 < promised[name]
+    } == {}
 
 
 def page(kind: str, **labels: object) -> LabelledPage:
@@ -93,9 +115,9 @@ def test_articles_are_compared_by_four_grams_and_means_of_precision_and_recall()
     labelled = page("readability", truth="a b c d e")
     found = score([labelled], {"http://a.example/": "a b c d x"})["readability"]
     assert found.f1 == pytest.approx(0.5)
-    assert score([labelled], {"http://a.example/": "a b c d e f"})["readability"].f1 == pytest.approx(
-        2 * (2 / 3) * 1 / (2 / 3 + 1)
-    )
+    assert score([labelled], {"http://a.example/": "a b c d e f"})[
+        "readability"
+    ].f1 == pytest.approx(2 * (2 / 3) * 1 / (2 / 3 + 1))
 
 
 def test_a_page_without_a_text_counts_as_an_empty_one() -> None:
@@ -117,13 +139,18 @@ GROWTH = Growth(trees=30, depth=4, rate=0.3, rows=4000, features=1.0)
 
 
 def learned(seed: int = 0) -> tuple[Forest, np.ndarray, np.ndarray]:
-    """A forest for labels that need two features together, a third that says nothing, and a constant one."""
+    """A forest for labels that need two features together, a third that says nothing, and a
+    constant one."""
     generator = np.random.default_rng(1)
     values = np.column_stack([generator.normal(size=(5000, 3)), np.ones(5000)]).astype(np.float32)
     labels = ((values[:, 0] > 0) ^ (values[:, 1] > 0.5)).astype(np.float64)
     weights = generator.random(5000) + 0.1
     thresholds = borders(values, weights)
-    return fit(binned(values, thresholds), thresholds, labels, weights, GROWTH, seed), values, labels
+    return (
+        fit(binned(values, thresholds), thresholds, labels, weights, GROWTH, seed),
+        values,
+        labels,
+    )
 
 
 def test_forest_learns_an_interaction_of_two_features() -> None:
@@ -137,11 +164,15 @@ def test_forest_evaluation_equals_a_plain_loop() -> None:
     for row, probability in zip(values[:50], found, strict=True):
         score = forest.base
         for features, cuts, leaves in zip(forest.features, forest.cuts, forest.leaves, strict=True):
-            score += leaves[sum(1 << level for level in range(len(cuts)) if row[features[level]] > cuts[level])]
+            score += leaves[
+                sum(1 << level for level in range(len(cuts)) if row[features[level]] > cuts[level])
+            ]
         assert probability == pytest.approx(1 / (1 + np.exp(-score / SCALE)), abs=0.01)
 
 
 def test_evaluation_of_a_row_does_not_depend_on_other_rows() -> None:
     forest, values, _ = learned()
-    alone = np.concatenate([probabilities(forest, values[start : start + 7]) for start in range(0, 4999, 7)])
+    alone = np.concatenate(
+        [probabilities(forest, values[start : start + 7]) for start in range(0, 4999, 7)]
+    )
     assert (alone == probabilities(forest, values)[: len(alone)]).all()

@@ -1,4 +1,5 @@
-"""An Airflow of the tests' own: a home in a temporary folder, with a database of its own and no examples."""
+"""An Airflow of the tests' own: a home in a temporary folder, with a database of its own and no
+examples."""
 
 from __future__ import annotations
 
@@ -9,7 +10,9 @@ from typing import Any
 
 import pytest
 
-if importlib.util.find_spec("airflow") is None and "OWT_REQUIRE_AIRFLOW" not in os.environ:  # of make test-dags
+if (
+    importlib.util.find_spec("airflow") is None and "OWT_REQUIRE_AIRFLOW" not in os.environ
+):  # of make test-dags
     collect_ignore_glob = ["test_*"]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -32,7 +35,8 @@ def airflow_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def dagbag(airflow_home: Path) -> Any:
-    """The DAGs of the repository, as Airflow reads them; read anew, since a test run leaves its parameters behind."""
+    """The DAGs of the repository, as Airflow reads them; read anew, since a test run leaves its
+    parameters behind."""
     from airflow.dag_processing.dagbag import DagBag
 
     return DagBag(str(REPOSITORY / "dags"))

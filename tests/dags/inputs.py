@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PYTHON = os.environ.get("OWT_PYTHON", str(REPOSITORY / ".venv" / "bin" / "python"))  # which has the pipeline
+PYTHON = os.environ.get(
+    "OWT_PYTHON", str(REPOSITORY / ".venv" / "bin" / "python")
+)  # which has the pipeline
 PAGES = 12
 
 
@@ -23,12 +25,18 @@ def write_pages(warc: Path) -> list[str]:
     with open(warc, "wb") as file:
         writer = WARCWriter(file, gzip=True)
         for name, text in topics:
-            paragraphs = "".join(f"<p>{' '.join(part.split())}</p>" for part in text.split("\n\n")[:12])
+            paragraphs = "".join(
+                f"<p>{' '.join(part.split())}</p>" for part in text.split("\n\n")[:12]
+            )
             html = f"<html><head><title>{name}</title></head><body><article>{paragraphs}</article></body></html>"
-            headers = StatusAndHeaders("200 OK", [("Content-Type", "text/html; charset=utf-8")], "HTTP/1.1")
+            headers = StatusAndHeaders(
+                "200 OK", [("Content-Type", "text/html; charset=utf-8")], "HTTP/1.1"
+            )
             payload = io.BytesIO(html.encode())
             writer.write_record(
-                writer.create_warc_record(url_of(name), "response", payload=payload, http_headers=headers)
+                writer.create_warc_record(
+                    url_of(name), "response", payload=payload, http_headers=headers
+                )
             )
     return [url_of(name) for name, _ in topics]
 
@@ -42,14 +50,30 @@ def write_dump(dump: Path, urls: list[str]) -> None:
     import zstandard
 
     posts: list[dict[str, Any]] = [
-        {"id": f"a{i}", "url": url, "score": 10 + i, "is_self": False, "over_18": False} for i, url in enumerate(urls)
+        {"id": f"a{i}", "url": url, "score": 10 + i, "is_self": False, "over_18": False}
+        for i, url in enumerate(urls)
     ]
-    posts.append({"id": "b", "url": "https://www.reddit.com/r/x/b", "score": 99, "is_self": True, "over_18": False})
-    shared = {"subreddit": "python", "author": "someone", "title": "a title", "created_utc": 1704067200}
+    posts.append(
+        {
+            "id": "b",
+            "url": "https://www.reddit.com/r/x/b",
+            "score": 99,
+            "is_self": True,
+            "over_18": False,
+        }
+    )
+    shared = {
+        "subreddit": "python",
+        "author": "someone",
+        "title": "a title",
+        "created_utc": 1704067200,
+    }
     lines = "".join(json.dumps({**post, **shared}) + "\n" for post in posts)
     dump.write_bytes(zstandard.ZstdCompressor().compress(lines.encode()))
 
 
 def manifest(workdir: Path, dataset: str) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((workdir / "ledger" / "manifest.json").read_text())["datasets"][dataset]
+    content: dict[str, Any] = json.loads((workdir / "ledger" / "manifest.json").read_text())[
+        "datasets"
+    ][dataset]
     return content

@@ -1,4 +1,5 @@
-"""The DAG `openwebtext`: Airflow reads it, starts the stages as it should, and runs them to token shards."""
+"""The DAG `openwebtext`: Airflow reads it, starts the stages as it should, and runs them to
+token shards."""
 
 from __future__ import annotations
 
@@ -26,20 +27,30 @@ TRAINING = {"preset": "tiny", "width": 32, "context": 32, "batch_tokens": 128, "
 TRAINING |= dict.fromkeys(("max_steps", "save_every", "val_every"), 2)
 
 
-def test_airflow_reads_the_dag_whose_stages_follow_each_other_in_the_pipelines_order(dagbag: Any) -> None:
+def test_airflow_reads_the_dag_whose_stages_follow_each_other_in_the_pipelines_order(
+    dagbag: Any,
+) -> None:
     assert dagbag.import_errors == {}
     assert list(dagbag.dags) == ["openwebtext"]
     dag = dagbag.dags["openwebtext"]
     assert dag.timetable.can_be_scheduled is False
-    assert dag.max_active_runs > 1  # runs of different directories; the lock of one refuses a second
+    assert (
+        dag.max_active_runs > 1
+    )  # runs of different directories; the lock of one refuses a second
     assert "PYTHON -m owt_pipeline run RUN --until STAGE" in dag.doc_md
     assert all(task.retries == 2 for task in dag.tasks)
     assert [task.task_id for task in dag.topological_sort()][: len(ORDER) + 1] == [*ORDER, "verify"]
     for before, after in itertools.pairwise([*ORDER, "verify"]):
         assert dag.get_task(after).upstream_task_ids == {before}
     assert dag.get_task("verify").downstream_task_ids == {"publish", "train"}
-    assets = {task.task_id: [asset.name for asset in task.outlets] for task in dag.tasks if task.outlets}
-    assert assets == {"export": ["owt_corpus"], "tokenize": ["owt_tokens"], "report": ["owt_report"]}
+    assets = {
+        task.task_id: [asset.name for asset in task.outlets] for task in dag.tasks if task.outlets
+    }
+    assert assets == {
+        "export": ["owt_corpus"],
+        "tokenize": ["owt_tokens"],
+        "report": ["owt_report"],
+    }
 
 
 @pytest.mark.parametrize(
@@ -53,14 +64,18 @@ def test_airflow_reads_the_dag_whose_stages_follow_each_other_in_the_pipelines_o
         ("train_flags", ["--preset"]),
     ],
 )
-def test_a_wrong_value_is_refused_by_the_name_of_its_parameter(dagbag: Any, name: str, wrong: object) -> None:
+def test_a_wrong_value_is_refused_by_the_name_of_its_parameter(
+    dagbag: Any, name: str, wrong: object
+) -> None:
     params = copy.deepcopy(dagbag.dags["openwebtext"].params)
     assert params.get_param(name).description
     with pytest.raises(ValueError, match=name):
         params[name] = wrong
 
 
-def test_each_task_starts_its_stage_by_module_name_with_the_flags_of_the_run(dag: Any, tmp_path: Path) -> None:
+def test_each_task_starts_its_stage_by_module_name_with_the_flags_of_the_run(
+    dag: Any, tmp_path: Path
+) -> None:
     state, started = commands_of(
         dag,
         tmp_path,
@@ -73,7 +88,12 @@ def test_each_task_starts_its_stage_by_module_name_with_the_flags_of_the_run(dag
             "min_tokens": 64,
             "workers": 2,
             "settings": "/data/owt.toml",
-            "beam_flags": {"project": "p", "experiments": ["a", "b"], "no_auth": True, "dry_run": False},
+            "beam_flags": {
+                "project": "p",
+                "experiments": ["a", "b"],
+                "no_auth": True,
+                "dry_run": False,
+            },
             "add": True,
             "publish": "hf://someone/web",
             "urls_only": True,
@@ -85,7 +105,15 @@ def test_each_task_starts_its_stage_by_module_name_with_the_flags_of_the_run(dag
     started, after = started[: len(ORDER)], started[len(ORDER) :]
     assert after[0] == ["-m", "owt_pipeline", "verify", "/data/run one"]
     assert sorted(after[1:]) == [
-        ["-m", "owt_pipeline", "publish", "/data/run one", "hf://someone/web", "--yes", "--urls_only"],
+        [
+            "-m",
+            "owt_pipeline",
+            "publish",
+            "/data/run one",
+            "hf://someone/web",
+            "--yes",
+            "--urls_only",
+        ],
         ["-m", "trainer.train", "--data=/data/run one/tokens", "--out=/data/gpt2", *TINY],
     ]
     for stage, command in zip(ORDER, started, strict=True):
@@ -94,22 +122,37 @@ def test_each_task_starts_its_stage_by_module_name_with_the_flags_of_the_run(dag
         assert "--workers=2" in command
         assert {"--project=p", "--experiments=a", "--experiments=b", "--no_auth"} <= set(command)
         assert not any(flag.startswith("--dry_run") for flag in command)
-        dumps = ["--dumps=/data/RS_*.zst", "--dumps=/data/RS_2013.xz", "--links=/data/urls.txt", "--add"]
+        dumps = [
+            "--dumps=/data/RS_*.zst",
+            "--dumps=/data/RS_2013.xz",
+            "--links=/data/urls.txt",
+            "--add",
+        ]
         pages = ["--pages_from=/data/a.warc.gz", "--pages_from=/data/b.warc.gz"]
         assert own_flags(command) == [*dumps, *pages, "--num_shards=4", "--min_tokens=64"]
 
 
-def test_whoever_triggers_a_run_does_not_choose_the_program_that_runs(dag: Any, tmp_path: Path) -> None:
-    """Neither by the interpreter, which is the deployment's, nor by words that a shell would read."""
+def test_whoever_triggers_a_run_does_not_choose_the_program_that_runs(
+    dag: Any, tmp_path: Path
+) -> None:
+    """Neither by the interpreter, which is the deployment's, nor by words that a shell would
+    read."""
     assert "python" not in dag.params
-    words = {"run": "/data/$(touch x); python -c pass", "dumps": ["{{ var.value.owt_python }}", "--runner=x"]}
+    words = {
+        "run": "/data/$(touch x); python -c pass",
+        "dumps": ["{{ var.value.owt_python }}", "--runner=x"],
+    }
     chosen = tmp_path / "chosen"
     _, started = commands_of(dag, tmp_path, {**words, "python": str(chosen), "verify": False})
     assert not chosen.exists()
     for stage, command in zip(ORDER, started, strict=True):
         assert command[:6] == ["-m", "owt_pipeline", "run", words["run"], "--until", stage]
         # What is left empty is left to the settings; what comes after the report is skipped.
-        assert command[6:] == ["--runner=FnApiRunner", "--dumps={{ var.value.owt_python }}", "--dumps=--runner=x"]
+        assert command[6:] == [
+            "--runner=FnApiRunner",
+            "--dumps={{ var.value.owt_python }}",
+            "--dumps=--runner=x",
+        ]
 
 
 @pytest.mark.parametrize(("last", "state"), [(0, "success"), (1, "failed")])
@@ -119,7 +162,9 @@ def test_a_stage_on_dataflow_is_deferred_while_its_job_runs_and_ends_as_the_job_
     """One command submits, asks, and gets the outcome; meanwhile it ends with 4."""
     monkeypatch.setattr(type(dag.get_task("collect")), "look_every", timedelta(milliseconds=10))
     run = {"run": "gs://b/run", "runner": "DataflowRunner", "beam_flags": {"project": "p"}}
-    ended, started = commands_of(dag, tmp_path, run, [4, 4, last], mark_success_pattern="(?!collect$).*")
+    ended, started = commands_of(
+        dag, tmp_path, run, [4, 4, last], mark_success_pattern="(?!collect$).*"
+    )
     assert ended == state
     assert len(started) == 3
     assert started[0] == started[1] == started[2]
@@ -138,9 +183,18 @@ def test_a_run_goes_from_a_dump_and_pages_to_tokens_and_a_failed_one_is_complete
     urls = write_pages(warc)
     write_dump(tmp_path / "RS_2024-01.zst", urls)
     workdir = tmp_path / "run"
-    run = {"run": str(workdir), "dumps": [str(tmp_path / "RS_*.zst")], "num_shards": 2, "min_tokens": 20, "workers": 1}
+    run = {
+        "run": str(workdir),
+        "dumps": [str(tmp_path / "RS_*.zst")],
+        "num_shards": 2,
+        "min_tokens": 20,
+        "workers": 1,
+    }
 
-    assert dag.test(run_conf={**run, "pages_from": [str(tmp_path / "missing.warc.gz")]}).state == "failed"
+    assert (
+        dag.test(run_conf={**run, "pages_from": [str(tmp_path / "missing.warc.gz")]}).state
+        == "failed"
+    )
     assert manifest(workdir, "urls")["counts"]["left"] == PAGES
     assert not (workdir / "documents").exists()
     collected = {path: path.stat().st_mtime_ns for path in (workdir / "urls").iterdir()}
@@ -160,7 +214,11 @@ def test_a_run_goes_from_a_dump_and_pages_to_tokens_and_a_failed_one_is_complete
     assert any(name.startswith("corpus/train/part-") for name in hub.files["someone/web"])
     assert (tmp_path / "gpt2" / "checkpoints" / "step-00000002").is_dir()
     with create_session() as session:
-        events = {e.asset.name for e in session.query(AssetEvent).all() if e.extra == {"run": str(workdir)}}
+        events = {
+            e.asset.name
+            for e in session.query(AssetEvent).all()
+            if e.extra == {"run": str(workdir)}
+        }
     assert events == {"owt_corpus", "owt_tokens", "owt_report"}
 
 
@@ -171,7 +229,9 @@ def test_the_command_of_the_documentation_works(airflow_home: Path, tmp_path: Pa
     command = command.replace("/data/", f"{tmp_path}/")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"PATH": path, "AIRFLOW_VAR_OWT_PYTHON": PYTHON}
-    done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=400)
+    done = subprocess.run(
+        ["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=400
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert manifest(tmp_path / "owt", "tokens")["counts"]["entered"] > 0
 
@@ -179,7 +239,8 @@ def test_the_command_of_the_documentation_works(airflow_home: Path, tmp_path: Pa
 def commands_of(
     dag: Any, folder: Path, run: dict[str, Any], exit_codes: Sequence[int] = (), **how: str
 ) -> tuple[str, list[list[str]]]:
-    """Run the DAG with an interpreter that only notes its arguments, and ends with these exit codes, then with 0.
+    """Run the DAG with an interpreter that only notes its arguments, and ends with these exit
+    codes, then with 0.
 
     Returns the state in which it ends, and the arguments of each task.
     """

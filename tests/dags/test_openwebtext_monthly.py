@@ -52,13 +52,21 @@ def test_each_month_is_added_to_those_before_and_waits_for_the_one_before(monthl
         "add": True,
     }
     third = parameters_of(monthly, datetime(2024, 2, 1, tzinfo=timezone.utc))
-    assert third["dumps"] == ["/data/RS_2023-12.zst", "/data/RS_2024-01.zst", "/data/RS_2024-02.zst"]
+    assert third["dumps"] == [
+        "/data/RS_2023-12.zst",
+        "/data/RS_2024-01.zst",
+        "/data/RS_2024-02.zst",
+    ]
     assert (third["run"], third["beam_flags"]) == ("/data/run", {"job_name": "owt-2024-02"})
     task = monthly.get_task("run_month").prepare_for_execution()
     task.conf = {}
     task.render_template_fields({"data_interval_start": datetime(2024, 1, 1, tzinfo=timezone.utc)})
     assert (task.trigger_dag_id, task.trigger_run_id) == ("openwebtext", "month_2024-01")
-    assert (task.depends_on_past, task.wait_for_completion, task.reset_dag_run) == (True, True, True)
+    assert (task.depends_on_past, task.wait_for_completion, task.reset_dag_run) == (
+        True,
+        True,
+        True,
+    )
     assert (monthly.max_active_runs, monthly.catchup) == (1, True)
 
 
@@ -66,14 +74,17 @@ def test_each_month_is_added_to_those_before_and_waits_for_the_one_before(monthl
 def test_a_backfill_of_three_months_is_one_run_of_three_generations(
     airflow_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each interval of a backfill, in order: what its task gives to `openwebtext`, and that DAG run with it."""
+    """Each interval of a backfill, in order: what its task gives to `openwebtext`, and that DAG
+    run with it."""
     from airflow.serialization.serialized_objects import DagSerialization
 
     monkeypatch.setenv("AIRFLOW_VAR_OWT_PYTHON", PYTHON)
     urls = write_pages(tmp_path / "pages.warc.gz")
     months = ["2023-12", "2024-01", "2024-02"]
     for number, month in enumerate(months):
-        write_dump(tmp_path / f"RS_{month}.zst", urls[4 * number : 4 * number + 5])  # each month one of the next, too
+        write_dump(
+            tmp_path / f"RS_{month}.zst", urls[4 * number : 4 * number + 5]
+        )  # each month one of the next, too
     settings = {
         "first": months[0],
         "run": f"{tmp_path}/run",
@@ -86,7 +97,9 @@ def test_a_backfill_of_three_months_is_one_run_of_three_generations(
     dags = dags_of(tmp_path, settings).dags
     end = datetime(2024, 2, 1, tzinfo=timezone.utc)
     scheduled = DagSerialization.from_dict(DagSerialization.to_dict(dags["openwebtext_monthly"]))
-    found = scheduled.iter_dagrun_infos_between(scheduled.start_date, end)  # as `airflow backfill` has them
+    found = scheduled.iter_dagrun_infos_between(
+        scheduled.start_date, end
+    )  # as `airflow backfill` has them
     intervals = [info.data_interval for info in found]
     assert [f"{interval.start:%Y-%m}" for interval in intervals] == months
     counts = []
@@ -98,7 +111,9 @@ def test_a_backfill_of_three_months_is_one_run_of_three_generations(
     assert [count["left"] for count in counts] == [5, 9, 12]
     assert [count["rejected"].get("seen_before", 0) for count in counts] == [0, 1, 2]
     root = json.loads((tmp_path / "run/ledger/manifest.json").read_text())
-    names = [[source["name"] for source in generation["sources"]] for generation in root["generations"]]
+    names = [
+        [source["name"] for source in generation["sources"]] for generation in root["generations"]
+    ]
     assert names == [[f"RS_{month}.zst"] for month in months]
 
 

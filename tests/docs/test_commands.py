@@ -17,7 +17,10 @@ from owt_pipeline.demo.command import write_inputs
 from tests.owt_pipeline.runs import run_here
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-FENCE = re.compile(r"(?:^`(?P<name>[\w.-]+)`:\n\n)?^```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(
+    r"(?:^`(?P<name>[\w.-]+)`:\n\n)?^```(?P<language>\w*)\n(?P<body>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
 COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)$", re.MULTILINE)
 NAMED = re.compile(
     r"\b(?:owt_pipeline|trainer|schemas|tests|benchmarks|dags|flex|presets|docs)/[\w./-]+\.(?:py|md|toml|txt)\b"
@@ -25,14 +28,19 @@ NAMED = re.compile(
 LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 MADE_BY_MAKE_DOCS = {"api.md", "options/index.md"}
 PAGES = [
-    page for page in sorted(DOCS.rglob("*.md")) if "```console" in page.read_text() and page.stem != "airflow"
+    page
+    for page in sorted(DOCS.rglob("*.md"))
+    if "```console" in page.read_text() and page.stem != "airflow"
 ]  # Airflow's command needs its environment: tests/dags
 
-PRINTING = 'python() { printf "%s\\n" "${@:2}" ""; }; '  # the words after `python -m`, and a blank line
+PRINTING = (
+    'python() { printf "%s\\n" "${@:2}" ""; }; '  # the words after `python -m`, and a blank line
+)
 
 
 def steps(page: Path) -> Iterator[tuple[str, str]]:
-    """Of a page, in order: ("file NAME", its content) and ("run", a command after `$ `, which `\\` continues)."""
+    """Of a page, in order: ("file NAME", its content) and ("run", a command after `$ `, which
+    `\\` continues)."""
     for fence in FENCE.finditer(page.read_text()):
         if fence["name"]:
             yield f"file {fence['name']}", fence["body"]
@@ -56,7 +64,8 @@ def run_in_shell(command: str, folder: Path) -> None:
 
 
 def train_here(command: str) -> None:
-    """Call the modules of the trainer in this process, which has imported torch before, as a shell would."""
+    """Call the modules of the trainer in this process, which has imported torch before, as a
+    shell would."""
     printed = subprocess.check_output(["bash", "-c", PRINTING + command], text=True)
     for words in printed.rstrip("\n").split("\n\n"):
         module, *arguments = words.split("\n")
@@ -66,9 +75,11 @@ def train_here(command: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1500)  # the tutorial trains, on a machine that may be busy
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_command_of_a_page_works(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bucket is a folder here, with a dump in it: no real one can be reached. The tutorial's commands are typed as
-    they stand, also those of the trainer."""
+def test_every_command_of_a_page_works(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bucket is a folder here, with a dump in it: no real one can be reached. The tutorial's
+    commands are typed as they stand, also those of the trainer."""
     pytest.importorskip("torch", reason="the tutorial trains")
     monkeypatch.chdir(tmp_path)
     bucket = tmp_path / "bucket"
@@ -91,8 +102,14 @@ def test_files_that_the_documentation_names_exist() -> None:
     for page in (*root.glob("*.md"), *DOCS.rglob("*.md"), *(root / "dags").glob("*.md")):
         text = page.read_text()
         named = set(NAMED.findall(text)) - made
-        missing += [(page.name, path) for path in named if not any((at / path).exists() for at in (root, DOCS))]
         missing += [
-            (page.name, path) for path in LINK.findall(text) if not (page.parent / path).exists() and path[0] != "$"
+            (page.name, path)
+            for path in named
+            if not any((at / path).exists() for at in (root, DOCS))
+        ]
+        missing += [
+            (page.name, path)
+            for path in LINK.findall(text)
+            if not (page.parent / path).exists() and path[0] != "$"
         ]
     assert [found for found in missing if found[1] not in MADE_BY_MAKE_DOCS] == []

@@ -34,25 +34,46 @@ metric_list: [{metric: perplexity, aggregation: perplexity}, {metric: acc, aggre
 
 
 @pytest.mark.slow
-def test_lm_eval_gives_an_exported_model_the_scores_of_ours(tmp_path: Path, tokenizer_file: Path) -> None:  # noqa: F811
+def test_lm_eval_gives_an_exported_model_the_scores_of_ours(
+    tmp_path: Path,
+    tokenizer_file: Path,  # noqa: F811
+) -> None:
     if not PACKAGES.exists():
         pytest.skip("lm_eval is not installed here: run `make .venv-lm-eval/installed`")
     torch.manual_seed(0)
     model = GPT(ModelConfig(vocab_size=400, context=32, n_layer=2, n_head=2, width=32)).eval()
     save_huggingface(model, tmp_path / "FOLDER", tokenizer_file, 399)
-    texts = ["def one two", "import many words path", "def one tokenizer", "a tokenizer", "for every file"]
-    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    texts = [
+        "def one two",
+        "import many words path",
+        "def one tokenizer",
+        "a tokenizer",
+        "for every file",
+    ]
+    (tmp_path / "texts.jsonl").write_text(
+        "".join(json.dumps({"text": text}) + "\n" for text in texts)
+    )
     (tmp_path / "task.yaml").write_text(TASK.replace("FILE", str(tmp_path / "texts.jsonl")))
     page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
     (line,) = (line for line in page.split("\n") if line.startswith("lm_eval "))
     program, *arguments = shlex.split(line.replace("lambada_openai,hellaswag", "last_words"))
     local = ["--include_path", str(tmp_path), "--device", "cpu", "--output_path", "scores"]
     paths = os.pathsep.join([str(PACKAGES), str(ROOT)])
-    own = {"PYTHONPATH": paths, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    own = {
+        "PYTHONPATH": paths,
+        "HF_HOME": str(tmp_path / "home"),
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
     done = subprocess.run(
         [sys.executable, "-m", program, *arguments, *local],
-        cwd=tmp_path, env=os.environ | own, capture_output=True, text=True, timeout=500, check=False,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env=os.environ | own,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     (written,) = (tmp_path / "scores").rglob("results_*.json")
     scores = json.loads(written.read_text())["results"]["last_words"]

@@ -31,9 +31,14 @@ def example(title: str, page: str) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    texts = [path.read_text()[:3000].replace("<", "") for path in sorted((ROOT / "docs" / "how-to").glob("*.md"))[:12]]
+    texts = [
+        path.read_text()[:3000].replace("<", "")
+        for path in sorted((ROOT / "docs" / "how-to").glob("*.md"))[:12]
+    ]
     texts += [f"{text} And more." for text in texts[:5]]
-    (tmp_path / "posts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    (tmp_path / "posts.jsonl").write_text(
+        "".join(json.dumps({"text": text}) + "\n" for text in texts)
+    )
     urls = [f"https://example.org/2020/01/{i % 9 + 1:02}/x" for i in range(len(texts))]
     pages = [{"url": url, "html": f"<p>{text}</p>"} for url, text in zip(urls, texts, strict=True)]
     (tmp_path / "pages.jsonl").write_text("".join(json.dumps(page) + "\n" for page in pages))
@@ -41,13 +46,26 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(
-    folder: Path, title: str, then: str, python: str = sys.executable, page: str = "parts.md", **environment: str
+    folder: Path,
+    title: str,
+    then: str,
+    python: str = sys.executable,
+    page: str = "parts.md",
+    **environment: str,
 ) -> str:
-    """Run an example and print what `then` gives; in a folder that holds its input, as a file without a main guard."""
+    """Run an example and print what `then` gives; in a folder that holds its input, as a file
+    without a main guard."""
     (folder / "example.py").write_text(f"{example(title, page)}\nprint('RESULT', {then})\n")
-    variables = {**os.environ, "HF_HOME": str(folder / "hf"), "PYTHONPATH": str(ROOT), **environment}
+    variables = {
+        **os.environ,
+        "HF_HOME": str(folder / "hf"),
+        "PYTHONPATH": str(ROOT),
+        **environment,
+    }
     command = [python, "example.py"]
-    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=folder, env=variables, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.rpartition("RESULT ")[2].strip()
 
@@ -65,7 +83,9 @@ def test_datasets_polars_and_pandas(folder: Path) -> None:
     gone = owt.near_duplicates(texts, workers=1)
     left, kept = len(texts) - len(gone), len(set(gone["kept_row"].to_pylist()))
     assert run(folder, "Polars", "len(unique), len(clusters)") == f"{left} {kept}"
-    assert run(folder, "pandas", "len(pages), pages['date'].iloc[0]").startswith(f"{left} 2020-01-0")
+    assert run(folder, "pandas", "len(pages), pages['date'].iloc[0]").startswith(
+        f"{left} 2020-01-0"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +100,8 @@ def parts() -> dict[str, str]:
 def test_datatrove(folder: Path, parts: dict[str, str], small_run: Path) -> None:  # noqa: F811
     text = texts_of(folder)[0]
     (folder / "documents.py").write_text(
-        f"from datatrove.data import Document\nBOTH = [Document(t, '') for t in ('short', {text!r})]"
+        f"from datatrove.data import Document\nBOTH = [Document(t, '') for t in ('short', "
+        f"{text!r})]"
     )
     judged = "[OwtFilter().filter(one) for one in __import__('documents').BOTH]"
     assert run(folder, "datatrove", judged, **parts) == "[(False, 'too_short'), True]"
@@ -94,9 +115,17 @@ def test_pyspark(folder: Path, parts: dict[str, str], small_run: Path) -> None: 
     """The example, and that Spark reads every dataset of a run as a folder."""
     if shutil.which("java") is None:
         pytest.skip("no java: Spark needs 17 or later")
-    datasets = [small_run / name for name, dataset in DATASETS.items() if dataset.format == "parquet"]
-    rows = [sum(pq.ParquetFile(file).metadata.num_rows for file in dataset.iterdir()) for dataset in datasets]
-    counted = f"[texts.count(), *(spark.read.parquet(name).count() for name in {list(map(str, datasets))})]"
+    datasets = [
+        small_run / name for name, dataset in DATASETS.items() if dataset.format == "parquet"
+    ]
+    rows = [
+        sum(pq.ParquetFile(file).metadata.num_rows for file in dataset.iterdir())
+        for dataset in datasets
+    ]
+    counted = (
+        f"[texts.count(), *(spark.read.parquet(name).count() for name in "
+        f"{list(map(str, datasets))})]"
+    )
     assert run(folder, "PySpark", counted, **parts) == str([len(texts_of(folder)), *rows])
 
 
@@ -122,14 +151,22 @@ def test_notebook(tmp_path: Path, small_run: Path, parts: dict[str, str]) -> Non
     shutil.copy(small_run / "report" / "stats.json", tmp_path / "demo-run" / "report")
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "IPYTHONDIR": str(tmp_path / "ipython")}
     command = [parts["python"], "-c", EXECUTE, str(NOTEBOOK), "executed.ipynb"]
-    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
-    executed, committed = (json.loads(path.read_text()) for path in (tmp_path / "executed.ipynb", NOTEBOOK))
+    executed, committed = (
+        json.loads(path.read_text()) for path in (tmp_path / "executed.ipynb", NOTEBOOK)
+    )
     for notebook in (executed, committed):
         outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
-        printed = "".join("".join(output["text"]) for output in outputs if output["output_type"] == "stream")
+        printed = "".join(
+            "".join(output["text"]) for output in outputs if output["output_type"] == "stream"
+        )
         assert printed.startswith("Execution model | Ada Writer | 2021-03-04 | en\n")
         assert re.search(r"^\d+ texts, of which \d+ repeat another$", printed, re.MULTILINE)
-        assert [kind for output in outputs for kind in output.get("data", {})].count("image/png") == 2
+        assert [kind for output in outputs for kind in output.get("data", {})].count(
+            "image/png"
+        ) == 2
     assert len(NOTEBOOK.read_bytes()) < 100_000
     assert not re.search(r"/(home|root|tmp|work|Users)/", NOTEBOOK.read_text())

@@ -1,4 +1,5 @@
-"""A project on the Dataflow service and the bucket of the tests, and a machine to launch jobs from."""
+"""A project on the Dataflow service and the bucket of the tests, and a machine to launch jobs
+from."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ from tests.servers.process import free_port, serving
 PROJECT, REGION = "my-project", "us-central1"
 STATES = {3: "DONE", 4: "FAILED", 5: "CANCELLED"}  # of google.dataflow.v1beta3.JobState
 IMAGE = f"{REGION}-docker.pkg.dev/{PROJECT}/owt/owt:0.1.0"
-"""An image with what the Dockerfile copies into it, in its WORKDIR; its Python is the launcher's environment."""
+"""An image with what the Dockerfile copies into it, in its WORKDIR; its Python is the launcher's
+environment."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,9 @@ class Cloud:
             "--dataflow_endpoint=http://dataflow.sandbox",
         ]
 
-    def run(self, *command: object, cwd: Path | None = None, timeout: int = 500) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *command: object, cwd: Path | None = None, timeout: int = 500
+    ) -> subprocess.CompletedProcess[str]:
         """Run a program of the launcher's environment to its end."""
         program, *arguments = map(str, command)
         return subprocess.run(
@@ -72,11 +76,15 @@ class Cloud:
     def jobs(self) -> list[dict[str, Any]]:
         return list(self.get("")["jobs"])
 
-    def launch(self, name: str, template: str, parameters: dict[str, str], **environment: object) -> dict[str, Any]:
+    def launch(
+        self, name: str, template: str, parameters: dict[str, str], **environment: object
+    ) -> dict[str, Any]:
         """Launch a Flex Template, as `gcloud dataflow flex-template run` does."""
         places = {"tempLocation": f"{self.bucket}/tmp", "stagingLocation": f"{self.bucket}/staging"}
         body = {"jobName": name, "containerSpecGcsPath": template, "parameters": parameters}
-        request = json.dumps({"launchParameter": {**body, "environment": {**places, **environment}}}).encode()
+        request = json.dumps(
+            {"launchParameter": {**body, "environment": {**places, **environment}}}
+        ).encode()
         address = f"{self.url}/v1b3/projects/{PROJECT}/locations/{REGION}/flexTemplates:launch"
         return self._answer(urllib.request.Request(address, request, method="POST"))
 
@@ -111,9 +119,12 @@ class Cloud:
 
 @contextlib.contextmanager
 def cloud(folder: Path, bucket: str, workers: int = 2) -> Iterator[Cloud]:
-    """A service, in `folder`; skips the test where the environment of dependencies is not installed."""
+    """A service, in `folder`; skips the test where the environment of dependencies is not
+    installed."""
     if not (DEPENDENCIES / "installed").exists():
-        missing = "the workers' environment is not installed: run `make .venv-dependencies/installed`"
+        missing = (
+            "the workers' environment is not installed: run `make .venv-dependencies/installed`"
+        )
         if "OWT_REQUIRE_SERVERS" in os.environ:
             pytest.fail(missing)
         pytest.skip(missing)
@@ -134,15 +145,26 @@ def cloud(folder: Path, bucket: str, workers: int = 2) -> Iterator[Cloud]:
         "http_proxy": url,
         "no_proxy": "127.0.0.1,localhost",
     }
-    command = [DEPENDENCIES / "bin/python", REPOSITORY / "tests/engines/dataflow.py", folder / "jobs", str(port)]
-    with serving([*command, f"--workers={workers}", f"--image={IMAGE}={image}"], url, {**os.environ, **google}):
+    command = [
+        DEPENDENCIES / "bin/python",
+        REPOSITORY / "tests/engines/dataflow.py",
+        folder / "jobs",
+        str(port),
+    ]
+    with serving(
+        [*command, f"--workers={workers}", f"--image={IMAGE}={image}"],
+        url,
+        {**os.environ, **google},
+    ):
         yield Cloud(bucket, url, ours, launcher, environment)
 
 
 def _credentials(token: str) -> dict[str, str]:
     """A service account's key, whose tokens the service gives."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    pem = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
     return {
         "type": "service_account",
         "project_id": PROJECT,

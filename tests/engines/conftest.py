@@ -1,4 +1,5 @@
-"""The engines, their workers, buckets, and the run on this machine that every engine's has to equal."""
+"""The engines, their workers, buckets, and the run on this machine that every engine's has to
+equal."""
 
 from __future__ import annotations
 
@@ -63,26 +64,31 @@ class Jobs:
         print(f"{engine.name}, {workdir}: {time.monotonic() - started:.1f} s\n{done.stdout}")
 
     def check(self, workdir: Storage) -> None:
-        """Every file of the run there has the name and the bytes of the run here, and no id is lost."""
+        """Every file of the run there has the name and the bytes of the run here, and no id is
+        lost."""
         check_same(self.local, workdir)
 
     def check_after_faults(self, workdir: Storage) -> None:
-        """The same once the next run, which has nothing to make, has removed what late attempts left: one that commits
-        after its stage was published writes files that no manifest names."""
+        """The same once the next run, which has nothing to make, has removed what late attempts
+        left: one that commits after its stage was published writes files that no manifest names."""
         run_owt("run", workdir, self.config)
         self.check(workdir)
 
 
 def check_same(local: Path, workdir: Storage) -> None:
-    """Every file of a run has the name and the bytes of the run on this machine, and no id is lost."""
+    """Every file of a run has the name and the bytes of the run on this machine, and no id is
+    lost."""
     expected, found = snapshot(local), contents(workdir)
-    differing = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
+    differing = sorted(
+        name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)
+    )
     assert differing == []
     assert "no problems found" in run_owt("verify", workdir)
 
 
 def metrics(run: Storage) -> dict[str, dict[str, int]]:
-    """The Beam counters of each stage, of the last job of a run whose launcher saw its end; none if there is none."""
+    """The Beam counters of each stage, of the last job of a run whose launcher saw its end; none
+    if there is none."""
     return next((entry["metrics"] for entry in reversed(read_log(run)) if "job" in entry), {})
 
 
@@ -108,9 +114,15 @@ def service(folder: Path, buckets: Mapping[str, str]) -> Iterator[Cloud]:
 
 @pytest.fixture(scope="session")
 def jobs(testdata: Path, folder: Path, buckets: Mapping[str, str]) -> Iterator[Jobs]:
-    """Real submissions with the archived pages that they link to, and the demo's web, which has near-duplicates."""
+    """Real submissions with the archived pages that they link to, and the demo's web, which has
+    near-duplicates."""
     with open(testdata / "reddit/RS_wcxb-dev.zst", "rb") as file:
-        lines = zstandard.ZstdDecompressor(max_window_size=2**31).stream_reader(file).read().splitlines(keepends=True)
+        lines = (
+            zstandard.ZstdDecompressor(max_window_size=2**31)
+            .stream_reader(file)
+            .read()
+            .splitlines(keepends=True)
+        )
     (folder / "RS_real.zst").write_bytes(zstandard.compress(b"".join(lines[:SUBMISSIONS])))
     run_owt("demo", "--write_inputs", folder)
     config, local = folder / "config.toml", folder / "local"
@@ -155,7 +167,8 @@ class Sent:
         check_same(self.local, workdir)
 
     def check_until_clean(self, workdir: Storage) -> None:
-        """The same of a run that has ended with clean; what late attempts left, the next run has removed."""
+        """The same of a run that has ended with clean; what late attempts left, the next run has
+        removed."""
         found, expected = contents(workdir), snapshot(self.local)
         assert read_manifest(workdir, "clean") is not None
         del found["ledger/manifest.json"]  # the other run has further stages
@@ -174,7 +187,9 @@ def sent(service: Cloud, jobs: Jobs) -> Sent:
     """The run's inputs, uploaded: wherever they are, the files of the run are the same."""
     inputs = Storage(f"{service.bucket}/inputs")
     text = jobs.config.read_text()
-    for path in sorted({found for quoted in re.findall(r'"(/[^"]+)"', text) for found in matches(quoted)}):
+    for path in sorted(
+        {found for quoted in re.findall(r'"(/[^"]+)"', text) for found in matches(quoted)}
+    ):
         inputs.write(path.name, path.read_bytes())
     inputs.write("config.toml", re.sub(r'"/[^"]*/([^"/]+)"', rf'"{inputs}/\1"', text).encode())
     return Sent(service, inputs.path("config.toml"), jobs.local)

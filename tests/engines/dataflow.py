@@ -1,19 +1,23 @@
 """A Dataflow service on loopback that executes the jobs it is sent.
 
-    .venv-dependencies/bin/python tests/engines/dataflow.py FOLDER PORT [--workers N] [--image NAME=FILE]
+    .venv-dependencies/bin/python tests/engines/dataflow.py FOLDER PORT [--workers N] [--image
+    NAME=FILE]
 
-It speaks the REST form of `projects.locations.jobs` (create, get, list, update, messages, metrics; protos of
-google-cloud-dataflow-client), as Beam's SDK does with `--dataflow_endpoint=http://dataflow.sandbox` and the environment
-variable `http_proxy=http://127.0.0.1:PORT`: Beam takes no endpoint with a port, and speaks gRPC to those of most names.
+It speaks the REST form of `projects.locations.jobs` (create, get, list, update, messages, metrics;
+protos of google-cloud-dataflow-client), as Beam's SDK does with
+`--dataflow_endpoint=http://dataflow.sandbox` and the environment variable
+`http_proxy=http://127.0.0.1:PORT`: Beam takes no endpoint with a port, and speaks gRPC to those of
+most names.
 
-A job's staged files are read from the bucket at `STORAGE_EMULATOR_HOST`. What the real service refuses is refused, with
-its codes (`check`). A job's workers are processes of an environment of their own, with what the job has staged and
-nothing else (`environments.install`), or of an image: FILE is JSON with its `python` and its `environment` variables.
-`dataflow_execution.py` runs them. `flexTemplates:launch` starts an image's launcher as the real one does (`launch`).
+A job's staged files are read from the bucket at `STORAGE_EMULATOR_HOST`. What the real service
+refuses is refused, with its codes (`check`). A job's workers are processes of an environment of
+their own, with what the job has staged and nothing else (`environments.install`), or of an image:
+FILE is JSON with its `python` and its `environment` variables. `dataflow_execution.py` runs them.
+`flexTemplates:launch` starts an image's launcher as the real one does (`launch`).
 
-Not as on the real service: workers are processes of this machine, a bundle that fails ends the job and is not tried
-again, bundles are not split while they run, the graph is fused by Beam's FnApiRunner, and states follow each other
-without the minutes that machines take to start.
+Not as on the real service: workers are processes of this machine, a bundle that fails ends the job
+and is not tried again, bundles are not split while they run, the graph is fused by Beam's
+FnApiRunner, and states follow each other without the minutes that machines take to start.
 """
 
 from __future__ import annotations
@@ -57,17 +61,31 @@ class Refused(Exception):
 def check(job: Any) -> bytes:
     """The pipeline that a job has staged; raises Refused for what the service does not take."""
     (pool,) = job.environment.worker_pools
-    bucket = job.environment.temp_storage_prefix.removeprefix("storage.googleapis.com/").partition("/")[0]
-    options = json_format.MessageToDict(dataflow.Environment.pb(job.environment).sdk_pipeline_options)["options"]
+    bucket = job.environment.temp_storage_prefix.removeprefix("storage.googleapis.com/").partition(
+        "/"
+    )[0]
+    options = json_format.MessageToDict(
+        dataflow.Environment.pb(job.environment).sdk_pipeline_options
+    )["options"]
     staged = _staged(options.get("pipelineUrl", ""))
     causes = [
         (not _bucket_exists(bucket), f"the bucket {bucket} does not exist"),
-        (hashlib.sha256(staged).hexdigest() != options.get("pipelineProtoHash"), "another pipeline was submitted"),
-        (len(staged) > GRAPH_BYTES, f"the job graph is too large: {len(staged):,} bytes; the limit is {GRAPH_BYTES:,}"),
+        (
+            hashlib.sha256(staged).hexdigest() != options.get("pipelineProtoHash"),
+            "another pipeline was submitted",
+        ),
+        (
+            len(staged) > GRAPH_BYTES,
+            f"the job graph is too large: {len(staged):,} bytes; the limit is {GRAPH_BYTES:,}",
+        ),
     ]
     for is_wrong, cause in causes:
         if is_wrong:
-            raise Refused(400, "INVALID_ARGUMENT", f"(5d1b): The workflow could not be created. Causes: {cause}.")
+            raise Refused(
+                400,
+                "INVALID_ARGUMENT",
+                f"(5d1b): The workflow could not be created. Causes: {cause}.",
+            )
     for package in pool.packages:
         _staged(package.location.replace("storage.googleapis.com/", "gs://", 1), size_only=True)
     return staged
@@ -79,7 +97,12 @@ class Job:
     def __init__(self, service: Service, description: Any, location: str, staged: bytes):
         now = datetime.now(timezone.utc)
         self.id = f"{now:%Y-%m-%d_%H_%M_%S}-{time.time_ns()}"
-        self.service, self.description, self.location, self.staged = service, description, location, staged
+        self.service, self.description, self.location, self.staged = (
+            service,
+            description,
+            location,
+            staged,
+        )
         self.created, self.state = now, STATES.JOB_STATE_PENDING
         self.messages: list[dict[str, Any]] = []
         self.folder = service.folder / self.id
@@ -91,13 +114,19 @@ class Job:
         try:
             python = self._environment()
         except InstallError as error:
-            self.message(f"Error: failed to install packages on the workers: {error}", "JOB_MESSAGE_ERROR")
+            self.message(
+                f"Error: failed to install packages on the workers: {error}", "JOB_MESSAGE_ERROR"
+            )
             self._end(STATES.JOB_STATE_FAILED)
             return
         options = dataflow.Environment.pb(self.description.environment).sdk_pipeline_options
         pool = self.description.environment.worker_pools[0]
         workers = min(pool.num_workers or self.service.workers, self.service.workers)
-        job = {"python": str(python), "options": _integers(json_format.MessageToDict(options)), "workers": workers}
+        job = {
+            "python": str(python),
+            "options": _integers(json_format.MessageToDict(options)),
+            "workers": workers,
+        }
         (self.folder / "job.json").write_text(json.dumps(job))
         (self.folder / "pipeline.pb").write_bytes(self.staged)
         command = [sys.executable, Path(__file__).with_name("dataflow_execution.py"), self.folder]
@@ -130,7 +159,12 @@ class Job:
     def message(self, text: str, importance: str) -> None:
         now = datetime.now(timezone.utc).isoformat()
         level = dataflow.JobMessageImportance[importance].value
-        said = {"id": str(len(self.messages)), "time": now, "messageText": text, "messageImportance": level}
+        said = {
+            "id": str(len(self.messages)),
+            "time": now,
+            "messageText": text,
+            "messageImportance": level,
+        }
         self.messages.append(said)
 
     def as_json(self) -> dict[str, Any]:
@@ -158,9 +192,14 @@ class Job:
             content = _staged(package.location.replace("storage.googleapis.com/", "gs://", 1))
             (staged / package.name).write_bytes(content)
         if (staged / "pickled_main_session").exists():
-            raise InstallError("this service loads no pickled main session; --no_save_main_session submits without one")
+            raise InstallError(
+                "this service loads no pickled main session; --no_save_main_session submits "
+                "without one"
+            )
         extra = staged / "extra_packages.txt"
-        requirements = [staged / name for name in extra.read_text().split()] if extra.exists() else []
+        requirements = (
+            [staged / name for name in extra.read_text().split()] if extra.exists() else []
+        )
         if named and not requirements:
             return Path(named["python"])
         return install(self.folder / "environment", requirements)
@@ -182,12 +221,16 @@ class Service:
 
     def create(self, region: str, body: bytes) -> dict[str, Any]:
         if len(body) > GRAPH_BYTES:
-            raise Refused(413, "OUT_OF_RANGE", f"Request payload size exceeds the limit: {GRAPH_BYTES} bytes.")
+            raise Refused(
+                413, "OUT_OF_RANGE", f"Request payload size exceeds the limit: {GRAPH_BYTES} bytes."
+            )
         description = _parsed(body)
         with self.lock:
             for job in self.jobs.values():
                 if job.description.name == description.name and job.state not in ENDED:
-                    return job.as_json()  # the SDK sees by its request's id that this is not its own
+                    return (
+                        job.as_json()
+                    )  # the SDK sees by its request's id that this is not its own
         staged = check(description)
         job = Job(self, description, region, staged)
         self.jobs[job.id] = job
@@ -197,14 +240,19 @@ class Service:
     def launch(self, region: str, body: bytes) -> dict[str, Any]:
         """Launch a Flex Template: run its launcher, create the job it wrote.
 
-        The launcher runs the file that the image's FLEX_TEMPLATE_PYTHON_PY_FILE names, with a flag for each parameter
-        and for what the request says of the machines, and `--template_location`, where the SDK writes the job.
+        The launcher runs the file that the image's FLEX_TEMPLATE_PYTHON_PY_FILE names, with a flag
+        for each parameter and for what the request says of the machines, and `--template_location`,
+        where the SDK writes the job.
         """
         request = json.loads(body)["launchParameter"]
         spec = json.loads(_staged(request["containerSpecGcsPath"]))
         image = self.images.get(spec["image"])
         if image is None:
-            raise Refused(400, "INVALID_ARGUMENT", f"(7d01): image {spec['image']} cannot be pulled: not found")
+            raise Refused(
+                400,
+                "INVALID_ARGUMENT",
+                f"(7d01): image {spec['image']} cannot be pulled: not found",
+            )
         given = request.get("parameters", {})
         environment = request["environment"]
         location = f"{environment['stagingLocation']}/template_launches/{time.time_ns()}/job_object"
@@ -233,7 +281,9 @@ class Service:
         )
         if done.returncode:
             raise Refused(
-                400, "FAILED_PRECONDITION", f"Template launch failed: exit status {done.returncode}\n{done.stderr}"
+                400,
+                "FAILED_PRECONDITION",
+                f"Template launch failed: exit status {done.returncode}\n{done.stderr}",
             )
         return {"job": self.create(region, _staged(location))}
 
@@ -241,11 +291,14 @@ class Service:
         """The answer to a request; raises Refused."""
         if path == "/token":  # for the credentials of a service account
             return {"access_token": "token", "expires_in": 3600, "token_type": "Bearer"}
-        if launched := re.fullmatch(r"/v1b3/projects/([^/]+)/locations/([^/]+)/flexTemplates:launch", path):
+        if launched := re.fullmatch(
+            r"/v1b3/projects/([^/]+)/locations/([^/]+)/flexTemplates:launch", path
+        ):
             self.project, region = launched.groups()
             return self.launch(region, body)
         found = re.fullmatch(
-            r"/v1b3/projects/([^/]+)/locations/([^/]+)/jobs(?:/([^/]+)(?:/(messages|metrics|seen))?)?", path
+            r"/v1b3/projects/([^/]+)/locations/([^/]+)/jobs(?:/([^/]+)(?:/(messages|metrics|seen))?)?",
+            path,
         )
         if not found:
             raise Refused(404, "NOT_FOUND", f"no such method: {method} {path}")
@@ -254,17 +307,33 @@ class Service:
             return self.create(region, body)
         if name is None:
             active = query.get("filter") == str(dataflow.ListJobsRequest.Filter.ACTIVE.value)
-            return {"jobs": [job.as_json() for job in self.jobs.values() if not (active and job.state in ENDED)]}
+            return {
+                "jobs": [
+                    job.as_json()
+                    for job in self.jobs.values()
+                    if not (active and job.state in ENDED)
+                ]
+            }
         job = self.jobs.get(name)
         if job is None or job.location != region:
-            raise Refused(404, "NOT_FOUND", f"(c6a3): Information about job {name} could not be found in our system.")
+            raise Refused(
+                404,
+                "NOT_FOUND",
+                f"(c6a3): Information about job {name} could not be found in our system.",
+            )
         if method == "PUT":
             if _parsed(body).requested_state != STATES.JOB_STATE_CANCELLED:
-                raise Refused(400, "INVALID_ARGUMENT", "only a batch job's cancellation can be requested")
+                raise Refused(
+                    400, "INVALID_ARGUMENT", "only a batch job's cancellation can be requested"
+                )
             job.cancel()
         if of_job == "messages":
             since = query.get("startTime", "")
-            return {"jobMessages": [said for said in job.messages if _moment(said["time"]) >= _moment(since)]}
+            return {
+                "jobMessages": [
+                    said for said in job.messages if _moment(said["time"]) >= _moment(since)
+                ]
+            }
         if of_job == "metrics":
             return {"metrics": []}
         if of_job == "seen":  # for tests; the real service has no such page
@@ -300,12 +369,16 @@ def _staged(url: str, size_only: bool = False) -> bytes:
         with urllib.request.urlopen(address + ("" if size_only else "?alt=media")) as answer:
             return bytes(answer.read())
     except urllib.error.HTTPError as error:
-        raise Refused(400, "INVALID_ARGUMENT", f"(2a80): The staged file {url} cannot be read: {error}") from error
+        raise Refused(
+            400, "INVALID_ARGUMENT", f"(2a80): The staged file {url} cannot be read: {error}"
+        ) from error
 
 
 def _bucket_exists(bucket: str) -> bool:
     try:
-        urllib.request.urlopen(f"{os.environ['STORAGE_EMULATOR_HOST']}/storage/v1/b/{bucket}").close()
+        urllib.request.urlopen(
+            f"{os.environ['STORAGE_EMULATOR_HOST']}/storage/v1/b/{bucket}"
+        ).close()
     except urllib.error.HTTPError:
         return False
     return True
@@ -345,7 +418,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("port", type=int)
     parser.add_argument("--workers", type=int, default=2)

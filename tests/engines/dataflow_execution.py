@@ -2,8 +2,9 @@
 
     .venv-dependencies/bin/python dataflow_execution.py JOB_FOLDER
 
-reads `job.json` (see `Job.run`) and the staged pipeline, and ends with 1 and the error if a bundle fails: nothing is
-tried again. Beam's FnApiRunner schedules the stages; their bundles run in SDK processes of the job's environment.
+reads `job.json` (see `Job.run`) and the staged pipeline, and ends with 1 and the error if a bundle
+fails: nothing is tried again. Beam's FnApiRunner schedules the stages; their bundles run in SDK
+processes of the job's environment.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ def main(folder: Path) -> None:
     job = json.loads((folder / "job.json").read_bytes())
     pipeline = beam_runner_api_pb2.Pipeline.FromString((folder / "pipeline.pb").read_bytes())
     options = shlex.quote(json.dumps(job["options"]))
-    command = f"PIPELINE_OPTIONS={options} exec {job['python']} -m apache_beam.runners.worker.sdk_worker_main"
+    command = (
+        f"PIPELINE_OPTIONS={options} exec {job['python']} -m "
+        f"apache_beam.runners.worker.sdk_worker_main"
+    )
     for environment in pipeline.components.environments.values():
         assert environment.urn == common_urns.environments.DOCKER.urn
         environment.urn, environment.payload = python_urns.SUBPROCESS_SDK, command.encode()

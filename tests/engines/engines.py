@@ -1,6 +1,8 @@
-"""Prism, Flink and Spark on loopback, from packages alone, and the worker pool that their workers run in.
+"""Prism, Flink and Spark on loopback, from packages alone, and the worker pool that their
+workers run in.
 
-`make test-engines` installs the programs into .venv-engines. One that is not there, or does not start, fails the test.
+`make test-engines` installs the programs into .venv-engines. One that is not there, or does not
+start, fails the test.
 """
 
 from __future__ import annotations
@@ -40,15 +42,17 @@ JAVA = [
     *(f"--add-opens={package}=ALL-UNNAMED" for package in OPENED),
     *(f"--add-exports={package}=ALL-UNNAMED" for package in EXPORTED),
     "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",  # they live for seconds: what the second compiler does for them is never worth its time
+    # they live for seconds: what the second compiler does for them is never worth its time
+    "-XX:TieredStopAtLevel=1",
 ]
 FLINK_JOB_SERVER = "org.apache.beam.runners.flink.FlinkJobServerDriver"
 SPARK_JOB_SERVER = "org.apache.beam.runners.spark.SparkJobServerDriver"
 
 HERE = Path(__file__).parent
 
-# Beam's worker pool serves one engine's process. Here several share one, and most name their worker `1-1`: a request to
-# stop it would kill whoever was the last to get this name. Each worker ends by itself when its engine hangs up.
+# Beam's worker pool serves one engine's process. Here several share one, and most name their worker
+# `1-1`: a request to stop it would kill whoever was the last to get this name. Each worker ends by
+# itself when its engine hangs up.
 WORKER_POOL = """\
 from apache_beam.portability.api import beam_fn_api_pb2
 from apache_beam.runners.worker import worker_pool_main
@@ -60,7 +64,9 @@ worker_pool_main.main()
 class Process:
     """A program in a process group of its own; what it prints goes to `log`."""
 
-    def __init__(self, command: Sequence[object], log: Path, environment: Mapping[str, str] = os.environ):
+    def __init__(
+        self, command: Sequence[object], log: Path, environment: Mapping[str, str] = os.environ
+    ):
         with open(log, "ab") as file:
             self._process = subprocess.Popen(
                 list(map(str, command)),
@@ -79,15 +85,23 @@ class Process:
 
     def ports(self) -> set[int]:
         """The ports that it listens at."""
-        sockets = {os.readlink(fd) for fd in Path(f"/proc/{self.pid}/fd").iterdir() if fd.is_symlink()}
-        tables = [Path(f"/proc/{self.pid}/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6")]
+        sockets = {
+            os.readlink(fd) for fd in Path(f"/proc/{self.pid}/fd").iterdir() if fd.is_symlink()
+        }
+        tables = [
+            Path(f"/proc/{self.pid}/net/{name}").read_text().splitlines()[1:]
+            for name in ("tcp", "tcp6")
+        ]
         rows = [line.split() for table in tables for line in table]
         return {
-            int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets
+            int(row[1].rpartition(":")[2], 16)
+            for row in rows
+            if row[3] == "0A" and f"socket:[{row[9]}]" in sockets
         }
 
     def wait_until(self, ready: Callable[[], bool], what: str) -> None:
-        """Wait for the program to be ready; raises AssertionError with the end of its log if it never is."""
+        """Wait for the program to be ready; raises AssertionError with the end of its log if it
+        never is."""
         end = time.monotonic() + STARTING_SECONDS
         while not ready():
             ended = self._process.poll()
@@ -125,14 +139,19 @@ class WorkerPool:
     def workers(self) -> dict[int, int]:
         """The process id of each worker, and the port of the engine's process that it works for."""
         listed = ["ps", "ww", "--ppid", str(self.process.pid), "-o", "pid=", "-o", "args="]
-        lines = subprocess.run(listed, capture_output=True, text=True, check=False).stdout.splitlines()
+        lines = subprocess.run(
+            listed, capture_output=True, text=True, check=False
+        ).stdout.splitlines()
         found = (re.match(r" *(\d+) .*SdkHarness\(.*:(\d+)", line) for line in lines)
         return {int(match[1]): int(match[2]) for match in found if match}
 
 
 @contextlib.contextmanager
 def worker_pool(
-    folder: Path, python: Path | None = None, hidden: Path | None = None, environment: Mapping[str, str] | None = None
+    folder: Path,
+    python: Path | None = None,
+    hidden: Path | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[WorkerPool]:
     """A pool of workers that have nothing of this project but its wheel.
 
@@ -141,10 +160,14 @@ def worker_pool(
     Args:
       folder: for its log and temporary files.
       python: of another environment.
-      hidden: a folder of this machine that the workers do not see: theirs is empty, and on another disk.
+      hidden: a folder of this machine that the workers do not see: theirs is empty, and on another
+        disk.
       environment: further variables.
     """
-    python, port = python or install(folder / "worker", [wheel()], _installed(DEPENDENCIES)), free_port()
+    python, port = (
+        python or install(folder / "worker", [wheel()], _installed(DEPENDENCIES)),
+        free_port(),
+    )
     # The pool starts a worker as `python`, whichever comes first on the path.
     variables = bare(PATH=f"{python.parent}:{os.environ['PATH']}", **(environment or {}))
     command = [python, "-c", WORKER_POOL, f"--service_port={port}"]
@@ -192,14 +215,18 @@ class Engine:
 
     def last_words(self) -> str:
         """The end of each program's log."""
-        return "\n".join(f"{name}:\n{process.last_words()}" for name, process in self.processes.items())
+        return "\n".join(
+            f"{name}:\n{process.last_words()}" for name, process in self.processes.items()
+        )
 
 
 @contextlib.contextmanager
 def prism(folder: Path) -> Iterator[Engine]:
     """Prism as a server."""
     program = _installed(PROGRAMS / "bin/prism")
-    with _ending(Engine("prism", ["--runner=PrismRunner", f"--prism_location={program}"])) as engine:
+    with _ending(
+        Engine("prism", ["--runner=PrismRunner", f"--prism_location={program}"])
+    ) as engine:
         command = [program, f"-job_port={engine.port}", f"-web_port={free_port()}"]
         engine.processes["prism"] = server = Process(command, folder / "prism.log")
         server.wait_until(lambda: listens(engine.port), "Prism")
@@ -210,7 +237,10 @@ def spark(folder: Path) -> Engine:
     """Spark as its runner starts it: a job server, which runs the jobs itself on two threads."""
     jars = [_python_package("pyspark") / "jars", _installed(PROGRAMS / "spark-job-server")]
     jar = _executable_jar(folder / "spark-job-server.jar", SPARK_JOB_SERVER, jars)
-    return Engine("spark", ["--runner=SparkRunner", "--spark_master_url=local[2]", f"--spark_job_server_jar={jar}"])
+    return Engine(
+        "spark",
+        ["--runner=SparkRunner", "--spark_master_url=local[2]", f"--spark_job_server_jar={jar}"],
+    )
 
 
 class Flink(Engine):
@@ -222,16 +252,27 @@ class Flink(Engine):
         jars = [_installed(PROGRAMS / "flink-job-server")]
         jar = _executable_jar(folder / "flink-job-server.jar", FLINK_JOB_SERVER, jars)
         master = f"--flink_master=localhost:{self.rest}"
-        runner = ["--runner=FlinkRunner", master, f"--flink_job_server_jar={jar}", f"--parallelism={slots}"]
+        runner = [
+            "--runner=FlinkRunner",
+            master,
+            f"--flink_job_server_jar={jar}",
+            f"--parallelism={slots}",
+        ]
         super().__init__("flink", runner)
         self._folder = folder
         self._started = 0
         home = _python_package("pyflink")
         self._jars = home / "lib"
-        settings = (HERE / "flink-conf.yaml").read_text().format(rpc=rpc, rest=self.rest, tmp=folder)
+        settings = (
+            (HERE / "flink-conf.yaml").read_text().format(rpc=rpc, rest=self.rest, tmp=folder)
+        )
         (folder / "flink-conf.yaml").write_text(settings)
         shutil.copy(HERE / "log4j.properties", folder)
-        self._environment = {**os.environ, "FLINK_PLUGINS_DIR": str(home / "plugins"), "FLINK_CONF_DIR": str(folder)}
+        self._environment = {
+            **os.environ,
+            "FLINK_PLUGINS_DIR": str(home / "plugins"),
+            "FLINK_CONF_DIR": str(folder),
+        }
 
     @property
     def flags(self) -> list[str]:
@@ -240,7 +281,9 @@ class Flink(Engine):
     def start(self) -> None:
         """Start them all, and wait until the cluster has its slots."""
         main = "org.apache.flink.runtime.entrypoint.StandaloneSessionClusterEntrypoint"
-        manager = self._java("jobmanager", "-Xmx512m", [self._jars], main, f"--configDir={self._folder}")
+        manager = self._java(
+            "jobmanager", "-Xmx512m", [self._jars], main, f"--configDir={self._folder}"
+        )
         manager.wait_until(lambda: listens(self.rest), "Flink's JobManager")
         for _ in range(self.slots):
             self.start_task_manager()
@@ -258,7 +301,9 @@ class Flink(Engine):
         for job in self.rest_api("/jobs/overview")["jobs"]:
             if job["state"] not in ("FINISHED", "FAILED", "CANCELED"):
                 address = f"http://localhost:{self.rest}/jobs/{job['jid']}"
-                urllib.request.urlopen(urllib.request.Request(address, method="PATCH"), timeout=30).close()
+                urllib.request.urlopen(
+                    urllib.request.Request(address, method="PATCH"), timeout=30
+                ).close()
         self._wait_for_slots()
 
     def start_task_manager(self) -> None:
@@ -284,7 +329,9 @@ class Flink(Engine):
 
     def _wait_for_slots(self) -> None:
         def are_free() -> bool:
-            with contextlib.suppress(OSError):  # an error or a closed connection, while the JobManager starts
+            with contextlib.suppress(
+                OSError
+            ):  # an error or a closed connection, while the JobManager starts
                 found = self.rest_api("/overview")
                 return bool(found["slots-total"] == found["slots-available"] == self.slots)
             return False
@@ -296,8 +343,13 @@ class Flink(Engine):
         """The names of the TaskManagers that run."""
         return [name for name in self.processes if name.startswith("taskmanager")]
 
-    def _java(self, name: str, memory: str, jars: Sequence[Path], main: str, *flags: str) -> Process:
-        folders = [f"-Djava.io.tmpdir={self._folder}", f"-Dlog4j.configurationFile={self._folder}/log4j.properties"]
+    def _java(
+        self, name: str, memory: str, jars: Sequence[Path], main: str, *flags: str
+    ) -> Process:
+        folders = [
+            f"-Djava.io.tmpdir={self._folder}",
+            f"-Dlog4j.configurationFile={self._folder}/log4j.properties",
+        ]
         command = [*JAVA, *memory.split(), *folders, "-cp", _class_path(jars), main, *flags]
         log = self._folder / f"flink-{name.replace(' ', '-')}.log"
         self.processes[name] = process = Process(command, log, self._environment)
@@ -335,7 +387,11 @@ def _ending(engine: _AnyEngine) -> Iterator[_AnyEngine]:
 
 
 def _job_server_ports(engine: Engine) -> list[str]:
-    return [f"--job-port={engine.port}", f"--artifact-port={free_port()}", f"--expansion-port={free_port()}"]
+    return [
+        f"--job-port={engine.port}",
+        f"--artifact-port={free_port()}",
+        f"--expansion-port={free_port()}",
+    ]
 
 
 def _class_path(places: Sequence[Path]) -> str:
@@ -344,11 +400,16 @@ def _class_path(places: Sequence[Path]) -> str:
 
 def _jars(places: Sequence[Path]) -> list[Path]:
     """Folders give all their jars, in an order that does not depend on the file system."""
-    return [jar for place in places for jar in (sorted(place.glob("*.jar")) if place.is_dir() else [place])]
+    return [
+        jar
+        for place in places
+        for jar in (sorted(place.glob("*.jar")) if place.is_dir() else [place])
+    ]
 
 
 def _executable_jar(path: Path, main: str, places: Sequence[Path]) -> Path:
-    """A jar for `java -jar`, which names those it needs: what Beam's runners start a job server from."""
+    """A jar for `java -jar`, which names those it needs: what Beam's runners start a job server
+    from."""
     attributes = {
         "Manifest-Version": "1.0",
         "Main-Class": main,
@@ -357,7 +418,9 @@ def _executable_jar(path: Path, main: str, places: Sequence[Path]) -> Path:
         "Add-Exports": " ".join(EXPORTED),
     }
     lines = (f"{name}: {value}" for name, value in attributes.items())
-    folded = ("\n ".join(re.findall(".{1,70}", line)) for line in lines)  # a line has 72 bytes at most
+    folded = (
+        "\n ".join(re.findall(".{1,70}", line)) for line in lines
+    )  # a line has 72 bytes at most
     with zipfile.ZipFile(path, "w") as jar:
         jar.writestr("META-INF/MANIFEST.MF", "\n".join(folded) + "\n")
     return path

@@ -1,4 +1,5 @@
-"""The complete job on the tests' Dataflow: as it is submitted there, by workers that have the staged wheel alone."""
+"""The complete job on the tests' Dataflow: as it is submitted there, by workers that have the
+staged wheel alone."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ from tests.engines.environments import REPOSITORY
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
 
 
-def test_one_job_writes_the_files_of_a_run_on_this_machine_and_a_finished_run_sends_none(sent: Sent) -> None:
+def test_one_job_writes_the_files_of_a_run_on_this_machine_and_a_finished_run_sends_none(
+    sent: Sent,
+) -> None:
     cloud, workdir = sent.cloud, f"{sent.cloud.bucket}/dataflow"
     before = len(cloud.jobs())
     code, printed = sent.run("complete", workdir)
@@ -27,8 +30,14 @@ def test_one_job_writes_the_files_of_a_run_on_this_machine_and_a_finished_run_se
     (job,) = cloud.jobs()[before:]
     assert job["name"] == "complete"
     description = cloud.get(f"/{job['id']}/seen")["description"]
-    staged = {package["name"] for package in description["environment"]["workerPools"][0]["packages"]}
-    assert staged == {cloud.wheel.name, "extra_packages.txt", "submission_environment_dependencies.txt"}
+    staged = {
+        package["name"] for package in description["environment"]["workerPools"][0]["packages"]
+    }
+    assert staged == {
+        cloud.wheel.name,
+        "extra_packages.txt",
+        "submission_environment_dependencies.txt",
+    }
     code, printed = sent.run("again", workdir)
     assert code == 0, printed
     assert cloud.jobs()[before:] == [job]
@@ -49,14 +58,18 @@ def test_a_cancelled_job_is_continued_by_the_same_command(sent: Sent) -> None:
     assert "CANCELLED" in printed
     assert "Traceback" not in printed
     assert read_manifest(workdir, "clean") is None
-    before = {entry.name: entry.modified for entry in workdir.list() if entry.name.endswith(".parquet")}
+    before = {
+        entry.name: entry.modified for entry in workdir.list() if entry.name.endswith(".parquet")
+    }
     code, printed = sent.run(command[0], workdir.uri, *command[1:])
     assert code == 0, printed
     after = {entry.name: entry.modified for entry in workdir.list()}
     assert {name: after[name] for name in before if name in after} == {
         name: version for name, version in before.items() if name in after
     }, "what was finished is not written again"
-    code, printed = sent.run(command[0], workdir.uri, *command[1:])  # removes what a late attempt left
+    code, printed = sent.run(
+        command[0], workdir.uri, *command[1:]
+    )  # removes what a late attempt left
     assert code == 0, printed
     sent.check_until_clean(workdir)
 
@@ -86,15 +99,17 @@ def test_what_workers_cannot_reach_is_refused(sent: Sent, jobs: Jobs, tmp_path: 
     code, printed = sent.run("local", str(tmp_path / "run"))
     assert (code, printed.strip().splitlines()) == (
         2,
-        [f"owt: error: {tmp_path}/run: Dataflow's workers cannot read it; give a bucket, gs://BUCKET/FOLDER"],
+        [
+            f"owt: error: {tmp_path}/run: Dataflow's workers cannot read it; give a bucket, gs://BUCKET/FOLDER"
+        ],
     )
 
 
 def test_a_job_that_nobody_waits_for_runs_on_and_a_mistake_that_a_worker_finds_ends_it_with_one_line(
     sent: Sent,
 ) -> None:
-    """One command submits, says with 4 that the job is at work, and gets the outcome: what only shows when the dumps
-    are read."""
+    """One command submits, says with 4 that the job is at work, and gets the outcome: what only
+    shows when the dumps are read."""
     broken, codes = Storage(f"{sent.cloud.bucket}/broken"), [4]
     broken.write("RS_broken.zst", b"\x28\xb5\x2f\xfd no frame")
     flags = (f"--dumps={broken}/RS_broken.zst", "--no_wait_until_finish")
@@ -103,11 +118,15 @@ def test_a_job_that_nobody_waits_for_runs_on_and_a_mistake_that_a_worker_finds_e
         codes.append(code)
     assert codes[1] == 4
     assert code == 1, printed
-    errors = [line for line in printed.splitlines() if line.startswith("owt: error: ")]  # below what the service says
+    errors = [
+        line for line in printed.splitlines() if line.startswith("owt: error: ")
+    ]  # below what the service says
     assert errors == [printed.splitlines()[-1]], printed
     assert "RS_broken.zst" in errors[0]
     (job,) = (job for job in sent.cloud.jobs() if job["name"] == "mistake")
-    assert sent.cloud.wait(job["id"]) == "FAILED"  # the worker says why before the service ends the job
+    assert (
+        sent.cloud.wait(job["id"]) == "FAILED"
+    )  # the worker says why before the service ends the job
 
 
 @pytest.fixture(scope="module")
@@ -120,9 +139,15 @@ def template(service: Cloud) -> str:
     return folder.path("owt.json")
 
 
-def test_a_template_writes_the_files_of_a_run_on_this_machine(service: Cloud, template: str, sent: Sent) -> None:
+def test_a_template_writes_the_files_of_a_run_on_this_machine(
+    service: Cloud, template: str, sent: Sent
+) -> None:
     workdir = f"{service.bucket}/template"
-    parameters = {"settings": sent.config, "run": workdir, "beam_flags": f"--sdk_container_image={IMAGE} --until=clean"}
+    parameters = {
+        "settings": sent.config,
+        "run": workdir,
+        "beam_flags": f"--sdk_container_image={IMAGE} --until=clean",
+    }
     launched = service.launch("from-a-template", template, parameters, numWorkers=2)
     assert "job" in launched, launched
     job = launched["job"]["id"]
@@ -131,7 +156,9 @@ def test_a_template_writes_the_files_of_a_run_on_this_machine(service: Cloud, te
     pool = seen["description"]["environment"]["workerPools"][0]
     assert pool["sdkHarnessContainerImages"][0]["containerImage"] == IMAGE
     sent.check_until_clean(Storage(workdir))
-    code, printed = sent.run("after-the-template", workdir, "--until=clean")  # the lease names a job that has ended
+    code, printed = sent.run(
+        "after-the-template", workdir, "--until=clean"
+    )  # the lease names a job that has ended
     assert code == 0, printed
     assert "after-the-template" not in [job["name"] for job in service.jobs()]
 

@@ -1,6 +1,8 @@
-"""What a real engine does when its parts die: the files are those of an undisturbed run, and no id is lost.
+"""What a real engine does when its parts die: the files are those of an undisturbed run, and no
+id is lost.
 
-All tests share one Flink cluster, whose jobs begin again where a task has failed (`restart-strategy: fixed-delay`).
+All tests share one Flink cluster, whose jobs begin again where a task has failed
+(`restart-strategy: fixed-delay`).
 """
 
 from __future__ import annotations
@@ -43,7 +45,11 @@ class Running:
     def records(self, stage: str) -> set[Path]:
         """The records of the stage's finished parts, while it is at work."""
         ledger = self.workdir / "ledger" / stage
-        return {path for name in ("records/*.json", "work/*/*/records/*.json") for path in ledger.glob(name)}
+        return {
+            path
+            for name in ("records/*.json", "work/*/*/records/*.json")
+            for path in ledger.glob(name)
+        }
 
     def is_published(self, stage: str) -> bool:
         return read_manifest(Storage(str(self.workdir)), load(stage).output) is not None
@@ -51,14 +57,18 @@ class Running:
     def wait_for(self, happened: Callable[[], object], what: str) -> None:
         end = time.monotonic() + 300
         while not happened():
-            assert self.launcher.poll() is None, f"the job ended before {what}:\n{self.launcher.communicate()}"
+            assert self.launcher.poll() is None, (
+                f"the job ended before {what}:\n{self.launcher.communicate()}"
+            )
             assert time.monotonic() < end, f"{what}: has not happened"
             time.sleep(LOOK_SECONDS)
 
     def wait_for_records(self, stage: str, count: int = 1) -> None:
         """Wait until some parts of the stage are finished, and others are not."""
         self.wait_for(lambda: len(self.records(stage)) >= count, f"{count} records of {stage}")
-        assert not self.is_published(stage), f"{stage} was published before anything could be done to it"
+        assert not self.is_published(stage), (
+            f"{stage} was published before anything could be done to it"
+        )
 
     def wait(self) -> str:
         """What `owt run` printed, when it has succeeded."""
@@ -69,7 +79,9 @@ class Running:
 
 @contextlib.contextmanager
 def running(command: list[str], workdir: Path) -> Iterator[Running]:
-    launcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    launcher = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     try:
         yield Running(workdir, launcher)
     finally:
@@ -79,7 +91,8 @@ def running(command: list[str], workdir: Path) -> Iterator[Running]:
 
 @pytest.fixture
 def cluster(on_flink: Flink) -> Flink:
-    """The cluster with two TaskManagers and a job server, whatever an earlier test has left of it."""
+    """The cluster with two TaskManagers and a job server, whatever an earlier test has left of
+    it."""
     on_flink.restore()
     return on_flink
 
@@ -106,18 +119,24 @@ def finished_files(run: Running, stage: str) -> dict[Path, Mark]:
 
 
 def made_again(finished: Mapping[Path, Mark]) -> list[Path]:
-    """Those files that were written again; what a stage has left when it is published does not count."""
+    """Those files that were written again; what a stage has left when it is published does not
+    count."""
     return [path for path, before in finished.items() if mark(path) not in (before, None)]
 
 
 def parts(run: Storage) -> dict[str, int]:
     """How many parts of each stage the last job of a run has made."""
-    return {stage: counters.get("part_milliseconds_count", 0) for stage, counters in metrics(run).items()}
+    return {
+        stage: counters.get("part_milliseconds_count", 0)
+        for stage, counters in metrics(run).items()
+    }
 
 
-def test_a_task_manager_killed_in_a_stage_costs_the_parts_in_flight(cluster: Flink, jobs: Jobs, tmp_path: Path) -> None:
-    """One after the other, in one job: each time a part was finished and others were at work. Flink's own runner, which
-    starts a job server, submits it."""
+def test_a_task_manager_killed_in_a_stage_costs_the_parts_in_flight(
+    cluster: Flink, jobs: Jobs, tmp_path: Path
+) -> None:
+    """One after the other, in one job: each time a part was finished and others were at work.
+    Flink's own runner, which starts a job server, submits it."""
     with running(jobs.command(cluster.runner, Storage(str(tmp_path))), tmp_path) as job:
         finished: dict[Path, Mark] = {}
         for number, stage in enumerate(("collect", "fetch", "dedupe", "tokenize")):
@@ -127,7 +146,9 @@ def test_a_task_manager_killed_in_a_stage_costs_the_parts_in_flight(cluster: Fli
             before = job.records(stage)
             cluster.start_task_manager()
             job.wait_for(
-                lambda before=before, stage=stage: job.records(stage) != before or job.is_published(stage),
+                lambda before=before, stage=stage: (
+                    job.records(stage) != before or job.is_published(stage)
+                ),
                 f"{stage} continues",
             )
             assert made_again(finished) == []
@@ -140,10 +161,11 @@ def test_a_task_manager_killed_in_a_stage_costs_the_parts_in_flight(cluster: Fli
 def test_a_task_manager_killed_in_a_plan_or_a_publish_changes_nothing(
     cluster: Flink, jobs: Jobs, folder: Path, tmp_path: Path
 ) -> None:
-    """A Plan dies when it has found out all and emitted nothing, a Publish right after its manifest is written.
+    """A Plan dies when it has found out all and emitted nothing, a Publish right after its
+    manifest is written.
 
-    What the TaskManagers leave are workers that hang, which continue while the next attempt, or the next phase, is at
-    work.
+    What the TaskManagers leave are workers that hang, which continue while the next attempt, or the
+    next phase, is at work.
     """
     run, holding = tmp_path / "run", tmp_path / "holding"
     holding.mkdir()
@@ -155,7 +177,9 @@ def test_a_task_manager_killed_in_a_plan_or_a_publish_changes_nothing(
     hook = {"PYTHONPATH": str(Path(__file__).parent / "holding"), "OWT_TESTS_HOLD": str(holding)}
     cluster.start_task_manager()  # takes at once the place of the one that is killed
     with worker_pool(tmp_path, folder / "worker/bin/python", environment=hook) as pool:
-        command = dataclasses.replace(jobs, pool=pool).command(cluster.flags, Storage(str(run)), "--until", stages[-1])
+        command = dataclasses.replace(jobs, pool=pool).command(
+            cluster.flags, Storage(str(run)), "--until", stages[-1]
+        )
         with running(command, run) as job:
             for stage, name in [(each, name) for each in stages for name in held[each]]:
                 attempt = holding / name
@@ -163,7 +187,11 @@ def test_a_task_manager_killed_in_a_plan_or_a_publish_changes_nothing(
                 is_published = name.startswith("publish")
                 assert job.is_published(stage) == is_published
                 port = pool.workers()[int(attempt.read_text())]
-                (killed,) = (name for name in cluster.task_managers() if port in cluster.processes[name].ports())
+                (killed,) = (
+                    name
+                    for name in cluster.task_managers()
+                    if port in cluster.processes[name].ports()
+                )
                 cluster.kill(killed)
                 cluster.start_task_manager()
                 if late:
@@ -176,13 +204,19 @@ def test_a_task_manager_killed_in_a_plan_or_a_publish_changes_nothing(
     jobs.check_after_faults(Storage(str(run)))
 
 
-def test_a_job_submitted_again_after_its_job_server_died_continues(cluster: Flink, jobs: Jobs, tmp_path: Path) -> None:
+def test_a_job_submitted_again_after_its_job_server_died_continues(
+    cluster: Flink, jobs: Jobs, tmp_path: Path
+) -> None:
     stages = ORDER[: ORDER.index("dedupe") + 1]
     command = jobs.command(cluster.flags, Storage(str(tmp_path)), "--until", stages[-1])
     with running(command, tmp_path) as job:
         job.wait_for_records("clean")
-        of_stage = {name: made for name, made in parts(Storage(str(jobs.local))).items() if name in stages}
-        finished = sum(of_stage[name] if job.is_published(name) else len(job.records(name)) for name in stages)
+        of_stage = {
+            name: made for name, made in parts(Storage(str(jobs.local))).items() if name in stages
+        }
+        finished = sum(
+            of_stage[name] if job.is_published(name) else len(job.records(name)) for name in stages
+        )
         cluster.kill("job server")
         printed, _ = job.launcher.communicate(timeout=120)
         assert job.launcher.returncode == 1, printed
@@ -198,7 +232,9 @@ def test_a_job_submitted_again_after_its_job_server_died_continues(cluster: Flin
         assert "Traceback" not in again.stderr
         time.sleep(3)
     assert again.returncode == 0, again.stderr
-    made = sum(parts(Storage(str(tmp_path))).values())  # 0 if the first job, which nobody waits for, was faster
+    made = sum(
+        parts(Storage(str(tmp_path))).values()
+    )  # 0 if the first job, which nobody waits for, was faster
     print(f"{finished} of {sum(of_stage.values())} parts were finished; the next job made {made}")
     assert made <= sum(of_stage.values()) - finished, "no part is made twice"
     jobs.check_after_faults(Storage(str(tmp_path)))

@@ -20,9 +20,13 @@ pytestmark = [pytest.mark.engines, pytest.mark.timeout(300)]
 
 def complaint(command: Sequence[object], code: int) -> str:
     """The one line that a command prints."""
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, timeout=200, check=False
+    )
     assert done.returncode == code, done.stdout + done.stderr
-    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("owt: error: ")]
+    lines = [
+        line for line in (done.stdout + done.stderr).splitlines() if line.startswith("owt: error: ")
+    ]
     assert "Traceback" not in done.stderr, done.stderr
     (line,) = lines
     return line
@@ -40,22 +44,30 @@ def test_workers_without_the_package_are_refused_before_the_job_is_sent(
 def test_a_worker_pool_without_the_wheel(on_prism: Engine, jobs: Jobs, tmp_path: Path) -> None:
     with worker_pool(tmp_path, install(tmp_path / "bare", [])) as pool:
         command = owt("run", tmp_path / "run", jobs.config, *on_prism.flags, *pool.flags)
-        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run(
+            list(map(str, command)), capture_output=True, text=True, timeout=300, check=False
+        )
         said = done.stderr.splitlines()[-1]  # below what Beam says
         assert done.returncode == 1
         assert said.startswith("owt: error: the job failed")
         assert "No module named 'owt_pipeline'" in said
 
 
-def test_a_working_directory_that_the_workers_do_not_see(on_prism: Engine, jobs: Jobs, tmp_path: Path) -> None:
+def test_a_working_directory_that_the_workers_do_not_see(
+    on_prism: Engine, jobs: Jobs, tmp_path: Path
+) -> None:
     """As on another machine, where the folder of this name is another one."""
     (tmp_path / "run").mkdir()
     with worker_pool(tmp_path, hidden=tmp_path / "run") as pool:
         command = owt("run", tmp_path / "run", jobs.config, *on_prism.flags, *pool.flags)
-        assert "the workers do not see what is written there; give a bucket" in complaint(command, 1)
+        assert "the workers do not see what is written there; give a bucket" in complaint(
+            command, 1
+        )
 
 
-def test_a_worker_of_other_versions_stops_the_run(on_prism: Engine, jobs: Jobs, tmp_path: Path) -> None:
+def test_a_worker_of_other_versions_stops_the_run(
+    on_prism: Engine, jobs: Jobs, tmp_path: Path
+) -> None:
     """Here the code is another one: an older wheel."""
     python = install(tmp_path / "worker", [wheel()])
     (module,) = (tmp_path / "worker").glob("lib/python*/site-packages/owt_pipeline/__init__.py")
@@ -68,8 +80,12 @@ def test_a_worker_of_other_versions_stops_the_run(on_prism: Engine, jobs: Jobs, 
         assert line.count("owt-pipeline 0.1.0 (") == line.count(" pyarrow ") == 2
 
 
-def test_a_mistake_that_a_worker_finds_ends_the_job(jobs: Jobs, on_prism: Engine, tmp_path: Path) -> None:
+def test_a_mistake_that_a_worker_finds_ends_the_job(
+    jobs: Jobs, on_prism: Engine, tmp_path: Path
+) -> None:
     broken = tmp_path / "RS_broken.zst"
     broken.write_bytes(b"\x28\xb5\x2f\xfd no frame")
-    command = jobs.command(on_prism.flags, Storage(str(tmp_path / "run")), "--dumps", os.path.relpath(broken))
+    command = jobs.command(
+        on_prism.flags, Storage(str(tmp_path / "run")), "--dumps", os.path.relpath(broken)
+    )
     assert str(broken) in complaint(command, 1), "workers begin in another folder"

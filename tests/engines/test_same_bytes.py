@@ -1,7 +1,9 @@
-"""The complete job, from submissions to the report, on each engine: the same files as on this machine.
+"""The complete job, from submissions to the report, on each engine: the same files as on this
+machine.
 
-The workers run in another process and another environment, which has nothing of this project but its wheel. The job is
-submitted by the engine's own runner, which starts a job server. test_faults.py does the same on Flink.
+The workers run in another process and another environment, which has nothing of this project but
+its wheel. The job is submitted by the engine's own runner, which starts a job server.
+test_faults.py does the same on Flink.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ def counted_by_the_runner(run: Storage) -> dict[str, Counter[str]]:
     """Each stage's rows as the job's Beam counters have them."""
     rows = ("rows_in", "rows_out", "rejected_")
     return {
-        stage: Counter({name: count for name, count in found.items() if name.startswith(rows) and count})
+        stage: Counter(
+            {name: count for name, count in found.items() if name.startswith(rows) and count}
+        )
         for stage, found in metrics(run).items()
     }
 

@@ -1,4 +1,5 @@
-"""One small complete run for all tests that only look at one, or change a copy; places where a run may be."""
+"""One small complete run for all tests that only look at one, or change a copy; places where a
+run may be."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ PLACES = ["disk", *(pytest.param(name, marks=pytest.mark.slow) for name in BUCKE
 
 @pytest.fixture(autouse=True)
 def _messages() -> None:
-    """What is said on the command line is said in a test: the root's level, which holds otherwise, hides Beam's."""
+    """What is said on the command line is said in a test: the root's level, which holds
+    otherwise, hides Beam's."""
     logging.getLogger("owt").setLevel(logging.INFO)
 
 
@@ -31,13 +33,19 @@ def small_config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def small_run(small_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = made_once(
-        tmp_path_factory, "small", lambda folder: run_owt("run", folder / "run", small_config, "--workers", 1)
+        tmp_path_factory,
+        "small",
+        lambda folder: run_owt("run", folder / "run", small_config, "--workers", 1),
     )
-    return copy_of(made / "run", tmp_path_factory.mktemp("small-run") / "run")  # commands lock a run, also to read it
+    return copy_of(
+        made / "run", tmp_path_factory.mktemp("small-run") / "run"
+    )  # commands lock a run, also to read it
 
 
 @pytest.fixture(scope="module", params=PLACES)
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def place(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
     """A local folder or a bucket; a test may name some of PLACES."""
     if request.param == "disk":
         yield str(tmp_path_factory.mktemp("disk"))

@@ -1,4 +1,5 @@
-"""One stage over datasets that a test has made: `python -m tests.owt_pipeline.one_stage STAGE RUN FLAGS`."""
+"""One stage over datasets that a test has made: `python -m tests.owt_pipeline.one_stage STAGE
+RUN FLAGS`."""
 
 from __future__ import annotations
 

@@ -17,10 +17,13 @@ _taking = threading.Lock()
 
 
 def _input_elements(self: Any, instruction_id: str, *_: Any, **__: Any) -> Iterator[Any]:
-    """What was sent for one bundle. Beam's own loses what is sent for another meanwhile: it expects one at a time."""
+    """What was sent for one bundle. Beam's own loses what is sent for another meanwhile: it
+    expects one at a time."""
     with _taking:  # others only append
         places = reversed(range(len(self._inputs)))
-        mine = [self._inputs.pop(i) for i in places if self._inputs[i].instruction_id == instruction_id]
+        mine = [
+            self._inputs.pop(i) for i in places if self._inputs[i].instruction_id == instruction_id
+        ]
     for element in reversed(mine):
         if isinstance(element, beam_fn_api_pb2.Elements.Timers):
             if not element.is_last:
@@ -30,8 +33,9 @@ def _input_elements(self: Any, instruction_id: str, *_: Any, **__: Any) -> Itera
 
 
 class RepeatingRunner(FnApiRunner):
-    """Runs every bundle twice and takes one result. Of one bundle in three, the second attempt overlaps with a later
-    bundle, of the next stage or of one long after it; of one in five, the first result is dropped.
+    """Runs every bundle twice and takes one result. Of one bundle in three, the second attempt
+    overlaps with a later bundle, of the next stage or of one long after it; of one in five, the
+    first result is dropped.
 
     Beam itself runs bundles again for its tests (`bundle_repeat`); this runner also does so late.
 
@@ -45,7 +49,11 @@ class RepeatingRunner(FnApiRunner):
 
     def run_pipeline(self, pipeline: Any, options: Any) -> Any:
         type(self).counts = Counter()
-        self._random, self._late, self._failed = random.Random(self.seed), list[Any](), list[BaseException]()
+        self._random, self._late, self._failed = (
+            random.Random(self.seed),
+            list[Any](),
+            list[BaseException](),
+        )
         try:
             with mock.patch.object(InMemoryDataChannel, "input_elements", _input_elements):
                 return super().run_pipeline(pipeline, options)
@@ -55,10 +63,14 @@ class RepeatingRunner(FnApiRunner):
             if self._failed:
                 raise self._failed[0]
 
-    def _run_bundle(self, context: Any, bundle: Any, given: Any, outputs: Any, timers: Any, manager: Any) -> Any:
+    def _run_bundle(
+        self, context: Any, bundle: Any, given: Any, outputs: Any, timers: Any, manager: Any
+    ) -> Any:
         def again() -> None:
             try:
-                self._get_bundle_manager(bundle).process_bundle(given.data, outputs, given.timers, timers, dry_run=True)
+                self._get_bundle_manager(bundle).process_bundle(
+                    given.data, outputs, given.timers, timers, dry_run=True
+                )
             except BaseException as error:
                 self._failed.append(error)
 

@@ -1,4 +1,5 @@
-"""A small complete run for tests: the demo's pages as a WARC file, the dump that links to them, `owt` as a process."""
+"""A small complete run for tests: the demo's pages as a WARC file, the dump that links to them,
+`owt` as a process."""
 
 from __future__ import annotations
 
@@ -65,7 +66,12 @@ def run_owt(*arguments: object, code: int = 0, env: dict[str, str] | None = None
 def run_to_end(command: list[str], code: int = 0, env: dict[str, str] | None = None) -> str:
     """The same of any command."""
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=300, check=False, env={**os.environ, **(env or {})}
+        command,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env={**os.environ, **(env or {})},
     )
     output = done.stdout + done.stderr
     assert done.returncode == code, output
@@ -74,7 +80,8 @@ def run_to_end(command: list[str], code: int = 0, env: dict[str, str] | None = N
 
 
 def ask_owt(*arguments: object, code: int = 0) -> str:
-    """The same as `run_owt`, in this process: for commands that need no process of their own to show what they do."""
+    """The same as `run_owt`, in this process: for commands that need no process of their own to
+    show what they do."""
     return run_here(partial(main, [*map(str, arguments)]), code)
 
 
@@ -100,7 +107,8 @@ def run_here(command: Callable[[], int], code: int = 0) -> str:
 
 
 def made_once(temporary: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
-    """The folder `name` as `make(folder)` leaves it: the first of the processes that run tests makes it for all.
+    """The folder `name` as `make(folder)` leaves it: the first of the processes that run tests
+    makes it for all.
 
     The others wait for it. It is to be read only: tests of another process may be reading it.
     """
@@ -139,7 +147,9 @@ def table_of(run: Path, dataset: str) -> FileTable:
     return FileTable.from_parquet((run / listed.path).read_bytes(), listed.path)
 
 
-def files_of(run: Path, dataset: str, kind: str = "data", shard: int | None = None) -> list[ShardFile]:
+def files_of(
+    run: Path, dataset: str, kind: str = "data", shard: int | None = None
+) -> list[ShardFile]:
     """The files of one kind (and shard) of a finished dataset."""
     return table_of(run, dataset).of_kind(kind, shard)
 
@@ -152,13 +162,25 @@ def shard_file(run: Path, dataset: str, shard: int, kind: str = "data", split: s
 
 def rows_of(run: Path, folder: str) -> list[dict[str, Any]]:
     """The rows of a folder of Parquet files."""
-    return [row for path in sorted((run / folder).glob("part-*.parquet")) for row in pq.read_table(path).to_pylist()]
+    return [
+        row
+        for path in sorted((run / folder).glob("part-*.parquet"))
+        for row in pq.read_table(path).to_pylist()
+    ]
 
 
 def is_same_in_all_runs(name: str) -> bool:
-    """Whether a file is none of those that differ between equal runs: times, locks, flags, versions of files, and what
-    a job whose launcher was killed leaves for it."""
-    others = {"run-log.jsonl", "settings.toml", "manifest.json.copy", ".lock", ".job", ".outcome", ".tmp"}
+    """Whether a file is none of those that differ between equal runs: times, locks, flags,
+    versions of files, and what a job whose launcher was killed leaves for it."""
+    others = {
+        "run-log.jsonl",
+        "settings.toml",
+        "manifest.json.copy",
+        ".lock",
+        ".job",
+        ".outcome",
+        ".tmp",
+    }
     return not others & set(name.split("/"))
 
 
@@ -170,11 +192,15 @@ def snapshot(folder: Path) -> dict[str, bytes]:
 def contents(run: Storage) -> dict[str, bytes]:
     """The same of a run in any storage."""
     found = {name: run.read(name) for name in run.names() if is_same_in_all_runs(name)}
-    if ROOT in found:  # which counts how often it was replaced, names the last run, and where the sources were
+    if (
+        ROOT in found
+    ):  # which counts how often it was replaced, names the last run, and where the sources were
         root = Root.from_json(found[ROOT])
         generations = [_somewhere(each) for each in root.generations]
         datasets = {name: _somewhere(each) for name, each in root.datasets.items()}
-        root = msgspec.structs.replace(root, sequence=0, run="", generations=generations, datasets=datasets)
+        root = msgspec.structs.replace(
+            root, sequence=0, run="", generations=generations, datasets=datasets
+        )
         found[ROOT] = root.to_json()
     return found
 
@@ -186,7 +212,9 @@ def _somewhere(read: R) -> R:
 def differing(one: Path, other: Path) -> list[str]:
     """The names of files that are not the same in two runs."""
     ours, theirs = snapshot(one), snapshot(other)
-    return sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
+    return sorted(
+        name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)
+    )
 
 
 def copy_of(run: Path, target: Path, without: tuple[str, ...] = ()) -> Path:
@@ -194,7 +222,9 @@ def copy_of(run: Path, target: Path, without: tuple[str, ...] = ()) -> Path:
     left_out = {folder for name in without for folder in folders_of(name)}
 
     def ignore(folder: str, names: list[str]) -> list[str]:
-        return [name for name in names if (Path(folder) / name).relative_to(run).as_posix() in left_out]
+        return [
+            name for name in names if (Path(folder) / name).relative_to(run).as_posix() in left_out
+        ]
 
     shutil.copytree(run, target, ignore=ignore)
     if without:
@@ -207,6 +237,8 @@ def drop(run: Path, *datasets: str) -> None:
     root = root_of(run)
     for name in datasets:
         if name in root.datasets:
-            shutil.rmtree(run / ledger_of(root.datasets[name].stage) / "records", ignore_errors=True)
+            shutil.rmtree(
+                run / ledger_of(root.datasets[name].stage) / "records", ignore_errors=True
+            )
     left = {name: manifest for name, manifest in root.datasets.items() if name not in datasets}
     (run / ROOT).write_bytes(msgspec.structs.replace(root, datasets=left).to_json())

@@ -25,7 +25,15 @@ from owt_pipeline.stages import ORDER
 from owt_pipeline.storage.folder import Storage
 from schemas.settings import ExitCode
 from tests.conftest import REPOSITORY
-from tests.owt_pipeline.runs import ask_owt, copy_of, drop, manifest_of, owt, shard_file, write_sources
+from tests.owt_pipeline.runs import (
+    ask_owt,
+    copy_of,
+    drop,
+    manifest_of,
+    owt,
+    shard_file,
+    write_sources,
+)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -44,7 +52,9 @@ def test_every_help_has_a_usage_an_example_and_says_what_each_flag_is(
         assert action.help, f"{name}: {action.dest} has no help"
 
 
-def test_the_usage_and_the_page_list_every_command_and_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_usage_and_the_page_list_every_command_and_exit_code(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main([]) == 0
     usage = capsys.readouterr().out
     page = (Path(__file__).parents[2] / "docs/how-to/troubleshooting.md").read_text()
@@ -59,7 +69,9 @@ MISTYPED = Path(__file__).with_name("mistyped.txt").read_text().strip().split("\
 
 
 @pytest.mark.parametrize("case", MISTYPED)
-def test_a_mistyped_command_is_one_line_and_exit_code_2(case: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistyped_command_is_one_line_and_exit_code_2(
+    case: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     words, said = case.split("\n")
     assert main(words.split()) == 2
     out, error = capsys.readouterr()
@@ -73,7 +85,10 @@ def test_a_mistyped_command_is_one_line_and_exit_code_2(case: str, capsys: pytes
     ("text", "said"),
     [
         (b"min_tokens = 3\n", "'min_tokens' is outside a table"),
-        (b"[clean]\nmin_tokenz = 3\n", "[clean]: unknown key 'min_tokenz'; did you mean 'min_tokens'?"),
+        (
+            b"[clean]\nmin_tokenz = 3\n",
+            "[clean]: unknown key 'min_tokenz'; did you mean 'min_tokens'?",
+        ),
         (b"[cleen]\n", "unknown table [cleen]; did you mean 'clean'?"),
         (b"[clean]\nname = '\xff'\n", "is not valid TOML"),
         (b"[run]\nworkers = 0\n", "[run]: workers: 0 is not a whole number of at least 1"),
@@ -91,7 +106,10 @@ def test_a_mistake_in_the_settings_names_their_file(
 
 @pytest.mark.parametrize("given", [["w", "config.toml"], ["w"]])
 def test_the_settings_are_a_file_that_is_named_or_the_folders_own(
-    given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    given: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("w").mkdir()
@@ -101,7 +119,10 @@ def test_the_settings_are_a_file_that_is_named_or_the_folders_own(
     assert f"{path} [clean]: min_tokens: 'many' is not" in capsys.readouterr().err
     path.write_text("[clean]\nmin_tokens = 5\n")
     assert main(["run", *given, "--min_tokens", "-7"]) == 2
-    assert capsys.readouterr().err == "owt: error: --min_tokens: -7 is not a whole number of at least 0\n"
+    assert (
+        capsys.readouterr().err
+        == "owt: error: --min_tokens: -7 is not a whole number of at least 0\n"
+    )
 
 
 def test_no_message_or_page_installs_a_name_that_the_project_does_not_own() -> None:
@@ -109,27 +130,38 @@ def test_no_message_or_page_installs_a_name_that_the_project_does_not_own() -> N
     root = Path(__file__).parents[2]
     texts = [
         *root.glob("*.md"),
-        *(path for at in ("docs", "owt_pipeline", "trainer", "dags") for path in (root / at).rglob("*")),
+        *(
+            path
+            for at in ("docs", "owt_pipeline", "trainer", "dags")
+            for path in (root / at).rglob("*")
+        ),
     ]
     found = [
         path
         for path in texts
-        if path.suffix in (".md", ".py") and re.search(r"pip install[^\n`]*['\" ]owt-pipeline", path.read_text())
+        if path.suffix in (".md", ".py")
+        and re.search(r"pip install[^\n`]*['\" ]owt-pipeline", path.read_text())
     ]
     assert found == []
 
 
-def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_in_the_place_of_the_folder_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     taken = tmp_path / "taken"
     taken.touch()
     assert main(["run", str(taken), "--links", os.devnull]) == 1
-    assert capsys.readouterr().err.startswith(f"owt: error: there is a file where a folder should be: {taken}")
+    assert capsys.readouterr().err.startswith(
+        f"owt: error: there is a file where a folder should be: {taken}"
+    )
 
 
 def test_a_closed_pipe_is_not_an_error(small_run: Path) -> None:
     for n in (1000, 1):  # more than a pipe holds, and less
         command = owt("sample-documents", small_run, "--n", n, "--json")
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
             assert process.stdout is not None
             process.stdout.close()
             assert process.stderr is not None
@@ -137,7 +169,9 @@ def test_a_closed_pipe_is_not_an_error(small_run: Path) -> None:
         assert process.returncode == 141
 
 
-def test_a_path_that_is_not_utf8_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_path_that_is_not_utf8_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     name = os.fsdecode(bytes(tmp_path) + b"/\xff")
     assert main(["ls", name]) == 1
     os.mkdir(name)
@@ -149,7 +183,9 @@ def test_a_path_that_is_not_utf8_is_named(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_values_of_beams_flags_are_not_files() -> None:
-    words = "w --runner DataflowRunner config.toml --project=p --region r --dumps a.zst b.zst --flag"
+    words = (
+        "w --runner DataflowRunner config.toml --project=p --region r --dumps a.zst b.zst --flag"
+    )
     namespace, files, flags = build_parser().parse_with_files(words.split())
     assert files == ["w", "config.toml"]
     assert flags == ["--runner", "DataflowRunner", "--project=p", "--region", "r", "--flag"]
@@ -165,7 +201,11 @@ def test_values_of_beams_flags_are_not_files() -> None:
     ],
 )
 def test_a_mistake_of_any_stage_ends_a_run_before_its_first_one(
-    small_config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], problem: str
+    small_config: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    flags: tuple[str, ...],
+    problem: str,
 ) -> None:
     assert main(["run", str(tmp_path / "run"), str(small_config), *flags]) in (1, 2)
     assert problem in capsys.readouterr().err
@@ -176,7 +216,9 @@ def test_a_stage_runs_in_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """Where Beam would import its interactive runner, which needs more than is installed."""
     monkeypatch.setattr("apache_beam.utils.interactive_utils.is_in_ipython", lambda: True)
     (tmp_path / "in.jsonl").write_text('{"text": "some text of my own"}\n')
-    assert main(["import", str(tmp_path / "run"), str(tmp_path / "in.jsonl"), "--workers", "1"]) == 0
+    assert (
+        main(["import", str(tmp_path / "run"), str(tmp_path / "in.jsonl"), "--workers", "1"]) == 0
+    )
     assert manifest_of(tmp_path / "run", "documents").counts.left == 1
 
 
@@ -202,7 +244,9 @@ MORE = {"why": ["https://a.example/"], "forget": [os.devnull], "publish": ["hf:/
 """What a command needs besides the run."""
 
 
-@pytest.mark.parametrize("name", sorted({*COMMANDS} - {"demo", "init", "page", "near-duplicates", "import", "run"}))
+@pytest.mark.parametrize(
+    "name", sorted({*COMMANDS} - {"demo", "init", "page", "near-duplicates", "import", "run"})
+)
 def test_a_missing_run_is_one_message_and_one_code_in_every_command_and_makes_no_folder(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -210,7 +254,9 @@ def test_a_missing_run_is_one_message_and_one_code_in_every_command_and_makes_no
     assert main([name, str(missing), *MORE.get(name, [])]) == ExitCode.NOT_FOUND
     out, error = capsys.readouterr()
     assert out == ""
-    assert error.startswith(f"owt: error: {missing} is not a run: no stage has written anything there; ")
+    assert error.startswith(
+        f"owt: error: {missing} is not a run: no stage has written anything there; "
+    )
     assert error.count("\n") == 1
     assert not missing.exists()
 
@@ -225,7 +271,9 @@ def test_a_folder_with_other_files_is_no_run(command: str, tmp_path: Path) -> No
     texts.write_text('{"text": "some text of my own"}\n')
     asked = ["--links", os.devnull] if command == "run" else [texts]
     refused = ask_owt(command, home, *asked, "--workers", 1, code=1)
-    assert f"{home} is no run and not empty: it holds photos/holiday.jpg; give a new folder" in refused
+    assert (
+        f"{home} is no run and not empty: it holds photos/holiday.jpg; give a new folder" in refused
+    )
     assert sorted(path.name for path in home.iterdir()) == ["config.toml", "photos"]
 
 
@@ -236,13 +284,22 @@ def test_a_run_that_was_killed_before_its_first_stage_is_not_refused(tmp_path: P
     check_folder(Storage(str(tmp_path)))
 
 
-def test_a_file_that_no_stage_wrote_is_left_alone(small_config: Path, small_run: Path, tmp_path: Path) -> None:
+def test_a_file_that_no_stage_wrote_is_left_alone(
+    small_config: Path, small_run: Path, tmp_path: Path
+) -> None:
     run = copy_of(small_run, tmp_path / "run")
     part = shard_file(run, "corpus", 0).name
-    mine = ["corpus/notes.txt", "corpus/part-notes.txt", f"corpus/{part}.bak", f"corpus/{part[:10]}.parquet"]
+    mine = [
+        "corpus/notes.txt",
+        "corpus/part-notes.txt",
+        f"corpus/{part}.bak",
+        f"corpus/{part[:10]}.parquet",
+    ]
     mine += [f"corpus/mine/{part}", f"corpus/old-{part}"]
     (run / "corpus/mine").mkdir()
-    orphan = run / "corpus" / f"{part[:10]}-00000000.parquet"  # as an earlier attempt may have left it
+    orphan = (
+        run / "corpus" / f"{part[:10]}-00000000.parquet"
+    )  # as an earlier attempt may have left it
     for name in (*mine, orphan):
         (run / name).write_text("mine")
     os.utime(orphan, (0, 0))
@@ -261,13 +318,20 @@ def test_a_run_ends_by_naming_what_it_made_and_what_to_do_next(
         ["tokens", f"{small_run}/tokens"],
         ["report", f"{small_run}/report/index.html"],
     ]
-    assert lines[3] == f"next:   python -m trainer.train --data {small_run}/tokens --out gpt2 --preset 124M"
+    assert (
+        lines[3]
+        == f"next:   python -m trainer.train --data {small_run}/tokens --out gpt2 --preset 124M"
+    )
 
 
-def test_a_run_without_a_document_ends_with_1_and_says_why_instead_of_what_is_next(tmp_path: Path) -> None:
+def test_a_run_without_a_document_ends_with_1_and_says_why_instead_of_what_is_next(
+    tmp_path: Path,
+) -> None:
     config = write_sources(tmp_path)
     other = tmp_path / "other.warc.gz"
-    record = response_record("http://a.example/", 0, "HTTP/1.1 200 OK", [("Content-Type", "text/html")], b"<p>")
+    record = response_record(
+        "http://a.example/", 0, "HTTP/1.1 200 OK", [("Content-Type", "text/html")], b"<p>"
+    )
     other.write_bytes(record)
     output = ask_owt("run", tmp_path / "run", config, "--workers", 1, "--pages_from", other, code=1)
     assert "next:" not in output
@@ -306,7 +370,9 @@ def test_on_a_terminal_a_live_line_is_cut_to_its_width_and_removed_at_the_end() 
     reader, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
     environment = {**os.environ, "TERM": "xterm"}
-    subprocess.run([sys.executable, "-c", LIVE], stderr=terminal, env=environment, check=True, timeout=60)
+    subprocess.run(
+        [sys.executable, "-c", LIVE], stderr=terminal, env=environment, check=True, timeout=60
+    )
     os.close(terminal)
     first, *lines, last = os.read(reader, 1 << 16).decode().split(ERASE)
     os.close(reader)
@@ -322,7 +388,9 @@ def test_quiet_says_nothing_and_verbose_more(small_config: Path, tmp_path: Path)
     assert "not allowed with" in ask_owt("run", small_config, "--quiet", "--verbose", code=2)
 
 
-PARAMETERS = {p["name"]: p for p in json.loads((REPOSITORY / "flex/metadata.json").read_text())["parameters"]}
+PARAMETERS = {
+    p["name"]: p for p in json.loads((REPOSITORY / "flex/metadata.json").read_text())["parameters"]
+}
 
 
 @pytest.mark.parametrize(
@@ -341,7 +409,9 @@ def test_a_parameter_refuses_invalid_values(name: str, value: str, holds: bool) 
 
 def test_parameters_become_flags_and_those_of_the_launcher_stay() -> None:
     beam = ["--project=p", "--template_location=gs://bucket/job", "--labels={}"]
-    given = arguments([*beam, "--run=gs://b/run", "--settings=gs://b/c.toml", "--beam_flags=--a=1 '--b=2'"])
+    given = arguments(
+        [*beam, "--run=gs://b/run", "--settings=gs://b/c.toml", "--beam_flags=--a=1 '--b=2'"]
+    )
     _, words, rest = build_parser().parse_with_files(given)
     assert words == ["gs://b/run", "gs://b/c.toml"]
     assert rest == [*beam, "--a=1", "--b=2"]

@@ -1,4 +1,5 @@
-"""A complete run keeps its promises: the same bytes whatever happens, every id accounted for, one clear error."""
+"""A complete run keeps its promises: the same bytes whatever happens, every id accounted for,
+one clear error."""
 
 from __future__ import annotations
 
@@ -17,7 +18,16 @@ from owt_pipeline.stages import ORDER, load
 from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.conftest import PLACES
 from tests.owt_pipeline.repeating import RepeatingRunner
-from tests.owt_pipeline.runs import ask_owt, contents, copy_of, differing, manifest_of, owt, run_owt, snapshot
+from tests.owt_pipeline.runs import (
+    ask_owt,
+    contents,
+    copy_of,
+    differing,
+    manifest_of,
+    owt,
+    run_owt,
+    snapshot,
+)
 
 KILLS = 10
 REPEATING = f"--runner={RepeatingRunner.__module__}.{RepeatingRunner.__name__}"
@@ -33,14 +43,19 @@ def test_every_stage_keeps_and_rejects_something_and_the_run_verifies(small_run:
     assert "no problems found" in ask_owt("verify", small_run)
 
 
-def test_two_workers_write_the_bytes_of_one(small_config: Path, small_run: Path, tmp_path: Path) -> None:
+def test_two_workers_write_the_bytes_of_one(
+    small_config: Path, small_run: Path, tmp_path: Path
+) -> None:
     run_owt("run", tmp_path / "run", small_config, "--workers", 2)
     assert differing(small_run, tmp_path / "run") == []
 
 
 @pytest.mark.slow
-def test_workers_that_share_no_memory_write_the_same_bytes(small_config: Path, small_run: Path, tmp_path: Path) -> None:
-    """As on a distributed runner: each bundle goes to another process, by pickles and Beam's coders alone."""
+def test_workers_that_share_no_memory_write_the_same_bytes(
+    small_config: Path, small_run: Path, tmp_path: Path
+) -> None:
+    """As on a distributed runner: each bundle goes to another process, by pickles and Beam's
+    coders alone."""
     elsewhere = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
     run_owt("run", tmp_path / "run", small_config, "--workers", 1, *elsewhere)
     assert differing(small_run, tmp_path / "run") == []
@@ -51,14 +66,24 @@ def test_a_rerun_does_nothing_and_a_changed_option_only_what_it_must(
 ) -> None:
     run = copy_of(small_run, tmp_path / "run")
     table = ask_owt("run", run, small_config, "--workers", 1)
-    assert [line.split()[3] for line in table.splitlines()[1 : 1 + len(ORDER)]] == ["finished"] * len(ORDER)
+    assert [line.split()[3] for line in table.splitlines()[1 : 1 + len(ORDER)]] == [
+        "finished"
+    ] * len(ORDER)
     planned = ask_owt("run", run, small_config, "--min_tokens", 100, "--dry_run").splitlines()
     of_clean = next(line.split() for line in planned if line.startswith("clean"))
     rows = f"{manifest_of(run, 'documents').counts.left:,}"
-    assert of_clean == ["clean", "runs", *"3 of 3".split(), rows, *"min_tokens is 100, was 64".split()]
+    assert of_clean == [
+        "clean",
+        "runs",
+        *"3 of 3".split(),
+        rows,
+        *"min_tokens is 100, was 64".split(),
+    ]
     again = ask_owt("run", run, small_config, "--workers", 1, "--min_tokens", 100)
     assert "min_tokens is 100, was 64; 3 of 3 shards run" in again
-    assert [line.split()[3] for line in again.splitlines() if line.startswith(ORDER[:3])] == ["finished"] * 3
+    assert [line.split()[3] for line in again.splitlines() if line.startswith(ORDER[:3])] == [
+        "finished"
+    ] * 3
     assert "no problems found" in ask_owt("verify", run)
     ask_owt("run", run, small_config, "--workers", 1)
     assert differing(small_run, run) == []
@@ -67,15 +92,21 @@ def test_a_rerun_does_nothing_and_a_changed_option_only_what_it_must(
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("place", PLACES[:2], indirect=True)
-def test_a_run_killed_again_and_again_ends_in_the_same_bytes(small_config: Path, small_run: Path, place: str) -> None:
-    """Each time at a random moment of what is left of it; a run that ends before that is followed by another. In a
-    bucket, too, the bytes are those of the run on a disk."""
+def test_a_run_killed_again_and_again_ends_in_the_same_bytes(
+    small_config: Path, small_run: Path, place: str
+) -> None:
+    """Each time at a random moment of what is left of it; a run that ends before that is
+    followed by another. In a bucket, too, the bytes are those of the run on a disk."""
     expected, rng, killed, finished = snapshot(small_run), random.Random(30), 0, 0
     while killed < KILLS:
         run = Storage(f"{place}/run-{finished}")
         command = owt("run", run, small_config, "--workers", 1 + finished % 2)
         with subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         ) as process:
             try:
                 _, said = process.communicate(timeout=rng.uniform(0.5, 5.0))
@@ -93,7 +124,9 @@ def test_a_run_killed_again_and_again_ends_in_the_same_bytes(small_config: Path,
     assert "no problems found" in ask_owt("verify", run)
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))])
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))]
+)
 def test_a_runner_that_repeats_and_drops_makes_the_same_bytes(
     small_config: Path, small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
@@ -109,7 +142,9 @@ def test_a_runner_that_repeats_and_drops_makes_the_same_bytes(
 
 
 @pytest.mark.slow
-def test_a_local_runner_that_repeats_makes_the_same_bytes(small_config: Path, small_run: Path, tmp_path: Path) -> None:
+def test_a_local_runner_that_repeats_makes_the_same_bytes(
+    small_config: Path, small_run: Path, tmp_path: Path
+) -> None:
     """The local pool makes the parts, and the graph holds the lock."""
     with beam.Pipeline(RepeatingRunner()) as pipeline:
         build(pipeline, Run.of(str(tmp_path), str(small_config), workers=2))

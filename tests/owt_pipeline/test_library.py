@@ -1,4 +1,5 @@
-"""The library's functions: what they return, that the stages say the same, and what they make of bad input."""
+"""The library's functions: what they return, that the stages say the same, and what they make of
+bad input."""
 
 from __future__ import annotations
 
@@ -29,13 +30,18 @@ from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
 from tests.owt_pipeline.dedupe.corpora import corpus_with_copies, dedupe, write_clean
 
-PROSE = "This sentence is prose, and long enough to be taken for a part of an article about something. " * 6
+PROSE = (
+    "This sentence is prose, and long enough to be taken for a part of an article about something. "
+    * 6
+)
 HTML = f"""<html lang=en><head><title>A page</title><meta name=author content="Ada Writer"></head><body>
 <nav><a href=/>Home</a> <a href=/x>More</a></nav><article><h1>A page</h1><p>{PROSE}</p></article></body></html>"""
 
 
 def in_new_process(code: str) -> str:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
 
 
 def test_import_is_quick_and_loads_no_part_of_the_pipeline() -> None:
@@ -69,7 +75,12 @@ def test_extract_finds_text_and_metadata() -> None:
     assert found is not None
     assert PROSE.strip() in found.text
     assert "Home" not in found.text
-    assert (found.title, found.author, found.date, found.language) == ("A page", "Ada Writer", "2021-03-04", "en")
+    assert (found.title, found.author, found.date, found.language) == (
+        "A page",
+        "Ada Writer",
+        "2021-03-04",
+        "en",
+    )
     longer = HTML.replace("</article>", f"<h2>Further prose</h2><p>{PROSE}</p></article>")
     assert "\n\n## Further prose\n\n" in owt.extract(longer, text_format="markdown").text  # type: ignore[union-attr]
 
@@ -102,7 +113,9 @@ def test_page_of_another_type_is_a_type_error(page: object) -> None:
         (lambda: owt.near_duplicates(["a"], treshold=0.5), "did you mean 'threshold'"),
     ],
 )
-def test_unknown_options_are_value_errors_that_suggest_the_right_one(call: Callable[[], object], said: str) -> None:
+def test_unknown_options_are_value_errors_that_suggest_the_right_one(
+    call: Callable[[], object], said: str
+) -> None:
     with pytest.raises(ValueError, match=said):
         call()
 
@@ -127,10 +140,24 @@ def hostile(settings: Settings):  # type: ignore[no-untyped-def]
 def test_hostile_page_costs_that_page_alone() -> None:
     pages = ["one", "die", "two", "hang", "eat", ("three", "https://example.org/"), ""]
     extractor = owt.Extractor(
-        isolated=True, workers=2, extractor=f"{__name__}:hostile", page_cpu_seconds=0.5, page_memory_mb=256
+        isolated=True,
+        workers=2,
+        extractor=f"{__name__}:hostile",
+        page_cpu_seconds=0.5,
+        page_memory_mb=256,
     )
-    results = [r.text if isinstance(r, owt.Extracted) else str(r.reason) for r in extractor.map(pages)]
-    assert results == ["one", "extract_crash", "two", "extract_timeout", "extract_memory", "three", "no_text"]
+    results = [
+        r.text if isinstance(r, owt.Extracted) else str(r.reason) for r in extractor.map(pages)
+    ]
+    assert results == [
+        "one",
+        "extract_crash",
+        "two",
+        "extract_timeout",
+        "extract_memory",
+        "three",
+        "no_text",
+    ]
 
 
 def test_isolated_and_plain_extraction_find_the_same(testdata: Path) -> None:
@@ -182,7 +209,11 @@ def test_near_duplicates_decides_as_the_stage(tmp_path: Path, workers: int) -> N
     assert found["similarity"].equals(stage["similarity"])
     assert found["rule"].to_pylist() == stage["rule"].to_pylist()
     clusters = {(row["kept_row"], row["cluster"]) for row in found.to_pylist()}
-    assert len(clusters) == len({kept for kept, _ in clusters}) == len({cluster for _, cluster in clusters})
+    assert (
+        len(clusters)
+        == len({kept for kept, _ in clusters})
+        == len({cluster for _, cluster in clusters})
+    )
 
 
 def test_near_duplicates_takes_columns_and_files_of_any_kind(tmp_path: Path) -> None:
@@ -229,7 +260,13 @@ def test_near_duplicates_leaves_nothing_in_the_temporary_folder(
 def test_near_duplicates_of_nothing_is_an_empty_table() -> None:
     for texts in ([], [None], pa.array([], pa.string()), [""]):
         assert owt.near_duplicates(texts, workers=1).num_rows == 0
-    assert owt.near_duplicates([]).schema.names == ["row", "kept_row", "cluster", "similarity", "rule"]
+    assert owt.near_duplicates([]).schema.names == [
+        "row",
+        "kept_row",
+        "cluster",
+        "similarity",
+        "rule",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -256,14 +293,18 @@ def test_what_are_no_texts_is_a_type_error(texts: object, message: str) -> None:
         ("a.doc", "text", "unknown extension"),
     ],
 )
-def test_file_that_cannot_be_read_is_a_value_error(tmp_path: Path, name: str, content: str, message: str) -> None:
+def test_file_that_cannot_be_read_is_a_value_error(
+    tmp_path: Path, name: str, content: str, message: str
+) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(ValueError, match=message):
         owt.near_duplicates(tmp_path / name)
 
 
 def test_half_of_a_surrogate_pair_is_a_text_like_any_other() -> None:
-    assert owt.near_duplicates(["a \ud800 b c", "a \ud800 b c"], workers=1)["kept_row"].to_pylist() == [0]
+    assert owt.near_duplicates(["a \ud800 b c", "a \ud800 b c"], workers=1)[
+        "kept_row"
+    ].to_pylist() == [0]
 
 
 def test_urls() -> None:
@@ -291,7 +332,9 @@ def test_line_ends_of_windows_change_nothing() -> None:
     assert owt.extract(HTML.replace("\n", "\r\n")) == owt.extract(HTML)
     text = (PROSE + "\n" + PROSE) * 2
     assert owt.clean(text.replace("\n", "\r\n")).text == owt.clean(text).text
-    assert owt.near_duplicates([text, text.replace("\n", "\r\n")], workers=1)["rule"].to_pylist() == ["exact"]
+    assert owt.near_duplicates([text, text.replace("\n", "\r\n")], workers=1)[
+        "rule"
+    ].to_pylist() == ["exact"]
 
 
 def test_two_threads_and_a_forked_process_may_use_the_library_at_once(tmp_path: Path) -> None:
@@ -312,5 +355,7 @@ if (child := os.fork()) == 0:
     os._exit(0 if work(0) == found[0] else 1)
 print(found, os.waitpid(child, 0)[1])
 """)
-    ran = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True, timeout=120)
+    ran = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, check=True, timeout=120
+    )
     assert ran.stdout.strip() == "[(2, ['A page']), (2, ['A page'])] 0"

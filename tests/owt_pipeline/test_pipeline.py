@@ -36,15 +36,19 @@ def graph_of(config: Path, workdir: Path, **run: Any) -> Message:
 
 
 def leaves(graph: Any) -> dict[str, Any]:
-    """The transforms that do something: those without transforms of their own that do not just pass their input on."""
+    """The transforms that do something: those without transforms of their own that do not just
+    pass their input on."""
     return {
         name: transform
         for name, transform in graph.components.transforms.items()
-        if not transform.subtransforms and set(transform.outputs.values()) != set(transform.inputs.values())
+        if not transform.subtransforms
+        and set(transform.outputs.values()) != set(transform.inputs.values())
     }
 
 
-def test_the_graph_is_one_linear_chain_without_side_inputs(small_config: Path, tmp_path: Path) -> None:
+def test_the_graph_is_one_linear_chain_without_side_inputs(
+    small_config: Path, tmp_path: Path
+) -> None:
     graph = graph_of(small_config, tmp_path)
     readers: dict[str, list[str]] = {}
     for name, transform in leaves(graph).items():
@@ -57,17 +61,25 @@ def test_the_graph_is_one_linear_chain_without_side_inputs(small_config: Path, t
             assert not payload.side_inputs, name
     assert [(read, names) for read, names in readers.items() if len(names) > 1] == []
     assert sum(not transform.inputs for transform in leaves(graph).values()) == 1  # one beginning
-    published = [found for found in leaves(graph).values() if found.unique_name.endswith("/Publish")]
+    published = [
+        found for found in leaves(graph).values() if found.unique_name.endswith("/Publish")
+    ]
     assert len(published) == len(ORDER)
 
 
-def test_no_runner_repeats_a_publish_with_the_plan_after_it(small_config: Path, tmp_path: Path) -> None:
-    """Of the optimised graph of a cluster, what is fused is run again together: each DoFn of ours is by itself."""
+def test_no_runner_repeats_a_publish_with_the_plan_after_it(
+    small_config: Path, tmp_path: Path
+) -> None:
+    """Of the optimised graph of a cluster, what is fused is run again together: each DoFn of
+    ours is by itself."""
     pipeline = beam.Pipeline()
     build(pipeline, Run.of(str(tmp_path), str(small_config)))
     _, stages = FnApiRunner().create_stages(pipeline.to_runner_api())
     names = [[found.unique_name for found in stage.transforms] for stage in stages]
-    ours = [[name for name in fused if re.search(r"/(Plan|Work\w+|Publish|_End)$", name)] for fused in names]
+    ours = [
+        [name for name in fused if re.search(r"/(Plan|Work\w+|Publish|_End)$", name)]
+        for fused in names
+    ]
     fused = [group for group in ours if group]
     assert fused.pop() == ["Report/Publish", "End/_End"]
     assert [group for group in fused if len(group) > 1] == []
@@ -79,10 +91,14 @@ def test_the_graph_s_size_does_not_depend_on_the_data(small_config: Path, tmp_pa
     sizes = []
     for shards in (1, 65_535):
         config = tmp_path / f"{shards}.toml"
-        config.write_text(small_config.read_text().replace("num_shards = 3", f"num_shards = {shards}"))
+        config.write_text(
+            small_config.read_text().replace("num_shards = 3", f"num_shards = {shards}")
+        )
         sizes.append(len(graph_of(config, tmp_path).SerializeToString()))
     assert max(sizes) < TWO_MEGABYTES
-    assert sizes[1] - sizes[0] < 1000  # of compressed pickles that hold random ids; one byte per shard would be 65,534
+    assert (
+        sizes[1] - sizes[0] < 1000
+    )  # of compressed pickles that hold random ids; one byte per shard would be 65,534
 
 
 def test_a_stage_is_a_transform_that_can_be_used_alone(small_run: Path, tmp_path: Path) -> None:
@@ -95,10 +111,15 @@ def test_a_stage_is_a_transform_that_can_be_used_alone(small_run: Path, tmp_path
     assert {name for name in theirs if theirs[name] != ours.get(name)} == set()
 
 
-def test_a_mistake_is_raised_where_a_pipeline_is_built_by_hand(small_config: Path, tmp_path: Path) -> None:
+def test_a_mistake_is_raised_where_a_pipeline_is_built_by_hand(
+    small_config: Path, tmp_path: Path
+) -> None:
     config = tmp_path / "config.toml"
     config.write_text(f'{small_config.read_text()}languages = ["zz"]\n')
-    with pytest.raises(UserError, match="'zz' is not a known language"), beam.Pipeline(FnApiRunner()) as pipeline:
+    with (
+        pytest.raises(UserError, match="'zz' is not a known language"),
+        beam.Pipeline(FnApiRunner()) as pipeline,
+    ):
         build(pipeline, Run.of(str(tmp_path / "run"), str(config)))
 
 
@@ -123,10 +144,16 @@ sys.exit(code)
 """
 
 
-def test_a_run_with_nothing_to_do_imports_no_beam_pandas_or_ftfy(small_config: Path, small_run: Path) -> None:
+def test_a_run_with_nothing_to_do_imports_no_beam_pandas_or_ftfy(
+    small_config: Path, small_run: Path
+) -> None:
     run = ["run", str(small_run), str(small_config)]
     for arguments in (run, [*run, "--dry_run"], [*run, "--until", "clean"]):
         done = subprocess.run(
-            [sys.executable, "-c", WITHOUT_BEAM, *arguments], capture_output=True, text=True, check=False, timeout=60
+            [sys.executable, "-c", WITHOUT_BEAM, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
         )
         assert done.returncode == 0, done.stdout + done.stderr

@@ -34,14 +34,22 @@ def counts(run: Path, dataset: str) -> Counts:
 
 def ids(run: Path, dataset: str) -> Counter[int]:
     files = (run / dataset).glob("part-*.parquet")
-    return Counter(i for file in files for i in pq.read_table(file, columns=["url_id"])["url_id"].to_pylist())
+    return Counter(
+        i for file in files for i in pq.read_table(file, columns=["url_id"])["url_id"].to_pylist()
+    )
 
 
 def test_every_submission_is_accounted_for(run: Path, testdata: Path) -> None:
-    """Counted again, from the dump itself: each link is a row of urls/, or a reject, and none is both or neither."""
+    """Counted again, from the dump itself: each link is a row of urls/, or a reject, and none is
+    both or neither."""
     path = testdata / "reddit/RS_wcxb-dev.zst"
     with open(path, "rb") as file:
-        lines = zstandard.ZstdDecompressor(max_window_size=2**31).stream_reader(file).read().splitlines()
+        lines = (
+            zstandard.ZstdDecompressor(max_window_size=2**31)
+            .stream_reader(file)
+            .read()
+            .splitlines()
+        )
     submissions = [orjson.loads(line) for line in lines]
     assert counts(run, "urls").entered == len(submissions) + 99_294
     kept = ids(run, "urls")

@@ -1,4 +1,5 @@
-"""README's script, as a reader saves it: a file without `if __name__ == "__main__":`, a cell, twice at once."""
+"""README's script, as a reader saves it: a file without `if __name__ == "__main__":`, a cell,
+twice at once."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ from tests.owt_pipeline.runs import differing, owt
 
 def script(runner: str, workers: int, config: Path, workdir: Path) -> str:
     """The script of the README, for the run `workdir`, whose settings are in its folder."""
-    (code,) = re.findall(r"```python\n(import apache_beam.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
+    (code,) = re.findall(
+        r"```python\n(import apache_beam.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL
+    )
     settings = f"[run]\nworkers = {workers}\n\n{config.read_text()}"
     workdir.mkdir()
     (workdir / "settings.toml").write_text(settings)
@@ -40,7 +43,9 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "TMPDIR": str(folder / "tmp")}
     (folder / "tmp").mkdir(exist_ok=True)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.PIPE}
-    return subprocess.Popen([sys.executable, *arguments], text=True, cwd=folder, env=environment, **pipes)  # type: ignore[call-overload,no-any-return]
+    return subprocess.Popen(
+        [sys.executable, *arguments], text=True, cwd=folder, env=environment, **pipes
+    )  # type: ignore[call-overload,no-any-return]
 
 
 def check(process: subprocess.Popen[str], workdir: Path, expected: Path, given: str = "") -> None:
@@ -68,7 +73,9 @@ def test_the_readme_s_script_as_a_cell_makes_the_run_that_owt_makes(
 ) -> None:
     """A notebook's code is that of a `__main__` without a file."""
     workdir = tmp_path / "run"
-    check(start(tmp_path, "-"), workdir, small_run, script("FnApiRunner()", 2, small_config, workdir))
+    check(
+        start(tmp_path, "-"), workdir, small_run, script("FnApiRunner()", 2, small_config, workdir)
+    )
 
 
 @pytest.mark.slow
@@ -81,7 +88,10 @@ def test_of_two_scripts_at_once_one_works_and_the_other_says_so(
     errors = {process.communicate(timeout=240)[1]: process.returncode for process in processes}
     assert sorted(errors.values()) == [0, 1], errors
     (error,) = (text for text, code in errors.items() if code)
-    assert re.search(rf"{workdir} is in use by `script.py` \(process \d+ on .*: wait for it to end, or stop it", error)
+    assert re.search(
+        rf"{workdir} is in use by `script.py` \(process \d+ on .*: wait for it to end, or stop it",
+        error,
+    )
     assert differing(workdir, small_run) == []
 
 
@@ -101,7 +111,9 @@ def test_nothing_is_written_while_the_graph_is_built(small_config: Path, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_failed_cell_can_be_run_again_at_once(small_config: Path, small_run: Path, tmp_path: Path) -> None:
+def test_a_failed_cell_can_be_run_again_at_once(
+    small_config: Path, small_run: Path, tmp_path: Path
+) -> None:
     workdir = tmp_path / "run"
     code = script("FnApiRunner()", 1, small_config, workdir)
     config = workdir / "settings.toml"
@@ -126,7 +138,9 @@ def test_a_failed_cell_can_be_run_again_at_once(small_config: Path, small_run: P
 def test_a_killed_local_run_leaves_no_folder_behind(small_config: Path, tmp_path: Path) -> None:
     folder = tmp_path / "tmp"
     folder.mkdir()
-    (tmp_path / "script.py").write_text(script("FnApiRunner()", 1, small_config, tmp_path / "script"))
+    (tmp_path / "script.py").write_text(
+        script("FnApiRunner()", 1, small_config, tmp_path / "script")
+    )
     environment = {**os.environ, "TMPDIR": str(folder)}
     for name, command in (
         ("run", owt("run", tmp_path / "run", small_config)),

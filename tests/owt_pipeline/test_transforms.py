@@ -19,7 +19,10 @@ import owt_pipeline as owt
 from owt_pipeline.transforms import CleanText, ExtractText, MarkNearDuplicates
 from tests.owt_pipeline.dedupe.corpora import corpus_with_copies
 
-PROSE = "This is a sentence of an article that somebody wrote, and it goes on about the weather, number {}. "
+PROSE = (
+    "This is a sentence of an article that somebody wrote, and it goes on about the weather, "
+    "number {}. "
+)
 
 
 def page(number: int) -> str:
@@ -27,11 +30,17 @@ def page(number: int) -> str:
 
 
 def rows_are(expected: Sequence[dict[str, Any]], *names: str) -> Any:
-    """An assertion that a PCollection has these rows, in any order, as far as the fields `names` go."""
+    """An assertion that a PCollection has these rows, in any order, as far as the fields `names`
+    go."""
 
     def check(rows: Any) -> None:
-        found = sorted(({name: row._asdict()[name] for name in names or row._asdict()} for row in rows), key=str)
-        if found != sorted(({name: row[name] for name in names or row} for row in expected), key=str):
+        found = sorted(
+            ({name: row._asdict()[name] for name in names or row._asdict()} for row in rows),
+            key=str,
+        )
+        if found != sorted(
+            ({name: row[name] for name in names or row} for row in expected), key=str
+        ):
             raise BeamAssertException(f"{found} is not {list(expected)}")
 
     return check
@@ -45,7 +54,10 @@ class Posted(NamedTuple):
 
 @pytest.mark.parametrize("kind", [beam.Row, Posted, dict])
 def test_pages_become_texts_and_rejects(kind: Any) -> None:
-    given = [{"html": page(i) if i else "", "url": f"https://example.org/{i}", "score": i} for i in range(4)]
+    given = [
+        {"html": page(i) if i else "", "url": f"https://example.org/{i}", "score": i}
+        for i in range(4)
+    ]
     results = [vars(owt.extract(row["html"], row["url"])) for row in given[1:]]
     expected = [
         {**row, **{name: result[name] for name in ExtractText.fields}}
@@ -86,15 +98,18 @@ def test_texts_are_repaired_judged_and_typed() -> None:
 def mark(flags: Sequence[str], texts: Sequence[str | None], **options: Any) -> None:
     """Mark near-duplicates on a runner, and compare with the function."""
     found = {row["row"]: row for row in owt.near_duplicates(texts, workers=1).to_pylist()}
-    clusters = [{i} | {gone for gone, row in found.items() if row["kept_row"] == i} for i in range(len(texts))]
+    clusters = [
+        {i} | {gone for gone, row in found.items() if row["kept_row"] == i}
+        for i in range(len(texts))
+    ]
     assert len(found) > 5
 
     def check(rows: Any) -> None:
         rows = [row._asdict() for row in rows]
         assert sorted(row["id"] for row in rows) == list(range(len(texts)))
-        assert {row["id"]: (row["rule"], row["similarity"]) for row in rows if row["duplicate"]} == {
-            gone: (row["rule"], row["similarity"]) for gone, row in found.items()
-        }
+        assert {
+            row["id"]: (row["rule"], row["similarity"]) for row in rows if row["duplicate"]
+        } == {gone: (row["rule"], row["similarity"]) for gone, row in found.items()}
         of_cluster: dict[int, set[int]] = {}
         for row in rows:
             of_cluster.setdefault(row["cluster"], set()).add(row["id"])
@@ -110,7 +125,8 @@ def mark(flags: Sequence[str], texts: Sequence[str | None], **options: Any) -> N
 
 
 def unequal_lengths(seed: int, documents: int) -> list[str | None]:
-    """Of equally long texts, which stays follows from the order of the rows, which a runner does not keep."""
+    """Of equally long texts, which stays follows from the order of the rows, which a runner does
+    not keep."""
     texts = corpus_with_copies(seed, documents)
     return [f"{text} {'x' * (i + 1)}" for i, text in enumerate(texts)]
 
@@ -127,7 +143,11 @@ def test_no_rows_and_rows_without_a_text() -> None:
         nothing = pipeline | "Nothing" >> beam.Create([]) | "MarkNothing" >> MarkNearDuplicates()
         assert_that(nothing["out"], rows_are([]), label="nothing")
         wrong = pipeline | beam.Create([{"text": 7}]) | MarkNearDuplicates()
-        assert_that(wrong["rejects"], rows_are([{"text": 7, "reason": "empty_text"}], "text", "reason"), label="wrong")
+        assert_that(
+            wrong["rejects"],
+            rows_are([{"text": 7, "reason": "empty_text"}], "text", "reason"),
+            label="wrong",
+        )
 
 
 def test_mistakes_are_found_while_the_pipeline_is_built() -> None:
@@ -138,7 +158,9 @@ def test_mistakes_are_found_while_the_pipeline_is_built() -> None:
         rows | MarkNearDuplicates()
 
 
-def test_a_url_that_is_no_text_counts_as_none_and_a_row_without_the_field_names_those_it_has() -> None:
+def test_a_url_that_is_no_text_counts_as_none_and_a_row_without_the_field_names_those_it_has() -> (
+    None
+):
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         rows = [{"html": page(1), "url": url} for url in (float("nan"), 7, b"https://example.org/")]
         result = pipeline | beam.Create(rows) | ExtractText()
@@ -157,13 +179,19 @@ def test_beam_yaml_runs_them(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist(pages), tmp_path / "pages.parquet")
     documentation = (Path(__file__).resolve().parents[2] / "docs" / "library.md").read_text()
     specification = documentation.partition("```yaml\n")[2].partition("```")[0]
-    specification = specification.replace("providers.yaml", str(Path(owt.__file__).with_name("providers.yaml")))
+    specification = specification.replace(
+        "providers.yaml", str(Path(owt.__file__).with_name("providers.yaml"))
+    )
     for name in ("pages.parquet", "documents", "rejects"):
         specification = specification.replace(f"path: {name}", f"path: {tmp_path / name}")
     run(["--yaml_pipeline", specification, "--runner=FnApiRunner"])
-    written = [row for path in tmp_path.glob("documents*") for row in pq.read_table(path).to_pylist()]
+    written = [
+        row for path in tmp_path.glob("documents*") for row in pq.read_table(path).to_pylist()
+    ]
     assert sorted(row["id"] for row in written) == [0, 1, 3]
     assert sum(row["duplicate"] for row in written) == 2
     assert all(row["text"] == owt.extract(page(1), text_format="markdown").text for row in written)
-    rejected = [row for path in tmp_path.glob("rejects*") for row in pq.read_table(path).to_pylist()]
+    rejected = [
+        row for path in tmp_path.glob("rejects*") for row in pq.read_table(path).to_pylist()
+    ]
     assert [(row["id"], row["reason"]) for row in rejected] == [(2, "no_text")]

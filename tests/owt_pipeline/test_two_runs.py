@@ -28,11 +28,15 @@ from tests.servers.s3 import s3_bucket
 
 @contextlib.contextmanager
 def at_work(config: Path, run: Storage) -> Iterator[subprocess.Popen[str]]:
-    """An `owt run` that has written its first dataset and works on the next one; its processes are gone when the block
-    ends."""
+    """An `owt run` that has written its first dataset and works on the next one; its processes
+    are gone when the block ends."""
     command = owt("run", run, config, "--workers", 1)
     with subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     ) as first:
         try:
             while read_manifest(run, "urls") is None or not (run / "warc").list():
@@ -45,7 +49,8 @@ def at_work(config: Path, run: Storage) -> Iterator[subprocess.Popen[str]]:
 
 
 def stop(process: subprocess.Popen[str], run: Storage) -> None:
-    """Stop a process and its children, but not while they hold the lock of a swap: others get another error then."""
+    """Stop a process and its children, but not while they hold the lock of a swap: others get
+    another error then."""
     while True:
         os.killpg(process.pid, signal.SIGSTOP)
         time.sleep(0.2)  # a system call is completed first
@@ -65,7 +70,9 @@ def is_swapping(run: Storage) -> bool:
 
 
 @pytest.mark.parametrize("place", PLACES[:2], indirect=True)
-def test_one_works_the_other_refuses_and_a_killed_one_is_replaced_at_once(small_config: Path, place: str) -> None:
+def test_one_works_the_other_refuses_and_a_killed_one_is_replaced_at_once(
+    small_config: Path, place: str
+) -> None:
     run = Storage(f"{place}/run")
     with at_work(small_config, run) as first:
         stop(first, run)  # so that it does not end meanwhile
@@ -97,7 +104,10 @@ def test_a_run_that_was_stopped_and_replaced_ends_when_it_wakes(
         os.killpg(first.pid, signal.SIGCONT)
         errors = first.communicate(timeout=60)[1]
         assert first.returncode == 1
-        assert errors.splitlines()[-1] == f"owt: error: another run has published in {run}; this one stops"
+        assert (
+            errors.splitlines()[-1]
+            == f"owt: error: another run has published in {run}; this one stops"
+        )
     run_owt("run", run, small_config, "--workers", 1)  # removes what it left when it woke
     assert differing(small_run, tmp_path / "run") == []
     assert "no problems found" in run_owt("verify", run)
@@ -141,7 +151,9 @@ def test_a_damaged_or_lost_root_is_restored_from_its_copy_and_both_damaged_is_an
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = Storage(str(tmp_path))
-    root, _ = change_root(run, lambda root: msgspec.structs.replace(root, takedowns="ledger/takedowns-0.jsonl"), "one")
+    root, _ = change_root(
+        run, lambda root: msgspec.structs.replace(root, takedowns="ledger/takedowns-0.jsonl"), "one"
+    )
     content = run.read(ROOT)
     for damage in (lambda: run.write(ROOT, b"{"), lambda: run.delete(ROOT)):
         damage()
@@ -158,7 +170,8 @@ def test_a_damaged_or_lost_root_is_restored_from_its_copy_and_both_damaged_is_an
 
 
 def test_a_lock_whose_holder_has_yet_to_write_its_name_is_named(tmp_path: Path) -> None:
-    """Between `flock` and the name written into the file, another run looks: it names the holder all the same."""
+    """Between `flock` and the name written into the file, another run looks: it names the holder
+    all the same."""
     name = msgspec.json.encode(lock.Holder("id", "script.py"))
     with open(tmp_path / lock.FILE, "ab", buffering=0) as first:
         fcntl.flock(first, fcntl.LOCK_EX)

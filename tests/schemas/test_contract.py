@@ -1,4 +1,5 @@
-"""The contract's promises: documented fields, a manifest that reads back, a reference that is not stale."""
+"""The contract's promises: documented fields, a manifest that reads back, a reference that is
+not stale."""
 
 from __future__ import annotations
 
@@ -10,7 +11,17 @@ from msgspec.structs import replace
 
 from schemas import DATASETS, REJECTS, Reason
 from schemas.datasets import is_validation
-from schemas.manifest import Counts, FileList, FileTable, Manifest, ManifestError, Root, ShardFile, ShardRecord, Total
+from schemas.manifest import (
+    Counts,
+    FileList,
+    FileTable,
+    Manifest,
+    ManifestError,
+    Root,
+    ShardFile,
+    ShardRecord,
+    Total,
+)
 from schemas.reasons import http_reason
 from schemas.reference import data_reference
 from tests.conftest import REPOSITORY
@@ -30,7 +41,13 @@ def file_tables(draw: st.DrawFn) -> FileTable:
     """The files of a few shards, at least one of each, and of the complete dataset."""
     paths = draw(st.lists(names, min_size=1, max_size=12, unique=True))
     files = [
-        ShardFile(path, draw(st.sampled_from(["data", "rejects", "warc"])), shard, *[draw(numbers)] * 2, draw(digests))
+        ShardFile(
+            path,
+            draw(st.sampled_from(["data", "rejects", "warc"])),
+            shard,
+            *[draw(numbers)] * 2,
+            draw(digests),
+        )
         for path, shard in zip(paths, sorted(draw(st.integers(-1, 3)) for _ in paths), strict=True)
     ]
     shards = sorted({file.shard for file in files} - {-1})
@@ -64,7 +81,13 @@ def test_the_data_reference_is_not_stale() -> None:
     assert written == data_reference(), "run: python -m schemas.reference > docs/data.md"
 
 
-STATUSES = {404: Reason.HTTP_404, 418: Reason.HTTP_4XX, 503: Reason.HTTP_503, 599: Reason.HTTP_5XX, 304: "http_other"}
+STATUSES = {
+    404: Reason.HTTP_404,
+    418: Reason.HTTP_4XX,
+    503: Reason.HTTP_503,
+    599: Reason.HTTP_5XX,
+    304: "http_other",
+}
 
 
 def test_an_http_status_has_a_reason() -> None:
@@ -102,13 +125,19 @@ def a_root(**changes: object) -> Root:
     return Root(datasets={"clean": a_manifest(**changes)})
 
 
-@given(counts, st.dictionaries(names, numbers), st.dictionaries(names, st.lists(numbers) | names | st.booleans()))
+@given(
+    counts,
+    st.dictionaries(names, numbers),
+    st.dictionaries(names, st.lists(numbers) | names | st.booleans()),
+)
 def test_a_manifest_and_a_record_read_back_as_they_were_written(
     of_stage: Counts, stats: dict[str, int], options: dict[str, object]
 ) -> None:
     root = a_root(counts=of_stage, stats=stats, options=options)
     assert Root.from_json(root.to_json()) == root
-    record = ShardRecord(7, of_stage, [ShardFile("clean/part-00007.parquet", "data", 7, 1, 1, "0" * 64)], stats)
+    record = ShardRecord(
+        7, of_stage, [ShardFile("clean/part-00007.parquet", "data", 7, 1, 1, "0" * 64)], stats
+    )
     assert ShardRecord.from_json(record.to_json()) == record
 
 
@@ -123,7 +152,10 @@ def test_a_manifest_whose_sum_is_wrong_is_not_written() -> None:
         (b'{"schema_version": 1}', r"manifest.json has schema version 1, .*use the release that"),
         (b'{"schema_version": 99}', r"manifest.json has schema version 99, .*use the release that"),
         (a_root().to_json().replace(b'"too_short"', b'"too_long"'), "changed by hand"),
-        *((text, r"manifest\.json is damaged") for text in (b"", b"[]", b'{"schema_version": 3}', b"\x00", b"\xff")),
+        *(
+            (text, r"manifest\.json is damaged")
+            for text in (b"", b"[]", b'{"schema_version": 3}', b"\x00", b"\xff")
+        ),
     ],
 )
 def test_what_is_not_a_manifest_of_ours_is_refused(changed: bytes, said: str) -> None:
@@ -136,7 +168,9 @@ RECORD = ShardRecord(0, Counts(3, 2, {"too_short": 1}), [ShardFile("a", "data", 
 
 @pytest.mark.parametrize("sealed", [a_root(), RECORD], ids=["root", "record"])
 @given(data=st.data())
-def test_a_changed_byte_of_a_manifest_or_a_record_is_noticed(sealed: Root | ShardRecord, data: st.DataObject) -> None:
+def test_a_changed_byte_of_a_manifest_or_a_record_is_noticed(
+    sealed: Root | ShardRecord, data: st.DataObject
+) -> None:
     content = bytearray(sealed.to_json())
     content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     with pytest.raises(ManifestError):
@@ -155,7 +189,10 @@ def test_neither_other_documents_nor_a_larger_fraction_moves_one_out_of_validati
     url_ids = np.array(others + ids, np.uint64)
     small, large = is_validation(url_ids, min(one, other)), is_validation(url_ids, max(one, other))
     assert not (small & ~large).any()
-    assert is_validation(np.array(ids, np.uint64), min(one, other)).tolist() == small[len(others) :].tolist()
+    assert (
+        is_validation(np.array(ids, np.uint64), min(one, other)).tolist()
+        == small[len(others) :].tolist()
+    )
 
 
 def test_the_fraction_is_met_for_ids_of_any_kind() -> None:

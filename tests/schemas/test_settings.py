@@ -33,7 +33,14 @@ def parse(*flags: str) -> Options:
 def test_flags_and_a_table_give_the_same_options() -> None:
     lists = ["--dumps", "a", "b", "--dumps", "c", "--languages", "de"]
     flags = [*lists, "--min_tokens", "5", "--threshold", "1", "--no_fix", "--seed", "3"]
-    table = {"dumps": ["a", "b", "c"], "min_tokens": 5, "threshold": 1, "languages": ["de"], "fix": False, "seed": 3}
+    table = {
+        "dumps": ["a", "b", "c"],
+        "min_tokens": 5,
+        "threshold": 1,
+        "languages": ["de"],
+        "fix": False,
+        "seed": 3,
+    }
     assert parse(*flags) == from_table(Options, table, "[clean]")
     assert parse() == from_table(Options, {}, "[clean]") == Options()
 
@@ -46,10 +53,16 @@ def test_flags_and_a_table_give_the_same_options() -> None:
         ({"min_tokens": True}, r"min_tokens: True is not a whole number"),
         ({"min_tokens": -1}, r"min_tokens: -1 is not a whole number of at least 0"),
         ({"threshold": 1.5}, r"threshold: 1.5 is not a number from 0 to 1"),
-        ({"threshold": float("nan")}, r"threshold: nan is not finite; expected a number from 0 to 1"),
+        (
+            {"threshold": float("nan")},
+            r"threshold: nan is not finite; expected a number from 0 to 1",
+        ),
         ({"threshold": 10**400}, r"threshold: 1000*\d* is not a number from 0 to 1"),
         ({"min_tokens": 1 << 63}, "min_tokens: 9223372036854775808 does not fit into 64 bits"),
-        ({"languages": ["en", "dee"]}, r"languages: 'dee' is not one of en, de; did you mean 'de'\?"),
+        (
+            {"languages": ["en", "dee"]},
+            r"languages: 'dee' is not one of en, de; did you mean 'de'\?",
+        ),
         ({"fix": 1}, r"fix: 1 is not true or false"),
     ],
 )
@@ -78,7 +91,15 @@ def test_only_what_shapes_the_bytes_is_in_the_key() -> None:
     assert shaping_options(Options())["languages"] == ["en"]
 
 
-@given(st.one_of(st.booleans(), st.integers(), st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]))))
+@given(
+    st.one_of(
+        st.booleans(),
+        st.integers(),
+        st.text(st.characters(codec="utf-8", exclude_categories=["Cc"])),
+    )
+)
 def test_a_value_written_as_toml_reads_back(value: object) -> None:
-    tomllib = pytest.importorskip("tomllib", reason="the standard library reads TOML from Python 3.11 on")
+    tomllib = pytest.importorskip(
+        "tomllib", reason="the standard library reads TOML from Python 3.11 on"
+    )
     assert tomllib.loads(f"key = {to_toml(value)}")["key"] == value

@@ -15,14 +15,14 @@ import pytest
 from tests.servers.process import free_port, program, serving
 
 ACCOUNT = "devstoreaccount1"
-KEY = (
-    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="  # everybody's: Azurite's
-)
+# everybody's: Azurite's
+KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 
 
 @contextlib.contextmanager
 def az_bucket(name: str = "bucket") -> Iterator[str]:
-    """The URI of an empty container, which obstore finds in this process; skips the test without Azurite."""
+    """The URI of an empty container, which obstore finds in this process; skips the test without
+    Azurite."""
     azurite, port = program("azurite-blob", "node_modules/.bin"), free_port()
     flags = ["--blobHost=127.0.0.1", f"--blobPort={port}", "--inMemoryPersistence", "--silent"]
     flags += ["--skipApiVersionCheck", "--disableTelemetry"]
@@ -37,9 +37,20 @@ def az_bucket(name: str = "bucket") -> Iterator[str]:
 
 def _make_container(url: str, name: str) -> None:
     date, version = formatdate(usegmt=True), "2021-08-06"
-    what = [f"x-ms-date:{date}", f"x-ms-version:{version}", f"/{ACCOUNT}/{ACCOUNT}/{name}", "restype:container"]
+    what = [
+        f"x-ms-date:{date}",
+        f"x-ms-version:{version}",
+        f"/{ACCOUNT}/{ACCOUNT}/{name}",
+        "restype:container",
+    ]
     signed = "\n".join(["PUT", *[""] * 11, *what])
-    signature = base64.b64encode(hmac.digest(base64.b64decode(KEY), signed.encode(), hashlib.sha256)).decode()
-    headers = {"x-ms-date": date, "x-ms-version": version, "Authorization": f"SharedKey {ACCOUNT}:{signature}"}
+    signature = base64.b64encode(
+        hmac.digest(base64.b64decode(KEY), signed.encode(), hashlib.sha256)
+    ).decode()
+    headers = {
+        "x-ms-date": date,
+        "x-ms-version": version,
+        "Authorization": f"SharedKey {ACCOUNT}:{signature}",
+    }
     address = f"{url}/{name}?restype=container"
     urllib.request.urlopen(urllib.request.Request(address, None, headers, method="PUT")).close()

@@ -13,10 +13,11 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 class FlakyWay:
-    """Passes connections on to a port of this machine, unless it is down; going down cuts those that are open.
+    """Passes connections on to a port of this machine, unless it is down; going down cuts those
+    that are open.
 
-    While it is down, the connections that are opened are in turn reset after a request, closed after one, and closed
-    at once.
+    While it is down, the connections that are opened are in turn reset after a request, closed
+    after one, and closed at once.
 
     Attributes:
       port: where it listens.
@@ -67,8 +68,12 @@ class FlakyWay:
                     continue
                 server = socket.create_connection(("127.0.0.1", self._server_port))
                 self._open |= {client, server}
-                threading.Thread(target=self._pass, args=(client, server, False), daemon=True).start()
-                threading.Thread(target=self._pass, args=(server, client, True), daemon=True).start()
+                threading.Thread(
+                    target=self._pass, args=(client, server, False), daemon=True
+                ).start()
+                threading.Thread(
+                    target=self._pass, args=(server, client, True), daemon=True
+                ).start()
 
     def _refuse(self, client: socket.socket, how: int) -> None:
         with client, contextlib.suppress(OSError):

@@ -1,7 +1,8 @@
 """Google Cloud Storage on loopback: fake-gcs-server, and its XML API, which that lacks for writing.
 
-Beam speaks the JSON API, obstore the XML API (https://cloud.google.com/storage/docs/xml-api/reference-methods). The
-server here translates the second into the first, and passes everything else on.
+Beam speaks the JSON API, obstore the XML API
+(https://cloud.google.com/storage/docs/xml-api/reference-methods). The server here translates the
+second into the first, and passes everything else on.
 """
 
 from __future__ import annotations
@@ -46,10 +47,15 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
             body = b"".join(iter(self._chunk, b""))
         if self.path.startswith(_JSON):
-            return self._answer(*self._ask(self.command, self.path, body, dict(self.headers.items())))
+            return self._answer(
+                *self._ask(self.command, self.path, body, dict(self.headers.items()))
+            )
         parts = urlsplit(self.path)
         bucket, _, key = unquote(parts.path).lstrip("/").partition("/")
-        query = {name: values[0] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
+        query = {
+            name: values[0]
+            for name, values in parse_qs(parts.query, keep_blank_values=True).items()
+        }
         objects = f"/storage/v1/b/{bucket}/o"
         if not key:
             return self._list(bucket, query)
@@ -62,7 +68,9 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(200, {"ETag": f'"{query["partNumber"]}"'}, b"")
         if self.command in ("PUT", "POST"):
             if self.command == "POST":
-                body = b"".join(part for _, part in sorted(self.server.uploads[query["uploadId"]].items()))
+                body = b"".join(
+                    part for _, part in sorted(self.server.uploads[query["uploadId"]].items())
+                )
             fields = {"uploadType": "media", "name": key}
             if (wanted := self.headers.get("x-goog-if-generation-match")) is not None:
                 fields["ifGenerationMatch"] = wanted
@@ -79,12 +87,16 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "DELETE":
             if self.server.uploads.pop(query.get("uploadId", ""), None) is not None:
                 return self._answer(204, {}, b"")
-            status, headers, answer = self._ask("DELETE", f"{objects}/{quote(key, safe='')}", b"", {})
+            status, headers, answer = self._ask(
+                "DELETE", f"{objects}/{quote(key, safe='')}", b"", {}
+            )
         else:
             headers = {"Range": self.headers["Range"]} if "Range" in self.headers else {}
             address = f"/download{objects}/{quote(key, safe='')}?alt=media"
             status, headers, answer = self._ask("GET", address, b"", headers)
-        return self._answer(status, headers, answer) if status < 300 else self._failed(bucket, status)
+        return (
+            self._answer(status, headers, answer) if status < 300 else self._failed(bucket, status)
+        )
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = do_PATCH = do
 
@@ -96,7 +108,9 @@ class _Handler(BaseHTTPRequestHandler):
             "continuation-token": "pageToken",
         }
         fields = {of_json: query[of_xml] for of_xml, of_json in names.items() if query.get(of_xml)}
-        status, _, answer = self._ask("GET", f"/storage/v1/b/{bucket}/o?{urlencode(fields)}", b"", {})
+        status, _, answer = self._ask(
+            "GET", f"/storage/v1/b/{bucket}/o?{urlencode(fields)}", b"", {}
+        )
         if status != 200:
             self._failed(bucket, status)
             return
@@ -109,7 +123,9 @@ class _Handler(BaseHTTPRequestHandler):
             if item["name"] > query.get("start-after", "")
         )
         if found.get("nextPageToken"):
-            content += f"<NextContinuationToken>{escape(found['nextPageToken'])}</NextContinuationToken>"
+            content += (
+                f"<NextContinuationToken>{escape(found['nextPageToken'])}</NextContinuationToken>"
+            )
         self._answer(200, {}, f"<ListBucketResult>{content}</ListBucketResult>".encode())
 
     def _failed(self, bucket: str, status: int) -> None:
@@ -118,13 +134,19 @@ class _Handler(BaseHTTPRequestHandler):
             code = "NoSuchBucket"
         self._xml(status, "Error", Code=code, Message=code)
 
-    def _xml(self, status: int, name: str, headers: dict[str, str] | None = None, **fields: str) -> None:
+    def _xml(
+        self, status: int, name: str, headers: dict[str, str] | None = None, **fields: str
+    ) -> None:
         content = "".join(f"<{field}>{escape(value)}</{field}>" for field, value in fields.items())
         self._answer(status, headers or {}, f"<{name}>{content}</{name}>".encode())
 
-    def _ask(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
+    def _ask(
+        self, method: str, path: str, body: bytes, headers: dict[str, str]
+    ) -> tuple[int, dict[str, str], bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self.server.behind)
-        kept = {name: value for name, value in headers.items() if name.lower() != "transfer-encoding"}
+        kept = {
+            name: value for name, value in headers.items() if name.lower() != "transfer-encoding"
+        }
         connection.request(method, path, body, {**kept, "Content-Length": str(len(body))})
         answer = connection.getresponse()
         content = answer.read()
@@ -153,13 +175,23 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def gcs_bucket(name: str = "bucket") -> Iterator[str]:
-    """The URI of an empty bucket, which every client of this process finds; skips without fake-gcs-server."""
+    """The URI of an empty bucket, which every client of this process finds; skips without
+    fake-gcs-server."""
     port, behind = free_port(), free_port()
     url = f"http://127.0.0.1:{port}"
-    flags = ["-scheme=http", "-host=127.0.0.1", f"-port={behind}", "-backend=memory", "-log-level=error"]
+    flags = [
+        "-scheme=http",
+        "-host=127.0.0.1",
+        f"-port={behind}",
+        "-backend=memory",
+        "-log-level=error",
+    ]
     addresses = [f"-external-url={url}", f"-public-host=127.0.0.1:{port}"]
     with (
-        serving([program("fake-gcs-server"), *flags, *addresses], f"http://127.0.0.1:{behind}/storage/v1/b"),
+        serving(
+            [program("fake-gcs-server"), *flags, *addresses],
+            f"http://127.0.0.1:{behind}/storage/v1/b",
+        ),
         _Translator(port, behind) as translator,
         pytest.MonkeyPatch.context() as patch,
     ):

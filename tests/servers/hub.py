@@ -1,4 +1,5 @@
-"""The parts of the Hugging Face Hub that take uploads, by Git LFS's batch API and commits, and that give a file."""
+"""The parts of the Hugging Face Hub that take uploads, by Git LFS's batch API and commits, and
+that give a file."""
 
 from __future__ import annotations
 
@@ -33,8 +34,11 @@ class Hub:
     commits_left: int | None = None
     objects: dict[str, bytes] = field(default_factory=dict)
 
-    def answer(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, object]:
-        """(status, JSON or a file) for a request; a file is LFS's if its name ends as `_large` says."""
+    def answer(
+        self, method: str, path: str, body: bytes, headers: dict[str, str]
+    ) -> tuple[int, object]:
+        """(status, JSON or a file) for a request; a file is LFS's if its name ends as `_large`
+        says."""
         path = path.partition("?")[0]
         if not path.startswith("/lfs/") and headers.get("authorization") != "Bearer hf_test":
             return 401, {"error": "Invalid username or password."}
@@ -55,25 +59,44 @@ class Hub:
             yaml.safe_load(json.loads(body)["content"].split("---")[1])
             return 200, {"errors": [], "warnings": []}
         if path.startswith("/lfs/") and method == "PUT":
-            assert hashlib.sha256(body).hexdigest() == path.removeprefix("/lfs/"), "the bytes are not the object's"
+            assert hashlib.sha256(body).hexdigest() == path.removeprefix("/lfs/"), (
+                "the bytes are not the object's"
+            )
             self.objects[path.removeprefix("/lfs/")] = body
             return 200, {}
         if path.endswith(".git/info/lfs/objects/batch"):
             objects = []
             for wanted in json.loads(body)["objects"]:
                 upload = {"upload": {"href": f"{self.url}/lfs/{wanted['oid']}"}}
-                objects.append(wanted | ({} if wanted["oid"] in self.objects else {"actions": upload}))
+                objects.append(
+                    wanted | ({} if wanted["oid"] in self.objects else {"actions": upload})
+                )
             return 200, {"transfer": "basic", "objects": objects}
         parts = path.split("/")
-        if parts[1] != "api" or parts[2] not in ("models", "datasets") or "/".join(parts[3:5]) not in self.files:
+        if (
+            parts[1] != "api"
+            or parts[2] not in ("models", "datasets")
+            or "/".join(parts[3:5]) not in self.files
+        ):
             return 404, {"error": "Repository not found"}
         name = "/".join(parts[3:5])
         if parts[5] == "tree":
-            return 200, [{"type": "file", "path": path, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
-                         for path, content in sorted(self.files[name].items())]  # fmt: skip
+            return 200, [
+                {
+                    "type": "file",
+                    "path": path,
+                    "size": len(content),
+                    "oid": hashlib.sha1(content).hexdigest(),
+                }
+                for path, content in sorted(self.files[name].items())
+            ]
         if parts[5] == "preupload":
             modes = [
-                {"path": f["path"], "uploadMode": "lfs" if _large(f["path"]) else "regular", "shouldIgnore": False}
+                {
+                    "path": f["path"],
+                    "uploadMode": "lfs" if _large(f["path"]) else "regular",
+                    "shouldIgnore": False,
+                }
                 for f in json.loads(body)["files"]
             ]
             return 200, {"files": modes}
@@ -98,7 +121,11 @@ class Hub:
                 assert len(content) == value["size"]
                 self.files[name][value["path"]] = content
         oid = hashlib.sha1(str(len(self.commits)).encode()).hexdigest()
-        return {"commitUrl": f"{self.url}/{name}/commit/{oid}", "commitOid": oid, "pullRequestUrl": None}
+        return {
+            "commitUrl": f"{self.url}/{name}/commit/{oid}",
+            "commitOid": oid,
+            "pullRequestUrl": None,
+        }
 
 
 @contextlib.contextmanager
@@ -151,8 +178,14 @@ def hub_server() -> Iterator[Hub]:
 
 
 def environment_of(hub: Hub, home: object) -> dict[str, str]:
-    """The environment in which huggingface_hub, started anew, uploads to `hub` and keeps its files in `home`."""
-    return {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_TOKEN": "hf_test", "HF_HUB_DISABLE_XET": "1"}
+    """The environment in which huggingface_hub, started anew, uploads to `hub` and keeps its
+    files in `home`."""
+    return {
+        "HF_ENDPOINT": hub.url,
+        "HF_HOME": str(home),
+        "HF_TOKEN": "hf_test",
+        "HF_HUB_DISABLE_XET": "1",
+    }
 
 
 def _large(path: str) -> bool:

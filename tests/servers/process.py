@@ -18,7 +18,8 @@ from tests.conftest import REPOSITORY
 
 
 def program(name: str, folder: str = "bin") -> Path:
-    """A program of the servers' environment; skips the test where that is not there, unless it has to be."""
+    """A program of the servers' environment; skips the test where that is not there, unless it
+    has to be."""
     path = REPOSITORY / ".venv-servers" / folder / name
     if not path.exists():
         missing = f"{name} is not installed here: run `make .venv-servers/installed`"
@@ -35,9 +36,13 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def serving(command: list[str | Path], answers_at: str, environment: Mapping[str, str] | None = None) -> Iterator[None]:
+def serving(
+    command: list[str | Path], answers_at: str, environment: Mapping[str, str] | None = None
+) -> Iterator[None]:
     """Run a server from when it answers at a URL until the block ends."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
+    )
     try:
         end = time.monotonic() + 120
         while not _answers(answers_at):

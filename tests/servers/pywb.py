@@ -13,7 +13,8 @@ from tests.servers.process import free_port, program, serving
 
 @contextlib.contextmanager
 def pywb(folder: Path, collections: Mapping[str, Path]) -> Iterator[str]:
-    """The URL of a pywb with a collection of each WARC file; skips the test where pywb is not installed."""
+    """The URL of a pywb with a collection of each WARC file; skips the test where pywb is not
+    installed."""
     wayback = program("wayback")
     for name, file in collections.items():
         place = folder / "collections" / name
@@ -24,5 +25,7 @@ def pywb(folder: Path, collections: Mapping[str, Path]) -> Iterator[str]:
         subprocess.run(index, check=True, capture_output=True)
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    with serving([wayback, "-b", "127.0.0.1", "-p", str(port), "-d", folder], f"{url}/collinfo.json"):
+    with serving(
+        [wayback, "-b", "127.0.0.1", "-p", str(port), "-d", folder], f"{url}/collinfo.json"
+    ):
         yield url

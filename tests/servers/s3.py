@@ -14,7 +14,8 @@ from tests.servers.process import free_port, program, serving
 
 @contextlib.contextmanager
 def s3_bucket(name: str = "bucket", checks_keys: bool = False) -> Iterator[str]:
-    """The URI of an empty bucket, which every S3 client of this process finds; skips where moto is not installed.
+    """The URI of an empty bucket, which every S3 client of this process finds; skips where moto
+    is not installed.
 
     With `checks_keys` it refuses keys that it has not made, as these are.
     """
@@ -29,7 +30,10 @@ def s3_bucket(name: str = "bucket", checks_keys: bool = False) -> Iterator[str]:
     }
     server = [program("moto_server"), "-H", "127.0.0.1", "-p", str(port)]
     settings = {"INITIAL_NO_AUTH_ACTION_COUNT": "1"} if checks_keys else {}
-    with serving(server, f"{url}/moto-api/", {**os.environ, **settings}), pytest.MonkeyPatch.context() as patch:
+    with (
+        serving(server, f"{url}/moto-api/", {**os.environ, **settings}),
+        pytest.MonkeyPatch.context() as patch,
+    ):
         for key, value in environment.items():
             patch.setenv(key, value)
         urllib.request.urlopen(urllib.request.Request(f"{url}/{name}", method="PUT")).close()

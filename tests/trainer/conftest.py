@@ -35,7 +35,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return
     for item in items:
         if item.get_closest_marker("gpu"):
-            item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU; where there is one: make gpu-check"))
+            item.add_marker(
+                pytest.mark.skip(reason="needs a CUDA GPU; where there is one: make gpu-check")
+            )
 
 
 @pytest.fixture(scope="session")
@@ -58,12 +60,20 @@ def tokenizer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def write_tokens(tokenizer_file: Path) -> WriteTokens:
-    """`write_token_dataset` with the test's tokenizer: `write(folder, train, val=…, shards=2, kind=…)`."""
+    """`write_token_dataset` with the test's tokenizer: `write(folder, train, val=…, shards=2,
+    kind=…)`."""
 
     def write(
-        folder: Path, train: Sequence[Sequence[int]], val: Sequence[Sequence[int]] = (), *, shards: int = 2, **how: Any
+        folder: Path,
+        train: Sequence[Sequence[int]],
+        val: Sequence[Sequence[int]] = (),
+        *,
+        shards: int = 2,
+        **how: Any,
     ) -> Path:
-        return write_token_dataset(folder, {"train": train, "val": val}, tokenizer_file, shards, **how)
+        return write_token_dataset(
+            folder, {"train": train, "val": val}, tokenizer_file, shards, **how
+        )
 
     return write
 
@@ -75,14 +85,18 @@ def write_token_dataset(
     shards: int,
     kind: type[np.integer[Any]] = np.uint16,
 ) -> Path:
-    """Write documents as a tokens/ folder, in batches of three; a document's url_id is its place in its split."""
+    """Write documents as a tokens/ folder, in batches of three; a document's url_id is its place
+    in its split."""
     from tokenizers import Tokenizer
 
     parts: dict[str, list[Shard]] = {}
     for split, documents in splits.items():
         for numbers in np.array_split(np.arange(len(documents)), shards):
             own = [documents[k] for k in numbers]
-            lengths, ids = np.array(list(map(len, own)), np.int64), [token for document in own for token in document]
+            lengths, ids = (
+                np.array(list(map(len, own)), np.int64),
+                [token for document in own for token in document],
+            )
             parts.setdefault(split, []).append((lengths, np.array(ids, kind)))
     size = Tokenizer.from_file(str(tokenizer)).get_vocab_size()
     text = tokenizer.read_text(encoding="utf-8")
@@ -99,11 +113,14 @@ def edit_manifest(tokens: Path, change: Callable[[dict[str, Any]], object]) -> N
 
 @pytest.fixture
 def text_tokens(tmp_path: Path, write_tokens: WriteTokens, tokenizer_file: Path) -> Path:
-    """tokens/ of the sentences of this repository's own sources: 60 documents to train on, 10 to validate."""
+    """tokens/ of the sentences of this repository's own sources: 60 documents to train on, 10 to
+    validate."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(tokenizer_file))
-    text = "\n".join(path.read_text(encoding="utf-8") for path in sorted((REPOSITORY / "schemas").glob("*.py")))
+    text = "\n".join(
+        path.read_text(encoding="utf-8") for path in sorted((REPOSITORY / "schemas").glob("*.py"))
+    )
     documents = [tokenizer.encode(part).ids for part in text.split("\n\n") if part.strip()]
     return write_tokens(tmp_path / "tokens", documents[:60], documents[60:70])
 
@@ -130,16 +147,33 @@ class TrainerProcess:
     """Runs the trainer's modules as processes of their own, by torchrun where `ranks` is not 0."""
 
     def command(
-        self, *arguments: object, ranks: int = 0, torchrun: Sequence[str] = (), module: str = "trainer.train",
+        self,
+        *arguments: object,
+        ranks: int = 0,
+        torchrun: Sequence[str] = (),
+        module: str = "trainer.train",
         program: Path | None = None,
-    ) -> list[str]:  # fmt: skip
+    ) -> list[str]:
         nodes = torchrun or ["--standalone"]
-        launcher = ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}", *nodes] if ranks else []
-        return [sys.executable, *launcher, *([str(program)] if program else ["-m", module]), *map(str, arguments)]
+        launcher = (
+            ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}", *nodes] if ranks else []
+        )
+        return [
+            sys.executable,
+            *launcher,
+            *([str(program)] if program else ["-m", module]),
+            *map(str, arguments),
+        ]
 
     def environment(self) -> dict[str, str]:
-        own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY), "TOKENIZERS_PARALLELISM": "false"}
-        own["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # shared, torchrun 2.13 waits forever when a node joins
+        own = {
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(REPOSITORY),
+            "TOKENIZERS_PARALLELISM": "false",
+        }
+        own["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = (
+            "1"  # shared, torchrun 2.13 waits forever when a node joins
+        )
         return {**os.environ, **own}
 
     def run(self, *arguments: object, **how: Any) -> subprocess.CompletedProcess[str]:
@@ -148,7 +182,11 @@ class TrainerProcess:
         return subprocess.run(self.command(*arguments, **how), timeout=500, check=False, **pipes)
 
     def start(self, *arguments: object, **how: Any) -> subprocess.Popen[str]:
-        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        pipes: dict[str, Any] = {
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.STDOUT,
+            "text": True,
+        }
         command, environment = self.command(*arguments, **how), self.environment()
         return subprocess.Popen(command, env=environment, start_new_session=True, **pipes)
 

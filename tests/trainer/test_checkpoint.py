@@ -33,11 +33,16 @@ def run_of(config: TrainConfig) -> Path:
 
 
 def steps(config: TrainConfig) -> list[int]:
-    return [int(path.name.removeprefix("step-")) for path in checkpoint.checkpoints(Path(config.out))]
+    return [
+        int(path.name.removeprefix("step-")) for path in checkpoint.checkpoints(Path(config.out))
+    ]
 
 
 def record_of(step: int) -> checkpoint.Record:
-    model, settings = dataclasses.asdict(ModelConfig()), {"seed": 1, "data": ("a", "b"), "rate": 6e-4}
+    model, settings = (
+        dataclasses.asdict(ModelConfig()),
+        {"seed": 1, "data": ("a", "b"), "rate": 6e-4},
+    )
     return checkpoint.Record(step, model, settings, [{"folder": "a"}], {"name": "t"}, "", 1)
 
 
@@ -50,9 +55,13 @@ def remove(config: TrainConfig, *numbers: int) -> None:
     newest.write_text(left[-1].name) if left else newest.unlink()
 
 
-def test_the_newest_checkpoints_are_kept_and_their_files_have_the_same_permissions(config: TrainConfig) -> None:
+def test_the_newest_checkpoints_are_kept_and_their_files_have_the_same_permissions(
+    config: TrainConfig,
+) -> None:
     train(dataclasses.replace(config, max_steps=10))
-    assert sorted(path.name for path in run_of(config).iterdir()) == [f"step-{n:08d}" for n in (6, 8, 10)]
+    assert sorted(path.name for path in run_of(config).iterdir()) == [
+        f"step-{n:08d}" for n in (6, 8, 10)
+    ]
     assert len({path.stat().st_mode for path in run_of(config).rglob("*") if path.is_file()}) == 1
 
 
@@ -77,7 +86,9 @@ def test_a_record_with_any_byte_changed_is_refused(tmp_path: Path, tokenizer_fil
                 checkpoint.read_record(folder)
 
 
-def test_damaged_checkpoints_of_later_steps_do_not_displace_intact_ones(config: TrainConfig) -> None:
+def test_damaged_checkpoints_of_later_steps_do_not_displace_intact_ones(
+    config: TrainConfig,
+) -> None:
     train(config)
     for number in (6, 8):
         (run_of(config) / f"step-0000000{number}" / "model.safetensors").unlink()
@@ -97,7 +108,9 @@ def test_each_of_many_kinds_of_damage_is_found(config: TrainConfig, tmp_path: Pa
         "emptied": lambda path: path.write_bytes(b""),
         "cut": lambda path: path.write_bytes(path.read_bytes()[:-7]),
         "longer": lambda path: path.write_bytes(path.read_bytes() + b"\n}"),
-        "first byte": lambda path: path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:]),
+        "first byte": lambda path: path.write_bytes(
+            bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:]
+        ),
         "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
     }
     names = ["checkpoint.json", "model.safetensors", "training.safetensors", "tokenizer.json"]
@@ -112,7 +125,9 @@ def test_each_of_many_kinds_of_damage_is_found(config: TrainConfig, tmp_path: Pa
     another = tmp_path / "another record"  # intact by itself, and of other files
     shutil.copytree(intact, another)
     train(dataclasses.replace(config, max_steps=3))
-    shutil.copyfile(run_of(config) / "step-00000003" / "checkpoint.json", another / "checkpoint.json")
+    shutil.copyfile(
+        run_of(config) / "step-00000003" / "checkpoint.json", another / "checkpoint.json"
+    )
     with pytest.raises(CheckpointError, match="was changed: its SHA-256"):
         checkpoint.read_record(another)
     assert found + 1 == 25
@@ -122,14 +137,18 @@ def test_a_checkpoint_written_in_the_background_has_the_state_of_its_step(
     tmp_path: Path, tokenizer_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go, model = threading.Event(), torch.nn.Linear(3, 1, bias=False)
-    monkeypatch.setattr(checkpoint, "save_file", lambda *arguments: go.wait(10) and save_file(*arguments))
+    monkeypatch.setattr(
+        checkpoint, "save_file", lambda *arguments: go.wait(10) and save_file(*arguments)
+    )
     saver = checkpoint.Saver(tmp_path, tokenizer_file)
     optimizer = torch.optim.AdamW(model.parameters())
     model.weight.grad = torch.ones_like(model.weight)
     optimizer.step()
     average, started = optimizer.state[model.weight]["exp_avg"], model.weight.detach().clone()
     for number in (1, 2):
-        saver.save(record_of(number), model.state_dict(), checkpoint.training_state(model, [optimizer]))
+        saver.save(
+            record_of(number), model.state_dict(), checkpoint.training_state(model, [optimizer])
+        )
         with torch.no_grad():
             model.weight.add_(1)  # the loop continues
         average.add_(1)
@@ -138,8 +157,12 @@ def test_a_checkpoint_written_in_the_background_has_the_state_of_its_step(
     for number in (1, 2):
         folder = tmp_path / "checkpoints" / f"step-0000000{number}"
         checkpoint.load_training(folder, model, [optimizer])
-        assert optimizer.state[model.weight]["exp_avg"][0].tolist() == pytest.approx([0.1 + number - 1] * 3)
-        torch.testing.assert_close(load_file(folder / "model.safetensors")["weight"], started + number - 1)
+        assert optimizer.state[model.weight]["exp_avg"][0].tolist() == pytest.approx(
+            [0.1 + number - 1] * 3
+        )
+        torch.testing.assert_close(
+            load_file(folder / "model.safetensors")["weight"], started + number - 1
+        )
 
 
 def test_a_checkpoint_that_could_not_be_written_stops_the_run(config: TrainConfig) -> None:
@@ -160,7 +183,9 @@ def test_each_checkpoint_names_the_one_its_run_continued_from(config: TrainConfi
 
 
 @pytest.mark.parametrize("killed", [2, 8])
-def test_a_checkpoint_interrupted_while_it_was_written_is_ignored(config: TrainConfig, killed: int) -> None:
+def test_a_checkpoint_interrupted_while_it_was_written_is_ignored(
+    config: TrainConfig, killed: int
+) -> None:
     """The first of a run, or a later one."""
     train(dataclasses.replace(config, max_steps=killed))
     (run_of(config) / f"step-{killed:08d}").rename(run_of(config) / f".step-{killed:08d}.part")
@@ -179,7 +204,10 @@ def test_a_newest_checkpoint_that_is_gone_or_damaged_is_reported_and_not_exporte
     capsys.readouterr()
     assert export.main([config.out, str(tmp_path / "exported")]) == 1
     error = capsys.readouterr().err
-    assert f"{newest / 'model.safetensors'} is missing: the checkpoint is damaged; restore it, or name another" in error
+    assert (
+        f"{newest / 'model.safetensors'} is missing: the checkpoint is damaged; restore it, or "
+        f"name another" in error
+    )
     shutil.rmtree(newest)
     assert export.main([config.out, str(tmp_path / "exported")]) == 1
     gone = f"{newest}, the newest checkpoint that was saved, is gone"
@@ -197,10 +225,16 @@ def test_a_newest_checkpoint_that_is_gone_or_damaged_is_reported_and_not_exporte
 def test_a_run_whose_checkpoints_are_missing_does_not_start_over(config: TrainConfig) -> None:
     train(dataclasses.replace(config, max_steps=4))
     lines = (Path(config.out) / "metrics.jsonl").read_text()
-    for gone in (run_of(config) / "step-00000002", run_of(config) / "step-00000004", run_of(config)):
+    for gone in (
+        run_of(config) / "step-00000002",
+        run_of(config) / "step-00000004",
+        run_of(config),
+    ):
         shutil.rmtree(gone)
         if not checkpoint.checkpoints(Path(config.out)):
-            with pytest.raises(CheckpointError, match=r"step-00000004, .* is gone; restore .* or move .* aside"):
+            with pytest.raises(
+                CheckpointError, match=r"step-00000004, .* is gone; restore .* or move .* aside"
+            ):
                 train(config)
             assert (Path(config.out) / "metrics.jsonl").read_text() == lines
     Path(config.out).rename(f"{config.out}-aside")
@@ -217,7 +251,9 @@ def test_a_run_whose_checkpoints_are_missing_does_not_start_over(config: TrainCo
         ({"width": 64}, "width was 32, is 64"),
     ],
 )
-def test_a_run_with_other_settings_is_not_resumed(config: TrainConfig, change: dict[str, Any], message: str) -> None:
+def test_a_run_with_other_settings_is_not_resumed(
+    config: TrainConfig, change: dict[str, Any], message: str
+) -> None:
     train(dataclasses.replace(config, max_steps=2))
     with pytest.raises(SettingsError, match=message):
         train(dataclasses.replace(config, **change))
@@ -233,23 +269,44 @@ def test_a_longer_run_continues_and_says_what_changed_and_a_finished_one_does_no
     lines = (Path(config.out) / "metrics.jsonl").read_text()
     for max_steps in (6, 5):
         train(dataclasses.replace(config, max_steps=max_steps))
-        assert f"nothing to do: {config.out} is at step 6 of {max_steps}; a higher" in capsys.readouterr().out
+        assert (
+            f"nothing to do: {config.out} is at step 6 of {max_steps}; a higher"
+            in capsys.readouterr().out
+        )
     assert (Path(config.out) / "metrics.jsonl").read_text() == lines
 
 
-def test_a_loss_of_nan_stops_the_run_and_names_the_step_and_the_last_good_checkpoint(config: TrainConfig) -> None:
+def test_a_loss_of_nan_stops_the_run_and_names_the_step_and_the_last_good_checkpoint(
+    config: TrainConfig,
+) -> None:
     train(dataclasses.replace(config, max_steps=4, schedule="constant"))
-    message = r"step \d+: loss .*; the last good checkpoint is .*step-00000004\b.*trainer.tools.documents"
+    message = (
+        r"step \d+: loss .*; the last good checkpoint is .*step-00000004\b.*trainer.tools.documents"
+    )
     with pytest.raises(Diverged, match=message):
-        train(dataclasses.replace(config, max_steps=50, schedule="constant", learning_rate=1e30, clip=0.0))
+        train(
+            dataclasses.replace(
+                config, max_steps=50, schedule="constant", learning_rate=1e30, clip=0.0
+            )
+        )
     assert steps(config) == [2, 4]
 
 
 def test_a_new_run_takes_the_optimizers_state_with_the_weights(
     config: TrainConfig, tmp_path: Path, text_tokens: Path, capsys: Capture
 ) -> None:
-    train(dataclasses.replace(config, max_steps=4, schedule="constant", learning_rate=1e-3, warmup_steps=1))
-    shape = {"schedule": "constant", "learning_rate": 1e-3, "warmup_steps": 1, "init_from": config.out, "max_steps": 4}
+    train(
+        dataclasses.replace(
+            config, max_steps=4, schedule="constant", learning_rate=1e-3, warmup_steps=1
+        )
+    )
+    shape = {
+        "schedule": "constant",
+        "learning_rate": 1e-3,
+        "warmup_steps": 1,
+        "init_from": config.out,
+        "max_steps": 4,
+    }
     further = dataclasses.replace(config, out=str(tmp_path / "further"), **shape)  # type: ignore[arg-type]
     train(further)
     assert f"weights and state of the optimizer from {config.out}" in capsys.readouterr().out
@@ -260,12 +317,19 @@ def test_a_new_run_takes_the_optimizers_state_with_the_weights(
     assert f"weights from {config.out}" in capsys.readouterr().out
 
 
-def test_finetuning_starts_from_the_weights_for_one_epoch_of_linear_decay(config: TrainConfig, tmp_path: Path) -> None:
+def test_finetuning_starts_from_the_weights_for_one_epoch_of_linear_decay(
+    config: TrainConfig, tmp_path: Path
+) -> None:
     train(config)
-    tuned = dataclasses.replace(config, out=str(tmp_path / "tuned"), init_from=config.out, max_steps=0)
+    tuned = dataclasses.replace(
+        config, out=str(tmp_path / "tuned"), init_from=config.out, max_steps=0
+    )
     train(tuned)
     records = records_of(tmp_path / "tuned")
-    assert records[0]["loss"] < train(dataclasses.replace(config, out=str(tmp_path / "fresh"), max_steps=1)) - 0.2
+    assert (
+        records[0]["loss"]
+        < train(dataclasses.replace(config, out=str(tmp_path / "fresh"), max_steps=1)) - 0.2
+    )
     lengths = open_dataset(*config.data).documents("train").lengths
     assert len(records) == math.ceil((lengths.sum() + len(lengths)) / 512)
     falls = [before["lr"] - after["lr"] for before, after in itertools.pairwise(records)]
@@ -274,7 +338,9 @@ def test_finetuning_starts_from_the_weights_for_one_epoch_of_linear_decay(config
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adafactor", "muon"])
-def test_every_optimizer_learns_and_resumes_to_the_same_loss(config: TrainConfig, optimizer: str) -> None:
+def test_every_optimizer_learns_and_resumes_to_the_same_loss(
+    config: TrainConfig, optimizer: str
+) -> None:
     config = dataclasses.replace(
         config, optimizer=optimizer, max_steps=20, save_every=10, warmup_steps=2, batch_tokens=256
     )
@@ -285,7 +351,9 @@ def test_every_optimizer_learns_and_resumes_to_the_same_loss(config: TrainConfig
     assert train(config) == last
 
 
-def test_bfloat16_and_recomputed_activations_hardly_change_the_loss(config: TrainConfig, tmp_path: Path) -> None:
+def test_bfloat16_and_recomputed_activations_hardly_change_the_loss(
+    config: TrainConfig, tmp_path: Path
+) -> None:
     changes: dict[str, Any] = {"dtype": "bfloat16", "checkpoint_activations": True}
     other = dataclasses.replace(config, out=str(tmp_path / "other"), **changes)
     assert math.isclose(train(other), train(config), rel_tol=0.01)

@@ -16,7 +16,13 @@ from tests.trainer.conftest import Capture, records_of, small_config
 from trainer.model import GPT, ModelConfig
 from trainer.pretrained import Tokenizer, load_pretrained
 from trainer.tools import evaluate, export, sample
-from trainer.tools.evaluate import detokenize, published_words, score_documents, score_text, text_windows  # fmt: skip
+from trainer.tools.evaluate import (
+    detokenize,
+    published_words,
+    score_documents,
+    score_text,
+    text_windows,
+)
 from trainer.tools.sample import generate
 from trainer.train import train
 
@@ -40,7 +46,9 @@ def model() -> GPT:
     return model
 
 
-def test_greedy_text_is_that_without_a_cache_and_a_full_context_continues_from_its_latest_half(model: GPT) -> None:
+def test_greedy_text_is_that_without_a_cache_and_a_full_context_continues_from_its_latest_half(
+    model: GPT,
+) -> None:
     ids = [1, 2, 3]
     for _ in range(13):
         ids.append(int(model(torch.tensor([ids]))[0, -1].argmax()))
@@ -78,8 +86,14 @@ def test_samples_follow_the_models_probabilities(model: GPT) -> None:
 
 def test_a_sample_ends_before_end_of_text_and_a_seed_repeats_it(model: GPT) -> None:
     first = list(generate(model, [7], 10, temperature=0))
-    assert list(generate(model, [7], 10, temperature=0, stop=first[3])) == first[: first.index(first[3])]
-    draws = [list(generate(model, [7], 10, generator=torch.Generator().manual_seed(seed))) for seed in (1, 1, 2)]
+    assert (
+        list(generate(model, [7], 10, temperature=0, stop=first[3]))
+        == first[: first.index(first[3])]
+    )
+    draws = [
+        list(generate(model, [7], 10, generator=torch.Generator().manual_seed(seed)))
+        for seed in (1, 1, 2)
+    ]
     assert draws[0] == draws[1] != draws[2]
 
 
@@ -96,7 +110,9 @@ def test_the_sample_command_writes_text_after_each_prompt(run: Path, capsys: Cap
 
 
 @given(n=st.integers(1, 60), context=st.integers(1, 20), stride=st.integers(1, 20))
-def test_text_windows_predict_each_token_once_with_the_context_they_promise(n: int, context: int, stride: int) -> None:
+def test_text_windows_predict_each_token_once_with_the_context_they_promise(
+    n: int, context: int, stride: int
+) -> None:
     stride = min(stride, context)
     predicted = []
     for inputs, targets in text_windows(list(range(n + 1)), context, stride):
@@ -107,7 +123,9 @@ def test_text_windows_predict_each_token_once_with_the_context_they_promise(n: i
     assert predicted == list(range(1, n + 1))
 
 
-def test_perplexities_and_bits_are_of_the_tokens_words_and_bytes_of_a_text(tokenizer_file: Path) -> None:
+def test_perplexities_and_bits_are_of_the_tokens_words_and_bytes_of_a_text(
+    tokenizer_file: Path,
+) -> None:
     text, tokenizer = "def main(): return 1", Tokenizer(tokenizer_file)
     torch.manual_seed(0)
     model = GPT(ModelConfig(vocab_size=400, context=8, n_layer=1, n_head=1, width=8)).eval()
@@ -126,10 +144,19 @@ def test_evaluate_gives_the_validation_loss_of_training_on_one_rank_and_on_two(
     run: Path, text_tokens: Path, trainer: Any, capsys: Capture
 ) -> None:
     last = records_of(run)[-1]
-    flags = ["--windows", "2048", "--text", str(REPOSITORY / "schemas" / "reasons.py"), "--device", "cpu"]
+    flags = [
+        "--windows",
+        "2048",
+        "--text",
+        str(REPOSITORY / "schemas" / "reasons.py"),
+        "--device",
+        "cpu",
+    ]
     capsys.readouterr()
     assert evaluate.main([str(run), "--data", str(text_tokens), *flags]) == 0
-    ranks = trainer.run(run, "--data", text_tokens, *flags, ranks=2, module="trainer.tools.evaluate")
+    ranks = trainer.run(
+        run, "--data", text_tokens, *flags, ranks=2, module="trainer.tools.evaluate"
+    )
     for result in map(json.loads, (capsys.readouterr().out, ranks.stdout)):
         assert result["val_loss"] == pytest.approx(last["val_loss"], rel=1e-6)
         assert 1 < result["perplexity"] < 400
@@ -138,7 +165,9 @@ def test_evaluate_gives_the_validation_loss_of_training_on_one_rank_and_on_two(
 def test_transformers_loads_an_exported_model_and_generates_the_same_text(
     run: Path, tmp_path: Path, text_tokens: Path, capsys: Capture
 ) -> None:
-    transformers = pytest.importorskip("transformers", reason="what the export is for: pip install transformers")
+    transformers = pytest.importorskip(
+        "transformers", reason="what the export is for: pip install transformers"
+    )
     folder = tmp_path / "exported"
     assert export.main([str(run), str(folder)]) == 0
     assert len({path.stat().st_mode for path in folder.iterdir()}) == 1
@@ -162,7 +191,10 @@ def test_transformers_loads_an_exported_model_and_generates_the_same_text(
     assert results[1]["val_loss"] == pytest.approx(results[0]["val_loss"], rel=1e-5)
     texts = []
     for source in (run, folder):
-        assert sample.main([str(source), "--prompt", "def ", "--max_tokens", "20", "--device", "cpu"]) == 0
+        assert (
+            sample.main([str(source), "--prompt", "def ", "--max_tokens", "20", "--device", "cpu"])
+            == 0
+        )
         texts.append(capsys.readouterr().out)
     assert texts[0] == texts[1] != ""
 
@@ -178,7 +210,9 @@ def test_a_hugging_face_folder_with_another_tokenizer_is_refused(
     entries = json.loads((folder / "tokenizer.json").read_text())
     tokens = sorted(entries["model"]["vocab"], key=entries["model"]["vocab"].get)
     written = json.dumps(entries)
-    entries["model"]["merges"] = [" ".join(merge) for merge in entries["model"]["merges"]]  # as old versions write it
+    entries["model"]["merges"] = [
+        " ".join(merge) for merge in entries["model"]["merges"]
+    ]  # as old versions write it
     (folder / "tokenizer.json").write_text(json.dumps(entries))
     flags = ["--data", str(text_tokens), "--windows", "1", "--device", "cpu"]
     assert evaluate.main([str(folder), *flags]) == 0
@@ -194,7 +228,8 @@ def test_a_hugging_face_folder_with_another_tokenizer_is_refused(
 
 def test_wikitext_is_measured_by_its_words_and_line_ends_and_becomes_running_text() -> None:
     tokens = (
-        ' = Boulter = \n \n He \'s a poet @-@ actor , won 1 @,@ 000 ( a thousand ) at " The Bill " . \n = = Life = = \n'
+        " = Boulter = \n \n He 's a poet @-@ actor , won 1 @,@ 000 ( a thousand ) at \" The "
+        'Bill " . \n = = Life = = \n'
     )
     assert published_words(tokens) == 3 + 21 + 5 + 4
     assert detokenize(tokens) == (

@@ -25,17 +25,26 @@ from .conftest import REPOSITORY, Capture, WriteTokens, small_config
 @pytest.fixture(scope="module")
 def texts() -> list[str]:
     """Parts of this repository's own sources."""
-    joined = "\n\n".join(path.read_text(encoding="utf-8") for path in sorted((REPOSITORY / "schemas").glob("*.py")))
+    joined = "\n\n".join(
+        path.read_text(encoding="utf-8") for path in sorted((REPOSITORY / "schemas").glob("*.py"))
+    )
     return [part for part in joined.split("\n\n") if len(part) > 80]
 
 
 @pytest.mark.slow
 def test_a_corpus_with_shuffled_characters_scores_worse_and_a_copy_the_same(
-    tmp_path: Path, write_tokens: WriteTokens, tokenizer_file: Path, texts: list[str], capsys: Capture
+    tmp_path: Path,
+    write_tokens: WriteTokens,
+    tokenizer_file: Path,
+    texts: list[str],
+    capsys: Capture,
 ) -> None:
     tokenizer, draw, runs = Tokenizer(tokenizer_file), random.Random(0), []
     for name in ("plain", "mixed", "copy"):
-        own = ["".join(draw.sample(text, len(text))) if name == "mixed" else text for text in texts[40:]]
+        own = [
+            "".join(draw.sample(text, len(text))) if name == "mixed" else text
+            for text in texts[40:]
+        ]
         data = write_tokens(tmp_path / name / "tokens", list(map(tokenizer.encode, own)))
         for seed in (1, 2, 3):
             runs.append(str(tmp_path / f"{name}-{seed}"))
@@ -45,7 +54,10 @@ def test_a_corpus_with_shuffled_characters_scores_worse_and_a_copy_the_same(
     flags = ["--eval_text", str(held_out), "--device", "cpu"]
     capsys.readouterr()
     assert compare.main([*runs, *flags]) == 0
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()]
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in capsys.readouterr().out.splitlines()
+    ]
     assert {row[1]: row[-1] for row in rows if "−" in str(row[1:2])} == {
         "mixed − plain": "plain is better",
         "copy − plain": "no difference",
@@ -54,16 +66,32 @@ def test_a_corpus_with_shuffled_characters_scores_worse_and_a_copy_the_same(
     write_tokens(tmp_path / "plain" / "tokens", [[1] * 40] * 5)
     other = str(tmp_path / "other")
     for settings, message in (
-        ({"seed": 4, "max_steps": 31}, f"{other} cannot be compared with {runs[0]}: max_steps is 31, there 30"),
-        ({"seed": 4}, f"{other} cannot be compared with {runs[0]}: another corpus is called plain; rename the folder"),
+        (
+            {"seed": 4, "max_steps": 31},
+            f"{other} cannot be compared with {runs[0]}: max_steps is 31, there 30",
+        ),
+        (
+            {"seed": 4},
+            f"{other} cannot be compared with {runs[0]}: another corpus is called plain; rename "
+            f"the folder",
+        ),
     ):
-        train(small_config(tmp_path / "plain/tokens", Path(other), **{"max_steps": 30, "val_every": 0} | settings))
+        train(
+            small_config(
+                tmp_path / "plain/tokens",
+                Path(other),
+                **{"max_steps": 30, "val_every": 0} | settings,
+            )
+        )
         assert compare.main([*runs, other, *flags]) == 2
         assert message in capsys.readouterr().err
         shutil.rmtree(other)
     shutil.copytree(runs[0], other)
     assert compare.main([runs[0], other, *flags]) == 2
-    assert f"{runs[0]} was trained on the same corpus, plain, with the same seed" in capsys.readouterr().err
+    assert (
+        f"{runs[0]} was trained on the same corpus, plain, with the same seed"
+        in capsys.readouterr().err
+    )
     assert compare.main([runs[0]]) == 2
     assert "eval_text is required" in capsys.readouterr().err
 
@@ -100,14 +128,19 @@ def test_only_a_line_feed_ends_a_text_of_json_lines(between: str, tmp_path: Path
         (" \n", "is empty"),
     ],
 )
-def test_a_set_of_texts_in_another_format_is_refused(content: str, message: str, tmp_path: Path) -> None:
+def test_a_set_of_texts_in_another_format_is_refused(
+    content: str, message: str, tmp_path: Path
+) -> None:
     (tmp_path / "set.jsonl").write_text(content)
     with pytest.raises(ValueError, match=message):
         read_documents(str(tmp_path / "set.jsonl"))
 
 
-def _models(draw: np.random.Generator, effect: float, of_seeds: float, seeds: int, texts: int) -> list[list[Score]]:
-    """Scores of both corpora, whose true difference is `effect`, with chance by seeds and by texts."""
+def _models(
+    draw: np.random.Generator, effect: float, of_seeds: float, seeds: int, texts: int
+) -> list[list[Score]]:
+    """Scores of both corpora, whose true difference is `effect`, with chance by seeds and by
+    texts."""
     sizes = draw.integers(200, 4000, texts).astype(float)
     common, gains = draw.normal(2, 0.3, texts), draw.normal(effect, 0.05, texts)
     made: list[list[Score]] = [[], []]
@@ -123,7 +156,9 @@ def test_at_most_one_in_twenty_comparisons_of_equal_corpora_exceeds_the_noise(se
     draw = np.random.default_rng(seeds)
     for of_seeds in (0.0005, 0.02):
         named = sum(
-            difference(*_models(draw, 0.0, of_seeds, seeds, 60)).verdict("a", "b").endswith("better")
+            difference(*_models(draw, 0.0, of_seeds, seeds, 60))
+            .verdict("a", "b")
+            .endswith("better")
             for _ in range(400)
         )
         assert named <= 400 * 0.05 + 3 * math.sqrt(400 * 0.05 * 0.95)

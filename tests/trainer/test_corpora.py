@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from schemas import SettingsError
-from tests.trainer.conftest import TOKENIZER, Capture, WriteTokens, edit_manifest, records_of, write_token_dataset
+from tests.trainer.conftest import (
+    TOKENIZER,
+    Capture,
+    WriteTokens,
+    edit_manifest,
+    records_of,
+    write_token_dataset,
+)
 from trainer import checkpoint
 from trainer.corpora import open_corpora
 from trainer.shards import ShardError
@@ -23,7 +30,13 @@ CONTEXT = 16
 def folders(tmp_path: Path, write_tokens: WriteTokens) -> list[str]:
     """Three corpora; every token of corpus k is k, so that a window says where it is from."""
     return [
-        str(write_tokens(tmp_path / f"corpus{k}", [[k] * n for n in (50, 3, 80, 21)] * (k + 1), [[k] * 40, [k] * 9]))
+        str(
+            write_tokens(
+                tmp_path / f"corpus{k}",
+                [[k] * n for n in (50, 3, 80, 21)] * (k + 1),
+                [[k] * 40, [k] * 9],
+            )
+        )
         for k in range(3)
     ]
 
@@ -35,7 +48,11 @@ def corpus_of(windows: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("sampler", ["packed", "longbiased"])
 @pytest.mark.parametrize(
     ("weights", "shares"),
-    [(("=6", "=3", "=1"), (0.6, 0.3, 0.1)), (("", "", ""), (1 / 6, 1 / 3, 1 / 2)), (("", "", None), (1 / 3, 2 / 3))],
+    [
+        (("=6", "=3", "=1"), (0.6, 0.3, 0.1)),
+        (("", "", ""), (1 / 6, 1 / 3, 1 / 2)),
+        (("", "", None), (1 / 3, 2 / 3)),
+    ],
 )
 def test_each_corpus_gives_its_share_of_the_samples(
     folders: list[str], sampler: str, weights: tuple[str | None, ...], shares: tuple[float, ...]
@@ -58,7 +75,9 @@ def test_each_corpus_gives_its_share_of_the_samples(
         (["{0}", "{1}=x"], "no token shards in .*=x"),
     ],
 )
-def test_an_invalid_mixture_gives_a_clear_error(folders: list[str], data: list[str], message: str) -> None:
+def test_an_invalid_mixture_gives_a_clear_error(
+    folders: list[str], data: list[str], message: str
+) -> None:
     with pytest.raises((SettingsError, ShardError), match=message):
         open_corpora([entry.format(*folders) for entry in data])
 
@@ -71,7 +90,16 @@ def run(tmp_path: Path) -> Run:
     """`run(out, steps, data…)`: the training command, its context 16 and its batch 8 samples."""
 
     def run(out: str, steps: int, *data: str, more: Sequence[str] = ()) -> int:
-        shape = ["--preset", "tiny", "--context", str(CONTEXT), "--batch_tokens", "128", "--device", "cpu"]
+        shape = [
+            "--preset",
+            "tiny",
+            "--context",
+            str(CONTEXT),
+            "--batch_tokens",
+            "128",
+            "--device",
+            "cpu",
+        ]
         where = ["--data", *data, "--out", str(tmp_path / out)]
         schedule = ["--max_steps", str(steps), "--warmup_steps", "1", "--schedule", "constant"]
         return main([*where, *shape, *schedule, *more])
@@ -83,12 +111,16 @@ def losses(out: Path) -> list[float]:
     return [record["loss"] for record in records_of(out)]
 
 
-def test_a_run_resumes_on_its_mixture_to_the_same_bytes(folders: list[str], tmp_path: Path, run: Run) -> None:
+def test_a_run_resumes_on_its_mixture_to_the_same_bytes(
+    folders: list[str], tmp_path: Path, run: Run
+) -> None:
     data = (f"{folders[0]}=0.5", f"{folders[1]}=0.5")
     assert run("complete", 6, *data) == run("cut", 3, *data) == run("cut", 6, *data) == 0
     assert losses(tmp_path / "complete") == losses(tmp_path / "cut")
     weights = "checkpoints/step-00000006/model.safetensors"
-    assert (tmp_path / "complete" / weights).read_bytes() == (tmp_path / "cut" / weights).read_bytes()
+    assert (tmp_path / "complete" / weights).read_bytes() == (
+        tmp_path / "cut" / weights
+    ).read_bytes()
 
 
 def test_other_data_is_refused_when_a_run_resumes(
@@ -96,7 +128,12 @@ def test_other_data_is_refused_when_a_run_resumes(
 ) -> None:
     data = (f"{folders[0]}=0.5", f"{folders[1]}=0.5")
     assert run("run", 2, *data) == 0
-    for other in (data[:1], (f"{folders[0]}=0.6", f"{folders[1]}=0.4"), data[::-1], (*data, f"{folders[2]}=1")):
+    for other in (
+        data[:1],
+        (f"{folders[0]}=0.6", f"{folders[1]}=0.4"),
+        data[::-1],
+        (*data, f"{folders[2]}=1"),
+    ):
         assert run("run", 4, *other) == 2
         error = capsys.readouterr().err
         assert f"the data was {folders[0]} (50.0%, " in error
@@ -116,16 +153,24 @@ def test_a_run_whose_tokens_have_grown_goes_on_with_those_that_it_began_with(
     capsys.readouterr()
     assert run("cut", 6, tokens) == 0
     said = capsys.readouterr().out
-    assert f"{tokens} has grown: this run goes on with its first files; --init_from starts with all" in said
+    assert (
+        f"{tokens} has grown: this run goes on with its first files; --init_from starts with all"
+        in said
+    )
     assert losses(tmp_path / "complete") == losses(tmp_path / "cut")
     assert run("all", 6, tokens, more=["--init_from", str(tmp_path / "cut")]) == 0
     (data,) = checkpoint.read_record(tmp_path / "all/checkpoints/step-00000006").data
     assert data["files"] == {"train": 4, "val": 4}
 
 
-def test_a_dataset_of_which_nothing_will_be_read_is_named(folders: list[str], run: Run, capsys: Capture) -> None:
+def test_a_dataset_of_which_nothing_will_be_read_is_named(
+    folders: list[str], run: Run, capsys: Capture
+) -> None:
     assert run("run", 2, f"{folders[0]}=3000000", f"{folders[1]}=1") == 0
-    assert f"{folders[1]} has a share of 3e-07: none of this run's 16 samples is of it" in capsys.readouterr().out
+    assert (
+        f"{folders[1]} has a share of 3e-07: none of this run's 16 samples is of it"
+        in capsys.readouterr().out
+    )
     sampler = open_corpora([f"{folders[0]}=3000", f"{folders[1]}=1"]).sampler("packed", 16, 3)
     source = corpus_of(sampler.windows(0, 7000))
     assert (source == 1).sum() in (2, 3)  # a share of less than one in a block of samples
@@ -151,7 +196,9 @@ def test_data_with_another_tokenizer_or_end_of_text_is_refused_when_a_run_resume
     other = write_token_dataset(tmp_path / "other", documents, tmp_path / "other.json", 1)
     assert run("run", 4, str(other)) == 2
     assert "the tokenizer was test (" in capsys.readouterr().err
-    with pytest.raises(ShardError, match=r"other/tokens has the tokenizer .*; tokenize both with one"):
+    with pytest.raises(
+        ShardError, match=r"other/tokens has the tokenizer .*; tokenize both with one"
+    ):
         open_corpora([folders[0], str(other)])
     edit_manifest(Path(folders[0]), lambda record: record["properties"]["tokenizer"].update(eot=7))
     assert run("run", 4, folders[0]) == 2

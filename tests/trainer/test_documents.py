@@ -23,7 +23,8 @@ LENGTHS = st.lists(st.integers(0, 12), min_size=1, max_size=8)
 
 
 def packed_window(lengths: list[int], seed: int = 0) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """(a window (1, T), its documents): the first is the rest of one, the others begin with end-of-text."""
+    """(a window (1, T), its documents): the first is the rest of one, the others begin with
+    end-of-text."""
     generator = torch.Generator().manual_seed(seed)
     parts = [torch.randint(EOT, (length,), generator=generator) for length in lengths]
     documents = [parts[0]] + [torch.cat([torch.tensor([EOT]), part]) for part in parts[1:]]
@@ -33,7 +34,9 @@ def packed_window(lengths: list[int], seed: int = 0) -> tuple[torch.Tensor, list
 
 @given(lengths=LENGTHS, seed=st.integers(0, 99))
 @settings(max_examples=30, deadline=None)
-def test_with_the_mask_each_documents_logits_equal_those_of_the_document_alone(lengths: list[int], seed: int) -> None:
+def test_with_the_mask_each_documents_logits_equal_those_of_the_document_alone(
+    lengths: list[int], seed: int
+) -> None:
     """With rotary positions, which are relative: learned ones continue over the window."""
     torch.manual_seed(0)
     model = GPT(dataclasses.replace(SHAPE, rope=True)).eval()
@@ -42,8 +45,14 @@ def test_with_the_mask_each_documents_logits_equal_those_of_the_document_alone(l
         together = model(window, **BLOCKS(window))[0]
         start = 0
         for document in documents:
-            alone = model(document[None, : window.shape[1] - start])[0] if start < window.shape[1] else together[:0]
-            torch.testing.assert_close(together[start : start + len(alone)], alone, rtol=1e-4, atol=1e-5)
+            alone = (
+                model(document[None, : window.shape[1] - start])[0]
+                if start < window.shape[1]
+                else together[:0]
+            )
+            torch.testing.assert_close(
+                together[start : start + len(alone)], alone, rtol=1e-4, atol=1e-5
+            )
             start += len(document)
 
 
@@ -55,17 +64,29 @@ def test_flex_attention_gives_the_same_logits_as_the_boolean_mask(lengths: list[
     window, _ = packed_window(lengths)
     numbers = (window == EOT).cumsum(1)
     with torch.no_grad():
-        plain, blocks = (model(window, mask=mask) for mask in (attention_mask(numbers), block_mask(numbers)))
+        plain, blocks = (
+            model(window, mask=mask) for mask in (attention_mask(numbers), block_mask(numbers))
+        )
     torch.testing.assert_close(plain, blocks, rtol=1e-4, atol=1e-5)
 
 
-def test_a_run_with_the_mask_learns_and_is_evaluated_with_it(text_tokens: Path, tmp_path: Path) -> None:
+def test_a_run_with_the_mask_learns_and_is_evaluated_with_it(
+    text_tokens: Path, tmp_path: Path
+) -> None:
     losses = {}
     for name, flags in {"plain": {}, "masked": {"document_mask": True}}.items():
         config = TrainConfig(
-            data=(str(text_tokens),), out=str(tmp_path / name), preset="tiny", context=64, batch_tokens=512,
-            micro_batch=4, max_steps=30, val_every=15, device="cpu", **flags,
-        )  # fmt: skip
+            data=(str(text_tokens),),
+            out=str(tmp_path / name),
+            preset="tiny",
+            context=64,
+            batch_tokens=512,
+            micro_batch=4,
+            max_steps=30,
+            val_every=15,
+            device="cpu",
+            **flags,
+        )
         train.train(config)
         records = records_of(tmp_path / name)
         assert records[-1]["loss"] < records[0]["loss"] - 0.5

@@ -27,13 +27,38 @@ pytestmark = pytest.mark.gpu
 
 SHAPE = ModelConfig(vocab_size=203, context=256, n_layer=2, n_head=2, width=64)
 BLOCKS = DocumentBlocks(202, mask=True)
-SMALL = ("--preset", "tiny", "--width", 64, "--context", 128, "--batch_tokens", 1024, "--micro_batch", 3)
+SMALL = (
+    "--preset",
+    "tiny",
+    "--width",
+    64,
+    "--context",
+    128,
+    "--batch_tokens",
+    1024,
+    "--micro_batch",
+    3,
+)
 
 
 @pytest.fixture
 def config(text_tokens: Path, tmp_path: Path) -> TrainConfig:
-    own = {"context": 128, "batch_tokens": 1024, "micro_batch": 3, "max_steps": 12, "save_every": 6, "val_every": 6}
-    return TrainConfig((str(text_tokens),), str(tmp_path / "run"), preset="tiny", compile=True, device="cuda", **own)
+    own = {
+        "context": 128,
+        "batch_tokens": 1024,
+        "micro_batch": 3,
+        "max_steps": 12,
+        "save_every": 6,
+        "val_every": 6,
+    }
+    return TrainConfig(
+        (str(text_tokens),),
+        str(tmp_path / "run"),
+        preset="tiny",
+        compile=True,
+        device="cuda",
+        **own,
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +67,9 @@ def fresh() -> None:
     counters.clear()
 
 
-def test_compiled_bfloat16_trains_as_the_cpu_in_float32(config: TrainConfig, tmp_path: Path) -> None:
+def test_compiled_bfloat16_trains_as_the_cpu_in_float32(
+    config: TrainConfig, tmp_path: Path
+) -> None:
     loss = train(config)
     slow = dataclasses.replace(config, device="cpu", compile=False, out=str(tmp_path / "cpu"))
     assert loss == pytest.approx(train(slow), rel=2e-2)
@@ -52,7 +79,9 @@ def test_compiled_bfloat16_trains_as_the_cpu_in_float32(config: TrainConfig, tmp
 
 
 @pytest.mark.parametrize("recomputed", [False, True])
-def test_a_masked_run_compiles_once_for_training_and_once_for_validation(config: TrainConfig, recomputed: bool) -> None:
+def test_a_masked_run_compiles_once_for_training_and_once_for_validation(
+    config: TrainConfig, recomputed: bool
+) -> None:
     """Micro-batches and validation windows that do not divide, a mask of its own for each batch."""
     train(dataclasses.replace(config, document_mask=True, checkpoint_activations=recomputed))
     # The blocks and the output, in training and in evaluation; and what makes the masks.
@@ -95,7 +124,10 @@ def test_compiled_masks_are_those_of_plain_code_and_compiled_once() -> None:
 def test_a_checkpoint_is_copied_through_pinned_memory_and_has_the_state_of_its_step(
     tmp_path: Path, tokenizer_file: Path
 ) -> None:
-    saver, model = Saver(tmp_path, tokenizer_file), torch.nn.Linear(1000, 1000, bias=False, device="cuda")
+    saver, model = (
+        Saver(tmp_path, tokenizer_file),
+        torch.nn.Linear(1000, 1000, bias=False, device="cuda"),
+    )
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     model.weight.grad = torch.ones_like(model.weight)
     optimizer.step()
@@ -109,7 +141,9 @@ def test_a_checkpoint_is_copied_through_pinned_memory_and_has_the_state_of_its_s
             model.weight.fill_(9)  # the loop continues
         average.add_(1)
     saver.wait()
-    assert all(tensor.is_pinned() for name, tensor in saver._host.items() if not name.endswith("step"))
+    assert all(
+        tensor.is_pinned() for name, tensor in saver._host.items() if not name.endswith("step")
+    )
     for number in (1, 2):
         folder = tmp_path / "checkpoints" / f"step-0000000{number}"
         assert load_file(folder / "model.safetensors")["weight"].mean() == number
@@ -119,8 +153,21 @@ def test_a_checkpoint_is_copied_through_pinned_memory_and_has_the_state_of_its_s
 
 
 @pytest.mark.parametrize("flags", [("--checkpoint_activations", "--document_mask"), ()], ids=str)
-def test_torchrun_trains_the_same_model(text_tokens: Path, tmp_path: Path, trainer: Any, flags: tuple) -> None:
-    common = ("--data", text_tokens, *SMALL, "--max_steps", 10, "--save_every", 5, "--compile", "--device", "cuda")
+def test_torchrun_trains_the_same_model(
+    text_tokens: Path, tmp_path: Path, trainer: Any, flags: tuple
+) -> None:
+    common = (
+        "--data",
+        text_tokens,
+        *SMALL,
+        "--max_steps",
+        10,
+        "--save_every",
+        5,
+        "--compile",
+        "--device",
+        "cuda",
+    )
     common += ("--val_every", 5)
     masked = ("--document_mask",) if "--document_mask" in flags else ()
     assert trainer.run(*common, *masked, "--out", tmp_path / "one").returncode == 0
@@ -134,7 +181,9 @@ def test_torchrun_trains_the_same_model(text_tokens: Path, tmp_path: Path, train
 
 
 @pytest.mark.parametrize("name", ["packed", "longbiased"])
-def test_batches_come_from_pinned_memory_with_the_ids_of_the_cpu(text_tokens: Path, name: str) -> None:
+def test_batches_come_from_pinned_memory_with_the_ids_of_the_cpu(
+    text_tokens: Path, name: str
+) -> None:
     sampler = open_corpora([str(text_tokens)]).sampler(name, 64, 1, long_min_tokens=100)
     there, here = (Loader(sampler, 16, 8, device=device) for device in ("cuda", "cpu"))
     assert there._read(0).is_pinned()

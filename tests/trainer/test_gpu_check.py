@@ -13,7 +13,13 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def gpu_check(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(REPOSITORY / "benchmarks" / "gpu_check.py"), "--out", str(out), *arguments]
+    command = [
+        sys.executable,
+        str(REPOSITORY / "benchmarks" / "gpu_check.py"),
+        "--out",
+        str(out),
+        *arguments,
+    ]
     return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
 
 
@@ -25,7 +31,9 @@ def test_every_piece_runs_and_a_second_call_repeats_none(tmp_path: Path) -> None
     first = gpu_check(tmp_path, *tiny)
     assert first.returncode == 0, first.stdout + first.stderr
     pieces = json.loads((tmp_path / "gpu.json").read_text())["pieces"]
-    assert {"tests", "124M", "checkpoint", "resume", "mask", "prettybig", "1.5B", "curve"} < set(pieces)
+    assert {"tests", "124M", "checkpoint", "resume", "mask", "prettybig", "1.5B", "curve"} < set(
+        pieces
+    )
     assert not [name for name, result in pieces.items() if "error" in result]
     assert pieces["resume"]["losses_equal"]
     assert pieces["resume"]["weights_equal"]
@@ -33,7 +41,9 @@ def test_every_piece_runs_and_a_second_call_repeats_none(tmp_path: Path) -> None
     assert pieces["124M"]["nanogpt_tokens_per_s"] > 0
     assert pieces["all_gpus_muon"]["ranks"] == 2
     assert pieces["all_gpus_muon"]["efficiency"] > 0
-    assert all(result["tokens_per_s"] > 0 for name, result in pieces.items() if "compile_s" in result)
+    assert all(
+        result["tokens_per_s"] > 0 for name, result in pieces.items() if "compile_s" in result
+    )
     losses = [loss for _, loss in pieces["curve"]["curve"]]
     assert losses[-1] < losses[0]
     text = (tmp_path / "gpu.md").read_text()

@@ -38,28 +38,40 @@ IDS = torch.arange(32)[None] * 7 % 400
 
 
 @pytest.mark.parametrize(
-    "layout", ["as saved", "as in 2019", "GPT2Model", "tied lm_head", "pickle", "shards", "bfloat16"]
+    "layout",
+    ["as saved", "as in 2019", "GPT2Model", "tied lm_head", "pickle", "shards", "bfloat16"],
 )
 def test_the_logits_are_those_of_transformers(folder: Path, layout: str) -> None:
     weights = folder / "model.safetensors"
     state = load_file(weights)
     if layout == "GPT2Model":
-        masks = {"h.0.attn.bias": torch.ones(1, 1, 32, 32), "h.0.attn.masked_bias": torch.tensor(-1e4)}
+        masks = {
+            "h.0.attn.bias": torch.ones(1, 1, 32, 32),
+            "h.0.attn.masked_bias": torch.tensor(-1e4),
+        }
         bare = {name.removeprefix("transformer."): tensor for name, tensor in state.items()}
         save_file(bare | masks, weights, {"format": "pt"})
     elif layout == "as in 2019":
         change(folder / "config.json", model_type=...)
     elif layout == "tied lm_head":
-        save_file(state | {"lm_head.weight": state["transformer.wte.weight"].clone()}, weights, {"format": "pt"})
+        save_file(
+            state | {"lm_head.weight": state["transformer.wte.weight"].clone()},
+            weights,
+            {"format": "pt"},
+        )
     elif layout == "pickle":
         weights.unlink()
         torch.save(state, folder / "pytorch_model.bin")
     elif layout == "shards":
-        transformers.GPT2LMHeadModel.from_pretrained(folder).save_pretrained(folder, max_shard_size="20KB")
+        transformers.GPT2LMHeadModel.from_pretrained(folder).save_pretrained(
+            folder, max_shard_size="20KB"
+        )
         weights.unlink(missing_ok=True)
         assert len(list(folder.glob("model-*.safetensors"))) > 1
     elif layout == "bfloat16":
-        transformers.GPT2LMHeadModel.from_pretrained(folder, dtype=torch.bfloat16).save_pretrained(folder)
+        transformers.GPT2LMHeadModel.from_pretrained(folder, dtype=torch.bfloat16).save_pretrained(
+            folder
+        )
     ours = load_huggingface(folder).eval()
     assert ours.wte.weight.dtype == torch.float32
     theirs = transformers.GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32).eval()
@@ -68,9 +80,16 @@ def test_the_logits_are_those_of_transformers(folder: Path, layout: str) -> None
 
 
 @pytest.mark.parametrize("prefix", ["transformer.", ""])
-@pytest.mark.parametrize("change_of_head", [lambda w: torch.zeros_like(w), lambda w: w + 1e-3, lambda w: w.flip(0)])
-def test_an_output_layer_that_is_not_the_embedding_is_refused(folder: Path, prefix: str, change_of_head: Any) -> None:
-    state = {name.replace("transformer.", prefix): own for name, own in load_file(folder / "model.safetensors").items()}
+@pytest.mark.parametrize(
+    "change_of_head", [lambda w: torch.zeros_like(w), lambda w: w + 1e-3, lambda w: w.flip(0)]
+)
+def test_an_output_layer_that_is_not_the_embedding_is_refused(
+    folder: Path, prefix: str, change_of_head: Any
+) -> None:
+    state = {
+        name.replace("transformer.", prefix): own
+        for name, own in load_file(folder / "model.safetensors").items()
+    }
     state["lm_head.weight"] = change_of_head(state[f"{prefix}wte.weight"])
     save_file(state, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(ValueError, match=r"lm_head\) is not its embedding"):
@@ -81,22 +100,31 @@ def test_an_output_layer_that_is_not_the_embedding_is_refused(folder: Path, pref
     ("entries", "message"),
     [
         ({"tie_word_embeddings": False}, "tie_word_embeddings is False, this model has True"),
-        ({"activation_function": "relu"}, "activation_function is 'relu', this model has 'gelu_new'"),
+        (
+            {"activation_function": "relu"},
+            "activation_function is 'relu', this model has 'gelu_new'",
+        ),
         ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True"),
         ({"model_type": "llama"}, "model_type is 'llama', this model has 'gpt2'"),
         ({"n_embd": 64}, "no model that the trainer loads"),
         ({"n_layer": 3}, "it is no GPT-2: the tensor transformer.h.2.* is missing"),
     ],
 )
-def test_a_model_of_another_kind_is_refused_in_one_line(folder: Path, entries: dict[str, Any], message: str) -> None:
+def test_a_model_of_another_kind_is_refused_in_one_line(
+    folder: Path, entries: dict[str, Any], message: str
+) -> None:
     change(folder / "config.json", **entries)
     with pytest.raises(ValueError, match=message) as raised:
         load_huggingface(folder)
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("content", [None, b"", b"no weights", b"version https://git-lfs.github.com/spec/v1\n"])
-def test_weights_that_cannot_be_read_are_refused_in_one_line(folder: Path, content: bytes | None) -> None:
+@pytest.mark.parametrize(
+    "content", [None, b"", b"no weights", b"version https://git-lfs.github.com/spec/v1\n"]
+)
+def test_weights_that_cannot_be_read_are_refused_in_one_line(
+    folder: Path, content: bytes | None
+) -> None:
     (folder / "model.safetensors").unlink()
     if content is not None:
         (folder / "model.safetensors").write_bytes(content)
@@ -145,9 +173,13 @@ def test_a_folder_without_an_end_of_text_is_refused(folder: Path, eos: Any) -> N
 
 
 @pytest.mark.parametrize("vocab_size", [400, 401, 512])
-def test_a_written_folder_is_read_back_to_the_same_bits(tmp_path: Path, tokenizer_file: Path, vocab_size: int) -> None:
+def test_a_written_folder_is_read_back_to_the_same_bits(
+    tmp_path: Path, tokenizer_file: Path, vocab_size: int
+) -> None:
     torch.manual_seed(0)
-    model = GPT(ModelConfig(vocab_size=vocab_size, context=32, n_layer=2, n_head=2, width=32, dropout=0.1)).eval()
+    model = GPT(
+        ModelConfig(vocab_size=vocab_size, context=32, n_layer=2, n_head=2, width=32, dropout=0.1)
+    ).eval()
     save_huggingface(model, tmp_path / "out", tokenizer_file, 399)
     back = load_huggingface(tmp_path / "out")
     for name, tensor in model.state_dict().items():
@@ -170,15 +202,21 @@ def test_the_tokenizer_of_a_written_folder_has_no_state(
         transformers.AutoTokenizer.from_pretrained(tmp_path / "out"),
         "import the tokenizer of this test " * 4,
     )
-    wanted = transformers.PreTrainedTokenizerFast(tokenizer_file=str(tokenizer_file))(text).input_ids
+    wanted = transformers.PreTrainedTokenizerFast(tokenizer_file=str(tokenizer_file))(
+        text
+    ).input_ids
     assert tokenizer.eos_token_id == 399
     assert all(tokenizer(text).input_ids == wanted for _ in range(5))
-    save_huggingface(model, tmp_path / "ordinary", tokenizer_file, 7)  # a token that is not a special one
+    save_huggingface(
+        model, tmp_path / "ordinary", tokenizer_file, 7
+    )  # a token that is not a special one
     token = json.loads((tmp_path / "ordinary/tokenizer_config.json").read_text())["eos_token"]
     assert entries["model"]["vocab"][token] == 7
 
 
 def test_a_model_that_transformers_has_no_class_for_is_not_written(tmp_path: Path) -> None:
-    model = GPT(ModelConfig(vocab_size=50, context=8, n_layer=2, n_head=2, width=16, shared_layers=True))
+    model = GPT(
+        ModelConfig(vocab_size=50, context=8, n_layer=2, n_head=2, width=16, shared_layers=True)
+    )
     with pytest.raises(ValueError, match="transformers knows no GPT-2 with other parts"):
         save_huggingface(model, tmp_path, tmp_path / "tokenizer.json", 49)

@@ -1,4 +1,5 @@
-"""A user's mistake is one line that says what to do, and nothing of an earlier run is lost by it."""
+"""A user's mistake is one line that says what to do, and nothing of an earlier run is lost by
+it."""
 
 from __future__ import annotations
 
@@ -32,13 +33,18 @@ def config(config: TrainConfig) -> TrainConfig:
 
 def flags(config: TrainConfig, **changes: Any) -> list[str]:
     """The command line of `config`."""
-    names = [field.name for field in dataclasses.fields(config) if getattr(config, field.name) != field.default]
+    names = [
+        field.name
+        for field in dataclasses.fields(config)
+        if getattr(config, field.name) != field.default
+    ]
     given = {name: getattr(config, name) for name in names} | {"data": config.data[0]} | changes
     return [f"--{name}={value}" for name, value in given.items()]
 
 
 def error_of(capsys: Capture, *arguments: str) -> str:
-    """The one line that the training command ends with; fails where it is not one line and exit code 1."""
+    """The one line that the training command ends with; fails where it is not one line and exit
+    code 1."""
     capsys.readouterr()
     assert main(arguments) in (1, 2)
     (line,) = capsys.readouterr().err.splitlines()
@@ -46,10 +52,16 @@ def error_of(capsys: Capture, *arguments: str) -> str:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
-def test_a_run_whose_checkpoints_are_all_damaged_stops_and_names_each(config: TrainConfig, capsys: Capture) -> None:
+def test_a_run_whose_checkpoints_are_all_damaged_stops_and_names_each(
+    config: TrainConfig, capsys: Capture
+) -> None:
     train(config)
     run = Path(config.out)
     first, second, third = checkpoint.checkpoints(run)
@@ -71,11 +83,18 @@ def test_a_token_id_outside_the_vocabulary_names_file_and_row(
 ) -> None:
     good, bad = [1, 2, 3] * 100, [*[5] * 40, 412, 5]
     data = str(write_tokens(tmp_path / "train", [good, good, good, bad], [good]))
-    wanted = f"{data}/train/part-00001.arrow, row 1: token id 412 is outside the tokenizer's vocabulary of 400; run"
+    wanted = (
+        f"{data}/train/part-00001.arrow, row 1: token id 412 is outside the tokenizer's "
+        f"vocabulary of 400; run"
+    )
     assert error_of(capsys, *flags(config, data=data, max_steps=50)).startswith(wanted)
-    assert not (Path(config.out) / "metrics.jsonl").exists()  # found when the data is opened, not at its step
+    assert not (
+        Path(config.out) / "metrics.jsonl"
+    ).exists()  # found when the data is opened, not at its step
     data = str(write_tokens(tmp_path / "val", [good] * 3, [bad]))
-    assert "val/part-00000.arrow, row 0: token id 412" in error_of(capsys, *flags(config, data=data))
+    assert "val/part-00000.arrow, row 0: token id 412" in error_of(
+        capsys, *flags(config, data=data)
+    )
 
 
 def test_checked_ids_are_not_read_again_when_shards_are_opened_but_in_batches(
@@ -85,7 +104,9 @@ def test_checked_ids_are_not_read_again_when_shards_are_opened_but_in_batches(
     edit_manifest(data, lambda record: record["properties"].update(ids_checked=True))
     open_dataset(data).documents("train")
     error = error_of(capsys, *flags(config, data=str(data)))
-    assert error.startswith("a shard was damaged since it was written: it has the token id 412, of a vocabulary of 400")
+    assert error.startswith(
+        "a shard was damaged since it was written: it has the token id 412, of a vocabulary of 400"
+    )
 
 
 def test_a_split_that_is_missing_or_too_short_says_so(
@@ -93,12 +114,24 @@ def test_a_split_that_is_missing_or_too_short_says_so(
 ) -> None:
     good = [1, 2, 3] * 100
     data = str(write_tokens(tmp_path / "none", [], [good]))
-    assert error_of(capsys, *flags(config, data=data)).startswith(f"{data}, split train: there is no document; run")
+    assert error_of(capsys, *flags(config, data=data)).startswith(
+        f"{data}, split train: there is no document; run"
+    )
     data = str(write_tokens(tmp_path / "short", [[1] * 20, [2] * 10], [good]))
     assert error_of(capsys, *flags(config, data=data)).startswith(
-        f"{data}, split train: 32 tokens, end-of-text included, are fewer than the 33 of a window; give a smaller"
+        f"{data}, split train: 32 tokens, end-of-text included, are fewer than the 33 of a window; "
+        f"give a smaller"
     )
-    assert main(flags(config, data=str(write_tokens(tmp_path / "noval", [good])), out=str(tmp_path / "new"))) == 0
+    assert (
+        main(
+            flags(
+                config,
+                data=str(write_tokens(tmp_path / "noval", [good])),
+                out=str(tmp_path / "new"),
+            )
+        )
+        == 0
+    )
     assert "no validation: data has no document" in capsys.readouterr().out
     data = str(write_tokens(tmp_path / "shortval", [good], [[1] * 20]))
     assert error_of(capsys, *flags(config, data=data)).startswith(f"{data}, split val: 21 tokens")
@@ -113,7 +146,8 @@ def test_a_micro_batch_that_does_not_fit_in_the_gpus_memory_is_named(
 
     monkeypatch.setattr("trainer.model.GPT.forward", full)
     assert error_of(capsys, *flags(config)) == (
-        "8 windows in one forward pass do not fit in the GPU's memory: give a smaller --micro_batch, or "
+        "8 windows in one forward pass do not fit in the GPU's memory: give a smaller "
+        "--micro_batch, or "
         "--checkpoint_activations (CUDA out of memory)"
     )
 
@@ -138,10 +172,23 @@ def test_a_wrong_setting_gives_a_one_line_error(
     settings, _, message = case.rpartition("\n")
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     (tmp_path / "short").write_text("short")
-    settings = settings.replace("BINARY", str(tmp_path / "binary")).replace("SHORT", str(tmp_path / "short"))
+    settings = settings.replace("BINARY", str(tmp_path / "binary")).replace(
+        "SHORT", str(tmp_path / "short")
+    )
     name = settings.split()[0]
-    kept = {"data": config.data[0], "out": config.out, "preset": "tiny", "width": 32, "context": 32, "device": "cpu"}
-    lines = [f"{key} = {json.dumps(value)}" for key, value in (kept | {"batch_tokens": 512}).items() if key != name]
+    kept = {
+        "data": config.data[0],
+        "out": config.out,
+        "preset": "tiny",
+        "width": 32,
+        "context": 32,
+        "device": "cpu",
+    }
+    lines = [
+        f"{key} = {json.dumps(value)}"
+        for key, value in (kept | {"batch_tokens": 512}).items()
+        if key != name
+    ]
     (tmp_path / "config.toml").write_text("\n".join([*lines, settings]))
     assert re.search(message, error_of(capsys, str(tmp_path / "config.toml")))
     assert (tmp_path / "binary").read_bytes() == b"\xff\xfe"
@@ -160,7 +207,10 @@ def test_a_model_is_not_exported_over_itself_a_run_or_a_file(
         capsys.readouterr()
         assert export.main([str(run), str(folder)]) == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert line == f"trainer.tools.export: {folder} exists and is not an empty folder; give another one"
+        assert (
+            line
+            == f"trainer.tools.export: {folder} exists and is not an empty folder; give another one"
+        )
     for command, source in ((export_tokens, config.data[0]), (export, str(run))):
         assert command.main([source, "s3://bucket/x"]) == 2
         assert "s3://bucket/x is not a local folder" in capsys.readouterr().err
@@ -169,19 +219,30 @@ def test_a_model_is_not_exported_over_itself_a_run_or_a_file(
 
 @pytest.mark.parametrize("module", ["trainer.train", "trainer.tools.sample"])
 def test_without_torch_a_command_says_how_to_install_it(module: str, tmp_path: Path) -> None:
-    shutil.copytree(REPOSITORY / "trainer", tmp_path / "trainer", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        REPOSITORY / "trainer", tmp_path / "trainer", ignore=shutil.ignore_patterns("__pycache__")
+    )
     # -S leaves out site-packages, and with them torch.
     command = [sys.executable, "-S", "-m", module]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+    result = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
+    )
     assert result.returncode == 1
     (line,) = result.stderr.splitlines()
-    assert "needs PyTorch 2.9 or later, which is not installed: pip install torch safetensors tensorboard" in line
+    assert (
+        "needs PyTorch 2.9 or later, which is not installed: pip install torch safetensors "
+        "tensorboard" in line
+    )
 
 
 def test_the_trainer_needs_only_torch_numpy_pyarrow_and_safetensors() -> None:
     heavy = ["apache_beam", "owt_pipeline", "tokenizers", "tiktoken", "transformers", "tensorboard"]
-    modules = ", ".join(f"trainer.{name}" for name in ("train", "tools.sample", "tools.evaluate", "tools.export"))
+    modules = ", ".join(
+        f"trainer.{name}" for name in ("train", "tools.sample", "tools.evaluate", "tools.export")
+    )
     code = f"import sys, {modules}; print([name for name in {heavy} if name in sys.modules])"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
     assert result.stdout.strip() == "[]"

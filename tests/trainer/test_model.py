@@ -27,9 +27,13 @@ SCALED = {
 
 
 PARAMETERS = {
-    "124M": 124_439_808, "355M": 354_823_168, "774M": 774_030_080, "1.5B": 1_557_611_200, "prettybig": 367_419_392,
+    "124M": 124_439_808,
+    "355M": 354_823_168,
+    "774M": 774_030_080,
+    "1.5B": 1_557_611_200,
+    "prettybig": 367_419_392,
     "algpt2": 12_160_704,
-}  # fmt: skip
+}
 
 
 def test_presets_have_the_documented_number_of_parameters() -> None:
@@ -39,12 +43,21 @@ def test_presets_have_the_documented_number_of_parameters() -> None:
 
 @pytest.mark.parametrize("name", SCALED)
 def test_logits_loss_gradients_and_greedy_ids_are_those_of_transformers(name: str) -> None:
-    transformers = pytest.importorskip("transformers", reason="the peer of the parity test: pip install transformers")
+    transformers = pytest.importorskip(
+        "transformers", reason="the peer of the parity test: pip install transformers"
+    )
     config = SCALED[name]
     torch.manual_seed(0)
-    shape = {"n_positions": config.context, "n_layer": config.n_layer, "n_head": config.n_head, "n_embd": config.width}
+    shape = {
+        "n_positions": config.context,
+        "n_layer": config.n_layer,
+        "n_head": config.n_head,
+        "n_embd": config.width,
+    }
     theirs = transformers.GPT2LMHeadModel(
-        transformers.GPT2Config(vocab_size=config.vocab_size, **shape, bos_token_id=0, eos_token_id=0)
+        transformers.GPT2Config(
+            vocab_size=config.vocab_size, **shape, bos_token_id=0, eos_token_id=0
+        )
     ).eval()
     with torch.no_grad():  # far from the initial values, biases and norms too
         for parameter in theirs.parameters():
@@ -64,7 +77,9 @@ def test_logits_loss_gradients_and_greedy_ids_are_those_of_transformers(name: st
     own = from_huggingface({k: p.grad for k, p in theirs.named_parameters()}, config)
     for key, parameter in ours.named_parameters():  # the padding learns nothing
         torch.testing.assert_close(parameter.grad, own[key], rtol=1e-3, atol=1e-5, msg=key)
-    greedy = theirs.generate(ids[:1, :4], max_new_tokens=20, do_sample=False, eos_token_id=None, pad_token_id=0)
+    greedy = theirs.generate(
+        ids[:1, :4], max_new_tokens=20, do_sample=False, eos_token_id=None, pad_token_id=0
+    )
     assert list(generate(ours, ids[0, :4].tolist(), 20, temperature=0)) == greedy[0, 4:].tolist()
 
     back = to_huggingface(ours)
@@ -74,12 +89,16 @@ def test_logits_loss_gradients_and_greedy_ids_are_those_of_transformers(name: st
 
 
 @pytest.mark.parametrize("n_layer", [2, 12])
-def test_residual_projections_start_smaller_by_the_square_root_of_twice_the_depth(n_layer: int) -> None:
+def test_residual_projections_start_smaller_by_the_square_root_of_twice_the_depth(
+    n_layer: int,
+) -> None:
     torch.manual_seed(0)
     model = GPT(ModelConfig(vocab_size=128, context=8, n_layer=n_layer, n_head=4, width=256))
     for block in model.h:
         for projection in (block.attn.c_proj, block.mlp.c_proj):
-            assert projection.weight.std().item() == pytest.approx(0.02 / math.sqrt(2 * n_layer), rel=0.03)
+            assert projection.weight.std().item() == pytest.approx(
+                0.02 / math.sqrt(2 * n_layer), rel=0.03
+            )
         assert block.attn.c_attn.weight.std().item() == pytest.approx(0.02, rel=0.03)
 
 
@@ -99,7 +118,9 @@ def test_recomputed_activations_change_no_gradient(masked: bool) -> None:
 
 @pytest.mark.parametrize("chunk", [1, 7, 16, 47, 1000])
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_the_fused_loss_equals_the_plain_loss_in_value_and_gradients(chunk: int, reduction: str) -> None:
+def test_the_fused_loss_equals_the_plain_loss_in_value_and_gradients(
+    chunk: int, reduction: str
+) -> None:
     torch.manual_seed(0)
     model = GPT(dataclasses.replace(SMALL, embedding_width=8))
     ids = torch.randint(203, (2, 24))
@@ -113,7 +134,9 @@ def test_the_fused_loss_equals_the_plain_loss_in_value_and_gradients(chunk: int,
         gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
     torch.testing.assert_close(*losses)
     for plain, chunked in zip(*gradients, strict=True):
-        torch.testing.assert_close(chunked, plain, rtol=1e-4, atol=1e-6 if reduction == "mean" else 1e-5)
+        torch.testing.assert_close(
+            chunked, plain, rtol=1e-4, atol=1e-6 if reduction == "mean" else 1e-5
+        )
 
 
 @pytest.mark.slow
@@ -130,7 +153,9 @@ def test_the_fused_loss_equals_the_plain_loss_under_autocast_and_compiled() -> N
         with torch.autocast("cpu", torch.bfloat16):
             losses.append(net(ids, targets))
         losses[-1].backward()
-        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+        gradients.append(
+            torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+        )
     assert losses[1].item() == pytest.approx(losses[0].item(), rel=1e-4)
     assert (gradients[1] - gradients[0]).norm() < 0.01 * gradients[0].norm()
 
@@ -181,8 +206,12 @@ def test_adafactor_equals_that_of_transformers_except_for_the_keys_biases() -> N
     ours, theirs = GPT(MODEL), GPT(MODEL)
     theirs.load_state_dict(ours.state_dict())
     (mine,) = make_optimizers("adafactor", ours, lr=3e-2, weight_decay=0.1)
-    split = [[p for p in theirs.parameters() if (p.dim() >= 2) == matrices] for matrices in (True, False)]
-    groups = [{"params": own, "weight_decay": decay} for own, decay in zip(split, (0.1, 0.0), strict=True)]
+    split = [
+        [p for p in theirs.parameters() if (p.dim() >= 2) == matrices] for matrices in (True, False)
+    ]
+    groups = [
+        {"params": own, "weight_decay": decay} for own, decay in zip(split, (0.1, 0.0), strict=True)
+    ]
     other = transformers.Adafactor(groups, lr=3e-2, relative_step=False)
     before = {name: p.detach().clone() for name, p in ours.named_parameters()}
     for _ in range(4):
@@ -195,10 +224,15 @@ def test_adafactor_equals_that_of_transformers_except_for_the_keys_biases() -> N
         other.step()
     for (name, p), q in zip(ours.named_parameters(), theirs.parameters(), strict=True):
         moves = [(after - before[name]).detach() for after in (p, q)]
-        if name.endswith("c_attn.bias"):  # the gradient of the keys' is rounding alone, which no softmax sees
+        if name.endswith(
+            "c_attn.bias"
+        ):  # the gradient of the keys' is rounding alone, which no softmax sees
             queries, keys, values = zip(*(move.chunk(3) for move in moves), strict=True)
             assert keys[0].abs().max() < 0.01 * keys[1].abs().max()
-            for own, wanted in (queries, values):  # but for the scale, which follows from the RMS of all three
+            for own, wanted in (
+                queries,
+                values,
+            ):  # but for the scale, which follows from the RMS of all three
                 assert F.cosine_similarity(own, wanted, 0) > 0.99
             continue
         torch.testing.assert_close(*moves, rtol=2e-3, atol=1e-6, msg=name)
@@ -208,7 +242,9 @@ def test_muon_has_the_blocks_matrices_and_not_the_embeddings() -> None:
     model = GPT(MODEL)
     hidden, _ = make_optimizers("muon", model, lr=1e-3, weight_decay=0.1)
     owned = {id(p) for group in hidden.param_groups for p in group["params"]}
-    assert owned == {id(p) for name, p in model.named_parameters() if name.startswith("h.") and p.dim() == 2}
+    assert owned == {
+        id(p) for name, p in model.named_parameters() if name.startswith("h.") and p.dim() == 2
+    }
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "wsd"])
@@ -217,7 +253,9 @@ def test_the_learning_rate_warms_up_to_its_peak_and_ends_at_its_floor(schedule: 
     assert rates[:10] == pytest.approx([(step + 1) / 10 for step in range(10)])
     assert max(rates) == 1.0
     assert rates[10:] == sorted(rates[10:], reverse=True)
-    assert rates[-1] == pytest.approx(1 / 21 if schedule == "wsd" else 0.1)  # zero one step later, or a tenth
+    assert rates[-1] == pytest.approx(
+        1 / 21 if schedule == "wsd" else 0.1
+    )  # zero one step later, or a tenth
 
 
 @pytest.mark.parametrize(
@@ -229,5 +267,9 @@ def test_the_learning_rate_warms_up_to_its_peak_and_ends_at_its_floor(schedule: 
         ("constant", (99,), (1.0,)),
     ],
 )
-def test_each_schedule_has_its_shape(schedule: str, steps: tuple[int, ...], rates: tuple[float, ...]) -> None:
-    assert [learning_rate(step, schedule, 0, 100) for step in steps] == pytest.approx(rates, abs=1e-3)
+def test_each_schedule_has_its_shape(
+    schedule: str, steps: tuple[int, ...], rates: tuple[float, ...]
+) -> None:
+    assert [learning_rate(step, schedule, 0, 100) for step in steps] == pytest.approx(
+        rates, abs=1e-3
+    )

@@ -28,18 +28,29 @@ from trainer.validation import windows_of_text
 def text_of(page: str) -> str:
     """The text of a page, which loads nothing and runs nothing."""
     tree = html.fromstring(page)
-    assert not tree.xpath("//script | //link | //img | //iframe | //@src | //@href | //@*[starts-with(name(), 'on')]")
+    assert not tree.xpath(
+        "//script | //link | //img | //iframe | //@src | //@href | //@*[starts-with(name(), 'on')]"
+    )
     return tree.text_content()
 
 
 def record(step: int, **values: float) -> dict[str, float]:
-    own = {"step": step, "loss": 10 / step, "lr": 1e-3, "grad_norm": 1.0, "tokens": 1000, "tokens_per_s": 5e4}
+    own = {
+        "step": step,
+        "loss": 10 / step,
+        "lr": 1e-3,
+        "grad_norm": 1.0,
+        "tokens": 1000,
+        "tokens_per_s": 5e4,
+    }
     return {**own, "world_size": 1, "time": 1.7e9 + step, **values}
 
 
 @given(steps=st.integers(1, 3000))
 def test_a_curve_has_the_means_of_its_values_in_at_most_512_points(steps: int) -> None:
-    found = points(array("d", [part for step in range(1, steps + 1) for part in (step, 5.0 + step)]))
+    found = points(
+        array("d", [part for step in range(1, steps + 1) for part in (step, 5.0 + step)])
+    )
     assert len(found) <= 512
     assert found[:, 1] == pytest.approx(5 + found[:, 0])
     assert found[:, 0].tolist() == sorted(found[:, 0])
@@ -72,17 +83,27 @@ def test_a_long_runs_page_is_small_and_loads_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("steps", [(1,), (1, 2, 3)])
 def test_a_chart_of_equal_values_is_drawn(steps: tuple[int, ...]) -> None:
-    drawn = chart("Loss", {"training": array("d", [part for step in steps for part in (step, 2.0)])}, steps[-1])
+    drawn = chart(
+        "Loss",
+        {"training": array("d", [part for step in steps for part in (step, 2.0)])},
+        steps[-1],
+    )
     assert "nan" not in drawn
     assert drawn.split('points="')[1].split('"')[0].count(",") == len(steps) + 1
 
 
-def test_training_writes_its_page_and_events_and_a_resumed_run_keeps_them(tmp_path: Path, text_tokens: Path) -> None:
-    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator", reason="needs tensorboard")
+def test_training_writes_its_page_and_events_and_a_resumed_run_keeps_them(
+    tmp_path: Path, text_tokens: Path
+) -> None:
+    reader = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator", reason="needs tensorboard"
+    )
     run = tmp_path / "run"
 
     def trained(steps: int) -> str:
-        config = small_config(text_tokens, run, batch_tokens=256, max_steps=steps, val_every=2, save_every=2)
+        config = small_config(
+            text_tokens, run, batch_tokens=256, max_steps=steps, val_every=2, save_every=2
+        )
         train(config)
         return text_of((run / "training.html").read_text())
 
@@ -104,8 +125,10 @@ def test_training_writes_its_page_and_events_and_a_resumed_run_keeps_them(tmp_pa
 
 
 PEAKS = {
-    "A100-SXM4-80GB": 312.0, "H100 80GB HBM3": 989.4, "H100 PCIe": 756.0, "H200 NVL": 835.5, "GH200 480GB": 989.4,
-    "GeForce RTX 4090": 165.2, "L4": 121.0, "L40S": 362.0, "L40": None, "GeForce RTX 4090 Laptop GPU": None,
+    "A100-SXM4-80GB": 312.0, "H100 80GB "
+    "HBM3": 989.4, "H100 PCIe": 756.0, "H200 NVL": 835.5, "GH200 480GB": 989.4,
+    "GeForce RTX 4090": 165.2, "L4": 121.0, "L40S": 362.0, "L40": None, "GeForce RTX 4090 Laptop "
+    "GPU": None,
     "H100 80GB HBM3 MIG 1g.10gb": None, "AMD Instinct MI300X": None,
 }  # fmt: skip
 
@@ -125,7 +148,9 @@ def test_a_step_that_a_killed_run_logged_is_logged_once_by_the_next(tmp_path: Pa
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
 
 
-def test_training_reports_the_loss_over_evenly_spaced_windows_of_the_text(tmp_path: Path, text_tokens: Path) -> None:
+def test_training_reports_the_loss_over_evenly_spaced_windows_of_the_text(
+    tmp_path: Path, text_tokens: Path
+) -> None:
     path, tokenizer = tmp_path / "wiki.valid.raw", open_dataset(text_tokens).tokenizer
     path.write_text("The heron is a wading bird of Europe and Asia . \n" * 30)
     ids = [399, *Tokenizer(tokenizer.path).encode(path.read_text())]
@@ -133,7 +158,14 @@ def test_training_reports_the_loss_over_evenly_spaced_windows_of_the_text(tmp_pa
     assert every == [ids[k : k + 33] for k in range(0, len(ids) - 32, 32)]
     some = windows_of_text(str(path), tokenizer, 32, 3).tolist()
     assert some == [every[0], every[round((len(every) - 1) / 2)], every[-1]]
-    config = small_config(text_tokens, tmp_path / "run", val_data=str(path), batch_tokens=256, max_steps=2, val_every=1)
+    config = small_config(
+        text_tokens,
+        tmp_path / "run",
+        val_data=str(path),
+        batch_tokens=256,
+        max_steps=2,
+        val_every=1,
+    )
     train(config)
     model, windows = load_pretrained(str(tmp_path / "run")).model, torch.tensor(every)
     with torch.no_grad():

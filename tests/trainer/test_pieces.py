@@ -1,4 +1,5 @@
-"""The speedrun preset's pieces: each against a plain version of itself, and off in GPT-2's presets."""
+"""The speedrun preset's pieces: each against a plain version of itself, and off in GPT-2's
+presets."""
 
 from __future__ import annotations
 
@@ -27,7 +28,10 @@ PIECES["all"] = {key: value for piece in list(PIECES.values()) for key, value in
 
 def model_with(piece: str) -> GPT:
     torch.manual_seed(0)
-    others: dict[str, dict[str, object]] = {"gpt2": {}, "albert": {"embedding_width": 8, "shared_layers": True}}
+    others: dict[str, dict[str, object]] = {
+        "gpt2": {},
+        "albert": {"embedding_width": 8, "shared_layers": True},
+    }
     model = GPT(dataclasses.replace(SHAPE, **(PIECES | others)[piece]))  # type: ignore[arg-type]
     with torch.no_grad():
         for parameter in model.parameters():
@@ -41,7 +45,10 @@ def plain_logits(w: dict[str, torch.Tensor], config: ModelConfig, ids: list[int]
 
     def norm(x: torch.Tensor, name: str) -> torch.Tensor:
         centred = x - x.mean()
-        return centred / (centred.square().mean() + 1e-5).sqrt() * w[f"{name}.weight"] + w[f"{name}.bias"]
+        return (
+            centred / (centred.square().mean() + 1e-5).sqrt() * w[f"{name}.weight"]
+            + w[f"{name}.bias"]
+        )
 
     def head_of(x: torch.Tensor, head: int, position: int) -> torch.Tensor:
         own = x[head * size : (head + 1) * size]
@@ -57,23 +64,42 @@ def plain_logits(w: dict[str, torch.Tensor], config: ModelConfig, ids: list[int]
             turned[i], turned[i + size // 2] = pair.real, pair.imag
         return turned
 
-    xs = [w["wte.weight"][token] + (0 if config.rope else w["wpe.weight"][p]) for p, token in enumerate(ids)]
+    xs = [
+        w["wte.weight"][token] + (0 if config.rope else w["wpe.weight"][p])
+        for p, token in enumerate(ids)
+    ]
     for layer in range(config.n_layer):
         name = f"h.{layer}"
-        qkv = [w[f"{name}.attn.c_attn.weight"] @ norm(x, f"{name}.ln_1") + w[f"{name}.attn.c_attn.bias"] for x in xs]
-        queries, keys, values = ([x[k * config.width : (k + 1) * config.width] for x in qkv] for k in range(3))
+        qkv = [
+            w[f"{name}.attn.c_attn.weight"] @ norm(x, f"{name}.ln_1")
+            + w[f"{name}.attn.c_attn.bias"]
+            for x in xs
+        ]
+        queries, keys, values = (
+            [x[k * config.width : (k + 1) * config.width] for x in qkv] for k in range(3)
+        )
         for position in range(len(ids)):
             mixed = []
             for head in range(heads):
                 q = head_of(queries[position], head, position)
-                scores = torch.stack([q @ head_of(keys[p], head, p) for p in range(position + 1)]) / math.sqrt(size)
-                own = torch.stack([values[p][head * size : (head + 1) * size] for p in range(position + 1)])
+                scores = torch.stack(
+                    [q @ head_of(keys[p], head, p) for p in range(position + 1)]
+                ) / math.sqrt(size)
+                own = torch.stack(
+                    [values[p][head * size : (head + 1) * size] for p in range(position + 1)]
+                )
                 mixed.append(scores.softmax(0) @ own)
             out = w[f"{name}.attn.c_proj.weight"] @ torch.cat(mixed) + w[f"{name}.attn.c_proj.bias"]
             xs[position] = xs[position] + out
         for position, x in enumerate(xs):
-            inner = w[f"{name}.mlp.c_fc.weight"] @ norm(x, f"{name}.ln_2") + w[f"{name}.mlp.c_fc.bias"]
-            inner = inner.clamp(min=0) ** 2 if config.activation == "relu2" else F.gelu(inner, approximate="tanh")
+            inner = (
+                w[f"{name}.mlp.c_fc.weight"] @ norm(x, f"{name}.ln_2") + w[f"{name}.mlp.c_fc.bias"]
+            )
+            inner = (
+                inner.clamp(min=0) ** 2
+                if config.activation == "relu2"
+                else F.gelu(inner, approximate="tanh")
+            )
             xs[position] = x + w[f"{name}.mlp.c_proj.weight"] @ inner + w[f"{name}.mlp.c_proj.bias"]
     return torch.stack([w["wte.weight"] @ norm(x, "ln_f") for x in xs])[:, : config.vocab_size]
 
@@ -83,13 +109,16 @@ def test_logits_and_gradients_are_those_of_the_plain_version(piece: str) -> None
     model = model_with(piece)
     ids = torch.randint(60, (11,), generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(
-        model(ids[None])[0], plain_logits(dict(model.named_parameters()), model.config, ids.tolist())
+        model(ids[None])[0],
+        plain_logits(dict(model.named_parameters()), model.config, ids.tolist()),
     )
     targets = ids.roll(-1)
     loss = model(ids[None], targets[None])
     names, parameters = zip(*model.named_parameters(), strict=True)
     ours = torch.autograd.grad(loss, parameters)
-    plain = F.cross_entropy(plain_logits(dict(model.named_parameters()), model.config, ids.tolist()), targets)
+    plain = F.cross_entropy(
+        plain_logits(dict(model.named_parameters()), model.config, ids.tolist()), targets
+    )
     theirs = torch.autograd.grad(plain, parameters)
     for name, own, wanted in zip(names, ours, theirs, strict=True):
         torch.testing.assert_close(own, wanted, rtol=1e-3, atol=1e-5, msg=name)
@@ -106,13 +135,34 @@ def test_text_generated_with_the_cache_equals_text_without(piece: str) -> None:
         assert int(model(torch.tensor([ids]))[0, -1].argmax()) == token
         ids.append(token)
     cache = KVCache(model, 1)
-    torch.testing.assert_close(model.next_logits(torch.tensor([ids[:5]]), cache), model(torch.tensor([ids[:5]]))[:, -1])
+    torch.testing.assert_close(
+        model.next_logits(torch.tensor([ids[:5]]), cache), model(torch.tensor([ids[:5]]))[:, -1]
+    )
 
 
 def test_the_speedrun_preset_trains_and_resumes(tmp_path: Path, text_tokens: Path) -> None:
     path = Path(__file__).resolve().parents[2] / "presets" / "speedrun.toml"
-    flags = ["--data", str(text_tokens), "--out", str(tmp_path / "run"), "--preset", "tiny", "--n_layer", "6"]
-    flags += ["--width", "32", "--context", "64", "--batch_tokens", "512", "--micro_batch", "4", "--no_compile"]
+    flags = [
+        "--data",
+        str(text_tokens),
+        "--out",
+        str(tmp_path / "run"),
+        "--preset",
+        "tiny",
+        "--n_layer",
+        "6",
+    ]
+    flags += [
+        "--width",
+        "32",
+        "--context",
+        "64",
+        "--batch_tokens",
+        "512",
+        "--micro_batch",
+        "4",
+        "--no_compile",
+    ]
     flags += ["--device", "cpu"]
     config = parse([str(path), *flags])
     assert (config.rope, config.optimizer) == (True, "muon")

@@ -17,12 +17,27 @@ from tests.servers.s3 import s3_bucket
 from trainer.remote import Publisher, open_bucket
 
 FLAGS: Sequence[object] = (
-    *("--preset", "tiny", "--width", 32, "--context", 32, "--batch_tokens", 256, "--max_steps", 4, "--save_every", 2),
+    *(
+        "--preset",
+        "tiny",
+        "--width",
+        32,
+        "--context",
+        32,
+        "--batch_tokens",
+        256,
+        "--max_steps",
+        4,
+        "--save_every",
+        2,
+    ),
     *("--val_every", 2, "--device", "cpu"),
 )
 
 
-def start(trainer: Any, environment: dict[str, str], *arguments: object) -> subprocess.CompletedProcess[str]:
+def start(
+    trainer: Any, environment: dict[str, str], *arguments: object
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         trainer.command(*arguments), capture_output=True, text=True, timeout=300, check=False,
         env={**trainer.environment(), **environment},
@@ -30,7 +45,9 @@ def start(trainer: Any, environment: dict[str, str], *arguments: object) -> subp
 
 
 @pytest.mark.slow
-def test_the_hub_gets_every_checkpoint_and_the_page(tmp_path: Path, text_tokens: Path, trainer: Any) -> None:
+def test_the_hub_gets_every_checkpoint_and_the_page(
+    tmp_path: Path, text_tokens: Path, trainer: Any
+) -> None:
     pytest.importorskip("huggingface_hub", reason="the client: pip install huggingface_hub")
     run = tmp_path / "run"
     with hub_server() as hub:
@@ -40,15 +57,29 @@ def test_the_hub_gets_every_checkpoint_and_the_page(tmp_path: Path, text_tokens:
     assert done.returncode == 0, done.stderr
     assert "published step-00000004" in done.stdout
     files = hub.files["someone/gpt2"]
-    local = {path.relative_to(run).as_posix(): path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    local = {
+        path.relative_to(run).as_posix(): path.read_bytes()
+        for path in run.rglob("*")
+        if path.is_file()
+    }
     assert {name for name in files if name.startswith("checkpoints/step-00000004/")} == {
         f"checkpoints/step-00000004/{name}"
-        for name in ("checkpoint.json", "model.safetensors", "tokenizer.json", "training.safetensors")
+        for name in (
+            "checkpoint.json",
+            "model.safetensors",
+            "tokenizer.json",
+            "training.safetensors",
+        )
     }
     for name, content in files.items():
         assert local[name] == content or name == ".gitattributes", name
     assert b"4 of 4" in files["training.html"]
-    assert [json.loads(line)["step"] for line in files["metrics.jsonl"].splitlines()] == [1, 2, 3, 4]
+    assert [json.loads(line)["step"] for line in files["metrics.jsonl"].splitlines()] == [
+        1,
+        2,
+        3,
+        4,
+    ]
 
 
 @pytest.mark.slow
@@ -58,7 +89,15 @@ def test_a_refusal_by_the_hub_is_reported_and_training_continues(
     pytest.importorskip("huggingface_hub", reason="the client: pip install huggingface_hub")
     with hub_server() as hub:
         environment = environment_of(hub, tmp_path / "home") | {"HF_TOKEN": "hf_wrong"}
-        flags = ("--data", text_tokens, "--out", tmp_path / "run", "--publish", "hf://someone/gpt2", *FLAGS)
+        flags = (
+            "--data",
+            text_tokens,
+            "--out",
+            tmp_path / "run",
+            "--publish",
+            "hf://someone/gpt2",
+            *FLAGS,
+        )
         done = start(trainer, environment, *flags)
     assert done.returncode == 0, done.stderr
     assert "step-00000004 could not be published (" in done.stdout

@@ -1,4 +1,5 @@
-"""Shards in a bucket, S3's and Google Cloud Storage's on loopback, are copied before they are read."""
+"""Shards in a bucket, S3's and Google Cloud Storage's on loopback, are copied before they are
+read."""
 
 from __future__ import annotations
 
@@ -62,14 +63,20 @@ def change(uri: str, name: str, content: Callable[[bytes], bytes] | None) -> Non
         out.write(changed)
 
 
-def test_windows_equal_those_of_local_shards(bucket: str, uploaded: str, tokens: Path, tmp_path: Path) -> None:
+def test_windows_equal_those_of_local_shards(
+    bucket: str, uploaded: str, tokens: Path, tmp_path: Path
+) -> None:
     remote, local = open_dataset(uploaded, tmp_path / "cache"), open_dataset(tokens)
     assert remote.digest == local.digest
     assert remote.tokenizer.path.read_bytes() == local.tokenizer.path.read_bytes()
-    theirs, ours = (Packed(own.documents("train"), 32, own.tokenizer.eot, seed=4) for own in (remote, local))
+    theirs, ours = (
+        Packed(own.documents("train"), 32, own.tokenizer.eot, seed=4) for own in (remote, local)
+    )
     assert np.array_equal(theirs.windows(0, 200), ours.windows(0, 200))
     assert remote.documents("val")[3].tolist() == local.documents("val")[3].tolist()
-    with pytest.raises(ShardError, match=f"in {bucket}/nowhere: {bucket}/nowhere/ledger/manifest.json is missing; "):
+    with pytest.raises(
+        ShardError, match=f"in {bucket}/nowhere: {bucket}/nowhere/ledger/manifest.json is missing; "
+    ):
         open_dataset(f"{bucket}/nowhere", tmp_path)
     with pytest.raises(ShardError, match=rf"{bucket}/\[x\] cannot be opened"):
         open_dataset(f"{bucket}/[x]", tmp_path)
@@ -79,9 +86,15 @@ def test_shards_are_copied_once_by_the_ranks_of_a_machine_and_again_if_they_are_
     uploaded: str, tmp_path: Path
 ) -> None:
     with ThreadPoolExecutor(4) as ranks:
-        digests = list(ranks.map(lambda _: open_dataset(uploaded, tmp_path / "cache").digest, range(4)))
+        digests = list(
+            ranks.map(lambda _: open_dataset(uploaded, tmp_path / "cache").digest, range(4))
+        )
     assert len(set(digests)) == 1
-    copies = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").glob("*.*") if path.name != ".lock"}
+    copies = {
+        path: path.stat().st_mtime_ns
+        for path in (tmp_path / "cache").glob("*.*")
+        if path.name != ".lock"
+    }
     assert len(copies) == 2 * SHARDS + 1  # with the tokenizer
     cut, *_ = (path for path in copies if path.suffix == ".arrow")
     cut.write_bytes(cut.read_bytes()[:-8])
@@ -94,15 +107,29 @@ def test_shards_are_copied_once_by_the_ranks_of_a_machine_and_again_if_they_are_
     [
         (None, "cannot be copied to"),
         (lambda content: content[:-8], "was changed or damaged"),
-        (lambda content: content[:600] + bytes([content[600] ^ 1]) + content[601:], "was changed or damaged"),
+        (
+            lambda content: content[:600] + bytes([content[600] ^ 1]) + content[601:],
+            "was changed or damaged",
+        ),
     ],
     ids=["missing", "short", "flipped"],
 )
 def test_a_bad_shard_is_named_before_training_starts(
-    uploaded: str, tmp_path: Path, capsys: Capture, content: Callable[[bytes], bytes] | None, message: str
+    uploaded: str,
+    tmp_path: Path,
+    capsys: Capture,
+    content: Callable[[bytes], bytes] | None,
+    message: str,
 ) -> None:
     change(uploaded, "train/part-00003.arrow", content)
-    arguments = ["--data", uploaded, "--out", str(tmp_path / "run"), "--cache", str(tmp_path / "cache")]
+    arguments = [
+        "--data",
+        uploaded,
+        "--out",
+        str(tmp_path / "run"),
+        "--cache",
+        str(tmp_path / "cache"),
+    ]
     assert main([*arguments, "--preset", "tiny", "--device", "cpu"]) == 1
     error = capsys.readouterr().err
     assert f"{uploaded}/train/part-00003.arrow" in error
@@ -120,25 +147,41 @@ sys.exit(train.main())
 
 
 @pytest.mark.parametrize("uri", ["gs://private/tokens", "s3://private/tokens"])
-def test_without_credentials_a_run_ends_within_a_minute_and_says_what_to_check(uri: str, tmp_path: Path) -> None:
+def test_without_credentials_a_run_ends_within_a_minute_and_says_what_to_check(
+    uri: str, tmp_path: Path
+) -> None:
     """On a machine of no cloud, with none of its user's files; the minute is a shorter one here."""
-    nobody = {name: own for name, own in os.environ.items() if not name.startswith(("AWS_", "GOOGLE_", "STORAGE_"))}
-    nobody |= {"HOME": str(tmp_path), "GCE_METADATA_ROOT": "127.0.0.1:9", "PYTHONPATH": str(REPOSITORY)}
+    nobody = {
+        name: own
+        for name, own in os.environ.items()
+        if not name.startswith(("AWS_", "GOOGLE_", "STORAGE_"))
+    }
+    nobody |= {
+        "HOME": str(tmp_path),
+        "GCE_METADATA_ROOT": "127.0.0.1:9",
+        "PYTHONPATH": str(REPOSITORY),
+    }
     nobody |= {"AWS_EC2_METADATA_SERVICE_ENDPOINT": "http://127.0.0.1:9"}
     flags = ["--data", uri, "--out", str(tmp_path / "run"), "--preset", "tiny", "--device", "cpu"]
     command = [sys.executable, "-c", IMPATIENT, *flags]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=90, env=nobody, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=90, env=nobody, check=False
+    )
     assert done.returncode == 1
     line = done.stderr.splitlines()[-1]
     assert f"{uri} cannot be opened: " in line
     assert "check the bucket's name, the network and the credentials" in line
 
 
-def test_a_bucket_that_never_answers_ends_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_bucket_that_never_answers_ends_the_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"127.0.0.1:{server.getsockname()[1]}")
         monkeypatch.setattr("trainer.remote._SECONDS", 1)
-        with pytest.raises(ShardError, match="cannot be opened: no answer within 1 seconds, as without"):
+        with pytest.raises(
+            ShardError, match="cannot be opened: no answer within 1 seconds, as without"
+        ):
             open_dataset("gs://bucket/tokens", tmp_path)
 
 
@@ -149,6 +192,17 @@ def test_a_run_trains_from_a_public_bucket_without_credentials(
         monkeypatch.delenv(name, raising=False)
     data = uploaded.replace("://", "://anonymous@")
     arguments = ["--data", data, "--out", str(tmp_path / "run"), "--cache", str(tmp_path / "cache")]
-    shape = ["--preset", "tiny", "--context", "32", "--batch_tokens", "256", "--max_steps", "3", "--device", "cpu"]
+    shape = [
+        "--preset",
+        "tiny",
+        "--context",
+        "32",
+        "--batch_tokens",
+        "256",
+        "--max_steps",
+        "3",
+        "--device",
+        "cpu",
+    ]
     assert main([*arguments, *shape]) == 0
     assert (tmp_path / "run" / "checkpoints" / "step-00000003" / "model.safetensors").exists()

@@ -19,10 +19,14 @@ CORPORA = st.lists(st.integers(0, 40), min_size=1, max_size=30)
 
 
 def documents_of(lengths: Sequence[int], chunk: int = 4) -> Documents:
-    """Documents of these lengths in several chunks; token number t of all is t, so each is known by its id."""
+    """Documents of these lengths in several chunks; token number t of all is t, so each is known
+    by its id."""
     tokens = np.split(np.arange(sum(lengths), dtype=np.uint16), np.cumsum(lengths)[:-1])
     parts = [tokens[first : first + chunk] for first in range(0, len(lengths), chunk)]
-    return Documents([np.concatenate(own) for own in parts], [np.array([len(ids) for ids in own]) for own in parts])
+    return Documents(
+        [np.concatenate(own) for own in parts],
+        [np.array([len(ids) for ids in own]) for own in parts],
+    )
 
 
 def stream_of(packed: Packed, begin: int, length: int) -> np.ndarray:
@@ -32,14 +36,17 @@ def stream_of(packed: Packed, begin: int, length: int) -> np.ndarray:
     return out
 
 
-@given(lengths=CORPORA, context=st.integers(1, 25), seed=st.integers(0, 99), epochs=st.integers(1, 3))
+@given(
+    lengths=CORPORA, context=st.integers(1, 25), seed=st.integers(0, 99), epochs=st.integers(1, 3)
+)
 def test_over_an_epoch_every_token_of_every_document_is_predicted_exactly_once(
     lengths: list[int], context: int, seed: int, epochs: int
 ) -> None:
     packed = Packed(documents_of(lengths), context, EOT, seed)
     count = packed.first_window(epochs)
     predicted = packed.windows(0, count)[:, 1:] if count else np.zeros((0, context), np.uint16)
-    # The last window of these epochs reaches into the next: its targets there are not these epochs'.
+    # The last window of these epochs reaches into the next: its targets there are not these
+    # epochs'.
     beyond = count * context + 1 - epochs * packed.epoch_tokens
     counts = Counter(predicted.ravel().tolist()) - Counter(
         stream_of(packed, epochs * packed.epoch_tokens, beyond).tolist()
@@ -49,7 +56,9 @@ def test_over_an_epoch_every_token_of_every_document_is_predicted_exactly_once(
 
 
 @given(lengths=CORPORA, context=st.integers(1, 25), epoch=st.integers(0, 3))
-def test_an_epochs_windows_are_those_of_its_stream_permuted(lengths: list[int], context: int, epoch: int) -> None:
+def test_an_epochs_windows_are_those_of_its_stream_permuted(
+    lengths: list[int], context: int, epoch: int
+) -> None:
     packed = Packed(documents_of(lengths), context, EOT, 7)
     first, last = packed.first_window(epoch), packed.first_window(epoch + 1)
     stream = stream_of(packed, first * context, (last - first) * context + 1).tolist()
@@ -61,7 +70,9 @@ def test_an_epochs_windows_are_those_of_its_stream_permuted(lengths: list[int], 
 
 
 @given(lengths=CORPORA, context=st.integers(1, 25), seed=st.integers(0, 99))
-def test_documents_are_not_split_and_follow_an_end_of_text(lengths: list[int], context: int, seed: int) -> None:
+def test_documents_are_not_split_and_follow_an_end_of_text(
+    lengths: list[int], context: int, seed: int
+) -> None:
     documents = documents_of(lengths)
     packed = Packed(documents, context, EOT, seed)
     stream = stream_of(packed, 0, packed.epoch_tokens).tolist()
@@ -73,18 +84,27 @@ def test_documents_are_not_split_and_follow_an_end_of_text(lengths: list[int], c
         else:
             assert current is not None
             current.append(token)
-    assert sorted(map(tuple, found)) == sorted(tuple(documents[k].tolist()) for k in range(len(lengths)))
+    assert sorted(map(tuple, found)) == sorted(
+        tuple(documents[k].tolist()) for k in range(len(lengths))
+    )
 
 
 @pytest.mark.parametrize("name", ["packed", "longbiased"])
-@given(batch=st.integers(1, 60), micro_batch=st.integers(1, 9), ranks=st.integers(1, 9), step=st.integers(0, 10_000))
+@given(
+    batch=st.integers(1, 60),
+    micro_batch=st.integers(1, 9),
+    ranks=st.integers(1, 9),
+    step=st.integers(0, 10_000),
+)
 @settings(max_examples=30, deadline=None)
 def test_a_batch_is_the_same_on_any_number_of_ranks_after_a_restart_at_any_step(
     name: str, batch: int, micro_batch: int, ranks: int, step: int
 ) -> None:
     ranks = min(ranks, batch)
     loaders = [Loader(_sampler(name), batch, micro_batch, rank, ranks) for rank in range(ranks)]
-    assert len({loader.accumulation for loader in loaders}) == 1  # ranks wait for each other at each micro-batch
+    assert (
+        len({loader.accumulation for loader in loaders}) == 1
+    )  # ranks wait for each other at each micro-batch
     got, sizes = [], []
     for loader in loaders:
         batches = loader.batches(step)
@@ -97,7 +117,9 @@ def test_a_batch_is_the_same_on_any_number_of_ranks_after_a_restart_at_any_step(
     assert max(sizes) - min(sizes) <= 2
 
 
-@pytest.mark.parametrize(("batch", "micro_batch", "world_size"), [(7, 2, 2), (5, 2, 1), (8, 3, 3), (3, 8, 2)])
+@pytest.mark.parametrize(
+    ("batch", "micro_batch", "world_size"), [(7, 2, 2), (5, 2, 1), (8, 3, 3), (3, 8, 2)]
+)
 def test_micro_batches_have_one_shape_and_their_padding_is_not_a_target(
     batch: int, micro_batch: int, world_size: int
 ) -> None:
@@ -123,7 +145,9 @@ def test_micro_batches_have_one_shape_and_their_padding_is_not_a_target(
 
 
 @given(share=st.floats(0, 1), first=st.integers(0, 10**12), count=st.integers(1, 5000))
-def test_a_mixture_has_its_share_in_any_batch_and_skips_no_sample(share: float, first: int, count: int) -> None:
+def test_a_mixture_has_its_share_in_any_batch_and_skips_no_sample(
+    share: float, first: int, count: int
+) -> None:
     mixture = Mixture(_sampler("packed"), _sampler("packed"), share)
     second, before = mixture.sources(first, count)
     own = np.cumsum(~second)
@@ -153,7 +177,10 @@ def test_longbiased_gives_the_token_shares_that_its_definition_implies() -> None
     [
         (lambda: Packed(documents_of([5]), 4, EOT, 0, subset=np.zeros(0, np.int64)), "no document"),
         (lambda: longbiased(documents_of([3, 4]), 8, EOT, 0), "no document"),
-        (lambda: Loader(_sampler("packed"), 3, 2, world_size=5), "a batch of 3 samples is too small for 5 ranks"),
+        (
+            lambda: Loader(_sampler("packed"), 3, 2, world_size=5),
+            "a batch of 3 samples is too small for 5 ranks",
+        ),
         (lambda: Permutation(0), "elements"),
         (lambda: Permutation((1 << 62) + 1), "elements"),
         (lambda: Mixture(_sampler("packed"), _sampler("packed"), 1.5), "between 0 and 1"),
@@ -206,7 +233,11 @@ def test_a_permutation_needs_no_table_and_stays_in_range(n: int, index: int, see
 
 
 def test_each_seed_and_epoch_gives_another_order() -> None:
-    orders = {tuple(Permutation(100, seed, epoch)(np.arange(100))) for seed in range(20) for epoch in range(20)}
+    orders = {
+        tuple(Permutation(100, seed, epoch)(np.arange(100)))
+        for seed in range(20)
+        for epoch in range(20)
+    }
     assert len(orders) == 400
 
 

@@ -1,4 +1,5 @@
-"""Token shards: opened, and written in other trainers' layouts, read as those trainers read them."""
+"""Token shards: opened, and written in other trainers' layouts, read as those trainers read
+them."""
 
 from __future__ import annotations
 
@@ -44,7 +45,9 @@ def test_tokens_are_mapped_not_read(tokens: Path) -> None:
     dataset = open_dataset(tokens)
     allocated = pa.total_allocated_bytes()
     documents = dataset.documents("train")
-    assert pa.total_allocated_bytes() <= allocated  # a thread of Arrow's may free the manifest's only now
+    assert (
+        pa.total_allocated_bytes() <= allocated
+    )  # a thread of Arrow's may free the manifest's only now
     assert not documents[0].flags.owndata
 
 
@@ -52,11 +55,16 @@ def test_tokens_are_mapped_not_read(tokens: Path) -> None:
     ("change", "message"),
     [
         (None, "is missing, its manifest says"),
-        (lambda content: content[:-10], r"has \d+ bytes, its manifest says \d+ bytes; copy it again"),
+        (
+            lambda content: content[:-10],
+            r"has \d+ bytes, its manifest says \d+ bytes; copy it again",
+        ),
         (lambda content: content + b"\n", r"has \d+ bytes, its manifest says"),
     ],
 )
-def test_a_shard_of_another_length_is_named_without_being_read(tokens: Path, change: Any, message: str) -> None:
+def test_a_shard_of_another_length_is_named_without_being_read(
+    tokens: Path, change: Any, message: str
+) -> None:
     path = tokens / "val" / "part-00001.arrow"
     if change:
         path.write_bytes(change(path.read_bytes()))
@@ -76,16 +84,21 @@ def test_a_shard_of_another_length_is_named_without_being_read(tokens: Path, cha
     ],
     ids=str,
 )
-def test_shards_with_an_unknown_tokenizer_are_refused(tokens: Path, change: dict[str, Any], message: str) -> None:
+def test_shards_with_an_unknown_tokenizer_are_refused(
+    tokens: Path, change: dict[str, Any], message: str
+) -> None:
     edit_manifest(tokens, lambda record: record["properties"]["tokenizer"].update(change))
     with pytest.raises(ShardError, match=re.escape(message)):
         open_dataset(tokens).documents("train")
 
 
-def test_a_column_of_another_type_is_named(tokens: Path, write_tokens: WriteTokens, tmp_path: Path) -> None:
+def test_a_column_of_another_type_is_named(
+    tokens: Path, write_tokens: WriteTokens, tmp_path: Path
+) -> None:
     folder = write_tokens(tmp_path / "signed", DOCUMENTS, kind=np.int64)
     with pytest.raises(
-        ShardError, match=r"part-00000\.arrow has no tokens as tokenize writes them \(list<item: int64>"
+        ShardError,
+        match=r"part-00000\.arrow has no tokens as tokenize writes them \(list<item: int64>",
     ):
         open_dataset(folder).documents("train")
 
@@ -93,20 +106,30 @@ def test_a_column_of_another_type_is_named(tokens: Path, write_tokens: WriteToke
 def test_a_list_of_files_that_is_damaged_or_missing_is_named(tokens: Path) -> None:
     (listed,) = (tokens.parent / "ledger/tokens").glob("files*.parquet")
     listed.write_bytes(listed.read_bytes()[:-1])
-    with pytest.raises(ShardError, match=rf"ledger/tokens/{listed.name} was changed or damaged; copy it again"):
+    with pytest.raises(
+        ShardError, match=rf"ledger/tokens/{listed.name} was changed or damaged; copy it again"
+    ):
         open_dataset(tokens)
     listed.unlink()
-    with pytest.raises(ShardError, match=rf"ledger/tokens/{listed.name} is missing; run the tokenize stage"):
+    with pytest.raises(
+        ShardError, match=rf"ledger/tokens/{listed.name} is missing; run the tokenize stage"
+    ):
         open_dataset(tokens)
 
 
-def test_a_run_is_its_tokens_and_a_folder_without_a_manifest_is_an_error(tokens: Path, tmp_path: Path) -> None:
+def test_a_run_is_its_tokens_and_a_folder_without_a_manifest_is_an_error(
+    tokens: Path, tmp_path: Path
+) -> None:
     assert open_dataset(tokens.parent) == open_dataset(tokens)
     manifest = tokens.parent / "ledger/manifest.json"
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "schema_version": 99}))
-    with pytest.raises(ShardError, match=r"manifest\.json has schema version 99, this program reads"):
+    with pytest.raises(
+        ShardError, match=r"manifest\.json has schema version 99, this program reads"
+    ):
         open_dataset(tokens)
-    with pytest.raises(ShardError, match=r"in .*/nowhere: .*/nowhere/ledger/manifest\.json is missing; run the tok"):
+    with pytest.raises(
+        ShardError, match=r"in .*/nowhere: .*/nowhere/ledger/manifest\.json is missing; run the tok"
+    ):
         open_dataset(tmp_path / "nowhere")
 
 
@@ -121,13 +144,19 @@ def test_nanogpt_reads_train_bin_and_val_bin(tokens: Path, tmp_path: Path, capsy
     # As nanoGPT's train.py maps it.
     data = np.memmap(tmp_path / "out" / "train.bin", dtype=np.uint16, mode="r")
     assert data.tolist() == [token for document in DOCUMENTS for token in [*document, EOT]]
-    assert np.memmap(tmp_path / "out" / "val.bin", dtype=np.uint16, mode="r").tolist() == [20, 21, EOT]
+    assert np.memmap(tmp_path / "out" / "val.bin", dtype=np.uint16, mode="r").tolist() == [
+        20,
+        21,
+        EOT,
+    ]
     assert main([str(tmp_path / "none"), str(tmp_path / "other")]) == 1
     assert "no token shards in" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", [np.uint16, np.uint32])
-def test_megatron_reads_the_indexed_dataset(tmp_path: Path, write_tokens: WriteTokens, kind: type) -> None:
+def test_megatron_reads_the_indexed_dataset(
+    tmp_path: Path, write_tokens: WriteTokens, kind: type
+) -> None:
     tokens = write_tokens(tmp_path / "tokens", DOCUMENTS, kind=kind)
     assert main([str(tokens), str(tmp_path), "--format", "megatron"]) == 0
     dtype, sequences, bounds = read_megatron(tmp_path / "train")
@@ -138,11 +167,15 @@ def test_megatron_reads_the_indexed_dataset(tmp_path: Path, write_tokens: WriteT
 
 
 @pytest.mark.parametrize("layout", ["bin", "megatron"])
-def test_documents_parquet_says_which_document_each_token_is_of(tokens: Path, tmp_path: Path, layout: str) -> None:
+def test_documents_parquet_says_which_document_each_token_is_of(
+    tokens: Path, tmp_path: Path, layout: str
+) -> None:
     assert main([str(tokens), str(tmp_path / "out"), "--format", layout]) == 0
     for split, given in (("train", DOCUMENTS), ("val", [[20, 21]])):
         ids = np.fromfile(tmp_path / "out" / f"{split}.bin", np.uint16)
-        table = pq.read_table(tmp_path / "out" / "documents.parquet", filters=[("split", "=", split)])
+        table = pq.read_table(
+            tmp_path / "out" / "documents.parquet", filters=[("split", "=", split)]
+        )
         assert table.schema.field("offset").type == table.schema.field("url_id").type == pa.uint64()
         offsets = [*table["offset"].to_pylist(), len(ids)]
         parts = [ids[begin : end - 1].tolist() for begin, end in pairwise(offsets)]
@@ -152,16 +185,34 @@ def test_documents_parquet_says_which_document_each_token_is_of(tokens: Path, tm
 
 
 def read_megatron(stem: Path) -> tuple[type, list[np.ndarray], list[int]]:
-    """A reader by the layout that Megatron-LM's `_IndexReader` and `DType` give, sharing no code with the writer."""
-    with open(f"{stem}.idx", "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as index:
+    """A reader by the layout that Megatron-LM's `_IndexReader` and `DType` give, sharing no code
+    with the writer."""
+    with (
+        open(f"{stem}.idx", "rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as index,
+    ):
         assert index[:9] == b"MMIDIDX\x00\x00"
         version, code, sequence_count, document_count = struct.unpack_from("<QBQQ", index, 9)
         assert version == 1
-        dtypes = [None, np.uint8, np.int8, np.int16, np.int32, np.int64, np.float64, np.float32, np.uint16]
+        dtypes = [
+            None,
+            np.uint8,
+            np.int8,
+            np.int16,
+            np.int32,
+            np.int64,
+            np.float64,
+            np.float32,
+            np.uint16,
+        ]
         dtype, at = dtypes[code], 9 + 8 + 1 + 8 + 8
         lengths = np.frombuffer(index[at:], np.int32, sequence_count)
         pointers = np.frombuffer(index[at + 4 * sequence_count :], np.int64, sequence_count)
         bounds = np.frombuffer(index[at + 12 * sequence_count :], np.int64, document_count).tolist()
         assert len(index) == at + 12 * sequence_count + 8 * document_count
     content = Path(f"{stem}.bin").read_bytes()
-    return dtype, [np.frombuffer(content, dtype, n, p) for n, p in zip(lengths, pointers, strict=True)], bounds
+    return (
+        dtype,
+        [np.frombuffer(content, dtype, n, p) for n, p in zip(lengths, pointers, strict=True)],
+        bounds,
+    )

@@ -62,11 +62,15 @@ def test_a_signed_checkpoint_and_its_export_are_accepted_unless_a_byte_is_altere
     train(config(text_tokens, tmp_path / "run", sign_key=private, verify_key=public))
     signed = resolve(tmp_path / "run")
     folder = tmp_path / "exported"
-    assert export.main([str(signed), str(folder), "--verify_key", public, "--sign_key", private]) == 0
+    assert (
+        export.main([str(signed), str(folder), "--verify_key", public, "--sign_key", private]) == 0
+    )
     check = verifier_of(public)
     for source in (signed, folder):
         check(source)
-        files = sorted(path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file())
+        files = sorted(
+            path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()
+        )
         assert {SIGNATURE, "model.safetensors", "tokenizer.json"} < set(files)
         for file in files:
             with pytest.raises(SignatureError, match=r"is not what the owner of .*key.pub signed"):
@@ -105,8 +109,15 @@ def test_every_command_refuses_a_model_unsigned_or_signed_with_another_key(
         with pytest.raises(SignatureError, match=message):
             train(config(text_tokens, tmp_path / "tuned", init_from=str(run), verify_key=key))
     assert not (tmp_path / "never").exists()
-    assert evaluate.main([str(tmp_path / "signed"), "--verify_key", public, "--data", str(text_tokens)]) == 0
-    train(config(text_tokens, tmp_path / "signed", max_steps=4, sign_key=private, verify_key=public))
+    assert (
+        evaluate.main(
+            [str(tmp_path / "signed"), "--verify_key", public, "--data", str(text_tokens)]
+        )
+        == 0
+    )
+    train(
+        config(text_tokens, tmp_path / "signed", max_steps=4, sign_key=private, verify_key=public)
+    )
 
 
 def test_with_a_key_a_damaged_newest_checkpoint_does_not_bring_back_an_earlier_one(
@@ -116,11 +127,29 @@ def test_with_a_key_a_damaged_newest_checkpoint_does_not_bring_back_an_earlier_o
     run = tmp_path / "run"
     train(config(text_tokens, run, sign_key=private, save_every=1))
     (run / "checkpoints" / "step-00000002" / "model.safetensors").write_bytes(b"short")
-    with pytest.raises(checkpoint.CheckpointError, match=r"step-00000002/.*; with verify_key, no earlier one is taken"):
+    with pytest.raises(
+        checkpoint.CheckpointError,
+        match=r"step-00000002/.*; with verify_key, no earlier one is taken",
+    ):
         train(config(text_tokens, run, max_steps=4, verify_key=public))
     assert sample.main([str(run), "--verify_key", public, "--device", "cpu"]) == 1
     assert "model.safetensors has 5 bytes instead of" in capsys.readouterr().err
-    assert sample.main([str(run), "--verify_key", public, "--device", "cpu", "--step", "1", "--max_tokens", "2"]) == 0
+    assert (
+        sample.main(
+            [
+                str(run),
+                "--verify_key",
+                public,
+                "--device",
+                "cpu",
+                "--step",
+                "1",
+                "--max_tokens",
+                "2",
+            ]
+        )
+        == 0
+    )
     assert capsys.readouterr().err == f"taking {run / 'checkpoints' / 'step-00000001'}\n"
 
 
@@ -129,13 +158,20 @@ def test_a_file_that_is_not_a_key_gives_a_one_line_error_before_training(
 ) -> None:
     (tmp_path / "text.pem").write_text("no key")
     for wrong in (str(tmp_path / "text.pem"), str(tmp_path / "missing.pem"), keys[1]):
-        with pytest.raises(SettingsError, match=r"sign_key: .* is not a private key that can sign .*openssl"):
+        with pytest.raises(
+            SettingsError, match=r"sign_key: .* is not a private key that can sign .*openssl"
+        ):
             signer_of(wrong)
     for wrong in (str(tmp_path / "text.pem"), str(tmp_path / "missing.pem"), keys[0]):
-        with pytest.raises(SettingsError, match=r"verify_key: .* is not a public key that can verify .*openssl"):
+        with pytest.raises(
+            SettingsError, match=r"verify_key: .* is not a public key that can verify .*openssl"
+        ):
             verifier_of(wrong)
     with pytest.raises(SettingsError, match="sign_key"):
         train(config(text_tokens, tmp_path / "run", sign_key=str(tmp_path / "missing.pem")))
     monkeypatch.setitem(sys.modules, "model_signing", None)
-    with pytest.raises(SettingsError, match=r"signatures need the extra sign .*: pip install model-signing pyOpenSSL"):
+    with pytest.raises(
+        SettingsError,
+        match=r"signatures need the extra sign .*: pip install model-signing pyOpenSSL",
+    ):
         verifier_of("pub.pem")

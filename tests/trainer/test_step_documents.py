@@ -23,9 +23,19 @@ SECOND = [60, 2, 0, 45, 70]
 
 def trained(out: Path, data: list[str], **settings: object) -> TrainConfig:
     config = TrainConfig(
-        data=tuple(data), out=str(out), preset="tiny", width=16, context=CONTEXT, batch_tokens=8 * CONTEXT, max_steps=1,
-        val_every=0, device="cpu", seed=3, long_min_tokens=40, **settings,
-    )  # fmt: skip
+        data=tuple(data),
+        out=str(out),
+        preset="tiny",
+        width=16,
+        context=CONTEXT,
+        batch_tokens=8 * CONTEXT,
+        max_steps=1,
+        val_every=0,
+        device="cpu",
+        seed=3,
+        long_min_tokens=40,
+        **settings,
+    )
     train(config)
     return config
 
@@ -35,7 +45,8 @@ def trained(out: Path, data: list[str], **settings: object) -> TrainConfig:
 def test_each_part_of_a_window_is_of_the_document_named(
     tmp_path: Path, write_tokens: WriteTokens, sampler: str, weights: tuple[str, str | None]
 ) -> None:
-    # Each token of document d is d, or 100 + d in the second corpus: a window says which documents it is of.
+    # Each token of document d is d, or 100 + d in the second corpus: a window says which documents
+    # it is of.
     lengths = {0: FIRST, 100: SECOND}
     folders = [
         f"{write_tokens(tmp_path / str(base), [[base + d] * n for d, n in enumerate(own)])}{weight}"
@@ -45,7 +56,11 @@ def test_each_part_of_a_window_is_of_the_document_named(
     config = trained(tmp_path / "run", folders, sampler=sampler)
     for step in (1, 2, 125):
         first, covered = 8 * (step - 1), 0
-        windows = open_corpora(config.data).sampler(sampler, CONTEXT, 3, long_min_tokens=40).windows(first, 8)
+        windows = (
+            open_corpora(config.data)
+            .sampler(sampler, CONTEXT, 3, long_min_tokens=40)
+            .windows(first, 8)
+        )
         for part in documents.documents_of(config.out, step):
             tokens = windows[part["sample"] - first][part["begin"] : part["end"]].tolist()
             assert {token % 100 for token in tokens} == {part["url_id"]}
@@ -55,7 +70,9 @@ def test_each_part_of_a_window_is_of_the_document_named(
         assert covered == (windows != EOT).sum()
 
 
-def test_the_command_prints_a_line_of_json_for_each(tmp_path: Path, text_tokens: Path, capsys: Capture) -> None:
+def test_the_command_prints_a_line_of_json_for_each(
+    tmp_path: Path, text_tokens: Path, capsys: Capture
+) -> None:
     config = trained(tmp_path / "run", [str(text_tokens)])
     capsys.readouterr()
     assert documents.main([config.out, "--step", "1"]) == 0
@@ -66,13 +83,21 @@ def test_the_command_prints_a_line_of_json_for_each(tmp_path: Path, text_tokens:
     assert "--step: 0 is not a whole number of at least 1" in capsys.readouterr().err
 
 
-def test_the_urls_are_those_of_the_corpus(tmp_path: Path, write_tokens: WriteTokens, capsys: Capture) -> None:
+def test_the_urls_are_those_of_the_corpus(
+    tmp_path: Path, write_tokens: WriteTokens, capsys: Capture
+) -> None:
     tokens = write_tokens(tmp_path / "tokens", [[d] * n for d, n in enumerate(FIRST)])
     config, corpus = trained(tmp_path / "run", [str(tokens)]), tmp_path / "corpus"
     known = {url_id: f"http://a.example/{url_id}" for url_id in range(1, len(FIRST) - 1)}
     corpus.mkdir()
-    for part in (range(3), range(3, len(FIRST) - 1)):  # the last document is in no file, and the first has no URL
-        rows = {"url_id": pa.array(part, pa.uint64()), "url": pa.array([known.get(i) for i in part], pa.string())}
+    for part in (
+        range(3),
+        range(3, len(FIRST) - 1),
+    ):  # the last document is in no file, and the first has no URL
+        rows = {
+            "url_id": pa.array(part, pa.uint64()),
+            "url": pa.array([known.get(i) for i in part], pa.string()),
+        }
         pq.write_table(pa.table(rows), corpus / f"part-{part.start}.parquet")
     capsys.readouterr()
     assert documents.main([config.out, "--step", "1", "--corpus", str(corpus)]) == 0
@@ -87,7 +112,9 @@ def test_the_urls_are_those_of_the_corpus(tmp_path: Path, write_tokens: WriteTok
         assert "Traceback" not in error
 
 
-def test_shards_that_have_changed_since_are_refused(tmp_path: Path, write_tokens: WriteTokens, capsys: Capture) -> None:
+def test_shards_that_have_changed_since_are_refused(
+    tmp_path: Path, write_tokens: WriteTokens, capsys: Capture
+) -> None:
     data = write_tokens(tmp_path / "data", [[1] * n for n in FIRST])
     config = trained(tmp_path / "run", [str(data)])
     write_tokens(tmp_path / "data", [[2] * n for n in FIRST])

@@ -33,9 +33,13 @@ def test_a_lone_surrogate_is_encoded_as_the_replacement_character(tokenizer_file
 
 
 PADDING = {
-    "strategy": {"Fixed": 8}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0,
+    "strategy": {"Fixed": 8},
+    "direction": "Right",
+    "pad_to_multiple_of": None,
+    "pad_id": 0,
+    "pad_type_id": 0,
     "pad_token": "!",
-}  # fmt: skip
+}
 TRUNCATION = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}
 
 
@@ -43,7 +47,13 @@ TRUNCATION = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst",
     ("state", "model"),
     [
         ({"truncation": TRUNCATION}, {}),
-        ({"padding": PADDING | {"strategy": "BatchLongest", "pad_to_multiple_of": 7, "direction": "Left"}}, {}),
+        (
+            {
+                "padding": PADDING
+                | {"strategy": "BatchLongest", "pad_to_multiple_of": 7, "direction": "Left"}
+            },
+            {},
+        ),
         ({}, {"dropout": 1.0}),
         ({"truncation": TRUNCATION, "padding": PADDING}, {"dropout": 0.3}),
     ],
@@ -73,7 +83,9 @@ def unigram() -> Loaded:
 def letters(unknown: str | None) -> Loaded:
     """A BPE of single letters; without `unknown`, other letters are dropped."""
     tokens = [*"abcdefghijklmnopqrstuvwxyz .", *([unknown] if unknown else [])]
-    tokenizer = Loaded(models.BPE({token: k for k, token in enumerate(tokens)}, [], unk_token=unknown))
+    tokenizer = Loaded(
+        models.BPE({token: k for k, token in enumerate(tokens)}, [], unk_token=unknown)
+    )
     tokenizer.decoder = decoders.Fuse()
     return tokenizer
 
@@ -118,7 +130,9 @@ def test_bits_per_byte_count_the_bytes_that_the_tokenizer_writes(
     report = score_text(model, tokenizer, text, 39)
     lost = len(text.encode()) - written
     assert report["bytes"] == written
-    assert (f"loses {lost} of the text's {len(text.encode())} bytes" in capsys.readouterr().err) == (lost > 0)
+    assert (
+        f"loses {lost} of the text's {len(text.encode())} bytes" in capsys.readouterr().err
+    ) == (lost > 0)
     trained = Pretrained(tmp_path, model, tmp_path / "tokenizer.json", 39, None, DocumentBlocks(39))
     score = compare.score(trained, compare.read_documents(str(tmp_path / "text")), 2)
     assert score.bytes == [written]

@@ -21,7 +21,18 @@ from trainer import train
 from trainer.distributed import sole_writer
 
 # 2 layers of width 32: a step takes some milliseconds.
-SMALL = ("--preset", "tiny", "--width", 32, "--context", 32, "--batch_tokens", 512, "--micro_batch", 4)
+SMALL = (
+    "--preset",
+    "tiny",
+    "--width",
+    32,
+    "--context",
+    32,
+    "--batch_tokens",
+    512,
+    "--micro_batch",
+    4,
+)
 QUIET = ("--device", "cpu", "--no_compile")
 WATCHED = Path(__file__).with_name("watched.py")
 
@@ -38,9 +49,22 @@ def trained_here(*arguments: object) -> int:
     return train.main([*map(str, arguments)])
 
 
-def test_the_documented_command_trains_and_the_loss_falls(text_tokens: Path, tmp_path: Path, trainer: Any) -> None:
+def test_the_documented_command_trains_and_the_loss_falls(
+    text_tokens: Path, tmp_path: Path, trainer: Any
+) -> None:
     run = tmp_path / "run"
-    result = trainer.run("--data", text_tokens, "--out", run, "--preset", "tiny", "--max_steps", 12, "--device", "cpu")
+    result = trainer.run(
+        "--data",
+        text_tokens,
+        "--out",
+        run,
+        "--preset",
+        "tiny",
+        "--max_steps",
+        12,
+        "--device",
+        "cpu",
+    )
     assert result.returncode == 0, result.stderr
     assert "step 12/12  loss" in result.stdout
     assert "Warning" not in result.stderr
@@ -49,20 +73,39 @@ def test_the_documented_command_trains_and_the_loss_falls(text_tokens: Path, tmp
     assert shown[-1] < shown[0] - 0.3
     assert list((run / "tensorboard").iterdir())
     record = json.loads((run / "checkpoints" / "step-00000012" / "checkpoint.json").read_text())
-    manifest = json.loads((text_tokens.parent / "ledger/manifest.json").read_text())["datasets"]["tokens"]
+    manifest = json.loads((text_tokens.parent / "ledger/manifest.json").read_text())["datasets"][
+        "tokens"
+    ]
     assert record["data"][0]["files"] == {"train": 2, "val": 2}
     assert record["tokenizer"]["sha256"] == manifest["properties"]["tokenizer"]["sha256"]
-    assert {key: record["settings"][key] for key in ("preset", "max_steps")} == {"preset": "tiny", "max_steps": 12}
+    assert {key: record["settings"][key] for key in ("preset", "max_steps")} == {
+        "preset": "tiny",
+        "max_steps": 12,
+    }
 
 
 def test_a_second_run_cannot_write_to_a_folder_until_the_first_ends_and_ctrl_c_saves_the_step(
     text_tokens: Path, tmp_path: Path, trainer: Any
 ) -> None:
-    arguments = ("--data", text_tokens, "--out", tmp_path, *SMALL, *QUIET, "--max_steps", 100_000, "--save_every", 0)
+    arguments = (
+        "--data",
+        text_tokens,
+        "--out",
+        tmp_path,
+        *SMALL,
+        *QUIET,
+        "--max_steps",
+        100_000,
+        "--save_every",
+        0,
+    )
     process = trainer.start(*arguments)
     _wait_for_line(process, "step 10/")
     with (
-        pytest.raises(SettingsError, match=rf"by another run \(process {process.pid} on .*\); .*give another --out"),
+        pytest.raises(
+            SettingsError,
+            match=rf"by another run \(process {process.pid} on .*\); .*give another --out",
+        ),
         sole_writer(tmp_path, print, patience=0),
     ):
         pass
@@ -77,7 +120,9 @@ def test_a_second_run_cannot_write_to_a_folder_until_the_first_ends_and_ctrl_c_s
 def assert_stopped_by(name: str, output: str, run: Path) -> None:
     """The last step is saved."""
     assert f"stopped by {name} at step" in output
-    newest = json.loads((run / "checkpoints" / (run / "newest").read_text() / "checkpoint.json").read_text())
+    newest = json.loads(
+        (run / "checkpoints" / (run / "newest").read_text() / "checkpoint.json").read_text()
+    )
     assert newest["step"] == len(losses(run))
 
 
@@ -90,14 +135,42 @@ def assert_gloo_has_ended(run: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_node_that_joins_and_one_that_dies_change_no_batch(text_tokens: Path, tmp_path: Path, trainer: Any) -> None:
-    arguments = ("--data", text_tokens, *SMALL, *QUIET, "--batch_tokens", 15 * 32, "--learning_rate", 1e-3)
-    arguments += ("--schedule", "constant", "--warmup_steps", 5, "--val_every", 0, "--save_every", 10)
+def test_a_node_that_joins_and_one_that_dies_change_no_batch(
+    text_tokens: Path, tmp_path: Path, trainer: Any
+) -> None:
+    arguments = (
+        "--data",
+        text_tokens,
+        *SMALL,
+        *QUIET,
+        "--batch_tokens",
+        15 * 32,
+        "--learning_rate",
+        1e-3,
+    )
+    arguments += (
+        "--schedule",
+        "constant",
+        "--warmup_steps",
+        5,
+        "--val_every",
+        0,
+        "--save_every",
+        10,
+    )
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    elastic = ("--nnodes=1:2", "--max-restarts=5", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}")
-    elastic += ("--rdzv-id=1", "--rdzv-conf=last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=6")
+    elastic = (
+        "--nnodes=1:2",
+        "--max-restarts=5",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint=127.0.0.1:{port}",
+    )
+    elastic += (
+        "--rdzv-id=1",
+        "--rdzv-conf=last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=6",
+    )
     out = tmp_path / "elastic"
     run = (*arguments, "--out", out, "--max_steps", 100_000)
     try:
@@ -114,8 +187,14 @@ def test_a_node_that_joins_and_one_that_dies_change_no_batch(text_tokens: Path, 
         for pid in _processes_of(out):
             os.kill(pid, signal.SIGKILL)
     records = records_of(out)
-    assert [size for size, _ in itertools.groupby(record["world_size"] for record in records)] == [1, 2, 1]
-    assert trained_here(*arguments, "--out", tmp_path / "complete", "--max_steps", len(records)) == 0
+    assert [size for size, _ in itertools.groupby(record["world_size"] for record in records)] == [
+        1,
+        2,
+        1,
+    ]
+    assert (
+        trained_here(*arguments, "--out", tmp_path / "complete", "--max_steps", len(records)) == 0
+    )
     assert losses(out) == pytest.approx(losses(tmp_path / "complete"), rel=1e-3)
 
 
@@ -123,21 +202,38 @@ def test_two_ranks_train_as_one_and_one_rank_continues_from_two(
     text_tokens: Path, tmp_path: Path, trainer: Any, capsys: Capture
 ) -> None:
     """One rank, two, then one again."""
-    arguments = ("--data", text_tokens, *SMALL, *QUIET, "--save_every", 5, "--val_every", 7, "--schedule", "constant")
+    arguments = (
+        "--data",
+        text_tokens,
+        *SMALL,
+        *QUIET,
+        "--save_every",
+        5,
+        "--val_every",
+        7,
+        "--schedule",
+        "constant",
+    )
     arguments += ("--warmup_steps", 2)
     assert trained_here(*arguments, "--out", tmp_path / "one", "--max_steps", 15) == 0
     assert trained_here(*arguments, "--out", tmp_path / "more", "--max_steps", 5) == 0
-    result = trainer.run(*arguments, "--out", tmp_path / "more", "--max_steps", 10, ranks=2, program=WATCHED)
+    result = trainer.run(
+        *arguments, "--out", tmp_path / "more", "--max_steps", 10, ranks=2, program=WATCHED
+    )
     assert result.returncode == 0, result.stdout + result.stderr
     assert_gloo_has_ended(tmp_path / "more")
     capsys.readouterr()
     assert trained_here(*arguments, "--out", tmp_path / "more", "--max_steps", 15) == 0
     assert "step-00000010 at step 10" in capsys.readouterr().out
     for key in ("loss", "grad_norm"):
-        assert losses(tmp_path / "more", key) == pytest.approx(losses(tmp_path / "one", key), rel=1e-4)
+        assert losses(tmp_path / "more", key) == pytest.approx(
+            losses(tmp_path / "one", key), rel=1e-4
+        )
     assert losses(tmp_path / "more", "world_size") == [1] * 5 + [2] * 5 + [1] * 5
     records = records_of(tmp_path / "more")
-    assert ["val_loss" in record for record in records] == [step in (5, 7, 10, 14, 15) for step in range(1, 16)]
+    assert ["val_loss" in record for record in records] == [
+        step in (5, 7, 10, 14, 15) for step in range(1, 16)
+    ]
 
 
 @pytest.mark.timeout(900)  # four trainings, on a machine that may be busy
@@ -146,7 +242,16 @@ def test_a_signal_saves_the_step_and_neither_it_nor_a_kill_changes_a_loss(
     text_tokens: Path, tmp_path: Path, trainer: Any, ranks: int
 ) -> None:
     arguments = ("--data", text_tokens, *SMALL, *QUIET, "--max_steps", 60, "--save_every", 7)
-    arguments += ("--val_every", 10, "--dropout", 0.1, "--sampler", "longbiased", "--long_min_tokens", 200)
+    arguments += (
+        "--val_every",
+        10,
+        "--dropout",
+        0.1,
+        "--sampler",
+        "longbiased",
+        "--long_min_tokens",
+        200,
+    )
     complete, stopped = tmp_path / "complete", tmp_path / "stopped"
     if ranks:
         assert trainer.run(*arguments, "--out", complete, ranks=ranks).returncode == 0

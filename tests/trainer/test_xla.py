@@ -35,22 +35,49 @@ raise SystemExit(code)
 
 @pytest.fixture
 def train(tmp_path: Path, text_tokens: Path) -> Train:
-    """Trains in a process of its own: `train(run, device, steps, more flags)` gives the records of its steps."""
+    """Trains in a process of its own: `train(run, device, steps, more flags)` gives the records
+    of its steps."""
 
     def train(run: str, device: str, steps: int, *flags: object, module: str = "trainer.train"):  # type: ignore[no-untyped-def]
         arguments = [
-            *("--data", text_tokens, "--out", tmp_path / run, "--device", device, "--max_steps", steps),
-            *("--preset", "tiny", "--width", 32, "--context", 32, "--batch_tokens", 256, "--micro_batch", 2),
+            *(
+                "--data",
+                text_tokens,
+                "--out",
+                tmp_path / run,
+                "--device",
+                device,
+                "--max_steps",
+                steps,
+            ),
+            *(
+                "--preset",
+                "tiny",
+                "--width",
+                32,
+                "--context",
+                32,
+                "--batch_tokens",
+                256,
+                "--micro_batch",
+                2,
+            ),
             *("--warmup_steps", 4, "--save_every", 10, *flags),
-        ]  # fmt: skip
+        ]
         start = ["-c", COUNTING] if module == "counting" else ["-m", module]
         done = subprocess.run(
-            [sys.executable, *start, *map(str, arguments)], capture_output=True, text=True, timeout=500, check=False,
+            [sys.executable, *start, *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=500,
+            check=False,
             env={**os.environ, "PYTHONPATH": str(REPOSITORY), "PJRT_DEVICE": "CPU"},
-        )  # fmt: skip
+        )
         assert done.returncode == 0, done.stderr[-3000:]
         (tmp_path / f"{run}.out").write_text(done.stdout)
-        return [json.loads(line) for line in (tmp_path / run / "metrics.jsonl").read_text().splitlines()]
+        return [
+            json.loads(line) for line in (tmp_path / run / "metrics.jsonl").read_text().splitlines()
+        ]
 
     return train
 
@@ -59,9 +86,17 @@ def test_twenty_steps_equal_those_of_the_cpu_and_compile_once(train: Train, tmp_
     """Four micro-batches a step, in float32."""
     ours = train("xla", "xla", 20, "--dtype", "float32", "--val_every", 0, module="counting")
     theirs = train("cpu", "cpu", 20, "--dtype", "float32", "--val_every", 0)
-    assert [record["loss"] for record in ours] == pytest.approx([record["loss"] for record in theirs], abs=1e-3)
-    assert [record["grad_norm"] for record in ours] == pytest.approx([r["grad_norm"] for r in theirs], rel=1e-2)
-    line = next(line for line in (tmp_path / "xla.out").read_text().splitlines() if line.startswith("compiled"))
+    assert [record["loss"] for record in ours] == pytest.approx(
+        [record["loss"] for record in theirs], abs=1e-3
+    )
+    assert [record["grad_norm"] for record in ours] == pytest.approx(
+        [r["grad_norm"] for r in theirs], rel=1e-2
+    )
+    line = next(
+        line
+        for line in (tmp_path / "xla.out").read_text().splitlines()
+        if line.startswith("compiled")
+    )
     counts = json.loads(line.removeprefix("compiled "))
     assert len(counts) == 20
     assert counts[1:] == [counts[1]] * 19, counts
@@ -75,21 +110,28 @@ def test_either_device_continues_from_the_others_checkpoint(train: Train) -> Non
         train(run, first, 10, *flags)
         records = train(run, then, 20, *flags)
         assert [record["step"] for record in records] == list(range(1, 21))
-        assert [record["loss"] for record in records] == pytest.approx([r["loss"] for r in complete], abs=1e-3)
+        assert [record["loss"] for record in records] == pytest.approx(
+            [r["loss"] for r in complete], abs=1e-3
+        )
         assert records[-1]["val_loss"] == pytest.approx(complete[-1]["val_loss"], abs=1e-3)
 
 
 def test_bfloat16_learns_as_float32_does(train: Train) -> None:
     ours = train("bf16", "xla", 20, "--val_every", 0)
     theirs = train("cpu", "cpu", 20, "--dtype", "float32", "--val_every", 0)
-    assert [record["loss"] for record in ours] == pytest.approx([record["loss"] for record in theirs], abs=0.05)
+    assert [record["loss"] for record in ours] == pytest.approx(
+        [record["loss"] for record in theirs], abs=0.05
+    )
     assert ours[-1]["loss"] != theirs[-1]["loss"]
 
 
 def test_a_run_launched_by_torch_xla_is_the_same(train: Train) -> None:
-    """One device: torch_xla 2.9 cannot add up over two of PJRT's CPU devices; test_xla_ranks.py has two processes."""
+    """One device: torch_xla 2.9 cannot add up over two of PJRT's CPU devices; test_xla_ranks.py
+    has two processes."""
     flags = ("--dtype", "float32", "--val_every", 5)
     ours = train("launched", "xla", 10, *flags, module="trainer.xla")
     theirs = train("one", "cpu", 10, *flags)
-    assert [record["loss"] for record in ours] == pytest.approx([record["loss"] for record in theirs], abs=1e-3)
+    assert [record["loss"] for record in ours] == pytest.approx(
+        [record["loss"] for record in theirs], abs=1e-3
+    )
     assert ours[-1]["val_loss"] == pytest.approx(theirs[-1]["val_loss"], abs=1e-3)

@@ -1,4 +1,5 @@
-"""What XLA's processes exchange, by two processes whose chips' collectives are gloo's: a TPU is not to be had here."""
+"""What XLA's processes exchange, by two processes whose chips' collectives are gloo's: a TPU is
+not to be had here."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def global_ordinal(): return dist.get_rank()
 PROGRAM = """
 import json, sys
 import torch, torch.distributed as dist
-from trainer.distributed import Ranks  # first: defaults of functions that it imports would keep the group
+# first: defaults of functions that it imports would keep the group
+from trainer.distributed import Ranks
 dist.init_process_group("gloo")
 ranks = Ranks.join("xla")
 model = torch.nn.Linear(3, 2)
@@ -51,7 +53,8 @@ result = {
     "sum": ranks.sum([1.0, ranks.rank]),
 }
 open(f"{sys.argv[1]}/{ranks.rank}.json", "w").write(json.dumps(result))
-dist.destroy_process_group()  # ends gloo's threads, which abort a process whose interpreter ends before they do
+# ends gloo's threads, which abort a process whose interpreter ends before they do
+dist.destroy_process_group()
 """
 
 
@@ -63,15 +66,35 @@ def test_processes_agree_on_gradients_and_decisions(tmp_path: Path) -> None:
     (tmp_path / "torch_xla" / "core" / "xla_model.py").write_text(XLA_MODEL)
     (tmp_path / "torch_xla" / "runtime.py").write_text(RUNTIME)
     (tmp_path / "program.py").write_text(PROGRAM)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "program.py"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        "program.py",
+    ]
     done = subprocess.run(
-        [*command, str(tmp_path)], capture_output=True, text=True, timeout=240, check=False, cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{REPOSITORY}", "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+        [*command, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{tmp_path}{os.pathsep}{REPOSITORY}",
+            "OMP_NUM_THREADS": "1",
+        },
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     for rank in (0, 1):
         assert json.loads((tmp_path / f"{rank}.json").read_text()) == {
-            "rank": rank, "size": 2, "main": rank == 0,
-            "gradients": [[5.0] * 6, [6.0] * 2], "any": [True, False], "gather": ["rank 0", "rank 1"],
+            "rank": rank,
+            "size": 2,
+            "main": rank == 0,
+            "gradients": [[5.0] * 6, [6.0] * 2],
+            "any": [True, False],
+            "gather": ["rank 0", "rank 1"],
             "sum": [2.0, 1.0],
-        }  # fmt: skip
+        }

@@ -1,7 +1,7 @@
 """Name the documents of a training step, with the part of each window that they take.
 
-Each is a line of JSON, `{"sample": 4096, "url_id": 7, "begin": 0, "end": 130}`: tokens begin … end−1 of the window are
-the document's. `owt why WORKDIR URL_ID` shows where it comes from.
+Each is a line of JSON, `{"sample": 4096, "url_id": 7, "begin": 0, "end": 130}`: tokens begin …
+end−1 of the window are the document's. `owt why WORKDIR URL_ID` shows where it comes from.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ class DocumentsOptions:
     """Settings of `trainer.tools.documents`."""
 
     step: int = option(help="counted from 1, as in metrics.jsonl", minimum=1)
-    corpus: str | None = option(None, "a run's folder corpus/, for the documents' URLs", metavar="FOLDER")
+    corpus: str | None = option(
+        None, "a run's folder corpus/, for the documents' URLs", metavar="FOLDER"
+    )
 
 
 class Numbers(Documents):
@@ -43,32 +45,53 @@ class Numbers(Documents):
     def __init__(self, lengths: np.ndarray, first: int) -> None:
         self.lengths, self._first_number, self.dtype = lengths, first, np.dtype(np.int64)
 
-    def copy_into(self, out: np.ndarray, documents: np.ndarray, at: np.ndarray, *range: np.ndarray) -> None:
-        for document, start, length in zip(documents.tolist(), at.tolist(), range[1].tolist(), strict=True):
+    def copy_into(
+        self, out: np.ndarray, documents: np.ndarray, at: np.ndarray, *range: np.ndarray
+    ) -> None:
+        for document, start, length in zip(
+            documents.tolist(), at.tolist(), range[1].tolist(), strict=True
+        ):
             out[start : start + length] = self._first_number + document
 
 
 def documents_of(run: str, step: int) -> Iterator[dict[str, Any]]:
-    """The documents of a step, read from a corpus in which every token is its document's number; or CheckpointError."""
+    """The documents of a step, read from a corpus in which every token is its document's number;
+    or CheckpointError."""
     path = resolve(run)
     record = read_record(path)
-    config = from_table(TrainConfig, {key: own for key, own in record.settings.items() if own is not None}, str(path))
+    config = from_table(
+        TrainConfig,
+        {key: own for key, own in record.settings.items() if own is not None},
+        str(path),
+    )
     corpora = open_corpora(config.data, config.cache, record.data)
     if [own["digest"] for own in corpora.description()] != [own["digest"] for own in record.data]:
-        raise CheckpointError(f"{path} was trained on other shards than {', '.join(config.data)} has now")
-    known, first = np.zeros(0, np.uint64), corpora.tokenizer.eot + 1  # url_ids; the number of the first document
+        raise CheckpointError(
+            f"{path} was trained on other shards than {', '.join(config.data)} has now"
+        )
+    known, first = (
+        np.zeros(0, np.uint64),
+        corpora.tokenizer.eot + 1,
+    )  # url_ids; the number of the first document
     for dataset in corpora.datasets:
         dataset.opened["train"] = Numbers(dataset.documents("train").lengths, first + len(known))
         known = np.concatenate([known, dataset.url_ids("train")])
     context = record.model["context"]
-    sampler = corpora.sampler(config.sampler, context, config.seed, config.long_min_tokens, config.long_fraction)
+    sampler = corpora.sampler(
+        config.sampler, context, config.seed, config.long_min_tokens, config.long_fraction
+    )
     batch = config.windows_per_batch(context)
     for sample, row in enumerate(sampler.windows((step - 1) * batch, batch), (step - 1) * batch):
         begin = 0
         for number, tokens in itertools.groupby(row.tolist()):
             end = begin + len(list(tokens))
             if number >= first:  # not an end-of-text
-                yield {"sample": sample, "url_id": int(known[number - first]), "begin": begin, "end": end}
+                yield {
+                    "sample": sample,
+                    "url_id": int(known[number - first]),
+                    "begin": begin,
+                    "end": end,
+                }
             begin = end
 
 
@@ -85,7 +108,9 @@ def print_documents(run: str, options: DocumentsOptions) -> None:
 
 
 _NAMED = {"run": "a run's folder, or a checkpoint"}
-main = partial(run_command, "trainer.tools.documents", __doc__, _NAMED, DocumentsOptions, print_documents)
+main = partial(
+    run_command, "trainer.tools.documents", __doc__, _NAMED, DocumentsOptions, print_documents
+)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Evaluate a model: validation loss over a fixed set of windows, perplexity and bits per byte of a text."""
+"""Evaluate a model: validation loss over a fixed set of windows, perplexity and bits per byte of
+a text."""
 
 from __future__ import annotations
 
@@ -24,31 +25,55 @@ from trainer.validation import validation_loss, validation_windows
 
 
 def score_text(
-    model: GPT, tokenizer: Tokenizer, text: str, eot: int, *, words: int = 0, stride: int = 0, micro_batch: int = 8
+    model: GPT,
+    tokenizer: Tokenizer,
+    text: str,
+    eot: int,
+    *,
+    words: int = 0,
+    stride: int = 0,
+    micro_batch: int = 8,
 ) -> dict[str, float | int]:
     """How well the model predicts `text`: each token once, the first one from an end-of-text.
 
-    `word_perplexity` divides by `words`, or, for 0, by those between white space; `stride` is that of
-    `score_documents`. The result has tokens, words, bytes, loss (nats per token), perplexity (per token),
-    word_perplexity, and bits_per_byte (of the text that the ids decode to, in UTF-8).
-    Raises ValueError: there is no text that the tokenizer can write, or the stride is longer than the context.
+    `word_perplexity` divides by `words`, or, for 0, by those between white space; `stride` is that
+    of `score_documents`. The result has tokens, words, bytes, loss (nats per token), perplexity
+    (per token), word_perplexity, and bits_per_byte (of the text that the ids decode to, in UTF-8).
+    Raises ValueError: there is no text that the tokenizer can write, or the stride is longer than
+    the context.
     """
-    ((nats, tokens, size),) = score_texts(model, tokenizer, [text], eot, stride=stride, micro_batch=micro_batch)
+    ((nats, tokens, size),) = score_texts(
+        model, tokenizer, [text], eot, stride=stride, micro_batch=micro_batch
+    )
     words, length = words or len(text.split()), len(text.encode("utf-8", "surrogatepass"))
     if size < length:
-        note(f"the tokenizer loses {length - size:,} of the text's {length:,} bytes: bits_per_byte is of the others")
+        note(
+            f"the tokenizer loses {length - size:,} of the text's {length:,} bytes: bits_per_byte "
+            f"is of the others"
+        )
     counts = {"tokens": tokens, "words": words, "bytes": size}
     losses = {"loss": nats / tokens, "bits_per_byte": nats / math.log(2) / size}
     perplexities = {"perplexity": nats / tokens, "word_perplexity": nats / max(1, words)}
-    return counts | losses | {key: math.exp(own) if own < 700 else math.inf for key, own in perplexities.items()}
+    return (
+        counts
+        | losses
+        | {key: math.exp(own) if own < 700 else math.inf for key, own in perplexities.items()}
+    )
 
 
 def score_texts(
-    model: GPT, tokenizer: Tokenizer, texts: Sequence[str], eot: int, *, stride: int = 0, micro_batch: int = 8
+    model: GPT,
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    eot: int,
+    *,
+    stride: int = 0,
+    micro_batch: int = 8,
 ) -> list[tuple[float, int, int]]:
     """(negative log-likelihood in nats, tokens, bytes) of each text that the tokenizer can write.
 
-    A tokenizer may lose what is not in its vocabulary: bytes are those that its ids have. ValueError if there is none.
+    A tokenizer may lose what is not in its vocabulary: bytes are those that its ids have.
+    ValueError if there is none.
     """
     written = []
     for text in texts:
@@ -56,24 +81,38 @@ def score_texts(
         if size := min(len(text.encode("utf-8", "surrogatepass")), tokenizer.count_bytes(ids)):
             written.append((ids, size))
     if not written:
-        raise ValueError("there is no text, or the tokenizer cannot write any of it: it has no perplexity")
-    nats = score_documents(model, [ids for ids, _ in written], eot, stride=stride, micro_batch=micro_batch)
+        raise ValueError(
+            "there is no text, or the tokenizer cannot write any of it: it has no perplexity"
+        )
+    nats = score_documents(
+        model, [ids for ids, _ in written], eot, stride=stride, micro_batch=micro_batch
+    )
     return [(own, len(ids), size) for own, (ids, size) in zip(nats.tolist(), written, strict=True)]
 
 
 @torch.no_grad()
 def score_documents(
-    model: GPT, documents: Sequence[Sequence[int]], eot: int, *, stride: int = 0, micro_batch: int = 8
+    model: GPT,
+    documents: Sequence[Sequence[int]],
+    eot: int,
+    *,
+    stride: int = 0,
+    micro_batch: int = 8,
 ) -> torch.Tensor:
-    """The negative log-likelihood of each document in nats (N,), float64; its first token follows an end-of-text.
+    """The negative log-likelihood of each document in nats (N,), float64; its first token
+    follows an end-of-text.
 
-    Each window predicts `stride` tokens, which so see at least context − stride tokens before them; 0 means the
-    context, which gives contiguous chunks. A longer stride is a ValueError.
+    Each window predicts `stride` tokens, which so see at least context − stride tokens before them;
+    0 means the context, which gives contiguous chunks. A longer stride is a ValueError.
     """
     context, device = model.config.context, model.wte.weight.device
     if not 0 <= stride <= context:
         raise ValueError(f"stride {stride} is not between 0 and the model's context {context}")
-    windows = [(k, *own) for k, ids in enumerate(documents) for own in text_windows([eot, *ids], context, stride)]
+    windows = [
+        (k, *own)
+        for k, ids in enumerate(documents)
+        for own in text_windows([eot, *ids], context, stride)
+    ]
     # The longest first: little padding, and running out of memory shows at once.
     windows.sort(key=lambda window: -len(window[1]))
     result = torch.zeros(len(documents), dtype=torch.float64)
@@ -89,8 +128,11 @@ def score_documents(
     return result
 
 
-def text_windows(stream: list[int], context: int, stride: int) -> Iterator[tuple[list[int], list[int]]]:
-    """(inputs, targets of the last `stride` of them; 0 for all): they predict each token of stream[1:] once."""
+def text_windows(
+    stream: list[int], context: int, stride: int
+) -> Iterator[tuple[list[int], list[int]]]:
+    """(inputs, targets of the last `stride` of them; 0 for all): they predict each token of
+    stream[1:] once."""
     stride = stride or context
     for done in range(0, len(stream) - 1, stride):
         end = min(done + stride, len(stream) - 1)
@@ -114,10 +156,12 @@ _RULES = (  # of Megatron-LM's detokenizer
 
 
 def published_words(text: str) -> int:
-    """The number of words that published WikiText perplexities divide by: those between white space, and line ends.
+    """The number of words that published WikiText perplexities divide by: those between white
+    space, and line ends.
 
-    Merity et al. (2016, table 1) give 245,569 tokens for the test set, which has 241,211 words and 4,358 lines, whose
-    ends are the token `<eos>`; blank lines count. It is the same for `wiki.test.tokens` and `wiki.test.raw`.
+    Merity et al. (2016, table 1) give 245,569 tokens for the test set, which has 241,211 words and
+    4,358 lines, whose ends are the token `<eos>`; blank lines count. It is the same for
+    `wiki.test.tokens` and `wiki.test.raw`.
     """
     return len(text.split()) + text.count("\n")
 
@@ -133,12 +177,20 @@ def detokenize(text: str) -> str:
 class EvaluateOptions(ModelOptions):
     """Settings of `trainer.tools.evaluate`."""
 
-    data: tuple[str, ...] = option((), "token shards: the validation loss over their val split", metavar="DIR")
+    data: tuple[str, ...] = option(
+        (), "token shards: the validation loss over their val split", metavar="DIR"
+    )
     windows: int = option(256, "number of validation windows, at most one epoch", minimum=1)
     text: str | None = option(None, "a text file whose perplexity to compute", metavar="FILE")
-    stride: int = option(0, "tokens that each window predicts; 0 for contiguous chunks of the context", minimum=0)
-    wikitext: bool = option(False, "count words as published WikiText perplexities do, with line ends")
-    detokenize: bool = option(False, "turn WikiText's tokens into running text, for a model not trained on them")
+    stride: int = option(
+        0, "tokens that each window predicts; 0 for contiguous chunks of the context", minimum=0
+    )
+    wikitext: bool = option(
+        False, "count words as published WikiText perplexities do, with line ends"
+    )
+    detokenize: bool = option(
+        False, "turn WikiText's tokens into running text, for a model not trained on them"
+    )
     micro_batch: int = option(8, "windows in one forward pass", minimum=1)
 
 
@@ -147,7 +199,9 @@ def evaluate(folder: str, options: EvaluateOptions) -> dict[str, Any]:
     if not (options.data or options.text):
         raise SettingsError("nothing to evaluate: give --data DIR, --text FILE, or both")
     with Ranks.join(options.device) as ranks, autocast_of(options.dtype, ranks.device):
-        trained = load_pretrained(folder, ranks.device, verify_key=options.verify_key, step=options.step)
+        trained = load_pretrained(
+            folder, ranks.device, verify_key=options.verify_key, step=options.step
+        )
         model, micro_batch = trained.model, options.micro_batch
         result: dict[str, Any] = {"model": str(trained.folder)}
         if trained.record:
@@ -157,7 +211,10 @@ def evaluate(folder: str, options: EvaluateOptions) -> dict[str, Any]:
             trained.check_tokenizer(corpora.tokenizer, options.data[0])
             windows = validation_windows(corpora, model.config.context, options.windows)
             if windows is None:
-                raise ValueError(f"{', '.join(options.data)}: there is no document in the val split; give other --data")
+                raise ValueError(
+                    f"{', '.join(options.data)}: there is no document in the val split; give other "
+                    f"--data"
+                )
             result["val_windows"] = len(windows)
             result["val_loss"] = validation_loss(model, windows, ranks, trained.blocks, micro_batch)
         if options.text:
@@ -175,7 +232,14 @@ def print_figures(model: str, options: EvaluateOptions) -> None:
         print(json.dumps(result, indent=1))
 
 
-main = partial(run_command, "trainer.tools.evaluate", __doc__, {"model": MODELS}, EvaluateOptions, print_figures)
+main = partial(
+    run_command,
+    "trainer.tools.evaluate",
+    __doc__,
+    {"model": MODELS},
+    EvaluateOptions,
+    print_figures,
+)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Export a checkpoint as a folder that Hugging Face's transformers loads: `python -m trainer.tools.export RUN FOLDER`.
+"""Export a checkpoint as a folder that Hugging Face's transformers loads: `python -m
+trainer.tools.export RUN FOLDER`.
 
 `hf upload OWNER/NAME FOLDER` sends it to the Hub.
 """
@@ -20,15 +21,22 @@ from trainer.signing import signer_of
 class ExportOptions:
     """Settings of `trainer.tools.export`."""
 
-    step: int | None = option(None, "the run's checkpoint of this step (default: the newest)", minimum=0)
-    verify_key: str | None = option(None, "refuse a model unless the owner of this public key signed it", metavar="PEM")
-    sign_key: str | None = option(None, "private key (PEM, elliptic curve) that signs the folder", metavar="PEM")
+    step: int | None = option(
+        None, "the run's checkpoint of this step (default: the newest)", minimum=0
+    )
+    verify_key: str | None = option(
+        None, "refuse a model unless the owner of this public key signed it", metavar="PEM"
+    )
+    sign_key: str | None = option(
+        None, "private key (PEM, elliptic curve) that signs the folder", metavar="PEM"
+    )
 
 
 def export(source: str, place: str, options: ExportOptions) -> None:
     """Write the model in `source` to a folder: weights as safetensors, configuration, tokenizer.
 
-    Raises SettingsError: the folder is not empty; ValueError: there is no such model, or none that transformers has.
+    Raises SettingsError: the folder is not empty; ValueError: there is no such model, or none that
+    transformers has.
     """
     check_local(place, "where the model goes")
     folder = Path(place)
@@ -42,7 +50,10 @@ def export(source: str, place: str, options: ExportOptions) -> None:
     print(f"{folder}: transformers.AutoModelForCausalLM.from_pretrained loads it")
 
 
-_NAMED = {"checkpoint": "a checkpoint, or a run's folder for its newest", "folder": "where the model goes"}
+_NAMED = {
+    "checkpoint": "a checkpoint, or a run's folder for its newest",
+    "folder": "where the model goes",
+}
 main = partial(run_command, "trainer.tools.export", __doc__, _NAMED, ExportOptions, export)
 
 

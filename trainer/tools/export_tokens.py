@@ -1,7 +1,9 @@
-"""Write token shards in the layout of another trainer: nanoGPT's train.bin, or Megatron's .bin and .idx.
+"""Write token shards in the layout of another trainer: nanoGPT's train.bin, or Megatron's .bin
+and .idx.
 
-Next to them, documents.parquet says which document each token is of: a row for each document in their order, with its
-`split` (train, val), the `offset` of its first token in `SPLIT.bin`, in tokens, and its `url_id`.
+Next to them, documents.parquet says which document each token is of: a row for each document in
+their order, with its `split` (train, val), the `offset` of its first token in `SPLIT.bin`, in
+tokens, and its `url_id`.
 """
 
 from __future__ import annotations
@@ -29,16 +31,19 @@ _SCHEMA = pa.schema([("split", pa.string()), ("offset", pa.uint64()), ("url_id",
 class ExportTokensOptions:
     """Settings of `trainer.tools.export_tokens`."""
 
-    format: str = option("bin", "bin is nanoGPT's, megatron Megatron-LM's", choices=("bin", "megatron"))
+    format: str = option(
+        "bin", "bin is nanoGPT's, megatron Megatron-LM's", choices=("bin", "megatron")
+    )
 
 
 def export_tokens(folder: str, out: Path, layout: str) -> list[Path]:
     """Write each split of the shards in `folder`, in the shards' order; returns the files written.
 
-    `bin` is nanoGPT's layout (`data/openwebtext/prepare.py`): consecutive ids with an end-of-text after each document,
-    as uint16, or uint32 for vocabularies over 65,536, which nanoGPT does not read. `megatron` is Megatron-LM's indexed
-    dataset (`megatron/core/datasets/indexed_dataset.py`) with one sequence per document, which ends in an end-of-text,
-    as `preprocess_data.py --append-eod` writes it: uint16 or int32. Raises ShardError, OSError.
+    `bin` is nanoGPT's layout (`data/openwebtext/prepare.py`): consecutive ids with an end-of-text
+    after each document, as uint16, or uint32 for vocabularies over 65,536, which nanoGPT does not
+    read. `megatron` is Megatron-LM's indexed dataset (`megatron/core/datasets/indexed_dataset.py`)
+    with one sequence per document, which ends in an end-of-text, as `preprocess_data.py
+    --append-eod` writes it: uint16 or int32. Raises ShardError, OSError.
     """
     dataset, written = open_dataset(folder), []
     out.mkdir(parents=True, exist_ok=True)
@@ -88,7 +93,9 @@ def print_files(tokens: str, folder: str, options: ExportTokensOptions) -> None:
 
 
 _NAMED = {"tokens": "folder of the token shards: WORKDIR/tokens", "folder": "where the files go"}
-main = partial(run_command, "trainer.tools.export_tokens", __doc__, _NAMED, ExportTokensOptions, print_files)
+main = partial(
+    run_command, "trainer.tools.export_tokens", __doc__, _NAMED, ExportTokensOptions, print_files
+)
 
 
 if __name__ == "__main__":

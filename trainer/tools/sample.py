@@ -21,17 +21,22 @@ from trainer.pretrained import MODELS, ModelOptions, Tokenizer, load_pretrained
 class SampleOptions(ModelOptions):
     """Settings of `trainer.tools.sample`."""
 
-    prompt: tuple[str, ...] = option((), "texts to continue (default: a new document)", metavar="TEXT")
+    prompt: tuple[str, ...] = option(
+        (), "texts to continue (default: a new document)", metavar="TEXT"
+    )
     num_samples: int = option(1, "samples of each prompt", minimum=1)
     max_tokens: int = option(200, "most tokens of a sample", minimum=1)
     temperature: float = option(0.8, "0 picks the most likely token", minimum=0)
     top_k: int = option(200, "sample from the k most likely tokens; 0 for all", minimum=0)
-    top_p: float = option(1.0, "sample from the fewest tokens with this total probability", minimum=0, maximum=1)
+    top_p: float = option(
+        1.0, "sample from the fewest tokens with this total probability", minimum=0, maximum=1
+    )
     seed: int = option(1337, "of the random numbers", minimum=0)
 
 
 def sample(folder: str, options: SampleOptions) -> Iterator[str]:
-    """Each sample with its prompt, as it is finished; raises ValueError for a folder that cannot be used."""
+    """Each sample with its prompt, as it is finished; raises ValueError for a folder that cannot
+    be used."""
     device = device_of(options.device)
     trained = load_pretrained(folder, device, verify_key=options.verify_key, step=options.step)
     model, tokenizer = trained.model, Tokenizer(trained.tokenizer)
@@ -42,22 +47,31 @@ def sample(folder: str, options: SampleOptions) -> Iterator[str]:
     for prompt in options.prompt or [""]:
         known = tokenizer.encode(prompt)
         for _ in range(options.num_samples):
-            # As in training, a document follows an end-of-text. All ids are decoded together: a character's bytes may
-            # be in several tokens, and some decoders remove a space at the start.
+            # As in training, a document follows an end-of-text. All ids are decoded together: a
+            # character's bytes may be in several tokens, and some decoders remove a space at the
+            # start.
             ids = generate(model, [trained.eot, *known], options.max_tokens, **how)
             yield tokenizer.decode([*known, *ids])
 
 
 @torch.no_grad()
 def generate(
-    model: GPT, prompt: list[int], max_tokens: int, *, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0,
-    stop: int | None = None, generator: torch.Generator | None = None,
-) -> Iterator[int]:  # fmt: skip
+    model: GPT,
+    prompt: list[int],
+    max_tokens: int,
+    *,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    stop: int | None = None,
+    generator: torch.Generator | None = None,
+) -> Iterator[int]:
     """Up to `max_tokens` ids that continue `prompt`, one by one, ending before `stop`.
 
-    With a KV cache, each costs one token's forward pass. When the context is full, it is cut to its latest half. A
-    `temperature` of 0 picks the most likely token; else it is one of the `top_k` most likely (0 for all), and of the
-    fewest that have the probability `top_p` together (Holtzman et al., 2020). The prompt has at least one token.
+    With a KV cache, each costs one token's forward pass. When the context is full, it is cut to its
+    latest half. A `temperature` of 0 picks the most likely token; else it is one of the `top_k`
+    most likely (0 for all), and of the fewest that have the probability `top_p` together (Holtzman
+    et al., 2020). The prompt has at least one token.
     """
     device, context = model.wte.weight.device, model.config.context
     written, cache = list(prompt), KVCache(model, 1)
@@ -76,7 +90,11 @@ def generate(
 
 
 def _choose(
-    logits: torch.Tensor, temperature: float, top_k: int, top_p: float, generator: torch.Generator | None
+    logits: torch.Tensor,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    generator: torch.Generator | None,
 ) -> int:
     if temperature == 0:
         return int(logits.argmax())
@@ -98,7 +116,9 @@ def print_samples(model: str, options: SampleOptions) -> None:
         print("---\n" * (number > 0) + text, flush=True)
 
 
-main = partial(run_command, "trainer.tools.sample", __doc__, {"model": MODELS}, SampleOptions, print_samples)
+main = partial(
+    run_command, "trainer.tools.sample", __doc__, {"model": MODELS}, SampleOptions, print_samples
+)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Detection of evaluation-set text in documents by shared word n-grams, as for GPT-3.
 
-Brown et al., "Language Models are Few-Shot Learners", 2020 (appendix C): 13-grams of lower-case words without
-punctuation, in Unicode's form NFC. Evaluation texts of fewer than n words are ignored.
+Brown et al., "Language Models are Few-Shot Learners", 2020 (appendix C): 13-grams of lower-case
+words without punctuation, in Unicode's form NFC. Evaluation texts of fewer than n words are
+ignored.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ N = 13
 
 
 def shared_n_gram(text: str, hashes: np.ndarray, n: int = N) -> str | None:
-    """The first n-gram of `text` whose hash is among `hashes`, sorted uint64; None if there is none."""
+    """The first n-gram of `text` whose hash is among `hashes`, sorted uint64; None if there is
+    none."""
     if not len(hashes):
         return None
     n_grams = _n_grams(text, n)
@@ -47,14 +49,16 @@ def evaluation_sets(patterns: tuple[str, ...]) -> EvaluationSets:
 
 @functools.lru_cache(maxsize=1)  # a process reads the evaluation sets once
 def n_grams_of(sets: EvaluationSets) -> np.ndarray:
-    """Hashes of all n-grams of the texts in the files, sorted and distinct, uint64; raises UserError as `texts_of`."""
+    """Hashes of all n-grams of the texts in the files, sorted and distinct, uint64; raises
+    UserError as `texts_of`."""
     hashes = [_hashed(_n_grams(text)) for uri, _ in sets for text in texts_of(uri)]
     return np.unique(np.concatenate([_hashed([]), *hashes]))
 
 
 def texts_of(uri: str) -> Iterator[str]:
-    """The texts in one file of an evaluation set: the strings in JSON, JSON Lines, Parquet or CSV, and the lines of
-    plain text. It may be compressed with gzip, bzip2, xz or zstd. Raises UserError for an unreadable file."""
+    """The texts in one file of an evaluation set: the strings in JSON, JSON Lines, Parquet or
+    CSV, and the lines of plain text. It may be compressed with gzip, bzip2, xz or zstd. Raises
+    UserError for an unreadable file."""
     kind = known_format(uri) or "text"
     if kind == "jsonl":
         with open_decompressed(uri) as file:
@@ -84,4 +88,7 @@ def _n_grams(text: str, n: int = N) -> list[str]:
 
 
 def _hashed(n_grams: list[str]) -> np.ndarray:
-    return np.fromiter((xxhash.xxh3_64_intdigest(n_gram.encode("utf-8", "replace")) for n_gram in n_grams), np.uint64)
+    return np.fromiter(
+        (xxhash.xxh3_64_intdigest(n_gram.encode("utf-8", "replace")) for n_gram in n_grams),
+        np.uint64,
+    )

@@ -27,12 +27,15 @@ class Cleaned:
       text: the repaired text.
       n_words: split at white space.
       masked: number of addresses replaced (`mask_addresses`).
-      language: the detected one, as an ISO 639-1 code if it has one; "" if the text was rejected before detection.
+      language: the detected one, as an ISO 639-1 code if it has one; "" if the text was rejected
+        before detection.
       language_score: confidence in the language, from 0 to 1.
-      signals: what each filter measures, `signals[FILTER][SIGNAL]`; empty if the text was rejected before.
-      own_signals: what your own functions measure (`signals=["module:function"]`), by name; empty if the text was
-        rejected before.
-      reason: why the stage would reject it (`too_short`, `wrong_language`, ...); None if it would keep it.
+      signals: what each filter measures, `signals[FILTER][SIGNAL]`; empty if the text was rejected
+        before.
+      own_signals: what your own functions measure (`signals=["module:function"]`), by name; empty
+        if the text was rejected before.
+      reason: why the stage would reject it (`too_short`, `wrong_language`, ...); None if it would
+        keep it.
       detail: the limit that it breaks, in words.
     """
 
@@ -62,25 +65,33 @@ def clean_batch(batch: pa.RecordBatch, options: Options, sets: EvaluationSets = 
         for name in ("text", "language", "language_score", "n_words", "signals")
     }
     columns["own_signals"] = [
-        [{"name": name, "value": value} for name, value in document.own_signals.items()] or None for document in kept
+        [{"name": name, "value": value} for name, value in document.own_signals.items()] or None
+        for document in kept
     ]
     columns["n_chars"] = list(map(len, columns["text"]))
     columns["n_bytes"] = [len(text.encode("utf-8", "replace")) for text in columns["text"]]
     for name in ("title", "author", "site_name"):
-        columns[name] = [value and (_repaired(value, options)[0] or None) for value in rows[name].to_pylist()]
+        columns[name] = [
+            value and (_repaired(value, options)[0] or None) for value in rows[name].to_pylist()
+        ]
     stats = {"changed_texts": sum(map(operator.ne, columns["text"], rows["text"].to_pylist()))}
     if options.mask_addresses:
         stats["masked_addresses"] = sum(document.masked for document in kept)
     rejects = (
         (url_id, url, document.reason, document.detail)
-        for url_id, url, document in zip(batch["url_id"].to_pylist(), batch["url"].to_pylist(), documents, strict=True)
+        for url_id, url, document in zip(
+            batch["url_id"].to_pylist(), batch["url"].to_pylist(), documents, strict=True
+        )
         if document.reason is not None
     )
-    return Outcome(replace_columns(rows, DATASETS["clean"].schema, **columns), rejects_batch(rejects), stats)
+    return Outcome(
+        replace_columns(rows, DATASETS["clean"].schema, **columns), rejects_batch(rejects), stats
+    )
 
 
 def clean_document(text: str, options: Options, sets: EvaluationSets = ()) -> Cleaned:
-    """The repaired and judged document, rejected if it shares an n-gram with `sets`; as pure as the user's signals."""
+    """The repaired and judged document, rejected if it shares an n-gram with `sets`; as pure as
+    the user's signals."""
     text, masked = _repaired(text, options)
     document = Cleaned(text, len(text.split()), masked)
     document.reason, document.detail = _judge(document, options, sets) or (None, "")
@@ -96,7 +107,8 @@ def _repaired(text: str, options: Options) -> tuple[str, int]:
 
 
 def _judge(document: Cleaned, options: Options, sets: EvaluationSets) -> tuple[Reason, str] | None:
-    """Why the document is rejected, if it is; sets what is measured, and the text that c4 leaves."""
+    """Why the document is rejected, if it is; sets what is measured, and the text that c4
+    leaves."""
     if problem := too_short(document.text, document.n_words, options.min_tokens):
         return Reason.TOO_SHORT, problem
     language, score = detect(document.text)
@@ -117,14 +129,17 @@ def _judge(document: Cleaned, options: Options, sets: EvaluationSets) -> tuple[R
             return Reason.TOO_SHORT, problem
     if shared := shared_n_gram(document.text, n_grams_of(sets)):
         return Reason.CONTAMINATED, shared
-    document.own_signals, rejection = measure_own(document.text, parse_signals(options.signals))  # last: may be slow
+    document.own_signals, rejection = measure_own(
+        document.text, parse_signals(options.signals)
+    )  # last: may be slow
     return rejection
 
 
 def too_short(text: str, n_words: int, minimum: int) -> str | None:
     """What was found, if `text` has no character or fewer GPT-2 tokens than `minimum`; else None.
 
-    A word is at least one token, so only texts of few words (`n_words`, split at white space) are encoded.
+    A word is at least one token, so only texts of few words (`n_words`, split at white space) are
+    encoded.
     """
     if not text:
         return "no text"
@@ -136,14 +151,17 @@ def too_short(text: str, n_words: int, minimum: int) -> str | None:
     return f"{tokens:,} tokens, fewer than {minimum:,}" if tokens < minimum else None
 
 
-_SLICE = 500  # characters from the beginning, the middle and the end; more does not improve detection
+_SLICE = (
+    500  # characters from the beginning, the middle and the end; more does not improve detection
+)
 
 
 def detect(text: str) -> tuple[str, float]:
-    """(language, confidence from 0 to 1) of `text`; the code is ISO 639-1, or 639-3 for languages without one.
+    """(language, confidence from 0 to 1) of `text`; the code is ISO 639-1, or 639-3 for
+    languages without one.
 
-    Uses py3langid (Lui and Baldwin, ACL 2012; Barbaresi): docs/benchmarks/tried.md has the others. Confidence is
-    rounded to three decimals, since further ones may differ between processors.
+    Uses py3langid (Lui and Baldwin, ACL 2012; Barbaresi): docs/benchmarks/tried.md has the others.
+    Confidence is rounded to three decimals, since further ones may differ between processors.
     """
     if len(text) > 3 * _SLICE:
         middle = len(text) // 2

@@ -1,6 +1,8 @@
-"""Filters by published rules: pure functions that measure a text. Thresholds are settings (`options.py`).
+"""Filters by published rules: pure functions that measure a text. Thresholds are settings
+(`options.py`).
 
-Every document is measured by every filter, whether it is on or not: the signals are a column of `clean/`.
+Every document is measured by every filter, whether it is on or not: the signals are a column of
+`clean/`.
 """
 
 from __future__ import annotations
@@ -20,9 +22,11 @@ Signals = Mapping[str, float]
 
 
 def first_broken(signals: Signals, limits: Any) -> str | None:
-    """What was found and what is allowed, for the first threshold that a text breaks; None if it passes.
+    """What was found and what is allowed, for the first threshold that a text breaks; None if it
+    passes.
 
-    `limits` is a dataclass of `options.py`: its field `max_X` or `min_X` limits the signal X; the limit itself passes.
+    `limits` is a dataclass of `options.py`: its field `max_X` or `min_X` limits the signal X; the
+    limit itself passes.
     """
     for field in dataclasses.fields(limits):
         side, _, name = field.name.partition("_")
@@ -33,8 +37,9 @@ def first_broken(signals: Signals, limits: Any) -> str | None:
     return None
 
 
-# Words approximately as split by spaCy's English tokenizer, which datatrove and so FineWeb used. Punctuation marks are
-# words of their own, except where spaCy keeps them in a word: `/etc`, `--help`, `GLP-1`, `03/04`, `U.S.`
+# Words approximately as split by spaCy's English tokenizer, which datatrove and so FineWeb used.
+# Punctuation marks are words of their own, except where spaCy keeps them in a word: `/etc`,
+# `--help`, `GLP-1`, `03/04`, `U.S.`
 _WITHIN = r"[.@&$\\+*~^|‑(\[{]|[/:=,–—](?=\d)|(?<=[^\W\d_])-(?=\d)|(?<=\d)[-–—](?=[^\W\d_])"
 _PART = r"[^\W_]+(?:_+[^\W_]+)*"  # an underscore at either end is a word of its own
 _TOKEN = rf"{_PART}(?:(?:{_WITHIN}){_PART})*(?:://\S*[\w/]|(?<=\.[A-Za-z])\.)?"
@@ -53,8 +58,8 @@ def words_of(text: str) -> list[str]:
 def gopher_repetition(text: str) -> Signals:
     """How much a text repeats itself, by Gopher's rules.
 
-    Characters are counted as in datatrove: with spaces for the most frequent n-gram; without spaces for repeated
-    n-grams, where each repetition after the first counts, without overlap.
+    Characters are counted as in datatrove: with spaces for the most frequent n-gram; without spaces
+    for repeated n-grams, where each repetition after the first counts, without overlap.
     """
     size = max(1, len(text))
     paragraphs, lines = re.split(r"\n{2,}", text.strip()), re.split(r"\n+", text)
@@ -78,8 +83,9 @@ def repeated(items: Sequence[str]) -> tuple[int, int]:
 def _n_gram_chars(words: Sequence[str]) -> dict[str, int]:
     """Characters of the most frequent 2- to 4-gram, and of the repeated 5- to 10-grams.
 
-    An n-gram is represented by the number of its (n-1)-gram and that of its last word. Each step keeps only the places
-    of n-grams that occur more than once, since longer repeated n-grams start at these; soon few remain.
+    An n-gram is represented by the number of its (n-1)-gram and that of its last word. Each step
+    keeps only the places of n-grams that occur more than once, since longer repeated n-grams start
+    at these; soon few remain.
     """
     found = {f"{'top' if n < 5 else 'duplicate'}_{n}_gram_chars": 0 for n in range(2, 11)}
     numbers = {word: number for number, word in enumerate(dict.fromkeys(words))}
@@ -93,15 +99,21 @@ def _n_gram_chars(words: Sequence[str]) -> dict[str, int]:
         fits = int(np.searchsorted(places, len(words) - n, side="right"))
         places, groups = places[:fits], groups[:fits]
         pairs = groups * len(numbers) + ids[places + n - 1]
-        _, first, groups, counts = np.unique(pairs, return_index=True, return_inverse=True, return_counts=True)
+        _, first, groups, counts = np.unique(
+            pairs, return_index=True, return_inverse=True, return_counts=True
+        )
         if n <= 4:
             top = int(counts.max(initial=1))
-            start = int(places[first[counts == top].min()]) if top > 1 else 0  # the first in the text among equals
+            start = (
+                int(places[first[counts == top].min()]) if top > 1 else 0
+            )  # the first in the text among equals
             found[f"top_{n}_gram_chars"] = top * int(ends[start + n] - ends[start] + n - 1)
         again = counts[groups] > 1
         places, groups = places[again], groups[again]
         if n >= 5:
-            found[f"duplicate_{n}_gram_chars"] = _repeated_chars(places.tolist(), groups.tolist(), n, ends)
+            found[f"duplicate_{n}_gram_chars"] = _repeated_chars(
+                places.tolist(), groups.tolist(), n, ends
+            )
     return found
 
 
@@ -128,13 +140,18 @@ _PUNCTUATION = string.punctuation + "“”„‘’‚«»…–—"
 def gopher_quality(text: str) -> Signals:
     """Whether a text looks like prose, by Gopher's rules.
 
-    The paper does not define a word. Here words are separated by white space and contain a letter or a digit; Dolma and
-    NeMo Curator split at white space, too. datatrove counts spaCy's tokens, each punctuation mark being one, so that
-    good articles with footnotes, prices or code have too few words with a letter (counts:
-    `docs/benchmarks/figures.md`). Other open points follow datatrove: an ellipsis may be three points, a bullet may be
-    a hyphen, and stop words are in lower case.
+    The paper does not define a word. Here words are separated by white space and contain a letter
+    or a digit; Dolma and NeMo Curator split at white space, too. datatrove counts spaCy's tokens,
+    each punctuation mark being one, so that good articles with footnotes, prices or code have too
+    few words with a letter (counts: `docs/benchmarks/figures.md`). Other open points follow
+    datatrove: an ellipsis may be three points, a bullet may be a hyphen, and stop words are in
+    lower case.
     """
-    words = {word: count for word, count in Counter(text.split()).items() if word[0].isalnum() or _ALPHANUMERIC(word)}
+    words = {
+        word: count
+        for word, count in Counter(text.split()).items()
+        if word[0].isalnum() or _ALPHANUMERIC(word)
+    }
     lines = text.splitlines()
     n_words, n_lines = max(1, sum(words.values())), max(1, len(lines))
     return {
@@ -144,7 +161,9 @@ def gopher_quality(text: str) -> Signals:
         "ellipses": (text.count("...") + text.count("…")) / n_words,
         "bullet_lines": sum(line.lstrip().startswith(("•", "-")) for line in lines) / n_lines,
         "ellipsis_lines": sum(line.rstrip().endswith(("...", "…")) for line in lines) / n_lines,
-        "alphabetic_words": sum(n for word, n in words.items() if word[0].isalpha() or any(map(str.isalpha, word)))
+        "alphabetic_words": sum(
+            n for word, n in words.items() if word[0].isalpha() or any(map(str.isalpha, word))
+        )
         / n_words,
         "stop_words": len(STOP_WORDS.intersection(word.strip(_PUNCTUATION) for word in words)),
     }
@@ -153,14 +172,25 @@ def gopher_quality(text: str) -> Signals:
 MIN_LINE_WORDS, MAX_WORD_CHARS = 5, 1000
 _CITATION = re.compile(r"\[\d*]|\[edit]|\[citation needed]")
 _ENDS = (".", "?", "!", '"')
-_POLICY = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
+_POLICY = (
+    "terms of use",
+    "privacy policy",
+    "cookie policy",
+    "uses cookies",
+    "use of cookies",
+    "use cookies",
+)
 
-# Where NLTK's Punkt, which C4 uses to count sentences, may end one within a line: after end marks and closing brackets
-# or quotes, if white space or a mark follows. The second group is the next character.
-_BREAK = re.compile(r"""(?<![.!?])([.!?]+)(?:["')\]}]+(?=\s+\S|[^\s"')\]}])|(?=[;:*@({\[]|\s+\S))(?=\s*(\S))""")
+# Where NLTK's Punkt, which C4 uses to count sentences, may end one within a line: after end marks
+# and closing brackets or quotes, if white space or a mark follows. The second group is the next
+# character.
+_BREAK = re.compile(
+    r"""(?<![.!?])([.!?]+)(?:["')\]}]+(?=\s+\S|[^\s"')\]}])|(?=[;:*@({\[]|\s+\S))(?=\s*(\S))"""
+)
 _TWO_MARKS = re.compile(r"[!?]{2,}")  # Punkt counts the second as a sentence
 _ABBREVIATIONS = frozenset(
-    "mr mrs ms dr prof st jr sr gen lt col sen rep inc ltd co corp vs jan feb aug sep sept oct nov dec "
+    "mr mrs ms dr prof st jr sr gen lt col sen rep inc ltd co corp vs jan feb aug sep sept oct nov "
+    "dec "
     "u.s u.s.a u.k u.n d.c l.a n.y a.m p.m ph.d".split()
 )
 _LONGEST_ABBREVIATION = 8  # characters, including a preceding quote or bracket
@@ -169,9 +199,10 @@ _LONGEST_ABBREVIATION = 8  # characters, including a preceding quote or bracket
 def c4_lines(text: str) -> tuple[Signals, str]:
     """Whether the lines that end like sentences make a page of natural language, and these lines.
 
-    C4's rules: Raffel et al., JMLR 2020, section 2.2, as implemented by the code that made C4: `clean_page` in
-    TensorFlow Datasets' `c4_utils.py`. Where the paper differs (5 sentences per page, 3 words per line), we follow the
-    code. The list of bad words is left out, since it drops entire fields (Dodge et al., EMNLP 2021).
+    C4's rules: Raffel et al., JMLR 2020, section 2.2, as implemented by the code that made C4:
+    `clean_page` in TensorFlow Datasets' `c4_utils.py`. Where the paper differs (5 sentences per
+    page, 3 words per line), we follow the code. The list of bad words is left out, since it drops
+    entire fields (Dodge et al., EMNLP 2021).
     """
     lines = []
     lorem_ipsum = curly_brackets = 0
@@ -199,8 +230,13 @@ def _without_citations(line: str) -> str:
 
 
 def _count_sentences(line: str) -> int:
-    """Number of sentences in a non-empty line, approximately as Punkt's English model counts them."""
-    return 1 + len(_TWO_MARKS.findall(line)) + sum(_ends_sentence(line, found) for found in _BREAK.finditer(line))
+    """Number of sentences in a non-empty line, approximately as Punkt's English model counts
+    them."""
+    return (
+        1
+        + len(_TWO_MARKS.findall(line))
+        + sum(_ends_sentence(line, found) for found in _BREAK.finditer(line))
+    )
 
 
 def _ends_sentence(line: str, found: re.Match[str]) -> bool:
@@ -246,5 +282,6 @@ FILTERS: dict[str, Callable[[str], Signals]] = {
     "c4": lambda text: c4_lines(text)[0],
     "fineweb": fineweb,
 }
-"""Filters by their names for `--filters`, in the order in which they are applied, which is FineWeb's. A filter's name
-is also its reject reason, its table of thresholds (`[clean.NAME]`) and the field of its signals."""
+"""Filters by their names for `--filters`, in the order in which they are applied, which is
+FineWeb's. A filter's name is also its reject reason, its table of thresholds (`[clean.NAME]`)
+and the field of its signals."""

@@ -1,7 +1,9 @@
-"""Signals of the user's own: functions from a text to a number, with an optional threshold (docs/how-to/new-filter.md).
+"""Signals of the user's own: functions from a text to a number, with an optional threshold
+(docs/how-to/new-filter.md).
 
-A function is called in each worker process with the repaired text of a document that nothing else rejects. If it raises
-an error or returns anything but a finite number, the document is rejected. It must keep no state between texts.
+A function is called in each worker process with the repaired text of a document that nothing else
+rejects. If it raises an error or returns anything but a finite number, the document is rejected. It
+must keep no state between texts.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from owt_pipeline.engine.own_code import load_own
 from owt_pipeline.errors import UsageError
 from schemas import Reason
 
-_SIGNAL = re.compile(r"\s*([\w.]+:\w+)\s*(?:(>=|<=)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*)?")
+_SIGNAL = re.compile(
+    r"\s*([\w.]+:\w+)\s*(?:(>=|<=)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*)?"
+)
 
 
 class OwnSignal(NamedTuple):
@@ -33,19 +37,29 @@ def parse_signals(signals: tuple[str, ...]) -> tuple[OwnSignal, ...]:
     found: dict[str, OwnSignal] = {}
     for given in signals:
         if (match := _SIGNAL.fullmatch(given)) is None:
-            raise UsageError(f"signals: {given!r} is none of module:function, module:function>=X, module:function<=X")
+            raise UsageError(
+                f"signals: {given!r} is none of module:function, module:function>=X, "
+                f"module:function<=X"
+            )
         name, side, limit = match.groups()
         if name in found:
             raise UsageError(f"signals: {name} is given twice")
-        found[name] = OwnSignal(name, **({"least" if side == ">=" else "most": float(limit)} if side else {}))
+        found[name] = OwnSignal(
+            name, **({"least" if side == ">=" else "most": float(limit)} if side else {})
+        )
     return tuple(found.values())
 
 
-_loaded: Callable[[str, str], Callable[[str], Any]] = functools.cache(load_own)  # a process finds a function once
+_loaded: Callable[[str, str], Callable[[str], Any]] = functools.cache(
+    load_own
+)  # a process finds a function once
 
 
-def measure_own(text: str, signals: Sequence[OwnSignal]) -> tuple[dict[str, float], tuple[Reason, str] | None]:
-    """The text's signals by name; and, if it is rejected, the reason and what was found. The first reason ends it."""
+def measure_own(
+    text: str, signals: Sequence[OwnSignal]
+) -> tuple[dict[str, float], tuple[Reason, str] | None]:
+    """The text's signals by name; and, if it is rejected, the reason and what was found. The
+    first reason ends it."""
     found: dict[str, float] = {}
     for signal in signals:
         name = signal.name

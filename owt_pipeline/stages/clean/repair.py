@@ -1,4 +1,5 @@
-"""Repair of text: mojibake and other glitches by ftfy (Speer, 2019), white space, and masks for addresses."""
+"""Repair of text: mojibake and other glitches by ftfy (Speer, 2019), white space, and masks for
+addresses."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from typing import Any
 import ftfy
 from ftfy.chardata import WIDTH_MAP
 
-# Characters that no rule of ftfy and no normalization changes, and that never look like mojibake; a line of these is
-# not given to ftfy. Quotes are such characters unless they are uncurled.
+# Characters that no rule of ftfy and no normalization changes, and that never look like mojibake; a
+# line of these is not given to ftfy. Quotes are such characters unless they are uncurled.
 _HARMLESS = "\t\n\x20-\x7e\xb7\u2013\u2014\u2022"
 _QUOTES = "\u2018\u2019\u201c\u201d"
 _MAY_CHANGE = {
@@ -29,14 +30,18 @@ _CJK = re.compile(
     "\uff66-\uff9f\U00020000-\U0003ffff]"
 )
 _WIDE_PUNCTUATION = [chr(0xFEE0 + code) for code in range(0x21, 0x7F) if not chr(code).isalnum()]
-_TO_USUAL_WIDTH = {code: usual for code, usual in WIDTH_MAP.items() if chr(code) not in _WIDE_PUNCTUATION}
+_TO_USUAL_WIDTH = {
+    code: usual for code, usual in WIDTH_MAP.items() if chr(code) not in _WIDE_PUNCTUATION
+}
 
 
 def fix_text(text: str, form: str = "NFC", uncurl_quotes: bool = False) -> str:
-    """`ftfy.fix_text(text, normalization=form, uncurl_quotes=uncurl_quotes)`, faster, with two differences.
+    """`ftfy.fix_text(text, normalization=form, uncurl_quotes=uncurl_quotes)`, faster, with two
+    differences.
 
-    Full-width punctuation such as `，` and `！` is kept in text with Chinese, Japanese or Korean characters, where it
-    belongs; ftfy makes it ASCII in any text. Thousands of combining marks in a row are separated by U+034F.
+    Full-width punctuation such as `，` and `！` is kept in text with Chinese, Japanese or Korean
+    characters, where it belongs; ftfy makes it ASCII in any text. Thousands of combining marks in a
+    row are separated by U+034F.
 
     Args:
       text: the text to repair.
@@ -45,7 +50,10 @@ def fix_text(text: str, form: str = "NFC", uncurl_quotes: bool = False) -> str:
     """
     normalization: Any = None if form == "none" else form
     config = ftfy.TextFixerConfig(
-        normalization=normalization, uncurl_quotes=uncurl_quotes, fix_character_width=False, explain=False
+        normalization=normalization,
+        uncurl_quotes=uncurl_quotes,
+        fix_character_width=False,
+        explain=False,
     )
     if not _marks().isdisjoint(text[::_MANY_MARKS]):  # a run that long includes one of these
         text = re.sub(f"[{''.join(_marks())}]{{{_MANY_MARKS}}}", "\\g<0>\u034f", text)
@@ -53,16 +61,21 @@ def fix_text(text: str, form: str = "NFC", uncurl_quotes: bool = False) -> str:
     if _OF_OTHER_WIDTH.search(fixed) is None:
         return fixed
     usual = fixed.translate(_TO_USUAL_WIDTH if _CJK.search(fixed) else WIDTH_MAP)
-    return fixed if usual == fixed else _fix_lines(usual, config)  # again: usual width may complete mojibake
+    return (
+        fixed if usual == fixed else _fix_lines(usual, config)
+    )  # again: usual width may complete mojibake
 
 
 def _fix_lines(text: str, config: ftfy.TextFixerConfig) -> str:
-    """`ftfy.fix_text(text, config)`, which repairs each line by itself; most lines have nothing to repair."""
+    """`ftfy.fix_text(text, config)`, which repairs each line by itself; most lines have nothing
+    to repair."""
     may_change = _MAY_CHANGE[config.uncurl_quotes]
     lines = re.findall(r".*\n|.+$", text)
     for number, line in enumerate(lines):
         lines[number] = ftfy.fix_text(line, config) if may_change(line) else line
-        if config.unescape_html and "<" in line:  # from here on, as in ftfy: the text may be HTML on purpose
+        if (
+            config.unescape_html and "<" in line
+        ):  # from here on, as in ftfy: the text may be HTML on purpose
             config = config._replace(unescape_html=False)
     return "".join(lines)
 
@@ -71,24 +84,29 @@ def _fix_lines(text: str, config: ftfy.TextFixerConfig) -> str:
 def _marks() -> frozenset[str]:
     """Combining marks, and characters that consist of some."""
     every = map(chr, range(0x300, 0x1F000))
-    return frozenset(char for char in every if unicodedata.combining(unicodedata.normalize("NFD", char)[0]))
+    return frozenset(
+        char for char in every if unicodedata.combining(unicodedata.normalize("NFD", char)[0])
+    )
 
 
 # Spaces of other widths (Unicode category Zs); tabs are kept, as they may be code or a table.
 _SPACES = re.compile("[\xa0\u1680\u2000-\u200a\u202f\u205f\u3000]")
-# Characters without width or joining effect: zero-width space, soft hyphen, word joiner, byte order mark.
+# Characters without width or joining effect: zero-width space, soft hyphen, word joiner, byte order
+# mark.
 _INVISIBLE = re.compile("[\u200b\xad\u2060\ufeff]")
 
 
 def tidy(text: str) -> str:
-    """`text` with one kind of space, none at line ends, and at most one empty line in a row; idempotent."""
+    """`text` with one kind of space, none at line ends, and at most one empty line in a row;
+    idempotent."""
     if not text.isascii():
         text = _INVISIBLE.sub("", _SPACES.sub(" ", text))
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return re.sub(r"\n{3,}", "\n\n", "\n".join(line.rstrip(" \t\f") for line in lines)).strip()
 
 
-# Letters of Latin, Greek and Cyrillic. Not those of scripts without spaces: there, an address ends within a line.
+# Letters of Latin, Greek and Cyrillic. Not those of scripts without spaces: there, an address ends
+# within a line.
 _LETTER = "A-Za-z\u00c0-\u024f\u0370-\u052f"
 _EMAIL = re.compile(
     f"(?<![{_LETTER}0-9_.+%-])[{_LETTER}0-9_.+%-][{_LETTER}0-9_.+%'-]{{0,63}}"
@@ -96,7 +114,8 @@ _EMAIL = re.compile(
 )
 _IP = re.compile(
     r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?!\w|\.\d)"
-    r"|(?<![\w.:])[23][0-9A-Fa-f]{3}(?::[0-9A-Fa-f]{0,4}){2,7}(?![\w:])",  # public IPv6 addresses, 2000::/3
+    # public IPv6 addresses, 2000::/3
+    r"|(?<![\w.:])[23][0-9A-Fa-f]{3}(?::[0-9A-Fa-f]{0,4}){2,7}(?![\w:])",
     re.ASCII,
 )
 
@@ -110,7 +129,9 @@ def mask(text: str) -> tuple[str, int]:
     text = _IP.sub(lambda match: _substitute(match[0]), text)
     if "@" not in text:
         return text, count
-    text, emails = _EMAIL.subn("email@example.com", text)  # last, since an address ends within what follows it
+    text, emails = _EMAIL.subn(
+        "email@example.com", text
+    )  # last, since an address ends within what follows it
     return text, count + emails
 
 

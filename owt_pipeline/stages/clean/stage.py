@@ -18,16 +18,20 @@ from schemas.settings import did_you_mean
 
 
 def checked_sets(options: Options) -> EvaluationSets:
-    """The evaluation sets of the options; raises UsageError for invalid options, UserError for an unreadable file."""
+    """The evaluation sets of the options; raises UsageError for invalid options, UserError for
+    an unreadable file."""
     if asked := set(options.languages) - {"all", "en"}:
         from owt_pipeline.stages.clean.documents import known_languages
 
         if unknown := sorted(asked - set(known_languages())):
             raise UsageError(
-                f"languages: {unknown[0]!r} is not a known language{did_you_mean(unknown[0], known_languages())}"
+                f"languages: {unknown[0]!r} is not a known "
+                f"language{did_you_mean(unknown[0], known_languages())}"
             )
     if options.uncurl_quotes and not options.fix_text:
-        raise UsageError("uncurl_quotes changes text, but no_fix_text keeps it as it is; turn one of them off")
+        raise UsageError(
+            "uncurl_quotes changes text, but no_fix_text keeps it as it is; turn one of them off"
+        )
     for signal in parse_signals(options.signals):
         load_own(signal.name, "signals")
     sets = evaluation_sets(options.decontaminate)
@@ -38,13 +42,16 @@ def checked_sets(options: Options) -> EvaluationSets:
 def clean_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
     from owt_pipeline.stages.clean.documents import clean_batch
 
-    clean = partial(clean_batch, options=run.options, sets=evaluation_sets(run.options.decontaminate))
+    clean = partial(
+        clean_batch, options=run.options, sets=evaluation_sets(run.options.decontaminate)
+    )
     run.map_batches(shard, writer, clean, rows=64)
 
 
 class Clean(Stage):
-    """Repair each document's text, title, author and site name; reject documents that are too short, in another
-    language, or fail a filter. Every document's signals are a column, so that you can choose thresholds afterwards.
+    """Repair each document's text, title, author and site name; reject documents that are too
+    short, in another language, or fail a filter. Every document's signals are a column, so that
+    you can choose thresholds afterwards.
     """
 
     name = "clean"
@@ -57,7 +64,8 @@ class Clean(Stage):
     example = "owt run run --until clean --languages en --min_tokens 128"
 
     def outside(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
-        """Names and digests of the evaluation sets, whose extension says how a file is read, and of the user's signals.
+        """Names and digests of the evaluation sets, whose extension says how a file is read, and
+        of the user's signals.
 
         Checks the options too, so that a mistake is found before the stages that come first.
         """

@@ -1,6 +1,7 @@
-"""Tables of links: Parquet, JSON Lines or CSV with a column `url`, and lists of URLs, which are tables of one column.
+"""Tables of links: Parquet, JSON Lines or CSV with a column `url`, and lists of URLs, which are
+tables of one column.
 
-row of a table    url  score  created_utc  title  source     in capitals or not, in any order, with others
+row of a table    url  score  created_utc  title  source, in capitals or not, in any order
 becomes           a submission without an id; with a reason if it has no URL or cannot be read
 """
 
@@ -19,10 +20,12 @@ _URL = ("posted_url", "url")
 _TIME = ("created_utc", "time", "timestamp")
 _SOURCE = ("link_sources", "source")
 _COLUMNS = (*_URL, "score", *_TIME, "title", *_SOURCE, "subreddits")
-"""The columns that are read; of several for the same, the first that has a value. urls/ of a run has `posted_url`,
-`link_sources` and `subreddits`, and Hacker News' dump `time`."""
+"""The columns that are read; of several for the same, the first that has a value. urls/ of a run
+has `posted_url`, `link_sources` and `subreddits`, and Hacker News' dump `time`."""
 
-_DATE = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d:\d\d)(?:\.\d+)?)? ?(?:UTC|Z|([+-]\d\d):?(\d\d))?")
+_DATE = re.compile(
+    r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d:\d\d)(?:\.\d+)?)? ?(?:UTC|Z|([+-]\d\d):?(\d\d))?"
+)
 
 _Row = dict[str, Any]
 
@@ -33,13 +36,19 @@ def link_rows(path: str, name: str) -> Iterator[_Row]:
     Raises UserError if the file is damaged, or Parquet or CSV without a column `url`.
     """
     kind = known_format(path) or "text"
-    records = read_records(path, name, kind, columns=_COLUMNS, required=("url", "posted_url"), split_text="lines")
+    records = read_records(
+        path, name, kind, columns=_COLUMNS, required=("url", "posted_url"), split_text="lines"
+    )
     if kind == "text":
         yield from _of_lines(records)
         return
     for record in records:
         line = int(record.where.rpartition(":")[2])
-        yield _bad_line(line, record.problem) if record.fields is None else _of_fields(line, record.fields)
+        yield (
+            _bad_line(line, record.problem)
+            if record.fields is None
+            else _of_fields(line, record.fields)
+        )
 
 
 def _bad_line(line: int, note: str | None) -> _Row:
@@ -47,7 +56,8 @@ def _bad_line(line: int, note: str | None) -> _Row:
 
 
 def _of_lines(records: Iterable[Record]) -> Iterator[_Row]:
-    """URLs, one a line, without blank lines and those that begin with `#`; lines may end in CR alone.
+    """URLs, one a line, without blank lines and those that begin with `#`; lines may end in CR
+    alone.
 
     A line with a tab in it is a `bad_url`: it has columns, which would become one URL.
     """
@@ -60,7 +70,11 @@ def _of_lines(records: Iterable[Record]) -> Iterator[_Row]:
         for text in record.fields["text"].split("\r"):
             number, text = number + 1, text.strip()
             if "\t" in text and not text.startswith("#"):
-                yield {"line": number, "reason": str(Reason.BAD_URL), "note": f"a tab in {text[:100]!r}"}
+                yield {
+                    "line": number,
+                    "reason": str(Reason.BAD_URL),
+                    "note": f"a tab in {text[:100]!r}",
+                }
             elif text and not text.startswith("#"):
                 yield {"line": number, "url": text}
 
@@ -80,10 +94,16 @@ def _of_fields(line: int, fields: Mapping[str, Any]) -> _Row:
         note = None if has_field else f"no field url, but {', '.join(list(fields)[:8]) or 'none'}"
         return {"line": line, "reason": str(Reason.NO_URL), "note": note}
     row = {
-        "line": line, "url": url, "title": as_text(first(("title",))), "created_utc": _seconds(first(_TIME)),
-        "score": None if score is None else integer(score if isinstance(score, (bool, int, float)) else str(score)),
-        "link_sources": _strings(source), "subreddits": _strings(first(("subreddits",))),
-    }  # fmt: skip
+        "line": line,
+        "url": url,
+        "title": as_text(first(("title",))),
+        "created_utc": _seconds(first(_TIME)),
+        "score": None
+        if score is None
+        else integer(score if isinstance(score, (bool, int, float)) else str(score)),
+        "link_sources": _strings(source),
+        "subreddits": _strings(first(("subreddits",))),
+    }
     if score is not None and row["score"] is None:
         row |= _bad_line(line, f"the score is {str(score)[:100]!r}; expected a number")
     return row
@@ -97,7 +117,9 @@ def _plain(value: Any) -> Any:
 
 def _strings(value: Any) -> list[str] | None:
     """Those of a list, or the only one; null without any."""
-    return [text for text in map(as_text, value if isinstance(value, list) else [value]) if text] or None
+    return [
+        text for text in map(as_text, value if isinstance(value, list) else [value]) if text
+    ] or None
 
 
 def _seconds(value: Any) -> int | None:
@@ -107,7 +129,9 @@ def _seconds(value: Any) -> int | None:
         return integer(value)
     day, time, hours, minutes = found.groups()
     try:
-        moment = datetime.fromisoformat(f"{day}T{time or '00:00:00'}{hours or '+00'}:{minutes or '00'}")
+        moment = datetime.fromisoformat(
+            f"{day}T{time or '00:00:00'}{hours or '+00'}:{minutes or '00'}"
+        )
     except ValueError:
         return None
     return int(moment.astimezone(timezone.utc).timestamp())

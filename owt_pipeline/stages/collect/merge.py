@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
 URLS: pa.Schema = DATASETS["urls"].schema
 
-# What decides about each row without a reason, of which the others do not count. Equal ids of other URLs than the first
-# one collide. The windows sort narrow rows: `rows` itself is joined where the results are made.
+# What decides about each row without a reason, of which the others do not count. Equal ids of other
+# URLs than the first one collide. The windows sort narrow rows: `rows` itself is joined where the
+# results are made.
 _JUDGED = """
 CREATE TEMP TABLE judged AS
 WITH ordered AS (
@@ -36,18 +37,21 @@ WITH ordered AS (
   FROM rows JOIN names USING (source) WHERE reason IS NULL
   WINDOW of_url AS (
     PARTITION BY url_id
-    ORDER BY created_utc NULLS LAST, submission_id NULLS LAST, score DESC NULLS LAST, names.name, line
+    ORDER BY created_utc NULLS LAST, submission_id NULLS LAST, score DESC NULLS LAST,
+      names.name, line
   )
 ), here AS (
   SELECT url_id, max(score) AS score, bool_or(score IS NULL) AS is_listed
   FROM ordered WHERE NOT collides GROUP BY url_id
 ), before AS (
-  SELECT url_id, max(score) AS score, min(generation) FILTER (score IS NULL) AS generation FROM known GROUP BY url_id
+  SELECT url_id, max(score) AS score, min(generation) FILTER (score IS NULL) AS generation
+  FROM known GROUP BY url_id
 ), scored AS (
-  SELECT row, ordered.url_id, place, collides, is_listed, here.score AS score_here, before.score AS score_before,
-    before.generation, greatest(here.score, before.score) AS best,
+  SELECT row, ordered.url_id, place, collides, is_listed, here.score AS score_here,
+    before.score AS score_before, before.generation, greatest(here.score, before.score) AS best,
     submission_id IS NULL
-      OR row_number() OVER (PARTITION BY ordered.url_id, collides, submission_id ORDER BY place) = 1 AS counts
+      OR row_number() OVER (PARTITION BY ordered.url_id, collides, submission_id ORDER BY place) = 1
+      AS counts
   FROM ordered JOIN here USING (url_id) LEFT JOIN before USING (url_id)
 )
 SELECT *,
@@ -100,7 +104,9 @@ KNOWN = pa.schema(
         pa.field("home", pa.uint64(), nullable=False),
         pa.field("url_id", pa.uint64(), nullable=False),
         pa.field("generation", pa.int32(), nullable=False),
-        pa.field("score", pa.int64()),  # of a submission whose score was too low; null for an accepted URL
+        pa.field(
+            "score", pa.int64()
+        ),  # of a submission whose score was too low; null for an accepted URL
     ]
 )
 """What a generation knows of a URL."""
@@ -109,7 +115,9 @@ KNOWN = pa.schema(
 def known_of(urls: pa.Table, rejects: pa.Table, generation: int) -> pa.Table:
     """Rows of schema KNOWN from a shard of a generation: its URLs, and its rejects."""
     low = rejects.filter(pc.equal(rejects["reason"], str(Reason.LOW_SCORE)))
-    score = pc.extract_regex(low["detail"].combine_chunks(), r"^score (?P<score>-?[0-9]+)").field("score")
+    score = pc.extract_regex(low["detail"].combine_chunks(), r"^score (?P<score>-?[0-9]+)").field(
+        "score"
+    )
     found = [*urls["url"].to_pylist(), *low["url"].to_pylist()]
     columns = {
         "home": pa.array([home_of(host_of(url)) for url in found], pa.uint64()),
@@ -121,19 +129,24 @@ def known_of(urls: pa.Table, rejects: pa.Table, generation: int) -> pa.Table:
 
 
 def merge_submissions(
-    rows: pa.Table, sources: Sequence[tuple[str, str]], *, min_score: int, known: pa.Table | None = None
+    rows: pa.Table,
+    sources: Sequence[tuple[str, str]],
+    *,
+    min_score: int,
+    known: pa.Table | None = None,
 ) -> tuple[pa.Table, pa.Table]:
     """(URLs, rejects) of all the submissions of some URLs, both ordered by url_id.
 
-    The score of a URL is that of its best submission: WebText's recipe counts the karma of a link's submission, not the
-    sum of all.
+    The score of a URL is that of its best submission: WebText's recipe counts the karma of a link's
+    submission, not the sum of all.
 
     Args:
       rows: of schema ROWS, in any order. A submission that occurs twice (in two dumps) counts once.
       sources: name of each source, for the rejects' details, and where its links are found.
-      min_score: the minimum score of a URL; one without a score, from a table or a WARC file, needs none.
-      known: of schema KNOWN, what earlier generations know about these URLs: those they accepted are rejected; the
-        scores of the others count with these.
+      min_score: the minimum score of a URL; one without a score, from a table or a WARC file, needs
+        none.
+      known: of schema KNOWN, what earlier generations know about these URLs: those they accepted
+        are rejected; the scores of the others count with these.
     """
     reasons = {str(r): str(r) for r in (Reason.ID_COLLISION, Reason.SEEN_BEFORE, Reason.LOW_SCORE)}
     repeated = {"repeated_url": str(Reason.REPEATED_URL)}
@@ -141,7 +154,9 @@ def merge_submissions(
         database.execute("SET enable_progress_bar = false")
         database.register("rows", rows.append_column("row", pa.array(np.arange(len(rows)))))
         columns = [range(len(sources)), *([source[i] for source in sources] for i in (0, 1))]
-        database.register("names", pa.table([*map(pa.array, columns)], names=["source", "name", "link_source"]))
+        database.register(
+            "names", pa.table([*map(pa.array, columns)], names=["source", "name", "link_source"])
+        )
         database.register("known", KNOWN.empty_table() if known is None else known)
         database.execute(_JUDGED, {**reasons, **repeated, "min_score": min_score})
         urls = database.sql(_URLS, params=repeated).to_arrow_table()

@@ -25,25 +25,35 @@ _LONGEST_WAIT = 600.0  # seconds: the period for which Reddit counts requests
 
 
 def top_submissions(subreddit: str, options: Options) -> bytes:
-    """The top submissions of all time as lines of JSON: of Reddit's listings, the one with the most that pass
-    `min_score`; about 1,000.
+    """The top submissions of all time as lines of JSON: of Reddit's listings, the one with the
+    most that pass `min_score`; about 1,000.
 
-    PRAW obeys Reddit's rate limits; after a 429, this waits as long as Reddit asks for. A subreddit that cannot be read
-    (banned, private, misspelt) is logged and has none. Raises UserError if Reddit cannot be reached or the credentials
-    are wrong.
+    PRAW obeys Reddit's rate limits; after a 429, this waits as long as Reddit asks for. A subreddit
+    that cannot be read (banned, private, misspelt) is logged and has none. Raises UserError if
+    Reddit cannot be reached or the credentials are wrong.
     """
     import prawcore
 
     try:
-        found = _reddit(options.praw_site).subreddit(subreddit).top(time_filter="all", limit=options.praw_limit)
+        found = (
+            _reddit(options.praw_site)
+            .subreddit(subreddit)
+            .top(time_filter="all", limit=options.praw_limit)
+        )
         return b"".join(orjson.dumps(_record(submission)) + b"\n" for submission in found)
-    except (prawcore.NotFound, prawcore.Forbidden, prawcore.Redirect, prawcore.UnavailableForLegalReasons) as error:
+    except (
+        prawcore.NotFound,
+        prawcore.Forbidden,
+        prawcore.Redirect,
+        prawcore.UnavailableForLegalReasons,
+    ) as error:
         logger.warning("r/%s cannot be read, continuing without it: %s", subreddit, error)
         return b"\n"
     except prawcore.PrawcoreException as error:
         raise UserError(
             f"Reddit's API fails for r/{subreddit}: {error}. Check the credentials (praw.ini, or "
-            "praw_client_id and praw_client_secret in the environment) and the network; then run the same "
+            "praw_client_id and praw_client_secret in the environment) and the network; then run "
+            "the same "
             "command again: it continues at this subreddit"
         ) from error
 
@@ -59,7 +69,8 @@ def _reddit(site: str | None) -> praw.Reddit:
     except praw.exceptions.MissingRequiredAttributeException as error:
         raise UserError(
             f"PRAW lacks credentials: {str(error).splitlines()[0]} Register a script at "
-            "https://www.reddit.com/prefs/apps, and write client_id, client_secret and user_agent into praw.ini "
+            "https://www.reddit.com/prefs/apps, and write client_id, client_secret and user_agent "
+            "into praw.ini "
             "(or praw_client_id, praw_client_secret and praw_user_agent into the environment)"
         ) from error
 
@@ -74,7 +85,11 @@ def _patient_requestor() -> Any:
                 response = super().request(*args, **kwargs)
                 if response.status_code != 429:
                     return response
-                asked = response.headers.get("retry-after") or response.headers.get("x-ratelimit-reset") or ""
+                asked = (
+                    response.headers.get("retry-after")
+                    or response.headers.get("x-ratelimit-reset")
+                    or ""
+                )
                 seconds = min(float(asked), _LONGEST_WAIT) if asked.isdecimal() else 60.0
                 logger.warning("Reddit asks to wait %g s before the next request", seconds)
                 time.sleep(seconds)

@@ -29,7 +29,8 @@ class Rules:
       over_18: keep submissions marked as over 18.
       allow_subreddits: if any, submissions elsewhere are rejected; in lower case.
       deny_subreddits: submissions there are rejected; in lower case.
-      domains: domains that are rejected with their subdomains, and hosts (`=HOST`), with the built-in hosts of media.
+      domains: domains that are rejected with their subdomains, and hosts (`=HOST`), with the
+        built-in hosts of media.
       domain_files: (path, digest) of lists of these; a list with another digest is read again.
     """
 
@@ -41,7 +42,9 @@ class Rules:
 
     def blocks_subreddit(self, subreddit: str | None) -> bool:
         name = (subreddit or "").lower()
-        return name in self.deny_subreddits or bool(self.allow_subreddits and name not in self.allow_subreddits)
+        return name in self.deny_subreddits or bool(
+            self.allow_subreddits and name not in self.allow_subreddits
+        )
 
 
 class DomainSet:
@@ -51,28 +54,38 @@ class DomainSet:
     """
 
     def __init__(self, entries: Iterable[str]):
-        hashes = np.fromiter((xxhash.xxh3_64_intdigest(entry.encode()) for entry in entries), np.uint64)
+        hashes = np.fromiter(
+            (xxhash.xxh3_64_intdigest(entry.encode()) for entry in entries), np.uint64
+        )
         self._hashes = np.unique(hashes)
 
     def match(self, host: str) -> str | None:
-        """The entry that matches `host`: the shortest domain, else the host itself as `=HOST`, else None.
+        """The entry that matches `host`: the shortest domain, else the host itself as `=HOST`,
+        else None.
 
         A domain matches as a suffix of complete labels.
         """
         labels = host.split(".")
-        entries = [".".join(labels[start:]) for start in range(len(labels) - 1, -1, -1)] + [f"={host}"]
-        hashes = np.array([xxhash.xxh3_64_intdigest(entry.encode()) for entry in entries], np.uint64)
+        entries = [".".join(labels[start:]) for start in range(len(labels) - 1, -1, -1)] + [
+            f"={host}"
+        ]
+        hashes = np.array(
+            [xxhash.xxh3_64_intdigest(entry.encode()) for entry in entries], np.uint64
+        )
         found = self._hashes.take(np.searchsorted(self._hashes, hashes), mode="clip") == hashes
         return entries[found.argmax()] if found.any() else None
 
 
 @lru_cache(2)  # millions of lines, for each block; a process works on one run at a time
-def blocked_domains(lists: tuple[tuple[str, str], ...] = (), domains: tuple[str, ...] = ()) -> DomainSet:
-    """The built-in hosts of media, those in `domains`, and those in files, one per line; `lists`: (path, digest).
+def blocked_domains(
+    lists: tuple[tuple[str, str], ...] = (), domains: tuple[str, ...] = ()
+) -> DomainSet:
+    """The built-in hosts of media, those in `domains`, and those in files, one per line;
+    `lists`: (path, digest).
 
-    A domain includes its subdomains (`example.com`, `*.example.com`, `||example.com^`); `=example.com` is only that
-    host, and so is a line of `/etc/hosts`. Blank lines and comments after `#` are skipped. Raises UserError for a file
-    that cannot be read.
+    A domain includes its subdomains (`example.com`, `*.example.com`, `||example.com^`);
+    `=example.com` is only that host, and so is a line of `/etc/hosts`. Blank lines and comments
+    after `#` are skipped. Raises UserError for a file that cannot be read.
     """
     entries = chain(
         _built_in("media_domains.txt"),
@@ -103,12 +116,16 @@ def blocked_extensions() -> frozenset[str]:
 
 
 def blocked_extension(canonical: str) -> str | None:
-    """The blocked extension of a canonical URL's path; None if it has none, or is a page in spite of it.
+    """The blocked extension of a canonical URL's path; None if it has none, or is a page in
+    spite of it.
 
-    `File:Tree.jpg` has none: in wikis it is the page about the file. `jpg:large` is `jpg`, as of Twitter's images. A
-    host of `file_hosts.txt` serves no files but under the paths there.
+    `File:Tree.jpg` has none: in wikis it is the page about the file. `jpg:large` is `jpg`, as of
+    Twitter's images. A host of `file_hosts.txt` serves no files but under the paths there.
     """
-    host, path = host_of(canonical), "/" + canonical[8:].partition("#")[0].partition("?")[0].partition("/")[2]
+    host, path = (
+        host_of(canonical),
+        "/" + canonical[8:].partition("#")[0].partition("?")[0].partition("/")[2],
+    )
     name, dot, extension = path.rpartition("/")[2].rpartition(".")
     extension = extension.partition(":")[0].lower()
     if not dot or ":" in name or extension not in blocked_extensions() or _WIKI_PAGE(path):
@@ -117,12 +134,15 @@ def blocked_extension(canonical: str) -> str | None:
     return extension if of_files is None or of_files.match(path) else None
 
 
-_WIKI_PAGE = re.compile(r".*/(?:wiki|index\.php)/[^/]+").fullmatch  # MediaWiki's files are in other folders
+_WIKI_PAGE = re.compile(
+    r".*/(?:wiki|index\.php)/[^/]+"
+).fullmatch  # MediaWiki's files are in other folders
 
 
 @lru_cache(1 << 14)
 def _paths_of_files(host: str) -> re.Pattern[str] | None:
-    """The paths under which a host serves files; None for a host that may serve them under all paths."""
+    """The paths under which a host serves files; None for a host that may serve them under all
+    paths."""
     hosts, labels = _file_hosts(), host.split(".")
     entries = (f"={host}", *(".".join(labels[start:]) for start in range(len(labels))))
     return next((hosts[entry] for entry in entries if entry in hosts), None)
@@ -130,7 +150,8 @@ def _paths_of_files(host: str) -> re.Pattern[str] | None:
 
 @cache
 def _file_hosts() -> Mapping[str, re.Pattern[str]]:
-    """The paths of files on hosts whose pages have names of files; a pattern without a match if they serve no files."""
+    """The paths of files on hosts whose pages have names of files; a pattern without a match if
+    they serve no files."""
     lines = [line.partition(" ") for line in _built_in("file_hosts.txt")]
     return {host: re.compile(paths or "(?!)") for host, _, paths in lines}
 
@@ -146,7 +167,14 @@ def _entry(line: bytes) -> Iterator[str]:
     if not words or words[0].startswith(("!", "[")):  # comments and sections of ad blockers' lists
         return
     exact = words[-1].startswith("=") or (len(words) > 1 and _is_address(words[0]))
-    domain = words[-1].removeprefix("=").removeprefix("||").removesuffix("^").removeprefix("*.").strip(".")
+    domain = (
+        words[-1]
+        .removeprefix("=")
+        .removeprefix("||")
+        .removesuffix("^")
+        .removeprefix("*.")
+        .strip(".")
+    )
     with suppress(BadURL):
         yield "=" * exact + canonicalize(f"https://{domain}/")[1]
 

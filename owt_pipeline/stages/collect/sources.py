@@ -1,4 +1,5 @@
-"""Reads dumps in blocks of lines, and tables and WARC files in batches of URLs, and makes rows of them."""
+"""Reads dumps in blocks of lines, and tables and WARC files in batches of URLs, and makes rows
+of them."""
 
 from __future__ import annotations
 
@@ -17,7 +18,13 @@ from owt_pipeline.formats.lines import Block, LineReader, is_utf16
 from owt_pipeline.formats.messages import REDIRECTS, is_html
 from owt_pipeline.stages.collect.links import link_rows
 from owt_pipeline.stages.collect.rules import Rules
-from owt_pipeline.stages.collect.submissions import SUBMISSIONS, as_text, read_block, rows_of, submissions
+from owt_pipeline.stages.collect.submissions import (
+    SUBMISSIONS,
+    as_text,
+    read_block,
+    rows_of,
+    submissions,
+)
 from owt_pipeline.storage.folder import open_source
 from schemas import Reason
 
@@ -35,8 +42,8 @@ class Source:
       number: its place among all sources.
       kind: `dump` (submissions as JSON, one per line), `links` (a table), `warc` or `subreddit`.
       uri: path or URI; name of the subreddit.
-      name: its name in the ledger: the file's name without its folder, or `r/SUBREDDIT`; of a table of links, with
-        the folders below the one that all tables have in common.
+      name: its name in the ledger: the file's name without its folder, or `r/SUBREDDIT`; of a table
+        of links, with the folders below the one that all tables have in common.
     """
 
     number: int
@@ -52,13 +59,15 @@ class Source:
 
 @dataclass
 class Tally:
-    """Counts of one source. A line is one that is not blank, the row of a table, or an HTML response of a WARC file.
+    """Counts of one source. A line is one that is not blank, the row of a table, or an HTML
+    response of a WARC file.
 
     Attributes:
       kind: kind of the source.
       lines: number of lines.
       without_url: lines without a URL.
-      malformed: lines that a source of its kind must not have: `bad_line`; in tables of links, `bad_url`, too.
+      malformed: lines that a source of its kind must not have: `bad_line`; in tables of links,
+        `bad_url`, too.
       first_malformed: place and problem of the first of them.
       last_malformed: number of the last of them.
       broken: where and why the source ends early.
@@ -83,11 +92,17 @@ class Tally:
         self.lines += rows.num_rows
         self.without_url += pc.sum(pc.equal(rows["reason"], str(Reason.NO_URL))).as_py() or 0
         bad = ["bad_line", "bad_url"] if self.kind == "links" else ["bad_line"]
-        malformed = rows.filter(pc.is_in(rows["reason"], pa.array(bad))).select(["line", "note"]).to_pylist()
+        malformed = (
+            rows.filter(pc.is_in(rows["reason"], pa.array(bad)))
+            .select(["line", "note"])
+            .to_pylist()
+        )
         self.malformed += len(malformed)
         self.last_line = max(self.last_line, pc.max(rows["line"]).as_py() or 0)
         if malformed:
-            self.first_malformed = self.first_malformed or f"line {malformed[0]['line']}: {malformed[0]['note']}"
+            self.first_malformed = (
+                self.first_malformed or f"line {malformed[0]['line']}: {malformed[0]['note']}"
+            )
             self.last_malformed = max(self.last_malformed, malformed[-1]["line"])
 
     def finish(self) -> None:
@@ -95,7 +110,11 @@ class Tally:
         if self.kind == "dump" and self.broken is None:
             if not self.lines:
                 self.broken = "the file has no lines"
-            elif self.ends_within_line and self.last_malformed == self.last_line and not self._is_another_kind:
+            elif (
+                self.ends_within_line
+                and self.last_malformed == self.last_line
+                and not self._is_another_kind
+            ):
                 self.broken = f"the file ends in the middle of line {self.last_line:,}"
 
     @property
@@ -104,7 +123,8 @@ class Tally:
 
     @property
     def problem(self) -> str | None:
-        """Why the source should not be used as it is: where, what was found, what was expected, what to do."""
+        """Why the source should not be used as it is: where, what was found, what was expected,
+        what to do."""
         if self.broken is not None:
             where = f"after line {self.last_line:,}: " if self.kind != "warc" else ""
             return f"{where}{self.broken}; {COMPLETE}"
@@ -114,15 +134,21 @@ class Tally:
         if self._is_another_kind:
             expected = "a URL" if self.kind == "links" else "a submission as a JSON object"
             return (
-                f"{self.malformed:,} of {self.lines:,} lines are malformed, the first is {self.first_malformed}; "
+                f"{self.malformed:,} of {self.lines:,} lines are malformed, the first is "
+                f"{self.first_malformed}; "
                 f"expected {expected} on each line: check what the file is"
             )
         if self.kind == "links" and self.lines == self.without_url > 0:
-            return f"none of {self.lines:,} lines has a URL; expected a field url: check what the file is"
+            return (
+                f"none of {self.lines:,} lines has a URL; expected a field url: check what the "
+                f"file is"
+            )
         return None
 
 
-def read_source(source: Source, uri: str, tally: Tally, allow_damaged: bool) -> Iterator[pa.RecordBatch]:
+def read_source(
+    source: Source, uri: str, tally: Tally, allow_damaged: bool
+) -> Iterator[pa.RecordBatch]:
     """Batches of schema SUBMISSIONS or BLOCKS; sets what the tally has of the file.
 
     Raises UserError for a dump in UTF-16, or for a damaged table unless `allow_damaged`.
@@ -132,7 +158,11 @@ def read_source(source: Source, uri: str, tally: Tally, allow_damaged: bool) -> 
             yield from _blocks(file, source, tally)
             return
         is_warc = source.kind == "warc"
-        found = _rows_of_archive(file, tally) if is_warc else _rows_of_table(uri, source.name, tally, allow_damaged)
+        found = (
+            _rows_of_archive(file, tally)
+            if is_warc
+            else _rows_of_table(uri, source.name, tally, allow_damaged)
+        )
         while some := list(islice(found, _BATCH_ROWS)):
             yield submissions({name: [row.get(name) for row in some] for name in SUBMISSIONS.names})
 
@@ -143,14 +173,21 @@ def _blocks(file: Any, source: Source, tally: Tally) -> Iterator[pa.RecordBatch]
         if block.first_line == 1 and is_utf16(block.data):
             advice = f"expected UTF-8: convert it (iconv -f UTF-16 -t UTF-8 {source.name})"
             raise UserError(f"{source.uri}, line 1: UTF-16; {advice}")
-        yield pa.record_batch([pa.array([block.data], pa.large_binary()), [block.first_line]], schema=BLOCKS)
+        yield pa.record_batch(
+            [pa.array([block.data], pa.large_binary()), [block.first_line]], schema=BLOCKS
+        )
     for line in reader.overlong:
         yield problem(line, Reason.BAD_LINE, f"over {lines.MAX_LINE_BYTES:,} bytes")
-    tally.overlong, tally.ends_within_line = min(reader.overlong, default=0), reader.ends_within_line
+    tally.overlong, tally.ends_within_line = (
+        min(reader.overlong, default=0),
+        reader.ends_within_line,
+    )
     tally.broken = reader.source.broken
 
 
-def _rows_of_table(uri: str, name: str, tally: Tally, allow_damaged: bool) -> Iterator[dict[str, Any]]:
+def _rows_of_table(
+    uri: str, name: str, tally: Tally, allow_damaged: bool
+) -> Iterator[dict[str, Any]]:
     try:
         yield from link_rows(uri, name)
     except UserError as error:
@@ -172,7 +209,8 @@ def _rows_of_archive(file: Any, tally: Tally) -> Iterator[dict[str, Any]]:
 
 
 def problem(line: int, reason: Reason, note: str) -> pa.RecordBatch:
-    """A row of schema SUBMISSIONS for a line that is in no block, or for what is lost at the end of a source."""
+    """A row of schema SUBMISSIONS for a line that is in no block, or for what is lost at the end
+    of a source."""
     return submissions({"line": [line], "reason": [str(reason)], "note": [note]})
 
 

@@ -1,8 +1,9 @@
 """`collect`: Reddit dumps, Reddit's API, tables of links and WARC files become `urls/`.
 
-A generation's shard is made from the submissions of its hosts in its own sources and in those of all earlier
-generations: a URL that one of these accepted is `seen_before`, and the scores of the others count. Sources of
-generations that are published are not read again: their shards and rejects say the same.
+A generation's shard is made from the submissions of its hosts in its own sources and in those of
+all earlier generations: a URL that one of these accepted is `seen_before`, and the scores of the
+others count. Sources of generations that are published are not read again: their shards and rejects
+say the same.
 """
 
 from __future__ import annotations
@@ -41,15 +42,20 @@ from schemas.manifest import Root, ShardRecord, ledger_of
 logger = logging.getLogger("owt")
 
 _SOURCES, _READ = "sources", "read"  # the first step, and the kind of its files
-_SOURCES_TOGETHER = 4  # at once: .xz and .bz2 decompress slower than few processes parse; a dump's window takes 2 GB
+# at once: .xz and .bz2 decompress slower than few processes parse; a dump's window takes 2 GB
+_SOURCES_TOGETHER = 4
 _SHARD_BYTES = {"dump": 100 << 20, "links": 1 << 20, "warc": 500 << 20, "subreddit": 1 << 30}
-"""About how many bytes of a source become 20,000 URLs, a shard: of compressed dumps one submission in twenty stays."""
+"""About how many bytes of a source become 20,000 URLs, a shard: of compressed dumps one
+submission in twenty stays."""
 _LEAST_SHARDS, _MOST_SHARDS = 8, 1 << 15
 
 
 def _sources(run: StageRun) -> list[tuple[int, Source]]:
-    """(number of its generation, source) of each source, numbered in the order of the generations."""
-    found = [(number, each) for number, of in enumerate(run.root.generations) for each in of.sources]
+    """(number of its generation, source) of each source, numbered in the order of the
+    generations."""
+    found = [
+        (number, each) for number, of in enumerate(run.root.generations) for each in of.sources
+    ]
     return [
         (generation, Source(number, each["kind"], each.get("stored") or each["uri"], each["name"]))
         for number, (generation, each) in enumerate(found)
@@ -63,7 +69,8 @@ def _to_read(run: StageRun) -> list[tuple[int, Source]]:
 
 
 def read_part(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    """Step 1: send a source's rows to the shards of their hosts; or what a settled shard knows of its URLs.
+    """Step 1: send a source's rows to the shards of their hosts; or what a settled shard knows
+    of its URLs.
 
     This process decompresses the source, which cannot be split; the pool's processes parse it.
     """
@@ -76,7 +83,9 @@ def read_part(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWrite
     uri = run.workdir.path(source.uri) if source.kind == "subreddit" else source.uri
     rules = _rules(run.options)
     batches = read_source(source, uri, tally, run.options.allow_damaged)
-    for _, rows in map_batches(partial(rows_of_batch, source=source, rules=rules), batches, run.runtime.workers):
+    for _, rows in map_batches(
+        partial(rows_of_batch, source=source, rules=rules), batches, run.runtime.workers
+    ):
         tally.add(rows)
         _send(run, generation, rows, writer)
     tally.finish()
@@ -90,29 +99,38 @@ def read_part(run: StageRun, number: int, _: Sequence[Slice], writer: ShardWrite
 
 
 def _send(run: StageRun, since: int, rows: pa.RecordBatch, writer: ShardWriter) -> None:
-    """Send rows with a column `home` to the shards of the generations that are made, from `since` on."""
+    """Send rows with a column `home` to the shards of the generations that are made, from
+    `since` on."""
     for generation in run.root.generations[since:]:
         if generation.first >= run.settled:
-            shards = generation.first + (rows["home"].to_numpy() % np.uint64(generation.shards)).astype(np.int64)
+            shards = generation.first + (
+                rows["home"].to_numpy() % np.uint64(generation.shards)
+            ).astype(np.int64)
             writer.send(shards, rows)
     progress.advance(rows.num_rows)
 
 
 def _read_shard(run: StageRun, shard: int, writer: ShardWriter) -> None:
-    """What a shard of an earlier generation knows: the URLs it accepted, and scores that were too low."""
+    """What a shard of an earlier generation knows: the URLs it accepted, and scores that were
+    too low."""
     assert run.before is not None
     urls, number = DatasetReader(run.workdir, run.before), run.root.generation_of(shard)
-    known = known_of(urls.table(shard, columns=["url_id", "url"]), urls.table(shard, kind="rejects"), number)
+    known = known_of(
+        urls.table(shard, columns=["url_id", "url"]), urls.table(shard, kind="rejects"), number
+    )
     for batch in known.to_batches():
         _send(run, 0, batch, writer)
 
 
 def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Step 2: merge one shard's rows from all sources by URL; those of earlier generations for what they know alone."""
+    """Step 2: merge one shard's rows from all sources by URL; those of earlier generations for
+    what they know alone."""
     tables = list(read_slices(run.work, slices))
 
     def sent(schema: pa.Schema) -> pa.Table:
-        return pa.concat_tables([schema.empty_table(), *(rows for rows in tables if rows.schema.names == schema.names)])
+        return pa.concat_tables(
+            [schema.empty_table(), *(rows for rows in tables if rows.schema.names == schema.names)]
+        )
 
     rows, known = sent(ROWS), sent(KNOWN)
     sources, mine = _sources(run), run.root.generation_of(shard)
@@ -121,7 +139,9 @@ def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: Shar
     for generation in range(mine + 1):
         own = rows.filter(pa.array(of_row == generation))
         earlier = known if generation else None
-        urls, rejects = merge_submissions(own, names, min_score=run.options.min_score, known=earlier)
+        urls, rejects = merge_submissions(
+            own, names, min_score=run.options.min_score, known=earlier
+        )
         if generation < mine:
             known = pa.concat_tables([known, known_of(urls, rejects, generation)])
     writer.enter(len(own))
@@ -132,22 +152,38 @@ def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: Shar
 
 
 def _files(options: Options, recorded: Recorded) -> list[dict[str, Any]]:
-    """What identifies each file, by kind and name. A file that is `recorded` keeps its name, and may be gone."""
-    known = {kind: {each["uri"]: each for each in recorded if each["kind"] == kind} for kind in _SHARD_BYTES}
+    """What identifies each file, by kind and name. A file that is `recorded` keeps its name, and
+    may be gone."""
+    known = {
+        kind: {each["uri"]: each for each in recorded if each["kind"] == kind}
+        for kind in _SHARD_BYTES
+    }
     tables, left_out = named_files(options.links, "collect", known=known["links"])
     if left_out:
-        logger.warning("collect: files of folders left out, name them to read them: %s", ", ".join(left_out[:5]))
+        logger.warning(
+            "collect: files of folders left out, name them to read them: %s",
+            ", ".join(left_out[:5]),
+        )
 
     def described(kind: str, uri: str, describe: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
         was = known[kind].get(uri)
-        return dict(was) if was is not None and is_gone(uri) else {"kind": kind, **describe(uri), "uri": uri}
+        return (
+            dict(was)
+            if was is not None and is_gone(uri)
+            else {"kind": kind, **describe(uri), "uri": uri}
+        )
 
     def files(kind: str, patterns: tuple[str, ...]) -> list[dict[str, Any]]:
-        return [described(kind, uri, describe_source) for uri in expand_globs(patterns, "collect", known[kind])]
+        return [
+            described(kind, uri, describe_source)
+            for uri in expand_globs(patterns, "collect", known[kind])
+        ]
 
     before = {uri: str(known["links"][uri]["name"]) for uri in tables if uri in known["links"]}
     taken = set(before.values())
-    names = {uri: before.get(uri) or (uri if name in taken else name) for uri, name in tables.items()}
+    names = {
+        uri: before.get(uri) or (uri if name in taken else name) for uri, name in tables.items()
+    }
     links = [
         described("links", uri, partial(describe_file, name=name))
         for uri, name in sorted(names.items(), key=itemgetter(1))
@@ -171,8 +207,9 @@ def _subreddit(name: str) -> str:
 
 
 class Collect(Stage):
-    """Collect URLs that people posted and voted up on Reddit, one row per URL, from monthly dumps, Reddit's API,
-    tables of links or WARC files. Variants of a URL are one; every rejected submission is in rejects/.
+    """Collect URLs that people posted and voted up on Reddit, one row per URL, from monthly
+    dumps, Reddit's API, tables of links or WARC files. Variants of a URL are one; every rejected
+    submission is in rejects/.
     """
 
     name = "collect"
@@ -195,7 +232,8 @@ class Collect(Stage):
     def sources(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
         if not (options.dumps or options.links or options.warcs or options.subreddits):
             raise UserError(
-                "collect has nothing to read: give at least one of --dumps, --links, --warcs and --subreddits "
+                "collect has nothing to read: give at least one of --dumps, --links, --warcs and "
+                "--subreddits "
                 "(or the same keys in the table [collect])"
             )
         return _files(options, recorded) + [
@@ -207,7 +245,8 @@ class Collect(Stage):
         if options.num_shards is not None:
             return options.num_shards
         wanted = sum(source.get("bytes", 0) / _SHARD_BYTES[source["kind"]] for source in sources)
-        # Powers of two: a shard shares its hosts with as few of another generation as it can, and fetch looks there.
+        # Powers of two: a shard shares its hosts with as few of another generation as it can, and
+        # fetch looks there.
         doublings = max(0, math.ceil(wanted / _LEAST_SHARDS) - 1).bit_length()
         return min(_LEAST_SHARDS << doublings, _MOST_SHARDS)
 
@@ -227,8 +266,14 @@ class Collect(Stage):
         return described + [{"kind": "blocklist", "name": domain} for domain in domains]
 
     def finish(self, run: StageRun, _: Sequence[ShardRecord]) -> None:
-        """Write to the manifest what is lost of damaged sources; those of settled generations are not read again."""
-        files = [file for record in run.records_of_step(_SOURCES) for file in record.files if file.kind == _READ]
+        """Write to the manifest what is lost of damaged sources; those of settled generations
+        are not read again."""
+        files = [
+            file
+            for record in run.records_of_step(_SOURCES)
+            for file in record.files
+            if file.kind == _READ
+        ]
         read = [msgspec.json.decode(run.work.read(file.path)) for file in files]
         for source in read:
             if source["problem"] is not None:
@@ -243,15 +288,24 @@ class Collect(Stage):
             run.properties["damaged"] = damaged
 
 
-def _stored(source: dict[str, Any], generation: int, options: Options, workdir: Storage) -> dict[str, Any]:
-    """A subreddit as a file in the ledger; one that an interrupted run stored is not asked for again."""
+def _stored(
+    source: dict[str, Any], generation: int, options: Options, workdir: Storage
+) -> dict[str, Any]:
+    """A subreddit as a file in the ledger; one that an interrupted run stored is not asked for
+    again."""
     if source["kind"] != "subreddit" or "stored" in source:
         return source
-    path = f"{ledger_of('collect')}/reddit/{generation}-{source['uri']}-{options.praw_limit or 'all'}.jsonl"
+    limit = options.praw_limit or "all"
+    path = f"{ledger_of('collect')}/reddit/{generation}-{source['uri']}-{limit}.jsonl"
     if not workdir.exists(path):
         workdir.write(path, top_submissions(source["uri"], options))
     content = workdir.read(path)
-    return {**source, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest(), "stored": path}
+    return {
+        **source,
+        "bytes": len(content),
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "stored": path,
+    }
 
 
 STAGE = Collect()

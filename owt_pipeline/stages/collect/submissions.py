@@ -1,7 +1,8 @@
-"""Rows from submissions of dumps or the API, and from tables of links, before they are merged by URL.
+"""Rows from submissions of dumps or the API, and from tables of links, before they are merged by
+URL.
 
-A submission is judged by its own fields, then by its URL. In the dumps, fields come and go and change their type over
-the years.
+A submission is judged by its own fields, then by its URL. In the dumps, fields come and go and
+change their type over the years.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from schemas import Reason
 
 ROWS = pa.schema(
     [
-        pa.field("home", pa.uint64(), nullable=False),  # hash of the host: modulo the number of shards, the shard
+        pa.field(
+            "home", pa.uint64(), nullable=False
+        ),  # hash of the host: modulo the number of shards, the shard
         pa.field("url_id", pa.uint64(), nullable=False),
         pa.field("url", pa.string()),  # canonical; as posted if it has no canonical form
         pa.field("posted_url", pa.string()),
@@ -36,15 +39,23 @@ ROWS = pa.schema(
         pa.field("score", pa.int64()),
         pa.field("created_utc", pa.int64()),
         pa.field("num_comments", pa.int64()),
-        pa.field("link_sources", pa.list_(pa.string())),  # as a table of links has them; null: the kind of the source
+        pa.field(
+            "link_sources", pa.list_(pa.string())
+        ),  # as a table of links has them; null: the kind of the source
         pa.field("source", pa.int32(), nullable=False),  # number of the file
-        pa.field("line", pa.int64(), nullable=False),  # its line or row there, or response of a WARC file
+        pa.field(
+            "line", pa.int64(), nullable=False
+        ),  # its line or row there, or response of a WARC file
     ]
 )
 
 
 SUBMISSIONS = pa.schema(
-    [field for field in ROWS if field.name not in ("home", "url_id", "posted_url", "host", "source")]
+    [
+        field
+        for field in ROWS
+        if field.name not in ("home", "url_id", "posted_url", "host", "source")
+    ]
 )
 """A submission before its URL, still as posted, is judged; `reason` is from its own fields."""
 
@@ -80,16 +91,24 @@ class Submission(msgspec.Struct, gc=False):
 def submissions(columns: Mapping[str, Any]) -> pa.RecordBatch:
     """A batch of schema SUBMISSIONS; columns that are not given are null."""
     rows = len(columns["line"])
-    arrays = [pa.array(columns.get(field.name, pa.nulls(rows, field.type)), field.type) for field in SUBMISSIONS]
+    arrays = [
+        pa.array(columns.get(field.name, pa.nulls(rows, field.type)), field.type)
+        for field in SUBMISSIONS
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=SUBMISSIONS)
 
 
 def read_block(block: Block, rules: Rules) -> pa.RecordBatch:
     """The submissions of a block, of schema SUBMISSIONS; blank lines are skipped.
 
-    A line that is no JSON object, has neither id nor URL, or has no score, gets the reason `bad_line`.
+    A line that is no JSON object, has neither id nor URL, or has no score, gets the reason
+    `bad_line`.
     """
-    lines = {line: text for line, text in enumerate(block.data.split(b"\n"), block.first_line) if text.strip()}
+    lines = {
+        line: text
+        for line, text in enumerate(block.data.split(b"\n"), block.first_line)
+        if text.strip()
+    }
     decoded = list(map(decode, lines.values()))
     records = [Submission() if isinstance(found, str) else found for found in decoded]
     reason: list[str | None] = [None] * len(records)
@@ -107,7 +126,9 @@ def read_block(block: Block, rules: Rules) -> pa.RecordBatch:
         "reason": reason,
         "note": note,
         "submission_id": _column([s.id for s in records], pa.string(), as_text),
-        "subreddits": pa.ListArray.from_arrays(np.arange(len(records) + 1, dtype=np.int32), subreddits),
+        "subreddits": pa.ListArray.from_arrays(
+            np.arange(len(records) + 1, dtype=np.int32), subreddits
+        ),
         "title": _column([s.title for s in records], pa.string(), as_text),
         "created_utc": _column([s.created_utc for s in records], pa.int64(), integer),
         "num_comments": _column([s.num_comments for s in records], pa.int64(), integer),
@@ -123,7 +144,8 @@ def _column(values: list[Any], kind: pa.DataType, convert: Callable[[Any], Any])
 
 
 def _is_usual(s: Submission) -> bool:
-    """Whether nothing about a submission needs a closer look: that of most in the dumps since 2011."""
+    """Whether nothing about a submission needs a closer look: that of most in the dumps since
+    2011."""
     return (
         s.is_self is False
         and not s.over_18
@@ -135,7 +157,8 @@ def _is_usual(s: Submission) -> bool:
 
 
 def _judged_alone(s: Submission, rules: Rules) -> tuple[str | None, str | None]:
-    """(reason, note) of a submission by its own fields; it gets a URL and a score from others where it has none."""
+    """(reason, note) of a submission by its own fields; it gets a URL and a score from others
+    where it has none."""
     reason: Reason | None = None
     note = None
     if is_true(s.is_self) or (s.is_self is None and _looks_like_self_post(s)):
@@ -152,7 +175,9 @@ def _judged_alone(s: Submission, rules: Rules) -> tuple[str | None, str | None]:
         elif reason is None and s.link_id is not None and s.body is not None:
             reason, note = Reason.BAD_LINE, "a comment, not a submission"
         reason = reason or Reason.NO_URL
-    elif s.url.startswith("/"):  # in newer dumps, URLs of crossposts and galleries are relative to Reddit
+    elif s.url.startswith(
+        "/"
+    ):  # in newer dumps, URLs of crossposts and galleries are relative to Reddit
         s.url = _REDDIT + s.url
     if s.score is None and (ups := integer(s.ups)) is not None:
         s.score = integer(ups - (integer(s.downs) or 0))
@@ -162,7 +187,8 @@ def _judged_alone(s: Submission, rules: Rules) -> tuple[str | None, str | None]:
 
 
 def _looks_like_self_post(s: Submission) -> bool:
-    """For dumps without `is_self`: the domain is `self.SUBREDDIT`, or the URL is the submission's own page."""
+    """For dumps without `is_self`: the domain is `self.SUBREDDIT`, or the URL is the
+    submission's own page."""
     if isinstance(s.domain, str) and s.domain:
         return s.domain.startswith("self.")
     if not (isinstance(s.permalink, str) and len(s.permalink) > 1 and isinstance(s.url, str)):
@@ -215,8 +241,11 @@ def is_true(flag: Any) -> bool:
     return flag is True or flag == 1 or (isinstance(flag, str) and flag.lower() in ("true", "1"))
 
 
-def rows_of(submissions: pa.RecordBatch, source: int, source_name: str, rules: Rules) -> pa.RecordBatch:
-    """Rows of schema ROWS from rows of schema SUBMISSIONS, judged by their URLs; one with a reason keeps it."""
+def rows_of(
+    submissions: pa.RecordBatch, source: int, source_name: str, rules: Rules
+) -> pa.RecordBatch:
+    """Rows of schema ROWS from rows of schema SUBMISSIONS, judged by their URLs; one with a
+    reason keeps it."""
     known = {name: submissions[name] for name in SUBMISSIONS.names}
     posted = unescaped_column(known["url"])
     canonical, host, problem = canonical_column(posted)
@@ -225,16 +254,24 @@ def rows_of(submissions: pa.RecordBatch, source: int, source_name: str, rules: R
     ids = pa.array([id_of(text) for text in named.to_pylist()], pa.uint64())
     hosts = host.dictionary_encode()
     about = list(map(_about_hosts(rules), hosts.dictionary.to_pylist()))
-    home, domain = (pa.array([each[i] for each in about], kind) for i, kind in enumerate((pa.uint64(), pa.string())))
+    home, domain = (
+        pa.array([each[i] for each in about], kind)
+        for i, kind in enumerate((pa.uint64(), pa.string()))
+    )
     domain = domain.take(hosts.indices)
-    asked = pc.if_else(pc.and_(pc.is_null(known["reason"]), pc.is_null(domain)), canonical, None).to_pylist()
+    asked = pc.if_else(
+        pc.and_(pc.is_null(known["reason"]), pc.is_null(domain)), canonical, None
+    ).to_pylist()
     extension = pa.array([url and blocked_extension(url) for url in asked], pa.string())
     found = [  # each with its note
         (Reason.BAD_URL, problem),
         (Reason.BLOCKED_DOMAIN, domain),
         (Reason.BLOCKED_EXTENSION, pc.binary_join_element_wise(".", extension, "")),
     ]
-    reason = pc.coalesce(known["reason"], *(pc.if_else(pc.is_valid(note), str(reason), None) for reason, note in found))
+    reason = pc.coalesce(
+        known["reason"],
+        *(pc.if_else(pc.is_valid(note), str(reason), None) for reason, note in found),
+    )
     wanted = pc.is_null(reason)
     columns = {
         **known,
@@ -245,7 +282,9 @@ def rows_of(submissions: pa.RecordBatch, source: int, source_name: str, rules: R
         "posted_url": pc.if_else(wanted, posted, None),
         "host": host,
         "reason": reason,
-        "note": pc.if_else(pc.is_valid(known["reason"]), known["note"], pc.coalesce(*(note for _, note in found))),
+        "note": pc.if_else(
+            pc.is_valid(known["reason"]), known["note"], pc.coalesce(*(note for _, note in found))
+        ),
         "source": pa.array([source] * len(posted), pa.int32()),
     }
     return pa.RecordBatch.from_arrays([columns[name] for name in ROWS.names], schema=ROWS)

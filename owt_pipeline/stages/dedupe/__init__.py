@@ -1,1 +1,2 @@
-"""Near-duplicates: sketches, candidates and verified removals, as plain functions over arrays, without Beam."""
+"""Near-duplicates: sketches, candidates and verified removals, as plain functions over arrays,
+without Beam."""

@@ -8,7 +8,8 @@ _CHUNK_EDGES = 1 << 16
 
 
 class Forest:
-    """Union-find over documents: each points at a lower-numbered one of its component; the lowest is the root."""
+    """Union-find over documents: each points at a lower-numbered one of its component; the
+    lowest is the root."""
 
     def __init__(self, documents: int):
         self.parent = np.arange(documents, dtype=np.uint32)
@@ -37,7 +38,8 @@ class Forest:
             self._flatten(high)
 
     def _flatten(self, documents: np.ndarray) -> None:
-        """Point `documents` at their roots; every long path must lie within them. Each round halves the paths."""
+        """Point `documents` at their roots; every long path must lie within them. Each round
+        halves the paths."""
         while True:
             above = self.parent[self.parent[documents]]
             if np.array_equal(above, self.parent[documents]):
@@ -48,7 +50,8 @@ class Forest:
 def star_edges(
     hashes: np.ndarray, documents: np.ndarray, further: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Edges from each bucket's lowest-numbered document to the others: m - 1 for a bucket of m, not m(m - 1) / 2.
+    """Edges from each bucket's lowest-numbered document to the others: m - 1 for a bucket of m,
+    not m(m - 1) / 2.
 
     Args:
       hashes: uint64; a bucket is the documents of one hash.

@@ -1,14 +1,15 @@
-"""Near-duplicates, from texts to decisions: the stage's steps, in the order in which the data meets them.
+"""Near-duplicates, from texts to decisions: the stage's steps, in the order in which the data
+meets them.
 
     sketch      a part's texts       -> hashes of the texts and of their bands, by range of hashes
-    buckets     a range of hashes    -> edges from each bucket's lowest-numbered document to the others in it
-    components  all edges            -> each part's documents that have candidates, with the group that verifies them
+    buckets     a range of hashes    -> edges from each bucket's lowest-numbered document
+    components  all edges            -> each part's documents that have candidates, with their group
     candidates  these documents      -> their bands and shingle sets, by group
-    verify      a group              -> decisions, by the shard of the removed document, and of the kept one
+    verify      a group              -> decisions, by shard of the removed and of the kept document
     write       a shard's decisions  -> duplicates/
 
-A document is identified by its number (numbering.py). Only `sketch` and `candidates` read texts. Memory is bounded by a
-part's hashes, a range, a group, and in `components` nine bytes a document.
+A document is identified by its number (numbering.py). Only `sketch` and `candidates` read texts.
+Memory is bounded by a part's hashes, a range, a group, and in `components` nine bytes a document.
 """
 
 from __future__ import annotations
@@ -28,8 +29,20 @@ from owt_pipeline import progress
 from owt_pipeline.ledger.exchange import Slice, gather, partition_of, read_slices
 from owt_pipeline.stages.dedupe.components import Forest, star_edges
 from owt_pipeline.stages.dedupe.minhash import BANDS, band_hashes, keep_freed_memory, signatures
-from owt_pipeline.stages.dedupe.numbering import MOST_DOCUMENTS, documents_of, first_of_generations, first_of_parts
-from owt_pipeline.stages.dedupe.shingles import Hashes, chunked, hash_texts, hash_words, ngrams, sorted_set
+from owt_pipeline.stages.dedupe.numbering import (
+    MOST_DOCUMENTS,
+    documents_of,
+    first_of_generations,
+    first_of_parts,
+)
+from owt_pipeline.stages.dedupe.shingles import (
+    Hashes,
+    chunked,
+    hash_texts,
+    hash_words,
+    ngrams,
+    sorted_set,
+)
 from schemas import DATASETS
 
 if TYPE_CHECKING:
@@ -42,7 +55,10 @@ _BANDS = pa.schema([("hash", pa.uint64()), ("document", pa.uint32())])
 _COPIES = pa.schema([("copy", pa.uint32()), ("text", pa.uint32())])
 _EDGES = pa.schema([("document", pa.uint32()), ("root", pa.uint32())])
 _PLANNED = pa.schema(
-    [*((name, pa.uint32()) for name in ("document", "text", "component", "group")), ("compared", pa.bool_())]
+    [
+        *((name, pa.uint32()) for name in ("document", "text", "component", "group")),
+        ("compared", pa.bool_()),
+    ]
 )
 CANDIDATES = pa.schema(
     [
@@ -53,17 +69,20 @@ CANDIDATES = pa.schema(
         ("shingles", pa.list_(pa.uint64())),
     ]
 )
-"""A document of a component. `text` is the lowest-numbered document with the same text, which alone has band hashes
-and a sorted shingle set, and only if the component has several texts."""
-_DECISIONS = DATASETS["duplicates"].schema.append(pa.field("shard", pa.uint32()))  # of the removed document
+"""A document of a component. `text` is the lowest-numbered document with the same text, which
+alone has band hashes and a sorted shingle set, and only if the component has several texts."""
+_DECISIONS = DATASETS["duplicates"].schema.append(
+    pa.field("shard", pa.uint32())
+)  # of the removed document
 KEPT = "kept"
-"""Kind of the files with a shard's decisions by the document that is kept: those of its own generation, since later
-ones change no file. `export` counts them."""
+"""Kind of the files with a shard's decisions by the document that is kept: those of its own
+generation, since later ones change no file. `export` counts them."""
 _OF_KEPT = ["kept_url_id", "rule", "similarity", "contained"]
 
 
 def sketch(run: StageRun, part: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    """Send the hash of each of a part's texts, and of the bands of each distinct one, to the part of its range.
+    """Send the hash of each of a part's texts, and of the bands of each distinct one, to the
+    part of its range.
 
     Exact copies have the same words in the same order, and so the same 128-bit hash.
     """
@@ -102,7 +121,8 @@ MOST_OF_RANGE = 1 << 21  # hashes: 60 MB while they are sorted
 
 @dataclass(frozen=True)
 class Ranges:
-    """How many ranges the hashes of texts and of bands are cut into: the keys of `buckets`, texts first."""
+    """How many ranges the hashes of texts and of bands are cut into: the keys of `buckets`,
+    texts first."""
 
     of_texts: int
     of_bands: int
@@ -119,7 +139,8 @@ def _signed(shingles: Hashes) -> np.ndarray:
 
 
 def buckets(run: StageRun, key: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Send the edges within the buckets of a range: documents with the same text, or that share a band."""
+    """Send the edges within the buckets of a range: documents with the same text, or that share
+    a band."""
     of_texts = key < Ranges.of(run).of_texts
     rows = gather(run.work, slices, _TEXTS if of_texts else _BANDS)
     hashes, documents = rows["hash"].to_numpy(), rows["document"].to_numpy()
@@ -128,23 +149,31 @@ def buckets(run: StageRun, key: int, slices: Sequence[Slice], writer: ShardWrite
         writer.send(0, _batch([others, least], _COPIES))
     else:
         others, least = star_edges(hashes, documents)
-        edges = sorted_set(others.astype(np.uint64) << np.uint64(32) | least)  # similar documents share several bands
+        edges = sorted_set(
+            others.astype(np.uint64) << np.uint64(32) | least
+        )  # similar documents share several bands
         writer.send(0, _batch([edges >> np.uint64(32), edges & np.uint64(0xFFFFFFFF)], _EDGES))
         writer.count({"edges": len(edges)})
     progress.advance(len(rows))
 
 
-# A group's shingle sets are in memory together. It has at most the first number of shingles (64 MB), unless a single
-# component is larger, and at least the second, which is worth a file; otherwise there are about 16 groups.
+# A group's shingle sets are in memory together. It has at most the first number of shingles (64
+# MB), unless a single component is larger, and at least the second, which is worth a file;
+# otherwise there are about 16 groups.
 _MOST_SHINGLES, _LEAST_SHINGLES, _GROUPS = 1 << 23, 1 << 20, 16
 _SHINGLE_BYTES = 2.5  # approximate bytes of a compressed file per shingle
 _ROW = 8  # memory of a candidate's other columns, in shingles
 
 
 def components(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Send each part its documents that have candidates, each with its component and the group that verifies it."""
+    """Send each part its documents that have candidates, each with its component and the group
+    that verifies it."""
     first = first_of_parts(run)
-    forest, text, concerned = Forest(first[-1]), np.arange(first[-1], dtype=np.uint32), np.zeros(first[-1], bool)
+    forest, text, concerned = (
+        Forest(first[-1]),
+        np.arange(first[-1], dtype=np.uint32),
+        np.zeros(first[-1], bool),
+    )
     for table in read_slices(run.work, slices):
         left, right = table.column(0).to_numpy(), table.column(1).to_numpy()
         forest.join(left, right)
@@ -158,7 +187,9 @@ def components(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWrit
     compared[component[text != root]] = True  # it has several texts
     clean = run.inputs["clean"].manifest.total("data")
     shingles = clean.bytes / _SHINGLE_BYTES / max(clean.rows, 1)
-    sizes = np.cumsum(np.bincount(component, minlength=len(compared)) * np.where(compared, shingles + _ROW, _ROW))
+    sizes = np.cumsum(
+        np.bincount(component, minlength=len(compared)) * np.where(compared, shingles + _ROW, _ROW)
+    )
     each = min(_MOST_SHINGLES, max(_LEAST_SHINGLES, (sizes[-1] if len(sizes) else 0) / _GROUPS))
     group = (sizes // each).astype(np.int64)
     rows = _batch([document, text, component, group[component], compared[component]], _PLANNED)
@@ -166,13 +197,18 @@ def components(run: StageRun, _: int, slices: Sequence[Slice], writer: ShardWrit
     for part, (start, end) in enumerate(pairwise(bounds.tolist())):
         writer.send(part, rows.slice(start, end - start))
     texts = np.bincount(component[text == document], minlength=len(compared))[compared]
-    counts = {"candidates": texts.sum(), "components": len(texts), "largest_component": texts.max(initial=0)}
+    counts = {
+        "candidates": texts.sum(),
+        "components": len(texts),
+        "largest_component": texts.max(initial=0),
+    }
     writer.count({name: int(count) for name, count in counts.items()})
     progress.advance(sum(slice.rows for slice in slices))
 
 
 def candidates(run: StageRun, part: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Send a part's documents that have candidates to their groups, with bands and shingles where texts are compared.
+    """Send a part's documents that have candidates to their groups, with bands and shingles
+    where texts are compared.
 
     Of copies of one text, which have the same shingles, only the lowest-numbered is read.
     """
@@ -191,17 +227,28 @@ def candidates(run: StageRun, part: int, slices: Sequence[Slice], writer: ShardW
     progress.advance(len(planned))
 
 
-def _send_candidates(planned: pa.Table, documents: pa.RecordBatch, options: Options, writer: ShardWriter) -> None:
-    read = planned["compared"].to_numpy() & (planned["text"].to_numpy() == planned["document"].to_numpy())
+def _send_candidates(
+    planned: pa.Table, documents: pa.RecordBatch, options: Options, writer: ShardWriter
+) -> None:
+    read = planned["compared"].to_numpy() & (
+        planned["text"].to_numpy() == planned["document"].to_numpy()
+    )
     bands, sets = [_NOTHING] * len(planned), [_NOTHING] * len(planned)
     rows = np.flatnonzero(read)
     for chunk in chunked(documents["text"].take(pa.array(rows))):
         mine, rows = np.split(rows, [len(chunk)])
         shingles = ngrams(hash_words(chunk), options.ngram)
-        for row, of_text, distinct in zip(mine, band_hashes(_signed(shingles)).T, shingles.sets(), strict=True):
+        for row, of_text, distinct in zip(
+            mine, band_hashes(_signed(shingles)).T, shingles.sets(), strict=True
+        ):
             bands[row], sets[row] = of_text, distinct
     columns = [planned[name].combine_chunks() for name in ("document", "text", "component")]
-    columns += [documents["url_id"], precedence(documents, options.survivor), _lists(bands), _lists(sets)]
+    columns += [
+        documents["url_id"],
+        precedence(documents, options.survivor),
+        _lists(bands),
+        _lists(sets),
+    ]
     writer.send(planned["group"].to_numpy(), pa.RecordBatch.from_arrays(columns, schema=CANDIDATES))
 
 
@@ -214,23 +261,29 @@ PRECEDENCE = {"longest": ["n_chars"], "highest_score": ["score"], "earliest": ["
 def precedence(documents: pa.RecordBatch, survivor: str) -> pa.Array:
     """int64 per document: among duplicates, the one with the lowest is kept; ties by url_id.
 
-    `longest`: most characters first; `highest_score`: highest Reddit score first, documents without one last;
-    `earliest`: earliest submission first, documents without one last.
+    `longest`: most characters first; `highest_score`: highest Reddit score first, documents without
+    one last; `earliest`: earliest submission first, documents without one last.
     """
     values = pc.cast(documents[PRECEDENCE[survivor][0]], pa.int64())
-    return pc.fill_null(values if survivor == "earliest" else pc.negate(values), np.iinfo(np.int64).max)
+    return pc.fill_null(
+        values if survivor == "earliest" else pc.negate(values), np.iinfo(np.int64).max
+    )
 
 
 def verify(run: StageRun, group: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
     """Decide on the components of a group; send each shard its decisions."""
     first = first_of_parts(run)
     rows = gather(run.work, slices, CANDIDATES)
-    found, counts = decide(rows, first_of_generations(run), run.options.threshold, int(first[run.num_shards]))
+    found, counts = decide(
+        rows, first_of_generations(run), run.options.threshold, int(first[run.num_shards])
+    )
     writer.count(counts)
     document, url_id = rows["document"].to_numpy(), rows["url_id"].to_numpy()
     order = np.argsort(document[found.gone])
     gone, kept = found.gone[order], found.kept[order]
-    shard, kept_shard = (np.searchsorted(first, document[side], side="right") - 1 for side in (gone, kept))
+    shard, kept_shard = (
+        np.searchsorted(first, document[side], side="right") - 1 for side in (gone, kept)
+    )
     columns = [
         *(url_id[gone], url_id[kept], kept_shard),
         *(np.where(found.near, "near", "exact")[order].tolist(), found.similarity[order]),
@@ -239,7 +292,11 @@ def verify(run: StageRun, group: int, slices: Sequence[Slice], writer: ShardWrit
     decided = _batch(columns, _DECISIONS)
     writer.send(shard, decided)
     generation = np.searchsorted(first_of_generations(run), document, side="right")
-    also = (kept_shard != shard) & (kept_shard < run.num_shards) & (generation[gone] == generation[kept])
+    also = (
+        (kept_shard != shard)
+        & (kept_shard < run.num_shards)
+        & (generation[gone] == generation[kept])
+    )
     writer.send(kept_shard[also], decided.filter(pa.array(also)))
     progress.advance(len(rows))
 
@@ -253,9 +310,11 @@ class Decisions:
       kept: int64, the document kept in its place.
       near: bool, true for a near-duplicate, false for an exact copy.
       similarity: float32, similarity of the two shingle sets.
-      contained: float32, share of the removed document's shingles that the kept one has; 1 for exact copies.
+      contained: float32, share of the removed document's shingles that the kept one has; 1 for
+        exact copies.
       shared_bands: uint16, number of bands in which the two agree; 0 for exact copies.
-      cluster_size: uint32, documents in its cluster, with the kept one, without those of later generations.
+      cluster_size: uint32, documents in its cluster, with the kept one, without those of later
+        generations.
     """
 
     gone: np.ndarray
@@ -267,9 +326,10 @@ class Decisions:
     cluster_size: np.ndarray
 
 
-# A document is compared with at most this many kept ones: those first that share most bands with it, each divided by
-# the number of kept documents that have it, of which the first 256 count. Pages of one template share bands with all
-# others of it; a page and its copy also share bands that no other has.
+# A document is compared with at most this many kept ones: those first that share most bands with
+# it, each divided by the number of kept documents that have it, of which the first 256 count. Pages
+# of one template share bands with all others of it; a page and its copy also share bands that no
+# other has.
 MOST_COMPARISONS, MOST_OF_BAND = 32, 256
 
 
@@ -278,10 +338,11 @@ def decide(
 ) -> tuple[Decisions, Mapping[str, int]]:
     """Decide on complete components.
 
-    Documents are taken in the order of generation, precedence, url_id. A copy of the text of an earlier one goes in its
-    favour. Every other document is compared with the kept documents before it that share a band with it. It goes in
-    favour of the most similar one, if that similarity reaches the threshold, or else is kept. What was kept is never
-    removed, whatever comes later: so no kept document is itself removed, and a later generation changes no decision.
+    Documents are taken in the order of generation, precedence, url_id. A copy of the text of an
+    earlier one goes in its favour. Every other document is compared with the kept documents before
+    it that share a band with it. It goes in favour of the most similar one, if that similarity
+    reaches the threshold, or else is kept. What was kept is never removed, whatever comes later: so
+    no kept document is itself removed, and a later generation changes no decision.
 
     Args:
       rows: rows of CANDIDATES, in any order.
@@ -332,13 +393,15 @@ def decide(
                 index[band].append(row)
     gone = np.flatnonzero(kept != np.arange(len(order)))
     size = _cluster_sizes(kept[gone], generation[gone])
-    found = Decisions(gone, kept[gone], near[gone], similarity[gone], contained[gone], shared[gone], size)
+    found = Decisions(
+        gone, kept[gone], near[gone], similarity[gone], contained[gone], shared[gone], size
+    )
     return found, counts
 
 
 def compare(one: np.ndarray, other: np.ndarray, threshold: float = 0.0) -> tuple[float, float]:
-    """(Jaccard similarity of two sorted shingle sets, share of `one` that `other` has); 0 if either is empty or their
-    sizes rule out the threshold."""
+    """(Jaccard similarity of two sorted shingle sets, share of `one` that `other` has); 0 if
+    either is empty or their sizes rule out the threshold."""
     if not len(one) or min(len(one), len(other)) < threshold * max(len(one), len(other)):
         return 0.0, 0.0
     both = np.sort(np.concatenate([one, other]), kind="stable")
@@ -347,15 +410,20 @@ def compare(one: np.ndarray, other: np.ndarray, threshold: float = 0.0) -> tuple
 
 
 def _cluster_sizes(kept: np.ndarray, generation: np.ndarray) -> np.ndarray:
-    """For each removed document: 1 + those that were removed in favour of the same one by the end of its generation."""
+    """For each removed document: 1 + those that were removed in favour of the same one by the
+    end of its generation."""
     key = kept.astype(np.int64) << 32 | generation
     ordered = np.sort(key)
-    ends, starts = np.searchsorted(ordered, key, side="right"), np.searchsorted(ordered, kept.astype(np.int64) << 32)
+    ends, starts = (
+        np.searchsorted(ordered, key, side="right"),
+        np.searchsorted(ordered, kept.astype(np.int64) << 32),
+    )
     return (1 + ends - starts).astype(np.uint32)
 
 
 def write(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Write a shard's decisions, sorted by url_id, and those by the kept document; count the documents that stay."""
+    """Write a shard's decisions, sorted by url_id, and those by the kept document; count the
+    documents that stay."""
     sent = gather(run.work, slices, _DECISIONS).sort_by("url_id")
     rows = sent.filter(pc.equal(sent["shard"], shard)).drop_columns("shard").combine_chunks()
     writer.enter(len(rows))

@@ -1,7 +1,8 @@
-"""MinHash signatures by datasketch 2's `affine32` scheme, for a batch of texts at once, and the bands that they form.
+"""MinHash signatures by datasketch 2's `affine32` scheme, for a batch of texts at once, and the
+bands that they form.
 
-h_k(x) = a_k * fmix32(x) + b_k mod 2^32, a_k odd; datasketch/minhash.py explains why these are permutations and how
-good they are. Equal 32-bit hashes give datasketch's signatures.
+h_k(x) = a_k * fmix32(x) + b_k mod 2^32, a_k odd; datasketch/minhash.py explains why these are
+permutations and how good they are. Equal 32-bit hashes give datasketch's signatures.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import numpy as np
 
 from owt_pipeline.stages.dedupe.shingles import mix
 
-# Two documents are candidates if they agree in all rows of one band: locality-sensitive hashing, chapter 3 of Leskovec,
-# Rajaraman and Ullman, Mining of Massive Datasets. A pair of similarity s does with probability 1 - (1 - s^6)^21: 0.999
-# at 0.8 and 0.93 at 0.7, but 0.28 at 0.5. More rows find fewer dissimilar pairs, which only cost a comparison; more
-# bands cost memory. 21 x 6 is what datasketch's optimiser chooses of 128 permutations for a threshold of 0.8.
+# Two documents are candidates if they agree in all rows of one band: locality-sensitive hashing,
+# chapter 3 of Leskovec, Rajaraman and Ullman, Mining of Massive Datasets. A pair of similarity s
+# does with probability 1 - (1 - s^6)^21: 0.999 at 0.8 and 0.93 at 0.7, but 0.28 at 0.5. More rows
+# find fewer dissimilar pairs, which only cost a comparison; more bands cost memory. 21 x 6 is what
+# datasketch's optimiser chooses of 128 permutations for a threshold of 0.8.
 BANDS, ROWS = 21, 6
 
 _BLOCK = 1 << 16  # hashes per step: with their products they fit the second-level cache
@@ -43,7 +45,8 @@ def signatures(hashes: np.ndarray, offsets: np.ndarray, count: int = BANDS * ROW
 
     Args:
       hashes: uint32, the shingles of all texts end to end.
-      offsets: int64, text i has the shingles offsets[i] to offsets[i + 1]. A text without any gets 2^32 - 1.
+      offsets: int64, text i has the shingles offsets[i] to offsets[i + 1]. A text without any gets
+        2^32 - 1.
       count: number of permutations.
     """
     result = np.full((count, len(offsets) - 1), 0xFFFFFFFF, np.uint32)
@@ -94,8 +97,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from malloc.h
 def keep_freed_memory() -> None:
     """Let this process keep up to 128 MB of freed memory for the arrays of the next texts.
 
-    Otherwise glibc returns these arrays of about a megabyte to the system and gets them back page by page, which took
-    a sixth of the workers' time. No effect with another C library.
+    Otherwise glibc returns these arrays of about a megabyte to the system and gets them back page
+    by page, which took a sixth of the workers' time. No effect with another C library.
     """
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL("libc.so.6")

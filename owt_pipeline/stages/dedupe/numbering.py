@@ -1,7 +1,7 @@
 """The documents that are compared, each identified by its number.
 
-Numbers count the rows of all shards in order, then the texts of the files of `against`, which stay whatever repeats
-them. A part is a shard or one of these files.
+Numbers count the rows of all shards in order, then the texts of the files of `against`, which stay
+whatever repeats them. A part is a shard or one of these files.
 """
 
 from __future__ import annotations
@@ -30,10 +30,15 @@ _COUNTS = "against.json"
 
 def first_of_parts(run: StageRun) -> np.ndarray:
     """The number of the first document of each part, then the number of documents, int64."""
-    rows = [*run.inputs["clean"].rows_of_shards(), *_rows_of_files(run.work, run.started, run.options.against)]
+    rows = [
+        *run.inputs["clean"].rows_of_shards(),
+        *_rows_of_files(run.work, run.started, run.options.against),
+    ]
     first = np.concatenate([[0], np.cumsum(rows, dtype=np.int64)])
     if first[-1] >= MOST_DOCUMENTS:
-        raise UserError(f"dedupe: {first[-1]:,} documents, more than {MOST_DOCUMENTS:,}: split the run by year")
+        raise UserError(
+            f"dedupe: {first[-1]:,} documents, more than {MOST_DOCUMENTS:,}: split the run by year"
+        )
     return first
 
 
@@ -61,7 +66,9 @@ def documents_of(run: StageRun, part: int, columns: list[str]) -> Iterator[pa.Re
     for texts in _texts_of(files_of(run.options)[part - run.num_shards]):
         ids = [xxhash.xxh3_64_intdigest(text.encode()) for text in texts.to_pylist()]
         known = {"text": texts, "url_id": pa.array(ids, pa.uint64())}
-        yield pa.record_batch({name: known.get(name, pa.nulls(len(texts), pa.int64())) for name in columns})
+        yield pa.record_batch(
+            {name: known.get(name, pa.nulls(len(texts), pa.int64())) for name in columns}
+        )
 
 
 def _texts_of(uri: str) -> Iterator[pa.Array]:

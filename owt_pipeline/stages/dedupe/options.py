@@ -1,4 +1,5 @@
-"""Options of dedupe: the definition of a near-duplicate, shared with the library, and the stage's own options."""
+"""Options of dedupe: the definition of a near-duplicate, shared with the library, and the
+stage's own options."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ class Comparison:
 
     threshold: float = option(
         0.8,
-        "least exact similarity (Jaccard's) of a near-duplicate; 999 of 1,000 pairs of 0.8 are compared, 926 of 0.7, "
+        "least exact similarity (Jaccard's) of a near-duplicate; 999 of 1,000 pairs of 0.8 are "
+        "compared, 926 of 0.7, "
         "628 of 0.6, 281 of 0.5",
         minimum=0.05,
         maximum=1.0,
@@ -33,7 +35,8 @@ class Options(Comparison):
     )
     against: tuple[str, ...] = option(
         (),
-        "Parquet or JSON Lines files with texts (field `text`), such as evaluation sets: documents that repeat one of "
+        "Parquet or JSON Lines files with texts (field `text`), such as evaluation sets: documents "
+        "that repeat one of "
         "these are removed",
         metavar="FILE",
         shapes_bytes=False,  # their content does, and is among the sources

@@ -1,5 +1,5 @@
-"""Words and shingles of many texts at once, without a Python loop over words or texts: words are byte ranges of one
-normalised buffer, shingles are 64-bit hashes of n-grams of words."""
+"""Words and shingles of many texts at once, without a Python loop over words or texts: words are
+byte ranges of one normalised buffer, shingles are 64-bit hashes of n-grams of words."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ PADDING = 8
 _SPACE = 0x20
 _CHUNK_BYTES = 1 << 19
 
-# For bytes.translate: lower-cases ASCII letters, turns ASCII other than letters and digits into spaces.
+# For bytes.translate: lower-cases ASCII letters, turns ASCII other than letters and digits into
+# spaces.
 _LOWER_ASCII = bytes(
-    code if code >= 0x80 else ord(chr(code).lower()) if chr(code).isalnum() else _SPACE for code in range(256)
+    code if code >= 0x80 else ord(chr(code).lower()) if chr(code).isalnum() else _SPACE
+    for code in range(256)
 )
 
 
@@ -32,7 +34,8 @@ class Folded:
     """A batch of texts in lower case.
 
     Attributes:
-      letters: uint8, the texts' UTF-8 in lower case, word separators as spaces, PADDING spaces at the end.
+      letters: uint8, the texts' UTF-8 in lower case, word separators as spaces, PADDING spaces at
+        the end.
       bounds: int64, text i has the bytes bounds[i] to bounds[i + 1].
       ideographs: int64, the first byte of each character that is a word of its own.
       after: int64, the byte after each of these.
@@ -62,11 +65,14 @@ class Words:
 
 
 def chunked(texts: pa.Array) -> Iterator[pa.Array]:
-    """Slices of `texts` of about _CHUNK_BYTES, so that their arrays of words fit the second-level cache.
+    """Slices of `texts` of about _CHUNK_BYTES, so that their arrays of words fit the
+    second-level cache.
 
     A longer text is a slice of its own.
     """
-    ends = np.cumsum(pc.fill_null(pc.binary_length(texts), 0).to_numpy(zero_copy_only=False).astype(np.int64))
+    ends = np.cumsum(
+        pc.fill_null(pc.binary_length(texts), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    )
     cuts = np.flatnonzero(np.diff(ends // _CHUNK_BYTES)) + 1
     for start, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(texts)], strict=True):
         if end > start:
@@ -108,7 +114,8 @@ def find_words(folded: Folded) -> Words:
     return Words(letters, starts, ends, np.searchsorted(starts, bounds))
 
 
-# Variation selectors choose between the forms of a character (U+FE0F: the coloured one); the text is the same.
+# Variation selectors choose between the forms of a character (U+FE0F: the coloured one); the text
+# is the same.
 _SELECTORS = re.compile("[\u180b-\u180d\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 
 _SELECTOR_BYTES = (b"\xef\xb8", b"\xf3\xa0", b"\xe1\xa0")  # what each begins with in UTF-8
@@ -120,12 +127,15 @@ def _text_bytes(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     _, offsets_buffer, data_buffer = texts.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int64 if wide else np.int32)
     offsets = offsets[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
-    data = np.frombuffer(data_buffer, np.uint8) if data_buffer is not None else np.empty(0, np.uint8)
+    data = (
+        np.frombuffer(data_buffer, np.uint8) if data_buffer is not None else np.empty(0, np.uint8)
+    )
     return data[offsets[0] : offsets[-1]], offsets - offsets[0]
 
 
 def _lower_beyond_ascii(letters: np.ndarray, bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Fold non-ASCII characters in place; return the first byte of each ideograph and the byte after it."""
+    """Fold non-ASCII characters in place; return the first byte of each ideograph and the byte
+    after it."""
     lead = np.flatnonzero(letters >= 0xC0)
     if not len(lead):
         return lead, lead
@@ -136,7 +146,9 @@ def _lower_beyond_ascii(letters: np.ndarray, bounds: np.ndarray) -> tuple[np.nda
     code = np.where(
         size == 2,
         (b0 & 0x1F) << 6 | b1,
-        np.where(size == 3, (b0 & 0x0F) << 12 | b1 << 6 | b2, (b0 & 0x07) << 18 | b1 << 12 | b2 << 6 | b3),
+        np.where(
+            size == 3, (b0 & 0x0F) << 12 | b1 << 6 | b2, (b0 & 0x07) << 18 | b1 << 12 | b2 << 6 | b3
+        ),
     )
     kind = table.kind[code]
     for separator, length in ((lead[(kind == SEPARATOR) & (size >= 1 + k)], k) for k in range(4)):
@@ -151,8 +163,11 @@ def _lower_beyond_ascii(letters: np.ndarray, bounds: np.ndarray) -> tuple[np.nda
     return lead[is_ideograph], lead[is_ideograph] + size[is_ideograph]
 
 
-def _separate_marks(letters: np.ndarray, at: np.ndarray, size: np.ndarray, bounds: np.ndarray) -> None:
-    """Turn the marks at `at` into spaces, except those of a letter: after a symbol they are none of a word's.
+def _separate_marks(
+    letters: np.ndarray, at: np.ndarray, size: np.ndarray, bounds: np.ndarray
+) -> None:
+    """Turn the marks at `at` into spaces, except those of a letter: after a symbol they are none
+    of a word's.
 
     Of marks in a row, what is before the first decides.
     """
@@ -178,7 +193,8 @@ def _write_utf8(letters: np.ndarray, at: np.ndarray, size: np.ndarray, code: np.
 
 SEPARATOR, LETTER, IDEOGRAPH, MARK = 0, 1, 2, 3
 
-# Scripts written without spaces: each character is a word, since a run of them is a complete sentence.
+# Scripts written without spaces: each character is a word, since a run of them is a complete
+# sentence.
 _UNSPACED = (
     (0x0E00, 0x0EFF),  # Thai, Lao
     (0x1000, 0x109F),  # Myanmar
@@ -209,9 +225,10 @@ class CharacterTable:
 def character_table() -> CharacterTable:
     """The table, from Python's Unicode database.
 
-    Letters and numbers are LETTER. So are code points that the database does not know: most additions to
-    Unicode are letters, and another Python version should not change decisions. A letter whose lower case has another
-    length in UTF-8 (a dozen, such as U+212A) is left as it is, since words are folded in place.
+    Letters and numbers are LETTER. So are code points that the database does not know: most
+    additions to Unicode are letters, and another Python version should not change decisions. A
+    letter whose lower case has another length in UTF-8 (a dozen, such as U+212A) is left as it is,
+    since words are folded in place.
     """
     kind = np.full(0x110000, SEPARATOR, np.uint8)
     lower = np.arange(0x110000, dtype=np.int64)
@@ -234,7 +251,10 @@ def character_table() -> CharacterTable:
 
 _LONG_WORD = 64  # bytes; longer words are rare and hashed one by one
 
-_MIX_1, _MIX_2 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)  # MurmurHash3's finalizer
+_MIX_1, _MIX_2 = (
+    np.uint64(0xFF51AFD7ED558CCD),
+    np.uint64(0xC4CEB9FE1A85EC53),
+)  # MurmurHash3's finalizer
 _CHAIN = np.uint64(0x9E3779B97F4A7C15)
 _BYTE_MASKS = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)
 
@@ -245,7 +265,8 @@ class Hashes:
 
     Attributes:
       values: uint64, those of all texts end to end.
-      offsets: int64, text i has the values offsets[i] to offsets[i + 1]; a text without words has none.
+      offsets: int64, text i has the values offsets[i] to offsets[i + 1]; a text without words has
+        none.
     """
 
     values: np.ndarray
@@ -270,14 +291,17 @@ def hash_words(texts: pa.Array) -> Hashes:
     """The hash of each word's bytes; distinct for words of up to eight bytes."""
     words = find_words(fold(texts))
     lengths = words.ends - words.starts
-    # Read eight bytes from each start as one number and mask off those after the word. The few longer words take
-    # another round for every eight bytes.
+    # Read eight bytes from each start as one number and mask off those after the word. The few
+    # longer words take another round for every eight bytes.
     windows = np.ndarray((len(words.letters) - PADDING + 1,), "V8", words.letters, strides=(1,))
     hashes = windows[words.starts].view("<u8") & _BYTE_MASKS[np.minimum(lengths, 8)]
     left = np.flatnonzero((lengths > 8) & (lengths <= _LONG_WORD))
     done = 8
     while len(left):
-        block = windows[words.starts[left] + done].view("<u8") & _BYTE_MASKS[np.minimum(lengths[left] - done, 8)]
+        block = (
+            windows[words.starts[left] + done].view("<u8")
+            & _BYTE_MASKS[np.minimum(lengths[left] - done, 8)]
+        )
         hashes[left] = mix(hashes[left]) * _CHAIN + block
         done += 8
         left = left[lengths[left] > done]
@@ -288,7 +312,8 @@ def hash_words(texts: pa.Array) -> Hashes:
 
 
 def hash_texts(texts: pa.Array, words: Hashes) -> list[bytes]:
-    """A 128-bit hash of each text, equal if and only if the texts have the same words in the same order.
+    """A 128-bit hash of each text, equal if and only if the texts have the same words in the
+    same order.
 
     Of a text without words, it is that of the text without variation selectors, after a byte 0.
 
@@ -297,7 +322,9 @@ def hash_texts(texts: pa.Array, words: Hashes) -> list[bytes]:
       words: their words.
     """
     return [
-        xxhash.xxh3_128_digest(of_text.data if len(of_text) else b"\x00" + _SELECTORS.sub("", text.as_py()).encode())
+        xxhash.xxh3_128_digest(
+            of_text.data if len(of_text) else b"\x00" + _SELECTORS.sub("", text.as_py()).encode()
+        )
         for text, of_text in zip(texts, words.each(), strict=True)
     ]
 
@@ -313,7 +340,8 @@ def ngrams(words: Hashes, n: int) -> Hashes:
             hashes *= _CHAIN
             hashes += units[k : total - n + 1 + k]
         grams[: total - n + 1] = hashes
-    # An n-gram starts at each unit except the last n - 1 of a text, where it would reach into the next text.
+    # An n-gram starts at each unit except the last n - 1 of a text, where it would reach into the
+    # next text.
     keep = np.ones(total, bool)
     for k in range(1, n):
         keep[offsets[1:][lengths > k] - k] = False
@@ -324,7 +352,8 @@ def ngrams(words: Hashes, n: int) -> Hashes:
 
 
 def sorted_set(values: np.ndarray) -> np.ndarray:
-    """The distinct values, sorted. np.unique hashes since NumPy 2.3, which takes twenty times as long here."""
+    """The distinct values, sorted. np.unique hashes since NumPy 2.3, which takes twenty times as
+    long here."""
     values = np.sort(values)
     keep = np.ones(len(values), bool)
     np.not_equal(values[1:], values[:-1], out=keep[1:])
@@ -332,7 +361,8 @@ def sorted_set(values: np.ndarray) -> np.ndarray:
 
 
 def mix(hashes: np.ndarray) -> np.ndarray:
-    """MurmurHash3's 64-bit finalizer: a bijection in which every output bit depends on every input bit."""
+    """MurmurHash3's 64-bit finalizer: a bijection in which every output bit depends on every
+    input bit."""
     hashes = hashes ^ (hashes >> np.uint64(33))
     hashes *= _MIX_1
     hashes ^= hashes >> np.uint64(33)

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step, one_part, rows_of_input, what_was_sent
+from owt_pipeline.engine.stage import (
+    Recorded,
+    Stage,
+    StageRun,
+    Step,
+    one_part,
+    rows_of_input,
+    what_was_sent,
+)
 from owt_pipeline.stages.dedupe import decisions, numbering
 from owt_pipeline.stages.dedupe.minhash import BANDS, ROWS, probability
 from owt_pipeline.stages.dedupe.options import Options
@@ -34,9 +42,10 @@ def _sha256(uri: str) -> str:
 
 
 class Dedupe(Stage):
-    """Find exact copies by a hash of the normalised text, then near-duplicates by MinHash LSH, each verified by
-    the exact similarity of the shingle sets. Nothing is deleted: duplicates/ names each document to remove, the
-    one to keep and their similarity; export applies these decisions.
+    """Find exact copies by a hash of the normalised text, then near-duplicates by MinHash LSH,
+    each verified by the exact similarity of the shingle sets. Nothing is deleted: duplicates/
+    names each document to remove, the one to keep and their similarity; export applies these
+    decisions.
     """
 
     name = "dedupe"
@@ -68,8 +77,14 @@ class Dedupe(Stage):
             numbering.count_files(run)
 
     def preload(self, _: Options) -> list[str]:
-        """What every worker needs before its first part: a table, and modules that numpy imports on first use."""
-        return ["owt_pipeline.stages.dedupe.shingles:character_table", "numpy.ma", "numpy.polynomial", "numpy.random"]
+        """What every worker needs before its first part: a table, and modules that numpy imports
+        on first use."""
+        return [
+            "owt_pipeline.stages.dedupe.shingles:character_table",
+            "numpy.ma",
+            "numpy.polynomial",
+            "numpy.random",
+        ]
 
     def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> None:
         """Sum up the counts."""
@@ -81,7 +96,10 @@ class Dedupe(Stage):
         written: Counter[str] = Counter()
         for record in records:
             written.update(record.stats)
-        rejected = {str(Reason.EXACT_DUPLICATE): written["exact"], str(Reason.NEAR_DUPLICATE): written["near"]}
+        rejected = {
+            str(Reason.EXACT_DUPLICATE): written["exact"],
+            str(Reason.NEAR_DUPLICATE): written["near"],
+        }
         rejected = {reason: count for reason, count in rejected.items() if count}
         run.counts = Counts(written["stay"] + sum(rejected.values()), written["stay"], rejected)
         curve = [(s / 20, round(probability(s / 20), 6)) for s in range(21)]

@@ -1,5 +1,5 @@
-"""Dataset cards in the format of the Hugging Face Hub: for the corpus (`ledger/corpus/README.md`) and for a published
-dataset."""
+"""Dataset cards in the format of the Hugging Face Hub: for the corpus
+(`ledger/corpus/README.md`) and for a published dataset."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ from schemas.settings import to_toml
 LANGUAGE = "language_"
 """Prefix of the per-language document counts in `stats`."""
 
-_SIZES = ((1e3, "n<1K"), (1e4, "1K<n<10K"), (1e5, "10K<n<100K"), (1e6, "100K<n<1M"), (1e7, "1M<n<10M"))
+_SIZES = (
+    (1e3, "n<1K"),
+    (1e4, "1K<n<10K"),
+    (1e5, "10K<n<100K"),
+    (1e6, "100K<n<1M"),
+    (1e7, "1M<n<10M"),
+)
 
 
 def card(
@@ -37,7 +43,9 @@ def card(
       data_bytes: bytes of the corpus' files.
       num_shards: shards of the corpus.
     """
-    languages = [(name[len(LANGUAGE) :], count) for name, count in stats.items() if name.startswith(LANGUAGE)]
+    languages = [
+        (name[len(LANGUAGE) :], count) for name, count in stats.items() if name.startswith(LANGUAGE)
+    ]
     imported = any(manifest.stage == "import" for manifest in upstream.values())
     stages = list(upstream.values())
     return rendered(

@@ -16,7 +16,13 @@ from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step, rows_of_i
 from owt_pipeline.errors import UsageError
 from owt_pipeline.formats.takedowns import Takedowns, read_takedowns
 from owt_pipeline.ledger.commit import ShardWriter, lost_files
-from owt_pipeline.ledger.dataset import DatasetReader, Outcome, empty, rejects_batch, replace_columns
+from owt_pipeline.ledger.dataset import (
+    DatasetReader,
+    Outcome,
+    empty,
+    rejects_batch,
+    replace_columns,
+)
 from owt_pipeline.ledger.exchange import Slice
 from owt_pipeline.ledger.root import read_root
 from owt_pipeline.stages.export.card import LANGUAGE, card
@@ -27,8 +33,12 @@ from schemas.settings import shaping_options
 
 @dataclass(frozen=True)
 class ExportOptions:
-    rules: tuple[str, ...] = option(("exact", "near"), "rules whose decisions apply", choices=("exact", "near", "none"))
-    min_similarity: float = option(0.0, "apply decisions of at least this similarity", minimum=0.0, maximum=1.0)
+    rules: tuple[str, ...] = option(
+        ("exact", "near"), "rules whose decisions apply", choices=("exact", "near", "none")
+    )
+    min_similarity: float = option(
+        0.0, "apply decisions of at least this similarity", minimum=0.0, maximum=1.0
+    )
     min_contained: float = option(
         0.0,
         "apply decisions whose kept document has at least this share of the removed one's shingles",
@@ -36,7 +46,9 @@ class ExportOptions:
         maximum=1.0,
     )
     licenses: tuple[str, ...] = option(
-        (), "keep only documents whose page declares one of these licences, as SPDX identifiers", metavar="ID"
+        (),
+        "keep only documents whose page declares one of these licences, as SPDX identifiers",
+        metavar="ID",
     )
 
 
@@ -44,7 +56,8 @@ _SPDX = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]*")
 
 
 def export(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    """Write one shard of the corpus, from clean/, or from the corpus itself if only takedowns were added.
+    """Write one shard of the corpus, from clean/, or from the corpus itself if only takedowns
+    were added.
 
     The shard's decisions and rejects are held in memory; the rejects are ordered by url_id.
     """
@@ -54,7 +67,9 @@ def export(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -
     if before is None:
         decisions = run.inputs["duplicates"]
         chosen = chosen_decisions(decisions.table(shard), run.options)
-        of_kept = chosen_decisions(decisions.table(shard, kind="kept"), run.options)["kept_url_id"].value_counts()
+        of_kept = chosen_decisions(decisions.table(shard, kind="kept"), run.options)[
+            "kept_url_id"
+        ].value_counts()
     for batch in (before or run.inputs["clean"]).batches(shard, rows=1024):
         documents, forgotten = forget(batch, takedowns)
         rejects.append(forgotten)
@@ -68,7 +83,9 @@ def export(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -
     for batch in before.batches(shard, kind="rejects", rows=1024) if before else ():
         rejects += forget(batch, takedowns)
         writer.enter(batch.num_rows)
-    for batch in pa.Table.from_batches(rejects, REJECTS).sort_by("url_id").combine_chunks().to_batches():
+    for batch in (
+        pa.Table.from_batches(rejects, REJECTS).sort_by("url_id").combine_chunks().to_batches()
+    ):
         writer.reject(batch)
 
 
@@ -82,8 +99,8 @@ def _corpus_without_takedowns(run: StageRun, shard: int) -> DatasetReader | None
 
 
 class Export(Stage):
-    """Write the corpus: the clean documents without those that duplicates/ removes. After a change of these
-    options, only export runs again. Documents named by owt forget are left out.
+    """Write the corpus: the clean documents without those that duplicates/ removes. After a
+    change of these options, only export runs again. Documents named by owt forget are left out.
     ledger/corpus/README.md is the dataset card.
     """
 
@@ -100,10 +117,14 @@ class Export(Stage):
     def outside(self, options: ExportOptions, recorded: Recorded = ()) -> list[dict[str, Any]]:
         for name in options.licenses:
             if not _SPDX.fullmatch(name):
-                raise UsageError(f"licenses: {name!r} is not an SPDX identifier, such as CC-BY-4.0 or CC0-1.0")
+                raise UsageError(
+                    f"licenses: {name!r} is not an SPDX identifier, such as CC-BY-4.0 or CC0-1.0"
+                )
         return []
 
-    def of_shard(self, options: Any, root: Root, inputs: Mapping[str, DatasetReader], shard: int) -> Any:
+    def of_shard(
+        self, options: Any, root: Root, inputs: Mapping[str, DatasetReader], shard: int
+    ) -> Any:
         """The takedowns that concern documents of the shard."""
         return forgotten_in(root, inputs, shard)
 
@@ -112,7 +133,11 @@ class Export(Stage):
 
     def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> None:
         found = read_root(run.workdir)[0].datasets
-        before = {name: found[name] for name in DATASETS if name in found and name not in ("corpus", "tokens")}
+        before = {
+            name: found[name]
+            for name in DATASETS
+            if name in found and name not in ("corpus", "tokens")
+        }
         stats: Counter[str] = Counter()
         for record in records:
             stats.update(record.stats)
@@ -147,13 +172,20 @@ _REASONS = {"exact": Reason.EXACT_DUPLICATE, "near": Reason.NEAR_DUPLICATE}
 def chosen_decisions(decisions: pa.Table, options: ExportOptions) -> pa.Table:
     """The rows of `decisions` (dataset `duplicates`) that the options apply."""
     chosen = pc.is_in(decisions["rule"], pa.array(options.rules, pa.string()))
-    for column, least in (("similarity", options.min_similarity), ("contained", options.min_contained)):
+    for column, least in (
+        ("similarity", options.min_similarity),
+        ("contained", options.min_contained),
+    ):
         # Rounded as the column is, so that a share of 9/10 reaches 0.9.
-        chosen = pc.and_(chosen, pc.greater_equal(decisions[column], pa.scalar(least, pa.float32())))
+        chosen = pc.and_(
+            chosen, pc.greater_equal(decisions[column], pa.scalar(least, pa.float32()))
+        )
     return decisions.filter(chosen)
 
 
-def forget(documents: pa.RecordBatch, takedowns: Takedowns) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+def forget(
+    documents: pa.RecordBatch, takedowns: Takedowns
+) -> tuple[pa.RecordBatch, pa.RecordBatch]:
     """(documents that `takedowns` does not name, rejects for the others)."""
     named = dict(takedowns.of(documents["url_id"].to_numpy(), documents["url"]))
     gone = np.zeros(documents.num_rows, bool)
@@ -163,28 +195,44 @@ def forget(documents: pa.RecordBatch, takedowns: Takedowns) -> tuple[pa.RecordBa
     return documents.filter(pa.array(~gone)), rejects_batch(rejects)
 
 
-def apply_decisions(documents: pa.RecordBatch, decisions: pa.Table) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """(documents that `decisions`, rows of the dataset `duplicates`, does not remove; rejects for the others)."""
+def apply_decisions(
+    documents: pa.RecordBatch, decisions: pa.Table
+) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """(documents that `decisions`, rows of the dataset `duplicates`, does not remove; rejects
+    for the others)."""
     position = pc.index_in(documents["url_id"], decisions["url_id"].combine_chunks())
     gone = pc.is_valid(position)
     rejected, why = documents.filter(gone), decisions.take(position.filter(gone))
-    columns = [rejected["url_id"], rejected["url"], why["rule"], why["kept_url_id"], why["similarity"]]
+    columns = [
+        rejected["url_id"],
+        rejected["url"],
+        why["rule"],
+        why["kept_url_id"],
+        why["similarity"],
+    ]
     rejects = (
         (url_id, url, _REASONS[rule], f"kept {kept} similarity {similarity:.4f}")
-        for url_id, url, rule, kept, similarity in zip(*(column.to_pylist() for column in columns), strict=True)
+        for url_id, url, rule, kept, similarity in zip(
+            *(column.to_pylist() for column in columns), strict=True
+        )
     )
     return documents.filter(pc.invert(gone)), rejects_batch(rejects)
 
 
-def licensed(documents: pa.RecordBatch, licenses: Sequence[str]) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """(documents under one of `licenses`, in any case; rejects for the others); all documents if it is empty."""
+def licensed(
+    documents: pa.RecordBatch, licenses: Sequence[str]
+) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """(documents under one of `licenses`, in any case; rejects for the others); all documents if
+    it is empty."""
     if not licenses:
         return documents, empty(REJECTS)
     allowed = pa.array([name.lower() for name in licenses])
     holds = pc.is_in(pc.utf8_lower(documents["license"]), allowed)
     others = documents.filter(pc.invert(holds))
     rows = zip(*(others[name].to_pylist() for name in ("url_id", "url", "license")), strict=True)
-    rejects = rejects_batch((key, url, Reason.LICENSE, name or "the page declares none") for key, url, name in rows)
+    rejects = rejects_batch(
+        (key, url, Reason.LICENSE, name or "the page declares none") for key, url, name in rows
+    )
     return documents.filter(holds), rejects
 
 
@@ -198,14 +246,19 @@ def with_copies(documents: pa.RecordBatch, of_kept: pa.StructArray) -> pa.Record
     return replace_columns(documents, DATASETS["corpus"].schema, copies=copies)
 
 
-def forgotten_in(root: Root, inputs: Mapping[str, DatasetReader], shard: int) -> list[tuple[int, str]] | None:
-    """The (url_id, detail) of a shard's clean documents that export forgets; None without takedowns."""
+def forgotten_in(
+    root: Root, inputs: Mapping[str, DatasetReader], shard: int
+) -> list[tuple[int, str]] | None:
+    """The (url_id, detail) of a shard's clean documents that export forgets; None without
+    takedowns."""
     if not root.takedowns or "clean" not in inputs:
         return None
     workdir = inputs["clean"].workdir
     takedowns = read_takedowns(workdir, root)
     sources = [(inputs["clean"], "data")]
-    if lost_files(workdir, inputs["clean"].files("data", shard)):  # the corpus has every document of clean/, too
+    if lost_files(
+        workdir, inputs["clean"].files("data", shard)
+    ):  # the corpus has every document of clean/, too
         corpus = DatasetReader(workdir, root.datasets["corpus"])
         sources = [(corpus, "data"), (corpus, "rejects")]
     found = []

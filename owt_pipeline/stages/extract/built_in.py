@@ -1,8 +1,9 @@
-"""The built-in extractors: our own, `blocks`, and trafilatura; both use the metadata of `metadata.py`.
+"""The built-in extractors: our own, `blocks`, and trafilatura; both use the metadata of
+`metadata.py`.
 
-`blocks` reads a page in one pass and applies a model fitted on labelled pages. Its features are based on boilerpipe
-(Kohlschütter et al., WSDM 2010: blocks of text and their link density), readability and trafilatura (names of elements)
-and Resiliparse (elements that are not content).
+`blocks` reads a page in one pass and applies a model fitted on labelled pages. Its features are
+based on boilerpipe (Kohlschütter et al., WSDM 2010: blocks of text and their link density),
+readability and trafilatura (names of elements) and Resiliparse (elements that are not content).
 """
 
 from __future__ import annotations
@@ -20,10 +21,14 @@ from owt_pipeline.stages.extract.html.marks import PageRead
 from owt_pipeline.stages.extract.html.reader import read_page
 from owt_pipeline.stages.extract.html.rendering import markdown, plain_text
 
-logging.getLogger("trafilatura").setLevel(logging.CRITICAL)  # its problems with a page become reject rows
+logging.getLogger("trafilatura").setLevel(
+    logging.CRITICAL
+)  # its problems with a page become reject rows
 
 _NO_TEXT = re.compile(
-    r"\W*(?:false|true|null|undefined|(?:please wait\W*)?loading(?:\W+please wait)?|please wait)\W*", re.I
+    r"\W*(?:false|true|null|undefined|(?:please wait\W*)?loading(?:\W+please wait)?|please "
+    r"wait)\W*",
+    re.I,
 )
 
 
@@ -37,11 +42,18 @@ def with_model(model: Model, settings: Settings) -> Extract:
 
     def extract(page: Page) -> Extracted | None:
         collecting = gc.isenabled()
-        gc.disable()  # a page is ten thousand objects without a cycle; collecting would take 5% of the time
+        # a page is ten thousand objects without a cycle; collecting would take 5% of the time
+        gc.disable()
         try:
             read, head, metadata = _read(page)
-            found = read.blocks if settings.include_tables else [b for b in read.blocks if b.form != ROW]
-            content = main_content(found, head, model, FAVORS[settings.favor], comments=settings.include_comments)
+            found = (
+                read.blocks
+                if settings.include_tables
+                else [b for b in read.blocks if b.form != ROW]
+            )
+            content = main_content(
+                found, head, model, FAVORS[settings.favor], comments=settings.include_comments
+            )
             text = markdown(content) if settings.text_format == "markdown" else plain_text(content)
             left_out = max(len(found) - MOST_BLOCKS, 0) or None
             has_none = not text or _NO_TEXT.fullmatch(text)

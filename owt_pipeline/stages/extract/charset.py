@@ -1,12 +1,13 @@
 """Decodes the bytes of a page, whose header, markup and content may disagree on the charset.
 
 1. A byte order mark.
-2. UTF-8, if most characters beyond ASCII are valid: text in another charset practically never is, whatever is declared.
-   (Browsers trust the header and show mojibake.)
-3. A declared label, with its meaning in the WHATWG Encoding Standard: that of a `<meta>` or an XML declaration if the
-   header has only a server's default (iso-8859-1), else the header's. It is ignored if more than one character in 50
-   beyond ASCII does not decode.
-4. Detection by chardet among the charsets of the standard; windows-1252, the browsers' default, if it is not surer.
+2. UTF-8, if most characters beyond ASCII are valid: text in another charset practically never is,
+   whatever is declared. (Browsers trust the header and show mojibake.)
+3. A declared label, with its meaning in the WHATWG Encoding Standard: that of a `<meta>` or an XML
+   declaration if the header has only a server's default (iso-8859-1), else the header's. It is
+   ignored if more than one character in 50 beyond ASCII does not decode.
+4. Detection by chardet among the charsets of the standard; windows-1252, the browsers' default, if
+   it is not surer.
 """
 
 from __future__ import annotations
@@ -16,19 +17,27 @@ import re
 
 import webencodings
 
-_MAX_DAMAGE = 0.02  # most undecodable bytes of a declared charset, as a share of the bytes beyond ASCII
+_MAX_DAMAGE = (
+    0.02  # most undecodable bytes of a declared charset, as a share of the bytes beyond ASCII
+)
 _PRESCAN_BYTES = 4096  # browsers: 1,024
 _SAMPLE_BYTES = 8192  # size of the sample for detection; more makes it slower, but not better
-_MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
 _LABEL = re.compile(
-    rb"""<(?:meta\b[^>]*?\bcharset|\?xml\b[^>]*?\bencoding)\s*=\s*["']?\s*([a-z0-9_:.()\-]+)""", re.IGNORECASE
+    rb"""<(?:meta\b[^>]*?\bcharset|\?xml\b[^>]*?\bencoding)\s*=\s*["']?\s*([a-z0-9_:.()\-]+)""",
+    re.IGNORECASE,
 )
 _COMMENT = re.compile(rb"<!--.*?-->", re.DOTALL)
 _NOT_ASCII, _BYTE = re.compile(r"[^\x00-\x7f]"), re.compile(rb"[^\x00-\x7f]")
 _JIS = re.compile(rb"\x1b\$[@B][\x21-\x7e\r\n]{2,}?\x1b\([BJ]")  # Japanese in ASCII bytes
 
 _DETECTED = tuple(
-    "cp1252 cp1250 cp1251 cp1253 cp1254 cp1255 cp1256 cp1257 cp1258 koi8-r koi8-u iso8859-2 iso8859-5 iso8859-7"
+    "cp1252 cp1250 cp1251 cp1253 cp1254 cp1255 cp1256 cp1257 cp1258 koi8-r koi8-u iso8859-2 "
+    "iso8859-5 iso8859-7"
     " iso8859-13 cp866 cp874 cp932 euc-jp cp949 gb18030 big5hkscs".split()
 )
 _TIMES_AS_SURE = 1.5  # least confidence relative to that of windows-1252
@@ -62,11 +71,14 @@ def decode(body: bytes, declared: str | None) -> tuple[str, str]:
 
 
 def lookup(label: str | None) -> str | None:
-    """Python's name of the charset that `label` has in the Encoding Standard; None for an unknown label."""
+    """Python's name of the charset that `label` has in the Encoding Standard; None for an
+    unknown label."""
     found = webencodings.lookup(label) if label and label.isascii() else None
     if found is None or found.name in ("replacement", "x-user-defined"):
         return None
-    return "gb18030" if found.name == "gbk" else found.codec_info.name  # a superset, as in the standard
+    return (
+        "gb18030" if found.name == "gbk" else found.codec_info.name
+    )  # a superset, as in the standard
 
 
 def _declared(body: bytes, header: str | None) -> list[str]:
@@ -86,9 +98,15 @@ def _detect(body: bytes) -> str | None:
     start = max(0, (first.start() if first else 0) - _SAMPLE_BYTES // 4)
     sample = body[start : start + _SAMPLE_BYTES]
     found = chardet.detect_all(sample, include_encodings=_DETECTED, ignore_threshold=True)
-    usual = next((guess["confidence"] for guess in found if guess["encoding"] == "Windows-1252"), 0.0)
+    usual = next(
+        (guess["confidence"] for guess in found if guess["encoding"] == "Windows-1252"), 0.0
+    )
     if not found or not found[0]["encoding"] or found[0]["confidence"] < _TIMES_AS_SURE * usual:
         return None
     name = codecs.lookup(found[0]["encoding"]).name
-    letters = {letter for letter in sample.decode(name, "replace") if letter.isalpha() and not letter.isascii()}
+    letters = {
+        letter
+        for letter in sample.decode(name, "replace")
+        if letter.isalpha() and not letter.isascii()
+    }
     return name if len(letters) >= _LEAST_LETTERS else None

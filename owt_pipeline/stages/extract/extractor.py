@@ -1,9 +1,10 @@
 """The interface of an extractor: a function from a decoded page to its main text and metadata.
 
-`--extractor` takes the name of a built-in extractor, or `module:factory` for your own. `factory(settings)` is called
-once in each worker process and returns a function `extract(page) -> Extracted | None`; None means that the page has no
-main text. It may raise (the page is rejected as `extract_crash`), run forever (`extract_timeout`) or run out of memory
-(`extract_memory`). It must not keep state from one page to the next. docs/how-to/new-extractor.md has an example.
+`--extractor` takes the name of a built-in extractor, or `module:factory` for your own.
+`factory(settings)` is called once in each worker process and returns a function `extract(page) ->
+Extracted | None`; None means that the page has no main text. It may raise (the page is rejected as
+`extract_crash`), run forever (`extract_timeout`) or run out of memory (`extract_memory`). It must
+not keep state from one page to the next. docs/how-to/new-extractor.md has an example.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class Extracted:
       date: date of publication, YYYY-MM-DD.
       language: the ISO 639-1 code that the page declares.
       license: the licence that the page declares; Creative Commons licences by SPDX identifier.
-      blocks_left_out: number of blocks ignored because the page has too many; None if there are none.
+      blocks_left_out: number of blocks ignored because the page has too many; None if there are
+        none.
     """
 
     text: str
@@ -65,13 +67,15 @@ Extract = Callable[[Page], Extracted | None]
 
 @functools.lru_cache(maxsize=1)  # creating an extractor may read stop lists and compile expressions
 def load(settings: Settings) -> Extract:
-    """The extractor `settings.extractor` (one of BUILT_IN, or `module:factory`); raises UserError."""
+    """The extractor `settings.extractor` (one of BUILT_IN, or `module:factory`); raises
+    UserError."""
     extract: Extract = load_own(_target(settings.extractor), "extractor")(settings)
     return extract
 
 
 def sources(name: str) -> list[dict[str, Any]]:
-    """What results of the extractor `name` depend on but our code and libraries: the model of `blocks`, your module.
+    """What results of the extractor `name` depend on but our code and libraries: the model of
+    `blocks`, your module.
 
     Raises UserError for an unknown name."""
     if name == "blocks":
@@ -83,5 +87,8 @@ def _target(name: str) -> str:
     if name in BUILT_IN:
         return f"owt_pipeline.stages.extract.built_in:{name}"
     if ":" not in name:
-        raise UserError(f"extractor: {name!r} is none of {', '.join(BUILT_IN)}, nor a `module:factory` of your own")
+        raise UserError(
+            f"extractor: {name!r} is none of {', '.join(BUILT_IN)}, nor a `module:factory` of your "
+            f"own"
+        )
     return name

@@ -1,13 +1,15 @@
-"""Detects pages that servers send with status 200 instead of the requested one: missing pages, parked domains, walls.
+"""Detects pages that servers send with status 200 instead of the requested one: missing pages,
+parked domains, walls.
 
-The signals are few and precise, and count only in pages with little text, since a page rejected here is lost. All are
-published:
+The signals are few and precise, and count only in pages with little text, since a page rejected
+here is lost. All are published:
 
-- soft 404s: the titles of the error pages of Apache, nginx, IIS, WordPress, Drupal and Joomla, which most soft 404s
-  have (Bar-Yossef et al., "Sic transit gloria telae", 2004);
-- parked domains: the hosts from which parking services load their pages (Vissers et al., "Parking Sensors", 2015);
-- walls: markers documented by Cloudflare, Imperva, DataDome, HUMAN, Akamai, AWS and Sucuri or listed by Wappalyzer, and
-  the consent and login pages of the largest sites.
+- soft 404s: the titles of the error pages of Apache, nginx, IIS, WordPress, Drupal and Joomla,
+  which most soft 404s have (Bar-Yossef et al., "Sic transit gloria telae", 2004);
+- parked domains: the hosts from which parking services load their pages (Vissers et al., "Parking
+  Sensors", 2015);
+- walls: markers documented by Cloudflare, Imperva, DataDome, HUMAN, Akamai, AWS and Sucuri or
+  listed by Wappalyzer, and the consent and login pages of the largest sites.
 """
 
 from __future__ import annotations
@@ -26,12 +28,14 @@ _MAX_CHARACTERS = 1 << 17  # longer pages pass
 
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title", re.IGNORECASE | re.DOTALL)
 _UNSHOWN = re.compile(
-    r"<(script|style|noscript|template|svg)\b.*?</\1\s*>|<!--.*?-->|<[^>]*>", re.IGNORECASE | re.DOTALL
+    r"<(script|style|noscript|template|svg)\b.*?</\1\s*>|<!--.*?-->|<[^>]*>",
+    re.IGNORECASE | re.DOTALL,
 )
 
 _END = r"\W{0,4}(?:\s[|·–—-]\s.*)?$"  # the end of a title, or the site's name
 _MISSING_PAGE = (
-    r"(?:the |this |that )?(?:page|file|document|url|article)(?: you (?:requested|are looking for))?"
+    r"(?:the |this |that )?(?:page|file|document|url|article)(?: you (?:requested|are looking "
+    r"for))?"
     r" (?:not|(?:was|is|could|can) ?not|(?:was|is|could|ca)n['’]t) (?:be )?(?:found|available)"
     r"|(?:the |this |that )?page (?:does not|doesn['’]t) exist"
 )
@@ -49,9 +53,12 @@ _FOR_SALE = re.compile(
     re.IGNORECASE,
 )
 _WALL = re.compile(
-    r"(?:just a moment|attention required! \| cloudflare|access denied|access to this page has been denied\.?"
-    r"|(?:please wait\W+)?checking your browser|are you a (?:robot|human)|robot or human|robot check|human verification"
-    r"|security check required|ddos-guard|captcha|access denied - sucuri website firewall|pardon our interruption"
+    r"(?:just a moment|attention required! \| cloudflare|access denied|access to this page has "
+    r"been denied\.?"
+    r"|(?:please wait\W+)?checking your browser|are you a (?:robot|human)|robot or human|robot "
+    r"check|human verification"
+    r"|security check required|ddos-guard|captcha|access denied - sucuri website firewall|pardon "
+    r"our interruption"
     r"|before you continue to (?:google|youtube)(?: search)?)\W*$"
     rf"|(?:please )?(?:log|sign) ?in(?: to (?:continue|facebook|your account))?{_END}"
     r"|linkedin login, sign in|login \W instagram",
@@ -62,7 +69,8 @@ _PARKED, _CHECKS = NAMES["hosts of parked domains"], NAMES["markers of walls"]
 
 
 def reason_for_no_page(page: str) -> tuple[Reason, str] | None:
-    """(reason to reject a page sent instead of the requested one, its signal); None for any other page."""
+    """(reason to reject a page sent instead of the requested one, its signal); None for any
+    other page."""
     if len(page) > _MAX_CHARACTERS:
         return None
     found = _by_title(page) or _by_marker(page.lower())
@@ -84,6 +92,10 @@ def _by_title(page: str) -> tuple[Reason, str] | None:
 
 def _by_marker(page: str) -> tuple[Reason, str] | None:
     for service in _PARKED:
-        if service in page and re.search(rf"src=[\"']?(?:https?:)?//[^\"'\s>]*{re.escape(service)}", page):
+        if service in page and re.search(
+            rf"src=[\"']?(?:https?:)?//[^\"'\s>]*{re.escape(service)}", page
+        ):
             return Reason.SOFT_404, f"a parked domain: it loads {service}"
-    return next(((Reason.WALL, f"the page has {check}") for check in _CHECKS if check in page), None)
+    return next(
+        ((Reason.WALL, f"the page has {check}") for check in _CHECKS if check in page), None
+    )

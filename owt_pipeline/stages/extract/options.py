@@ -13,12 +13,15 @@ class Settings:
 
     Attributes:
       extractor: its name.
-      favor: `balanced`, `precision` (prefer losing text to keeping boilerplate) or `recall` (the reverse).
+      favor: `balanced`, `precision` (prefer losing text to keeping boilerplate) or `recall` (the
+        reverse).
       include_comments, include_tables: whether readers' comments and tables belong to the text.
       text_format: `plain`, or `markdown`, which keeps headings, lists, tables, code and formulas.
     """
 
-    extractor: str = option("blocks", "blocks, our own; trafilatura; or `module:factory` of yours", metavar="NAME")
+    extractor: str = option(
+        "blocks", "blocks, our own; trafilatura; or `module:factory` of yours", metavar="NAME"
+    )
     favor: str = option(
         "balanced",
         "precision rather loses text than keeps boilerplate; recall the reverse",
@@ -39,7 +42,8 @@ class Options(Settings):
 
     reject_walls: bool = option(
         True,
-        "reject missing pages and parked domains that come with status 200 (soft_404), and logins, requests to consent "
+        "reject missing pages and parked domains that come with status 200 (soft_404), and logins, "
+        "requests to consent "
         "and checks for robots in place of the page (wall)",
     )
     page_cpu_seconds: float = option(20.0, "CPU time a page may use", minimum=0.1)

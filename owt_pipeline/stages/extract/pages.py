@@ -33,10 +33,12 @@ from schemas import DATASETS, Reason
 T = TypeVar("T")
 
 _LEAST_SECONDS, _SECONDS_TO_CPU_SECONDS = 30.0, 15
-"""Wall-clock limit for a page that sleeps or ignores the signal and so never uses up its CPU time. A busy page reaches
-it only if fifteen other processes share its core throughout."""
+"""Wall-clock limit for a page that sleeps or ignores the signal and so never uses up its CPU
+time. A busy page reaches it only if fifteen other processes share its core throughout."""
 
-_NO_CHARACTER = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\ufffd]")  # controls and undecodable bytes
+_NO_CHARACTER = re.compile(
+    "[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\ufffd]"
+)  # controls and undecodable bytes
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,9 @@ def extract_all(
 ) -> Iterator[tuple[T, Result]]:
     """Pairs of (page, result), in order; `work(options, page)` must be a module-level function.
 
-    Even a single worker is a separate process. A worker that dies of anything but a timeout may have been killed from
-    outside (by the kernel, because other processes used up the memory), so its page is tried a second time.
+    Even a single worker is a separate process. A worker that dies of anything but a timeout may
+    have been killed from outside (by the kernel, because other processes used up the memory), so
+    its page is tried a second time.
     """
     fn = partial(extract_one, options=options, work=work)
     seconds = max(_LEAST_SECONDS, _SECONDS_TO_CPU_SECONDS * options.page_cpu_seconds)
@@ -74,21 +77,27 @@ def extract_all(
 
 
 def extract_row(options: Options, row: pa.RecordBatch) -> Result:
-    """The result for a row of `pages/`: the columns `final_url`, `fetched_at` and `record`, a WARC record's bytes."""
+    """The result for a row of `pages/`: the columns `final_url`, `fetched_at` and `record`, a
+    WARC record's bytes."""
     response = read_record(_one(row, "record"))
     url, moment = _one(row, "final_url"), _one(row, "fetched_at")
     return extract_body(options, url, moment, response.body, response.charset, response.headers)
 
 
 def extract_one(page: T, options: Options, work: Callable[[Options, T], Result]) -> Result:
-    """The result for one page under its own limits; if it uses up its CPU time, the process is killed."""
+    """The result for one page under its own limits; if it uses up its CPU time, the process is
+    killed."""
     load(options)  # outside the limits
     try:
         with _limits(options.page_cpu_seconds, options.page_memory_mb << 20):
             return work(options, page)
     except Exception as error:
-        if isinstance(error, MemoryError) or "memory allocation failed" in str(error).lower():  # libxml2's wording
-            return Rejected(Reason.EXTRACT_MEMORY, f"more than {options.page_memory_mb:,} MiB of memory")
+        if (
+            isinstance(error, MemoryError) or "memory allocation failed" in str(error).lower()
+        ):  # libxml2's wording
+            return Rejected(
+                Reason.EXTRACT_MEMORY, f"more than {options.page_memory_mb:,} MiB of memory"
+            )
         return Rejected(Reason.EXTRACT_CRASH, f"{type(error).__name__}: {error}"[:500])
 
 
@@ -122,13 +131,17 @@ def extract_body(
         return Rejected(*instead)
     document = load(options)(Page(url, html, fetched_at))
     if document is None or not document.text.strip():
-        return Rejected(Reason.NO_TEXT, f"{len(html):,} characters of {charset} without a main text")
+        return Rejected(
+            Reason.NO_TEXT, f"{len(html):,} characters of {charset} without a main text"
+        )
     return Found(document, charset, reserved(headers or [], html))
 
 
 def _rejected(death: WorkerDied, options: Options) -> Rejected:
     if death.timed_out and not death.overdue:
-        return Rejected(Reason.EXTRACT_TIMEOUT, f"more than {options.page_cpu_seconds:g} s of CPU time")
+        return Rejected(
+            Reason.EXTRACT_TIMEOUT, f"more than {options.page_cpu_seconds:g} s of CPU time"
+        )
     return Rejected(Reason.EXTRACT_TIMEOUT if death.timed_out else Reason.EXTRACT_CRASH, str(death))
 
 
@@ -136,10 +149,11 @@ def _rejected(death: WorkerDied, options: Options) -> Rejected:
 def _limits(cpu_seconds: float, memory_bytes: int) -> Iterator[None]:
     """Let the block use `cpu_seconds` of CPU time and `memory_bytes` more than the process has now.
 
-    CPU time, not wall-clock time: results must not depend on how busy the machine is. At the limit, the kernel kills
-    the process by TIMEOUT_SIGNAL, since a Python handler would wait for C code to return, which may never happen. When
-    memory runs out, allocation fails with a MemoryError, or however C code reports it. Both limits are lifted at the
-    end. Memory is not limited where the system does not report a process' size (macOS).
+    CPU time, not wall-clock time: results must not depend on how busy the machine is. At the limit,
+    the kernel kills the process by TIMEOUT_SIGNAL, since a Python handler would wait for C code to
+    return, which may never happen. When memory runs out, allocation fails with a MemoryError, or
+    however C code reports it. Both limits are lifted at the end. Memory is not limited where the
+    system does not report a process' size (macOS).
     """
     signal.signal(TIMEOUT_SIGNAL, signal.SIG_DFL)  # an earlier page may have changed both
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {TIMEOUT_SIGNAL})
@@ -181,10 +195,14 @@ def documents(pages: Sequence[tuple[pa.RecordBatch, Result]]) -> Outcome:
             field.name: [getattr(result.document, field.name) for _, result in found]
             for field in dataclasses.fields(Extracted)
         }
-        kept = replace_columns(index, schema, **columns, reserved=[result.reserved for _, result in found])
+        kept = replace_columns(
+            index, schema, **columns, reserved=[result.reserved for _, result in found]
+        )
     return Outcome(
         kept,
-        rejects_batch((_one(row, "url_id"), _one(row, "url"), r.reason, r.detail) for row, r in rejected),
+        rejects_batch(
+            (_one(row, "url_id"), _one(row, "url"), r.reason, r.detail) for row, r in rejected
+        ),
         Counter(name for _, result in found for name in _counters(result)),
     )
 

@@ -1,8 +1,8 @@
 """What a page says against its use for AI, or for text and data mining.
 
-`noai` and `noimageai` are values of `<meta name="robots">` and of the header `X-Robots-Tag`, as DeviantArt introduced
-them; `tdm-reservation` is a `<meta>` and a header of the W3C group's protocol (TDMRep), where 1 reserves the rights and
-what the page says overrides its header.
+`noai` and `noimageai` are values of `<meta name="robots">` and of the header `X-Robots-Tag`, as
+DeviantArt introduced them; `tdm-reservation` is a `<meta>` and a header of the W3C group's protocol
+(TDMRep), where 1 reserves the rights and what the page says overrides its header.
 """
 
 from __future__ import annotations
@@ -20,14 +20,18 @@ _ROBOT = re.compile(r"\s*([^\s,:]+)\s*:")
 
 
 def reserved(headers: Headers, html: str) -> str | None:
-    """What a response states, of `noai`, `noimageai` and `tdm-reservation`, as a list with commas; None for nothing.
+    """What a response states, of `noai`, `noimageai` and `tdm-reservation`, as a list with
+    commas; None for nothing.
 
-    A header for one robot by its name (`otherbot: noai`) does not count. Few pages have the words at all; these are
-    parsed, so that comments, scripts and texts about the words do not count.
+    A header for one robot by its name (`otherbot: noai`) does not count. Few pages have the words
+    at all; these are parsed, so that comments, scripts and texts about the words do not count.
     """
     lower = html.lower()  # four times as fast as an expression that ignores case
     metas = read_page(html).metas if any(word in lower for word in (*_FOR_ROBOTS, TDM)) else {}
-    rules = [metas.get("robots", ""), *(value for name, value in headers if name.lower() == "x-robots-tag")]
+    rules = [
+        metas.get("robots", ""),
+        *(value for name, value in headers if name.lower() == "x-robots-tag"),
+    ]
     found = sorted({word for value in rules for word in _words(value)} & _FOR_ROBOTS)
     if (metas.get(TDM) or header(headers, TDM) or "").strip() == "1":
         found.append(TDM)

@@ -18,13 +18,17 @@ if TYPE_CHECKING:
     from owt_pipeline.ledger.exchange import Slice
 
 
-ROWS = 64  # pages in a batch of documents; workers receive pages one by one, which balances their load
+ROWS = (
+    64  # pages in a batch of documents; workers receive pages one by one, which balances their load
+)
 
 
 def extract_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
     from owt_pipeline.stages.extract.pages import documents, extract_all, extract_row
 
-    results = extract_all(_rows(run.inputs["pages"], shard), run.options, run.runtime.workers, extract_row)
+    results = extract_all(
+        _rows(run.inputs["pages"], shard), run.options, run.runtime.workers, extract_row
+    )
     while some := list(islice(results, ROWS)):
         writer.add(len(some), documents(some))
 
@@ -60,7 +64,11 @@ class Extract(Stage):
             needed += ["owt_pipeline.stages.extract.built_in"]
         if options.extractor == "trafilatura":
             needed += ["trafilatura"]
-        return needed + (["owt_pipeline.stages.extract.content.model:load"] if options.extractor == "blocks" else [])
+        return needed + (
+            ["owt_pipeline.stages.extract.content.model:load"]
+            if options.extractor == "blocks"
+            else []
+        )
 
 
 STAGE = Extract()

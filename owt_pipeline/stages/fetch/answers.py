@@ -1,4 +1,5 @@
-"""The answer to a URL: a page, or the reason why there is none; live and archived responses are judged by one rule."""
+"""The answer to a URL: a page, or the reason why there is none; live and archived responses are
+judged by one rule."""
 
 from __future__ import annotations
 
@@ -106,10 +107,11 @@ LIVE = Origin("live")
 
 @dataclass(frozen=True)
 class Page:
-    """A page: its index row, without the columns from urls/ and its place in the WARC file, and its record.
+    """A page: its index row, without the columns from urls/ and its place in the WARC file, and
+    its record.
 
-    The fields are those of `DATASETS["pages"]`; `record` is the WARC record as one gzip member, `redirects` are the
-    records of the redirects that led there.
+    The fields are those of `DATASETS["pages"]`; `record` is the WARC record as one gzip member,
+    `redirects` are the records of the redirects that led there.
     """
 
     source: str
@@ -156,9 +158,14 @@ INDEXED = tuple(field.name for field in fields(Page) if field.name not in ("reco
 """The fields of a page that are columns of its index."""
 
 
-def judge(response: Response, origin: Origin, fetch_ms: int, record: Callable[[str], bytes]) -> Answer:
-    """The page of a final response, or why it is none; `record` makes its WARC record, given the body's digest."""
-    refusal = refuse_head(response.status, response.content_type) or refuse_body(response.content_type, response.body)
+def judge(
+    response: Response, origin: Origin, fetch_ms: int, record: Callable[[str], bytes]
+) -> Answer:
+    """The page of a final response, or why it is none; `record` makes its WARC record, given the
+    body's digest."""
+    refusal = refuse_head(response.status, response.content_type) or refuse_body(
+        response.content_type, response.body
+    )
     if refusal is not None:
         return refusal
     digest = payload_digest(response.body)
@@ -189,7 +196,8 @@ def refuse_head(status: int, content_type: str | None) -> NoPage | None:
 
 
 def refuse_body(content_type: str | None, body: bytes) -> NoPage | None:
-    """Why a response that may be a page by its head is none, judged by its decoded body; None if it is one."""
+    """Why a response that may be a page by its head is none, judged by its decoded body; None if
+    it is one."""
     start = body[:1024].removeprefix(b"\xef\xbb\xbf")
     if not start.strip() and not body.strip():
         return NoPage(Reason.EMPTY_BODY, f"{len(body)} bytes, all blank" if body else "no bytes")
@@ -199,7 +207,9 @@ def refuse_body(content_type: str | None, body: bytes) -> NoPage | None:
     if media_type_of(content_type) is None and not _LOOKS_LIKE_HTML.match(start):
         sent = f"Content-Type: {content_type[:100]}" if content_type else "no Content-Type"
         return NoPage(Reason.NOT_HTML, f"{sent}, and it does not begin like HTML")
-    declares_utf16 = "utf-16" in (content_type or "").lower() or "utf-32" in (content_type or "").lower()
+    declares_utf16 = (
+        "utf-16" in (content_type or "").lower() or "utf-32" in (content_type or "").lower()
+    )
     if b"\x00\x00\x00" in start and not declares_utf16 and not body.startswith(_UNICODE_MARKS):
         return NoPage(Reason.NOT_HTML, f"binary, sent as {content_type}")
     return None
@@ -211,7 +221,8 @@ def has_no_page(status: int, headers: Headers) -> bool:
 
 
 class Fetched(NamedTuple):
-    """A final response, the redirects that led to it, its beginning (seconds since 1970) and duration.
+    """A final response, the redirects that led to it, its beginning (seconds since 1970) and
+    duration.
 
     Bodies are as sent; a response with more than `max_body_bytes` after decoding is no page.
     """
@@ -223,25 +234,41 @@ class Fetched(NamedTuple):
     max_body_bytes: int
 
     def answer(self) -> Answer:
-        """The page, or why there is none. This takes longer than the request, so it is done in a thread."""
+        """The page, or why there is none. This takes longer than the request, so it is done in a
+        thread."""
         received, body = self.received, b""  # whatever was received of a response that is no page
         try:
             if not has_no_page(received.status, received.headers):
-                body = decode_body(received.headers, received.body, self.max_body_bytes, strictly=True)
+                body = decode_body(
+                    received.headers, received.body, self.max_body_bytes, strictly=True
+                )
         except (BadMessage, TooLarge) as error:
             reason = Reason.TOO_LARGE if isinstance(error, TooLarge) else Reason.BAD_RESPONSE
-            return NoPage(reason, f"redirected to {received.url}: {error}" if self.redirects else str(error))
+            return NoPage(
+                reason, f"redirected to {received.url}: {error}" if self.redirects else str(error)
+            )
         response = Response(received.url, self.date, received.status, received.headers, body)
         answer = judge(
-            response, LIVE, self.ms, lambda digest: self._record(received, digest if body is received.body else None)
+            response,
+            LIVE,
+            self.ms,
+            lambda digest: self._record(received, digest if body is received.body else None),
         )
         if isinstance(answer, Page):
-            return replace(answer, redirects=tuple(map(self._record, self.redirects))) if self.redirects else answer
+            return (
+                replace(answer, redirects=tuple(map(self._record, self.redirects)))
+                if self.redirects
+                else answer
+            )
         if (asked := received.header("retry-after")) and received.status in (429, 503):
             return NoPage(answer.reason, f"{answer.detail}, Retry-After: {asked[:40]}")
         return answer
 
     def _record(self, received: Received, digest: str | None = None) -> bytes:
         about = {"address": received.address, "truncated": "length" if received.truncated else ""}
-        origin = self.redirects[0].url if self.redirects and received is not self.redirects[0] else ""
-        return http_record(received.url, self.date, received.head, received.body, digest, origin=origin, **about)
+        origin = (
+            self.redirects[0].url if self.redirects and received is not self.redirects[0] else ""
+        )
+        return http_record(
+            received.url, self.date, received.head, received.body, digest, origin=origin, **about
+        )

@@ -1,10 +1,12 @@
-"""Sources on the network: each part makes its requests in an event loop of its own, and the answers go into segments.
+"""Sources on the network: each part makes its requests in an event loop of its own, and the
+answers go into segments.
 
     client  ->  Breaker: no URL is rejected because the network or an archive is down
             ->  Recorder: records are made in threads, while the event loop fetches on
             ->  the shard's segments, by the one Attempt whose id is in warc/SHARD/attempt
 
-Parts share nothing: a host is in one shard, and limits of all hosts together are divided over the parts of a process.
+Parts share nothing: a host is in one shard, and limits of all hosts together are divided over the
+parts of a process.
 """
 
 from __future__ import annotations
@@ -37,18 +39,20 @@ C = TypeVar("C", bound="Client")
 SEGMENT_SECONDS = 5.0
 BUCKET_SECONDS = 30.0  # each segment is a request there; it costs money and half a second
 SEGMENT_BYTES = 8 << 20
-"""A segment is written so often, or once its records have so many bytes: a kill loses what is in none yet."""
+"""A segment is written so often, or once its records have so many bytes: a kill loses what is in
+none yet."""
 
 _LATER_SECONDS = 60.0
-"""After the first minutes of a shard, segments are written after a sixtieth of its time, at most so many seconds: they
-stay, and the last slow hosts of a large shard take hours."""
+"""After the first minutes of a shard, segments are written after a sixtieth of its time, at most
+so many seconds: they stay, and the last slow hosts of a large shard take hours."""
 
 _BATCH_BYTES = 512 << 10
 _BATCHES = 5
 """A batch has so many bytes, or what came in that part of a segment's time."""
 
 PATIENCE_SECONDS = 60.0
-"""An attempt that writes no segment for so long is taken for dead; two segments of a run in a bucket."""
+"""An attempt that writes no segment for so long is taken for dead; two segments of a run in a
+bucket."""
 
 
 class Client(Protocol):
@@ -58,9 +62,11 @@ class Client(Protocol):
     """The columns of urls/ that it needs; `url_id` is the first."""
 
     async def ask(self, urls: pa.Table, recorder: Recorder, before: Answered | None) -> None:
-        """Request each URL of `urls` (with the source's columns) and give each answer to `recorder`.
+        """Request each URL of `urls` (with the source's columns) and give each answer to
+        `recorder`.
 
-        `before` is what an earlier attempt was answered, which may have sent requests to the same hosts a moment ago.
+        `before` is what an earlier attempt was answered, which may have sent requests to the same
+        hosts a moment ago.
         """
 
     async def close(self) -> None: ...
@@ -80,8 +86,8 @@ def with_client(make: Callable[[], C], use: Callable[[C], Coroutine[Any, Any, R]
 
 
 def share(options: Options, parts: int) -> Options:
-    """The options of one of so many parts of a process at once: its share of the connections, and of the requests to
-    Common Crawl."""
+    """The options of one of so many parts of a process at once: its share of the connections,
+    and of the requests to Common Crawl."""
     connections = -(-allowed_connections(options.connections) // parts)
     return replace(options, connections=connections, cc_delay=options.cc_delay * parts)
 
@@ -91,7 +97,9 @@ async def until_stopped(recorder: Recorder, asking: Awaitable[None]) -> None:
     task = asyncio.ensure_future(asking)
     try:
         while not (task.done() or recorder.stopped.done()):
-            await asyncio.wait({task, recorder.stopped}, timeout=1, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                {task, recorder.stopped}, timeout=1, return_when=asyncio.FIRST_COMPLETED
+            )
             progress.advance(0)  # shows that the run is alive while no answer arrives
             stop_after_failure()
         await (task if task.done() else recorder.stopped)
@@ -101,11 +109,13 @@ async def until_stopped(recorder: Recorder, asking: Awaitable[None]) -> None:
 
 
 class Breaker:
-    """Takes the answers of one source to the URLs of one shard; used in one event loop, by any number of tasks.
+    """Takes the answers of one source to the URLs of one shard; used in one event loop, by any
+    number of tasks.
 
-    Failures without an answer are held back. They become their URLs' outcomes once a later request succeeds, or when no
-    request is left. If too many in a row are held, the network, the resolver, the proxy or an archive is down: the run
-    stops, and these URLs have no outcome, so the next run requests them again.
+    Failures without an answer are held back. They become their URLs' outcomes once a later request
+    succeeds, or when no request is left. If too many in a row are held, the network, the resolver,
+    the proxy or an archive is down: the run stops, and these URLs have no outcome, so the next run
+    requests them again.
     """
 
     def __init__(
@@ -116,17 +126,20 @@ class Breaker:
         what: str,
         works: Callable[[], Awaitable[bool]] | None = None,
     ):
-        """Outcomes go to `recorder`. After failures of `most` names in a row, for which `is_silent` returns True, the
-        run stops with a message about `what`; but not if `works` finds that an answer comes from elsewhere."""
+        """Outcomes go to `recorder`. After failures of `most` names in a row, for which
+        `is_silent` returns True, the run stops with a message about `what`; but not if `works`
+        finds that an answer comes from elsewhere."""
         self._recorder, self._most, self._is_silent = recorder, most, is_silent
         self._what, self._works = what, works
         self._held: deque[tuple[float, str, int, NoPage]] = deque()  # when, whose
         self._names: Counter[str] = Counter()  # of those held
         self._judging = asyncio.Lock()
 
-    async def take(self, url_id: int, answer: Answer | Fetched, begun: float, name: str = "") -> None:
-        """Take the answer to a request that began at `begun`, in `time.monotonic` seconds; raises UserError. `name` is
-        whose failure it is: by default the URL's."""
+    async def take(
+        self, url_id: int, answer: Answer | Fetched, begun: float, name: str = ""
+    ) -> None:
+        """Take the answer to a request that began at `begun`, in `time.monotonic` seconds;
+        raises UserError. `name` is whose failure it is: by default the URL's."""
         if not isinstance(answer, NoPage) or not self._is_silent(answer):
             await self.settle(begun)
             await self._recorder.take(url_id, answer)
@@ -144,7 +157,8 @@ class Breaker:
             await self.settle()
 
     async def settle(self, begun: float = math.inf) -> None:
-        """Record the failures before `begun`, when a request that succeeded began; at the end, all of them."""
+        """Record the failures before `begun`, when a request that succeeded began; at the end,
+        all of them."""
         while self._held and self._held[0][0] < begun:
             _, name, url_id, answer = self._held.popleft()
             self._names[name] -= 1
@@ -156,13 +170,15 @@ class Breaker:
         reasons = Counter(str(answer.reason) for _, _, _, answer in self._held)
         counted = ", ".join(f"{reason} {count:,}" for reason, count in reasons.most_common())
         return (
-            f"{len(self._names):,} {self._what} ({counted}); the last one: {self._held[-1][3].detail}. Their URLs have "
+            f"{len(self._names):,} {self._what} ({counted}); the last one: "
+            f"{self._held[-1][3].detail}. Their URLs have "
             "no outcome yet: run the same command again later, and it continues where it stopped"
         )
 
 
 def wait_after(seconds: float, shortest: float) -> float:
-    """Seconds between two segments of a shard that has taken so many; `shortest` at its beginning."""
+    """Seconds between two segments of a shard that has taken so many; `shortest` at its
+    beginning."""
     return max(shortest, min(seconds / 60, _LATER_SECONDS))
 
 
@@ -177,10 +193,15 @@ class Recorder:
     """
 
     stopped: asyncio.Future[None]
-    _writing: asyncio.Future[tuple[int, int]]  # the last write; it goes on if the task that waits for it is cancelled
+    _writing: asyncio.Future[
+        tuple[int, int]
+    ]  # the last write; it goes on if the task that waits for it is cancelled
 
-    def __init__(self, writer: SegmentWriter, attempt: Attempt, recorded: Callable[[int, int], None]):
-        """A recorder that writes with `writer`; calls `recorded` with the numbers of further answers and pages."""
+    def __init__(
+        self, writer: SegmentWriter, attempt: Attempt, recorded: Callable[[int, int], None]
+    ):
+        """A recorder that writes with `writer`; calls `recorded` with the numbers of further
+        answers and pages."""
         self.is_last = writer.is_last
         self._recorded, self._attempt, self._writer = recorded, attempt, writer
         self._seconds = SEGMENT_SECONDS if writer.workdir.is_local else BUCKET_SECONDS
@@ -204,8 +225,8 @@ class Recorder:
             raise error
 
     async def take(self, url_id: int, fetched: Fetched | Answer) -> None:
-        """Take a result; waits while a batch is full and the one before is being recorded. Raises what writing
-        raised, such as OSError for a full disk."""
+        """Take a result; waits while a batch is full and the one before is being recorded.
+        Raises what writing raised, such as OSError for a full disk."""
         if self.stopped.done():
             self.stopped.result()
         self._batch.append((url_id, fetched))
@@ -223,16 +244,21 @@ class Recorder:
             await self._record(checks=True, flushes=is_due)
 
     async def _record(self, least: int = 0, *, checks: bool = False, flushes: bool = False) -> None:
-        """Record the batch if it still has so many bytes; then write the segment, and look for another attempt."""
+        """Record the batch if it still has so many bytes; then write the segment, and look for
+        another attempt."""
         async with self._recording:
             await asyncio.shield(self._writing)
             if self._batch_bytes < least or not (self._batch or checks):
                 return
             batch, self._batch, self._batch_bytes = self._batch, [], 0
-            self._writing = asyncio.ensure_future(asyncio.to_thread(self._write, batch, checks, flushes))
+            self._writing = asyncio.ensure_future(
+                asyncio.to_thread(self._write, batch, checks, flushes)
+            )
             self._recorded(*await asyncio.shield(self._writing))
 
-    def _write(self, batch: Sequence[tuple[int, Fetched | Answer]], checks: bool, flushes: bool) -> tuple[int, int]:
+    def _write(
+        self, batch: Sequence[tuple[int, Fetched | Answer]], checks: bool, flushes: bool
+    ) -> tuple[int, int]:
         answers = pages = 0
         for url_id, fetched in batch:
             answer = fetched.answer() if isinstance(fetched, Fetched) else fetched
@@ -254,10 +280,11 @@ class Superseded(Exception):
 
 
 class Attempt:
-    """The right of one attempt to make requests for a shard: a file with its id, which the next attempt replaces.
+    """The right of one attempt to make requests for a shard: a file with its id, which the next
+    attempt replaces.
 
-    An attempt that finds another's id there stops. It looks when it writes a segment, so both may make requests for as
-    long as a segment takes.
+    An attempt that finds another's id there stops. It looks when it writes a segment, so both may
+    make requests for as long as a segment takes.
 
     Attributes:
       id: a unique name.
@@ -269,7 +296,8 @@ class Attempt:
         self._workdir, self._folder, self._path = workdir, folder, f"{folder}/attempt"
 
     def begin(self) -> bool:
-        """Take the file over; returns whether another attempt had it, which may still make requests."""
+        """Take the file over; returns whether another attempt had it, which may still make
+        requests."""
         was_there = self._workdir.exists(self._path)
         self._workdir.write(self._path, self.id.encode())
         return was_there
@@ -285,10 +313,13 @@ class Attempt:
             self._workdir.delete(self._path)
 
     async def wait_for_other(self) -> None:
-        """Wait until the attempt that has superseded this one ends, or has written nothing for PATIENCE_SECONDS."""
+        """Wait until the attempt that has superseded this one ends, or has written nothing for
+        PATIENCE_SECONDS."""
         seen, since = ("", 0), 0.0
         while (owner := await asyncio.to_thread(self._owner)) not in (None, self.id):
-            if (now := (owner, len(await asyncio.to_thread((self._workdir / self._folder).names)))) != seen:
+            if (
+                now := (owner, len(await asyncio.to_thread((self._workdir / self._folder).names)))
+            ) != seen:
                 seen, since = now, time.monotonic()
             elif time.monotonic() - since > PATIENCE_SECONDS:
                 return

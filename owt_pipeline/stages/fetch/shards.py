@@ -1,5 +1,5 @@
-"""The stage's work once there is some: the sources by its options, and shards of `pages/`, whose URLs are asked of the
-sources, in order."""
+"""The stage's work once there is some: the sources by its options, and shards of `pages/`, whose
+URLs are asked of the sources, in order."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ MISSING = pa.schema([("url_id", pa.uint64()), ("shard", pa.uint32())])
 """A URL that no source has yet."""
 
 _WRITTEN_AT_ONCE = 1 << 14
-"""Rows of a shard in memory when it is written; for each so many, the answers in all of its segments are read."""
+"""Rows of a shard in memory when it is written; for each so many, the answers in all of its
+segments are read."""
 
 
 def set_up(run: StageRun) -> None:
@@ -76,22 +77,28 @@ def set_up(run: StageRun) -> None:
         for archive in archives_of(options, recorded_of(run.stage, run.before)):
             if archive["uri"] not in files:
                 raise UserError(
-                    f"--pages_from: {archive['name']} is gone, and pages are to be made from it: restore it"
+                    f"--pages_from: {archive['name']} is gone, and pages are to be made from it: "
+                    f"restore it"
                 )
     if options.cc_index:
         run.properties["cc_files"] = list_files(options)
     run.properties["digests"] = {name: digest_of_source(options, name) for name in options.order}
 
 
-def send_missing(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter, number: int) -> None:
-    """Ask the sources before the gathered source `number`, and send it the URLs that neither they nor it has answered.
-    `slices` are the captures that Common Crawl has, if it is one of them."""
+def send_missing(
+    run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter, number: int
+) -> None:
+    """Ask the sources before the gathered source `number`, and send it the URLs that neither
+    they nor it has answered. `slices` are the captures that Common Crawl has, if it is one of
+    them."""
     source = run.options.gathered[number]
     asking = _Asking(run, shard, captures_by_url(gather(run.work, slices, FOUND)))
     asking.ask(run.options.order[: run.options.order.index(source)])
     known = np.union1d(asking.found, asking.answered(source).ids)  # ascending
     batches = run.inputs["urls"].batches(shard, columns=WANTED_WITH, rows=1 << 14)
-    missing = (batch.filter(pa.array(~is_in(batch["url_id"].to_numpy(), known))) for batch in batches)
+    missing = (
+        batch.filter(pa.array(~is_in(batch["url_id"].to_numpy(), known))) for batch in batches
+    )
     if source == "commoncrawl":
         send_keys(run, shard, missing, writer)
         return
@@ -99,9 +106,11 @@ def send_missing(run: StageRun, shard: int, slices: Sequence[Slice], writer: Sha
         writer.send(0, replace_columns(batch, MISSING, shard=np.full(batch.num_rows, shard)))
 
 
-def ask_gathered(run: StageRun, key: int, slices: Sequence[Slice], writer: ShardWriter, number: int) -> None:
-    """Ask a gathered source for what the shards have sent: keys of a part of Common Crawl's index, or, in the one part
-    that makes all requests to the Wayback Machine, URLs."""
+def ask_gathered(
+    run: StageRun, key: int, slices: Sequence[Slice], writer: ShardWriter, number: int
+) -> None:
+    """Ask a gathered source for what the shards have sent: keys of a part of Common Crawl's
+    index, or, in the one part that makes all requests to the Wayback Machine, URLs."""
     if run.options.gathered[number] == "commoncrawl":
         match(run, key, slices, writer)
         return
@@ -116,12 +125,17 @@ def ask_gathered(run: StageRun, key: int, slices: Sequence[Slice], writer: Shard
 
 
 def fetch_part(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Write a shard of pages/. `slices` are the captures that Common Crawl has, if it is the last gathered source."""
+    """Write a shard of pages/. `slices` are the captures that Common Crawl has, if it is the
+    last gathered source."""
     asking = _Asking(run, shard, captures_by_url(gather(run.work, slices, FOUND)))
     asking.ask(run.options.order)
     pa.default_memory_pool().release_unused()  # the URLs' memory
-    writer.count({"round": run.root.rounds.get(str(shard), 0)} if str(shard) in run.root.rounds else {})
-    columns = {"url_id", "url", "created_utc"}.union(PAGES.names).intersection(DATASETS["urls"].schema.names)
+    writer.count(
+        {"round": run.root.rounds.get(str(shard), 0)} if str(shard) in run.root.rounds else {}
+    )
+    columns = {"url_id", "url", "created_utc"}.union(PAGES.names).intersection(
+        DATASETS["urls"].schema.names
+    )
     answered = {name: asking.answered(name) for name in run.options.order}
     write_shard(writer, asking.ids, lambda ids: asking.urls(ids, sorted(columns)), answered)
 
@@ -140,7 +154,9 @@ def finish(run: StageRun, _: Sequence[ShardRecord]) -> None:
             if "problem" in archive:
                 logger.warning("fetch: %s: %s", archive["name"], archive["problem"])
             elif not archive["responses"]:
-                logger.warning("fetch: %s holds no response to a request: is it a WARC file?", archive["name"])
+                logger.warning(
+                    "fetch: %s holds no response to a request: is it a WARC file?", archive["name"]
+                )
 
 
 def _about(run: StageRun, source: str) -> dict[str, str]:
@@ -156,14 +172,20 @@ def _about(run: StageRun, source: str) -> dict[str, str]:
 
 
 class _Asking:
-    """Asks the sources for a shard's URLs, each for those of which the sources before it have no page.
+    """Asks the sources for a shard's URLs, each for those of which the sources before it have no
+    page.
 
     Attributes:
       ids: of the shard's URLs.
       found: those of the URLs that have a page in the sources asked so far, or keep it in a retry.
     """
 
-    def __init__(self, run: StageRun, shard: int, captures: Mapping[int, list[Capture]] = MappingProxyType({})):
+    def __init__(
+        self,
+        run: StageRun,
+        shard: int,
+        captures: Mapping[int, list[Capture]] = MappingProxyType({}),
+    ):
         """`captures` are those in Common Crawl's columnar index, as by `captures_by_url`."""
         self._run, self._shard, self._captures = run, shard, captures
         self.ids = run.inputs["urls"].ids(shard)
@@ -171,7 +193,8 @@ class _Asking:
         self.found = self._settled()
 
     def _settled(self) -> np.ndarray:
-        """Ids of URLs that have a page because a later source was asked when an earlier one failed for a while."""
+        """Ids of URLs that have a page because a later source was asked when an earlier one
+        failed for a while."""
         found, asked = np.array([], np.uint64), self.ids
         for name in self._run.options.order if self._run.root.rounds.get(str(self._shard)) else ():
             answered = self.answered(name)
@@ -183,11 +206,14 @@ class _Asking:
         """What a source has answered."""
         if name not in self._answered:
             prefix = f"{name}-{self._run.properties['digests'][name]}"
-            self._answered[name] = Answered(self._run.workdir, self._run.root, self._shard, prefix, self.ids)
+            self._answered[name] = Answered(
+                self._run.workdir, self._run.root, self._shard, prefix, self.ids
+            )
         return self._answered[name]
 
     def ask(self, names: Sequence[str]) -> None:
-        """Ask sources; the Wayback Machine is not asked here, since one part makes all requests to it."""
+        """Ask sources; the Wayback Machine is not asked here, since one part makes all requests
+        to it."""
         clients: dict[str, Callable[..., Client]] = {
             "live": Fetcher,
             "commoncrawl": partial(BulkClient, captures=self._captures),
@@ -200,7 +226,8 @@ class _Asking:
             elif name in clients and len(self._missing(answered, self.ids)):
                 options = share(self._run.options, min(SHARDS_TOGETHER, len(self._run.make)))
                 with_client(
-                    partial(clients[name], options), partial(self.ask_online, name, ids=self.ids, is_last=is_last)
+                    partial(clients[name], options),
+                    partial(self.ask_online, name, ids=self.ids, is_last=is_last),
                 )
             self.found = np.union1d(self.found, answered.pages)
 
@@ -208,8 +235,11 @@ class _Asking:
         """Those of the URLs `ids` that neither this source nor an earlier one has answered."""
         return ids[~is_in(ids, np.union1d(answered.ids, self.found))]
 
-    async def ask_online(self, name: str, client: Client, ids: np.ndarray, is_last: bool = True) -> None:
-        """Ask a source on the network for those of the URLs `ids` that neither it nor an earlier source has answered.
+    async def ask_online(
+        self, name: str, client: Client, ids: np.ndarray, is_last: bool = True
+    ) -> None:
+        """Ask a source on the network for those of the URLs `ids` that neither it nor an earlier
+        source has answered.
 
         `is_last` says whether it is the last one, so that any answer counts as progress.
         """
@@ -222,11 +252,16 @@ class _Asking:
                 answered.load()
                 missing = self._missing(answered, ids)
                 first = missing[~is_in(missing, answered.postponed)]
-                wanted = first if len(first) else missing  # at the end, temporary failures once more
+                wanted = (
+                    first if len(first) else missing
+                )  # at the end, temporary failures once more
                 writer = answered.writer(_about(self._run, name), is_last=not len(first))
                 if len(wanted):
                     async with Recorder(writer, attempt, advance) as recorder:
-                        urls, before = self.urls(wanted, client.columns), answered if resumed else None
+                        urls, before = (
+                            self.urls(wanted, client.columns),
+                            answered if resumed else None,
+                        )
                         await until_stopped(recorder, client.ask(urls, recorder, before))
             except Superseded:
                 await attempt.wait_for_other()
@@ -235,16 +270,21 @@ class _Asking:
             answered.load()
 
     async def _ask_archives(self, is_last: bool) -> None:
-        """Look for the URLs in the archive files. The same files give the same segments, also after a kill."""
+        """Look for the URLs in the archive files. The same files give the same segments, also
+        after a kill."""
         answered = self.answered("archive")
-        urls = self.urls(self._missing(answered, self.ids), ("url_id", "host", "url", "created_utc"))
+        urls = self.urls(
+            self._missing(answered, self.ids), ("url_id", "host", "url", "created_utc")
+        )
         if not len(urls):
             return
         urls = urls.sort_by("url_id")
         writer = answered.writer(_about(self._run, "archive"), date=0)
         archives = Archives(self._run)
         archives.look_up(urls["url_id"].to_numpy(), urls["host"].unique().to_pylist())
-        for url_id, _, url, created in zip(*(column.to_pylist() for column in urls.columns), strict=True):
+        for url_id, _, url, created in zip(
+            *(column.to_pylist() for column in urls.columns), strict=True
+        ):
             answer = await archives.answer(url, created)
             writer.append(url_id, answer)
             _advance(is_last, 1, not isinstance(answer, NoPage))
@@ -257,7 +297,9 @@ class _Asking:
         """The shard's URLs with these ids, in one chunk: a copy, so that the original is freed."""
         batches = self._run.inputs["urls"].batches(self._shard, columns=list(columns), rows=1 << 14)
         ids = np.sort(ids)
-        batches = (batch.filter(pa.array(is_in(batch["url_id"].to_numpy(), ids))) for batch in batches)
+        batches = (
+            batch.filter(pa.array(is_in(batch["url_id"].to_numpy(), ids))) for batch in batches
+        )
         schema = pa.schema([DATASETS["urls"].schema.field(name) for name in columns])
         return pa.Table.from_batches(batches, schema).combine_chunks()
 
@@ -268,8 +310,9 @@ def _advance(is_last: bool, answers: int, pages: int) -> None:
 
 
 def nowhere(no_pages: dict[str, NoPage]) -> NoPage:
-    """Why no source has a page, from the answer of each: a temporary reason first, since that source may have the page;
-    then one that says more than that an archive lacks the URL, and the live web's. The detail has all of them.
+    """Why no source has a page, from the answer of each: a temporary reason first, since that
+    source may have the page; then one that says more than that an archive lacks the URL, and the
+    live web's. The detail has all of them.
     """
     if len(no_pages) == 1:
         return next(iter(no_pages.values()))
@@ -278,24 +321,31 @@ def nowhere(no_pages: dict[str, NoPage]) -> NoPage:
         reason = no_pages[name].reason
         return reason not in TEMPORARY, reason == Reason.NOT_ARCHIVED, name != "live"
 
-    detail = "; ".join(f"{name}: {answer.reason}, {answer.detail}" for name, answer in no_pages.items())
+    detail = "; ".join(
+        f"{name}: {answer.reason}, {answer.detail}" for name, answer in no_pages.items()
+    )
     return NoPage(no_pages[min(no_pages, key=rank)].reason, detail)
 
 
 def write_shard(
-    writer: ShardWriter, ids: np.ndarray, read: Callable[[np.ndarray], pa.Table], answered: Mapping[str, Answered]
+    writer: ShardWriter,
+    ids: np.ndarray,
+    read: Callable[[np.ndarray], pa.Table],
+    answered: Mapping[str, Answered],
 ) -> None:
     """Write the shard: its pages and where they lie, and its rejects.
 
-    `ids` are those of its URLs, which `read` reads, and `answered` what each source has answered, in order: the first
-    page counts, or why no source has one. Memory holds _WRITTEN_AT_ONCE rows.
+    `ids` are those of its URLs, which `read` reads, and `answered` what each source has answered,
+    in order: the first page counts, or why no source has one. Memory holds _WRITTEN_AT_ONCE rows.
     """
     writer.enter(len(ids))
     file = writer.open_file(".parquet", "places")
     with pq.ParquetWriter(file, PLACES, compression="zstd") as places:
         for some in np.array_split(np.sort(ids), -(-len(ids) // _WRITTEN_AT_ONCE) or 1):
             pages = _write_rows(
-                writer, read(some).sort_by("url_id"), {n: each.rows(some) for n, each in answered.items()}
+                writer,
+                read(some).sort_by("url_id"),
+                {n: each.rows(some) for n, each in answered.items()},
             )
             file.rows += len(pages)
             places.write_table(pages.select(PLACES.names).cast(PLACES))
@@ -303,7 +353,8 @@ def write_shard(
 
 
 def _write_rows(writer: ShardWriter, urls: pa.Table, answers: Mapping[str, pa.Table]) -> pa.Table:
-    """Write the rows of some URLs; returns the answers that are pages, in order of `url_id`, as are both arguments."""
+    """Write the rows of some URLs; returns the answers that are pages, in order of `url_id`, as
+    are both arguments."""
     found, tables = np.array([], np.uint64), []
     for rows in answers.values():
         rows = rows.filter(rows["reason"].is_null())
@@ -316,12 +367,16 @@ def _write_rows(writer: ShardWriter, urls: pa.Table, answers: Mapping[str, pa.Ta
     columns = {name: pages[name].combine_chunks() for name in INDEXED}
     columns["days_after_submission"] = _days(batch["created_utc"], pages["fetched_at"])
     writer.write(replace_columns(batch, PAGES, **columns))
-    writer.count({f"from_{source}": count for source, count in Counter(pages["source"].to_pylist()).items()})
+    writer.count(
+        {f"from_{source}": count for source, count in Counter(pages["source"].to_pylist()).items()}
+    )
     writer.count({"body_bytes": pc.sum(pages["body_bytes"]).as_py()} if len(pages) else {})
     rejected = urls.filter(pa.array(~has_page))
     whys = {name: _no_pages(rows) for name, rows in answers.items()}
     rejects = []
-    for url_id, url in zip(rejected["url_id"].to_pylist(), rejected["url"].to_pylist(), strict=True):
+    for url_id, url in zip(
+        rejected["url_id"].to_pylist(), rejected["url"].to_pylist(), strict=True
+    ):
         why = nowhere({name: no_pages[url_id] for name, no_pages in whys.items()})
         rejects.append((url_id, url, why.reason, why.detail))
     writer.reject(rejects_batch(rejects))
@@ -331,11 +386,15 @@ def _write_rows(writer: ShardWriter, urls: pa.Table, answers: Mapping[str, pa.Ta
 def _no_pages(rows: pa.Table) -> dict[int, NoPage]:
     """The answers that are no pages, by url_id."""
     rows = rows.filter(rows["reason"].is_valid()).select(["url_id", "reason", "detail"])
-    return {each["url_id"]: NoPage(Reason.of(each["reason"]), each["detail"]) for each in rows.to_pylist()}
+    return {
+        each["url_id"]: NoPage(Reason.of(each["reason"]), each["detail"])
+        for each in rows.to_pylist()
+    }
 
 
 def _days(submitted: pa.Array, captured: pa.ChunkedArray) -> pa.Array:
-    """Days from each submission to the capture, rounded; null if a date is unknown or out of range."""
+    """Days from each submission to the capture, rounded; null if a date is unknown or out of
+    range."""
     is_known = submitted.is_valid().to_numpy(zero_copy_only=False) & (captured.to_numpy() != 0)
     days = np.rint((captured.to_numpy() - submitted.fill_null(0).to_numpy().astype(float)) / 86_400)
     is_known &= np.abs(days) < 1 << 31

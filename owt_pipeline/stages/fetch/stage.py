@@ -1,4 +1,5 @@
-"""`owt fetch`: the page of every URL, live or from archives, in WARC files, or why there is none."""
+"""`owt fetch`: the page of every URL, live or from archives, in WARC files, or why there is
+none."""
 
 from __future__ import annotations
 
@@ -7,7 +8,15 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from owt_pipeline.engine.stage import SHARDS, Recorded, Stage, StageRun, Step, rows_of_input, what_was_sent
+from owt_pipeline.engine.stage import (
+    SHARDS,
+    Recorded,
+    Stage,
+    StageRun,
+    Step,
+    rows_of_input,
+    what_was_sent,
+)
 from owt_pipeline.errors import UsageError
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.stages.fetch.options import Options, archives_of, shaping_of
@@ -17,25 +26,30 @@ _PROXY = re.compile(r"https?://([^@/]+@)?[^@/]+:\d+/?")
 USER_AGENT_EXAMPLE = "'my-crawl/1.0 (+mailto:me@example.org)'"
 
 SHARDS_TOGETHER = 8
-"""Shards fetched at once in one process, so that one shard's last slow hosts do not delay the next shard."""
+"""Shards fetched at once in one process, so that one shard's last slow hosts do not delay the
+next shard."""
 
 READ_AT_ONCE = 4
-"""Parts that read the index at once; each holds columns of a row group, 100 MB of Common Crawl's."""
+"""Parts that read the index at once; each holds columns of a row group, 100 MB of Common
+Crawl's."""
 
 
 def _later(place: str, *more: Any) -> Callable[..., Any]:
-    """The function `module:name` of this folder, called with `more` arguments at the end, and imported when it is
-    called: a finished stage needs none of these imports."""
+    """The function `module:name` of this folder, called with `more` arguments at the end, and
+    imported when it is called: a finished stage needs none of these imports."""
     module, _, name = place.partition(":")
 
     def call(*arguments: Any) -> Any:
-        return getattr(importlib.import_module(f"owt_pipeline.stages.fetch.{module}"), name)(*arguments, *more)
+        return getattr(importlib.import_module(f"owt_pipeline.stages.fetch.{module}"), name)(
+            *arguments, *more
+        )
 
     return call
 
 
 def _together(run: StageRun) -> int:
-    """Shards at once in one process, which wait for the network; with archive files alone, the pool makes shards."""
+    """Shards at once in one process, which wait for the network; with archive files alone, the
+    pool makes shards."""
     return 0 if run.options.order == ("archive",) else SHARDS_TOGETHER
 
 
@@ -58,9 +72,9 @@ def _shards_to_ask(number: int) -> Callable[[StageRun], list[int]]:
 
 
 class Fetch(Stage):
-    """Fetch the page of each URL of urls/, over HTTP, from WARC files, or from Common Crawl or the Wayback
-    Machine. Writes the responses to warc/, which is kept for good, pages/ with a row for each page, and a reject
-    row with a reason for each URL without a page.
+    """Fetch the page of each URL of urls/, over HTTP, from WARC files, or from Common Crawl or
+    the Wayback Machine. Writes the responses to warc/, which is kept for good, pages/ with a row
+    for each page, and a reject row with a reason for each URL without a page.
     """
 
     name = "fetch"
@@ -71,27 +85,50 @@ class Fetch(Stage):
     libraries = ("fastwarc", "isal")
     steps = (
         Step(_later("archives.warc_files:index_archive"), "index", keys=_archive_files),
-        Step(_later("archives.commoncrawl:read_bounds"), "bounds", keys=lambda run: _index_files(run)[:1], together=1),
-        Step(_later("shards:send_missing", 0), "ask_1", _shards_to_ask(0), rows_of_input, together=_together),
-        Step(_later("shards:ask_gathered", 0), "gather_1", keys=what_was_sent, together=READ_AT_ONCE),
-        Step(_later("shards:send_missing", 1), "ask_2", _shards_to_ask(1), rows_of_input, together=_together),
-        Step(_later("shards:ask_gathered", 1), "gather_2", keys=what_was_sent, together=READ_AT_ONCE),
+        Step(
+            _later("archives.commoncrawl:read_bounds"),
+            "bounds",
+            keys=lambda run: _index_files(run)[:1],
+            together=1,
+        ),
+        Step(
+            _later("shards:send_missing", 0),
+            "ask_1",
+            _shards_to_ask(0),
+            rows_of_input,
+            together=_together,
+        ),
+        Step(
+            _later("shards:ask_gathered", 0), "gather_1", keys=what_was_sent, together=READ_AT_ONCE
+        ),
+        Step(
+            _later("shards:send_missing", 1),
+            "ask_2",
+            _shards_to_ask(1),
+            rows_of_input,
+            together=_together,
+        ),
+        Step(
+            _later("shards:ask_gathered", 1), "gather_2", keys=what_was_sent, together=READ_AT_ONCE
+        ),
         Step(_later("shards:fetch_part"), rows=rows_of_input, together=_together),
     )
     example = "owt run run --until fetch --pages_from 'archives/*.warc.gz'"
 
     def shaping(self, options: Options) -> dict[str, Any]:
-        """With the sources that are asked, and without the options of others: pages of the web are not fetched again
-        because of them."""
+        """With the sources that are asked, and without the options of others: pages of the web
+        are not fetched again because of them."""
         return {**shaping_of(options, options.order), "sources": list(options.order)}
 
     def outside(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
-        """The archive files; raises UserError for impossible options, before an earlier run's pages are deleted."""
+        """The archive files; raises UserError for impossible options, before an earlier run's
+        pages are deleted."""
         if "archive" in options.order and not options.pages_from:
             raise UsageError("--sources archive: give the WARC files with --pages_from")
         if bool(options.cc_index) != bool(options.cc_crawls):
             raise UsageError(
-                "--cc_index and --cc_crawls go together: give the columnar index, and its crawls to search"
+                "--cc_index and --cc_crawls go together: give the columnar index, and its crawls "
+                "to search"
             )
         if bool(options.cc_index) != ("commoncrawl" in options.order):
             raise UsageError("--cc_index and --sources commoncrawl go together")
@@ -100,18 +137,29 @@ class Fetch(Stage):
         agent = options.user_agent
         if options.order != ("archive",) and not ("@" in agent or "://" in agent):
             found = f"{agent!r} has no contact address" if agent else "missing"
-            raise UsageError(f"--user_agent: {found}; give a name and a contact address, as in {USER_AGENT_EXAMPLE}")
-        if agent and not (agent.isascii() and agent.isprintable() and agent.partition("/")[0].strip()):
-            raise UsageError(f"--user_agent: {agent!r} is not plain text such as {USER_AGENT_EXAMPLE}")
+            raise UsageError(
+                f"--user_agent: {found}; give a name and a contact address, as in "
+                f"{USER_AGENT_EXAMPLE}"
+            )
+        if agent and not (
+            agent.isascii() and agent.isprintable() and agent.partition("/")[0].strip()
+        ):
+            raise UsageError(
+                f"--user_agent: {agent!r} is not plain text such as {USER_AGENT_EXAMPLE}"
+            )
         if options.proxy and not _PROXY.fullmatch(options.proxy):
-            raise UsageError(f"--proxy: {options.proxy!r} is not http://HOST:PORT or https://HOST:PORT")
+            raise UsageError(
+                f"--proxy: {options.proxy!r} is not http://HOST:PORT or https://HOST:PORT"
+            )
         if options.resolve:  # only then: the import is slow, and the stage may be finished
             from owt_pipeline.stages.fetch.web.addresses import parse_rules
 
             parse_rules(options.resolve)
         return archives_of(options, recorded)
 
-    def of_shard(self, options: Options, root: Root, inputs: Mapping[str, DatasetReader], shard: int) -> Any:
+    def of_shard(
+        self, options: Options, root: Root, inputs: Mapping[str, DatasetReader], shard: int
+    ) -> Any:
         """How often its failed or lost URLs were asked for again."""
         return root.rounds.get(str(shard))
 

@@ -48,24 +48,31 @@ _SHARD_BYTES, _LEAST_SHARDS = 64 << 20, 8  # about 20,000 documents
 class ImportOptions:
     files: tuple[str, ...] = option(
         (),
-        "JSON Lines, Parquet, CSV or plain text files, also compressed (.gz, .zst, .xz, .bz2): paths, folders, globs",
+        "JSON Lines, Parquet, CSV or plain text files, also compressed (.gz, .zst, .xz, .bz2): "
+        "paths, folders, globs",
         metavar="FILE",
         shapes_bytes=False,  # the key includes the files' content instead of their paths
     )
-    format: str = option("auto", "format of the files; auto uses the extension", choices=("auto", *FORMATS))
+    format: str = option(
+        "auto", "format of the files; auto uses the extension", choices=("auto", *FORMATS)
+    )
     text_field: str = option("text", "field or column with the text; a.b is field b of field a")
-    url_field: str = option("url", "field with the URL; the id is its hash, or the text's hash without a URL")
+    url_field: str = option(
+        "url", "field with the URL; the id is its hash, or the text's hash without a URL"
+    )
     title_field: str = option("title", "field with the title")
     author_field: str = option("author", "field with the author")
     date_field: str = option("date", "field with the date of publication (YYYY-MM-DD...)")
     language_field: str = option("language", "field with the language (ISO 639-1)")
     split_text: str = option(
         "file",
-        "how a plain text file is split: one document per file, per block between blank lines, or per WikiText article",
+        "how a plain text file is split: one document per file, per block between blank lines, or "
+        "per WikiText article",
         choices=("file", "blank_lines", "wikitext"),
     )
     num_shards: int | None = option(
-        None, "shards of a generation (default: about one for 20,000 documents, at least 8)", minimum=1,
+        None, "shards of a generation (default: about one for 20,000 documents, at least "
+        "8)", minimum=1,
         maximum=100_000,
         shapes_bytes=False,  # the generation has it
     )  # fmt: skip
@@ -85,7 +92,8 @@ def _groups(run: StageRun) -> list[list[SourceFile]]:
 
 
 def place_group(run: StageRun, group: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    """Step 1: send the records of a group of files to their shards; or the ids of a shard of an earlier generation."""
+    """Step 1: send the records of a group of files to their shards; or the ids of a shard of an
+    earlier generation."""
     groups = _groups(run)
     if group >= len(groups):
         assert run.before is not None
@@ -98,7 +106,12 @@ def place_group(run: StageRun, group: int, _: Sequence[Slice], writer: ShardWrit
         batch = pa.RecordBatch.from_pylist(rows, PLACED)
         ids = batch["url_id"].to_numpy()
         writer.send(of.first + (ids % np.uint64(of.shards)).astype(np.int64), batch)
-        _send_ids(run, generation + 1, ids[batch["reason"].is_null().to_numpy(zero_copy_only=False)], writer)
+        _send_ids(
+            run,
+            generation + 1,
+            ids[batch["reason"].is_null().to_numpy(zero_copy_only=False)],
+            writer,
+        )
         progress.advance(len(rows))
 
     rows: list[dict[str, Any]] = []
@@ -114,20 +127,27 @@ def place_group(run: StageRun, group: int, _: Sequence[Slice], writer: ShardWrit
 
 
 def _send_ids(run: StageRun, since: int, ids: np.ndarray, writer: ShardWriter) -> None:
-    """Send ids that an earlier generation has to the shards of the generations that are made, from `since` on."""
+    """Send ids that an earlier generation has to the shards of the generations that are made,
+    from `since` on."""
     for generation in run.root.generations[since:]:
         if generation.first >= run.settled:
             shards = generation.first + (ids % np.uint64(generation.shards)).astype(np.int64)
             writer.send(shards, pa.record_batch([pa.array(ids)], SEEN))
 
 
-def _records(files: Sequence[SourceFile], options: ImportOptions) -> Iterator[tuple[Record, Mapping[str, str]]]:
+def _records(
+    files: Sequence[SourceFile], options: ImportOptions
+) -> Iterator[tuple[Record, Mapping[str, str]]]:
     """Each record with the names of its fields."""
     given = {field: getattr(options, f"{field}_field") for field in FIELDS}
-    columns = {name for field in given.values() if field for name in (field, field.partition(".")[0])}
+    columns = {
+        name for field in given.values() if field for name in (field, field.partition(".")[0])
+    }
     for file in files:
         names = {**dict.fromkeys(FIELDS, ""), "text": "text"} if file.kind == "text" else given
-        for record in read_records(file.path, file.name, file.kind, columns=columns, split_text=options.split_text):
+        for record in read_records(
+            file.path, file.name, file.kind, columns=columns, split_text=options.split_text
+        ):
             yield record, names
 
 
@@ -137,7 +157,9 @@ def merge_shard(run: StageRun, shard: int, slices: Sequence[Slice], writer: Shar
     seen = read_slices(run.work, list(itertools.compress(slices, is_seen)))
     own = [slice for slice, known in zip(slices, is_seen, strict=True) if not known]
     ids = pa.concat_tables([SEEN.empty_table(), *seen])["url_id"].to_numpy()
-    first = first_of_each_id((table.select(["url_id", "reason"]) for table in read_slices(run.work, own)), ids)
+    first = first_of_each_id(
+        (table.select(["url_id", "reason"]) for table in read_slices(run.work, own)), ids
+    )
     start = 0
     for table in read_slices(run.work, own):
         for batch in table.to_batches(max_chunksize=256):
@@ -153,8 +175,9 @@ def _named(options: ImportOptions) -> tuple[dict[str, str], list[str]]:
 
 
 class Import(Stage):
-    """Import your own text as documents/, in place of collect, fetch and extract. A document's id is the
-    hash of its canonical URL, or of its text if it has no URL; the first document with an id is kept.
+    """Import your own text as documents/, in place of collect, fetch and extract. A document's
+    id is the hash of its canonical URL, or of its text if it has no URL; the first document with
+    an id is kept.
     """
 
     name = "import"
@@ -162,12 +185,19 @@ class Import(Stage):
     output = "documents"
     options = ImportOptions
     version = 6
-    steps = (Step(place_group, "records", keys=lambda run: range(len(_groups(run)) + run.settled)), Step(merge_shard))
+    steps = (
+        Step(place_group, "records", keys=lambda run: range(len(_groups(run)) + run.settled)),
+        Step(merge_shard),
+    )
     example = "owt import runs/mine posts/*.jsonl.zst --text_field body --url_field link"
 
     def sources(self, options: ImportOptions, recorded: Recorded = ()) -> list[dict[str, Any]]:
-        """The files to import, and those that were imported before, which need not be named again."""
-        named = [{"kind": "file", **describe_file(path, name)} for path, name in _named(options)[0].items()]
+        """The files to import, and those that were imported before, which need not be named
+        again."""
+        named = [
+            {"kind": "file", **describe_file(path, name)}
+            for path, name in _named(options)[0].items()
+        ]
         names = {source["name"] for source in named}
         return named + [dict(source) for source in recorded if source["name"] not in names]
 
@@ -192,7 +222,9 @@ class Import(Stage):
         for number, source in made:
             path, size = source["uri"], size + source["bytes"]
             kind = format_of(path) if run.options.format == "auto" else run.options.format
-            is_other = not groups or groups[-1][0].generation != number or len(groups[-1]) == _GROUP_FILES
+            is_other = (
+                not groups or groups[-1][0].generation != number or len(groups[-1]) == _GROUP_FILES
+            )
             if is_other or size > _GROUP_BYTES:
                 groups.append([])
                 size = source["bytes"]
@@ -202,7 +234,8 @@ class Import(Stage):
     def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> None:
         if not any(record.counts.left for record in records):
             logger.warning(
-                "import: no documents imported; see ledger/documents/rejects/ for why (is --text_field right?)"
+                "import: no documents imported; see ledger/documents/rejects/ for why (is "
+                "--text_field right?)"
             )
 
 
@@ -211,7 +244,9 @@ STAGE = Import()
 _DOCUMENTS = DATASETS["documents"].schema
 
 # A row sent from step 1 to step 2: a document, or a reject with its reason and detail.
-PLACED = pa.schema([*_DOCUMENTS, pa.field("reason", pa.string()), pa.field("detail", pa.string(), nullable=False)])
+PLACED = pa.schema(
+    [*_DOCUMENTS, pa.field("reason", pa.string()), pa.field("detail", pa.string(), nullable=False)]
+)
 
 SEEN = pa.schema([pa.field("url_id", pa.uint64())])
 """An id that an earlier generation has."""
@@ -220,14 +255,15 @@ _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _ABSENT = object()
 
 FIELDS = ("text", "url", "title", "author", "date", "language")
-"""What is read from a record; the option FIELD_field names the record's field for it, "" for none."""
+"""What is read from a record; the option FIELD_field names the record's field for it, "" for
+none."""
 
 
 def place(record: Record, names: Mapping[str, str]) -> dict[str, Any]:
     """The record as a row of `PLACED`, by field.
 
-    The id is the hash of the canonical URL, of the text without a URL, or of the record's place in the files without
-    either. A URL that is not http or https counts as no URL.
+    The id is the hash of the canonical URL, of the text without a URL, or of the record's place in
+    the files without either. A URL that is not http or https counts as no URL.
     """
     row: dict[str, Any] = dict.fromkeys(PLACED.names)
     row |= {"text": "", "subreddits": [], "detail": record.where}
@@ -238,9 +274,13 @@ def place(record: Record, names: Mapping[str, str]) -> dict[str, Any]:
         row["url"] = canonical_url(_string(fields, names["url"]) or "")
     text = field_value(fields, names["text"], _ABSENT)
     if text is _ABSENT:
-        return _rejected(row, Reason.BAD_RECORD, f"no field '{names['text']}'; it has {_some(fields)}")
+        return _rejected(
+            row, Reason.BAD_RECORD, f"no field '{names['text']}'; it has {_some(fields)}"
+        )
     if text is not None and not isinstance(text, str):
-        return _rejected(row, Reason.BAD_RECORD, f"'{names['text']}' is {type(text).__name__}, not text")
+        return _rejected(
+            row, Reason.BAD_RECORD, f"'{names['text']}' is {type(text).__name__}, not text"
+        )
     if text is None or not text.strip():
         return _rejected(row, Reason.EMPTY_TEXT, None)
     row["url_id"] = id_of(row["url"]) if row["url"] else xxhash.xxh3_64_intdigest(text.encode())
@@ -252,7 +292,8 @@ def place(record: Record, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def first_of_each_id(rows: Iterable[pa.Table], seen: np.ndarray) -> np.ndarray:
-    """bool (n,): whether each row, with `url_id` and `reason`, is the first document with its id, none of `seen`."""
+    """bool (n,): whether each row, with `url_id` and `reason`, is the first document with its
+    id, none of `seen`."""
     columns = [(table["url_id"].to_numpy(), table["reason"].is_null().to_numpy()) for table in rows]
     ids = np.concatenate([np.zeros(0, np.uint64), *(ids for ids, _ in columns)])
     good = np.flatnonzero(np.concatenate([np.zeros(0, bool), *(good for _, good in columns)]))
@@ -262,7 +303,8 @@ def first_of_each_id(rows: Iterable[pa.Table], seen: np.ndarray) -> np.ndarray:
 
 
 def outcome(rows: pa.RecordBatch, first: np.ndarray) -> Outcome:
-    """The documents and rejects among rows of schema `PLACED`; `first` is the result of `first_of_each_id`."""
+    """The documents and rejects among rows of schema `PLACED`; `first` is the result of
+    `first_of_each_id`."""
     others = rows.filter(pa.array(~first))
     reason = pc.fill_null(others["reason"], str(Reason.REPEATED_ID))  # the rest are repeated ids
     rejects = [others["url_id"], others["url"], reason, others["detail"]]
@@ -271,7 +313,9 @@ def outcome(rows: pa.RecordBatch, first: np.ndarray) -> Outcome:
 
 
 def _rejected(row: dict[str, Any], reason: Reason, problem: str | None) -> dict[str, Any]:
-    row["url_id"] = id_of(row["url"]) if row["url"] else xxhash.xxh3_64_intdigest(row["detail"].encode())
+    row["url_id"] = (
+        id_of(row["url"]) if row["url"] else xxhash.xxh3_64_intdigest(row["detail"].encode())
+    )
     row["reason"] = str(reason)
     if problem:
         row["detail"] += f": {problem}"

@@ -20,12 +20,15 @@ STATS_VERSION = 4
 _IDENTITY = ("stage", "stage_version", "digest", "options")
 
 
-def figures(tables: Tables, readers: Mapping[str, DatasetReader], takedowns: Takedowns) -> dict[str, Any]:
+def figures(
+    tables: Tables, readers: Mapping[str, DatasetReader], takedowns: Takedowns
+) -> dict[str, Any]:
     """All figures of one run as JSON values.
 
     Args:
       tables: the run's tables.
-      readers: readers of the existing datasets, by name; of gone ones there are the counts and the rejects.
+      readers: readers of the existing datasets, by name; of gone ones there are the counts and the
+        rejects.
       takedowns: documents whose text is not shown.
     """
     manifests = {name: reader.manifest for name, reader in readers.items()}
@@ -53,13 +56,16 @@ def figures(tables: Tables, readers: Mapping[str, DatasetReader], takedowns: Tak
         "dropped": dropped(tables, readers, rejects, takedowns),
         "removals": shown.removals(tables, readers),
         "settings": {
-            name: {key: getattr(manifest, key) for key in _IDENTITY} | {"sources": shaping_sources(manifest.sources)}
+            name: {key: getattr(manifest, key) for key in _IDENTITY}
+            | {"sources": shaping_sources(manifest.sources)}
             for name, manifest in manifests.items()
         },
     }
 
 
-def funnel(manifests: Mapping[str, Manifest], rejects: shown.Rejects, sample_urls: int) -> list[dict[str, Any]]:
+def funnel(
+    manifests: Mapping[str, Manifest], rejects: shown.Rejects, sample_urls: int
+) -> list[dict[str, Any]]:
     """One object per stage, in order."""
     return [
         {
@@ -88,16 +94,22 @@ def funnel(manifests: Mapping[str, Manifest], rejects: shown.Rejects, sample_url
 
 
 def dropped(
-    tables: Tables, readers: Mapping[str, DatasetReader], rejects: shown.Rejects, takedowns: Takedowns
+    tables: Tables,
+    readers: Mapping[str, DatasetReader],
+    rejects: shown.Rejects,
+    takedowns: Takedowns,
 ) -> list[dict[str, Any]]:
-    """Documents that each filter of clean dropped, as extracted, without those of `takedowns` and reserved ones."""
+    """Documents that each filter of clean dropped, as extracted, without those of `takedowns`
+    and reserved ones."""
     if "clean" not in readers or "documents" not in readers or readers["documents"].gone:
         return []
     found = [
         {
             "reason": reason,
             "meaning": Reason.of(reason).description,
-            "documents": shown.dropped(tables, rejects[name, reason], readers["documents"], takedowns),
+            "documents": shown.dropped(
+                tables, rejects[name, reason], readers["documents"], takedowns
+            ),
         }
         for name, reason in rejects
         if name == "clean" and reason != Reason.RESERVED

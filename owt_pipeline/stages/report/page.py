@@ -27,9 +27,18 @@ def page(stats: Stats) -> str:
     from jinja2 import Environment, FunctionLoader, StrictUndefined  # slow to import
 
     environment = Environment(
-        loader=FunctionLoader(_own), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FunctionLoader(_own),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    environment.filters |= {"number": number, "percent": percent, "size": size, "breakable": _breakable}
+    environment.filters |= {
+        "number": number,
+        "percent": percent,
+        "size": size,
+        "breakable": _breakable,
+    }
     environment.filters |= {"cell": cell, "settings_toml": settings_toml, "readable": readable}
     flow = stages(stats)
     most = max((stage["entered"] for stage in flow), default=0)
@@ -39,7 +48,9 @@ def page(stats: Stats) -> str:
     return environment.get_template("page.html").render(
         stats=stats,
         figures=figures,
-        drawn={name: [(key, chart["title"]) for key, chart in some] for name, some in drawn.items()},
+        drawn={
+            name: [(key, chart["title"]) for key, chart in some] for name, some in drawn.items()
+        },
         charts={key: chart for some in drawn.values() for key, chart in some},
         stages=flow,
         losses=largest_losses(stats),
@@ -60,15 +71,19 @@ HINTS = dict(line.split(": ", 1) for line in _own("hints.txt").splitlines())
 
 
 def stages(stats: Stats) -> list[dict[str, Any]]:
-    """The funnel as drawn: duplicates, which dedupe finds and export removes, are shown once, at dedupe, with examples.
+    """The funnel as drawn: duplicates, which dedupe finds and export removes, are shown once, at
+    dedupe, with examples.
 
-    Each entry gets a `width` in percent on a logarithmic scale, on which one row is visible next to a billion.
+    Each entry gets a `width` in percent on a logarithmic scale, on which one row is visible next to
+    a billion.
     """
     flow = list(stats["funnel"])
     found_at = {stage["dataset"]: k for k, stage in enumerate(flow)}
     if {"duplicates", "corpus"} <= found_at.keys():
         dedupe, export = flow[found_at["duplicates"]], flow[found_at["corpus"]]
-        applied = {row["reason"]: row for row in export["rejected"] if row["reason"].endswith("_duplicate")}
+        applied = {
+            row["reason"]: row for row in export["rejected"] if row["reason"].endswith("_duplicate")
+        }
         others = [row for row in export["rejected"] if row["reason"] not in applied]
         flow[found_at["duplicates"]] = {**dedupe, "rejected": list(applied.values())}
         flow[found_at["corpus"]] = {**export, "rejected": others}
@@ -78,7 +93,9 @@ def stages(stats: Stats) -> list[dict[str, Any]]:
         rows = [{**row, "width": _width(row["count"], most)} for row in stage["rejected"]]
         rare = [row for row in rows[_ALWAYS_SHOWN:] if (row["share"] or 0) < _RARE_SHARE]
         often = rows[: len(rows) - len(rare)]
-        found.append({**stage, "width": _width(stage["left"], most), "rejected": often, "rare": rare})
+        found.append(
+            {**stage, "width": _width(stage["left"], most), "rejected": often, "rare": rare}
+        )
     return found
 
 
@@ -88,7 +105,9 @@ def settings_toml(stats: Stats) -> str:
     for entry in stats["settings"].values():
         read = [f"# read {source['name']}" for source in entry["sources"] if "name" in source]
         shown = [
-            f"{name} = {to_toml(value)}" for name, value in entry["options"].items() if not isinstance(value, dict)
+            f"{name} = {to_toml(value)}"
+            for name, value in entry["options"].items()
+            if not isinstance(value, dict)
         ]
         tables.append("\n".join([f"[{entry['stage']}]", *read, *shown]))
     return "\n\n".join(tables)
@@ -121,12 +140,16 @@ def percent(share: float | None) -> str:
 
 def size(value: int) -> str:
     """A number of bytes: 17.0 kB, 40.0 GB."""
-    power, unit = next((found for found in ((12, "TB"), (9, "GB"), (6, "MB")) if value >= 10 ** found[0]), (3, "kB"))
+    power, unit = next(
+        (found for found in ((12, "TB"), (9, "GB"), (6, "MB")) if value >= 10 ** found[0]),
+        (3, "kB"),
+    )
     return f"{value / 10**power:,.1f} {unit}"
 
 
 def _breakable(name: str) -> list[str]:
-    """The parts of a name, between which a line may break: after a dot, a slash or an underscore."""
+    """The parts of a name, between which a line may break: after a dot, a slash or an
+    underscore."""
     return re.split(r"(?<=[./_])", name)
 
 
@@ -142,7 +165,8 @@ def cell(value: Any, column: str) -> str:
 
 
 Chart = dict[str, Any]
-"""`title`, `labels` along x, `series` of values (None for no value), `x`, and whether `stacked`, `percent`, `small`."""
+"""`title`, `labels` along x, `series` of values (None for no value), `x`, and whether `stacked`,
+`percent`, `small`."""
 
 _MOST_LABELS = 60
 
@@ -150,8 +174,9 @@ _MOST_LABELS = 60
 def charts(name: str, figure: Stats) -> Iterator[tuple[str, Chart]]:
     """(key, chart) of a figure, by the last line of its query's head; none for `table`.
 
-    `bars LABEL: COLUMN ...` draws columns; before LABEL may stand `stacked`, and `shares` for `bars` where values are
-    shares. `by COLUMN` at the end draws one small chart for each value of that column.
+    `bars LABEL: COLUMN ...` draws columns; before LABEL may stand `stacked`, and `shares` for
+    `bars` where values are shares. `by COLUMN` at the end draws one small chart for each value of
+    that column.
     """
     if figure["chart"] == "table":
         return
@@ -166,7 +191,10 @@ def charts(name: str, figure: Stats) -> Iterator[tuple[str, Chart]]:
         chart: Chart = {
             "title": title,
             "labels": [str(row[label]) for row in some],
-            "series": [{"name": readable(key), "values": [row[key] for row in some]} for key in series.split()],
+            "series": [
+                {"name": readable(key), "values": [row[key] for row in some]}
+                for key in series.split()
+            ],
             "x": title if by else readable(label),
             "stacked": "stacked" in kind,
             "percent": "shares" in kind,

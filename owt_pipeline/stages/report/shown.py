@@ -1,4 +1,5 @@
-"""Reads the few rows that the report shows, with URLs and texts, from the shards that the queries name."""
+"""Reads the few rows that the report shows, with URLs and texts, from the shards that the
+queries name."""
 
 from __future__ import annotations
 
@@ -34,14 +35,23 @@ def rejected(tables: Tables, readers: Mapping[str, DatasetReader]) -> Rejects:
     return chosen
 
 
-def dropped(tables: Tables, rejects: Sequence[Row], reader: DatasetReader, takedowns: Takedowns) -> list[Row]:
+def dropped(
+    tables: Tables, rejects: Sequence[Row], reader: DatasetReader, takedowns: Takedowns
+) -> list[Row]:
     """Documents that a filter dropped, as extracted, without those that were taken down."""
     chosen = rejects[: tables.parameters["sample_documents"]]
     found = rows_at(reader, chosen, ["url", "title", "text"])
-    ids, urls = np.array([row["url_id"] for row in found], np.uint64), pa.array([row["url"] for row in found])
+    ids, urls = (
+        np.array([row["url_id"] for row in found], np.uint64),
+        pa.array([row["url"] for row in found]),
+    )
     gone = {row for row, _ in takedowns.of(ids, urls)}
     texts = {row["url_id"]: row for number, row in enumerate(found) if number not in gone}
-    return [_excerpt({**texts[row["url_id"]], "detail": row["detail"]}) for row in chosen if row["url_id"] in texts]
+    return [
+        _excerpt({**texts[row["url_id"]], "detail": row["detail"]})
+        for row in chosen
+        if row["url_id"] in texts
+    ]
 
 
 def documents(tables: Tables, readers: Mapping[str, DatasetReader]) -> list[Row]:
@@ -55,11 +65,16 @@ def documents(tables: Tables, readers: Mapping[str, DatasetReader]) -> list[Row]
 
 
 def removals(tables: Tables, readers: Mapping[str, DatasetReader]) -> list[Row]:
-    """Random decisions of dedupe, with what was removed and what is kept; without what lies in another run."""
+    """Random decisions of dedupe, with what was removed and what is kept; without what lies in
+    another run."""
     chosen = tables.rows("removals")
     if not chosen or "clean" not in readers or readers["clean"].gone:
         return []
-    places = [{"url_id": row[f"{side}_id"], "shard": row[f"{side}_shard"]} for row in chosen for side in _SIDES]
+    places = [
+        {"url_id": row[f"{side}_id"], "shard": row[f"{side}_shard"]}
+        for row in chosen
+        for side in _SIDES
+    ]
     found = {row["url_id"]: row for row in rows_at(readers["clean"], places, ["url", "text"])}
     return [
         {"rule": row["rule"], "similarity": row["similarity"]}
@@ -71,8 +86,11 @@ def removals(tables: Tables, readers: Mapping[str, DatasetReader]) -> list[Row]:
 _SIDES = ("removed", "kept")
 
 
-def rows_at(reader: DatasetReader, places: Iterable[Row], columns: Sequence[str], *, kind: str = "data") -> list[Row]:
-    """The rows with the `shard` and `url_id` of `places`, in the order of the files: `url_id` and `columns`.
+def rows_at(
+    reader: DatasetReader, places: Iterable[Row], columns: Sequence[str], *, kind: str = "data"
+) -> list[Row]:
+    """The rows with the `shard` and `url_id` of `places`, in the order of the files: `url_id`
+    and `columns`.
 
     Of a row group without any of them, only ids are read.
     """
@@ -86,7 +104,9 @@ def rows_at(reader: DatasetReader, places: Iterable[Row], columns: Sequence[str]
             with reading(reader.workdir.path(file.path)), reader.workdir.open(file.path) as source:
                 parquet = pq.ParquetFile(source)
                 for group in range(parquet.num_row_groups):
-                    mask = pc.is_in(parquet.read_row_group(group, columns=["url_id"])["url_id"], wanted)
+                    mask = pc.is_in(
+                        parquet.read_row_group(group, columns=["url_id"])["url_id"], wanted
+                    )
                     if pc.any(mask).as_py():
                         rows = parquet.read_row_group(group, columns=["url_id", *columns])
                         found += rows.select(["url_id", *columns]).filter(mask).to_pylist()

@@ -22,8 +22,8 @@ from schemas import DATASETS, option
 from schemas.manifest import Counts, Root, ShardRecord
 
 SHOWN = {"top_domains": 100, "sample_urls": 10}
-"""How many domains the page lists, and URLs for each reject reason: `stats.json` is for reading, the datasets hold all
-(`docs/data.md` opens them with DuckDB)."""
+"""How many domains the page lists, and URLs for each reject reason: `stats.json` is for reading,
+the datasets hold all (`docs/data.md` opens them with DuckDB)."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,10 @@ class Options:
     """Options of the stage."""
 
     sample_documents: int = option(
-        20, "documents to show, from the corpus and from those that each filter dropped", minimum=0, maximum=100
+        20,
+        "documents to show, from the corpus and from those that each filter dropped",
+        minimum=0,
+        maximum=100,
     )
 
 
@@ -42,7 +45,9 @@ def query(run: StageRun, _: int, __: Sequence[Slice], writer: ShardWriter) -> No
         for number, each in enumerate(run.root.generations)
     ]
     takedowns = read_takedowns(run.workdir, run.root)
-    with open_tables(readers, run.work, generations, SHOWN | vars(run.options), threads=run.runtime.workers) as tables:
+    with open_tables(
+        readers, run.work, generations, SHOWN | vars(run.options), threads=run.runtime.workers
+    ) as tables:
         found = figures(tables, readers, takedowns)
     writer.open_file(".json", "figures").write(json.dumps(found).encode())
     writer.enter(0)
@@ -50,12 +55,16 @@ def query(run: StageRun, _: int, __: Sequence[Slice], writer: ShardWriter) -> No
 
 def _readers(run: StageRun) -> dict[str, DatasetReader]:
     """Readers of what is left of the datasets."""
-    return {name: what_is_left(run.workdir, run.inputs[name].manifest) for name in DATASETS if name in run.inputs}
+    return {
+        name: what_is_left(run.workdir, run.inputs[name].manifest)
+        for name in DATASETS
+        if name in run.inputs
+    }
 
 
 class Report(Stage):
-    """Write the run's statistics: report/index.html, a self-contained web page, and report/stats.json, all of its
-    figures.
+    """Write the run's statistics: report/index.html, a self-contained web page, and
+    report/stats.json, all of its figures.
     """
 
     name = "report"
@@ -73,14 +82,18 @@ class Report(Stage):
     def outside(self, options: Options, recorded: Recorded = ()) -> list[dict[str, Any]]:
         return [{"name": "the queries", "sha256": digest_of_queries()}]
 
-    def of_shard(self, options: Options, root: Root, inputs: Mapping[str, DatasetReader], shard: int) -> Any:
+    def of_shard(
+        self, options: Options, root: Root, inputs: Mapping[str, DatasetReader], shard: int
+    ) -> Any:
         """The takedowns, whose texts are not shown."""
         return root.takedowns or None
 
     def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> None:
         (file,) = records[0].files
         stats = json.loads(run.workdir.read(file.path))
-        run.write_asset("stats.json", (json.dumps(stats, indent=1, ensure_ascii=False) + "\n").encode())
+        run.write_asset(
+            "stats.json", (json.dumps(stats, indent=1, ensure_ascii=False) + "\n").encode()
+        )
         run.write_asset("index.html", page(stats).encode())
         documents = run.inputs["tokens"].rows()
         run.counts = Counts(documents, documents)

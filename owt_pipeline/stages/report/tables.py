@@ -1,8 +1,9 @@
-"""The datasets' narrow columns as tables of a DuckDB database, and the queries in `queries/` over them.
+"""The datasets' narrow columns as tables of a DuckDB database, and the queries in `queries/`
+over them.
 
-The database is a temporary file on the local disk, next to which DuckDB spills what exceeds its memory limit. Every
-query has a total order and sums only integers, so its rows do not depend on the number of shards, threads and bytes of
-memory.
+The database is a temporary file on the local disk, next to which DuckDB spills what exceeds its
+memory limit. Every query has a total order and sums only integers, so its rows do not depend on the
+number of shards, threads and bytes of memory.
 """
 
 from __future__ import annotations
@@ -35,17 +36,24 @@ _MOST_THREADS = 4
 
 _COLUMNS = {
     "urls": "url_id host subreddits created_utc score link_sources".split(),
-    "pages": "url status source fetched_at days_after_submission fetch_ms body_bytes created_utc score".split(),
+    "pages": "url status source fetched_at days_after_submission fetch_ms body_bytes created_utc "
+    "score".split(),
     "documents": "language reserved".split(),
     "clean": "url_id url language signals".split(),
     "duplicates": "url_id kept_url_id rule similarity shared_bands cluster_size".split(),
-    "corpus": "url_id url subreddits created_utc score language n_words n_chars n_bytes copies".split(),
+    "corpus": "url_id url subreddits created_utc score language n_words n_chars n_bytes "
+    "copies".split(),
     "tokens": "n_tokens".split(),
 }
-"""The columns that are read of each dataset; its table has `host` in place of `url`, but for clean's."""
+"""The columns that are read of each dataset; its table has `host` in place of `url`, but for
+clean's."""
 
 _GENERATIONS = pa.schema(
-    [pa.field("generation", pa.string()), pa.field("first", pa.int64()), pa.field("last", pa.int64())]
+    [
+        pa.field("generation", pa.string()),
+        pa.field("first", pa.int64()),
+        pa.field("last", pa.int64()),
+    ]
 )
 
 _QUERIES = files("owt_pipeline.stages.report") / "queries"
@@ -56,7 +64,8 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Tables:
-    """An open database. Its tables are the datasets (missing ones are empty), all `rejects`, and `generations`."""
+    """An open database. Its tables are the datasets (missing ones are empty), all `rejects`, and
+    `generations`."""
 
     connection: duckdb.DuckDBPyConnection
     parameters: Mapping[str, Any]
@@ -65,12 +74,17 @@ class Tables:
         """The rows of `queries/QUERY.sql` as dicts; `parameters` override those of the run."""
         sql = _sql(query)
         known = {**self.parameters, **parameters}
-        found = self.connection.execute(sql, {name: value for name, value in known.items() if f"${name}" in sql})
+        found = self.connection.execute(
+            sql, {name: value for name, value in known.items() if f"${name}" in sql}
+        )
         names = [column[0] for column in found.description]
         return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
 
-    def fill(self, table: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], select: str = "*") -> None:
-        """Create a table of `select` from batches; raises UserError if one of their files is damaged."""
+    def fill(
+        self, table: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], select: str = "*"
+    ) -> None:
+        """Create a table of `select` from batches; raises UserError if one of their files is
+        damaged."""
         import duckdb
 
         damaged: list[UserError] = []
@@ -104,14 +118,17 @@ def open_tables(
 ) -> Iterator[Tables]:
     """The tables of a run, until the block ends.
 
-    `generations` are rows of that table: each generation's shards. The database is in the spool of `work`.
+    `generations` are rows of that table: each generation's shards. The database is in the spool of
+    `work`.
     """
     import duckdb  # slow to import
 
     with (
         work.spool() as file,
         # named like the spool file, so that it is removed like one if its process is killed
-        tempfile.TemporaryDirectory(dir=_folder_for_duckdb(file.path), prefix=os.path.basename(file.path)) as folder,
+        tempfile.TemporaryDirectory(
+            dir=_folder_for_duckdb(file.path), prefix=os.path.basename(file.path)
+        ) as folder,
     ):
         config: dict[str, Any] = {
             "temp_directory": folder,
@@ -125,17 +142,31 @@ def open_tables(
             tables = Tables(connection, parameters)
             shard, dataset = pa.field("shard", pa.uint32()), pa.field("dataset", pa.string())
             for name, columns in _COLUMNS.items():
-                schema = pa.schema([*(DATASETS[name].schema.field(column) for column in columns), shard])
-                select = "* exclude (url), host_of(url) as host" if "url" in columns and name != "clean" else "*"
-                tables.fill(name, schema, _rows(readers[name], columns) if name in readers else (), select)
-            schema = pa.schema([*(REJECTS.field(name) for name in ("url_id", "url", "reason")), shard, dataset])
+                schema = pa.schema(
+                    [*(DATASETS[name].schema.field(column) for column in columns), shard]
+                )
+                select = (
+                    "* exclude (url), host_of(url) as host"
+                    if "url" in columns and name != "clean"
+                    else "*"
+                )
+                tables.fill(
+                    name, schema, _rows(readers[name], columns) if name in readers else (), select
+                )
+            schema = pa.schema(
+                [*(REJECTS.field(name) for name in ("url_id", "url", "reason")), shard, dataset]
+            )
             host = "case when dataset in ('pages', 'corpus') then host_of(url) end as host"
             tables.fill("rejects", schema, _rejects(readers), f"* exclude (url), {host}")
-            tables.fill("generations", _GENERATIONS, [pa.RecordBatch.from_pylist(generations, _GENERATIONS)])
+            tables.fill(
+                "generations", _GENERATIONS, [pa.RecordBatch.from_pylist(generations, _GENERATIONS)]
+            )
             connection.execute(_sql("views"))
             kinds = DATASETS["clean"].schema.field("signals").type
             signals = [f"{of.name}.{field.name}" for of in kinds for field in of.type]
-            rows = [f"select '{name}' as signal, signals.{name} as value from clean" for name in signals]
+            rows = [
+                f"select '{name}' as signal, signals.{name} as value from clean" for name in signals
+            ]
             connection.execute("create view signals as " + " union all ".join(rows))
             yield tables
 
@@ -146,10 +177,14 @@ def _folder_for_duckdb(path: str) -> str | None:
     return None if "?" in folder or "\\" in folder else folder
 
 
-def _rows(reader: DatasetReader, columns: list[str], kind: str = "data") -> Iterator[pa.RecordBatch]:
+def _rows(
+    reader: DatasetReader, columns: list[str], kind: str = "data"
+) -> Iterator[pa.RecordBatch]:
     for shard in range(reader.num_shards):
         for batch in reader.batches(shard, kind=kind, columns=columns, rows=_ROWS):
-            yield batch.append_column("shard", pa.repeat(pa.scalar(shard, pa.uint32()), batch.num_rows))
+            yield batch.append_column(
+                "shard", pa.repeat(pa.scalar(shard, pa.uint32()), batch.num_rows)
+            )
             progress.advance(batch.num_rows)
 
 
@@ -175,12 +210,18 @@ class Figure:
 
 
 def figure_names() -> list[str]:
-    """The queries that are figures, in the order in which they are shown, which the numbers of their names give."""
-    return [name for name in _names() if _sql(name).startswith("--") and "\n-- chart: " in _sql(name)]
+    """The queries that are figures, in the order in which they are shown, which the numbers of
+    their names give."""
+    return [
+        name for name in _names() if _sql(name).startswith("--") and "\n-- chart: " in _sql(name)
+    ]
 
 
 def read_figure(name: str) -> Figure:
-    head = [line.removeprefix("--").strip() for line in itertools.takewhile(_is_comment, _sql(name).splitlines())]
+    head = [
+        line.removeprefix("--").strip()
+        for line in itertools.takewhile(_is_comment, _sql(name).splitlines())
+    ]
     return Figure(head[0], " ".join(head[1:-1]), head[-1].removeprefix("chart: "))
 
 
@@ -190,7 +231,9 @@ def _is_comment(line: str) -> bool:
 
 def digest_of_queries() -> str:
     """SHA-256 of all queries, which may be changed: then the report is made again."""
-    return hashlib.sha256("\n".join(f"{name}\n{_sql(name)}" for name in _names()).encode()).hexdigest()
+    return hashlib.sha256(
+        "\n".join(f"{name}\n{_sql(name)}" for name in _names()).encode()
+    ).hexdigest()
 
 
 def _names() -> list[str]:

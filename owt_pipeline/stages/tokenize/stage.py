@@ -30,18 +30,24 @@ TOKENIZER_FILE = "tokenizer.json"
 
 @dataclass(frozen=True)
 class TokenizeOptions:
-    tokenizer: str = option("gpt2", "gpt2, a tokenizer.json of Hugging Face's tokenizers, or a name at their hub")
-    eot_token: str = option("", "the tokenizer's end-of-text token; empty looks for one of the usual names")
+    tokenizer: str = option(
+        "gpt2", "gpt2, a tokenizer.json of Hugging Face's tokenizers, or a name at their hub"
+    )
+    eot_token: str = option(
+        "", "the tokenizer's end-of-text token; empty looks for one of the usual names"
+    )
     val_fraction: float = option(
         0.01,
-        "share of the documents for validation, chosen by a hash of their ids; raise it for corpora of under about "
+        "share of the documents for validation, chosen by a hash of their ids; raise it for "
+        "corpora of under about "
         "500 documents, or none may be chosen",
         minimum=0.0,
         maximum=1.0,
     )
     max_changed_share: float = option(
         0.05,
-        "stop if a larger share of the documents is not what its tokens decode to: the tokenizer cannot write all text",
+        "stop if a larger share of the documents is not what its tokens decode to: the tokenizer "
+        "cannot write all text",
         minimum=0.0,
         maximum=1.0,
         shapes_bytes=False,
@@ -64,14 +70,16 @@ def outputs(run: StageRun) -> dict[str, pa.Schema]:
 
 
 def _tokenizer(run: StageRun) -> str:
-    """The copy in the working directory: workers may run on machines without the user's file or the hub."""
+    """The copy in the working directory: workers may run on machines without the user's file or
+    the hub."""
     named: str = run.options.tokenizer
     return named if named == "gpt2" else run.workdir.path(run.properties["tokenizer"]["file"])
 
 
 class Tokenize(Stage):
-    """Encode the corpus as token ids: uncompressed Arrow IPC files in tokens/train and tokens/val, one row per
-    document, without end-of-text (the reader adds it). A hash of url_id decides the split.
+    """Encode the corpus as token ids: uncompressed Arrow IPC files in tokens/train and
+    tokens/val, one row per document, without end-of-text (the reader adds it). A hash of url_id
+    decides the split.
     """
 
     name = "tokenize"
@@ -89,10 +97,16 @@ class Tokenize(Stage):
             return []
         content = tokenizer_file(options.tokenizer)
         name = options.tokenizer.rpartition("/")[2]
-        return [{"name": name, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}]
+        return [
+            {"name": name, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        ]
 
     def preload(self, options: TokenizeOptions) -> list[str]:
-        return ["owt_pipeline.formats.encoding:tiktoken_encoding"] if options.tokenizer == "gpt2" else []
+        return (
+            ["owt_pipeline.formats.encoding:tiktoken_encoding"]
+            if options.tokenizer == "gpt2"
+            else []
+        )
 
     def set_up(self, run: StageRun) -> None:
         options: TokenizeOptions = run.options
@@ -111,7 +125,10 @@ class Tokenize(Stage):
         _check_changed(run, records)
         held_out = sum(record.stats.get("documents_val", 0) for record in records)
         if run.options.val_fraction and not held_out and run.inputs["corpus"].rows():
-            logger.warning("tokenize: val/ is empty at --val_fraction %s; give a larger one", run.options.val_fraction)
+            logger.warning(
+                "tokenize: val/ is empty at --val_fraction %s; give a larger one",
+                run.options.val_fraction,
+            )
 
 
 def _check_changed(run: StageRun, records: Sequence[ShardRecord]) -> None:
@@ -119,7 +136,8 @@ def _check_changed(run: StageRun, records: Sequence[ShardRecord]) -> None:
     changed = sum(record.stats.get("documents_changed", 0) for record in records)
     share = changed / max(sum(record.counts.entered for record in records), 1)
     found = (
-        f"tokenize: {changed:,} documents ({share:.1%}) are not what their tokens decode to: {run.options.tokenizer} "
+        f"tokenize: {changed:,} documents ({share:.1%}) are not what their tokens decode to: "
+        f"{run.options.tokenizer} "
         "cannot write all of their text, and losses per byte count bytes that no token has"
     )
     if share > run.options.max_changed_share:
@@ -131,8 +149,11 @@ def _check_changed(run: StageRun, records: Sequence[ShardRecord]) -> None:
 STAGE = Tokenize()
 
 
-def tokenize_batch(batch: pa.RecordBatch, *, tokenizer: str, eot_token: str, val_fraction: float) -> Outcome:
-    """Token ids of the documents, as rows of `train` and `val`; documents without tokens are rejected.
+def tokenize_batch(
+    batch: pa.RecordBatch, *, tokenizer: str, eot_token: str, val_fraction: float
+) -> Outcome:
+    """Token ids of the documents, as rows of `train` and `val`; documents without tokens are
+    rejected.
 
     Args:
       batch: columns `url_id`, `url` and `text`.
@@ -142,17 +163,30 @@ def tokenize_batch(batch: pa.RecordBatch, *, tokenizer: str, eot_token: str, val
     encoding = load(tokenizer, eot_token)
     ids, offsets = encoding.encode_batch(batch["text"].to_pylist())
     if ids.max(initial=0) >= encoding.vocab_size:  # readers of the manifest rely on this
-        raise LedgerError(f"token id {ids.max()} is outside the vocabulary of {encoding.vocab_size}")
+        raise LedgerError(
+            f"token id {ids.max()} is outside the vocabulary of {encoding.vocab_size}"
+        )
     n_tokens = np.diff(offsets).astype(np.uint32)
     url_ids = batch["url_id"].to_numpy()
-    tokens = pa.ListArray.from_arrays(offsets, pa.array(ids), type=schema_for(encoding).field("tokens").type)
-    rows = pa.RecordBatch.from_arrays([batch["url_id"], pa.array(n_tokens), tokens], schema=schema_for(encoding))
+    tokens = pa.ListArray.from_arrays(
+        offsets, pa.array(ids), type=schema_for(encoding).field("tokens").type
+    )
+    rows = pa.RecordBatch.from_arrays(
+        [batch["url_id"], pa.array(n_tokens), tokens], schema=schema_for(encoding)
+    )
     some, val = n_tokens > 0, is_validation(url_ids, val_fraction)
     kept = {"train": rows.filter(pa.array(some & ~val)), "val": rows.filter(pa.array(some & val))}
     stats = {f"documents_{split}": part.num_rows for split, part in kept.items()}
-    stats["documents_changed"] = int(np.count_nonzero(encoding.changes(batch["text"].to_pylist(), ids, offsets)))
-    stats |= {f"tokens_{split}": int(pc.sum(part["n_tokens"]).as_py() or 0) for split, part in kept.items()}
-    stats["text_bytes"] = int(pc.sum(pc.binary_length(batch["text"].filter(pa.array(some)))).as_py() or 0)
+    stats["documents_changed"] = int(
+        np.count_nonzero(encoding.changes(batch["text"].to_pylist(), ids, offsets))
+    )
+    stats |= {
+        f"tokens_{split}": int(pc.sum(part["n_tokens"]).as_py() or 0)
+        for split, part in kept.items()
+    }
+    stats["text_bytes"] = int(
+        pc.sum(pc.binary_length(batch["text"].filter(pa.array(some)))).as_py() or 0
+    )
     empty = batch.filter(pa.array(~some))
     rejects = [(row["url_id"], row["url"], Reason.NO_TOKENS, None) for row in empty.to_pylist()]
     return Outcome(kept, rejects_batch(rejects), stats)

@@ -1,8 +1,9 @@
 """For workers of tests: an attempt at a Plan or at a Publish stops where a kill does the most harm.
 
-Python imports this module when it starts, if its folder is on PYTHONPATH. In the folder `$OWT_TESTS_HOLD`, the first
-attempt at each Plan and each Publish leaves a file with its process id, and waits until a file `NAME.released` is
-there: a Plan when it has found out all and emitted nothing, a Publish when the root names its dataset.
+Python imports this module when it starts, if its folder is on PYTHONPATH. In the folder
+`$OWT_TESTS_HOLD`, the first attempt at each Plan and each Publish leaves a file with its process
+id, and waits until a file `NAME.released` is there: a Plan when it has found out all and emitted
+nothing, a Publish when the root names its dataset.
 """
 
 from __future__ import annotations

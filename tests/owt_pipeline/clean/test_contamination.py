@@ -24,9 +24,15 @@ from schemas import Reason
 from tests.owt_pipeline.clean.test_stage import ENGLISH
 
 
-@pytest.mark.parametrize("name", ["set.jsonl", "set.jsonl.gz", "SET.JSON", "set.txt", "set.txt.xz", "set.parquet"])
-def test_documents_that_hold_text_of_an_evaluation_set_are_rejected(tmp_path: Path, name: str) -> None:
-    question = "Which of the four travellers first saw the café of the harbour on that cold evening?"
+@pytest.mark.parametrize(
+    "name", ["set.jsonl", "set.jsonl.gz", "SET.JSON", "set.txt", "set.txt.xz", "set.parquet"]
+)
+def test_documents_that_hold_text_of_an_evaluation_set_are_rejected(
+    tmp_path: Path, name: str
+) -> None:
+    question = (
+        "Which of the four travellers first saw the café of the harbour on that cold evening?"
+    )
     path = tmp_path / name
     if name == "set.parquet":
         pq.write_table(pa.table({"id": [1, 2], "choices": [["short one"], [question]]}), path)
@@ -51,15 +57,24 @@ def test_documents_that_hold_text_of_an_evaluation_set_are_rejected(tmp_path: Pa
 def test_a_renamed_set_is_another_source(tmp_path: Path) -> None:
     for name in ("set.txt", "set.jsonl"):
         (tmp_path / name).write_text('["a text"]')
-    first, second = (CLEAN.outside(Options(decontaminate=(str(tmp_path / name),))) for name in ("set.txt", "set.jsonl"))
+    first, second = (
+        CLEAN.outside(Options(decontaminate=(str(tmp_path / name),)))
+        for name in ("set.txt", "set.jsonl")
+    )
     assert first != second
 
 
 @given(
-    st.lists(st.sampled_from("abcde"), max_size=40), st.lists(st.sampled_from("abcde"), max_size=40), st.integers(2, 5)
+    st.lists(st.sampled_from("abcde"), max_size=40),
+    st.lists(st.sampled_from("abcde"), max_size=40),
+    st.integers(2, 5),
 )
-def test_a_shared_n_gram_is_found_if_and_only_if_there_is_one(left: list[str], right: list[str], n: int) -> None:
+def test_a_shared_n_gram_is_found_if_and_only_if_there_is_one(
+    left: list[str], right: list[str], n: int
+) -> None:
     n_grams = set(zip(*(right[start:] for start in range(n)), strict=False))
     keys = np.unique(contamination._hashed(contamination._n_grams(" ".join(right), n)))
-    expected = next((g for g in zip(*(left[start:] for start in range(n)), strict=False) if g in n_grams), None)
+    expected = next(
+        (g for g in zip(*(left[start:] for start in range(n)), strict=False) if g in n_grams), None
+    )
     assert shared_n_gram(" ".join(left), keys, n) == (" ".join(expected) if expected else None)

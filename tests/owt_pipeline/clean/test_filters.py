@@ -20,11 +20,16 @@ from owt_pipeline.stages.clean.options import Options
 from schemas import DATASETS, Reason, SettingsError
 from schemas.settings import from_table, shaping_options
 
-WORDS = "have that with night river stone walk bright house yellow over small garden window letter summer song".split()
+WORDS = (
+    "have that with night river stone walk bright house yellow over small garden window letter "
+    "summer song"
+).split()
 RNG = random.Random(7)
 LINES = [" ".join(RNG.sample(WORDS, 12)).capitalize() + "." for _ in range(40)]
 PROSE = "\n".join(LINES)
-WITHOUT_STOP_WORDS = [word for word in PROSE.split() if word.lower().strip(".") not in ("have", "that", "with")]
+WITHOUT_STOP_WORDS = [
+    word for word in PROSE.split() if word.lower().strip(".") not in ("have", "that", "with")
+]
 
 
 def found(name: str, text: str) -> str | None:
@@ -38,7 +43,9 @@ def test_every_filter_has_thresholds_and_a_column_of_its_signals() -> None:
     for name, measure in FILTERS.items():
         signals = measure(PROSE)
         assert columns.field(name).type.names == list(signals)
-        limits = [field.name.partition("_")[2] for field in dataclasses.fields(getattr(Options(), name))]
+        limits = [
+            field.name.partition("_")[2] for field in dataclasses.fields(getattr(Options(), name))
+        ]
         assert list(dict.fromkeys(limits)) == list(signals)
 
 
@@ -46,7 +53,11 @@ LONG_WORDS = "the incomprehensibilities and counterrevolutionaries " * 30
 
 
 def test_a_threshold_of_ones_own_decides() -> None:
-    table = {"languages": ("all",), "filters": ("gopher_quality",), "gopher_quality": {"max_word_length": 12.25}}
+    table = {
+        "languages": ("all",),
+        "filters": ("gopher_quality",),
+        "gopher_quality": {"max_word_length": 12.25},
+    }
     options = from_table(Options, table, "config.toml [clean]")
     assert clean_document(LONG_WORDS, options).reason is None
     assert shaping_options(options)["gopher_quality"]["max_word_length"] == 12.25
@@ -55,8 +66,14 @@ def test_a_threshold_of_ones_own_decides() -> None:
 @pytest.mark.parametrize(
     ("table", "problem"),
     [
-        ({"max_sentences": 3}, r"config.toml \[clean.c4\]: unknown key 'max_sentences'; did you mean"),
-        ({"min_sentences": "3"}, r"config.toml \[clean.c4\]: min_sentences: '3' is not a whole number"),
+        (
+            {"max_sentences": 3},
+            r"config.toml \[clean.c4\]: unknown key 'max_sentences'; did you mean",
+        ),
+        (
+            {"min_sentences": "3"},
+            r"config.toml \[clean.c4\]: min_sentences: '3' is not a whole number",
+        ),
         (3, r"config.toml \[clean.c4\]: 3 is not a table, such as {max_lorem_ipsum = 1}"),
     ],
 )
@@ -73,22 +90,54 @@ def test_a_mistaken_threshold_is_one_clear_error(table: object, problem: str) ->
         ("gopher_quality", LONG_WORDS, "word_length is 12.2500, more than 10"),
         ("gopher_quality", PROSE + " # #" * 100, "hash_signs is"),
         ("gopher_quality", PROSE + " ..." * 80, "ellipses is"),
-        ("gopher_quality", "\n".join(f"- {line}" for line in LINES), "bullet_lines is 1.0000, more than 0.9"),
-        ("gopher_quality", "\n".join(f"{line[:-1]} and so it went on..." for line in LINES[:20]), "ellipsis_lines is"),
+        (
+            "gopher_quality",
+            "\n".join(f"- {line}" for line in LINES),
+            "bullet_lines is 1.0000, more than 0.9",
+        ),
+        (
+            "gopher_quality",
+            "\n".join(f"{line[:-1]} and so it went on..." for line in LINES[:20]),
+            "ellipsis_lines is",
+        ),
         ("gopher_quality", PROSE + " 12 34 56" * 200, "alphabetic_words is"),
         ("gopher_quality", " ".join(WITHOUT_STOP_WORDS), "stop_words is"),
         ("gopher_repetition", "\n\n".join([LINES[0], LINES[1]] * 3), "duplicate_paragraphs is"),
-        ("gopher_repetition", "\n\n".join([*LINES[:12], LINES[0] * 8, LINES[0] * 8]), "duplicate_paragraph_chars is"),
+        (
+            "gopher_repetition",
+            "\n\n".join([*LINES[:12], LINES[0] * 8, LINES[0] * 8]),
+            "duplicate_paragraph_chars is",
+        ),
         ("gopher_repetition", "\n".join([*LINES[:4], "x", "x", "x", "x"]), "duplicate_lines is"),
-        ("gopher_repetition", "\n".join([*LINES[:12], LINES[0] * 8, LINES[0] * 8]), "duplicate_line_chars is"),
-        ("gopher_repetition", " ".join(f"very good {word}" for word in PROSE.split()[:99]), "top_2_gram_chars is"),
-        ("gopher_repetition", " ".join(f"{line} {LINES[1]}" for line in LINES[:4]), "gram_chars is"),
+        (
+            "gopher_repetition",
+            "\n".join([*LINES[:12], LINES[0] * 8, LINES[0] * 8]),
+            "duplicate_line_chars is",
+        ),
+        (
+            "gopher_repetition",
+            " ".join(f"very good {word}" for word in PROSE.split()[:99]),
+            "top_2_gram_chars is",
+        ),
+        (
+            "gopher_repetition",
+            " ".join(f"{line} {LINES[1]}" for line in LINES[:4]),
+            "gram_chars is",
+        ),
         ("fineweb", PROSE.replace(".", ""), "punctuated_lines is 0.0000, less than 0.12"),
         ("fineweb", "\n".join(["Short line."] * 3 + LINES[:1]), "short_lines is"),
         ("fineweb", "\n".join([*LINES[:20], LINES[3]]), "repeated_line_chars is"),
-        ("fineweb", "\n".join(f"{line[:31]}x." for line in LINES[:20]) + "\n" * 200, "new_lines is"),
+        (
+            "fineweb",
+            "\n".join(f"{line[:31]}x." for line in LINES[:20]) + "\n" * 200,
+            "new_lines is",
+        ),
         # C4 judges by lines that it later drops, but not by those that it drops before.
-        ("c4", PROSE + "\nOur privacy policy is { ... } as ever.", "curly_brackets is 1, more than 0"),
+        (
+            "c4",
+            PROSE + "\nOur privacy policy is { ... } as ever.",
+            "curly_brackets is 1, more than 0",
+        ),
         ("c4", PROSE + "\nLorem ipsum is dolor in JavaScript.", "lorem_ipsum is 1, more than 0"),
         ("c4", PROSE + "\nif (x) {\nLorem ipsum\n{ short }.", None),
         ("c4", "One sentence is just here. And here is another.", "sentences is 2, less than 3"),
@@ -97,8 +146,16 @@ def test_a_mistaken_threshold_is_one_clear_error(table: object, problem: str) ->
         # Footnote marks are no words, and stop words may stand in brackets.
         ("gopher_quality", 'Two words — [ * ] "…"', "words is 2, less than 50"),
         ("gopher_quality", "“the mill,” (to) *be* that. Have " * 30, None),
-        ("gopher_quality", "\n".join(f"{line} [ {n} ] — [{n}]" for n, line in enumerate(LINES)), None),
-        ("gopher_quality", "\n".join(f"“{x[:-1]}” — [*] ({x})[^{n}] | … |" for n, x in enumerate(LINES)), None),
+        (
+            "gopher_quality",
+            "\n".join(f"{line} [ {n} ] — [{n}]" for n, line in enumerate(LINES)),
+            None,
+        ),
+        (
+            "gopher_quality",
+            "\n".join(f"“{x[:-1]}” — [*] ({x})[^{n}] | … |" for n, x in enumerate(LINES)),
+            None,
+        ),
         *((name, PROSE, None) for name in FILTERS),
     ],
 )
@@ -141,11 +198,16 @@ MEASURES: dict[str, Callable[[str], object]] = {
     "c4_lines": lambda text: c4_lines(f"{PROSE}\n{text}")[1].removeprefix(PROSE).strip(),
     "masked": lambda text: clean_document(text, Options(mask_addresses=True)).text,
 }
-TEXTS = [line.split("\t") for line in Path(__file__).with_name("texts.tsv").read_text("utf-8").split("\n")[1:-1]]
+TEXTS = [
+    line.split("\t")
+    for line in Path(__file__).with_name("texts.tsv").read_text("utf-8").split("\n")[1:-1]
+]
 
 
 @pytest.mark.parametrize(("measure", "expected", "text"), TEXTS)
-def test_a_text_is_measured_as_by_the_published_code(measure: str, expected: str, text: str) -> None:
+def test_a_text_is_measured_as_by_the_published_code(
+    measure: str, expected: str, text: str
+) -> None:
     assert MEASURES[measure](json.loads(text)) == json.loads(expected)
 
 
@@ -155,11 +217,15 @@ def test_filters_accept_any_text(text: str) -> None:
         found(name, text)
 
 
-@pytest.mark.parametrize("unit", ["-", "/", ".", "!", " ", "'", "1.", "://", ".. ", '."', "?!) ", "a. ", "é"])
+@pytest.mark.parametrize(
+    "unit", ["-", "/", ".", "!", " ", "'", "1.", "://", ".. ", '."', "?!) ", "a. ", "é"]
+)
 def test_long_repetitive_text_is_judged(unit: str) -> None:
     text = f"b{unit * (100_000 // len(unit))}b"
     started = time.process_time()
     clean_document(text, Options(min_tokens=0, languages=("all",), filters=tuple(FILTERS)))
     for name in FILTERS:
         found(name, text)
-    assert time.process_time() - started < 10  # half a second; what tries every place of the run takes minutes
+    assert (
+        time.process_time() - started < 10
+    )  # half a second; what tries every place of the run takes minutes

@@ -64,11 +64,18 @@ def owt_clean(run: Path, *signals: str, code: int = 0) -> str:
 def clean(run: Path, *signals: str) -> dict[int, tuple[str, str]]:
     """Clean in this process; the rejects by id."""
     run_stage(STAGE, Options(languages=("all",), signals=signals), Runtime(Storage(str(run))))
-    return {key: (row["reason"], row["detail"]) for key, row in sorted(rows(run / "ledger/clean/rejects").items())}
+    return {
+        key: (row["reason"], row["detail"])
+        for key, row in sorted(rows(run / "ledger/clean/rejects").items())
+    }
 
 
 def rows(folder: Path) -> dict[int, dict[str, Any]]:
-    return {row["url_id"]: row for file in folder.glob("*.parquet") for row in pq.read_table(file).to_pylist()}
+    return {
+        row["url_id"]: row
+        for file in folder.glob("*.parquet")
+        for row in pq.read_table(file).to_pylist()
+    }
 
 
 def test_what_a_function_returns_is_a_column_of_clean_and_corpus(run: Path) -> None:
@@ -83,9 +90,16 @@ def test_what_a_function_returns_is_a_column_of_clean_and_corpus(run: Path) -> N
     corpus = rows(run / "corpus")
     assert corpus
     assert all(row["own_signals"] == found[key]["own_signals"] for key, row in corpus.items())
-    query = "select url_id from '{}/clean/*.parquet' where map_from_entries(own_signals)['mine:capitals'] > 0.5"
+    query = (
+        "select url_id from '{}/clean/*.parquet' where "
+        "map_from_entries(own_signals)['mine:capitals'] > 0.5"
+    )
     assert duckdb.sql(query.format(run)).fetchall() == [(2,)]
-    (source,) = [own for own in require_manifest(Storage(str(run)), "clean").sources if own["name"] == "mine:length"]
+    (source,) = [
+        own
+        for own in require_manifest(Storage(str(run)), "clean").sources
+        if own["name"] == "mine:length"
+    ]
     assert (source["kind"], len(source["sha256"])) == ("signal", 64)
 
 
@@ -93,7 +107,10 @@ def test_what_a_function_returns_is_a_column_of_clean_and_corpus(run: Path) -> N
     ("signals", "details"),
     [
         ((), {}),
-        (("mine:length>=1000", "mine:capitals <= 0.5"), dict.fromkeys((0, 2), "mine:length is 939, less than 1,000")),
+        (
+            ("mine:length>=1000", "mine:capitals <= 0.5"),
+            dict.fromkeys((0, 2), "mine:length is 939, less than 1,000"),
+        ),
         (("mine:capitals <= 0.5",), {2: "mine:capitals is 0.766773, more than 0.5"}),
         (("mine:length>=939", "mine:capitals<=8e-1"), {}),  # the limit itself passes
     ],
@@ -102,8 +119,12 @@ def test_a_document_beyond_a_threshold_is_rejected_by_name(
     run: Path, signals: tuple[str, ...], details: dict[int, str]
 ) -> None:
     short = {3: ("too_short", "1 tokens, fewer than 128")}
-    assert clean(run, *signals) == {n: ("own_signal", detail) for n, detail in details.items()} | short
-    assert all((row["own_signals"] is None) == (not signals) for row in rows(run / "clean").values())
+    assert (
+        clean(run, *signals) == {n: ("own_signal", detail) for n, detail in details.items()} | short
+    )
+    assert all(
+        (row["own_signals"] is None) == (not signals) for row in rows(run / "clean").values()
+    )
 
 
 def test_a_function_that_fails_rejects_only_that_document(run: Path) -> None:
@@ -123,8 +144,12 @@ def test_a_function_that_fails_rejects_only_that_document(run: Path) -> None:
         assert reason == "signal_failed"
         assert re.fullmatch(f"mine:hostile: {failure}", detail)
     # As without the model's file: no document is left, and that is an error.
-    write_dataset(Storage(str(run.parent / "none")), "documents", partial(write_documents, texts[1:2]))
-    assert "clean let none of 1 through (signal_failed 1)" in owt_clean(run.parent / "none", "mine:hostile", code=1)
+    write_dataset(
+        Storage(str(run.parent / "none")), "documents", partial(write_documents, texts[1:2])
+    )
+    assert "clean let none of 1 through (signal_failed 1)" in owt_clean(
+        run.parent / "none", "mine:hostile", code=1
+    )
 
 
 def test_an_edited_function_runs_the_stage_again(run: Path) -> None:
@@ -134,19 +159,33 @@ def test_an_edited_function_runs_the_stage_again(run: Path) -> None:
     assert "(finished)" in owt_clean(run, "theirs:length")
     (run.parent / "mine.py").write_text(SIGNALS.replace("return len(text)", "return 2 * len(text)"))
     assert "(finished)" not in owt_clean(run, "theirs:length")
-    assert rows(run / "clean")[0]["own_signals"] == [{"name": "theirs:length", "value": 2.0 * len(TEXTS[0].strip())}]
+    assert rows(run / "clean")[0]["own_signals"] == [
+        {"name": "theirs:length", "value": 2.0 * len(TEXTS[0].strip())}
+    ]
 
 
 @pytest.mark.parametrize(
     ("signals", "code", "message"),
     [
-        (["mine"], 2, "signals: 'mine' is none of module:function, module:function>=X, module:function<=X"),
+        (
+            ["mine"],
+            2,
+            "signals: 'mine' is none of module:function, module:function>=X, module:function<=X",
+        ),
         (["mine:length>=1.2.3"], 2, "signals: 'mine:length>=1.2.3' is none of"),
         (["mine:length", "mine:length>=1"], 2, "signals: mine:length is given twice"),
-        (["no_such_module:length"], 1, "signals: no_such_module:length cannot be imported (No module named"),
+        (
+            ["no_such_module:length"],
+            1,
+            "signals: no_such_module:length cannot be imported (No module named",
+        ),
         (["mine:width"], 1, "signals: module mine has no 'width'"),
         (["mine:numpy"], 1, "signals: mine:numpy is of type module, not a function"),
-        (["raising:length"], 1, "signals: raising:length cannot be imported (RuntimeError: no model)"),
+        (
+            ["raising:length"],
+            1,
+            "signals: raising:length cannot be imported (RuntimeError: no model)",
+        ),
     ],
 )
 def test_a_mistake_is_one_clear_error_before_anything_is_written(
@@ -174,11 +213,16 @@ class load_model:
 
 def test_the_guides_classifier_works(run: Path) -> None:
     """fastText is no dependency: what it answers is replaced."""
-    (code,) = re.findall(r"^`quality.py`:\n\n```python\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+    (code,) = re.findall(
+        r"^`quality.py`:\n\n```python\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL
+    )
     assert len([line for line in code.splitlines() if line]) <= 8
     (run.parent / "quality.py").write_text(code)
     (run.parent / "fasttext.py").write_text(FASTTEXT)
-    assert clean(run, "quality:good>=0.2")[2] == ("own_signal", "quality:good is 0.1, less than 0.2")
+    assert clean(run, "quality:good>=0.2")[2] == (
+        "own_signal",
+        "quality:good is 0.1, less than 0.2",
+    )
     assert sorted(rows(run / "clean")) == [0, 1]
 
 

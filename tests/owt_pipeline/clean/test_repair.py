@@ -20,10 +20,23 @@ from owt_pipeline.stages.clean.repair import _HARMLESS, _QUOTES, fix_text
 
 # What ftfy's rules are about, so that hypothesis meets them often.
 NOTABLE = st.sampled_from(
-    [*"’‘“”‚„ʼ–—…•·\xa0éüñçÃÂâ€™œ®©°«»£¥ﬁŉǆＡ　\x85\x9d\r\n\t<&;\x1b\ufeff\u2028\u0301½²ª", "\r\n", "&amp;", "&#39;",
-     "&EACUTE;", "â€™", "Ã©", "\x1b[31m", "&lt;b&gt;", "\ud83d\udca9"]
-)  # fmt: skip
-TEXTS = st.lists(st.one_of(st.text(max_size=8), NOTABLE, st.sampled_from(["plain words, ", "\n", " "])), max_size=25)
+    [
+        *"’‘“”‚„ʼ–—…•·\xa0éüñçÃÂâ€™œ®©°«»£¥ﬁŉǆＡ　\x85\x9d\r\n\t<&;\x1b\ufeff\u2028\u0301½²ª",
+        "\r\n",
+        "&amp;",
+        "&#39;",
+        "&EACUTE;",
+        "â€™",
+        "Ã©",
+        "\x1b[31m",
+        "&lt;b&gt;",
+        "\ud83d\udca9",
+    ]
+)
+TEXTS = st.lists(
+    st.one_of(st.text(max_size=8), NOTABLE, st.sampled_from(["plain words, ", "\n", " "])),
+    max_size=25,
+)
 
 
 def plainly(text: str, form: str, uncurl_quotes: bool = False) -> str:
@@ -35,15 +48,22 @@ def plainly(text: str, form: str, uncurl_quotes: bool = False) -> str:
     as_wide = ftfy.fix_text(text, config._replace(fix_character_width=False))
     if not any(is_cjk(char) for char in as_wide):
         return ftfy.fix_text(text, config)
-    usual = "".join(char if char in WIDE_PUNCTUATION else fix_character_width(char) for char in as_wide)
-    return as_wide if usual == as_wide else ftfy.fix_text(usual, config._replace(fix_character_width=False))
+    usual = "".join(
+        char if char in WIDE_PUNCTUATION else fix_character_width(char) for char in as_wide
+    )
+    return (
+        as_wide
+        if usual == as_wide
+        else ftfy.fix_text(usual, config._replace(fix_character_width=False))
+    )
 
 
 WIDE_PUNCTUATION = "！＂＃＄％＆＇（）＊＋，－．／：；＜＝＞？＠［＼］＾＿｀｛｜｝～"
 
 
 def is_cjk(char: str) -> bool:
-    scripts = ("CJK UNIFIED", "CJK COMPATIBILITY IDEOGRAPH", "CJK RADICAL", "KANGXI", "HIRAGANA", "KATAKANA",
+    scripts = ("CJK UNIFIED", "CJK COMPATIBILITY "
+    "IDEOGRAPH", "CJK RADICAL", "KANGXI", "HIRAGANA", "KATAKANA",
                "HALFWIDTH KATAKANA", "HANGUL SYLLABLE", "BOPOMOFO")  # fmt: skip
     return unicodedata.name(char, "").startswith(scripts)
 
@@ -69,7 +89,10 @@ def test_every_case_of_ftfys_own_tests_is_repaired_as_by_ftfy(testdata: Path, fo
     cases = [case for file in files for case in json.loads(file.read_text())]
     assert len(cases) > 150
     for case in cases:
-        for text in (case["original"], f"A line before.\n{case['original']}\nand a line after, with “quotes”."):
+        for text in (
+            case["original"],
+            f"A line before.\n{case['original']}\nand a line after, with “quotes”.",
+        ):
             assert fix_text(text, form) == plainly(text, form)
         if form == "NFC" and case["expect"] == "pass":
             assert fix_text(case["original"], uncurl_quotes=True) == case["fixed"]
@@ -80,14 +103,19 @@ def test_wide_punctuation_is_kept_in_chinese_and_japanese_only() -> None:
     assert fix_text(chinese) == "他说：“你好，世界！”（第1章；ABC）？\nGDP：5％～6％"
     assert fix_text("ﾊﾟｿｺﾝ，ﾃﾞｰﾀ！") == "パソコン，データ！"
     assert fix_text(chinese.encode().decode("latin-1")).startswith("他说：“你好，世界！”")
-    assert fix_text("Ｈｅｌｌｏ，　ｗｏｒｌｄ！ It is 5％，sir （yes）") == "Hello, world! It is 5%,sir (yes)"
+    assert (
+        fix_text("Ｈｅｌｌｏ，　ｗｏｒｌｄ！ It is 5％，sir （yes）")
+        == "Hello, world! It is 5%,sir (yes)"
+    )
 
 
 def test_a_million_marks_in_a_row_do_not_keep_a_worker_busy() -> None:
     started = time.process_time()
     fixed = fix_text("e" + "\u0301\u0316" * 500_000)
     assert fixed.startswith(unicodedata.normalize("NFC", "e\u0316\u0301"))
-    assert sorted(unicodedata.normalize("NFD", fixed)) == sorted("e" + "\u0301\u0316" * 500_000 + "\u034f" * 1000)
+    assert sorted(unicodedata.normalize("NFD", fixed)) == sorted(
+        "e" + "\u0301\u0316" * 500_000 + "\u034f" * 1000
+    )
     assert time.process_time() - started < 60  # two seconds; Python alone takes ten minutes
 
 
@@ -96,7 +124,9 @@ def test_no_sequence_of_harmless_characters_looks_like_mojibake() -> None:
     beyond = list((_HARMLESS + _QUOTES).replace("\x20-\x7e", ""))
     alphabet = [*beyond, *"aZ09 .,'\"-_^~|("]
     for length in (1, 2, 3, 4):
-        assert not any(is_bad("".join(chars)) for chars in itertools.product(alphabet, repeat=length))
+        assert not any(
+            is_bad("".join(chars)) for chars in itertools.product(alphabet, repeat=length)
+        )
     every = [*beyond, *map(chr, range(0x20, 0x7F))]
     for length in (1, 2):
         assert not any(is_bad("".join(chars)) for chars in itertools.product(every, repeat=length))

@@ -21,7 +21,13 @@ from owt_pipeline.errors import UsageError
 from owt_pipeline.formats import encoding
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import DatasetReader
-from owt_pipeline.stages.clean.documents import Cleaned, clean_batch, clean_document, detect, too_short
+from owt_pipeline.stages.clean.documents import (
+    Cleaned,
+    clean_batch,
+    clean_document,
+    detect,
+    too_short,
+)
 from owt_pipeline.stages.clean.filters import FILTERS
 from owt_pipeline.stages.clean.options import Options
 from owt_pipeline.stages.clean.repair import mask, tidy
@@ -31,20 +37,30 @@ from schemas import DATASETS, Reason
 from tests.owt_pipeline.making import add_rows, write_dataset
 from tests.owt_pipeline.runs import drop, snapshot
 
-SENTENCE = "The river ran past the old mill, and nobody in the village could say how long it had done so. "
+SENTENCE = (
+    "The river ran past the old mill, and nobody in the village could say how long it had done so. "
+)
 ENGLISH = SENTENCE * 10
-FRENCH = "La rivière coulait devant le vieux moulin, et personne au village ne savait depuis combien de temps. " * 10
+FRENCH = (
+    "La rivière coulait devant le vieux moulin, et personne au village ne savait depuis combien de "
+    "temps. " * 10
+)
 
 
 def write_documents(texts: list[str], shard: int, writer: ShardWriter) -> None:
-    rows = [{"url_id": 100 * shard + n, "url": f"http://h/{shard}/{n}", "text": text} for n, text in enumerate(texts)]
+    rows = [
+        {"url_id": 100 * shard + n, "url": f"http://h/{shard}/{n}", "text": text}
+        for n, text in enumerate(texts)
+    ]
     add_rows(writer, "documents", rows)
 
 
 @pytest.fixture
 def workdir(tmp_path: Path) -> Path:
     texts = [ENGLISH, FRENCH, "short", ENGLISH + "Ã©", *(f"{ENGLISH} {n}" for n in range(150))]
-    write_dataset(Storage(str(tmp_path)), "documents", partial(write_documents, texts), num_shards=2)
+    write_dataset(
+        Storage(str(tmp_path)), "documents", partial(write_documents, texts), num_shards=2
+    )
     return tmp_path
 
 
@@ -65,7 +81,9 @@ def test_the_stage_writes_the_same_bytes_with_any_number_of_workers(workdir: Pat
 
 def test_changed_evaluation_set_runs_the_stage_again(workdir: Path) -> None:
     path = workdir / "set.txt"
-    path.write_text("nothing of it is anywhere in the documents that this test wrote to disk before\n")
+    path.write_text(
+        "nothing of it is anywhere in the documents that this test wrote to disk before\n"
+    )
     options = Options(decontaminate=(str(path),))
     assert run_stage(STAGE, options, Runtime(Storage(str(workdir))))[0].counts.left == 304
     assert not run_stage(STAGE, options, Runtime(Storage(str(workdir))))[1]
@@ -92,7 +110,10 @@ def test_text_that_is_not_to_be_fixed_is_byte_for_byte_the_same(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (Options(fix_text=False, uncurl_quotes=True), "uncurl_quotes changes text, but no_fix_text keeps it as it is"),
+        (
+            Options(fix_text=False, uncurl_quotes=True),
+            "uncurl_quotes changes text, but no_fix_text keeps it as it is",
+        ),
         (Options(languages=("eng",)), "'eng' is not a known language; did you mean 'en'"),
     ],
 )
@@ -139,18 +160,29 @@ def test_lines_dropped_by_c4_are_missing_from_kept_text() -> None:
     assert (document.text, document.n_words) == (ENGLISH.strip(), len(ENGLISH.split()))
     assert kept(text).text.startswith("Home\nNews\n")
     menu = "Home and News and Sport\n" * 100
-    assert rejected(menu + SENTENCE * 5, filters=("c4",)) == (Reason.TOO_SHORT, "110 tokens, fewer than 128")
-    assert rejected(menu + SENTENCE * 2, filters=("c4",)) == (Reason.C4, "sentences is 2, less than 3")
+    assert rejected(menu + SENTENCE * 5, filters=("c4",)) == (
+        Reason.TOO_SHORT,
+        "110 tokens, fewer than 128",
+    )
+    assert rejected(menu + SENTENCE * 2, filters=("c4",)) == (
+        Reason.C4,
+        "sentences is 2, less than 3",
+    )
 
 
 @given(
-    st.lists(st.one_of(st.text(max_size=6), st.sampled_from(["word", "naïve", "1234", "\n"])), max_size=40),
+    st.lists(
+        st.one_of(st.text(max_size=6), st.sampled_from(["word", "naïve", "1234", "\n"])),
+        max_size=40,
+    ),
     st.integers(0, 60),
 )
 def test_the_limit_on_tokens_is_exact(parts: list[str], minimum: int) -> None:
     text = " ".join(parts)
     (tokens,) = encoding.load("gpt2").count([text])
-    assert (too_short(text, len(text.split()), minimum) is not None) == (tokens < minimum or not text)
+    assert (too_short(text, len(text.split()), minimum) is not None) == (
+        tokens < minimum or not text
+    )
 
 
 @given(st.text(alphabet=st.sampled_from("ab \t\n\r\f\xa0\u2003\u200b\xad\ufeff"), max_size=60))
@@ -162,7 +194,9 @@ def test_tidy_keeps_every_letter_and_is_idempotent(text: str) -> None:
 
 
 def test_other_languages_are_detected_and_no_english_is_lost(testdata: Path) -> None:
-    with gzip.open(testdata / "text" / "sentences-by-language.jsonl.gz", "rt", encoding="utf-8") as lines:
+    with gzip.open(
+        testdata / "text" / "sentences-by-language.jsonl.gz", "rt", encoding="utf-8"
+    ) as lines:
         rows = [json.loads(line) for line in lines]
     found = [(row["lang"], detect(row["text"])[0]) for row in rows]
     verdicts = Counter((spoken == "en", detected == "en") for spoken, detected in found)
@@ -171,7 +205,11 @@ def test_other_languages_are_detected_and_no_english_is_lost(testdata: Path) -> 
     assert sum(spoken == detected for spoken, detected in found) > 0.9 * len(rows)
 
 
-@given(st.lists(st.sampled_from([*"a1.@:f -'", "é", "8.8.8.8", "2606:4700::", "x@y.org"]), max_size=30).map("".join))
+@given(
+    st.lists(
+        st.sampled_from([*"a1.@:f -'", "é", "8.8.8.8", "2606:4700::", "x@y.org"]), max_size=30
+    ).map("".join)
+)
 def test_masking_is_idempotent(text: str) -> None:
     masked, _ = mask(text)
     assert mask(masked)[0] == masked
@@ -183,7 +221,9 @@ def batch_of(*rows: dict[str, object]) -> pa.RecordBatch:
 
 
 def test_titles_and_names_are_repaired_and_masked_like_texts() -> None:
-    batch = batch_of({"title": "Caf\u00c3\u00a9 &amp; bar", "author": "Jane, jane@x.org", "text": ENGLISH})
+    batch = batch_of(
+        {"title": "Caf\u00c3\u00a9 &amp; bar", "author": "Jane, jane@x.org", "text": ENGLISH}
+    )
     for options, title, author in (
         ({}, "Café & bar", "Jane, jane@x.org"),
         ({"mask_addresses": True}, "Café & bar", "Jane, email@example.com"),
@@ -194,15 +234,26 @@ def test_titles_and_names_are_repaired_and_masked_like_texts() -> None:
 
 
 def test_signals_are_a_column_that_gives_the_filters_decisions() -> None:
-    texts = ENGLISH, ENGLISH.replace(". ", "\n"), ENGLISH + "{" * 9, "- The to be of river.\n" * 40, "word the of " * 60
+    texts = (
+        ENGLISH,
+        ENGLISH.replace(". ", "\n"),
+        ENGLISH + "{" * 9,
+        "- The to be of river.\n" * 40,
+        "word the of " * 60,
+    )
     batch, everything = batch_of(*({"text": text} for text in texts)), {"languages": ("all",)}
     measured = pa.table(clean_batch(batch, Options(**everything)).kept)
     assert measured["n_chars"].to_pylist() == [len(text) for text in measured["text"].to_pylist()]
     decisions = set()
     for name in FILTERS:
         limits = dataclasses.asdict(getattr(Options(), name))
-        broken = (f"signals.{name}.{x[4:]} {'>' if x.startswith('max') else '<'} {limits[x]}" for x in limits)
-        asked = duckdb.sql(f"select url_id from measured where not ({' or '.join(broken)}) order by 1").fetchall()
+        broken = (
+            f"signals.{name}.{x[4:]} {'>' if x.startswith('max') else '<'} {limits[x]}"
+            for x in limits
+        )
+        asked = duckdb.sql(
+            f"select url_id from measured where not ({' or '.join(broken)}) order by 1"
+        ).fetchall()
         kept = pa.table(clean_batch(batch, Options(**everything, filters=(name,))).kept)
         assert [url_id for (url_id,) in asked] == kept["url_id"].to_pylist()
         decisions |= {(name, len(asked) < len(texts))}

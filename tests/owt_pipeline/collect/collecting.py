@@ -42,7 +42,9 @@ class Collected:
 
 
 def collect(workdir: Path, *, workers: int = 1, **options: Any) -> Collected:
-    return Collected(workdir, run_stage(STAGE, Options(**options), Runtime(Storage(str(workdir)), workers))[0])
+    return Collected(
+        workdir, run_stage(STAGE, Options(**options), Runtime(Storage(str(workdir)), workers))[0]
+    )
 
 
 def collected(workdir: Path) -> Collected:
@@ -53,5 +55,14 @@ def collected(workdir: Path) -> Collected:
 
 def start(workdir: Path, *flags: str, **popen: Any) -> subprocess.Popen[str]:
     """`owt run --until collect` in a process of its own."""
-    command = [sys.executable, "-m", "owt_pipeline", "run", str(workdir), "--until", "collect", *flags]
+    command = [
+        sys.executable,
+        "-m",
+        "owt_pipeline",
+        "run",
+        str(workdir),
+        "--until",
+        "collect",
+        *flags,
+    ]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **popen)

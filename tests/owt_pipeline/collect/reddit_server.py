@@ -1,4 +1,5 @@
-"""The part of Reddit's API that PRAW uses, on loopback: the top of recorded submissions, by the 100."""
+"""The part of Reddit's API that PRAW uses, on loopback: the top of recorded submissions, by the
+100."""
 
 from __future__ import annotations
 
@@ -31,7 +32,10 @@ class RedditServer(ThreadingHTTPServer):
         for record in submissions:
             self.by_subreddit.setdefault(record["subreddit"].lower(), []).append(record)
         self.times: list[float] = []
-        self.remaining, self.reset = 95, 1  # requests that are left, and seconds until there are more
+        self.remaining, self.reset = (
+            95,
+            1,
+        )  # requests that are left, and seconds until there are more
         self.fail_after: int | None = None
         self.refusals = 0
 
@@ -48,7 +52,10 @@ class RedditServer(ThreadingHTTPServer):
         page = records[start : start + min(PAGE, int(query["limit"][0]))]
         after = page[-1]["name"] if start + len(page) < len(records) and page else None
         children = [{"kind": "t3", "data": record} for record in page]
-        return {"kind": "Listing", "data": {"after": after, "before": None, "dist": len(page), "children": children}}
+        return {
+            "kind": "Listing",
+            "data": {"after": after, "before": None, "dist": len(page), "children": children},
+        }
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -58,7 +65,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
         assert self.path == "/api/v1/access_token"
         assert self.headers["Authorization"].startswith("Basic ")
-        self._answer(200, {"access_token": "token", "token_type": "bearer", "expires_in": 86400, "scope": "*"})
+        self._answer(
+            200,
+            {"access_token": "token", "token_type": "bearer", "expires_in": 86400, "scope": "*"},
+        )
 
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
@@ -74,13 +84,23 @@ class _Handler(BaseHTTPRequestHandler):
         _, _, subreddit, sort = parts.path.rstrip("/").split("/")
         assert sort == "top"
         listing = self.server.top(subreddit, parse_qs(parts.query))
-        self._answer(200, listing) if listing else self._answer(404, {"message": "Not Found", "error": 404})
+        self._answer(200, listing) if listing else self._answer(
+            404, {"message": "Not Found", "error": 404}
+        )
 
-    def _answer(self, status: int, content: dict[str, Any], headers: Mapping[str, str] | None = None) -> None:
+    def _answer(
+        self, status: int, content: dict[str, Any], headers: Mapping[str, str] | None = None
+    ) -> None:
         body = json.dumps(content).encode()
         self.send_response(status)
-        limits = {"remaining": f"{self.server.remaining}.0", "used": "5", "reset": str(self.server.reset)}
-        about = {f"x-ratelimit-{name}": value for name, value in limits.items()} | {"Content-Length": str(len(body))}
+        limits = {
+            "remaining": f"{self.server.remaining}.0",
+            "used": "5",
+            "reset": str(self.server.reset),
+        }
+        about = {f"x-ratelimit-{name}": value for name, value in limits.items()} | {
+            "Content-Length": str(len(body))
+        }
         for name, value in {**about, **(headers or {})}.items():
             self.send_header(name, value)
         self.end_headers()

@@ -1,4 +1,5 @@
-"""Tables of links, through the command line: in the layouts in which they are published, and as they should not be."""
+"""Tables of links, through the command line: in the layouts in which they are published, and as
+they should not be."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ HERE = Path(__file__).parent
 
 
 def owt_collect(workdir: Path, *flags: object, code: int = 0) -> str:
-    return ask_owt("run", workdir, "--until", "collect", *flags, "--workers", 1, "--num_shards", 2, code=code)
+    return ask_owt(
+        "run", workdir, "--until", "collect", *flags, "--workers", 1, "--num_shards", 2, code=code
+    )
 
 
 def links(workdir: Path, *files: object) -> Collected:
@@ -38,7 +41,8 @@ def by_url(run: Collected) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("file", sorted((HERE / "layouts").iterdir()), ids=lambda file: file.name)
 def test_hacker_news_is_read_by_the_rules_for_submissions(tmp_path: Path, file: Path) -> None:
-    """layouts/ has seven rows as they are published: by BigQuery with `time` as a number, by others as a timestamp."""
+    """layouts/ has seven rows as they are published: by BigQuery with `time` as a number, by
+    others as a timestamp."""
     run = links(tmp_path / "run", file)
     counts = "7 in = 2 out + 1 blocked_domain + 1 blocked_extension + 1 low_score + 2 no_url"
     assert str(run.manifest.counts) == counts
@@ -46,7 +50,8 @@ def test_hacker_news_is_read_by_the_rules_for_submissions(tmp_path: Path, file: 
     assert sorted(rows) == ["https://example.org/essay", "https://ycombinator.com/"]
     assert rows["https://ycombinator.com/"] == {
         "url_id": id_of("https://ycombinator.com/"), "url": "https://ycombinator.com/",
-        "posted_url": "http://ycombinator.com/", "host": "ycombinator.com", "title": "Y Combinator", "score": 57,
+        "posted_url": "http://ycombinator.com/", "host": "ycombinator.com", "title": "Y "
+        "Combinator", "score": 57,
         "created_utc": 1160418111, "subreddits": [], "num_comments": None, "submission_ids": [],
         "link_sources": ["links"],
     }  # fmt: skip
@@ -59,14 +64,18 @@ def test_each_row_of_odd_tables_is_a_url_or_a_reject_with_its_place(tmp_path: Pa
     for row in run.urls:
         columns = {name: row[name] for name in ("score", "created_utc", "title", "link_sources")}
         usual = (None, ["links"])
-        seen.append(" ".join([row["url"], *(f"{k}={v!r}" for k, v in columns.items() if v not in usual)]))
+        seen.append(
+            " ".join([row["url"], *(f"{k}={v!r}" for k, v in columns.items() if v not in usual)])
+        )
     assert sorted(seen) == (HERE / "tables.txt").read_text().splitlines()
 
 
 def dump_of_files(folder: Path) -> list[Path]:
     for name in ("2006/10.csv", "2006/11.csv", "2007/10.csv"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text("url\n" + "".join(f"https://example.org/{name}/{i}\n" for i in range(20)))
+        (folder / name).write_text(
+            "url\n" + "".join(f"https://example.org/{name}/{i}\n" for i in range(20))
+        )
     (folder / "README.md").write_text("# A data set\n")
     return sorted(folder.rglob("*.csv"))
 
@@ -132,7 +141,9 @@ def test_files_without_rows_are_named(tmp_path: Path) -> None:
 
 
 def test_what_publish_wrote_is_a_table(small_run: Path, tmp_path: Path) -> None:
-    corpus = pa.concat_tables(pq.read_table(path) for path in sorted((small_run / "corpus").glob("part-*.parquet")))
+    corpus = pa.concat_tables(
+        pq.read_table(path) for path in sorted((small_run / "corpus").glob("part-*.parquet"))
+    )
     for split, rows in (("train", corpus.slice(0, 10)), ("validation", corpus.slice(10))):
         (tmp_path / "urls" / split).mkdir(parents=True)
         pq.write_table(rows.select(LISTED), tmp_path / "urls" / split / "part-00000-aaaa.parquet")

@@ -1,4 +1,5 @@
-"""Merging the submissions of a URL equals a plain implementation of the rules, in any order of rows."""
+"""Merging the submissions of a URL equals a plain implementation of the rules, in any order of
+rows."""
 
 from __future__ import annotations
 
@@ -20,7 +21,15 @@ LAST = float("inf")
 
 def submission(**fields: Any) -> dict[str, Any]:
     row = dict.fromkeys(ROWS.names)
-    return {**row, "home": 0, "host": "h.org", "source": 0, "line": 1, "posted_url": "http://h.org/x", **fields}
+    return {
+        **row,
+        "home": 0,
+        "host": "h.org",
+        "source": 0,
+        "line": 1,
+        "posted_url": "http://h.org/x",
+        **fields,
+    }
 
 
 def merged(rows: list[dict[str, Any]], known: pa.Table | None = None) -> tuple[pa.Table, pa.Table]:
@@ -36,11 +45,19 @@ def merge(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[s
 
 
 def test_what_earlier_generations_accepted_is_rejected_and_their_low_scores_count() -> None:
-    def generation(number: int, *rows: dict[str, Any], known: pa.Table) -> tuple[list[Any], list[Any], pa.Table]:
+    def generation(
+        number: int, *rows: dict[str, Any], known: pa.Table
+    ) -> tuple[list[Any], list[Any], pa.Table]:
         urls, rejects = merged(list(rows), known=known)
-        return urls.to_pylist(), rejects.to_pylist(), pa.concat_tables([known, known_of(urls, rejects, number)])
+        return (
+            urls.to_pylist(),
+            rejects.to_pylist(),
+            pa.concat_tables([known, known_of(urls, rejects, number)]),
+        )
 
-    a, b, c = ({"url_id": k, "url": f"https://{k}.org/", "submission_id": f"s{k}"} for k in (1, 2, 3))
+    a, b, c = (
+        {"url_id": k, "url": f"https://{k}.org/", "submission_id": f"s{k}"} for k in (1, 2, 3)
+    )
     first = [submission(**a, score=5), submission(**b, score=1), submission(**c, score=-2)]
     _, _, known = generation(0, *first, known=KNOWN.empty_table())
     assert known.select(["url_id", "generation", "score"]).to_pylist() == [
@@ -54,7 +71,10 @@ def test_what_earlier_generations_accepted_is_rejected_and_their_low_scores_coun
         ("low_score", "score 2, 2 with earlier generations; submission s3, RS_1.zst:1"),
     ]
     _, rejects, _ = generation(2, *second, known=known)
-    assert [reject["detail"].partition(";")[0] for reject in rejects[:2]] == ["generation 0", "generation 1"]
+    assert [reject["detail"].partition(";")[0] for reject in rejects[:2]] == [
+        "generation 0",
+        "generation 1",
+    ]
 
 
 some = st.fixed_dictionaries(
@@ -66,7 +86,9 @@ some = st.fixed_dictionaries(
         "created_utc": st.one_of(st.none(), st.integers(0, 3)),
         "num_comments": st.one_of(st.none(), st.integers(0, 3)),
         "subreddits": st.one_of(st.none(), st.lists(st.sampled_from("xyz"), max_size=2)),
-        "link_sources": st.one_of(st.none(), st.lists(st.sampled_from("hl"), min_size=1, max_size=2)),
+        "link_sources": st.one_of(
+            st.none(), st.lists(st.sampled_from("hl"), min_size=1, max_size=2)
+        ),
         "title": st.one_of(st.none(), st.sampled_from("TUV")),
         "source": st.integers(0, 2),
         "reason": st.sampled_from([None, None, None, "over_18"]),
@@ -77,7 +99,13 @@ some = st.fixed_dictionaries(
 def in_order(row: dict[str, Any]) -> tuple[Any, ...]:
     created, score, name = row["created_utc"], row["score"], NAMES[row["source"]]
     best_first = LAST if score is None else -score
-    return LAST if created is None else created, row["submission_id"] or "~", best_first, name, row["line"]
+    return (
+        LAST if created is None else created,
+        row["submission_id"] or "~",
+        best_first,
+        name,
+        row["line"],
+    )
 
 
 def reject(row: dict[str, Any], reason: str, *said: str) -> tuple[int, str, str]:
@@ -86,11 +114,15 @@ def reject(row: dict[str, Any], reason: str, *said: str) -> tuple[int, str, str]
     return row["url_id"], reason, "; ".join([*said, "".join([*submission, place])])
 
 
-def plainly_merged(rows: list[dict[str, Any]], min_score: int) -> tuple[dict[int, dict[str, Any]], list[Any]]:
+def plainly_merged(
+    rows: list[dict[str, Any]], min_score: int
+) -> tuple[dict[int, dict[str, Any]], list[Any]]:
     """The rules of the docstrings, URL by URL."""
     urls, rejects = {}, [reject(row, row["reason"]) for row in rows if row["reason"]]
     for url_id in {row["url_id"] for row in rows}:
-        every = sorted((row for row in rows if row["url_id"] == url_id and not row["reason"]), key=in_order)
+        every = sorted(
+            (row for row in rows if row["url_id"] == url_id and not row["reason"]), key=in_order
+        )
         group = [row for row in every if row["url"] == every[0]["url"]]
         rejects += [reject(row, "id_collision", row["url"]) for row in every if row not in group]
         scores = [row["score"] for row in group if row["score"] is not None]
@@ -99,15 +131,23 @@ def plainly_merged(rows: list[dict[str, Any]], min_score: int) -> tuple[dict[int
             continue
         rejects += [reject(row, "repeated_url") for row in group[1:]]
         ids = [row["submission_id"] for row in group]
-        once = [row["num_comments"] for k, row in enumerate(group) if ids[k] is None or ids[k] not in ids[:k]]
+        once = [
+            row["num_comments"]
+            for k, row in enumerate(group)
+            if ids[k] is None or ids[k] not in ids[:k]
+        ]
         comments = [count for count in once if count is not None]
         urls[url_id] = {
             "url": group[0]["url"],
             "score": max(scores, default=None),
             "created_utc": group[0]["created_utc"],
-            "title": max(group, key=lambda row: -LAST if row["score"] is None else row["score"])["title"],
+            "title": max(group, key=lambda row: -LAST if row["score"] is None else row["score"])[
+                "title"
+            ],
             "subreddits": sorted({name for row in group for name in row["subreddits"] or ()}),
-            "link_sources": sorted({n for row in group for n in row["link_sources"] or (ORIGINS[row["source"]],)}),
+            "link_sources": sorted(
+                {n for row in group for n in row["link_sources"] or (ORIGINS[row["source"]],)}
+            ),
             "submission_ids": sorted(set(filter(None, ids))),
             "num_comments": sum(comments) if comments else None,
             "posted_url": group[0]["posted_url"],
@@ -124,7 +164,9 @@ def test_any_submissions_merge_as_the_rules_say_in_any_order(
     rows = [submission(**row, line=k, posted_url=f"p{k}") for k, row in enumerate(given_rows)]
     urls, rejects = merge(rows)
     expected, rejected = plainly_merged(rows, 3)
-    assert {u["url_id"]: {name: u[name] for name in expected[u["url_id"]]} for u in urls} == expected
+    assert {
+        u["url_id"]: {name: u[name] for name in expected[u["url_id"]]} for u in urls
+    } == expected
     assert sorted((row["url_id"], row["reason"], row["detail"]) for row in rejects) == rejected
     for found in (urls, rejects):
         assert [row["url_id"] for row in found] == sorted(row["url_id"] for row in found)

@@ -50,7 +50,9 @@ def ask(server: RedditServer, workdir: Path, *flags: str, **settings: str | int)
     environment = {**os.environ, "PRAW_ALLOW_ENDPOINT_OVERRIDE": "1", "NO_PROXY": "*"}
     config = workdir.with_suffix(".toml")
     settings = {"praw_site": "loopback", **settings}
-    config.write_text("[collect]\n" + "".join(f"{name} = {value!r}\n" for name, value in settings.items()))
+    config.write_text(
+        "[collect]\n" + "".join(f"{name} = {value!r}\n" for name, value in settings.items())
+    )
     process = start(workdir, str(config), *flags, cwd=workdir.parent, env=environment)
     _, said = process.communicate(timeout=100)
     return process.returncode, said
@@ -63,11 +65,15 @@ def test_listings_of_many_subreddits_are_read_to_their_ends(
     code, said = ask(server, tmp_path / "run", "--subreddits", *names, "--min_score", "0")
     assert code == 0, said
     assert "r/no_such_subreddit cannot be read, continuing without it" in said
-    expected = [r for r in submissions if r["subreddit"].lower() in {name.lower() for name in names}]
+    expected = [
+        r for r in submissions if r["subreddit"].lower() in {name.lower() for name in names}
+    ]
     run = collected(tmp_path / "run")
     assert run.manifest.counts.entered == len(expected)
     details = " ".join(reject["detail"] for reject in run.rejects)
-    found = {i for row in run.urls for i in row["submission_ids"]} | {r["id"] for r in expected if r["id"] in details}
+    found = {i for row in run.urls for i in row["submission_ids"]} | {
+        r["id"] for r in expected if r["id"] in details
+    }
     assert found == {record["id"] for record in expected}
     assert f"r/{busiest.lower()}:1" in details
 

@@ -1,4 +1,5 @@
-"""The complete stage collect: real and generated dumps; every line is accounted for, whatever happens."""
+"""The complete stage collect: real and generated dumps; every line is accounted for, whatever
+happens."""
 
 from __future__ import annotations
 
@@ -42,12 +43,18 @@ def links(n: int, *, host: str = "site{}.example", start: int = 0) -> list[dict[
     """n links, each posted once, on n // 10 hosts."""
     return [
         {
-            "id": f"x{k}", "url": f"http://{host.format(k // 10)}/page/{k}", "score": 5, "is_self": False,
-            "over_18": False, "created_utc": 1300000000 + k, "num_comments": 1, "subreddit": "test",
+            "id": f"x{k}",
+            "url": f"http://{host.format(k // 10)}/page/{k}",
+            "score": 5,
+            "is_self": False,
+            "over_18": False,
+            "created_utc": 1300000000 + k,
+            "num_comments": 1,
+            "subreddit": "test",
             "title": f"Page {k}",
         }
         for k in range(start, start + n)
-    ]  # fmt: skip
+    ]
 
 
 def holds(run: Collected) -> bool:
@@ -58,7 +65,8 @@ def holds(run: Collected) -> bool:
 def test_the_top_submissions_of_2013_are_accounted_for(testdata: Path, tmp_path: Path) -> None:
     run = collect(tmp_path, dumps=(str(testdata / "reddit" / "RS_2013-top.zst"),), num_shards=3)
     assert str(run.manifest.counts) == (
-        "99294 in = 20761 out + 3 bad_url + 44030 blocked_domain + 1939 blocked_extension + 621 low_score "
+        "99294 in = 20761 out + 3 bad_url + 44030 blocked_domain + 1939 blocked_extension + 621 "
+        "low_score "
         "+ 1977 over_18 + 269 repeated_url + 29694 self_post"
     )
     assert holds(run)
@@ -105,23 +113,47 @@ def test_variants_of_a_url_in_dumps_and_lists_are_one_row(tmp_path: Path) -> Non
     dump = write_dump(
         tmp_path / "RS_1.gz",
         [
-            {"id": "b", "url": "http://www.example.com/a/?utm_source=x", "score": 4, "created_utc": 20,
-             "subreddit": "s"},
-            {"id": "a", "url": "https://EXAMPLE.com/a#top", "score": 9, "created_utc": 30, "subreddit": "r",
-             "title": "T"},
+            {
+                "id": "b",
+                "url": "http://www.example.com/a/?utm_source=x",
+                "score": 4,
+                "created_utc": 20,
+                "subreddit": "s",
+            },
+            {
+                "id": "a",
+                "url": "https://EXAMPLE.com/a#top",
+                "score": 9,
+                "created_utc": 30,
+                "subreddit": "r",
+                "title": "T",
+            },
         ],
-    )  # fmt: skip
+    )
     listed = tmp_path / "list.txt.xz"
-    listed.write_bytes(lzma.compress(b"# mine\n\nhttp://example.com:80/a\r\nexample.com/b\nhttps://example.com/c"))
+    listed.write_bytes(
+        lzma.compress(b"# mine\n\nhttp://example.com:80/a\r\nexample.com/b\nhttps://example.com/c")
+    )
     run = collect(tmp_path / "run", dumps=(str(dump),), links=(str(listed),), num_shards=1)
     (both, only) = sorted(run.urls, key=lambda row: row["url"])
-    assert (only["url"], only["score"], only["submission_ids"]) == ("https://example.com/c", None, [])
+    assert (only["url"], only["score"], only["submission_ids"]) == (
+        "https://example.com/c",
+        None,
+        [],
+    )
     assert both == {
-        "url_id": id_of("https://example.com/a"), "url": "https://example.com/a", "host": "example.com",
-        "posted_url": "http://www.example.com/a/?utm_source=x", "title": "T", "score": 9,
-        "created_utc": 20, "subreddits": ["r", "s"], "num_comments": None, "submission_ids": ["a", "b"],
+        "url_id": id_of("https://example.com/a"),
+        "url": "https://example.com/a",
+        "host": "example.com",
+        "posted_url": "http://www.example.com/a/?utm_source=x",
+        "title": "T",
+        "score": 9,
+        "created_utc": 20,
+        "subreddits": ["r", "s"],
+        "num_comments": None,
+        "submission_ids": ["a", "b"],
         "link_sources": ["links", "reddit"],
-    }  # fmt: skip
+    }
     assert Counter(reject["reason"] for reject in run.rejects) == {"repeated_url": 2, "bad_url": 1}
     assert [r["detail"] for r in run.rejects if r["reason"] == "bad_url"] == [
         "no scheme such as https://; list.txt.xz:4"
@@ -135,7 +167,9 @@ def test_variants_of_a_url_in_dumps_and_lists_are_one_row(tmp_path: Path) -> Non
 @pytest.mark.parametrize("created", [1_400_000_000_000, 2**62, -(2**62)])
 def test_an_impossible_date_is_quoted_as_it_is(tmp_path: Path, created: int) -> None:
     record = {"id": "a", "url": "http://a.example/", "score": 5, "created_utc": created}
-    run = collect(tmp_path / "run", dumps=(str(write_dump(tmp_path / "RS.ndjson", [record])),), num_shards=1)
+    run = collect(
+        tmp_path / "run", dumps=(str(write_dump(tmp_path / "RS.ndjson", [record])),), num_shards=1
+    )
     shown = history(readers_of(Storage(str(run.workdir))), asked_for("a.example"))
     assert shown is not None
     assert shown["stages"][0]["created_utc"] == created
@@ -144,7 +178,14 @@ def test_an_impossible_date_is_quoted_as_it_is(tmp_path: Path, created: int) -> 
 def test_policies_decide_and_the_manifest_counts_each_rules_rejects(tmp_path: Path) -> None:
     blocked = tmp_path / "blocked.txt"
     blocked.write_text("evil.example\n")
-    link = {"score": 2, "is_self": False, "over_18": False, "created_utc": 1, "subreddit": "Books", "title": "t"}
+    link = {
+        "score": 2,
+        "is_self": False,
+        "over_18": False,
+        "created_utc": 1,
+        "subreddit": "Books",
+        "title": "t",
+    }
     dump = write_dump(
         tmp_path / "RS.ndjson",
         [
@@ -158,10 +199,18 @@ def test_policies_decide_and_the_manifest_counts_each_rules_rejects(tmp_path: Pa
         ],
     )
     run = collect(
-        tmp_path / "run", dumps=(str(dump),), min_score=2, blocked_domains=(str(blocked), "=cgi.org"),
-        deny_subreddits=("r/Spam",), over_18=True,
-    )  # fmt: skip
-    assert run.manifest.counts.rejected == {"blocked_domain": 3, "blocked_subreddit": 1, "repeated_url": 1}
+        tmp_path / "run",
+        dumps=(str(dump),),
+        min_score=2,
+        blocked_domains=(str(blocked), "=cgi.org"),
+        deny_subreddits=("r/Spam",),
+        over_18=True,
+    )
+    assert run.manifest.counts.rejected == {
+        "blocked_domain": 3,
+        "blocked_subreddit": 1,
+        "repeated_url": 1,
+    }
     assert sorted((row["url"], row["score"]) for row in run.urls) == [
         ("https://good.example/", 2),
         ("https://good.example/2", 9),
@@ -169,7 +218,9 @@ def test_policies_decide_and_the_manifest_counts_each_rules_rejects(tmp_path: Pa
     assert {"kind": "blocklist", "name": "=cgi.org"} in run.manifest.sources
 
 
-def test_without_a_source_or_with_a_broken_blocklist_the_run_stops_with_one_line(tmp_path: Path) -> None:
+def test_without_a_source_or_with_a_broken_blocklist_the_run_stops_with_one_line(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(UserError, match=r"--dumps, --links, --warcs and --subreddits"):
         collect(tmp_path)
     with pytest.raises(UserError, match=r"no file matches '.*nothing\*'"):
@@ -180,7 +231,9 @@ def test_without_a_source_or_with_a_broken_blocklist_the_run_stops_with_one_line
         collect(tmp_path, workers=2, links=(str(listed),), blocked_domains=(str(blocked),))
 
 
-def test_sources_may_be_deleted_once_they_are_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sources_may_be_deleted_once_they_are_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     dump = {"id": "1", "url": "https://a.example/1", "score": 5, "is_self": False}
     for path, text in {
@@ -208,15 +261,22 @@ def test_sources_may_be_deleted_once_they_are_published(tmp_path: Path, monkeypa
     assert len(collected(tmp_path / "run").urls) == 5
 
 
-@pytest.mark.parametrize(("shards", "expected"), [(0, 8), (8, 8), (8.1, 16), (17, 32), (64, 64), (1e6, 1 << 15)])
-def test_shards_are_a_power_of_two_so_that_generations_share_hosts_with_few(shards: float, expected: int) -> None:
+@pytest.mark.parametrize(
+    ("shards", "expected"), [(0, 8), (8, 8), (8.1, 16), (17, 32), (64, 64), (1e6, 1 << 15)]
+)
+def test_shards_are_a_power_of_two_so_that_generations_share_hosts_with_few(
+    shards: float, expected: int
+) -> None:
     source = {"kind": "dump", "bytes": int(shards * (100 << 20))}
     assert STAGE.shards_for(Options(), [source]) == expected
     assert STAGE.shards_for(Options(num_shards=5), [source]) == 5
 
 
-# As each publisher has them, one record of each: Pushshift's API, Arctic Shift's, and files per subreddit.
-PUBLISHED = list(map(json.loads, Path(__file__).with_name("published.ndjson").read_text().splitlines()))
+# As each publisher has them, one record of each: Pushshift's API, Arctic Shift's, and files per
+# subreddit.
+PUBLISHED = list(
+    map(json.loads, Path(__file__).with_name("published.ndjson").read_text().splitlines())
+)
 
 
 def long_window(content: bytes) -> bytes:
@@ -228,7 +288,9 @@ def long_window(content: bytes) -> bytes:
 
 def test_published_submissions_are_read(tmp_path: Path) -> None:
     folder = tmp_path / "dumps"
-    for name, record in zip(("pushshift.ndjson", "arctic_shift.ndjson", "submissions.zst"), PUBLISHED, strict=True):
+    for name, record in zip(
+        ("pushshift.ndjson", "arctic_shift.ndjson", "submissions.zst"), PUBLISHED, strict=True
+    ):
         write_dump(folder / name, [record])
     monthly = long_window(json.dumps(PUBLISHED[0]).encode())
     assert zstandard.get_frame_parameters(monthly).window_size == 1 << 31
@@ -236,7 +298,9 @@ def test_published_submissions_are_read(tmp_path: Path) -> None:
     run = collect(tmp_path / "run", dumps=(str(folder),))
     assert str(run.manifest.counts) == "4 in = 3 out + 1 repeated_url"
     found = sorted((row["submission_ids"], row["score"], row["created_utc"]) for row in run.urls)
-    assert found == sorted(([each["id"]], each["score"], int(each["created_utc"])) for each in PUBLISHED)
+    assert found == sorted(
+        ([each["id"]], each["score"], int(each["created_utc"])) for each in PUBLISHED
+    )
 
 
 def test_a_line_over_the_limit_is_an_error_without_allow_damaged(
@@ -245,20 +309,28 @@ def test_a_line_over_the_limit_is_an_error_without_allow_damaged(
     monkeypatch.setattr(lines, "MAX_LINE_BYTES", 1 << 20)
     endless = json.dumps({**PUBLISHED[0], "title": random.Random(1).randbytes(9 << 20).hex()})
     dump = write_dump(tmp_path / "RS.zst", [*links(2), endless, *links(2, start=2)])
-    with pytest.raises(UserError, match=r"RS\.zst: line 3 has over 1,048,576 bytes; expected a record on each line"):
+    with pytest.raises(
+        UserError, match=r"RS\.zst: line 3 has over 1,048,576 bytes; expected a record on each line"
+    ):
         collect(tmp_path / "run", dumps=(str(dump),))
     run = collect(tmp_path / "run", dumps=(str(dump),), allow_damaged=True)
     assert [reject["detail"] for reject in run.rejects] == ["over 1,048,576 bytes; RS.zst:3"]
-    assert run.manifest.properties["damaged"][0]["problem"].startswith("line 3 has over 1,048,576 bytes")
+    assert run.manifest.properties["damaged"][0]["problem"].startswith(
+        "line 3 has over 1,048,576 bytes"
+    )
     assert len(run.urls) == 4
     assert holds(run)
 
 
 def test_broken_archives_are_an_error_without_allow_damaged(testdata: Path, tmp_path: Path) -> None:
     archives = str(testdata / "warc" / "*" / "*arc*")
-    with pytest.raises(UserError, match=r"broken records, the first is the record at byte .*; expected a complete"):
+    with pytest.raises(
+        UserError, match=r"broken records, the first is the record at byte .*; expected a complete"
+    ):
         collect(tmp_path, warcs=(archives,), num_shards=2)
     run = collect(tmp_path, warcs=(archives,), num_shards=2, allow_damaged=True)
     assert len(run.urls) > 40
-    assert len(run.manifest.properties["damaged"]) >= run.manifest.counts.rejected["broken_file"] > 0
+    assert (
+        len(run.manifest.properties["damaged"]) >= run.manifest.counts.rejected["broken_file"] > 0
+    )
     assert holds(run)

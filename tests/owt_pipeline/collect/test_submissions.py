@@ -47,17 +47,30 @@ def row(fields: dict[str, Any], rules: Rules | None = None, **changes: Any) -> d
 def test_a_link_becomes_a_row() -> None:
     same = {name: LINK[name] for name in ("title", "score", "created_utc", "num_comments")}
     url, host = "https://example.com/story", "example.com"
-    made = {"home": home_of(host), "url_id": id_of(url), "url": url, "posted_url": LINK["url"], "host": host}
+    made = {
+        "home": home_of(host),
+        "url_id": id_of(url),
+        "url": url,
+        "posted_url": LINK["url"],
+        "host": host,
+    }
     given = {"submission_id": "abc1", "subreddits": ["Books"], "source": 3, "line": 11}
     assert row(LINK) == {**dict.fromkeys(ROWS.names), **same, **made, **given}
 
 
-CASES = [line.split("\t") for line in Path(__file__).with_name("submissions.tsv").read_text().splitlines()[1:]]
+CASES = [
+    line.split("\t")
+    for line in Path(__file__).with_name("submissions.tsv").read_text().splitlines()[1:]
+]
 
 
 @pytest.mark.parametrize(("expected", "changes"), CASES)
-def test_submissions_of_all_eras_become_the_same_row_or_a_reject_with_a_reason(expected: str, changes: str) -> None:
-    fields = {name: value for name, value in {**LINK, **json.loads(changes)}.items() if value != "ABSENT"}
+def test_submissions_of_all_eras_become_the_same_row_or_a_reject_with_a_reason(
+    expected: str, changes: str
+) -> None:
+    fields = {
+        name: value for name, value in {**LINK, **json.loads(changes)}.items() if value != "ABSENT"
+    }
     found = row(fields)
     assert (found["reason"] or "kept") == ("kept" if expected == "same" else expected)
     assert expected != "same" or found == row(LINK)
@@ -98,15 +111,27 @@ def test_json_of_lax_writers_is_read() -> None:
 
 def test_rules_are_options() -> None:
     assert row(LINK, rules=Rules(over_18=True), over_18=True)["reason"] is None
-    assert row(LINK, rules=Rules(deny_subreddits=frozenset({"books"})))["reason"] == "blocked_subreddit"
+    assert (
+        row(LINK, rules=Rules(deny_subreddits=frozenset({"books"})))["reason"]
+        == "blocked_subreddit"
+    )
     assert row(LINK, rules=Rules(allow_subreddits=frozenset({"books"})))["reason"] is None
-    assert row(LINK, rules=Rules(allow_subreddits=frozenset({"other"})))["reason"] == "blocked_subreddit"
+    assert (
+        row(LINK, rules=Rules(allow_subreddits=frozenset({"other"})))["reason"]
+        == "blocked_subreddit"
+    )
 
 
 values = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.just(10**400), st.floats(), st.text(max_size=8), st.just([]),
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.just(10**400),
+    st.floats(),
+    st.text(max_size=8),
+    st.just([]),
     st.just({"a": 1}),
-)  # fmt: skip
+)
 submissions = st.fixed_dictionaries({}, optional=dict.fromkeys((*LINK, "ups", "downs"), values))
 
 
@@ -119,6 +144,11 @@ damaged = st.builds(
 
 @given(st.lists(st.one_of(submissions, damaged, st.binary(max_size=20)), max_size=8))
 def test_any_line_becomes_one_row_or_is_blank(given_lines: list[dict[str, Any] | bytes]) -> None:
-    lines = [line.replace(b"\n", b"") if isinstance(line, bytes) else json.dumps(line).encode() for line in given_lines]
+    lines = [
+        line.replace(b"\n", b"") if isinstance(line, bytes) else json.dumps(line).encode()
+        for line in given_lines
+    ]
     found = rows(*lines) if lines else []
-    assert [r["line"] for r in found] == [11 + i for i, line in enumerate(lines) if line.strip(b" \t\r\x0b\x0c")]
+    assert [r["line"] for r in found] == [
+        11 + i for i, line in enumerate(lines) if line.strip(b" \t\r\x0b\x0c")
+    ]

@@ -21,21 +21,40 @@ from owt_pipeline.formats.takedowns import read_takedowns, write_takedowns
 from owt_pipeline.formats.urls import host_of, id_of
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import Root
-from tests.owt_pipeline.runs import ask_owt, copy_of, differing, manifest_of, owt, root_of, rows_of, run_owt, shard_file
+from tests.owt_pipeline.runs import (
+    ask_owt,
+    copy_of,
+    differing,
+    manifest_of,
+    owt,
+    root_of,
+    rows_of,
+    run_owt,
+    shard_file,
+)
 
 
 def tokenized(run: Path) -> set[int]:
     paths = (run / "tokens").glob("*/part-*.arrow")
-    return {i for path in paths for i in pa.ipc.open_file(pa.memory_map(str(path))).read_all()["url_id"].to_pylist()}
+    return {
+        i
+        for path in paths
+        for i in pa.ipc.open_file(pa.memory_map(str(path))).read_all()["url_id"].to_pylist()
+    }
 
 
 def named(run: Path) -> set[int]:
-    return {row["url_id"] for row in rows_of(run, "ledger/corpus/rejects") if row["reason"] == "forgotten"}
+    return {
+        row["url_id"]
+        for row in rows_of(run, "ledger/corpus/rejects")
+        if row["reason"] == "forgotten"
+    }
 
 
 @pytest.fixture(scope="module")
 def request_file(small_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two documents of shard 1: one kept in place of duplicates, by its id, and another by a variant of its URL."""
+    """Two documents of shard 1: one kept in place of duplicates, by its id, and another by a
+    variant of its URL."""
     kept = {row["kept_url_id"] for row in rows_of(small_run, "duplicates")}
     rows = pq.read_table(shard_file(small_run, "corpus", 1)).to_pylist()
     kept_id = next(row["url_id"] for row in rows if row["url_id"] in kept)
@@ -46,7 +65,9 @@ def request_file(small_run: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 @pytest.fixture(scope="module")
-def forgotten(small_run: Path, request_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def forgotten(
+    small_run: Path, request_file: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     run = copy_of(small_run, tmp_path_factory.mktemp("forgotten") / "run")
     ask_owt("forget", run, request_file, "--workers", 1, "--reason", "notice 17")
     return run
@@ -65,7 +86,9 @@ def test_what_is_named_leaves_the_corpus_and_the_tokens_and_the_ledger_says_why(
     assert len(gone) == 2
     assert tokenized(small_run) - tokenized(forgotten) == gone
     rejects = {
-        row["url_id"]: row for row in rows_of(forgotten, "ledger/corpus/rejects") if row["reason"] == "forgotten"
+        row["url_id"]: row
+        for row in rows_of(forgotten, "ledger/corpus/rejects")
+        if row["reason"] == "forgotten"
     }
     assert {rejects[i]["detail"] for i in gone} == {"notice 17"}
     counts = manifest_of(forgotten, "corpus").counts
@@ -74,9 +97,13 @@ def test_what_is_named_leaves_the_corpus_and_the_tokens_and_the_ledger_says_why(
     assert "rejected by export: forgotten" in ask_owt("why", forgotten, min(gone))
 
 
-def test_duplicates_of_what_goes_are_forgotten_with_it(small_run: Path, forgotten: Path, gone: set[int]) -> None:
+def test_duplicates_of_what_goes_are_forgotten_with_it(
+    small_run: Path, forgotten: Path, gone: set[int]
+) -> None:
     """So other options of deduplication do not bring the same text back under another URL."""
-    copies = {row["url_id"] for row in rows_of(small_run, "duplicates") if row["kept_url_id"] in gone}
+    copies = {
+        row["url_id"] for row in rows_of(small_run, "duplicates") if row["kept_url_id"] in gone
+    }
     rejects = {row["url_id"]: row for row in rows_of(forgotten, "ledger/corpus/rejects")}
     assert copies
     assert {rejects[i]["reason"] for i in copies} == {"forgotten"}
@@ -95,20 +122,26 @@ def test_it_does_not_matter_which_copy_of_a_text_is_named(small_run: Path, tmp_p
     assert lists[0] == lists[1] >= {decision["url_id"], decision["kept_url_id"]}
 
 
-def test_no_text_of_what_goes_is_left_in_corpus_tokens_or_report(forgotten: Path, gone: set[int]) -> None:
+def test_no_text_of_what_goes_is_left_in_corpus_tokens_or_report(
+    forgotten: Path, gone: set[int]
+) -> None:
     """Not even as one of the pairs of duplicates that the report shows."""
     stats = json.loads((forgotten / "report/stats.json").read_text())
     shown = [row[side]["url_id"] for row in stats["removals"] for side in ("removed", "kept")]
     assert shown
     assert not (gone | named(forgotten)) & set(shown)
     texts = {row["url_id"]: row["text"] for row in rows_of(forgotten, "clean")}
-    report = (forgotten / "report/stats.json").read_text() + (forgotten / "report/index.html").read_text()
+    report = (forgotten / "report/stats.json").read_text() + (
+        forgotten / "report/index.html"
+    ).read_text()
     for identifier in named(forgotten):
         paragraph = max(texts[identifier].splitlines(), key=len)
         assert json.dumps(paragraph)[1:-1] not in report
 
 
-def test_the_report_shows_no_text_of_a_domain_that_clean_rejected(small_run: Path, tmp_path: Path) -> None:
+def test_the_report_shows_no_text_of_a_domain_that_clean_rejected(
+    small_run: Path, tmp_path: Path
+) -> None:
     """Their rows are not in the corpus' rejects, so only the list says that they are to go."""
     run = copy_of(small_run, tmp_path / "run")
 
@@ -128,16 +161,27 @@ def part(path: Path, run: Path) -> str:
     return re.sub(r"-[0-9a-f]{8}\.", ".", path.relative_to(run).as_posix())
 
 
-def test_only_the_shards_it_is_in_are_rewritten(small_run: Path, request_file: Path, tmp_path: Path) -> None:
+def test_only_the_shards_it_is_in_are_rewritten(
+    small_run: Path, request_file: Path, tmp_path: Path
+) -> None:
     run = copy_of(small_run, tmp_path / "run")
     before = {path: path.stat().st_ino for path in run.rglob("part-*")}
     ask_owt("forget", run, request_file, "--workers", 1)
-    written = {part(path, run) for path in run.rglob("part-*") if before.get(path) != path.stat().st_ino}
+    written = {
+        part(path, run) for path in run.rglob("part-*") if before.get(path) != path.stat().st_ino
+    }
     gone = {part(path, run) for path in before if not path.exists()}
-    clean = [set(pq.read_table(shard_file(run, "clean", k))["url_id"].to_pylist()) for k in range(3)]
+    clean = [
+        set(pq.read_table(shard_file(run, "clean", k))["url_id"].to_pylist()) for k in range(3)
+    ]
     concerned = {k for k in range(3) if clean[k] & named(run)}
-    corpus = {f"{folder}/part-0000{k}.parquet" for k in concerned for folder in ("corpus", "ledger/corpus/rejects")}
-    # Duplicates in other shards are rejected for another reason now, but no row of the corpus or the tokens changes.
+    corpus = {
+        f"{folder}/part-0000{k}.parquet"
+        for k in concerned
+        for folder in ("corpus", "ledger/corpus/rejects")
+    }
+    # Duplicates in other shards are rejected for another reason now, but no row of the corpus or
+    # the tokens changes.
     tokens = {f"tokens/{split}/part-00001.arrow" for split in ("train", "val")}
     figures = "ledger/report/figures/part-00000.json"
     assert written == corpus | tokens | {"ledger/tokens/rejects/part-00001.parquet", figures}
@@ -152,7 +196,9 @@ def test_the_bytes_are_those_of_a_run_that_had_the_list_from_the_start(
     assert differing(forgotten, run) == []
 
 
-def test_a_later_run_restores_nothing_and_does_nothing(small_config: Path, forgotten: Path, tmp_path: Path) -> None:
+def test_a_later_run_restores_nothing_and_does_nothing(
+    small_config: Path, forgotten: Path, tmp_path: Path
+) -> None:
     run = copy_of(forgotten, tmp_path / "run")
     assert ask_owt("run", run, small_config, "--workers", 1).count("(finished)") == 8
     assert differing(forgotten, run) == []
@@ -169,7 +215,10 @@ def test_a_takedown_works_where_only_corpus_and_tokens_are_left(
         shutil.rmtree(run / folder)
     ask_owt("forget", run, request_file, "--workers", 1, "--reason", "notice 17")
     names = [f"part-*.{suffix}" for suffix in ("parquet", "arrow")]
-    made = [{path.name for name in names for path in (of / "corpus").glob(name)} for of in (run, forgotten)]
+    made = [
+        {path.name for name in names for path in (of / "corpus").glob(name)}
+        for of in (run, forgotten)
+    ]
     assert made[0] == made[1]
     assert tokenized(run) == tokenized(forgotten)
     assert "no problems found" in ask_owt("verify", run)
@@ -184,7 +233,9 @@ def test_a_domain_goes_with_all_hosts_below_it(small_run: Path, tmp_path: Path) 
     documents = sum(host_of(row["url"]) == host for row in rows_of(run, "corpus"))
     assert f"{documents} documents would leave the corpus" in said
     own = {row["url_id"] for row in rows_of(run, "clean") if host_of(row["url"]) == host}
-    instead = {row["kept_url_id"] for row in rows_of(run, "duplicates") if row["url_id"] in own} - own
+    instead = {
+        row["kept_url_id"] for row in rows_of(run, "duplicates") if row["url_id"] in own
+    } - own
     assert f"{len(instead)} other documents have the same text and stay: {min(instead)}" in said
     ask_owt("forget", run, tmp_path / "list.txt", "--workers", 1)
     assert not any(host_of(row["url"]) == host for row in rows_of(run, "corpus"))
@@ -204,7 +255,9 @@ def test_a_wrong_list_is_one_clear_error(small_run: Path, tmp_path: Path) -> Non
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_what_is_not_in_the_corpus_is_reported_and_stays_on_the_list(small_run: Path, tmp_path: Path) -> None:
+def test_what_is_not_in_the_corpus_is_reported_and_stays_on_the_list(
+    small_run: Path, tmp_path: Path
+) -> None:
     run = copy_of(small_run, tmp_path / "run")
     (tmp_path / "list.txt").write_text("https://nobody.example/x\n")
     assert "name no document of" in ask_owt("forget", run, tmp_path / "list.txt", "--workers", 1)

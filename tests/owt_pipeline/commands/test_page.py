@@ -1,4 +1,5 @@
-"""`owt page` and `owt near-duplicates`: answers about files of one's own, without a working directory."""
+"""`owt page` and `owt near-duplicates`: answers about files of one's own, without a working
+directory."""
 
 from __future__ import annotations
 
@@ -14,26 +15,39 @@ import owt_pipeline as owt
 from owt_pipeline.commands import near_duplicates, page
 from tests.owt_pipeline.dedupe.corpora import corpus_with_copies
 
-PROSE = "This sentence is prose, and long enough to be taken for a part of an article about something. " * 6
-HTML = f"<html><head><title>A page</title></head><body><article><h1>A page</h1><p>{PROSE}</p></article></body></html>"
+PROSE = (
+    "This sentence is prose, and long enough to be taken for a part of an article about something. "
+    * 6
+)
+HTML = (
+    f"<html><head><title>A page</title></head><body><article><h1>A "
+    f"page</h1><p>{PROSE}</p></article></body></html>"
+)
 
 
 def test_text_of_a_file_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "page.html").write_text(HTML)
     assert page.main([str(tmp_path / "page.html")]) == 0
     assert capsys.readouterr().out.strip() == owt.extract(HTML).text  # type: ignore[union-attr]
-    assert page.main([str(tmp_path / "page.html"), "--text_format", "markdown", "--favor", "recall"]) == 0
+    assert (
+        page.main([str(tmp_path / "page.html"), "--text_format", "markdown", "--favor", "recall"])
+        == 0
+    )
     assert capsys.readouterr().out.startswith("# A page")
 
 
-def test_standard_input_and_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_and_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(HTML.encode())))
     assert page.main(["-", "--json", "--url", "https://example.org/2020/01/02/x"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["title"], found["date"]) == ("A page", "2020-01-02")
 
 
-def test_what_cannot_be_read_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_read_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert page.main([str(tmp_path / "nowhere.html")]) == 1
     assert "no such file" in capsys.readouterr().err
     (tmp_path / "empty.html").write_text("")
@@ -41,12 +55,23 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path, capsys: pytest.CaptureF
     assert "no_text" in capsys.readouterr().err
 
 
-def test_pairs_of_files_are_written_and_summed_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pairs_of_files_are_written_and_summed_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     texts = corpus_with_copies(seed=8, documents=60)
     with gzip.open(tmp_path / "a.jsonl.gz", "wt") as file:
         file.writelines(json.dumps({"body": text}) + "\n" for text in texts)
     out = tmp_path / "pairs.parquet"
-    command = [str(tmp_path / "a.jsonl.gz"), "--text_field", "body", "--out", str(out), "--workers", "1", "--quiet"]
+    command = [
+        str(tmp_path / "a.jsonl.gz"),
+        "--text_field",
+        "body",
+        "--out",
+        str(out),
+        "--workers",
+        "1",
+        "--quiet",
+    ]
     assert near_duplicates.main([*command, "--threshold", "0.7"]) == 0
     expected = owt.near_duplicates(texts, threshold=0.7, workers=1)
     assert pq.read_table(out).equals(expected)
@@ -55,7 +80,9 @@ def test_pairs_of_files_are_written_and_summed_up(tmp_path: Path, capsys: pytest
     assert f"{len(set(expected['cluster'].to_pylist()))} clusters" in shown
 
 
-def test_file_without_the_field_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_without_the_field_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "a.jsonl").write_text('{"body": "a"}\n')
     assert near_duplicates.main([str(tmp_path / "a.jsonl")]) == 1
     assert "a.jsonl:1: no field 'text'; it has body" in capsys.readouterr().err

@@ -32,9 +32,13 @@ Run = Callable[..., str]
 
 
 @pytest.fixture
-def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Run:
     """Runs `owt publish`, and returns what it printed."""
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)  # read from the environment once
+    monkeypatch.setattr(
+        huggingface_hub.constants, "HF_HUB_DISABLE_XET", True
+    )  # read from the environment once
 
     def run(hub: Hub, workdir: Path, *flags: str, code: int = 0, **environment: str) -> str:
         for name, value in {**environment_of(hub, tmp_path / "hf"), **environment}.items():
@@ -48,7 +52,10 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 def count_files(run: Path) -> int:
     """Two configurations of each shard, in each of the splits that it has rows of."""
-    rows = [pa.ipc.open_file(path).read_all().num_rows for path in (run / "tokens").rglob("part-*.arrow")]
+    rows = [
+        pa.ipc.open_file(path).read_all().num_rows
+        for path in (run / "tokens").rglob("part-*.arrow")
+    ]
     return 2 * sum(map(bool, rows))
 
 
@@ -66,14 +73,19 @@ def test_without_yes_nothing_is_sent_and_the_card_is_printed(
     assert publish.main([str(small_run), f"hf://{NAME}"]) == 0
     printed = capsys.readouterr().out
     counts = manifest_of(small_run, "corpus").counts
-    assert printed.startswith(f"{counts.left:,} documents, in {count_files(small_run)} files, to hf://{NAME}\n")
+    assert printed.startswith(
+        f"{counts.left:,} documents, in {count_files(small_run)} files, to hf://{NAME}\n"
+    )
     assert printed.endswith("Nothing was sent: repeat the command with --yes to send it.\n")
     for reason, count in counts.rejected.items():
         assert f"{count} `{reason}`" in printed
 
 
-def test_the_corpus_is_published_and_again_after_a_takedown(small_run: Path, tmp_path: Path, published: Run) -> None:
-    """An interrupted upload continues, a second one changes nothing, and one after a takedown deletes."""
+def test_the_corpus_is_published_and_again_after_a_takedown(
+    small_run: Path, tmp_path: Path, published: Run
+) -> None:
+    """An interrupted upload continues, a second one changes nothing, and one after a takedown
+    deletes."""
     run = copy_of(small_run, tmp_path / "run")
     with hub_server() as hub:
         hub.commits_left = 0
@@ -81,7 +93,9 @@ def test_the_corpus_is_published_and_again_after_a_takedown(small_run: Path, tmp
         assert not hub.commits
         hub.commits_left = None
         sent = set(hub.objects)
-        assert f"published: hf://{NAME}" in published(hub, run, "--yes", "--contact", "web@example.org")
+        assert f"published: hf://{NAME}" in published(
+            hub, run, "--yes", "--contact", "web@example.org"
+        )
         assert hub.commits == [(NAME, "The corpus")]
         assert set(hub.objects) == sent, "the bytes were there from the interrupted upload"
         found = dict(unpack(hub, tmp_path / "hub"))
@@ -93,7 +107,11 @@ def test_the_corpus_is_published_and_again_after_a_takedown(small_run: Path, tmp
         run_owt("forget", run, tmp_path / "list.txt")
         published(hub, run, "--yes")
         now = hub.files[NAME]
-    tables = [pq.read_table(io.BytesIO(content)) for name, content in now.items() if name.endswith(".parquet")]
+    tables = [
+        pq.read_table(io.BytesIO(content))
+        for name, content in now.items()
+        if name.endswith(".parquet")
+    ]
     urls = {url for table in tables for url in table["url"].to_pylist()}
     kept = {url for (url,) in duckdb.sql(f"select url from '{run}/corpus/*.parquet'").fetchall()}
     assert urls == kept
@@ -103,10 +121,16 @@ def test_the_corpus_is_published_and_again_after_a_takedown(small_run: Path, tmp
     head = yaml.safe_load(card.split("---")[1])
     assert [config["config_name"] for config in head["configs"]] == ["corpus", "urls"]
     assert "Write to web@example.org" in card
-    loaded = datasets.load_dataset(str(tmp_path / "hub"), "corpus", cache_dir=str(tmp_path / "cache"))
+    loaded = datasets.load_dataset(
+        str(tmp_path / "hub"), "corpus", cache_dir=str(tmp_path / "cache")
+    )
     for split, tokens in (("train", "train"), ("validation", "val")):
-        expected = duckdb.sql(f"select url_id, text from '{small_run}/corpus/*.parquet' order by 1").fetchall()
-        shards = [pa.ipc.open_file(path).read_all() for path in (small_run / "tokens" / tokens).iterdir()]
+        expected = duckdb.sql(
+            f"select url_id, text from '{small_run}/corpus/*.parquet' order by 1"
+        ).fetchall()
+        shards = [
+            pa.ipc.open_file(path).read_all() for path in (small_run / "tokens" / tokens).iterdir()
+        ]
         ids = {url_id for shard in shards for url_id in shard["url_id"].to_pylist()}
         rows = sorted(zip(loaded[split]["url_id"], loaded[split]["text"], strict=True))
         assert rows == [row for row in expected if row[0] in ids]
@@ -129,10 +153,15 @@ def test_a_takedown_that_is_only_on_the_list_is_not_published(
         assert "before the list of takedowns changed" in published(hub, run, "--yes", code=1)
         assert not hub.commits
     assert verify.main([str(run)]) != 0
-    assert "the takedowns have changed since this was made: run export again" in capsys.readouterr().out
+    assert (
+        "the takedowns have changed since this was made: run export again"
+        in capsys.readouterr().out
+    )
 
 
-def test_a_list_of_urls_holds_nothing_of_the_pages(small_run: Path, tmp_path: Path, published: Run) -> None:
+def test_a_list_of_urls_holds_nothing_of_the_pages(
+    small_run: Path, tmp_path: Path, published: Run
+) -> None:
     run = copy_of(small_run, tmp_path / "run")
     with hub_server() as hub:
         published(hub, run, "--yes", "--urls_only")
@@ -141,7 +170,11 @@ def test_a_list_of_urls_holds_nothing_of_the_pages(small_run: Path, tmp_path: Pa
         content = damaged.read_bytes()
         damaged.write_bytes(content[:99] + bytes([content[99] ^ 1]) + content[100:])
         assert "was changed after it was written" in published(hub, run, "--yes", code=1)
-    tables = [pq.read_table(io.BytesIO(content)) for name, content in files.items() if name.endswith(".parquet")]
+    tables = [
+        pq.read_table(io.BytesIO(content))
+        for name, content in files.items()
+        if name.endswith(".parquet")
+    ]
     assert {name for table in tables for name in table.schema.names} == set(publish.LISTED)
     assert sum(table.num_rows for table in tables) == manifest_of(small_run, "corpus").counts.left
     assert {name.split("/")[0] for name in files} == {"urls", "README.md"}
@@ -162,7 +195,9 @@ def test_a_hub_that_cannot_be_reached_is_one_line(
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     monkeypatch.setenv("HF_TOKEN", "hf_test")
     assert publish.main([str(small_run), f"hf://{NAME}", "--yes"]) == 1
-    assert re.search(rf"hf://{NAME}: .*; the same command continues$", capsys.readouterr().err.strip())
+    assert re.search(
+        rf"hf://{NAME}: .*; the same command continues$", capsys.readouterr().err.strip()
+    )
 
 
 @pytest.mark.parametrize("destination", ["someone/name", "hf://name", "hf://a/b/c", "s3://a/b"])

@@ -15,7 +15,9 @@ from owt_pipeline.storage.folder import Storage
 
 
 @pytest.mark.parametrize("preset", [None, *preset_names()])
-def test_a_written_config_is_read_back_without_complaint(preset: str | None, tmp_path: Path) -> None:
+def test_a_written_config_is_read_back_without_complaint(
+    preset: str | None, tmp_path: Path
+) -> None:
     path = tmp_path / "settings.toml"
     assert main([str(tmp_path), *(["--preset", preset] if preset else [])]) == 0
     tables = read_config(str(path))
@@ -25,7 +27,13 @@ def test_a_written_config_is_read_back_without_complaint(preset: str | None, tmp
         if preset is None:
             assert options == stage_options(stage, None, {}, {})
     if preset:
-        recipe = read_config(str(Path(commented_config.__code__.co_filename).parents[1] / "presets" / f"{preset}.toml"))
+        recipe = read_config(
+            str(
+                Path(commented_config.__code__.co_filename).parents[1]
+                / "presets"
+                / f"{preset}.toml"
+            )
+        )
         assert recipe
         assert all(table.items() <= tables[name].items() for name, table in recipe.items())
 
@@ -54,7 +62,8 @@ def test_an_unknown_preset_and_a_file_that_is_there_are_clear_errors(
          "[clean]\n# the least (a number)\nmin_tokens = 5\n"),
         ("[clean]\n# min_tokens = 128\nmin_tokens = 7  # ours\n", {"clean": {"min_tokens": 5}},
          "[clean]\n# min_tokens = 128\nmin_tokens = 5\n"),
-        ("[clean]\nlanguages = ['en']\n[dedupe]\n", {"clean": {"languages": ("de", "fr")}, "dedupe": {}},
+        ("[clean]\nlanguages = "
+        "['en']\n[dedupe]\n", {"clean": {"languages": ("de", "fr")}, "dedupe": {}},
          "[clean]\nlanguages = [\"de\", \"fr\"]\n[dedupe]\n"),
         ("[collect]\nmin_score = 3\n[clean]\n", {"clean": {"min_score": 1}},
          "[collect]\nmin_score = 3\n[clean]\nmin_score = 1\n"),
@@ -66,13 +75,17 @@ def test_a_setting_is_changed_and_the_comments_stay(
     assert with_values(text, given) == expected
 
 
-@pytest.mark.parametrize("text", ["[clean]\nlanguages = [\n  'en',\n]\n", "clean = {languages = ['en']}\n"])
+@pytest.mark.parametrize(
+    "text", ["[clean]\nlanguages = [\n  'en',\n]\n", "clean = {languages = ['en']}\n"]
+)
 def test_a_setting_that_is_written_another_way_is_not_touched(text: str) -> None:
     with pytest.raises(UsageError, match="languages"):
         with_values(text, {"clean": {"languages": ("de",)}})
 
 
-def test_a_run_keeps_its_flags_and_a_failed_one_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_keeps_its_flags_and_a_failed_one_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for month, number in (("01", 1), ("02", 2)):
         Path(f"{month}.txt").write_text(f"https://h.example/{number}\n")
@@ -86,7 +99,9 @@ def test_a_run_keeps_its_flags_and_a_failed_one_does_not(tmp_path: Path, monkeyp
     tables = read_config(path)
     assert tables["collect"] == {"links": ["01.txt"], "num_shards": 2}
     assert tables["fetch"] == {}
-    assert Path("run/settings.toml").read_text().count("\n") > 100  # every other option, with its help
+    assert (
+        Path("run/settings.toml").read_text().count("\n") > 100
+    )  # every other option, with its help
     assert cli.main(collect) == 0
     assert cli.main([*collect, "--links", "02.txt"]) == 1  # it lacks the first
     assert read_config(path) == tables
@@ -94,6 +109,8 @@ def test_a_run_keeps_its_flags_and_a_failed_one_does_not(tmp_path: Path, monkeyp
     assert read_config(path)["collect"] == {"links": ["01.txt", "02.txt"], "num_shards": 2}
     assert cli.main(["why", "run", "h.example/2"]) == 0
     Path("other.toml").write_text("[collect]\nlinks = ['01.txt', '02.txt']\n")
-    assert cli.main([*collect, "other.toml", "--min_score", "9"]) == 0  # a file that is named is left alone
+    assert (
+        cli.main([*collect, "other.toml", "--min_score", "9"]) == 0
+    )  # a file that is named is left alone
     assert "min_score" not in read_config(path)["collect"]
     assert "min_score" not in Path("other.toml").read_text()

@@ -24,7 +24,9 @@ from tests.conftest import REPOSITORY
 from tests.owt_pipeline.runs import ask_stage, drop, manifest_of, run_owt
 from tests.owt_pipeline.tokenize.corpus import write_corpus
 
-SOURCES = [path.read_text(encoding="utf-8") for path in sorted((REPOSITORY / "owt_pipeline").rglob("*.py"))]
+SOURCES = [
+    path.read_text(encoding="utf-8") for path in sorted((REPOSITORY / "owt_pipeline").rglob("*.py"))
+]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +46,10 @@ def test_the_corpus_is_tokenized_by_it_and_decodes_to_itself(workdir: Path, trai
     assert manifest.properties["tokenizer"]["vocab_size"] == 1000
     assert manifest.properties["tokenizer"]["eot"] == 999
     assert (workdir / manifest.properties["tokenizer"]["file"]).read_bytes() == trained.read_bytes()
-    text_bytes, tokens = manifest.stats["text_bytes"], manifest.stats["tokens_train"] + manifest.stats["tokens_val"]
+    text_bytes, tokens = (
+        manifest.stats["text_bytes"],
+        manifest.stats["tokens_train"] + manifest.stats["tokens_val"],
+    )
     assert text_bytes / tokens > 2  # it learned words: without any, it would be 1
 
 
@@ -62,23 +67,39 @@ def test_the_order_of_the_texts_does_not_matter(trained: Path) -> None:
     assert train_tokenizer(texts, 1000) == trained.read_bytes()
 
 
-def test_any_number_of_threads_gives_the_same_bytes(workdir: Path, trained: Path, tmp_path: Path) -> None:
+def test_any_number_of_threads_gives_the_same_bytes(
+    workdir: Path, trained: Path, tmp_path: Path
+) -> None:
     environment = {**os.environ, "RAYON_NUM_THREADS": "3", "TOKENIZERS_PARALLELISM": "true"}
     command = [sys.executable, "-m", "owt_pipeline", "train-tokenizer", str(workdir)]
     out = tmp_path / "other.json"
-    subprocess.run([*command, "--vocab_size", "1000", "--out", str(out)], check=True, timeout=120, env=environment)
+    subprocess.run(
+        [*command, "--vocab_size", "1000", "--out", str(out)],
+        check=True,
+        timeout=120,
+        env=environment,
+    )
     assert out.read_bytes() == trained.read_bytes()
 
 
 def test_a_sample_leaves_out_the_validation_split(workdir: Path, tmp_path: Path) -> None:
-    assert main(["train-tokenizer", str(workdir), "--sample", "0.5", "--out", str(tmp_path / "own")]) == 0
-    batches = DatasetReader.open(Storage(str(workdir)), "corpus").batches(columns=["url_id", "text"])
-    is_train = [batch.filter(pa.array(~is_validation(batch["url_id"].to_numpy(), 0.5))) for batch in batches]
+    assert (
+        main(["train-tokenizer", str(workdir), "--sample", "0.5", "--out", str(tmp_path / "own")])
+        == 0
+    )
+    batches = DatasetReader.open(Storage(str(workdir)), "corpus").batches(
+        columns=["url_id", "text"]
+    )
+    is_train = [
+        batch.filter(pa.array(~is_validation(batch["url_id"].to_numpy(), 0.5))) for batch in batches
+    ]
     texts = [text for batch in is_train for text in batch["text"].to_pylist()]
     assert (tmp_path / "own").read_bytes() == train_tokenizer(texts, 50_257)
 
 
-def test_a_small_text_and_a_missing_corpus_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_small_text_and_a_missing_corpus_are_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     small = write_corpus(tmp_path / "small", ["abc abc"])
     said = run_owt("train-tokenizer", small, "--vocab_size", 1000)
     assert "the corpus has enough words for only 260 entries, not 1000" in said

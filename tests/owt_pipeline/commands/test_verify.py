@@ -29,7 +29,11 @@ class NoOptions:
 
 
 def write_urls(shard: int, writer: ShardWriter) -> None:
-    add_rows(writer, "urls", [{"url_id": shard * 100 + i, "url": f"http://h{shard}/{i}"} for i in range(40)])
+    add_rows(
+        writer,
+        "urls",
+        [{"url_id": shard * 100 + i, "url": f"http://h{shard}/{i}"} for i in range(40)],
+    )
 
 
 def fetch_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
@@ -59,13 +63,19 @@ def problems(folder: Path) -> str:
 
 
 def test_an_undamaged_run_verifies(run: Path) -> None:
-    found = [(finding.name, finding.problems, finding.notes) for finding in verify(Storage(str(run)))]
+    found = [
+        (finding.name, finding.problems, finding.notes) for finding in verify(Storage(str(run)))
+    ]
     assert found == [("urls", [], []), ("pages", [], [])]
 
 
-@pytest.mark.parametrize(("dataset", "shard", "kind"), [("urls", 1, "data"), ("pages", 0, "rejects")])
+@pytest.mark.parametrize(
+    ("dataset", "shard", "kind"), [("urls", 1, "data"), ("pages", 0, "rejects")]
+)
 @pytest.mark.parametrize("place", [0, 0.5, 1])
-def test_a_flipped_byte_is_found(run: Path, dataset: str, shard: int, kind: str, place: float) -> None:
+def test_a_flipped_byte_is_found(
+    run: Path, dataset: str, shard: int, kind: str, place: float
+) -> None:
     path = shard_file(run, dataset, shard, kind)
     content = bytearray(path.read_bytes())
     content[round(place * (len(content) - 1))] ^= 1
@@ -93,7 +103,13 @@ def rewrite(run: Path, path: Path, rows: pa.Table) -> None:
     before, manifest = table_of(run, dataset), manifest_of(run, dataset)
     table = FileTable(
         [
-            replace(record, files=[replace(file, **now) if file.path == str(name) else file for file in record.files])
+            replace(
+                record,
+                files=[
+                    replace(file, **now) if file.path == str(name) else file
+                    for file in record.files
+                ],
+            )
             for record in before.records
         ]
     )
@@ -113,7 +129,9 @@ def rewrite(run: Path, path: Path, rows: pa.Table) -> None:
         ({1: 101}, "1 ids left or were rejected more than once, such as 101"),
     ],
 )
-def test_an_id_that_was_swapped_for_another_is_found(run: Path, swapped: dict[int, int], said: str) -> None:
+def test_an_id_that_was_swapped_for_another_is_found(
+    run: Path, swapped: dict[int, int], said: str
+) -> None:
     rows = pq.read_table(shard_file(run, "pages", 1))
     ids = [swapped.get(place, id) for place, id in enumerate(rows["url_id"].to_pylist())]
     rows = rows.set_column(0, rows.schema.field("url_id"), pa.array(ids, pa.uint64()))

@@ -36,27 +36,46 @@ def why(run: Path, text: object, code: int = 0) -> dict:
 def test_each_urls_verdict_is_where_it_ended(small_run: Path) -> None:
     """One URL of each end: kept, and each reason of each stage."""
     ends = {row["url"]: ("kept", "tokenize", None) for row in rows_of(small_run, "corpus")[:1]}
-    for name, stage in {"urls": "collect", "pages": "fetch", "clean": "clean", "corpus": "export"}.items():
-        by_reason = {row["reason"]: row["url"] for row in rows_of(small_run, f"ledger/{name}/rejects") if row["url"]}
+    for name, stage in {
+        "urls": "collect",
+        "pages": "fetch",
+        "clean": "clean",
+        "corpus": "export",
+    }.items():
+        by_reason = {
+            row["reason"]: row["url"]
+            for row in rows_of(small_run, f"ledger/{name}/rejects")
+            if row["url"]
+        }
         by_reason.pop("repeated_url", None)
         ends |= {url: ("rejected", stage, reason) for reason, url in list(by_reason.items())[:3]}
     assert len(ends) > 6
     for url, (verdict, stage, reason) in ends.items():
         shown = shown_by(small_run, url)
         last = shown["stages"][-1]
-        assert (shown["verdict"], last["stage"], last.get("reason")) == (verdict, stage, reason), url
+        assert (shown["verdict"], last["stage"], last.get("reason")) == (verdict, stage, reason), (
+            url
+        )
         assert shown["url_id"] == id_of(shown["url"]) or reason == "bad_url"
 
 
-def test_a_run_of_which_nothing_is_finished_has_nothing_to_show(small_run: Path, tmp_path: Path) -> None:
+def test_a_run_of_which_nothing_is_finished_has_nothing_to_show(
+    small_run: Path, tmp_path: Path
+) -> None:
     (tmp_path / "run/ledger").mkdir(parents=True)
     assert "is not a run" in ask_owt("why", tmp_path / "run", "example.org/a", code=3)
 
 
-def test_an_id_a_spelling_with_tracking_and_a_url_without_scheme_give_the_same_answer(small_run: Path) -> None:
+def test_an_id_a_spelling_with_tracking_and_a_url_without_scheme_give_the_same_answer(
+    small_run: Path,
+) -> None:
     url = rows_of(small_run, "corpus")[-1]["url"]
     expected = why(small_run, url)
-    variants = (str(id_of(url)), url.replace("https://", "http://www.") + "?utm_source=x#top", url[len("https://") :])
+    variants = (
+        str(id_of(url)),
+        url.replace("https://", "http://www.") + "?utm_source=x#top",
+        url[len("https://") :],
+    )
     for spelling in variants:
         shown = shown_by(small_run, spelling)
         assert (shown["url"], shown["stages"]) == (url, expected["stages"])
@@ -70,7 +89,9 @@ def test_the_token_shard_and_row_hold_that_document(small_run: Path) -> None:
         assert table["n_tokens"][last["row"]].as_py() == last["n_tokens"]
 
 
-def test_a_duplicate_names_the_document_that_stays_and_that_one_its_duplicates(small_run: Path) -> None:
+def test_a_duplicate_names_the_document_that_stays_and_that_one_its_duplicates(
+    small_run: Path,
+) -> None:
     decision = next(row for row in rows_of(small_run, "duplicates") if row["rule"] == "near")
     shown = why(small_run, decision["url_id"])
     entry = next(entry for entry in shown["stages"] if entry["stage"] == "dedupe")
@@ -83,13 +104,23 @@ def test_a_duplicate_names_the_document_that_stays_and_that_one_its_duplicates(s
     assert kept["verdict"] == "kept"
 
 
-def test_text_from_outside_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_text_from_outside_cannot_control_the_terminal(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     reject = (7, "https://a.example/", "bad_redirect", "status 302 to \x1b]0;owned\x07\x9b2J")
-    outcome = Outcome(pa.RecordBatch.from_pylist([], DATASETS["urls"].schema), rejects_batch([reject]))
+    outcome = Outcome(
+        pa.RecordBatch.from_pylist([], DATASETS["urls"].schema), rejects_batch([reject])
+    )
     write_dataset(Storage(str(tmp_path)), "urls", lambda shard, writer: writer.add(1, outcome))
     assert main([str(tmp_path), "7"]) == 0
     assert r"status 302 to \x1b]0;owned\x07\x9b2J" in capsys.readouterr().out
-    row = {"url_id": 7, "url": "https://a.example/", "title": "\x1b[2Ja", "text": "\x1b]0;owned\x07", "subreddits": []}
+    row = {
+        "url_id": 7,
+        "url": "https://a.example/",
+        "title": "\x1b[2Ja",
+        "text": "\x1b]0;owned\x07",
+        "subreddits": [],
+    }
     publish_rows(Storage(str(tmp_path)), "corpus", [row])
     assert sample_documents.main([str(tmp_path)]) == 0
     shown = capsys.readouterr().out
@@ -105,7 +136,9 @@ def test_an_unknown_url_is_one_line_with_its_canonical_form(small_run: Path) -> 
 
 
 def test_a_run_that_is_not_finished_says_what_is_pending(small_run: Path, tmp_path: Path) -> None:
-    part = copy_of(small_run, tmp_path / "part", without=("duplicates", "corpus", "tokens", "report"))
+    part = copy_of(
+        small_run, tmp_path / "part", without=("duplicates", "corpus", "tokens", "report")
+    )
     shown = ask_owt("why", part, rows_of(small_run, "corpus")[0]["url"])
     assert "kept by clean; the stages after it have not run" in shown
 
@@ -123,10 +156,20 @@ def test_anything_can_be_asked_for(text: str) -> None:
 
 
 def test_a_url_of_several_generations_is_shown_where_it_was_accepted(tmp_path: Path) -> None:
-    scores = {"first": {"never": 1, "later": 1, "at_once": 9}, "second": {"never": 2, "later": 9, "at_once": 9}}
+    scores = {
+        "first": {"never": 1, "later": 1, "at_once": 9},
+        "second": {"never": 2, "later": 9, "at_once": 9},
+    }
     for dump, of_urls in scores.items():
-        posts = [{"id": f"{dump}{name}", "url": f"https://a.org/{name}", "score": score, "is_self": False}
-                 for name, score in of_urls.items()]  # fmt: skip
+        posts = [
+            {
+                "id": f"{dump}{name}",
+                "url": f"https://a.org/{name}",
+                "score": score,
+                "is_self": False,
+            }
+            for name, score in of_urls.items()
+        ]
         (tmp_path / f"{dump}.ndjson").write_text("".join(json.dumps(post) + "\n" for post in posts))
     run = tmp_path / "run"
     ask_owt("run", run, "--until", "collect", "--dumps", tmp_path / "first.ndjson")
@@ -155,12 +198,17 @@ def parsed(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_a_sample_is_the_seeds_and_of_the_corpus(small_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sample_is_the_seeds_and_of_the_corpus(
+    small_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     first = sampled(capsys, small_run, "--n", 20, "--json")
     assert first == sampled(capsys, small_run, "--n", 20, "--json")
     ids = {row["url_id"] for row in parsed(first)}
     assert len(ids) == 20
-    assert ids != {row["url_id"] for row in parsed(sampled(capsys, small_run, "--n", 20, "--seed", 1, "--json"))}
+    assert ids != {
+        row["url_id"]
+        for row in parsed(sampled(capsys, small_run, "--n", 20, "--seed", 1, "--json"))
+    }
     assert {len(parsed(first)[0]["text"])} <= {n for (n,) in query(
         "select length(text) from '{run}/corpus/part-*.parquet'", run=small_run)}  # fmt: skip
     everything = parsed(sampled(capsys, small_run, "--n", 9999, "--json"))
@@ -169,7 +217,9 @@ def test_a_sample_is_the_seeds_and_of_the_corpus(small_run: Path, capsys: pytest
     )
 
 
-def test_rejected_documents_can_be_read(small_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejected_documents_can_be_read(
+    small_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for reason in ("too_short", "near_duplicate"):
         for row in parsed(sampled(capsys, small_run, "--reason", reason, "--json")):
             assert row["reason"] == reason

@@ -28,8 +28,11 @@ def url_id(i: int) -> int:
     return (i + 1) * 0x9E3779B97F4A7C15 % 2**64
 
 
-def write_clean(workdir: Path, texts: Sequence[str], num_shards: int = 3, **columns: Sequence[Any]) -> None:
-    """`clean/` with text i in shard i modulo num_shards; `columns` give score, created_utc and the like."""
+def write_clean(
+    workdir: Path, texts: Sequence[str], num_shards: int = 3, **columns: Sequence[Any]
+) -> None:
+    """`clean/` with text i in shard i modulo num_shards; `columns` give score, created_utc and
+    the like."""
 
     def write(shard: int, writer: ShardWriter) -> None:
         mine = range(shard, len(texts), num_shards)
@@ -51,13 +54,17 @@ def write_clean(workdir: Path, texts: Sequence[str], num_shards: int = 3, **colu
     write_dataset(Storage(str(workdir)), "clean", write, num_shards)
 
 
-def dedupe(workdir: Path, workers: int = 1, **options: Any) -> tuple[Manifest, list[dict[str, Any]]]:
+def dedupe(
+    workdir: Path, workers: int = 1, **options: Any
+) -> tuple[Manifest, list[dict[str, Any]]]:
     """Run dedupe; returns its manifest and the decisions of all shards."""
     manifest, _ = run_stage(DEDUPE, Options(**options), Runtime(Storage(str(workdir)), workers))
     return manifest, DatasetReader(Storage(str(workdir)), manifest).table().to_pylist()
 
 
-def decide(workdir: Path, texts: Sequence[str], num_shards: int = 3, **options: Any) -> dict[int, dict[str, Any]]:
+def decide(
+    workdir: Path, texts: Sequence[str], num_shards: int = 3, **options: Any
+) -> dict[int, dict[str, Any]]:
     """The decision on each removed text, by its number; `kept` is the number of the kept text."""
     write_clean(workdir, texts, num_shards)
     number = {url_id(i): i for i in range(len(texts))}
@@ -67,7 +74,10 @@ def decide(workdir: Path, texts: Sequence[str], num_shards: int = 3, **options: 
 
 def prose(rng: random.Random, words: int) -> list[str]:
     """Random words that do not repeat between texts."""
-    return [f"{rng.choice('bcdfgklmnprstv')}{rng.choice('aeiou')}{rng.randrange(10_000)}" for _ in range(words)]
+    return [
+        f"{rng.choice('bcdfgklmnprstv')}{rng.choice('aeiou')}{rng.randrange(10_000)}"
+        for _ in range(words)
+    ]
 
 
 def edited(rng: random.Random, text: Sequence[str], share: float) -> list[str]:
@@ -79,7 +89,8 @@ def edited(rng: random.Random, text: Sequence[str], share: float) -> list[str]:
 
 
 def corpus_with_copies(seed: int, documents: int = 120, words: int = 200) -> list[str]:
-    """Documents of which about half are copies of earlier ones, edited by 0 to 10% of their words."""
+    """Documents of which about half are copies of earlier ones, edited by 0 to 10% of their
+    words."""
     rng = random.Random(seed)
     texts: list[list[str]] = []
     for _ in range(documents):

@@ -1,4 +1,5 @@
-"""The definitions of dedupe in plain Python over strings and sets: slow, and simple enough to trust."""
+"""The definitions of dedupe in plain Python over strings and sets: slow, and simple enough to
+trust."""
 
 from __future__ import annotations
 
@@ -8,12 +9,16 @@ from owt_pipeline.stages.dedupe.shingles import IDEOGRAPH, LETTER, MARK, charact
 
 
 def is_selector(code: int) -> bool:
-    return 0xFE00 <= code <= 0xFE0F or 0xE0100 <= code <= 0xE01EF or code in (0x180B, 0x180C, 0x180D, 0x180F)
+    return (
+        0xFE00 <= code <= 0xFE0F
+        or 0xE0100 <= code <= 0xE01EF
+        or code in (0x180B, 0x180C, 0x180D, 0x180F)
+    )
 
 
 def words(text: str) -> list[str]:
-    """Runs of letters and their marks in lower case; an ideograph is a word of its own. Variation selectors are no
-    text."""
+    """Runs of letters and their marks in lower case; an ideograph is a word of its own.
+    Variation selectors are no text."""
     found, word = [], ""
     after_word = False  # whether a mark belongs to the character before it
     for character in text:

@@ -23,12 +23,15 @@ EDGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=80)
 LONG = {
     "chain": [(i, i + 1) for i in range(1000)],
     "star": [(500, i) for i in range(1001)],
-    "grid": [(x * 30 + y, x * 30 + y + step) for x in range(29) for y in range(29) for step in (1, 30)],
+    "grid": [
+        (x * 30 + y, x * 30 + y + step) for x in range(29) for y in range(29) for step in (1, 30)
+    ],
 }
 
 
 def joined(edges: Sequence[tuple[int, int]]) -> bool:
-    """Whether the forest joins these edges as following them does: each node has its component's lowest as root."""
+    """Whether the forest joins these edges as following them does: each node has its component's
+    lowest as root."""
     label = list(range(NODES))
     before: list[int] = []
     while label != before:
@@ -53,15 +56,24 @@ def test_components_of_long_graphs(shape: str, chunk: int, monkeypatch: pytest.M
 
 
 @given(st.lists(st.integers(0, 6), max_size=40), st.permutations(range(40)), st.booleans())
-def test_star_edges_join_exactly_the_documents_of_a_bucket(buckets: list[int], order: list[int], wide: bool) -> None:
+def test_star_edges_join_exactly_the_documents_of_a_bucket(
+    buckets: list[int], order: list[int], wide: bool
+) -> None:
     """With hashes of 64 bits, and of 128 bits whose halves alone do not suffice."""
     documents = np.array(order[: len(buckets)], np.uint32)
     high, low = np.array([divmod(bucket, 3) for bucket in buckets], np.uint64).reshape(-1, 2).T
-    others, least = star_edges(high if wide else np.array(buckets, np.uint64), documents, low if wide else None)
+    others, least = star_edges(
+        high if wide else np.array(buckets, np.uint64), documents, low if wide else None
+    )
     of_bucket: dict[int, list[int]] = {}
     for bucket, document in zip(buckets, documents.tolist(), strict=True):
         of_bucket.setdefault(bucket, []).append(document)
-    expected = {(one, min(members)) for members in of_bucket.values() for one in members if one != min(members)}
+    expected = {
+        (one, min(members))
+        for members in of_bucket.values()
+        for one in members
+        if one != min(members)
+    }
     assert set(zip(others.tolist(), least.tolist(), strict=True)) == expected
     assert len(others) == len(expected)
 
@@ -70,15 +82,29 @@ def candidates(sets: Sequence[frozenset[int]], bands: Sequence[Sequence[int]]) -
     """Documents in order of precedence, numbered consecutively."""
     numbered = dict.fromkeys(("text", "document", "url_id", "precedence"), range(len(sets)))
     hashed = [np.sort(mix(np.array(list(shingles), np.uint64))) for shingles in sets]
-    columns = {**numbered, "component": [0] * len(sets), "bands": [*map(list, bands)], "shingles": hashed}
-    return pa.table({name: pa.array(columns[name], CANDIDATES.field(name).type) for name in CANDIDATES.names})
+    columns = {
+        **numbered,
+        "component": [0] * len(sets),
+        "bands": [*map(list, bands)],
+        "shingles": hashed,
+    }
+    return pa.table(
+        {name: pa.array(columns[name], CANDIDATES.field(name).type) for name in CANDIDATES.names}
+    )
 
 
-def decided(rows: pa.Table, threshold: float, generations: Sequence[int] = (0,)) -> dict[int, tuple[int, float]]:
+def decided(
+    rows: pa.Table, threshold: float, generations: Sequence[int] = (0,)
+) -> dict[int, tuple[int, float]]:
     """removed document -> (kept document, similarity)"""
     found, _ = decide(rows, np.array(generations), threshold)
     document = rows["document"].to_numpy()
-    pairs = zip(document[found.gone].tolist(), document[found.kept].tolist(), found.similarity.tolist(), strict=True)
+    pairs = zip(
+        document[found.gone].tolist(),
+        document[found.kept].tolist(),
+        found.similarity.tolist(),
+        strict=True,
+    )
     return {gone: (kept, similarity) for gone, kept, similarity in pairs}
 
 
@@ -91,7 +117,9 @@ def plainly(
         rivals = [j for j in range(i) if j not in gone and set(bands[i]) & set(bands[j])]
         similarities = {j: len(mine & sets[j]) / len(mine | sets[j]) for j in rivals}
         if similarities and max(similarities.values()) >= threshold:
-            gone[i] = next((j, s) for j, s in similarities.items() if s == max(similarities.values()))
+            gone[i] = next(
+                (j, s) for j, s in similarities.items() if s == max(similarities.values())
+            )
     return gone
 
 
@@ -102,7 +130,9 @@ SETS = st.lists(st.frozensets(st.integers(0, 25), min_size=1, max_size=12), min_
 def test_documents_are_decided_as_by_comparing_all_that_share_a_band(
     sets: list[frozenset[int]], threshold: float, data: st.DataObject
 ) -> None:
-    bands = data.draw(st.lists(st.tuples(*[st.integers(0, 3)] * 2), min_size=len(sets), max_size=len(sets)))
+    bands = data.draw(
+        st.lists(st.tuples(*[st.integers(0, 3)] * 2), min_size=len(sets), max_size=len(sets))
+    )
     found, expected = decided(candidates(sets, bands), threshold), plainly(sets, bands, threshold)
     assert found.keys() == expected.keys()
     for gone, (kept, similarity) in found.items():
@@ -113,8 +143,12 @@ def test_documents_are_decided_as_by_comparing_all_that_share_a_band(
 
 @settings(deadline=None)
 @given(SETS, st.data())
-def test_a_later_generation_changes_no_decision(sets: list[frozenset[int]], data: st.DataObject) -> None:
-    bands = data.draw(st.lists(st.tuples(*[st.integers(0, 3)] * 2), min_size=len(sets), max_size=len(sets)))
+def test_a_later_generation_changes_no_decision(
+    sets: list[frozenset[int]], data: st.DataObject
+) -> None:
+    bands = data.draw(
+        st.lists(st.tuples(*[st.integers(0, 3)] * 2), min_size=len(sets), max_size=len(sets))
+    )
     precedence = data.draw(st.permutations(range(len(sets))))
     first = data.draw(st.integers(0, len(sets)))
     rows = candidates(sets, bands).set_column(4, "precedence", pa.array(precedence, pa.int64()))
@@ -133,7 +167,9 @@ def test_similarity_is_jaccards_and_contained_a_share_of_the_first_set(
     assert found == expected or expected[0] < threshold
 
 
-def test_decisions_do_not_depend_on_ranges_groups_or_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decisions_do_not_depend_on_ranges_groups_or_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Many ranges and groups, and small chunks, as on a large corpus."""
     texts = corpus_with_copies(seed=11, documents=150)
     write_clean(tmp_path / "at once", texts)

@@ -14,12 +14,22 @@ import pytest
 
 from owt_pipeline.errors import UserError
 from tests.owt_pipeline.dedupe import plain
-from tests.owt_pipeline.dedupe.corpora import corpus_with_copies, decide, dedupe, edited, prose, url_id, write_clean
+from tests.owt_pipeline.dedupe.corpora import (
+    corpus_with_copies,
+    decide,
+    dedupe,
+    edited,
+    prose,
+    url_id,
+    write_clean,
+)
 from tests.owt_pipeline.runs import differing, shard_file
 
 
 @pytest.mark.parametrize("ngram", [5, 3])
-def test_every_removed_document_has_a_similar_kept_one_and_no_kept_ones_are_similar(tmp_path: Path, ngram: int) -> None:
+def test_every_removed_document_has_a_similar_kept_one_and_no_kept_ones_are_similar(
+    tmp_path: Path, ngram: int
+) -> None:
     texts = corpus_with_copies(seed=2, documents=150)
     found = decide(tmp_path, texts, ngram=ngram)
     assert {row["rule"] for row in found.values()} == {"exact", "near"}
@@ -50,9 +60,16 @@ def test_decisions_are_the_same_for_any_shards_and_workers_and_are_counted(tmp_p
         folder = tmp_path / f"{num_shards}-{workers}"
         write_clean(folder, texts, num_shards)
         manifest, rows = dedupe(folder, workers)
-        found.append(sorted((row["url_id"], row["kept_url_id"], row["rule"], row["similarity"]) for row in rows))
+        found.append(
+            sorted(
+                (row["url_id"], row["kept_url_id"], row["rule"], row["similarity"]) for row in rows
+            )
+        )
         exact = sum(row["rule"] == "exact" for row in rows)
-        assert manifest.counts.rejected == {"exact_duplicate": exact, "near_duplicate": len(rows) - exact}
+        assert manifest.counts.rejected == {
+            "exact_duplicate": exact,
+            "near_duplicate": len(rows) - exact,
+        }
         assert manifest.counts.entered == manifest.counts.left + len(rows) == len(texts)
         for shard in range(num_shards):  # of the removed document
             ids = pq.read_table(shard_file(folder, "duplicates", shard))["url_id"].to_pylist()
@@ -67,7 +84,9 @@ def test_decisions_are_the_same_for_any_shards_and_workers_and_are_counted(tmp_p
     assert curve[0.8] > 0.99
 
 
-@pytest.mark.parametrize(("survivor", "stays"), [("longest", 0), ("highest_score", 1), ("earliest", 2)])
+@pytest.mark.parametrize(
+    ("survivor", "stays"), [("longest", 0), ("highest_score", 1), ("earliest", 2)]
+)
 def test_survivor_follows_the_option(tmp_path: Path, survivor: str, stays: int) -> None:
     """Exact and near copies that differ in the columns used by the option."""
     text = " ".join(prose(random.Random(0), 300))
@@ -82,7 +101,9 @@ def test_survivor_follows_the_option(tmp_path: Path, survivor: str, stays: int) 
         assert len(rows) == 3
 
 
-@pytest.mark.parametrize("texts", [[], ["one"], ["", "", "!!!"], ["!!!", "???", "—", "..."], ["a b", "b a"]])
+@pytest.mark.parametrize(
+    "texts", [[], ["one"], ["", "", "!!!"], ["!!!", "???", "—", "..."], ["a b", "b a"]]
+)
 def test_empty_and_tiny_corpora_are_deduplicated(tmp_path: Path, texts: list[str]) -> None:
     found = decide(tmp_path, texts)
     assert len(found) == len(texts) - len({tuple(plain.words(t)) or t for t in texts})
@@ -100,20 +121,29 @@ def test_planted_copies_of_articles_are_found(tmp_path: Path, testdata: Path) ->
     assert {frozenset((gone, row["kept"])) for gone, row in found.items()} == truth
 
 
-def test_pairs_judged_by_people_are_removed_if_and_only_if_similar(tmp_path: Path, testdata: Path) -> None:
+def test_pairs_judged_by_people_are_removed_if_and_only_if_similar(
+    tmp_path: Path, testdata: Path
+) -> None:
     """Every removed page reaches the threshold, and every pair that reaches it is found."""
     with gzip.open(testdata / "neardup/gov2-pairs.jsonl.gz", "rt") as file:
         pairs = [json.loads(line) for line in file][::2]
-    found = decide(tmp_path, texts := [text for pair in pairs for text in (pair["left"], pair["right"])])
+    found = decide(
+        tmp_path, texts := [text for pair in pairs for text in (pair["left"], pair["right"])]
+    )
     assert all(plain.jaccard(texts[gone], texts[row["kept"]]) >= 0.8 for gone, row in found.items())
     for i, pair in enumerate(pairs):
-        assert 2 * i in found or 2 * i + 1 in found or plain.jaccard(pair["left"], pair["right"]) < 0.8
+        assert (
+            2 * i in found or 2 * i + 1 in found or plain.jaccard(pair["left"], pair["right"]) < 0.8
+        )
 
 
 def test_documents_that_repeat_texts_of_other_files_are_removed(tmp_path: Path) -> None:
     rng, other = random.Random(3), tmp_path / "known.parquet"
     known = [prose(rng, 200) for _ in range(3)]
-    texts = [" ".join(words) for words in (known[0], edited(rng, known[1], 0.01), prose(rng, 200), known[0])]
+    texts = [
+        " ".join(words)
+        for words in (known[0], edited(rng, known[1], 0.01), prose(rng, 200), known[0])
+    ]
     theirs = pa.table({"text": [" ".join(words).upper() for words in [*known, known[0]]]})
     pq.write_table(theirs, other)
     write_clean(tmp_path / "run", [*texts, texts[2] + " and more"], 2)
@@ -142,16 +172,27 @@ def test_texts_of_three_megabytes_are_compared(tmp_path: Path) -> None:
     half = " ".join([*words[:150_000], *(f"other{i}" for i in range(150_000))])
     texts = [base, near + " and its end", half, base.upper() + "!", "a short text"]
     decisions = decide(tmp_path, texts)
-    # The edited one is the longest: both copies go for it, with the similarity of the 95 shingles of 100 they share.
-    assert {gone: (row["kept"], row["rule"]) for gone, row in decisions.items()} == {0: (1, "near"), 3: (1, "near")}
-    assert decisions[0]["similarity"] == decisions[3]["similarity"] == pytest.approx(0.95 / 1.05, abs=1e-4)
+    # The edited one is the longest: both copies go for it, with the similarity of the 95 shingles
+    # of 100 they share.
+    assert {gone: (row["kept"], row["rule"]) for gone, row in decisions.items()} == {
+        0: (1, "near"),
+        3: (1, "near"),
+    }
+    assert (
+        decisions[0]["similarity"]
+        == decisions[3]["similarity"]
+        == pytest.approx(0.95 / 1.05, abs=1e-4)
+    )
 
 
-@pytest.mark.parametrize(("last", "edges", "comparisons"), [("", 4, 0), ("visitor{}", 21 * COUNT - 1, COUNT - 1)])
+@pytest.mark.parametrize(
+    ("last", "edges", "comparisons"), [("", 4, 0), ("visitor{}", 21 * COUNT - 1, COUNT - 1)]
+)
 def test_many_copies_are_neither_joined_nor_compared_pair_by_pair(
     tmp_path: Path, last: str, edges: int, comparisons: int
 ) -> None:
-    """Of a repeated text, which is sketched once a part; and of texts that share buckets and differ in one word."""
+    """Of a repeated text, which is sketched once a part; and of texts that share buckets and
+    differ in one word."""
     words = prose(random.Random(0), 200)
     write_clean(tmp_path, [" ".join([*words, last.format(i)]) for i in range(COUNT)], 4)
     manifest, rows = dedupe(tmp_path)
@@ -164,7 +205,8 @@ def test_many_copies_are_neither_joined_nor_compared_pair_by_pair(
 
 
 def test_pages_of_one_template_with_different_bodies_are_kept(tmp_path: Path) -> None:
-    """Three quarters of each text are template; every hundredth has a near-copy, and only these are removed."""
+    """Three quarters of each text are template; every hundredth has a near-copy, and only these
+    are removed."""
     rng = random.Random(0)
     template = prose(rng, 120)
     bodies = [prose(rng, 40) for _ in range(COUNT)]

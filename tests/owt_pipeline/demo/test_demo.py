@@ -16,9 +16,11 @@ from schemas import Reason
 
 pytestmark = pytest.mark.slow
 
-EXPECTED = [line.split("\t") for line in Path(__file__).with_name("expected.tsv").read_text().splitlines()]
-"""Of each link: its URL; the reasons it may be rejected for, none for a document of the corpus; and its cluster of
-duplicates, of which one is kept."""
+EXPECTED = [
+    line.split("\t") for line in Path(__file__).with_name("expected.tsv").read_text().splitlines()
+]
+"""Of each link: its URL; the reasons it may be rejected for, none for a document of the corpus;
+and its cluster of duplicates, of which one is kept."""
 KEPT = "kept"
 
 
@@ -34,7 +36,11 @@ def outcomes(workdir: Storage) -> dict[str, str]:
     """For each URL of the run: KEPT, or the reason it was rejected for."""
     found: dict[str, str] = {}
     for name in ("urls", "pages", "documents", "clean", "corpus", "tokens"):
-        for row in DatasetReader.open(workdir, name).table(kind="rejects", columns=["url", "reason"]).to_pylist():
+        for row in (
+            DatasetReader.open(workdir, name)
+            .table(kind="rejects", columns=["url", "reason"])
+            .to_pylist()
+        ):
             if row["url"] and row["reason"] not in (Reason.REPEATED_URL, Reason.SEEN_BEFORE):
                 found[row["url"]] = row["reason"]
     for url in DatasetReader.open(workdir, "corpus").table(columns=["url"])["url"].to_pylist():
@@ -63,7 +69,9 @@ def test_every_link_ends_as_expected(finished: Path) -> None:
 
 
 def test_the_run_verifies(finished: Path) -> None:
-    assert [problem for finding in verify(Storage(str(finished))) for problem in finding.problems] == []
+    assert [
+        problem for finding in verify(Storage(str(finished))) for problem in finding.problems
+    ] == []
 
 
 def test_the_demo_goes_on_in_its_folder(finished: Path) -> None:

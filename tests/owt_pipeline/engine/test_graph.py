@@ -73,7 +73,9 @@ STAGE = Numbers()
 
 
 @pytest.mark.parametrize("parts", [0, 1, 5])
-def test_rows_reach_the_part_they_are_sent_to_with_any_number_of_workers(tmp_path: Path, parts: int) -> None:
+def test_rows_reach_the_part_they_are_sent_to_with_any_number_of_workers(
+    tmp_path: Path, parts: int
+) -> None:
     written = []
     for workers in (1, 2):
         workdir = Storage(str(tmp_path / str(workers)))
@@ -83,13 +85,16 @@ def test_rows_reach_the_part_they_are_sent_to_with_any_number_of_workers(tmp_pat
         reader = DatasetReader(workdir, manifest)
         found = [reader.table(shard)["url_id"].to_pylist() for shard in range(SHARDS)]
         expected = range(100) if parts else range(0)
-        assert found == [[n for n in expected if n % (SHARDS - 1) == shard] for shard in range(SHARDS)]
+        assert found == [
+            [n for n in expected if n % (SHARDS - 1) == shard] for shard in range(SHARDS)
+        ]
         written.append(snapshot(tmp_path / str(workers)))
     assert written[0] == written[1]
 
 
 class ElsewhereRunner(FnApiRunner):
-    """A runner that is not the local one, so that parts run one at a time, as they do on a cluster."""
+    """A runner that is not the local one, so that parts run one at a time, as they do on a
+    cluster."""
 
 
 REPEATING = (f"--runner={RepeatingRunner.__module__}.{RepeatingRunner.__name__}",)
@@ -132,7 +137,9 @@ def test_a_user_s_mistake_found_in_a_worker_is_one_line_and_its_exit_code_on_eve
 
 def test_a_bug_s_traceback_reaches_the_user_with_stage_and_part(tmp_path: Path) -> None:
     runtime = Runtime(Storage(str(tmp_path)), beam_flags=ELSEWHERE)
-    with pytest.raises(WorkerError, match=r"(?s)extract, shards, part 1: 'no such dump'.*in fail_as_asked"):
+    with pytest.raises(
+        WorkerError, match=r"(?s)extract, shards, part 1: 'no such dump'.*in fail_as_asked"
+    ):
         run_stage(FAILING, Options(fault="KeyError"), runtime)
 
 
@@ -145,14 +152,21 @@ class LateRunner(ElsewhereRunner):
     def run_pipeline(self, pipeline: beam.Pipeline, options: PipelineOptions) -> Any:
         result = super().run_pipeline(pipeline, options)
         result.wait_until_finish()
-        write_outcome(LateRunner.workdir, JobOutcome.of("extract, shards, part 1", LateRunner.error))
+        write_outcome(
+            LateRunner.workdir, JobOutcome.of("extract, shards, part 1", LateRunner.error)
+        )
         return result
 
 
 @pytest.mark.parametrize("error", [RuntimeError("too late"), UserError("too late")])
-def test_a_failure_noted_after_the_job_succeeded_is_ignored(tmp_path: Path, error: Exception) -> None:
+def test_a_failure_noted_after_the_job_succeeded_is_ignored(
+    tmp_path: Path, error: Exception
+) -> None:
     LateRunner.workdir, LateRunner.error = Storage(str(tmp_path)), error
-    runtime = Runtime(Storage(str(tmp_path)), beam_flags=(f"--runner={LateRunner.__module__}.{LateRunner.__name__}",))
+    runtime = Runtime(
+        Storage(str(tmp_path)),
+        beam_flags=(f"--runner={LateRunner.__module__}.{LateRunner.__name__}",),
+    )
     assert run_stage(STAGE, Options(5), runtime)[0].counts.left == 100
 
 
@@ -173,7 +187,9 @@ def test_a_job_that_its_launcher_leaves_keeps_the_lock_and_the_next_command_says
     monkeypatch.setattr(submission, "is_detached", lambda _: True)
     runtime = Runtime(Storage(str(tmp_path)), beam_flags=LEFT)
     for error in (JobRuns, UserError, JobRuns):
-        with pytest.raises(error, match="no such dump" if error is UserError else "run the same command again"):
+        with pytest.raises(
+            error, match="no such dump" if error is UserError else "run the same command again"
+        ):
             run_stage(FAILING, Options(fault="UserError"), runtime)
     with pytest.raises(UserError, match="no such dump"):
         run_stage(FAILING, Options(), runtime)
@@ -200,7 +216,11 @@ def take_over(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardW
     if shard == 1 and run.options.fault:
         run.workdir.write(".outcome", b"another's")
         if run.options.fault == "publishes":
-            change_root(run.workdir, lambda root: msgspec.structs.replace(root, takedowns="another's"), "another")
+            change_root(
+                run.workdir,
+                lambda root: msgspec.structs.replace(root, takedowns="another's"),
+                "another",
+            )
         else:
             seize(run.workdir)
         if run.options.fault == "ends":
@@ -216,7 +236,8 @@ class Replaced(Numbers):
 def test_a_job_whose_run_was_replaced_ends_by_itself_and_leaves_the_other_run_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str
 ) -> None:
-    """No attempt at anything fails, as a runner may try again without end; the launcher says what happened."""
+    """No attempt at anything fails, as a runner may try again without end; the launcher says
+    what happened."""
     monkeypatch.setattr(lock, "RENEW_SECONDS", 0.0)
     runtime = Runtime(Storage(str(tmp_path)), beam_flags=REPEATING)
     said = "another run has published in" if does == "publishes" else "was taken over by"
@@ -230,7 +251,9 @@ def test_a_job_whose_run_was_replaced_ends_by_itself_and_leaves_the_other_run_al
     assert (tmp_path / lock.OBJECT).exists() == (does == "begins")
 
 
-def take_over_and_send(run: StageRun, part: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
+def take_over_and_send(
+    run: StageRun, part: int, slices: Sequence[Slice], writer: ShardWriter
+) -> None:
     seize(run.workdir)
     send_numbers(run, part, slices, writer)
 
@@ -247,7 +270,9 @@ def test_no_shard_is_made_from_what_parts_of_a_lost_run_have_not_sent(
 
     def read_once(workdir: Storage) -> Any:
         found = read(workdir)
-        if found[0] is not None and found[0].run == "another":  # a process that has just looked does not renew
+        if (
+            found[0] is not None and found[0].run == "another"
+        ):  # a process that has just looked does not renew
             monkeypatch.setattr(lock, "RENEW_SECONDS", 60.0)
         return found
 
@@ -266,16 +291,27 @@ def test_the_runner_s_counters_are_the_manifest_s(tmp_path: Path, flags: tuple[s
     manifest, _ = run_stage(STAGE, Options(5), Runtime(Storage(str(tmp_path)), 2, flags))
     entry = json.loads((tmp_path / "run-log.jsonl").read_text().splitlines()[-1])
     counters = entry["metrics"]["extract"]
-    assert (counters["rows_in"], counters["rows_out"]) == (manifest.counts.entered, manifest.counts.left) == (100, 100)
+    assert (
+        (counters["rows_in"], counters["rows_out"])
+        == (manifest.counts.entered, manifest.counts.left)
+        == (100, 100)
+    )
     assert counters["part_milliseconds_count"] == 5 + SHARDS
-    written = sum(file.bytes for file in DatasetReader.open(Storage(str(tmp_path)), "documents").table_of_files.files)
+    written = sum(
+        file.bytes
+        for file in DatasetReader.open(Storage(str(tmp_path)), "documents").table_of_files.files
+    )
     assert counters["bytes_written"] > written  # and what was sent
 
 
-def test_elements_are_small_however_many_rows_are_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_elements_are_small_however_many_rows_are_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sizes = []
     encode = graph._encode
-    monkeypatch.setattr(graph, "_encode", lambda message: sizes.append(len(found := encode(message))) or found)
+    monkeypatch.setattr(
+        graph, "_encode", lambda message: sizes.append(len(found := encode(message))) or found
+    )
     run_stage(STAGE, Options(5, up_to=20_000), Runtime(Storage(str(tmp_path))))
     assert len(sizes) > 5 * (SHARDS - 1)
     assert max(sizes) < 1000

@@ -1,4 +1,5 @@
-"""Attempts at planning, working and publishing that come twice or late: nothing is lost, nothing is replaced."""
+"""Attempts at planning, working and publishing that come twice or late: nothing is lost, nothing
+is replaced."""
 
 from __future__ import annotations
 
@@ -102,9 +103,16 @@ def check(workdir: Storage, manifest: Manifest, text: str = "a") -> None:
     named = {file.path for file in reader.table_of_files.files}
     records = {name for name in workdir.names() if name.startswith("ledger/extract/records/")}
     assert len(records) == PARTS
-    others = {manifest.files.path, "ledger/manifest.json", "ledger/manifest.json.copy", "run-log.jsonl"}
+    others = {
+        manifest.files.path,
+        "ledger/manifest.json",
+        "ledger/manifest.json.copy",
+        "run-log.jsonl",
+    }
     assert set(workdir.names()) == named | records | others
-    assert {path: workdir.sha256(path) for path in named} == {f.path: f.sha256 for f in reader.table_of_files.files}
+    assert {path: workdir.sha256(path) for path in named} == {
+        f.path: f.sha256 for f in reader.table_of_files.files
+    }
 
 
 def test_publishing_twice_finds_what_this_run_has_published(workdir: Storage) -> None:
@@ -148,7 +156,9 @@ def test_a_late_plan_finds_the_finished_parts(workdir: Storage) -> None:
 def test_a_damaged_record_and_a_lost_file_are_made_again(workdir: Storage) -> None:
     made = attempt(workdir)
     made.work()
-    workdir.delete(next(name for name in workdir.names() if name.startswith("documents/part-00002-")))
+    workdir.delete(
+        next(name for name in workdir.names() if name.startswith("documents/part-00002-"))
+    )
     place = made.run.place("shards", 5)
     place.records.write(place.name, b"{")
     MADE.clear()
@@ -159,8 +169,11 @@ def test_a_damaged_record_and_a_lost_file_are_made_again(workdir: Storage) -> No
     check(workdir, attempt(workdir).publish())
 
 
-def test_a_late_publish_leaves_the_root_of_a_newer_run(workdir: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run 1 stalls right before it writes the root, run 2 takes over and publishes, run 1 wakes up."""
+def test_a_late_publish_leaves_the_root_of_a_newer_run(
+    workdir: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run 1 stalls right before it writes the root, run 2 takes over and publishes, run 1 wakes
+    up."""
     first = attempt(workdir)
     first.work()
     swap, manifests = Storage.swap, []
@@ -215,9 +228,13 @@ def test_a_record_that_is_missing_is_an_error(workdir: Storage) -> None:
 
 
 def test_two_runs_in_each_others_sweep_lose_nothing(workdir: Storage) -> None:
-    """Each run publishes its own text while the other one sweeps; the last to publish has all its files."""
+    """Each run publishes its own text while the other one sweeps; the last to publish has all
+    its files."""
     for number in range(5):
-        one, two = attempt(workdir, f"a{number}", f"one{number}"), attempt(workdir, f"b{number}", f"two{number}")
+        one, two = (
+            attempt(workdir, f"a{number}", f"one{number}"),
+            attempt(workdir, f"b{number}", f"two{number}"),
+        )
         one.work()
         two.work(range(PARTS // 2))
         published = one.publish()
@@ -250,7 +267,9 @@ def test_threads_of_one_process_that_open_different_work_each_get_their_own(
 
     def open_often(run: StageRun) -> None:
         for _ in range(20_000):
-            wrong.extend([run.name] * (open_run(STAGE, run.options, run.runtime, run.name) is not run))
+            wrong.extend(
+                [run.name] * (open_run(STAGE, run.options, run.runtime, run.name) is not run)
+            )
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)

@@ -1,4 +1,5 @@
-"""A rerun repairs: whatever is deleted, cut short or changed by a byte, the tree is afterwards as it was."""
+"""A rerun repairs: whatever is deleted, cut short or changed by a byte, the tree is afterwards
+as it was."""
 
 from __future__ import annotations
 
@@ -53,7 +54,9 @@ def rerun(config: Path, run: Path, *flags: str) -> int:
 
 def stages_since(run: Path, before: int) -> list[tuple[str, int]]:
     """(stage, shards written) of what ran since the log had `before` bytes."""
-    entries = [json.loads(line) for line in (run / "run-log.jsonl").read_text()[before:].splitlines()]
+    entries = [
+        json.loads(line) for line in (run / "run-log.jsonl").read_text()[before:].splitlines()
+    ]
     return [(entry["stage"], entry["shards_written"]) for entry in entries if "stage" in entry]
 
 
@@ -70,10 +73,12 @@ def damaged(run: Path, pattern: str, damage: Callable[[Path], None]) -> Path:
 
 
 def kinds_of_files(run: Path) -> dict[str, Path]:
-    """Every file of a run but for the log, the lock and the copy of the root; of those that are alike, the largest, by
-    what they have in common."""
+    """Every file of a run but for the log, the lock and the copy of the root; of those that are
+    alike, the largest, by what they have in common."""
     found: dict[str, Path] = {}
-    for path in sorted((path for path in run.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size):
+    for path in sorted(
+        (path for path in run.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size
+    ):
         if path.name not in ("run-log.jsonl", ".lock", "manifest.json.copy"):
             place = str(path.relative_to(run))
             found[re.sub(r"(part|files|tokenizer|\d{5})-[0-9a-f-]+", r"\1", place)] = path
@@ -90,11 +95,16 @@ def test_any_file_that_is_lost_or_damaged_is_found_and_made_again_as_it_was(
     small_run: Path, small_config: Path, tmp_path: Path, damage: Callable[[Path], None],
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    """Some kinds of files at a time: rows, rejects, WARC files, lists, assets, the root; records are spare copies."""
+    """Some kinds of files at a time: rows, rejects, WARC files, lists, assets, the root; records
+    are spare copies."""
     kinds = kinds_of_files(small_run)
     assert len(kinds) > 30
-    lists = [kind for kind in kinds if "/files." in kind or kind.endswith(ROOT)]  # without one, no file can be judged
-    report = [kind for kind in kinds if "report" in kind and kind not in lists]  # made from what is left of others
+    lists = [
+        kind for kind in kinds if "/files." in kind or kind.endswith(ROOT)
+    ]  # without one, no file can be judged
+    report = [
+        kind for kind in kinds if "report" in kind and kind not in lists
+    ]  # made from what is left of others
     others = [kind for kind in kinds if kind not in lists + report]
     for some in (lists, report, *(others[at::GROUPS] for at in range(GROUPS))):
         run = copy_of(small_run, tmp_path / "run")
@@ -108,7 +118,8 @@ def test_any_file_that_is_lost_or_damaged_is_found_and_made_again_as_it_was(
             is_restored = kind.endswith(ROOT)  # by whoever reads it
             name = str(kinds[kind].relative_to(small_run))
             assert is_spare or is_gone or is_restored or name in said, said
-        # What is gone is made again because something needs it: a changed setting, and then the old one.
+        # What is gone is made again because something needs it: a changed setting, and then the old
+        # one.
         assert rerun(small_config, run, "--min_tokens", "65", "--until", "clean") == 0
         assert rerun(small_config, run) == 0
         finals = ("corpus", "tokens", "report", "manifest")  # from others, perhaps nothing was made
@@ -116,7 +127,9 @@ def test_any_file_that_is_lost_or_damaged_is_found_and_made_again_as_it_was(
             str(kinds[kind].relative_to(small_run)) for kind in some
             if not kind.removeprefix("ledger/").startswith(finals)
         }  # fmt: skip
-        assert {name for name in differing(run, small_run) if "/records/" not in name} <= unread, some
+        assert {name for name in differing(run, small_run) if "/records/" not in name} <= unread, (
+            some
+        )
         assert verify.main([str(run), "--quiet"]) == 0
         shutil.rmtree(run)
         capsys.readouterr()
@@ -132,10 +145,15 @@ def test_a_shard_of_a_later_generation_is_made_again_though_an_earlier_ones_reje
     command += ["--pages_from", small_config.with_name("demo.warc.gz")]
     for number in (0, 1):
         path = tmp_path / f"{number}.csv"
-        path.write_text("url,score\n" + "".join(f"{url},{i % 9}\n" for i, url in enumerate(urls[number::2])))
+        path.write_text(
+            "url,score\n" + "".join(f"{url},{i % 9}\n" for i, url in enumerate(urls[number::2]))
+        )
         ask_owt("run", run, "--links", path, *command, *(["--add"] if number else []))
     before = copy_of(run, tmp_path / "before")
-    for pattern in ("ledger/urls/rejects/part-00000-*", *(f"{name}/part-00001-*" for name in MADE_FROM_EACH_OTHER)):
+    for pattern in (
+        "ledger/urls/rejects/part-00000-*",
+        *(f"{name}/part-00001-*" for name in MADE_FROM_EACH_OTHER),
+    ):
         damaged(run, pattern, delete)
     ask_owt("run", run, "--workers", 1)
     assert differing(run, before) == []
@@ -177,13 +195,18 @@ def test_what_nothing_needs_stays_away_and_what_something_needs_is_made_again(
 
 
 def test_a_gone_shard_that_comes_out_otherwise_is_an_error_with_both_versions(
-    small_config: Path, run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    small_config: Path,
+    run: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gone = damaged(run, "corpus/part-*", delete)
     from owt_pipeline.stages.export import stage
 
     apply = stage.apply_decisions
-    monkeypatch.setattr(stage, "apply_decisions", lambda *given: (apply(*given)[0].slice(1), apply(*given)[1]))
+    monkeypatch.setattr(
+        stage, "apply_decisions", lambda *given: (apply(*given)[0].slice(1), apply(*given)[1])
+    )
     monkeypatch.setattr("schemas.manifest.Counts.balanced", True)
     assert rerun(small_config, run) == 1
     said = capsys.readouterr().err
@@ -205,7 +228,9 @@ class NoOptions:
 def write_rows(shard: int, writer: ShardWriter) -> None:
     schema = DATASETS["duplicates"].schema
     writer.enter(ROWS)
-    rows = {name: [shard * ROWS + k for k in range(ROWS)] for name in schema.names} | {"rule": ["near"] * ROWS}
+    rows = {name: [shard * ROWS + k for k in range(ROWS)] for name in schema.names} | {
+        "rule": ["near"] * ROWS
+    }
     writer.write(pa.RecordBatch.from_pydict(rows, schema=schema))
 
 
@@ -246,7 +271,9 @@ def test_a_record_names_the_versions_that_its_shard_was_made_with(tmp_path: Path
         with contextlib.suppress(UserError):
             run_stage(stage, NoOptions(), Runtime(Storage(str(tmp_path))))
     table = table_of(tmp_path, "duplicates")
-    assert [sorted(record.versions) for record in table.records] == 3 * [["one", "pyarrow"]] + 2 * [["pyarrow", "two"]]
+    assert [sorted(record.versions) for record in table.records] == 3 * [["one", "pyarrow"]] + 2 * [
+        ["pyarrow", "two"]
+    ]
 
 
 @pytest.mark.parametrize(
@@ -264,7 +291,9 @@ def test_a_record_names_the_versions_that_its_shard_was_made_with(tmp_path: Path
 def test_an_interrupted_stage_ends_with_the_same_bytes_whatever_of_it_is_damaged(
     tmp_path: Path, pattern: str, damage: Callable[[Path], None]
 ) -> None:
-    finished, interrupted = (Runtime(Storage(str(tmp_path / name))) for name in ("finished", "interrupted"))
+    finished, interrupted = (
+        Runtime(Storage(str(tmp_path / name))) for name in ("finished", "interrupted")
+    )
     run_stage(FiveShards(write_rows), NoOptions(), finished)
     with pytest.raises(UserError, match="interrupted"):
         run_stage(FiveShards(write_until_three), NoOptions(), interrupted)

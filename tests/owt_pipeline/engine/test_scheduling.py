@@ -1,4 +1,5 @@
-"""Parts in the local pool's processes: who makes which, and what happens to the others when one fails."""
+"""Parts in the local pool's processes: who makes which, and what happens to the others when one
+fails."""
 
 from __future__ import annotations
 
@@ -51,9 +52,12 @@ def pid_of(batch: pa.RecordBatch) -> int:
 
 
 def note_pids(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    """A file for each shard: the processes that worked at its batches, and the one that wrote it."""
+    """A file for each shard: the processes that worked at its batches, and the one that wrote
+    it."""
     rows = run.options.rows[shard]
-    batches = (pa.RecordBatch.from_pydict({"i": range(min(10, rows - at))}) for at in range(0, rows, 10))
+    batches = (
+        pa.RecordBatch.from_pydict({"i": range(min(10, rows - at))}) for at in range(0, rows, 10)
+    )
     pids = []
     for batch, pid in map_batches(pid_of, batches, run.runtime.workers):
         pids.append(pid)
@@ -90,7 +94,9 @@ def test_every_shard_is_written_once_whatever_their_sizes(rows: tuple[int, ...])
     try:
         for together in (0, 1, 2):
             with tempfile.TemporaryDirectory() as notes, tempfile.TemporaryDirectory() as folder:
-                run_stage(Noting(together), Options(rows, folder=notes), Runtime(Storage(folder), 2))
+                run_stage(
+                    Noting(together), Options(rows, folder=notes), Runtime(Storage(folder), 2)
+                )
                 assert sorted(map(int, os.listdir(notes))) == list(range(len(rows)))
                 assert Seen.last == (sum(rows), len(rows))
     finally:
@@ -101,7 +107,10 @@ def test_a_shard_is_one_worker_s_and_the_largest_is_begun_first(tmp_path: Path) 
     (tmp_path / "notes").mkdir()
     options = Options(folder=str(tmp_path / "notes"))
     run_stage(Noting(0), options, Runtime(Storage(str(tmp_path / "run")), 2))
-    pids = {shard: set((tmp_path / "notes" / str(shard)).read_text().split()) for shard in range(len(ROWS))}
+    pids = {
+        shard: set((tmp_path / "notes" / str(shard)).read_text().split())
+        for shard in range(len(ROWS))
+    }
     assert all(len(of_shard) == 1 for of_shard in pids.values())
     assert str(os.getpid()) not in set.union(*pids.values())
     assert len(set.union(*pids.values())) == 2
@@ -113,13 +122,19 @@ def write_documents(run: StageRun, shard: int, _: Sequence[Slice], writer: Shard
     fault = run.options.fault
     for start in range(0, ROWS[shard], 10):
         numbers = range(start, start + 10)
-        add_rows(writer, "documents", [{"url_id": 1000 * shard + i, "text": f"text {i}"} for i in numbers])
+        add_rows(
+            writer,
+            "documents",
+            [{"url_id": 1000 * shard + i, "text": f"text {i}"} for i in numbers],
+        )
         if shard == 1 and start == 200 and fault:
             while run.place("shards", 5).find()[0] is None:
                 time.sleep(0.01)
             if fault == "SIGKILL":
                 os.kill(os.getpid(), signal.SIGKILL)
-            raise {"UserError": UserError, "OSError": OSError, "KeyError": KeyError}[fault]("the disk was pulled out")
+            raise {"UserError": UserError, "OSError": OSError, "KeyError": KeyError}[fault](
+                "the disk was pulled out"
+            )
         time.sleep(0.005)
 
 
@@ -142,7 +157,11 @@ def documents_in(folder: Path, workers: int, fault: str = "") -> dict[str, bytes
     ],
 )
 def test_a_shard_that_fails_says_why_and_a_rerun_continues_at_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: str, error: type[Exception], message: str
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    fault: str,
+    error: type[Exception],
+    message: str,
 ) -> None:
     with pytest.raises(error, match=message):
         documents_in(tmp_path, 2, fault)

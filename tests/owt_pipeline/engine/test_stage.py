@@ -45,9 +45,13 @@ class FilterOptions:
 
 
 def filter_batch(batch: pa.RecordBatch, divisor: int, lose: bool) -> Outcome:
-    drop = pc.equal(pc.subtract(batch["url_id"], pc.multiply(pc.divide(batch["url_id"], divisor), divisor)), 0)
+    drop = pc.equal(
+        pc.subtract(batch["url_id"], pc.multiply(pc.divide(batch["url_id"], divisor), divisor)), 0
+    )
     dropped = batch.filter(drop)
-    rejects = rejects_batch((i, None, Reason.TOO_SHORT, None) for i in dropped["url_id"].to_pylist())
+    rejects = rejects_batch(
+        (i, None, Reason.TOO_SHORT, None) for i in dropped["url_id"].to_pylist()
+    )
     clean = DATASETS["clean"].schema
     kept = batch.filter(pc.invert(drop))
     ones = [1] * kept.num_rows
@@ -63,13 +67,20 @@ def make_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWrite
 
 
 def filter_shard(run: StageRun, shard: int, _: Sequence[Slice], writer: ShardWriter) -> None:
-    run.map_batches(shard, writer, partial(filter_batch, divisor=run.options.divisor, lose=run.options.lose), rows=16)
+    run.map_batches(
+        shard,
+        writer,
+        partial(filter_batch, divisor=run.options.divisor, lose=run.options.lose),
+        rows=16,
+    )
 
 
 class Make(Stage):
     name, output, options, version = "extract", "documents", MakeOptions, 1
 
-    def __init__(self, work: Callable[[StageRun, int, Sequence[Slice], ShardWriter], None] = make_shard):
+    def __init__(
+        self, work: Callable[[StageRun, int, Sequence[Slice], ShardWriter], None] = make_shard
+    ):
         self.steps = (Step(work),)
 
     def shards_for(self, options: MakeOptions, sources: Any) -> int:
@@ -102,7 +113,9 @@ def test_a_stage_balances_and_is_finished_when_run_again(runtime: Runtime) -> No
     assert rows["url_id"].to_pylist() == [1000 * s + i for s in range(3) for i in range(1, ROWS, 2)]
 
 
-def test_an_option_whose_output_fails_leaves_the_old_output_as_it_was(runtime: Runtime, tmp_path: Path) -> None:
+def test_an_option_whose_output_fails_leaves_the_old_output_as_it_was(
+    runtime: Runtime, tmp_path: Path
+) -> None:
     run_stage(MAKE, MakeOptions(), runtime)
     before = (run_stage(FILTER, FilterOptions(), runtime)[0], snapshot(tmp_path))
     with pytest.raises(WorkerError):
@@ -166,18 +179,28 @@ for _ in range(2):
 """
 
 
-def test_the_stage_of_the_page_runs_in_workers_and_is_finished_when_run_again(small_run: Path, tmp_path: Path) -> None:
+def test_the_stage_of_the_page_runs_in_workers_and_is_finished_when_run_again(
+    small_run: Path, tmp_path: Path
+) -> None:
     (code,) = re.findall(r"## Add a stage\n.*?```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert len(code.splitlines()) <= 40
     (tmp_path / "long_documents.py").write_text(code)
     (tmp_path / "script.py").write_text(SCRIPT)
     written = []
     for workers in ("1", "2"):
-        run = copy_of(small_run, tmp_path / f"run-{workers}", without=("corpus", "tokens", "report"))
+        run = copy_of(
+            small_run, tmp_path / f"run-{workers}", without=("corpus", "tokens", "report")
+        )
         command = [sys.executable, tmp_path / "script.py", run, workers, str(MIN_WORDS)]
-        assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.split() == ["True", "False"]
+        assert subprocess.run(
+            command, check=True, capture_output=True, text=True
+        ).stdout.split() == ["True", "False"]
         manifest = require_manifest(Storage(str(run)), "corpus")
-        lengths = DatasetReader(Storage(str(run)), manifest).table(columns=["n_words"])["n_words"].to_pylist()
+        lengths = (
+            DatasetReader(Storage(str(run)), manifest)
+            .table(columns=["n_words"])["n_words"]
+            .to_pylist()
+        )
         assert lengths
         assert min(lengths) >= MIN_WORDS
         assert manifest.counts.rejected["too_short"] > 0

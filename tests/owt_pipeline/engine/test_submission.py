@@ -8,7 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from owt_pipeline.engine.submission import CACHE_MILLISECONDS, failure, options_for, with_absolute_paths
+from owt_pipeline.engine.submission import (
+    CACHE_MILLISECONDS,
+    failure,
+    options_for,
+    with_absolute_paths,
+)
 from owt_pipeline.errors import UsageError, UserError
 from owt_pipeline.ledger.versions import check_versions, versions_of_everything
 from owt_pipeline.stages.collect.options import Options
@@ -23,16 +28,32 @@ BUCKET = Storage("/run")
 @pytest.mark.parametrize(
     ("flags", "kind", "said"),
     [
-        (["--runner=FlnkRunner"], UsageError, "there is no such runner; did you mean 'FlinkRunner'?"),
+        (
+            ["--runner=FlnkRunner"],
+            UsageError,
+            "there is no such runner; did you mean 'FlinkRunner'?",
+        ),
         (["--runner=PortableRunner"], UsageError, "needs --job_endpoint HOST:PORT"),
-        (["--runner=PortableRunner", "--job_endpoint=flink"], UsageError, "--job_endpoint flink: expected HOST:PORT"),
-        (["--runner=PortableRunner", f"--job_endpoint={NOBODY}", *WORKERS], UserError, f"{NOBODY}: nothing answers"),
+        (
+            ["--runner=PortableRunner", "--job_endpoint=flink"],
+            UsageError,
+            "--job_endpoint flink: expected HOST:PORT",
+        ),
+        (
+            ["--runner=PortableRunner", f"--job_endpoint={NOBODY}", *WORKERS],
+            UserError,
+            f"{NOBODY}: nothing answers",
+        ),
         (
             ["--runner=FlinkRunner", f"--flink_master={NOBODY}", *WORKERS],
             UserError,
             f"--flink_master {NOBODY}: nothing",
         ),
-        (["--runner=SparkRunner", f"--spark_master_url=spark://{NOBODY}"], UserError, f"spark://{NOBODY}: nothing"),
+        (
+            ["--runner=SparkRunner", f"--spark_master_url=spark://{NOBODY}"],
+            UserError,
+            f"spark://{NOBODY}: nothing",
+        ),
     ],
     ids=range(6),  # the port is another one in each process
 )
@@ -46,7 +67,9 @@ def test_an_unknown_runner_or_address_is_an_error_and_no_wait(
     assert time.monotonic() - started < 60
 
 
-def test_masters_on_this_machine_need_nothing_to_answer_and_workers_are_kept_between_shuffles() -> None:
+def test_masters_on_this_machine_need_nothing_to_answer_and_workers_are_kept_between_shuffles() -> (
+    None
+):
     from apache_beam.options.pipeline_options import PortableOptions
 
     for flags in (
@@ -61,7 +84,8 @@ def test_masters_on_this_machine_need_nothing_to_answer_and_workers_are_kept_bet
 def test_a_job_that_has_failed_without_an_outcome_is_one_line() -> None:
     error = failure(RuntimeError("Pipeline job-1 failed in state FAILED: no slots\n\tat x.java"))
     assert str(error) == (
-        "the job failed (RuntimeError: Pipeline job-1 failed in state FAILED: no slots at x.java); see the runner's log"
+        "the job failed (RuntimeError: Pipeline job-1 failed in state FAILED: no slots at x.java); "
+        "see the runner's log"
     )
 
 

@@ -1,4 +1,5 @@
-"""No process, page or signal leaves anything behind: children end with their parent, and say how they ended."""
+"""No process, page or signal leaves anything behind: children end with their parent, and say how
+they ended."""
 
 from __future__ import annotations
 
@@ -81,7 +82,10 @@ def own_temporary_folder(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 @pytest.mark.parametrize(
     ("work", "number"),
-    [(spin, signal.SIGINT), *((hang_in_c, number) for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT))],
+    [
+        (spin, signal.SIGINT),
+        *((hang_in_c, number) for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)),
+    ],
 )
 def test_a_parent_that_ends_leaves_no_child_and_no_file(
     own_temporary_folder: Path, work: object, number: signal.Signals
@@ -95,7 +99,9 @@ def test_a_parent_that_ends_leaves_no_child_and_no_file(
     try:
         assert process.stdout is not None
         assert process.stdout.readline() + process.stdout.readline() == "at work\nat work\n"
-        assert len(processes_of(own_temporary_folder)) == 5  # this one, multiprocessing's two, two workers
+        assert (
+            len(processes_of(own_temporary_folder)) == 5
+        )  # this one, multiprocessing's two, two workers
         started = time.monotonic()
         process.send_signal(number)
         code = process.wait(30)
@@ -115,7 +121,9 @@ def test_a_parent_that_ends_leaves_no_child_and_no_file(
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_owt_and_says_so(small_config: Path, tmp_path: Path, number: signal.Signals, code: int) -> None:
+def test_a_signal_ends_owt_and_says_so(
+    small_config: Path, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
     run = tmp_path / "run"
     with subprocess.Popen(
         owt("run", run, small_config, "--workers", 2), stderr=subprocess.PIPE, text=True,
@@ -141,7 +149,9 @@ def test_workers_killed_at_any_moment_cost_what_they_were_at_and_nothing_else() 
 
     def until_twelve_are_killed() -> Iterator[pa.RecordBatch]:
         while len(killed) < 12:
-            batches.append(pa.record_batch({"i": np.full(1 << 17, len(batches))}))  # 1 MB: most kills hit a transfer
+            batches.append(
+                pa.record_batch({"i": np.full(1 << 17, len(batches))})
+            )  # 1 MB: most kills hit a transfer
             yield batches[-1]
 
     pool = WorkerPool(2)
@@ -196,7 +206,8 @@ def end_as_asked(shard: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shard", "message"), [(1, "killed by SIGKILL. Out of memory"), (2, "killed by SIGSEGV"), (3, "MemoryError")]
+    ("shard", "message"),
+    [(1, "killed by SIGKILL. Out of memory"), (2, "killed by SIGSEGV"), (3, "MemoryError")],
 )
 def test_a_worker_that_dies_at_a_shard_is_an_error_that_says_how_and_the_next_run_works(
     shard: int, message: str
@@ -256,7 +267,12 @@ def test_when_the_server_is_killed_its_workers_go_on_and_new_ones_get_another() 
     batch = pa.record_batch({"i": [1]})
     pool = WorkerPool(1)
     try:
-        for fn, expected in ((hang_at_three, 1), (hang_at_three, 1), (kill_self, None), (hang_at_three, 1)):
+        for fn, expected in (
+            (hang_at_three, 1),
+            (hang_at_three, 1),
+            (kill_self, None),
+            (hang_at_three, 1),
+        ):
             [(_, result)] = pool.map(fn, [batch])
             assert isinstance(result, WorkerDied) if expected is None else result == expected
             if fn is hang_at_three:
@@ -293,12 +309,23 @@ def load_colorsys() -> None:
     ("needed", "found"),
     [
         ([], "False"),
-        (["not_there", "colorsys:not_there", "tests.owt_pipeline.engine.test_workers:load_colorsys"], "True"),
+        (
+            [
+                "not_there",
+                "colorsys:not_there",
+                "tests.owt_pipeline.engine.test_workers:load_colorsys",
+            ],
+            "True",
+        ),
     ],
 )
-def test_workers_are_forked_with_what_is_preloaded_but_for_what_is_missing(needed: list[str], found: str) -> None:
+def test_workers_are_forked_with_what_is_preloaded_but_for_what_is_missing(
+    needed: list[str], found: str
+) -> None:
     script = _PRELOADING.format(needed=needed)
-    done = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True
+    )
     assert (done.stdout.strip(), done.stderr) == (found, "")
 
 

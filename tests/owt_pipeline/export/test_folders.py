@@ -37,8 +37,12 @@ READERS: dict[str, Callable[[str], int]] = {
     "pyarrow": lambda folder: pq.read_table(folder).num_rows,
     "pandas": lambda folder: len(pandas.read_parquet(folder)),
     "polars": lambda folder: polars.scan_parquet(folder).collect().height,
-    "duckdb, folder": lambda folder: len(duckdb.sql(f"select * from read_parquet('{folder}')").fetchall()),
-    "duckdb, glob": lambda folder: len(duckdb.sql(f"select * from '{folder}/**/*.parquet'").fetchall()),
+    "duckdb, folder": lambda folder: len(
+        duckdb.sql(f"select * from read_parquet('{folder}')").fetchall()
+    ),
+    "duckdb, glob": lambda folder: len(
+        duckdb.sql(f"select * from '{folder}/**/*.parquet'").fetchall()
+    ),
     "datasets": lambda folder: datasets.load_dataset(folder, split="train").num_rows,
 }
 
@@ -73,8 +77,12 @@ def blocks_of(page: str) -> dict[str, str]:
     text = (REPOSITORY / "docs/how-to" / page).read_text()
     return {
         f"{heading}, {number}": code
-        for heading, body in re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
-        for number, code in enumerate(re.findall(r"^```python\n(.*?)^```$", body, re.MULTILINE | re.DOTALL), 1)
+        for heading, body in re.findall(
+            r"^## (.*?)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL
+        )
+        for number, code in enumerate(
+            re.findall(r"^```python\n(.*?)^```$", body, re.MULTILINE | re.DOTALL), 1
+        )
     }
 
 
@@ -86,7 +94,9 @@ def texts_of(run: Path) -> list[list[str]]:
 OPENING, COMING = blocks_of("opening-tokens.md"), blocks_of("coming-from.md")
 READS: dict[str, Callable[[dict[str, Any], Path], bool]] = {
     "nanochat, 1": lambda names, run: names["texts"] == [*itertools.chain(*texts_of(run)[:-1])],
-    "nanoGPT, 1": lambda names, run: names["ends"] == manifest_of(run, "tokens").stats["documents_train"],
+    "nanoGPT, 1": lambda names, run: (
+        names["ends"] == manifest_of(run, "tokens").stats["documents_train"]
+    ),
     "NeMo Curator, 1": lambda names, run: len(names["frame"]) == sum(map(len, texts_of(run))),
 }
 
@@ -108,13 +118,20 @@ def test_the_guides_to_reading_a_result_work_as_written(
 
 
 def test_the_ranks_of_nanochat_share_each_file(tmp_path: Path) -> None:
-    """Each of eight ranks has row groups of every file, and together they read each document once."""
+    """Each of eight ranks has row groups of every file, and together they read each document
+    once."""
     rng = random.Random(1)
-    rows = [{"url_id": i, "text": rng.randbytes(2000).hex(), "n_words": 1} for i in range(2500)]  # 10 MB
+    rows = [
+        {"url_id": i, "text": rng.randbytes(2000).hex(), "n_words": 1} for i in range(2500)
+    ]  # 10 MB
     publish_rows(Storage(str(tmp_path)), "corpus", rows)
     (file,) = map(pq.ParquetFile, (tmp_path / "corpus").iterdir())
     of_ranks = [
-        [id for group in range(rank, file.num_row_groups, 8) for id in file.read_row_group(group)["url_id"].to_pylist()]
+        [
+            id
+            for group in range(rank, file.num_row_groups, 8)
+            for id in file.read_row_group(group)["url_id"].to_pylist()
+        ]
         for rank in range(8)
     ]
     assert all(of_ranks)

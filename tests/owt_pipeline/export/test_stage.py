@@ -1,4 +1,5 @@
-"""export: the clean documents without those removed by decisions, each of which has a reject row."""
+"""export: the clean documents without those removed by decisions, each of which has a reject
+row."""
 
 from __future__ import annotations
 
@@ -44,7 +45,9 @@ def decided(tmp_path: Path) -> Decided:
     return tmp_path, dedupe(tmp_path)[1]
 
 
-def test_corpus_is_clean_without_duplicates_which_are_rejects_that_name_what_is_kept(decided: Decided) -> None:
+def test_corpus_is_clean_without_duplicates_which_are_rejects_that_name_what_is_kept(
+    decided: Decided,
+) -> None:
     workdir, decisions = decided
     manifest, corpus = export(workdir)
     clean = DatasetReader.open(Storage(str(workdir)), "clean")
@@ -55,7 +58,10 @@ def test_corpus_is_clean_without_duplicates_which_are_rejects_that_name_what_is_
         assert stay == [row for row in rows if row["url_id"] not in gone]
     assert manifest.counts.left == manifest.counts.entered - len(gone)
     assert {row["url_id"]: (row["reason"], row["detail"]) for row in rejects_of(workdir)} == {
-        id: (f"{row['rule']}_duplicate", f"kept {row['kept_url_id']} similarity {row['similarity']:.4f}")
+        id: (
+            f"{row['rule']}_duplicate",
+            f"kept {row['kept_url_id']} similarity {row['similarity']:.4f}",
+        )
         for id, row in gone.items()
     }
     assert all(row["url"].startswith("http://host-") for row in rejects_of(workdir))
@@ -69,10 +75,15 @@ def test_corpus_is_clean_without_duplicates_which_are_rejects_that_name_what_is_
         ({"rules": ("none",)}, lambda row: False),
         ({"min_similarity": 0.9}, lambda row: row["similarity"] >= 0.9),
         ({"min_contained": 0.97}, lambda row: row["contained"] >= 0.97),
-        ({"min_similarity": 1.0, "rules": ("near",)}, lambda row: row["similarity"] == 1 and row["rule"] == "near"),
+        (
+            {"min_similarity": 1.0, "rules": ("near",)},
+            lambda row: row["similarity"] == 1 and row["rule"] == "near",
+        ),
     ],
 )
-def test_another_policy_exports_again_from_the_same_decisions(decided: Decided, options: dict, applies: Any) -> None:
+def test_another_policy_exports_again_from_the_same_decisions(
+    decided: Decided, options: dict, applies: Any
+) -> None:
     workdir, decisions = decided
     export(workdir)
     before = read_manifest(Storage(str(workdir)), "duplicates")
@@ -80,7 +91,9 @@ def test_another_policy_exports_again_from_the_same_decisions(decided: Decided, 
     gone = {row["url_id"] for row in rejects_of(workdir)}
     assert gone == {row["url_id"] for row in decisions if applies(row)}
     others = Counter(row["kept_url_id"] for row in decisions if applies(row))
-    assert {row["url_id"]: row["copies"] - 1 for row in corpus.table().to_pylist() if row["copies"] > 1} == others
+    assert {
+        row["url_id"]: row["copies"] - 1 for row in corpus.table().to_pylist() if row["copies"] > 1
+    } == others
     assert manifest.counts.left == manifest.counts.entered - len(gone)
     assert read_manifest(Storage(str(workdir)), "duplicates") == before
 
@@ -94,15 +107,20 @@ def documents_of(run: Path) -> dict[str, dict[str, Any]]:
 def imported(folder: Path, texts: dict[str, str], *flags: object) -> Path:
     """A run up to dedupe of texts by the last part of their URLs."""
     run, file = folder / "run", folder / f"{'-'.join(texts)}.jsonl"
-    rows = [{"url": f"https://{name}.example.org/{name}", "text": text} for name, text in texts.items()]
+    rows = [
+        {"url": f"https://{name}.example.org/{name}", "text": text} for name, text in texts.items()
+    ]
     file.write_text("\n".join(map(json.dumps, rows)))
     ask_owt("import", run, file, "--num_shards", 2, *flags)
     ask_owt("run", run, "--until", "dedupe", "--min_tokens", 0, "--languages", "all")
     return run
 
 
-def test_a_later_generation_changes_neither_copies_nor_a_byte_of_earlier_ones(tmp_path: Path) -> None:
-    """Each counts its own: what repeats a document of an earlier generation is in `duplicates/` alone."""
+def test_a_later_generation_changes_neither_copies_nor_a_byte_of_earlier_ones(
+    tmp_path: Path,
+) -> None:
+    """Each counts its own: what repeats a document of an earlier generation is in `duplicates/`
+    alone."""
     words = prose(random.Random(3), 300)
     first = {"longest": words, "same": words[:-1], "alone": words[::2]}
     second = {"again": words[:-2], "new": words[::-1], "newer": words[::-1][:-1]}
@@ -114,16 +132,24 @@ def test_a_later_generation_changes_neither_copies_nor_a_byte_of_earlier_ones(tm
             runs.append(imported(tmp_path / name, texts, *(["--add"] if batch is second else [])))
             ask_owt("run", runs[-1], "--until", "export")
     one, grown = runs[0], runs[-1]
-    assert {key: row["copies"] for key, row in documents_of(one).items()} == {"longest": 2, "alone": 1}
+    assert {key: row["copies"] for key, row in documents_of(one).items()} == {
+        "longest": 2,
+        "alone": 1,
+    }
     found = {key: row["copies"] for key, row in documents_of(grown).items()}
     assert found == {"longest": 2, "alone": 1, "new": 2}
-    files = {path.relative_to(one): path.read_bytes() for name in DECIDED for path in (one / name).iterdir()}
+    files = {
+        path.relative_to(one): path.read_bytes()
+        for name in DECIDED
+        for path in (one / name).iterdir()
+    }
     assert len(files) == 4
     assert files == {name: (grown / name).read_bytes() for name in files}
 
 
 def test_a_takedown_changes_no_row_of_another_document(tmp_path: Path) -> None:
-    """The copies of a document are a fact about the web, and only the shards with what goes are written again."""
+    """The copies of a document are a fact about the web, and only the shards with what goes are
+    written again."""
     words = prose(random.Random(4), 300)
     texts = {"kept": words, "copy": words[:-1], "alone": words[::2]}
     run = imported(tmp_path, {key: " ".join(some) for key, some in texts.items()})
@@ -140,16 +166,28 @@ def test_a_takedown_changes_no_row_of_another_document(tmp_path: Path) -> None:
 
 
 def test_only_documents_under_the_licences_asked_for_are_kept(tmp_path: Path) -> None:
-    run, licenses = tmp_path / "run", ["CC-BY-4.0", "cc-by-4.0", "CC-BY-NC-4.0", "CC0-1.0", "All of it is ours", None]
-    write_clean(run, [" ".join(prose(random.Random(i), 50)) for i in range(len(licenses))], 2, license=licenses)
+    run, licenses = (
+        tmp_path / "run",
+        ["CC-BY-4.0", "cc-by-4.0", "CC-BY-NC-4.0", "CC0-1.0", "All of it is ours", None],
+    )
+    write_clean(
+        run,
+        [" ".join(prose(random.Random(i), 50)) for i in range(len(licenses))],
+        2,
+        license=licenses,
+    )
     dedupe(run)
     ask_stage("export", run, "--licenses", "CC-BY-4.0", "CC0-1.0")
     assert set(documents_of(run)) == {"0", "1", "3"}
     details = ("CC-BY-NC-4.0", "All of it is ours", "the page declares none")
-    assert {(row["reason"], row["detail"]) for row in rejects_of(run)} == {("license", detail) for detail in details}
+    assert {(row["reason"], row["detail"]) for row in rejects_of(run)} == {
+        ("license", detail) for detail in details
+    }
     assert "rejected by export: license" in ask_owt("why", run, url_id(2))
     assert "no problems found" in ask_owt("verify", run)
-    error = ask_stage("export", run, "--licenses", "https://creativecommons.org/licenses/by/4.0/", code=2)
+    error = ask_stage(
+        "export", run, "--licenses", "https://creativecommons.org/licenses/by/4.0/", code=2
+    )
     assert "is not an SPDX identifier, such as CC-BY-4.0 or CC0-1.0" in error
     ask_stage("export", run)
     assert len(documents_of(run)) == len(licenses)
@@ -169,7 +207,8 @@ def test_card_has_the_numbers_that_duckdb_counts(small_run: Path) -> None:
     assert read.data.language == ["en"]
     assert read.data.size_categories == ["n<1K"]
     ((documents, words, characters, size),) = duckdb.sql(
-        f"select count(*), sum(n_words), sum(length(text)), sum(strlen(text)) from '{small_run}/corpus/part-*.parquet'"
+        f"select count(*), sum(n_words), sum(length(text)), sum(strlen(text)) from "
+        f"'{small_run}/corpus/part-*.parquet'"
     ).fetchall()
     for name, count in (("documents", documents), ("words", words), ("characters", characters)):
         assert f"| {name} | {count:,} |" in text
@@ -186,7 +225,14 @@ def test_card_has_the_numbers_that_duckdb_counts(small_run: Path) -> None:
 
 def test_a_card_says_reddit_and_languages_only_where_they_are_true(small_run: Path) -> None:
     web, own = (
-        card({"documents": replace(manifest_of(small_run, "documents"), stage=stage)}, Counts(), {}, {}, 0, 1)
+        card(
+            {"documents": replace(manifest_of(small_run, "documents"), stage=stage)},
+            Counts(),
+            {},
+            {},
+            0,
+            1,
+        )
         for stage in ("extract", "import")
     )
     assert "Reddit" in web

@@ -29,18 +29,31 @@ def write_pages(workdir: Path, pages: Pages, num_shards: int = 1) -> None:
     def write(shard: int, writer: ShardWriter) -> None:
         segment, records, rows, places = f"warc/part-{shard:05d}/made.warc.gz", b"", [], []
         for url, (body, content_type) in items[shard::num_shards]:
-            record = response_record(url, FETCHED_AT, "HTTP/1.1 200 OK", [("Content-Type", content_type)], body)
+            record = response_record(
+                url, FETCHED_AT, "HTTP/1.1 200 OK", [("Content-Type", content_type)], body
+            )
             about = {
                 "url_id": xxhash.xxh3_64_intdigest(url.encode()),
                 "url": url,
                 "final_url": url,
                 "source": "archive",
             }
-            of_body = {"content_type": content_type, "body_bytes": len(body), "payload_digest": payload_digest(body)}
+            of_body = {
+                "content_type": content_type,
+                "body_bytes": len(body),
+                "payload_digest": payload_digest(body),
+            }
             sent = {"score": 3, "created_utc": 1, "subreddits": ["a", "b"]}
-            rows.append(about | of_body | sent | {"status": 200, "fetched_at": FETCHED_AT, "fetch_ms": 0})
+            rows.append(
+                about | of_body | sent | {"status": 200, "fetched_at": FETCHED_AT, "fetch_ms": 0}
+            )
             places.append(
-                {"url_id": about["url_id"], "segment": segment, "offset": len(records), "length": len(record)}
+                {
+                    "url_id": about["url_id"],
+                    "segment": segment,
+                    "offset": len(records),
+                    "length": len(record),
+                }
             )
             records += record
         Storage(str(workdir)).write(segment, records)

@@ -38,7 +38,13 @@ def page(text: str, charset: str, meta: str = "") -> bytes:
         (RUSSIAN, "cp1251", META("windows-1251"), None, "cp1251"),
         (RUSSIAN, "cp1251", "<META CHARSET='windows-1251'/>", None, "cp1251"),
         (RUSSIAN, "cp1251", '<meta content="text/html; charset=windows-1251">', None, "cp1251"),
-        (RUSSIAN, "cp1251", "<!-- <meta charset=koi8-r> --><meta charset=windows-1251>", None, "cp1251"),
+        (
+            RUSSIAN,
+            "cp1251",
+            "<!-- <meta charset=koi8-r> --><meta charset=windows-1251>",
+            None,
+            "cp1251",
+        ),
         (RUSSIAN, "koi8-r", META("koi8-r"), "iso-8859-1", "koi8-r"),
         (RUSSIAN, "cp1251", META("windows-1251"), "us-ascii", "cp1251"),
         (JAPANESE, "euc-jp", META("euc-jp"), "windows-1252", "euc_jp"),
@@ -60,7 +66,9 @@ def page(text: str, charset: str, meta: str = "") -> bytes:
         ("Zoë’s Škoda and Žižek", "cp1252", "", None, "cp1252"),
     ],
 )
-def test_page_is_read_by_its_charset(text: str, charset: str, meta: str, header: str | None, expected: str) -> None:
+def test_page_is_read_by_its_charset(
+    text: str, charset: str, meta: str, header: str | None, expected: str
+) -> None:
     found, name = decode(page(text, charset, meta), header)
     assert (name, text in found) == (expected, True)
     assert found[0] == "<"
@@ -74,45 +82,75 @@ def test_xml_declaration_counts_and_an_unknown_label_does_not() -> None:
 
 
 def test_labels_of_the_encoding_standard_are_known() -> None:
-    labels = "us-ascii gb2312 x-sjis windows-949 windows-874 x-mac-cyrillic koi8-ru iso-8859-8-i iso885915 big5"
+    labels = (
+        "us-ascii gb2312 x-sjis windows-949 windows-874 x-mac-cyrillic koi8-ru iso-8859-8-i "
+        "iso885915 big5"
+    )
     names = "cp1252 gb18030 cp932 cp949 cp874 mac-cyrillic koi8-u iso8859-8 iso8859-15 big5hkscs"
     assert list(map(lookup, labels.split())) == names.split()
 
 
 LEGACY = {
-    "iso8859-2": "pl cs sk hu sl hr", "cp1250": "pl cs sk hu sl hr bs", "cp1251": "ru uk bg sr mk be", "koi8-r": "ru",
-    "koi8-u": "uk", "iso8859-5": "ru", "cp866": "ru", "iso8859-7": "el", "cp1253": "el", "cp1254": "tr az",
-    "cp1255": "he", "cp1256": "ar fa ur", "cp1257": "lt lv", "cp874": "th", "cp932": "ja", "euc-jp": "ja",
-    "gb18030": "zh", "big5": "zh", "cp949": "ko", "cp1258": "vi",
+    "iso8859-2": "pl cs sk hu sl hr",
+    "cp1250": "pl cs sk hu sl hr bs",
+    "cp1251": "ru uk bg sr mk be",
+    "koi8-r": "ru",
+    "koi8-u": "uk",
+    "iso8859-5": "ru",
+    "cp866": "ru",
+    "iso8859-7": "el",
+    "cp1253": "el",
+    "cp1254": "tr az",
+    "cp1255": "he",
+    "cp1256": "ar fa ur",
+    "cp1257": "lt lv",
+    "cp874": "th",
+    "cp932": "ja",
+    "euc-jp": "ja",
+    "gb18030": "zh",
+    "big5": "zh",
+    "cp949": "ko",
+    "cp1258": "vi",
     "cp1252": "de fr es it pt nl sv da nb nn fi is ca eu ga af tl sw la cy sq",
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
 def sentences(testdata: Path) -> dict[str, list[str]]:
     """Sentences by language; those with U+FFFD are damaged in the data."""
     found = defaultdict(list)
-    with gzip.open(testdata / "text" / "sentences-by-language.jsonl.gz", "rt", encoding="utf-8") as lines:
+    with gzip.open(
+        testdata / "text" / "sentences-by-language.jsonl.gz", "rt", encoding="utf-8"
+    ) as lines:
         for row in map(json.loads, lines):
             found[row["lang"]].append(row["text"])
     return found
 
 
 @pytest.mark.parametrize("charset", LEGACY)
-def test_undeclared_charsets_are_recognised_in_many_languages(sentences: dict[str, list[str]], charset: str) -> None:
+def test_undeclared_charsets_are_recognised_in_many_languages(
+    sentences: dict[str, list[str]], charset: str
+) -> None:
     wrong, pages = [], 0
     for language in LEGACY[charset].split():
         for start in range(0, 100, 10):
-            content = "</p><p>".join(sentences[language][start : start + 10]).encode(charset, "ignore")
+            content = "</p><p>".join(sentences[language][start : start + 10]).encode(
+                charset, "ignore"
+            )
             if not content.isascii():
                 pages += 1
-                if content.decode(charset) not in decode(b"<html><body><p>" + content + b"</p>", None)[0]:
+                if (
+                    content.decode(charset)
+                    not in decode(b"<html><body><p>" + content + b"</p>", None)[0]
+                ):
                     wrong.append((language, start))
     assert pages
     assert len(wrong) <= 0.1 * pages, wrong
 
 
-def test_one_stray_byte_in_a_hundred_does_not_change_the_charset_of_utf8(sentences: dict[str, list[str]]) -> None:
+def test_one_stray_byte_in_a_hundred_does_not_change_the_charset_of_utf8(
+    sentences: dict[str, list[str]],
+) -> None:
     rng = random.Random(1)
     for language in "pl cs hu sk tr de fr pt sv ru uk el ar he hi ja zh ko th vi".split():
         body = bytearray(page("</p><p>".join(sentences[language]), "utf-8"))
@@ -132,13 +170,18 @@ def test_stray_bytes_do_not_change_the_charset_of_utf8(declared: str | None) -> 
 
 
 def test_stray_bytes_do_not_change_declared_utf8_and_escapes_are_no_japanese() -> None:
-    body = page("A page of ASCII with one café and one – dash. ", "utf-8").replace(b"</p>", b"\xa0\xe9</p>")
+    body = page("A page of ASCII with one café and one – dash. ", "utf-8").replace(
+        b"</p>", b"\xa0\xe9</p>"
+    )
     assert decode(body, "utf-8")[1] == "utf-8"
     escapes = "an escape: \x1b$B or \x1b(B, and no more"
     assert decode(escapes.encode(), None)[0] == escapes
 
 
-@given(st.binary(max_size=300), st.one_of(st.none(), st.text(max_size=12), st.sampled_from(["utf-16", "utf-7", "hz"])))
+@given(
+    st.binary(max_size=300),
+    st.one_of(st.none(), st.text(max_size=12), st.sampled_from(["utf-16", "utf-7", "hz"])),
+)
 def test_any_bytes_decode(body: bytes, declared: str | None) -> None:
     text, found = decode(body, declared)
     assert isinstance(text, str)

@@ -12,10 +12,14 @@ from owt_pipeline.stages.extract.content.features import PageView, view
 from owt_pipeline.stages.extract.content.model import Odds, contextual, expected_f1, lexical
 from owt_pipeline.stages.extract.html.reader import read_page
 
-PROSE = "The quick brown fox jumps over the lazy dog, and then it rests beneath a tree for quite a while. "
+PROSE = (
+    "The quick brown fox jumps over the lazy dog, and then it rests beneath a tree for quite a "
+    "while. "
+)
 PAGE = (
     '<div class="menu"><ul><li><a href=/>Home</a><li><a href=/n>News</a></ul></div>'
-    f'<div class="post-12 post"><h1>Foxes</h1><p>{PROSE}</p><p>{PROSE}</p></div><footer>All rights reserved</footer>'
+    f'<div class="post-12 post"><h1>Foxes</h1><p>{PROSE}</p><p>{PROSE}</p></div><footer>All rights '
+    f"reserved</footer>"
 )
 
 
@@ -26,9 +30,18 @@ def seen(body: str) -> PageView:
 
 def test_every_block_has_a_row_and_every_container_a_range() -> None:
     page = seen(PAGE)
-    assert page.texts == ["Home", "News", "Foxes", PROSE.strip(), PROSE.strip(), "All rights reserved"]
+    assert page.texts == [
+        "Home",
+        "News",
+        "Foxes",
+        PROSE.strip(),
+        PROSE.strip(),
+        "All rights reserved",
+    ]
     assert page.static.shape[0] == 6
-    for container, (start, end) in enumerate(zip(range(len(page.tree.parent)), page.tree.end, strict=True)):
+    for container, (start, end) in enumerate(
+        zip(range(len(page.tree.parent)), page.tree.end, strict=True)
+    ):
         below = {container}
         for index, parent in enumerate(page.tree.parent):
             if parent in below:
@@ -39,7 +52,10 @@ def test_every_block_has_a_row_and_every_container_a_range() -> None:
 
 
 def test_signatures_ignore_numbers_in_names() -> None:
-    page = seen(f'<div class="post-1"><p>{PROSE}</p></div><div class="post-2"><p>{PROSE}</p></div><p>{PROSE}</p>')
+    page = seen(
+        f'<div class="post-1"><p>{PROSE}</p></div><div '
+        f'class="post-2"><p>{PROSE}</p></div><p>{PROSE}</p>'
+    )
     for signature in page.signatures[1:]:
         assert signature[0] == signature[1] != signature[2]
 
@@ -51,12 +67,22 @@ def test_odds_come_from_names_around_a_block_and_from_words_of_short_texts() -> 
     assert lows.tolist() == [-3, -3, 0, 0, 0, -1]
     assert highs.tolist() == [0, 0, 2, 2, 2, 0]
     assert found[:, 8].tolist() == [0, 0, 0, 0, 0, -4]
-    assert name_words("<div> mainNav post-12") == ["<div>", "main", "nav", "mainnav", "post", "post-12"]
+    assert name_words("<div> mainNav post-12") == [
+        "<div>",
+        "main",
+        "nav",
+        "mainnav",
+        "post",
+        "post-12",
+    ]
 
 
 def test_names_of_comments_in_other_languages_have_the_odds_of_english_ones() -> None:
     odds = Odds({"comments": -2.0, "replies": -0.5}, {})
-    assert {odds.of_name(f"<div> {name}")[0] for name in ("comments", "kommentare-liste", "c-comentarios")} == {-2.0}
+    assert {
+        odds.of_name(f"<div> {name}")[0]
+        for name in ("comments", "kommentare-liste", "c-comentarios")
+    } == {-2.0}
     assert odds.of_name("<div> replies")[0] == -0.5
 
 
@@ -70,10 +96,21 @@ def test_the_expected_f1_is_that_of_the_best_cut() -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.sampled_from(["<div class=a>", "</div>", "<p>", "one two", PROSE, "<li><a href=x>go</a>", "<h2>"])))
+@given(
+    st.lists(
+        st.sampled_from(
+            ["<div class=a>", "</div>", "<p>", "one two", PROSE, "<li><a href=x>go</a>", "<h2>"]
+        )
+    )
+)
 def test_any_page_has_finite_features(pieces: list[str]) -> None:
     page = seen("".join(pieces) + "end")
     p = np.linspace(0, 1, len(page.texts))
-    for values in (page.static, lexical(page, Odds({}, {})), contextual(page, p), contextual(page, 0 * p)):
+    for values in (
+        page.static,
+        lexical(page, Odds({}, {})),
+        contextual(page, p),
+        contextual(page, 0 * p),
+    ):
         assert values.shape[0] == len(page.texts)
         assert np.isfinite(values).all()

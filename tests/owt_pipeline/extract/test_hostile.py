@@ -1,4 +1,5 @@
-"""No page harms a run: hostile pages, mutated real pages, and extractors that hang, crash or use up memory."""
+"""No page harms a run: hostile pages, mutated real pages, and extractors that hang, crash or use
+up memory."""
 
 from __future__ import annotations
 
@@ -22,7 +23,10 @@ from owt_pipeline.stages.extract.stage import STAGE
 from owt_pipeline.storage.folder import Storage
 
 HTML = "text/html; charset=utf-8"
-PROSE = "This sentence is prose, and long enough to be taken for a part of an article about something. " * 6
+PROSE = (
+    "This sentence is prose, and long enough to be taken for a part of an article about something. "
+    * 6
+)
 ARTICLE = f"<html><body><article><h1>Fine</h1><p>{PROSE}</p></article></body></html>".encode()
 
 
@@ -40,11 +44,20 @@ def hostile_pages() -> dict[str, bytes]:
         "nested tables without rows": b"<table>" * deep + PROSE.encode(),
         "nested superscripts": b"<sup>one " * deep + PROSE.encode(),
         "nested lists": b"<ul><li>" * (deep // 2) + PROSE.encode(),
-        "a cell of nested tags": b"<table><tr><td>" + b"<span>" * deep + b"<script>1</script>" + PROSE.encode(),
+        "a cell of nested tags": b"<table><tr><td>"
+        + b"<span>" * deep
+        + b"<script>1</script>"
+        + PROSE.encode(),
         "one line": b"<p>" + b"word " * (20 << 18) + b"</p>",
         "one word": b"<p>" + b"w" * (20 << 20) + b"</p>",
-        "a million attributes": b"<p " + b" ".join(b"a%d=1" % i for i in range(wide)) + b">" + PROSE.encode(),
-        "a class of a megabyte": b"<div class='" + b"nav-bar " * (1 << 17) + b"'><p>" + PROSE.encode(),
+        "a million attributes": b"<p "
+        + b" ".join(b"a%d=1" % i for i in range(wide))
+        + b">"
+        + PROSE.encode(),
+        "a class of a megabyte": b"<div class='"
+        + b"nav-bar " * (1 << 17)
+        + b"'><p>"
+        + PROSE.encode(),
         "a million elements": b"<br>" * wide + PROSE.encode(),
         "a million links": b"<a href=/>x</a>" * (wide // 4),
         "broken utf-8": ARTICLE.replace(b"e", b"\xe9\xff\xfe"),
@@ -57,36 +70,53 @@ def hostile_pages() -> dict[str, bytes]:
         "a png": b"\x89PNG\r\n\x1a\n" + random.Random(2).randbytes(100_000),
         "gzip": gzip.compress(ARTICLE * 100),
         "json": b'{"a": [' + b"[" * deep + b"]" * deep + b"]}",
-        "linked data as deep": b"<script type=application/ld+json>" + b"[" * deep + b"</script>" + ARTICLE,
-        "linked data with half a character": b'<script type="application/ld+json">{"@type": "Article", "author": '
+        "linked data as deep": b"<script "
+        b"type=application/ld+json>" + b"[" * deep + b"</script>" + ARTICLE,
+        "linked data with half a character": b'<script type="application/ld+json">{"@type": '
+        b'"Article", "author": '
         b'"A. \\ud800", "headline": "\\udfff Fine"}</script>' + ARTICLE,
-        "linked data of strange types": b'<script type="application/ld+json">{"@graph":[1,null,{"author":[[[]],{"name":'
-        b'{}}],"articleBody":7,"headline":[],"@type":["a"],"datePublished":{}}]}</script>' + ARTICLE,
-        "unclosed script": b"<html><body><p>" + PROSE.encode() + b"<script>" + b"var a = '<p>';" * 100_000,
+        "linked data of strange types": b"<script "
+        b'type="application/ld+json">{"@graph":[1,null,{"author":[[[]],{"name":'
+        b'{}}],"articleBody":7,"headline":[],"@type":["a"],"datePublished":{}}]}</script>'
+        + ARTICLE,
+        "unclosed script": b"<html><body><p>"
+        + PROSE.encode()
+        + b"<script>"
+        + b"var a = '<p>';" * 100_000,
         "unclosed comment": b"<html><body><p>" + PROSE.encode() + b"<!--" + b"-" * 100_000,
         "a formula of a megabyte": b"<p>" + PROSE.encode() + b"<math><mtext>" + b"word " * 200_000,
-        "drawings without a formula": b"<p>" + PROSE.encode() + b"<b class=MathJax>word</b>" * 50_000,
-        "unclosed formula": b"<div><p>Let <math><mi>x</mi> be.</p>" + b"<p>" + PROSE.encode() + b"</p></div>",
+        "drawings without a formula": b"<p>"
+        + PROSE.encode()
+        + b"<b class=MathJax>word</b>" * 50_000,
+        "unclosed formula": b"<div><p>Let <math><mi>x</mi> "
+        b"be.</p>" + b"<p>" + PROSE.encode() + b"</p></div>",
         "many scripts": b"<script type=application/ld+json>" * 20_000,
         "entities": b"<p>" + b"&amp;&#0;&#xFFFFFFFF;&#xD800;&nope;" * 50_000,
-        "doctypes": b"<!DOCTYPE html [<!ENTITY a '" + b"&a;" * 1000 + b"'>]>" * 100 + b"<p>&a;" + PROSE.encode(),
-        "frames": b"<frameset><frame src=/><noframes><p>" + PROSE.encode() + b"</noframes></frameset>",
-        "xml": b'<?xml version="1.0" encoding="nonsense"?><rss><channel><item><title>x</title></item></channel></rss>',
+        "doctypes": b"<!DOCTYPE html [<!ENTITY a "
+        b"'" + b"&a;" * 1000 + b"'>]>" * 100 + b"<p>&a;" + PROSE.encode(),
+        "frames": b"<frameset><frame "
+        b"src=/><noframes><p>" + PROSE.encode() + b"</noframes></frameset>",
+        "xml": b'<?xml version="1.0" '
+        b'encoding="nonsense"?><rss><channel><item><title>x</title></item></channel></rss>',
         "surrogates": b"<p>" + b"\xed\xa0\x80\xed\xb0\x80" * 1000 + PROSE.encode(),
         "right to left": "<p>\u202e\u2066\u200f".encode() * 10_000 + PROSE.encode(),
         "combining": b"<p>a" + "\u0301".encode() * 500_000 + PROSE.encode(),
         "windows newlines": ARTICLE.replace(b"<", b"\r\n<") * 1000,
-    }  # fmt: skip
+    }
 
 
 READABLE = (
-    "one line", "a million elements", "nul bytes within", "half a character", "a class of a megabyte",
+    "one line", "a million elements", "nul bytes within", "half a character", "a class of a "
+    "megabyte",
     "unclosed comment", "linked data as deep", "entities", "combining", "windows newlines",
-    "a formula of a megabyte", "drawings without a formula", "unclosed formula", "linked data with half a character",
+    "a formula of a megabyte", "drawings without a formula", "unclosed formula", "linked data with "
+    "half a character",
 )  # fmt: skip
 
 
-def extract(workdir: Path, pages: dict[str, bytes], workers: int = 2, **options: object) -> dict[str, tuple[str, str]]:
+def extract(
+    workdir: Path, pages: dict[str, bytes], workers: int = 2, **options: object
+) -> dict[str, tuple[str, str]]:
     """URL → ("text", text) or (reason, detail)."""
     run_stage(STAGE, Options(**options), Runtime(Storage(str(workdir)), workers))  # type: ignore[arg-type]
     reader = DatasetReader.open(Storage(str(workdir)), "documents")
@@ -97,7 +127,9 @@ def extract(workdir: Path, pages: dict[str, bytes], workers: int = 2, **options:
     return results
 
 
-@pytest.mark.parametrize("extractor", ["blocks", pytest.param("trafilatura", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "extractor", ["blocks", pytest.param("trafilatura", marks=pytest.mark.slow)]
+)
 def test_hostile_pages_become_rows_and_their_neighbours_are_unaffected(
     tmp_path: Path, pages_writer: Callable[..., None], extractor: str
 ) -> None:
@@ -110,15 +142,21 @@ def test_hostile_pages_become_rows_and_their_neighbours_are_unaffected(
         pages[f"http://hostile/{name}"] = body
         pages[f"http://fine/{index}"] = ARTICLE
     pages_writer(tmp_path, {url: (body, HTML) for url, body in pages.items()}, 1)
-    seconds = 3.0 if extractor == "trafilatura" else 12.0  # five times what the largest readable page takes
+    seconds = (
+        3.0 if extractor == "trafilatura" else 12.0
+    )  # five times what the largest readable page takes
     results = extract(tmp_path, pages, extractor=extractor, page_cpu_seconds=seconds)
     for url, (kind, text) in results.items():
         if url.startswith("http://fine/"):
             assert kind == "text", (url, kind, text)
             assert PROSE.strip() in text
     if extractor == "blocks":
-        crashed = {url: result for url, result in results.items() if result[0].startswith("extract_")}
-        assert crashed.keys() <= {"http://hostile/a million attributes"}  # libxml2 compares each with all others
+        crashed = {
+            url: result for url, result in results.items() if result[0].startswith("extract_")
+        }
+        assert crashed.keys() <= {
+            "http://hostile/a million attributes"
+        }  # libxml2 compares each with all others
         for name in READABLE:
             assert results[f"http://hostile/{name}"][0] == "text", name
     for name in ("empty", "a pdf", "a png", "gzip", "only nul"):
@@ -162,7 +200,9 @@ def misbehaving(settings: Settings) -> Callable[[Page], Extracted | None]:
     """A custom extractor, as documented in `extractor`, that misbehaves as the page says."""
 
     def extract(page: Page) -> Extracted | None:
-        deed = DEEDS.get(page.html, (lambda: Extracted(f"{settings.favor} {page.url}", "A title"),))[0]
+        deed = DEEDS.get(
+            page.html, (lambda: Extracted(f"{settings.favor} {page.url}", "A title"),)
+        )[0]
         return deed and deed()
 
     return extract
@@ -175,24 +215,38 @@ def test_misbehaving_extractor_loses_only_that_page(
     name = "misbehaving_extractor"
     (tmp_path / f"{name}.py").write_text(Path(__file__).read_text())
     monkeypatch.syspath_prepend(str(tmp_path))
-    if evades:  # all others have the usual time until an answer, since a busy machine may take more than ten seconds
+    # all others have the usual time until an answer, since a busy machine may take more than ten
+    # seconds
+    if evades:
         monkeypatch.setattr("owt_pipeline.stages.extract.pages._LEAST_SECONDS", 10.0)
     pages = {}
     for deed in [name for name in DEEDS if (name == "deaf") == evades]:
-        pages |= {f"http://h/{deed}/{body}": (body.encode(), HTML) for body in ("fine", deed, "well")}
+        pages |= {
+            f"http://h/{deed}/{body}": (body.encode(), HTML) for body in ("fine", deed, "well")
+        }
     pages_writer(tmp_path, pages, 1)
-    options = {"extractor": f"{name}:misbehaving", "page_cpu_seconds": 0.4, "page_memory_mb": 256, "favor": "recall"}
+    options = {
+        "extractor": f"{name}:misbehaving",
+        "page_cpu_seconds": 0.4,
+        "page_memory_mb": 256,
+        "favor": "recall",
+    }
     results = extract(tmp_path, pages, 1, **options)  # a single worker is a process of its own, too
     for url, (kind, detail) in results.items():
         _, reason, part = DEEDS.get(url.rpartition("/")[2], (None, "text", f"recall {url}"))
         assert kind == reason, url
         assert part in detail
     manifest = require_manifest(Storage(str(tmp_path)), "documents")
-    assert [len(source["sha256"]) for source in manifest.sources if source["name"] == f"{name}:misbehaving"] == [64]
+    assert [
+        len(source["sha256"])
+        for source in manifest.sources
+        if source["name"] == f"{name}:misbehaving"
+    ] == [64]
 
 
 def mutate(body: bytes, rng: random.Random) -> bytes:
-    """A damaged page, as found on the web: cut, doubled, shuffled, with flipped bytes or broken tags."""
+    """A damaged page, as found on the web: cut, doubled, shuffled, with flipped bytes or broken
+    tags."""
     for _ in range(rng.randint(1, 6)):
         start = rng.randrange(len(body) + 1)
         end = min(len(body), start + rng.randint(1, 20_000))

@@ -1,4 +1,5 @@
-"""An article without the text around it, and its metadata: `articles/NAME.html` becomes `articles/NAME.md`."""
+"""An article without the text around it, and its metadata: `articles/NAME.html` becomes
+`articles/NAME.md`."""
 
 from __future__ import annotations
 
@@ -12,9 +13,15 @@ from owt_pipeline.stages.extract.extractor import Page, Settings, load
 from owt_pipeline.stages.extract.html.reader import read_page
 
 ARTICLES = Path(__file__).with_name("articles")
-SENTENCE = "The quick brown fox jumps over the lazy dog, and then it rests beneath a tree for a while. "
+SENTENCE = (
+    "The quick brown fox jumps over the lazy dog, and then it rests beneath a tree for a while. "
+)
 P = f"<p>{SENTENCE * 3}</p>"
-NAV = "<ul>" + "".join(f'<li><a href="/{name}">{name}</a>' for name in ("Home", "News", "Sport", "Opinion")) + "</ul>"
+NAV = (
+    "<ul>"
+    + "".join(f'<li><a href="/{name}">{name}</a>' for name in ("Home", "News", "Sport", "Opinion"))
+    + "</ul>"
+)
 
 
 def extract(html: str, **settings: object) -> str:
@@ -35,8 +42,10 @@ def test_comments_are_kept_on_request() -> None:
 
 @pytest.mark.parametrize(
     "wrapper",
-    ['<div class="sidebar-right">', '<div class="widget">', "<nav>", "<aside>", '<div class="hide">',
-     '<form id="aspnetForm">', '<div style="visibility:hidden">', '<div class="content no-sidebar">'],
+    ['<div '
+    'class="sidebar-right">', '<div class="widget">', "<nav>", "<aside>", '<div class="hide">',
+     '<form id="aspnetForm">', '<div style="visibility:hidden">', '<div class="content '
+     'no-sidebar">'],
 )  # fmt: skip
 def test_misleading_name_does_not_remove_the_page(wrapper: str) -> None:
     assert SENTENCE.strip() in extract(f"{wrapper}<h1>Foxes</h1>{P}{P}")
@@ -54,14 +63,19 @@ def test_recall_keeps_more_and_precision_less(testdata: Path) -> None:
 
 
 def test_text_of_a_page_does_not_depend_on_earlier_pages() -> None:
-    pages = [f'<div class="c{n % 7} post">{P * (n % 4)}<div id="nav{n}">{NAV}</div></div>' for n in range(40)]
+    pages = [
+        f'<div class="c{n % 7} post">{P * (n % 4)}<div id="nav{n}">{NAV}</div></div>'
+        for n in range(40)
+    ]
     forwards = [extract(html) for html in pages]
     backwards = [extract(html) for html in reversed(pages)]
     assert forwards == backwards[::-1]
 
 
 FETCHED_AT = 1_577_836_800  # 2020-01-01
-CASES = Path(__file__).with_name("metadata.txt").read_text(encoding="utf-8").strip("\n").split("\n\n")
+CASES = (
+    Path(__file__).with_name("metadata.txt").read_text(encoding="utf-8").strip("\n").split("\n\n")
+)
 """A field, its value (nothing for None), and the page's URL if it matters; then the page."""
 
 

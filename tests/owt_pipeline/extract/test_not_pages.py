@@ -1,5 +1,5 @@
-"""Soft 404s, parked domains and walls have their own reasons; real pages are never mistaken for them.
-Pages that reserve their use are found by headers and markup."""
+"""Soft 404s, parked domains and walls have their own reasons; real pages are never mistaken for
+them. Pages that reserve their use are found by headers and markup."""
 
 from __future__ import annotations
 
@@ -22,16 +22,24 @@ from owt_pipeline.stages.extract.reserved import reserved
 from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.runs import ask_owt
 
-# The reason (none for a page that is kept), and a page with titles and scripts as these servers and services send them.
-CASES = [line.split("\t") for line in Path(__file__).with_name("not_pages.txt").read_text("utf-8").splitlines()]
+# The reason (none for a page that is kept), and a page with titles and scripts as these servers and
+# services send them.
+CASES = [
+    line.split("\t")
+    for line in Path(__file__).with_name("not_pages.txt").read_text("utf-8").splitlines()
+]
 
 
 @pytest.mark.parametrize(("reason", "page"), CASES)
-def test_missing_pages_parked_domains_and_walls_are_rejected_and_pages_like_them_kept(reason: str, page: str) -> None:
+def test_missing_pages_parked_domains_and_walls_are_rejected_and_pages_like_them_kept(
+    reason: str, page: str
+) -> None:
     assert (reason_for_no_page(page) or [""])[0] == reason
     for reject_walls in (True, False):
         found = extract_body(Options(reject_walls=reject_walls), "http://a.example/x", 1, page)
-        assert isinstance(found, Found) or found.reason == (reason if reason and reject_walls else "no_text")
+        assert isinstance(found, Found) or found.reason == (
+            reason if reason and reject_walls else "no_text"
+        )
     long = f"{page}<p>{'Many words about something else. ' * MAX_WORDS}</p>"
     assert isinstance(extract_body(Options(), "http://a.example/x", 1, long), Found)
 
@@ -39,7 +47,10 @@ def test_missing_pages_parked_domains_and_walls_are_rejected_and_pages_like_them
 def real_pages(testdata: Path) -> Iterator[tuple[str, str]]:
     for record in ArchiveIterator(str(testdata / "web" / "wcxb-dev.warc.gz")):
         if record.http_headers:
-            yield record.headers["WARC-Target-URI"], decode(record.reader.read(), record.http_charset)[0]
+            yield (
+                record.headers["WARC-Target-URI"],
+                decode(record.reader.read(), record.http_charset)[0],
+            )
     for name in ("trafilatura-eval-dev", "readability-pages"):
         with gzip.open(testdata / "web" / f"{name}.jsonl.gz") as lines:
             for line in lines:
@@ -50,13 +61,20 @@ def real_pages(testdata: Path) -> Iterator[tuple[str, str]]:
 def test_none_of_the_real_pages_is_rejected(testdata: Path) -> None:
     pages = list(real_pages(testdata))
     assert len(pages) == 1957
-    assert [(url, what) for url, page in pages if (what := reason_for_no_page(page)) is not None] == []
+    assert [
+        (url, what) for url, page in pages if (what := reason_for_no_page(page)) is not None
+    ] == []
 
 
 CASES: list[tuple[Headers, str, str | None]] = [
     ([], '<meta name="robots" content="noai, noimageai">', "noai, noimageai"),
     ([], "<META NAME=ROBOTS CONTENT='NOINDEX,NoAI'>", "noai"),
-    ([], "<meta name=robots content=max-snippet:-1><title>x</title><meta name=robots content=noimageai>", "noimageai"),
+    (
+        [],
+        "<meta name=robots content=max-snippet:-1><title>x</title><meta name=robots "
+        "content=noimageai>",
+        "noimageai",
+    ),
     ([("X-Robots-Tag", "noai")], "", "noai"),
     ([("x-robots-tag", "noindex"), ("X-ROBOTS-TAG", "max-snippet: 20, noai")], "", "noai"),
     ([("X-Robots-Tag", "otherbot: noai, noimageai")], "", None),
@@ -66,7 +84,12 @@ CASES: list[tuple[Headers, str, str | None]] = [
     ([], '<meta name="tdm-reservation" content="1">', "tdm-reservation"),
     ([("tdm-reservation", "1")], '<meta name="tdm-reservation" content="0">', None),
     ([("tdm-reservation", "0")], '<meta name="TDM-Reservation" content="1">', "tdm-reservation"),
-    ([], "<!-- <meta name=robots content=noai> --><script>'<meta name=robots content=noai>'</script><p>noai", None),
+    (
+        [],
+        "<!-- <meta name=robots content=noai> --><script>'<meta name=robots "
+        "content=noai>'</script><p>noai",
+        None,
+    ),
     ([], '<meta name="keywords" content="noai">', None),
     ([("Server", "noai")], "<meta name=robots content='index, follow'>", None),
 ]
@@ -82,18 +105,26 @@ PAGES: dict[str, tuple[Headers, str]] = {
     "meta": ([], "<meta name=robots content=noai>"),
     "header": ([("TDM-Reservation", "1")], ""),
 }
-SENTENCE = "The {} was short enough for a single sentence, and nobody in the village had heard it before. "
+SENTENCE = (
+    "The {} was short enough for a single sentence, and nobody in the village had heard it before. "
+)
 
 
 @pytest.mark.slow
-def test_reserved_pages_of_an_archive_are_rejected_unless_they_are_to_be_kept(tmp_path: Path) -> None:
+def test_reserved_pages_of_an_archive_are_rejected_unless_they_are_to_be_kept(
+    tmp_path: Path,
+) -> None:
     run, archive, links = tmp_path / "run", tmp_path / "pages.warc.gz", tmp_path / "urls.txt"
     records = []
     for number, (name, (headers, head)) in enumerate(PAGES.items()):
         text = "".join(SENTENCE.format(f"{name} story {number * 100 + i}") for i in range(40))
         html = f"<html><head><title>{name}</title>{head}</head><body><article><p>{text}</p></article></body></html>"
         sent = [("Content-Type", "text/html"), *headers]
-        records.append(response_record(f"https://{name}.example.org/a", 10**9, "HTTP/1.1 200 OK", sent, html.encode()))
+        records.append(
+            response_record(
+                f"https://{name}.example.org/a", 10**9, "HTTP/1.1 200 OK", sent, html.encode()
+            )
+        )
     archive.write_bytes(b"".join(records))
     links.write_text("".join(f"https://{name}.example.org/a\n" for name in PAGES))
     settings = ("--links", links, "--pages_from", archive, "--workers", 1)
@@ -105,14 +136,23 @@ def test_reserved_pages_of_an_archive_are_rejected_unless_they_are_to_be_kept(tm
     (clean,) = (stage for stage in stats["funnel"] if stage["stage"] == "clean")
     assert [(row["reason"], row["count"]) for row in clean["rejected"]] == [("reserved", 2)]
     rows = stats["figures"]["reserved"]["rows"]
-    assert [(row["reserved"], row["pages"]) for row in rows] == [("noai", 1), ("tdm-reservation", 1)]
+    assert [(row["reserved"], row["pages"]) for row in rows] == [
+        ("noai", 1),
+        ("tdm-reservation", 1),
+    ]
     assert stats["dropped"] == []  # their texts are not shown
     ask_owt("run", run, *settings, "--reserved", "keep")
     assert names(run, "corpus") == names(run, "documents")
-    assert "reserved: 'no' is not one of reject, keep" in ask_owt("run", run, "--reserved", "no", code=2)
+    assert "reserved: 'no' is not one of reject, keep" in ask_owt(
+        "run", run, "--reserved", "no", code=2
+    )
 
 
 def names(run: Path, dataset: str) -> dict[str, str | None]:
     """What each document's page states, by the first part of its host."""
-    rows = DatasetReader.open(Storage(str(run)), dataset).table(columns=["url", "reserved"]).to_pylist()
+    rows = (
+        DatasetReader.open(Storage(str(run)), dataset)
+        .table(columns=["url", "reserved"])
+        .to_pylist()
+    )
     return {row["url"].removeprefix("https://").partition(".")[0]: row["reserved"] for row in rows}

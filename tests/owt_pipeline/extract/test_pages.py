@@ -1,4 +1,5 @@
-"""Reading a page as blocks and writing them as Markdown: each `pages/NAME.html` becomes `pages/NAME.md`."""
+"""Reading a page as blocks and writing them as Markdown: each `pages/NAME.html` becomes
+`pages/NAME.md`."""
 
 from __future__ import annotations
 
@@ -24,12 +25,15 @@ def test_page_is_read_as_its_markdown(name: str) -> None:
 
 
 def test_markdown_keeps_the_structure_of_real_pages(testdata: Path) -> None:
-    """html2text keeps 0.981 of the headings, 0.975 of the items, 0.467 of the cells and all lines of code."""
+    """html2text keeps 0.981 of the headings, 0.975 of the items, 0.467 of the cells and all
+    lines of code."""
     least = {"headings": 0.985, "items": 0.975, "cells": 0.99, "rows": 0.98, "code": 0.99}
     kept, wanted = dict.fromkeys(least, 0), dict.fromkeys(least, 0)
     for page in structure.readability_pages(testdata / "web"):
         truth = structure.pieces_of_html(page["expected_html"])
-        found = structure.pieces_of_markdown(structure.ours_without_choice(structure.main_part(page)))
+        found = structure.pieces_of_markdown(
+            structure.ours_without_choice(structure.main_part(page))
+        )
         for kind in least:
             kept[kind] += (truth[kind] & found[kind]).total()
             wanted[kind] += truth[kind].total()
@@ -58,14 +62,20 @@ def test_a_page_is_freed_without_a_collection_of_garbage() -> None:
 
 
 def test_characters_in_links_are_counted() -> None:
-    html = "See <a href=/x>this one</a> and <a name=y>that</a>.<div><a href=/><h3>Card</h3><img><p>text</p></a></div>"
+    html = (
+        "See <a href=/x>this one</a> and <a name=y>that</a>.<div><a "
+        "href=/><h3>Card</h3><img><p>text</p></a></div>"
+    )
     found = [(block.text, block.link_chars) for block in read_page(html).blocks]
     assert found == [("See this one and that.", 8), ("Card", 4), ("text", 4)]
 
 
 def test_elements_nested_without_end_keep_their_text() -> None:
     words = [f"word{index}" for index in range(1500)]
-    assert plain("".join(f"<font size={index}>{word} " for index, word in enumerate(words))).split() == words
+    assert (
+        plain("".join(f"<font size={index}>{word} " for index, word in enumerate(words))).split()
+        == words
+    )
     for tag in ("sup", "sub", "table"):
         assert " ".join(plain(f"<{tag}>one " * 300 + "The end.").split()).endswith("one The end.")
     assert plain("<math>" + "<mrow>" * 1500 + "<mi>x</mi>") == "x"
@@ -77,24 +87,61 @@ def test_hostile_tables_stay_small() -> None:
 
 
 PIECES = st.sampled_from(
-    ["<div>", "</div>", "<p>", "</p>", "<li>", "<ul>", "</ul>", "<ol>", "</ol>", "<table>", "<tr>", "<td>", "<th>",
-     "</table>", "<b>", "</b>", "<br>", "<a href=/>", "</a>", "<h1>", "</h1>", "<pre>", "</pre>", "<code>", "</code>",
-     "<blockquote>", "</blockquote>", "<x-y>", "</x-y>", "<button>", "</button>", "&nbsp;"]
-)  # fmt: skip
+    [
+        "<div>",
+        "</div>",
+        "<p>",
+        "</p>",
+        "<li>",
+        "<ul>",
+        "</ul>",
+        "<ol>",
+        "</ol>",
+        "<table>",
+        "<tr>",
+        "<td>",
+        "<th>",
+        "</table>",
+        "<b>",
+        "</b>",
+        "<br>",
+        "<a href=/>",
+        "</a>",
+        "<h1>",
+        "</h1>",
+        "<pre>",
+        "</pre>",
+        "<code>",
+        "</code>",
+        "<blockquote>",
+        "</blockquote>",
+        "<x-y>",
+        "</x-y>",
+        "<button>",
+        "</button>",
+        "&nbsp;",
+    ]
+)
 
 
 @example(["<br>", "<code>", "w0 ", "<ul>"])  # code around a block
 @given(st.lists(st.one_of(PIECES, st.integers(0, 99).map(lambda n: f"w{n} ")), max_size=60))
-def test_every_word_is_in_one_block_and_in_order_in_plain_text_and_markdown(pieces: list[str]) -> None:
+def test_every_word_is_in_one_block_and_in_order_in_plain_text_and_markdown(
+    pieces: list[str],
+) -> None:
     html = "".join(pieces)
     found = plain(html).split()
     rendered = markdown(read_page(f"<html><body>{html}</body></html>").blocks)
-    assert found == [word for word in rendered.replace("<br>", " ").replace("`", " ").split() if word[:1] == "w"]
+    assert found == [
+        word for word in rendered.replace("<br>", " ").replace("`", " ").split() if word[:1] == "w"
+    ]
     words = [piece.strip() for piece in pieces if piece.startswith("w")]
-    # Text within a table but outside its cells is moved before it by no one but HTML 5's parser: here it is lost. So is
-    # a button in code.
+    # Text within a table but outside its cells is moved before it by no one but HTML 5's parser:
+    # here it is lost. So is a button in code.
     remaining = iter(words)
-    assert found == words or (("<t" in html or "<pre>" in html) and all(word in remaining for word in found))
+    assert found == words or (
+        ("<t" in html or "<pre>" in html) and all(word in remaining for word in found)
+    )
 
 
 TEXTS = st.text(st.sampled_from("aex 1290+-−,.()[]%$€TM*nπ\u00e9"), max_size=8)

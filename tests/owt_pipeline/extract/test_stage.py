@@ -45,18 +45,26 @@ def test_row_has_markdown_on_request_and_metadata_of_the_page_and_of_its_submiss
     tmp_path: Path, pages_writer: Callable[..., None], extractor: str
 ) -> None:
     body = (
-        "<html lang=de><meta charset=windows-1252><title>Größe</title><body><article><h2>Füchse</h2><p>"
+        "<html lang=de><meta "
+        "charset=windows-1252><title>Größe</title><body><article><h2>Füchse</h2><p>"
         + "Dieser Satz ist lang genug, um für den Teil eines Artikels gehalten zu werden. " * 5
         + "<ul><li>Ein Punkt.<li>Noch einer.</ul>"
     ).encode("cp1252")
-    pages_writer(tmp_path, {"http://h/a": (body, "text/html"), "http://h/b": (b"<p>", "text/html")}, 1)
+    pages_writer(
+        tmp_path, {"http://h/a": (body, "text/html"), "http://h/b": (b"<p>", "text/html")}, 1
+    )
     manifest, _ = run_stage(
         STAGE, Options(extractor=extractor, text_format="markdown"), Runtime(Storage(str(tmp_path)))
     )
     (row,) = documents(tmp_path).values()
     assert row["text"].startswith("## Füchse\n\nDieser Satz ist lang genug, um für den Teil")
     assert row["text"].rstrip().endswith("\n\n- Ein Punkt.\n- Noch einer.")
-    assert (row["title"], row["language"], row["score"], row["subreddits"]) == ("Größe", "de", 3, ["a", "b"])
+    assert (row["title"], row["language"], row["score"], row["subreddits"]) == (
+        "Größe",
+        "de",
+        3,
+        ["a", "b"],
+    )
     assert str(manifest.counts) == "2 in = 1 out + 1 no_text"
     assert manifest.stats == {"charset_cp1252": 1}
     assert [source["sha256"] for source in manifest.sources] == [digest()] * (extractor == "blocks")
@@ -65,9 +73,17 @@ def test_row_has_markdown_on_request_and_metadata_of_the_page_and_of_its_submiss
 def test_blocks_left_out_of_a_very_long_page_are_counted(
     tmp_path: Path, pages_writer: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    body = "<html><body><article>" + "".join(f"<p>A sentence, number {n}, of many." for n in range(50_003))
-    short = b"<article>" + b"<p>A sentence that is long enough to be taken for a part of an article.</p>" * 5
-    pages = {"https://h.example/a": (body.encode(), "text/html"), "https://h.example/b": (short, "text/html")}
+    body = "<html><body><article>" + "".join(
+        f"<p>A sentence, number {n}, of many." for n in range(50_003)
+    )
+    short = (
+        b"<article>"
+        + b"<p>A sentence that is long enough to be taken for a part of an article.</p>" * 5
+    )
+    pages = {
+        "https://h.example/a": (body.encode(), "text/html"),
+        "https://h.example/b": (short, "text/html"),
+    }
     pages_writer(tmp_path, pages, 1)
     manifest, _ = run_stage(STAGE, Options(), Runtime(Storage(str(tmp_path))))
     rows = documents(tmp_path)

@@ -1,4 +1,5 @@
-"""Web archives on loopback: one like Common Crawl, whose files are read by range, and one like the Wayback Machine."""
+"""Web archives on loopback: one like Common Crawl, whose files are read by range, and one like
+the Wayback Machine."""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ class ArchiveServer:
     Attributes:
       files: the archive files.
       way: asked for every answer first.
-      requests: how often each path was asked for, that of an index with the URL; agents: the User-Agents.
+      requests: how often each path was asked for, that of an index with the URL; agents: the
+        User-Agents.
       seen: when each request came, and its path with the query.
     """
 
@@ -73,7 +75,9 @@ class ArchiveServer:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.02,), daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:
@@ -86,7 +90,8 @@ class ArchiveServer:
         return Options(**{"user_agent": AGENT, **others})
 
     def fetch(self, runtime: Runtime, **others: Any) -> Manifest:
-        """The run's pages from this archive; failed requests are repeated after some hundredths of a second."""
+        """The run's pages from this archive; failed requests are repeated after some hundredths
+        of a second."""
         with constants({"archive_retry_wait": 0.02, **others}) as given:
             return run_stage(STAGE, self.options(**given), runtime)[0]
 
@@ -102,7 +107,10 @@ class ArchiveServer:
         first, last = int(match[1]), min(int(match[2]), len(content) - 1)
         if first > last:
             return Answer(416)
-        about = {"Content-Range": f"bytes {first}-{last}/{len(content)}", "Content-Type": "application/octet-stream"}
+        about = {
+            "Content-Range": f"bytes {first}-{last}/{len(content)}",
+            "Content-Type": "application/octet-stream",
+        }
         return Answer(206, content[first : last + 1], about)
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
@@ -120,9 +128,14 @@ class ArchiveServer:
                     count = archive.requests[path]
                     archive.agents.add(self.headers["User-Agent"])
                     archive.seen.append((time.monotonic(), self.path))
-                answer = archive.way(path, count) or archive._usual(self.path, url, self.headers.get("Range", ""))
+                answer = archive.way(path, count) or archive._usual(
+                    self.path, url, self.headers.get("Range", "")
+                )
                 self.send_response(answer.status)
-                for name, value in {"Content-Length": str(len(answer.body)), **answer.headers}.items():
+                for name, value in {
+                    "Content-Length": str(len(answer.body)),
+                    **answer.headers,
+                }.items():
                     self.send_header(name, value)
                 self.end_headers()
                 with contextlib.suppress(OSError):  # the client need not read it all
@@ -150,12 +163,16 @@ class CommonCrawl(ArchiveServer):
         self.folder = Path(self._temporary.name)
         self.rows: dict[str, list[dict[str, Any]]] = {CRAWLS[0]: []}
 
-    def add(self, pages: Mapping[str, int], crawl: str = CRAWLS[0], **fields: Any) -> list[dict[str, Any]]:
+    def add(
+        self, pages: Mapping[str, int], crawl: str = CRAWLS[0], **fields: Any
+    ) -> list[dict[str, Any]]:
         """Put a page for each URL and time into one WARC file of a crawl; its rows of the index."""
         name = f"crawl-data/{crawl}/warc/{len(self.files)}.warc.gz"
         content, rows = b"", []
         for url, moment in pages.items():
-            record = response_record(url, moment, "HTTP/1.1 200 OK", HTML, f"<p>{url} at {moment}".encode())
+            record = response_record(
+                url, moment, "HTTP/1.1 200 OK", HTML, f"<p>{url} at {moment}".encode()
+            )
             rows.append(row(url, moment, name, len(content), len(record), **fields))
             content += record
         self.files[name] = content
@@ -166,8 +183,14 @@ class CommonCrawl(ArchiveServer):
         for name in filter(re.compile(INDEX).match, self.files):
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             (self.folder / name).write_bytes(self.files[name])
-        common = {"sources": ("commoncrawl",), "cc_index": f"{self.folder}/{INDEX}", "cc_crawls": CRAWLS[:1]}
-        return super().options(**{**common, "cc_data": f"{self.url}/data", "cc_delay": 0.0, **others})
+        common = {
+            "sources": ("commoncrawl",),
+            "cc_index": f"{self.folder}/{INDEX}",
+            "cc_crawls": CRAWLS[:1],
+        }
+        return super().options(
+            **{**common, "cc_data": f"{self.url}/data", "cc_delay": 0.0, **others}
+        )
 
     def close(self) -> None:
         super().close()
@@ -225,7 +248,12 @@ class Wayback(ArchiveServer):
             found = []
             for u, m in known[: int(asked["limit"])]:
                 status = str(self.statuses.get((u, m), (200, ""))[0])
-                about = {"timestamp": timestamp(m), "original": u, "mimetype": "text/html", "statuscode": status}
+                about = {
+                    "timestamp": timestamp(m),
+                    "original": u,
+                    "mimetype": "text/html",
+                    "statuscode": status,
+                }
                 found.append([about[name] for name in names])
             return Answer(body=json.dumps([names, *found] if found else []).encode())
         if parts.path.startswith("/data/"):
@@ -234,11 +262,14 @@ class Wayback(ArchiveServer):
         for (archived, at), body in self.captures.items():
             if (archived, timestamp(at)) == (original, moment):
                 headers = {
-                    "Content-Type": "text/html; charset=utf-8", "x-archive-orig-content-type": "text/html",
-                    "x-archive-orig-server": "Apache", "x-archive-orig-content-length": "9999",
-                    "x-archive-src": "some-crawl/some.warc.gz", "Memento-Datetime": formatdate(at, usegmt=True),
+                    "Content-Type": "text/html; charset=utf-8",
+                    "x-archive-orig-content-type": "text/html",
+                    "x-archive-orig-server": "Apache",
+                    "x-archive-orig-content-length": "9999",
+                    "x-archive-src": "some-crawl/some.warc.gz",
+                    "Memento-Datetime": formatdate(at, usegmt=True),
                     "Link": "<http://a.example>; rel=original",
-                }  # fmt: skip
+                }
                 status, location = self.statuses.get((archived, at), (200, ""))
                 if location:
                     headers["Location"] = f"{self.url}/web/{moment}id_/{location}"
@@ -247,7 +278,12 @@ class Wayback(ArchiveServer):
 
     def options(self, **others: Any) -> Options:
         cdx, pages = f"{self.url}/cdx/search/cdx", f"{self.url}/web"
-        common = {"sources": ("wayback",), "wayback_cdx": cdx, "wayback_pages": pages, "wayback_delay": 0.0}
+        common = {
+            "sources": ("wayback",),
+            "wayback_cdx": cdx,
+            "wayback_pages": pages,
+            "wayback_delay": 0.0,
+        }
         return super().options(**{**common, **others})
 
 

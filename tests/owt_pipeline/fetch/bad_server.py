@@ -1,4 +1,5 @@
-"""A server for hosts below `bad.test`, all on one loopback address: each host answers as its function says."""
+"""A server for hosts below `bad.test`, all on one loopback address: each host answers as its
+function says."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ import pytest
 DOMAIN = "bad.test"
 
 PAGE = (
-    b"<!doctype html><html><head><title>A page</title></head><body><p>" + b"Some words. " * 50 + b"</p></body></html>"
+    b"<!doctype html><html><head><title>A page</title></head><body><p>"
+    + b"Some words. " * 50
+    + b"</p></body></html>"
 )
 
 
@@ -38,8 +41,14 @@ class Request:
 
     async def answer(self, body: bytes = PAGE, status: str = "200 OK", **headers: str) -> None:
         """A correct answer; `headers` have `_` for `-`, and an empty one removes the default."""
-        fields = {"Content_Type": "text/html; charset=utf-8", "Content_Length": str(len(body)), **headers}
-        lines = [f"{name.replace('_', '-')}: {value}\r\n" for name, value in fields.items() if value]
+        fields = {
+            "Content_Type": "text/html; charset=utf-8",
+            "Content_Length": str(len(body)),
+            **headers,
+        }
+        lines = [
+            f"{name.replace('_', '-')}: {value}\r\n" for name, value in fields.items() if value
+        ]
         await self.send(f"HTTP/1.1 {status}\r\n{''.join(lines)}\r\n".encode() + body)
 
     async def redirect(self, location: str) -> None:
@@ -56,11 +65,12 @@ Way = Callable[[Request], Awaitable[None]]
 
 
 class BadServer:
-    """Serves on loopback, in a thread, over HTTP at `port` and over TLS with a bad certificate at `tls_port`.
+    """Serves on loopback, in a thread, over HTTP at `port` and over TLS with a bad certificate
+    at `tls_port`.
 
-    `ways` are the hosts' answers, by first label. robots.txt is absent, but for hosts named `robots-…`, whose
-    function answers for it too. `requests` counts (host, path); `full_port` belongs to a socket that takes no more
-    connections.
+    `ways` are the hosts' answers, by first label. robots.txt is absent, but for hosts named
+    `robots-…`, whose function answers for it too. `requests` counts (host, path); `full_port`
+    belongs to a socket that takes no more connections.
     """
 
     def __init__(self, ways: Mapping[str, Way]) -> None:
@@ -70,7 +80,9 @@ class BadServer:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self.port, self.tls_port = asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(10)
+        self.port, self.tls_port = asyncio.run_coroutine_threadsafe(
+            self._start(), self._loop
+        ).result(10)
         self._full = [socket.socket()]
         self._full[0].bind(("127.0.0.1", 0))
         self._full[0].listen(0)
@@ -124,8 +136,12 @@ class BadServer:
                 if start == b"\x16":  # a TLS handshake, and this speaks plain HTTP
                     await Request("", "", 0, writer).answer(b"", "400 Bad Request")
                     break
-                lines = (start + await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-                host = next(line[6:] for line in lines if line.lower().startswith("host: ")).partition(":")[0]
+                lines = (
+                    (start + await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+                )
+                host = next(
+                    line[6:] for line in lines if line.lower().startswith("host: ")
+                ).partition(":")[0]
                 name, path = host.removesuffix(f".{DOMAIN}"), lines[0].split(" ")[1]
                 self.requests[name, path] += 1
                 fields = dict(line.lower().split(": ", 1) for line in lines[1:] if line)

@@ -33,14 +33,26 @@ SCHEMA = pa.schema(
 )
 
 
-def row(url: str, moment: int, file: str, offset: int, length: int, **fields: Any) -> dict[str, Any]:
+def row(
+    url: str, moment: int, file: str, offset: int, length: int, **fields: Any
+) -> dict[str, Any]:
     """A row of the index: a page's, but for `fields`."""
     usual = {
-        "url_surtkey": surt(url), "url": url, "url_host_name": url.split("/")[2], "fetch_time": moment * 1000,
-        "fetch_status": 200, "content_digest": f"{moment:032d}", "content_mime_type": "text/html",
-        "content_mime_detected": "text/html", "content_charset": "UTF-8", "content_truncated": None,
-        "warc_filename": file, "warc_record_offset": offset, "warc_record_length": length, "warc_segment": "1",
-    }  # fmt: skip
+        "url_surtkey": surt(url),
+        "url": url,
+        "url_host_name": url.split("/")[2],
+        "fetch_time": moment * 1000,
+        "fetch_status": 200,
+        "content_digest": f"{moment:032d}",
+        "content_mime_type": "text/html",
+        "content_mime_detected": "text/html",
+        "content_charset": "UTF-8",
+        "content_truncated": None,
+        "warc_filename": file,
+        "warc_record_offset": offset,
+        "warc_record_length": length,
+        "warc_segment": "1",
+    }
     return {**usual, **fields}
 
 
@@ -51,7 +63,9 @@ def table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema = SCHEMA) -> pa.T
 def parquet(rows: pa.Table, group_rows: int = 1000, **how: Any) -> bytes:
     """One file of the index."""
     sink = pa.BufferOutputStream()
-    pq.write_table(rows, sink, row_group_size=group_rows, compression="gzip", compression_level=1, **how)
+    pq.write_table(
+        rows, sink, row_group_size=group_rows, compression="gzip", compression_level=1, **how
+    )
     return sink.getvalue().to_pybytes()
 
 

@@ -37,11 +37,18 @@ def _write_urls(shard: int, writer: ShardWriter, posted: list[Posted], num_shard
         canonical, host = canonicalize(url)
         if zlib.crc32(host.encode()) % num_shards == shard:
             rows[id_of(canonical)] = {
-                "url_id": id_of(canonical), "url": canonical, "posted_url": url, "host": host,
-                "title": None, "score": 5, "created_utc": created, "subreddits": ["news"], "num_comments": 1,
+                "url_id": id_of(canonical),
+                "url": canonical,
+                "posted_url": url,
+                "host": host,
+                "title": None,
+                "score": 5,
+                "created_utc": created,
+                "subreddits": ["news"],
+                "num_comments": 1,
                 "submission_ids": ["x1"],
                 "link_sources": ["reddit"],
-            }  # fmt: skip
+            }
     writer.enter(len(rows))
     writer.write(pa.RecordBatch.from_pylist([rows[i] for i in sorted(rows)], URLS))
 

@@ -25,7 +25,8 @@ PLACES = {
 
 @contextmanager
 def constants(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Change the constants among these values while the block runs; gives the other values, which are options."""
+    """Change the constants among these values while the block runs; gives the other values,
+    which are options."""
     with ExitStack() as stack:
         for name, (module, constant) in PLACES.items():
             if name in values:

@@ -1,4 +1,5 @@
-"""The hosts below `bad.test`: how each answers, and the reason that a user would expect; None for a page."""
+"""The hosts below `bad.test`: how each answers, and the reason that a user would expect; None
+for a page."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ def answer(
     every: float = 0,
     **headers: str,
 ) -> Way:
-    """An answer after `wait` seconds; `then` are seconds of silence after it, or what happens to the connection; `more`
-    is sent without end, every so many seconds."""
+    """An answer after `wait` seconds; `then` are seconds of silence after it, or what happens to
+    the connection; `more` is sent without end, every so many seconds."""
 
     async def way(request: Request) -> None:
         await asyncio.sleep(wait)
@@ -78,7 +79,8 @@ def once(first: Way) -> Way:
 
 
 def at_robots(robots: Way, page: Way | None = None) -> Way:
-    """This answer to requests for robots.txt; the page must not be requested, or is answered by `page`."""
+    """This answer to requests for robots.txt; the page must not be requested, or is answered by
+    `page`."""
 
     def way(request: Request) -> Any:
         if not request.path.startswith(ROBOTS):
@@ -123,7 +125,9 @@ GZIPPED = gzip.compress(PAGE)
 GZIPPED_PDF = gzip.compress(b"%PDF-1.4" * 1000)
 DAMAGED = gzip.compress(bytes(range(256)) * 20)
 DAMAGED = DAMAGED[:100] + b"0123456789" + DAMAGED[110:]
-CHUNKS = b"".join(b"%x\r\n%s\r\n" % (len(PAGE[at : at + 100]), PAGE[at : at + 100]) for at in range(0, 600, 100))
+CHUNKS = b"".join(
+    b"%x\r\n%s\r\n" % (len(PAGE[at : at + 100]), PAGE[at : at + 100]) for at in range(0, 600, 100)
+)
 CHUNK = b"%x\r\n%s\r\n0\r\n\r\n" % (len(PAGE), PAGE)
 HTML = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: %d\r\n" % len(PAGE)
 BUSY = answer(b"", "503 Service Unavailable")
@@ -132,12 +136,20 @@ PAGES: dict[str, Way] = {
     "page": answer(),
     "chunked": answer(CHUNKS + b"0\r\n\r\n", **CHUNKED),
     "until-close": answer(Content_Length="", Connection="close", then="close"),
-    "meta-refresh": answer(b'<html><head><meta http-equiv="refresh" content="0;url=/elsewhere"></head></html>'),
-    "charset-lie": answer("<html><p>Привет</p></html>".encode("koi8-r"), Content_Type="text/html; charset=utf-8"),
+    "meta-refresh": answer(
+        b'<html><head><meta http-equiv="refresh" content="0;url=/elsewhere"></head></html>'
+    ),
+    "charset-lie": answer(
+        "<html><p>Привет</p></html>".encode("koi8-r"), Content_Type="text/html; charset=utf-8"
+    ),
     "unknown-charset": answer(Content_Type="text/html; charset=x-klingon"),
     "untyped-html": answer(Content_Type=""),
-    "two-content-types": answer(Content_Type="text/plain\r\nContent-Type: text/html"),  # the last one counts
-    "early-hints": raw(b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n" + HTML + b"\r\n" + PAGE),
+    "two-content-types": answer(
+        Content_Type="text/plain\r\nContent-Type: text/html"
+    ),  # the last one counts
+    "early-hints": raw(
+        b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n" + HTML + b"\r\n" + PAGE
+    ),
     "odd-header-lines": raw(HTML + b"X-Folded: a\r\n b\r\nX-Odd: \x01\xe9\r\n\r\n" + PAGE),
     "cookie-wall": cookie_wall,
     "lines-end-in-lf": raw(HTML.replace(b"\r", b"") + b"\n" + PAGE),
@@ -157,7 +169,11 @@ PAGES: dict[str, Way] = {
         answer(b"User-agent: other\nDisallow: /\n\nUser-agent: *\nDisallow: /private\n"), answer()
     ),
     "robots-endless": at_robots(
-        answer(b"User-agent: *\nDisallow: /private\n", Content_Length="1000000000", more=b"# and so on\n" * 1000),
+        answer(
+            b"User-agent: *\nDisallow: /private\n",
+            Content_Length="1000000000",
+            more=b"# and so on\n" * 1000,
+        ),
         answer(),
     ),
 }
@@ -165,7 +181,9 @@ PAGES: dict[str, Way] = {
 NO_PAGES: dict[str, dict[str, Way]] = {
     "not_html": {
         # judged by its type, before the body is read
-        "pdf": answer(b"%PDF-1.4", Content_Type="application/pdf", Content_Length="100000000", then=HANG),
+        "pdf": answer(
+            b"%PDF-1.4", Content_Type="application/pdf", Content_Length="100000000", then=HANG
+        ),
         "gzipped-pdf": answer(
             GZIPPED_PDF[:50],
             Content_Type="application/pdf",
@@ -229,8 +247,12 @@ NO_PAGES: dict[str, dict[str, Way]] = {
     },
     "http_503": {"busy": BUSY},
     "robots": {
-        "robots-bans": at_robots(answer(b"User-agent: *\nDisallow: /\n", Content_Type="text/plain")),
-        "robots-bans-us": at_robots(answer(b"User-agent: *\nAllow: /\n\nUser-agent: TestBot\nDisallow: /\n")),
+        "robots-bans": at_robots(
+            answer(b"User-agent: *\nDisallow: /\n", Content_Type="text/plain")
+        ),
+        "robots-bans-us": at_robots(
+            answer(b"User-agent: *\nAllow: /\n\nUser-agent: TestBot\nDisallow: /\n")
+        ),
     },
     "robots_unreachable": {
         "robots-fails": at_robots(answer(b"", "500 Internal Server Error")),
@@ -249,15 +271,23 @@ NO_PAGES: dict[str, dict[str, Way]] = {
         "slow-redirects": redirect("{path}x", wait=1),
     },
     "too_large": {
-        "endless-body": answer(b"<html>", Content_Length="", Connection="close", more=b"more " * 1000),
+        "endless-body": answer(
+            b"<html>", Content_Length="", Connection="close", more=b"more " * 1000
+        ),
         "large-content-length": answer(b"<html>", Content_Length="1000000000", then=HANG),
         "gzip-bomb": answer(gzip.compress(b"<html>" + bytes(20_000_000)), Content_Encoding="gzip"),
-        "nested-gzip-bomb": answer(gzip.compress(gzip.compress(bytes(50_000_000))), Content_Encoding="gzip, gzip"),
+        "nested-gzip-bomb": answer(
+            gzip.compress(gzip.compress(bytes(50_000_000))), Content_Encoding="gzip, gzip"
+        ),
         "brotli-bomb": answer(BROTLI_BOMB, Content_Encoding="br"),
-        "zstd-bomb": answer(zstandard.compress(b"<html>" + bytes(20_000_000)), Content_Encoding="zstd"),
+        "zstd-bomb": answer(
+            zstandard.compress(b"<html>" + bytes(20_000_000)), Content_Encoding="zstd"
+        ),
     },
     "bad_response": {
-        "endless-trailers": answer(b"5\r\nhello\r\n0\r\n", **CHUNKED, more=b"X-Another: trailer\r\n" * 100),
+        "endless-trailers": answer(
+            b"5\r\nhello\r\n0\r\n", **CHUNKED, more=b"X-Another: trailer\r\n" * 100
+        ),
         "cut-zstd": answer(zstandard.compress(PAGE)[:-5], Content_Encoding="zstd"),
         "short-body": answer(PAGE, Content_Length="5000", then="close"),
         "broken-gzip": answer(b"this is no gzip at all", Content_Encoding="gzip"),
@@ -276,7 +306,9 @@ NO_PAGES: dict[str, dict[str, Way]] = {
         "negative-length": answer(Content_Length="-1"),
         "two-lengths": answer(Content_Length=f"{len(PAGE)}\r\nContent-Length: 5"),
         "header-line-without-a-colon": answer(X_Odd="a\r\nno colon"),
-        "short-body-with-more-after-it": answer(PAGE + b"and some more", Content_Length=str(len(PAGE))),
+        "short-body-with-more-after-it": answer(
+            PAGE + b"and some more", Content_Length=str(len(PAGE))
+        ),
         "junk-after-the-last-chunk": answer(CHUNK + b"<!-- served by -->", **CHUNKED),
         "no-content-with-a-body": answer(PAGE, "204 No Content"),
         "partial-content": answer(PAGE, "206 Partial Content", Content_Range="bytes 0-99/1000"),

@@ -30,7 +30,9 @@ def records(runtime: Runtime, manifest: Manifest) -> dict[int, bytes]:
     """The WARC record of each page, by url_id."""
     places = reader(runtime, manifest).table(kind="places").to_pylist()
     read = runtime.workdir.read_range
-    return {each["url_id"]: read(each["segment"], each["offset"], each["length"]) for each in places}
+    return {
+        each["url_id"]: read(each["segment"], each["offset"], each["length"]) for each in places
+    }
 
 
 def rejects(runtime: Runtime, manifest: Manifest) -> dict[str, tuple[str, str]]:

@@ -38,13 +38,48 @@ from owt_pipeline.stages.fetch.web.robots import robots_token
 from schemas import Reason
 
 PRIVATE = [
-    "127.0.0.1", "127.255.255.255", "10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1", "169.254.169.254",
-    "0.0.0.0", "100.64.0.1", "192.0.2.1", "198.18.0.1", "224.0.0.1", "239.1.1.1", "240.0.0.1", "255.255.255.255",
-    "::", "::1", "fe80::1", "fc00::1", "fd12::1", "ff02::1", "2001:db8::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1",
-    "2002:7f00:1::", "2002:a00:1::1", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "64:ff9b:1::7f00:1", "fec0::1",
-    "::127.0.0.1", "::ffff:0:7f00:1", "4000::1",
-]  # fmt: skip
-PUBLIC = ["8.8.8.8", "93.184.216.34", "2606:4700::1111", "::ffff:8.8.8.8", "2002:808:808::1", "64:ff9b::808:808"]
+    "127.0.0.1",
+    "127.255.255.255",
+    "10.0.0.1",
+    "172.16.0.1",
+    "172.31.255.255",
+    "192.168.1.1",
+    "169.254.169.254",
+    "0.0.0.0",
+    "100.64.0.1",
+    "192.0.2.1",
+    "198.18.0.1",
+    "224.0.0.1",
+    "239.1.1.1",
+    "240.0.0.1",
+    "255.255.255.255",
+    "::",
+    "::1",
+    "fe80::1",
+    "fc00::1",
+    "fd12::1",
+    "ff02::1",
+    "2001:db8::1",
+    "::ffff:127.0.0.1",
+    "::ffff:10.0.0.1",
+    "2002:7f00:1::",
+    "2002:a00:1::1",
+    "64:ff9b::7f00:1",
+    "64:ff9b::a9fe:a9fe",
+    "64:ff9b:1::7f00:1",
+    "fec0::1",
+    "::127.0.0.1",
+    "::ffff:0:7f00:1",
+    "4000::1",
+]
+PUBLIC = [
+    "8.8.8.8",
+    "93.184.216.34",
+    "2606:4700::1111",
+    "::ffff:8.8.8.8",
+    "2002:808:808::1",
+    "64:ff9b::808:808",
+]
 
 
 @pytest.mark.parametrize("address", PRIVATE)
@@ -68,8 +103,10 @@ def test_an_ipv6_address_is_judged_by_the_ipv4_address_it_wraps(ip: ipaddress.IP
 def test_rules_permit_their_addresses() -> None:
     rules = parse_rules(("*.demo.test=127.0.0.1:8123", "A.test=[::1]:80", "b.test=10.0.0.1"))
     assert rules == (
-        Rule("*.demo.test", "127.0.0.1", 8123), Rule("a.test", "::1", 80), Rule("b.test", "10.0.0.1", None),
-    )  # fmt: skip
+        Rule("*.demo.test", "127.0.0.1", 8123),
+        Rule("a.test", "::1", 80),
+        Rule("b.test", "10.0.0.1", None),
+    )
     addresses = Addresses(rules, (80,))
     addresses.check_port("x.demo.test", 9999)
     with pytest.raises(BlockedAddress, match="port 9999 is not among --allowed_ports"):
@@ -77,7 +114,9 @@ def test_rules_permit_their_addresses() -> None:
     assert Addresses((), ()).check_port("x", 9999) is None
 
 
-@pytest.mark.parametrize("text", ["", "a.test", "a.test=", "=1.2.3.4", "a=b.test:80", "a=1.2.3.4:0", "a=1.2.3.4:99999"])
+@pytest.mark.parametrize(
+    "text", ["", "a.test", "a.test=", "=1.2.3.4", "a=b.test:80", "a=1.2.3.4:0", "a=1.2.3.4:99999"]
+)
 def test_an_unknown_rule_is_an_error(text: str) -> None:
     with pytest.raises(UserError, match="--resolve"):
         parse_rules((text,))
@@ -121,29 +160,82 @@ def test_any_text_is_a_url_to_request_or_a_value_error(posted: str) -> None:
 
 
 PIECES = [
-    "/", "..", ".", "%2e", "%2F", "%3a", "%", "%zz", "&amp;", "&", "?", "#", "#!", "#/", "=", "a", "B", "ä", "☃", " ",
-    "\t", "\n", "\\", "[", "]", "|", "{", "'", '"', "<", ";", "+", "%7E", "%41", ":", "@", "utm_source=x", "\udc80",
-]  # fmt: skip
-HOSTS = ["Example.COM.", "www.example.com", "www.www.x.org", "a_b.example", "bücher.example", "☃.net", "u:p@x.org"]
+    "/",
+    "..",
+    ".",
+    "%2e",
+    "%2F",
+    "%3a",
+    "%",
+    "%zz",
+    "&amp;",
+    "&",
+    "?",
+    "#",
+    "#!",
+    "#/",
+    "=",
+    "a",
+    "B",
+    "ä",
+    "☃",
+    " ",
+    "\t",
+    "\n",
+    "\\",
+    "[",
+    "]",
+    "|",
+    "{",
+    "'",
+    '"',
+    "<",
+    ";",
+    "+",
+    "%7E",
+    "%41",
+    ":",
+    "@",
+    "utm_source=x",
+    "\udc80",
+]
+HOSTS = [
+    "Example.COM.",
+    "www.example.com",
+    "www.www.x.org",
+    "a_b.example",
+    "bücher.example",
+    "☃.net",
+    "u:p@x.org",
+]
 HOSTS += ["x.org:80", "x.org:443", "x.org:8080", "[::1]:80", "%65xample.com", "1.2.3.4"]
 
 
 @given(
-    st.sampled_from(["http", "https", "HTTP"]), st.sampled_from(HOSTS), st.lists(st.sampled_from(PIECES), max_size=10)
+    st.sampled_from(["http", "https", "HTTP"]),
+    st.sampled_from(HOSTS),
+    st.lists(st.sampled_from(PIECES), max_size=10),
 )
-def test_the_requested_and_the_posted_url_have_one_canonical_form(scheme: str, host: str, rest: list[str]) -> None:
+def test_the_requested_and_the_posted_url_have_one_canonical_form(
+    scheme: str, host: str, rest: list[str]
+) -> None:
     posted = f"{scheme}://{host}/{''.join(rest)}"
     url = str(requested_url(posted))
     assert canonical_url(url) == canonical_url(posted)
     assert requested(url) == url
-    escapes = re.findall("%[0-9A-Fa-f]{2}", posted.partition("#")[0].partition("://")[2].partition("/")[2])
+    escapes = re.findall(
+        "%[0-9A-Fa-f]{2}", posted.partition("#")[0].partition("://")[2].partition("/")[2]
+    )
     kept = [escape for escape in escapes if escape.lower() != "%2e"]
     left = iter(re.findall("%[0-9A-Fa-f]{2}", url.partition("://")[2]))
     assert ".." in posted or "%2e" in posted or all(escape in left for escape in kept)
 
 
-def connected(monkeypatch: pytest.MonkeyPatch, url: str, *addresses: str, **options: object) -> tuple[list[str], str]:
-    """The addresses that are connected to for a URL whose name has these addresses, and the reason of the failure."""
+def connected(
+    monkeypatch: pytest.MonkeyPatch, url: str, *addresses: str, **options: object
+) -> tuple[list[str], str]:
+    """The addresses that are connected to for a URL whose name has these addresses, and the
+    reason of the failure."""
     infos = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 80)) for address in addresses]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: infos)
     tried: list[str] = []
@@ -168,24 +260,38 @@ def connected(monkeypatch: pytest.MonkeyPatch, url: str, *addresses: str, **opti
     return list(dict.fromkeys(tried)), reason
 
 
-def test_only_the_public_addresses_of_a_name_are_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_public_addresses_of_a_name_are_connected_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     name = "http://name.example/"
-    assert connected(monkeypatch, name, "10.0.0.1", "127.0.0.1", "8.8.8.8") == (["8.8.8.8"], "connect")
+    assert connected(monkeypatch, name, "10.0.0.1", "127.0.0.1", "8.8.8.8") == (
+        ["8.8.8.8"],
+        "connect",
+    )
     assert connected(monkeypatch, name, "10.0.0.1", "::1") == ([], "blocked_address")
     permitted = connected(monkeypatch, name, allow_private_hosts=True, resolve=("*=10.0.0.1",))
     assert permitted == (["10.0.0.1"], "connect")
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "[::ffff:127.0.0.1]", "2130706433", "10.0.0.1"])
-def test_an_address_in_a_url_is_not_resolved_and_is_checked_too(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "[::1]", "[::ffff:127.0.0.1]", "2130706433", "10.0.0.1"]
+)
+def test_an_address_in_a_url_is_not_resolved_and_is_checked_too(
+    monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
     assert connected(monkeypatch, f"http://{host}/") == ([], "blocked_address")
     assert connected(monkeypatch, "http://8.8.8.8/") == (["8.8.8.8"], "connect")
 
 
-def test_what_a_rule_permits_for_one_name_is_permitted_for_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_rule_permits_for_one_name_is_permitted_for_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rule = ("demo.test=127.0.0.1:80",)
     assert connected(monkeypatch, "http://demo.test/", resolve=rule) == (["127.0.0.1"], "connect")
-    assert connected(monkeypatch, "http://other.test/", "127.0.0.1", resolve=rule) == ([], "blocked_address")
+    assert connected(monkeypatch, "http://other.test/", "127.0.0.1", resolve=rule) == (
+        [],
+        "blocked_address",
+    )
 
 
 def test_names_without_an_answer_do_not_delay_other_names(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +306,9 @@ def test_names_without_an_answer_do_not_delay_other_names(monkeypatch: pytest.Mo
         resolver = RuledResolver(Addresses(), 0.2)
         names = [f"dead{i}.example" for i in range(6)] + [f"alive{i}.example" for i in range(6)]
         try:
-            return await asyncio.gather(*(resolver.resolve(name, 80) for name in names), return_exceptions=True)
+            return await asyncio.gather(
+                *(resolver.resolve(name, 80) for name in names), return_exceptions=True
+            )
         finally:
             await resolver.close()
 
@@ -229,7 +337,9 @@ def answer(**headers: str) -> Received:
         ("/web/http://x.org/a//b", "http://a.example/web/http://x.org/a//b"),
     ],
 )
-def test_redirects_resolve_as_in_browsers_both_live_and_from_archives(location: str, target: str) -> None:
+def test_redirects_resolve_as_in_browsers_both_live_and_from_archives(
+    location: str, target: str
+) -> None:
     response = answer(Location=location)
     assert str(redirect_target(response)) == target
     record = response_record(response.url, 0, "HTTP/1.1 302 Found", [("Location", location)], b"")
@@ -243,7 +353,10 @@ def test_redirects_resolve_as_in_browsers_both_live_and_from_archives(location: 
     [
         ("mybot/1.0 (+mailto:me@example.org)", "mybot"),
         ("Mozilla/5.0 (compatible; mybot/1.0; +mailto:me@example.org)", "mybot"),
-        ("Mozilla/5.0 AppleWebKit/537.36 (KHTML, like Gecko; compatible; my-bot/2.1; +https://example.org)", "my-bot"),
+        (
+            "Mozilla/5.0 AppleWebKit/537.36 (KHTML, like Gecko; compatible; my-bot/2.1; +https://example.org)",
+            "my-bot",
+        ),
     ],
 )
 def test_robots_txt_knows_an_agent_by_its_product_name(agent: str, token: str) -> None:
@@ -264,6 +377,8 @@ def test_any_location_is_a_target_or_a_bad_redirect(location: str) -> None:
 
 def test_retry_after_is_seconds_or_a_date() -> None:
     assert retry_after(answer(Retry_After="120")) == 120
-    assert 50 < (retry_after(answer(Retry_After=formatdate(time.time() + 60, usegmt=True))) or 0) <= 61
+    assert (
+        50 < (retry_after(answer(Retry_After=formatdate(time.time() + 60, usegmt=True))) or 0) <= 61
+    )
     assert retry_after(answer(Retry_After=formatdate(0, usegmt=True))) == 0
     assert retry_after(answer(Retry_After="soon")) is retry_after(answer()) is None

@@ -1,4 +1,5 @@
-"""The source `commoncrawl` in bulk: a join with an index of many rows, and real pages read by range."""
+"""The source `commoncrawl` in bulk: a join with an index of many rows, and real pages read by
+range."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ FILES = 3
 
 @dataclass(frozen=True)
 class Large:
-    """An archive of two crawls with MADE rows in FILES files each, among them real pages, and a run of it."""
+    """An archive of two crawls with MADE rows in FILES files each, among them real pages, and a
+    run of it."""
 
     server: CommonCrawl
     rows: list[dict[str, Any]]
@@ -47,7 +49,9 @@ class Large:
 def large(testdata: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Large]:
     server = CommonCrawl()
     rows, posted, random_ = [], [], random.Random(0)
-    files: dict[str, bytes] = {f"crawl-data/{CRAWLS[0]}/segments/1/warc/{n:05d}.warc.gz": b"" for n in range(5)}
+    files: dict[str, bytes] = {
+        f"crawl-data/{CRAWLS[0]}/segments/1/warc/{n:05d}.warc.gz": b"" for n in range(5)
+    }
     with open(testdata / "web" / "wcxb-dev.warc.gz", "rb") as stream:
         for number, record in enumerate(islice(ArchiveIterator(stream, parse_http=False), 350)):
             url = record.headers["WARC-Target-URI"]
@@ -65,8 +69,16 @@ def large(testdata: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             files[name] += member
             posted.append(url)
     server.files.update(files)
-    made = [row(f"https://filler{n % 997}.{'com de net org uk'.split()[n % 5]}/articles/{n}.html", n, f"{n}", n, 1000)
-            for n in range(MADE)]  # fmt: skip
+    made = [
+        row(
+            f"https://filler{n % 997}.{'com de net org uk'.split()[n % 5]}/articles/{n}.html",
+            n,
+            f"{n}",
+            n,
+            1000,
+        )
+        for n in range(MADE)
+    ]
     publish(server.files, {CRAWLS[0]: table(rows + made), CRAWLS[1]: table(made)}, FILES)
     asked = posted[:300] + [f"https://absent.example/{n}" for n in range(300)]
     runtime = write_urls_to(tmp_path_factory.mktemp("large") / "run", asked, 4)
@@ -93,7 +105,9 @@ def test_real_pages_are_found_among_many_rows_and_keep_their_archived_bytes(larg
     lost = rejects(large.runtime, large.manifest)
     absent = {url: shown for url, shown in lost.items() if "absent.example" in url}
     assert len(absent) == 300
-    assert set(absent.values()) == {("not_archived", f"no capture of a page in {', '.join(CRAWLS)}")}
+    assert set(absent.values()) == {
+        ("not_archived", f"no capture of a page in {', '.join(CRAWLS)}")
+    }
     read = sum(count for path, count in large.server.requests.items() if path.endswith(".warc.gz"))
     assert read == len(found), "each record once"
     assert large.manifest.properties["commoncrawl"] == {
@@ -101,22 +115,36 @@ def test_real_pages_are_found_among_many_rows_and_keep_their_archived_bytes(larg
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("where", ["disk", "web server", pytest.param("s3", marks=pytest.mark.slow)])
-def test_a_copy_of_the_archive_gives_the_same_pages(where: str, large: Large, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "where", ["disk", "web server", pytest.param("s3", marks=pytest.mark.slow)]
+)
+def test_a_copy_of_the_archive_gives_the_same_pages(
+    where: str, large: Large, tmp_path: Path
+) -> None:
     with contextlib.ExitStack() as stack:
         if where == "web server":  # which is busy at first
             root = f"{large.server.url}/data"
             busy = {True: Answer(503), False: Answer(403)}
-            large.server.way = lambda path, count: busy[path.endswith(".warc.gz")] if count == 1 else None
+            large.server.way = lambda path, count: (
+                busy[path.endswith(".warc.gz")] if count == 1 else None
+            )
         else:
             root = str(tmp_path / "copy") if where == "disk" else stack.enter_context(s3_bucket())
             copy = Storage(root)
             for name, content in large.server.files.items():
                 copy.write(name, content)
-        runtime = Runtime(Storage(str(copy_of(Path(str(large.runtime.workdir)), tmp_path / "run", without=("pages",)))))
+        runtime = Runtime(
+            Storage(
+                str(copy_of(Path(str(large.runtime.workdir)), tmp_path / "run", without=("pages",)))
+            )
+        )
         large.server.requests.clear()
         copied = Options(
-            sources=("commoncrawl",), cc_index=f"{root}/{INDEX}", cc_crawls=CRAWLS, cc_delay=0, user_agent=AGENT
+            sources=("commoncrawl",),
+            cc_index=f"{root}/{INDEX}",
+            cc_crawls=CRAWLS,
+            cc_delay=0,
+            user_agent=AGENT,
         )
         manifest = run_stage(STAGE, copied, runtime)[0]
         assert bool(large.server.requests) == (where == "web server")
@@ -142,12 +170,18 @@ def test_the_choice_of_captures_goes_over_all_crawls_and_prefers_complete_ones(
     for choice, expected in (("nearest", 200), ("earliest", 100), ("latest", 300)):
         runtime = write_urls([(url, 160), (cut, 160)], choice)
         manifest = commoncrawl.fetch(runtime, cc_crawls=CRAWLS, archive_choice=choice)
-        found = {each["url"]: each["fetched_at"] for each in reader(runtime, manifest).table().to_pylist()}
+        found = {
+            each["url"]: each["fetched_at"]
+            for each in reader(runtime, manifest).table().to_pylist()
+        }
         assert found == {"https://a.example/x": expected, "https://a.example/cut": 100}
 
 
 BAD_INDEX = {
-    "no such crawl": ({"cc_crawls": ("CC-MAIN-1999-01",)}, "--cc_crawls CC-MAIN-1999-01: no file /.*1999-01/"),
+    "no such crawl": (
+        {"cc_crawls": ("CC-MAIN-1999-01",)},
+        "--cc_crawls CC-MAIN-1999-01: no file /.*1999-01/",
+    ),
     "no web server": (
         {"cc_index": "http://127.0.0.1:9/cc-index/x"},
         "http://127.0.0.1:9: no connection: .*; check the",
@@ -156,15 +190,24 @@ BAD_INDEX = {
         {"cc_index": "/nowhere/cc-index/table"},
         "--cc_crawls CC-MAIN-2014-10: no file /nowhere/cc-index/table/crawl=",
     ),
-    "no column": ({"cc_crawls": ("CC-COLUMN",)}, r"part-00000.*\.parquet has no column warc_filename"),
+    "no column": (
+        {"cc_crawls": ("CC-COLUMN",)},
+        r"part-00000.*\.parquet has no column warc_filename",
+    ),
     "no Parquet": (
         {"cc_crawls": ("CC-TEXT",)},
         r"part-00000.*\.parquet cannot be read: .*magic bytes.*; a complete copy",
     ),
-    "damaged": ({"cc_crawls": ("CC-DAMAGED",)}, r"part-00000.*\.parquet cannot be read: .*; a complete copy"),
+    "damaged": (
+        {"cc_crawls": ("CC-DAMAGED",)},
+        r"part-00000.*\.parquet cannot be read: .*; a complete copy",
+    ),
     "no crawls": ({"cc_crawls": ()}, "--cc_index and --cc_crawls go together"),
     "another source": ({"sources": ("live",)}, "--cc_index and --sources commoncrawl go together"),
-    "no index": ({"cc_index": "", "cc_crawls": ()}, "--cc_index and --sources commoncrawl go together"),
+    "no index": (
+        {"cc_index": "", "cc_crawls": ()},
+        "--cc_index and --sources commoncrawl go together",
+    ),
     "no root": (
         {"cc_index": "/data/index", "cc_data": ""},
         "--cc_index /data/index: not a folder below .*; give the root",
@@ -173,10 +216,19 @@ BAD_INDEX = {
 
 
 @pytest.mark.parametrize("case", BAD_INDEX)
-def test_an_unusable_index_is_a_one_line_error(case: str, commoncrawl: CommonCrawl, write_urls: Write) -> None:
+def test_an_unusable_index_is_a_one_line_error(
+    case: str, commoncrawl: CommonCrawl, write_urls: Write
+) -> None:
     rows = commoncrawl.add({"http://a.example/x": 5})
-    publish(commoncrawl.files, dict.fromkeys((CRAWLS[0], "CC-COLUMN", "CC-TEXT", "CC-DAMAGED"), table(rows)))
-    of = {name.split("crawl=")[1].split("/")[0]: name for name in commoncrawl.files if "crawl=" in name}
+    publish(
+        commoncrawl.files,
+        dict.fromkeys((CRAWLS[0], "CC-COLUMN", "CC-TEXT", "CC-DAMAGED"), table(rows)),
+    )
+    of = {
+        name.split("crawl=")[1].split("/")[0]: name
+        for name in commoncrawl.files
+        if "crawl=" in name
+    }
     commoncrawl.files[of["CC-COLUMN"]] = parquet(table(rows).drop_columns("warc_filename"))
     commoncrawl.files[of["CC-TEXT"]] = b"<html>Welcome</html>"
     content = commoncrawl.files[of["CC-DAMAGED"]]
@@ -187,20 +239,28 @@ def test_an_unusable_index_is_a_one_line_error(case: str, commoncrawl: CommonCra
     assert "\n" not in str(raised.value)
 
 
-def test_a_bad_capture_is_a_reject_with_a_reason(commoncrawl: CommonCrawl, write_urls: Write) -> None:
+def test_a_bad_capture_is_a_reject_with_a_reason(
+    commoncrawl: CommonCrawl, write_urls: Write
+) -> None:
     names = ("fine", "other", "damaged", "cut", "no-file", "no-range", "large", "pdf")
     rows = {name: commoncrawl.add({f"http://a.example/{name}": 5})[0] for name in names}
-    rows["other"].update({name: rows["fine"][name] for name in ("warc_filename", "warc_record_length")})
+    rows["other"].update(
+        {name: rows["fine"][name] for name in ("warc_filename", "warc_record_length")}
+    )
     rows["damaged"]["warc_record_offset"] += 7
     rows["damaged"]["warc_record_length"] -= 7
     rows["cut"]["warc_record_length"] -= 40
     rows["pdf"].update(content_mime_detected="application/pdf")
     rows["no-file"]["warc_filename"] = "absent.warc.gz"
     rows["no-range"]["warc_filename"] = "complete.warc.gz"
-    large = response_record("http://a.example/large", 5, "HTTP/1.1 200 OK", HTML, bytes(range(32, 128)) * 100)
+    large = response_record(
+        "http://a.example/large", 5, "HTTP/1.1 200 OK", HTML, bytes(range(32, 128)) * 100
+    )
     commoncrawl.files[rows["large"]["warc_filename"]] = large
     rows["large"]["warc_record_length"] = len(large)
-    commoncrawl.way = lambda path, count: Answer(200, b"x" * 100_000_000) if "complete" in path else None
+    commoncrawl.way = lambda path, count: (
+        Answer(200, b"x" * 100_000_000) if "complete" in path else None
+    )
     runtime = write_urls([each["url"] for each in rows.values()])
     manifest = commoncrawl.fetch(runtime, max_page_bytes=8000)
     assert list(responses(runtime, manifest)) == ["https://a.example/fine"]
@@ -217,7 +277,9 @@ def test_a_bad_capture_is_a_reject_with_a_reason(commoncrawl: CommonCrawl, write
     assert "status 200 where a part (206) was asked for" in found["no-range"][1]
 
 
-def test_records_that_are_not_gzip_members_are_written_again(commoncrawl: CommonCrawl, write_urls: Write) -> None:
+def test_records_that_are_not_gzip_members_are_written_again(
+    commoncrawl: CommonCrawl, write_urls: Write
+) -> None:
     (row,) = commoncrawl.add({"http://a.example/x": 5})
     plain = single_member(commoncrawl.files[row["warc_filename"]], 1 << 20)[1]
     commoncrawl.files["plain.warc"] = plain

@@ -1,4 +1,5 @@
-"""The join with Common Crawl's columnar index: complete, although only a part of the index is read."""
+"""The join with Common Crawl's columnar index: complete, although only a part of the index is
+read."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ class Published:
     def __init__(self, folder: str, files: list[list[dict[str, Any]]], **how: Any):
         for number, rows in enumerate(files):
             Path(folder, str(number)).write_bytes(parquet(table(rows), **how))
-        self.bounds = sorted(bounds_of(f"CC-{number}", f"{folder}/{number}") for number in range(len(files)))
+        self.bounds = sorted(
+            bounds_of(f"CC-{number}", f"{folder}/{number}") for number in range(len(files))
+        )
 
     def captures(self, urls: list[str]) -> Mapping[int, list[Capture]]:
         """The captures that a shard gets for its URLs."""
@@ -76,7 +79,9 @@ rows = st.fixed_dictionaries(
         "url": st.sampled_from(URLS),
         "moment": st.integers(0, 30),
         "fetch_status": st.sampled_from([200, 200, 200, 301, 304, 404]),
-        "content_mime_detected": st.sampled_from(["text/html", "text/html", "application/pdf", "warc/revisit"]),
+        "content_mime_detected": st.sampled_from(
+            ["text/html", "text/html", "application/pdf", "warc/revisit"]
+        ),
         "content_truncated": st.sampled_from([None, None, "length"]),
     }
 )
@@ -84,7 +89,9 @@ rows = st.fixed_dictionaries(
 
 @given(
     st.lists(st.lists(rows, max_size=12), min_size=1, max_size=4),
-    st.dictionaries(st.sampled_from(URLS), st.none() | st.integers(-5, 40), min_size=1, max_size=12),
+    st.dictionaries(
+        st.sampled_from(URLS), st.none() | st.integers(-5, 40), min_size=1, max_size=12
+    ),
     st.sampled_from(["nearest", "earliest", "latest"]),
     st.integers(1, 3),
 )
@@ -97,7 +104,9 @@ def test_the_join_equals_a_join_of_all_rows_with_all_urls(
         index.append(sorted(made, key=lambda each: each["url_surtkey"]))
     with tempfile.TemporaryDirectory() as folder:
         found = Published(folder, index, group_rows=group_rows).captures(list(urls))
-    for url, created in {canonical_url(url): (url, created) for url, created in urls.items()}.values():
+    for url, created in {
+        canonical_url(url): (url, created) for url, created in urls.items()
+    }.values():
         moment = wanted_moment(choice, created)
         mine = [
             each for some in index for each in some
@@ -118,15 +127,21 @@ def test_the_join_equals_a_join_of_all_rows_with_all_urls(
         answer = asyncio.run(nearest_page(tried, asked))
         read = tried.read_captures
         # Captures of the same time may come in any order; all else is settled.
-        assert [(each.truncated, abs(each.date - moment), each.date) for each in read] == pages[:TRIED]
+        assert [(each.truncated, abs(each.date - moment), each.date) for each in read] == pages[
+            :TRIED
+        ]
         assert all(each.place[3] == f"CC-{each.place[0]}" for each in read)
         assert isinstance(answer, NoPage)
         assert (answer.reason == Reason.NOT_ARCHIVED) == (not pages)
 
 
-def test_row_groups_without_wanted_keys_are_not_read_and_of_others_only_needed_columns(tmp_path: Path) -> None:
+def test_row_groups_without_wanted_keys_are_not_read_and_of_others_only_needed_columns(
+    tmp_path: Path,
+) -> None:
     index = Published(
-        str(tmp_path), [[row(f"http://site{n:04d}.example/", n, "f", n, 1) for n in range(4000)]], group_rows=200
+        str(tmp_path),
+        [[row(f"http://site{n:04d}.example/", n, "f", n, 1) for n in range(4000)]],
+        group_rows=200,
     )
     with patch.object(
         pq.ParquetFile, "read_row_group", autospec=True, side_effect=pq.ParquetFile.read_row_group
@@ -140,5 +155,7 @@ def test_row_groups_without_wanted_keys_are_not_read_and_of_others_only_needed_c
 
 
 def test_a_row_group_without_statistics_may_hold_any_key(tmp_path: Path) -> None:
-    index = Published(str(tmp_path), [[row("http://a.example/", 1, "f", 7, 1)]], write_statistics=False)
+    index = Published(
+        str(tmp_path), [[row("http://a.example/", 1, "f", 7, 1)]], write_statistics=False
+    )
     assert [each.place[1] for (each,) in index.captures(["http://a.example/"]).values()] == [7]

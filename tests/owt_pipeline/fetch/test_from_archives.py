@@ -18,7 +18,13 @@ from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.arc import arc_as_warc
 from owt_pipeline.formats.captures import Broken, Capture, captures
-from owt_pipeline.formats.warc import gzip_member, http_record, read_record, response_record, single_member
+from owt_pipeline.formats.warc import (
+    gzip_member,
+    http_record,
+    read_record,
+    response_record,
+    single_member,
+)
 from owt_pipeline.stages.fetch.stage import STAGE, Options
 from owt_pipeline.storage.folder import Storage
 from schemas.manifest import Manifest
@@ -44,9 +50,13 @@ def page(text: str) -> bytes:
     return f"<html><body><p>{text}</p></body></html>".encode()
 
 
-def test_every_page_of_a_real_archive_is_found_and_copied(testdata: Path, write_urls: Write) -> None:
+def test_every_page_of_a_real_archive_is_found_and_copied(
+    testdata: Path, write_urls: Write
+) -> None:
     file = testdata / "web" / "wcxb-dev.warc.gz"
-    urls = [record.headers["WARC-Target-URI"] for record in ArchiveIterator(str(file), parse_http=False)]
+    urls = [
+        record.headers["WARC-Target-URI"] for record in ArchiveIterator(str(file), parse_http=False)
+    ]
     runtime = write_urls([*urls, "https://nowhere.example/page"])
     manifest = fetch(runtime, file)
     assert manifest.counts.rejected["not_archived"] == 1
@@ -63,15 +73,22 @@ def test_every_page_of_a_real_archive_is_found_and_copied(testdata: Path, write_
             for record in ArchiveIterator(runtime.workdir.path(warc.path), verify_digests=True)
             if record.record_type == WarcRecordType.response
         ]
-        assert kept == list(zip(rows["final_url"].to_pylist(), rows["body_bytes"].to_pylist(), strict=True))
+        assert kept == list(
+            zip(rows["final_url"].to_pylist(), rows["body_bytes"].to_pylist(), strict=True)
+        )
     assert manifest.totals["warc"].rows == manifest.counts.entered
 
 
 def test_broken_archives_are_read_as_far_as_they_go(testdata: Path, write_urls: Write) -> None:
     runtime = write_urls(["http://example.com/", "http://www.iana.org/"])
-    manifest = fetch(runtime, testdata / "warc" / "warcio", testdata / "warc" / "resiliparse", allow_damaged=True)
+    manifest = fetch(
+        runtime, testdata / "warc" / "warcio", testdata / "warc" / "resiliparse", allow_damaged=True
+    )
     assert manifest.counts.left == 2
-    counts = {entry["name"]: (entry["responses"], entry["broken"]) for entry in manifest.properties["archives"]}
+    counts = {
+        entry["name"]: (entry["responses"], entry["broken"])
+        for entry in manifest.properties["archives"]
+    }
     assert counts["clipped.warc.gz"] == (0, 1)
     assert counts["example.arc.gz"] == counts["example.arc"] == (1, 0)
     assert counts["bad.arc"] == counts["example-bad.warc.gz.bad"] == (0, 1)
@@ -95,7 +112,10 @@ def test_archives_and_a_run_in_a_bucket_give_the_bytes_of_local_ones(
         remote = Runtime(Storage(f"{bucket}/run"))
         for name, content in given.items():
             remote.workdir.write(name, content)
-        options = Options(pages_from=(f"{bucket}/archives/*.warc*", f"{bucket}/archives/*.arc*"), allow_damaged=True)
+        options = Options(
+            pages_from=(f"{bucket}/archives/*.warc*", f"{bucket}/archives/*.arc*"),
+            allow_damaged=True,
+        )
         manifest = run_stage(STAGE, options, remote)[0]
         digests = [reader(*each).table_of_files.digest_of(("data", "rejects"))
                    for each in ((remote, manifest), (runtime, expected))]  # fmt: skip
@@ -108,14 +128,19 @@ def test_archives_and_a_run_in_a_bucket_give_the_bytes_of_local_ones(
 
 
 def five_records() -> list[bytes]:
-    return [response_record(f"http://a.example/{i}", i, "HTTP/1.1 200 OK", HTML, page(f"{i} " * 999)) for i in range(5)]
+    return [
+        response_record(f"http://a.example/{i}", i, "HTTP/1.1 200 OK", HTML, page(f"{i} " * 999))
+        for i in range(5)
+    ]
 
 
 def found_in(data: bytes) -> list[str | None]:
     """The content of each capture, read by its own bytes; None for a broken one."""
 
     def text(capture: Capture) -> str:
-        _, record = single_member(bytes(data[capture.offset : capture.offset + capture.length]), 1 << 20)
+        _, record = single_member(
+            bytes(data[capture.offset : capture.offset + capture.length]), 1 << 20
+        )
         response = read_record(arc_as_warc(record) or record)
         assert response.url == capture.url
         assert response.body == page(f"{capture.url[-1]} " * 999)
@@ -149,49 +174,66 @@ def test_what_is_no_record_does_not_change_those_before(junk: bytes, compressed:
 
 FIELDS = {
     1: "URL IP-address Archive-date Content-type Archive-length",
-    2: "URL IP-address Archive-date Content-type Result-code Checksum Location Offset Filename Archive-length",
+    2: "URL IP-address Archive-date Content-type Result-code Checksum Location Offset Filename "
+    "Archive-length",
 }
 VERSION_BLOCK = "<?xml version='1.0'?>\n<arcmetadata><a>http://b.example/ 5</a></arcmetadata>\n"
 
 
 def arc(version: int = 1, wrong_by: int = 0, more: str = "", wrong_record: int = -1) -> list[bytes]:
-    """The version block and the records of an ARC file; `wrong_by` is added to the length of the block, or of the
-    record `wrong_record`."""
+    """The version block and the records of an ARC file; `wrong_by` is added to the length of the
+    block, or of the record `wrong_record`."""
     between = " 200 - - 0 x.arc" if version == 2 else ""
     block = f"{version} 0 Crawler\n{FIELDS[version]}\n{more}"
     length = len(block) + (wrong_by if wrong_record < 0 else 0)
-    found = [f"filedesc://x.arc 0.0.0.0 20010203040506 text/plain{between} {length}\n{block}\n".encode()]
+    found = [
+        f"filedesc://x.arc 0.0.0.0 20010203040506 text/plain{between} {length}\n{block}\n".encode()
+    ]
     for number in range(5):
         content = b"HTTP/1.0 200 OK\r\nContent-Type: text/html\r\n\r\n" + page(f"{number} " * 999)
         length = len(content) + (wrong_by if number == wrong_record else 0)
-        head = f"http://a.example/a b/{number} 10.0.0.1 20010203040506 text/html{between} {length}\n"
+        head = (
+            f"http://a.example/a b/{number} 10.0.0.1 20010203040506 text/html{between} {length}\n"
+        )
         found.append(head.encode() + content + b"\n")
     return found
 
 
 @pytest.mark.parametrize("name", ["example.arc", "example.arc.gz"])
-def test_a_page_from_an_arc_is_kept_as_a_warc_record(name: str, testdata: Path, write_urls: Write) -> None:
+def test_a_page_from_an_arc_is_kept_as_a_warc_record(
+    name: str, testdata: Path, write_urls: Write
+) -> None:
     runtime = write_urls(["http://example.com/"], num_shards=1)
     manifest = fetch(runtime, testdata / "warc" / "warcio" / name)
     (response,) = responses(runtime, manifest).values()
     assert (response.url, response.date) == ("http://example.com/", 1392526941)
     assert b"Example Domain" in response.body
     (file,) = reader(runtime, manifest).files("warc", 0)
-    warc = ArchiveIterator(runtime.workdir.path(file.path), WarcRecordType.response, verify_digests=True)
+    warc = ArchiveIterator(
+        runtime.workdir.path(file.path), WarcRecordType.response, verify_digests=True
+    )
     assert [record.headers["WARC-Target-URI"] for record in warc] == ["http://example.com/"]
 
 
 @pytest.mark.parametrize("version", FIELDS)
 @pytest.mark.parametrize("wrong_by", [0, -60, -9, -1, 1, 2, 50, 300, 2300, 10**6])
 @pytest.mark.parametrize("more", ["", "\n", VERSION_BLOCK])
-def test_a_version_block_of_a_wrong_length_loses_no_record(version: int, wrong_by: int, more: str) -> None:
+def test_a_version_block_of_a_wrong_length_loses_no_record(
+    version: int, wrong_by: int, more: str
+) -> None:
     records = arc(version, wrong_by, more)
-    assert found_in(b"".join(records)) == found_in(b"".join(map(gzip_member, records))) == list("01234")
+    assert (
+        found_in(b"".join(records))
+        == found_in(b"".join(map(gzip_member, records)))
+        == list("01234")
+    )
 
 
 @pytest.mark.parametrize("wrong_by", [-300, -60, -2, 2, 30, 1500, 10**6, 10**12])
 @pytest.mark.parametrize("damaged", range(5))
-def test_all_records_of_an_arc_before_one_of_a_wrong_length_are_read(wrong_by: int, damaged: int) -> None:
+def test_all_records_of_an_arc_before_one_of_a_wrong_length_are_read(
+    wrong_by: int, damaged: int
+) -> None:
     records = arc(wrong_by=wrong_by, wrong_record=damaged)
     for data in (b"".join(records), b"".join(map(gzip_member, records))):
         assert found_in(data) == [*map(str, range(damaged)), None]
@@ -209,17 +251,41 @@ def test_a_cut_arc_is_read_up_to_the_cut() -> None:
 def test_the_capture_nearest_to_the_submission_is_taken(tmp_path: Path, write_urls: Write) -> None:
     day = 86_400
     file = tmp_path / "captures.warc.gz"
-    dates = [("x", 90), ("x", 110), ("x", 50), ("y", 90), ("y", 110), ("y", 200), ("z", 70), ("z", 60)]
-    records = [(f"http://a.example/{x}", at * day, "HTTP/1.1 200 OK", HTML, page(f"day {at}")) for x, at in dates]
-    file.write_bytes(archive([*records, (records[0][0], 101 * day, "HTTP/1.1 503 Busy", HTML, page("busy"))]))
-    posted = [("http://a.example/x", 105 * day), ("http://a.example/y", 100 * day), ("http://a.example/z", None)]
+    dates = [
+        ("x", 90),
+        ("x", 110),
+        ("x", 50),
+        ("y", 90),
+        ("y", 110),
+        ("y", 200),
+        ("z", 70),
+        ("z", 60),
+    ]
+    records = [
+        (f"http://a.example/{x}", at * day, "HTTP/1.1 200 OK", HTML, page(f"day {at}"))
+        for x, at in dates
+    ]
+    file.write_bytes(
+        archive([*records, (records[0][0], 101 * day, "HTTP/1.1 503 Busy", HTML, page("busy"))])
+    )
+    posted = [
+        ("http://a.example/x", 105 * day),
+        ("http://a.example/y", 100 * day),
+        ("http://a.example/z", None),
+    ]
     runtime = write_urls(posted)
-    found = {url[-1]: response.body for url, response in responses(runtime, fetch(runtime, file)).items()}
+    found = {
+        url[-1]: response.body for url, response in responses(runtime, fetch(runtime, file)).items()
+    }
     assert found == {"x": page("day 110"), "y": page("day 90"), "z": page("day 60")}
 
 
-def response(status: int, headers: str = "Content-Type: text/html", body: bytes | None = None) -> bytes:
-    return f"HTTP/1.1 {status} X\r\n{headers}\r\n\r\n".encode() + (page("a") if body is None else body)
+def response(
+    status: int, headers: str = "Content-Type: text/html", body: bytes | None = None
+) -> bytes:
+    return f"HTTP/1.1 {status} X\r\n{headers}\r\n\r\n".encode() + (
+        page("a") if body is None else body
+    )
 
 
 ZIPPED = gzip.compress(page("zipped"))
@@ -229,14 +295,20 @@ ODD: dict[str, tuple[bytes, str | None]] = {
     "list": (response(200, "Content-Type: text/plain, text/html"), None),
     "any": (response(200, "Content-Type: */*"), None),
     "untyped": (response(200, "Server: x"), None),
-    "deflate": (response(200, "Content-Type: text/html\r\nContent-Encoding: deflate", ZIPPED), None),
+    "deflate": (
+        response(200, "Content-Type: text/html\r\nContent-Encoding: deflate", ZIPPED),
+        None,
+    ),
     "continue": (INTERIM + response(200), None),
     "hints": (b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" + response(200), None),
     "relative": (response(301, "Location: /any", b""), None),
     "words": (response(200, "Content-Type: html", b"just words"), "not_html"),
     "pdf": (response(200, body=b"%PDF-1.4"), "not_html"),
     "gone": (INTERIM + response(404, "Server: x"), "http_404"),
-    "cut": (response(200, "Content-Type: text/html\r\nContent-Encoding: gzip", ZIPPED[:-12]), "bad_response"),
+    "cut": (
+        response(200, "Content-Type: text/html\r\nContent-Encoding: gzip", ZIPPED[:-12]),
+        "bad_response",
+    ),
     "empty": (response(200, body=b""), "empty_body"),
     "large": (response(200, body=page("x" * 5000)), "too_large"),
     "nowhere": (response(301, "Server: x", b""), "bad_redirect"),
@@ -259,11 +331,17 @@ def test_whatever_an_archive_has_is_a_page_or_a_reject(tmp_path: Path, write_url
         stream.write(damaged[:200] + b"?" + damaged[201:])
     runtime = write_urls([f"{HOST}/{name}" for name in (*ODD, "damaged")])
     manifest = fetch(runtime, file, max_page_bytes=4000, allow_damaged=True)
-    found = {url.rpartition("/")[2]: response for url, response in responses(runtime, manifest).items()}
+    found = {
+        url.rpartition("/")[2]: response for url, response in responses(runtime, manifest).items()
+    }
     assert found.keys() == {name for name, (_, reason) in ODD.items() if reason is None}
     assert all(response.body.startswith(b"<") for response in found.values())
-    reasons = {url.rpartition("/")[2]: reason for url, (reason, _) in rejects(runtime, manifest).items()}
-    assert reasons.keys() == {"damaged"} | {name for name, (_, reason) in ODD.items() if reason is not None}
+    reasons = {
+        url.rpartition("/")[2]: reason for url, (reason, _) in rejects(runtime, manifest).items()
+    }
+    assert reasons.keys() == {"damaged"} | {
+        name for name, (_, reason) in ODD.items() if reason is not None
+    }
     assert reasons["damaged"] == "not_archived"
     assert all(reasons[name] == reason for name, (_, reason) in ODD.items() if reason)
     assert manifest.properties["archives"][0]["broken"] == 1
@@ -271,27 +349,40 @@ def test_whatever_an_archive_has_is_a_page_or_a_reject(tmp_path: Path, write_url
 
 def member(kind: str, content_type: str = "text/plain") -> bytes:
     head = f"WARC/1.0\r\nWARC-Type: {kind}\r\nWARC-Record-ID: <urn:uuid:1>\r\nWARC-Target-URI: http://a.example/\r\n"
-    head += f"WARC-Date: 2014-01-01T00:00:00Z\r\nContent-Type: {content_type}\r\nContent-Length: 4\r\n\r\n"
+    head += (
+        f"WARC-Date: 2014-01-01T00:00:00Z\r\nContent-Type: {content_type}\r\nContent-Length: "
+        f"4\r\n\r\n"
+    )
     return gzip_member(head.encode() + b"text\r\n\r\n")
 
 
 DAMAGED = {
     "cut.warc.gz": (lambda content: content[:-200], "the record at byte "),
     "cut.warc": (lambda content: gzip.decompress(content)[:-2000], "the record at byte "),
-    "cut_request.warc.gz": (lambda content: content + member("request")[:-30], "the record at byte "),
-    "cut_request.warc": (lambda content: gzip.decompress(content + member("request"))[:-6], "the record at byte "),
-    "corrupt.warc.gz": (lambda content: content[:900] + bytes(60) + content[960:], "the record at byte "),
-    "cut_head.warc": (lambda content: gzip.decompress(content + member("request"))[:-90], "the record at byte "),
+    "cut_request.warc.gz": (lambda content: content + member("request")[:-30], "the record at "
+    "byte "),
+    "cut_request.warc": (lambda content: gzip.decompress(content + member("request"))[:-6], "the "
+    "record at byte "),
+    "corrupt.warc.gz": (lambda content: content[:900] + bytes(60) + content[960:], "the record at "
+    "byte "),
+    "cut_head.warc": (lambda content: gzip.decompress(content + member("request"))[:-90], "the "
+    "record at byte "),
     "cut_head.warc.gz": (lambda content: content + member("request")[:40], "the record at byte "),
-    "page.warc.gz": (lambda content: b"<!DOCTYPE html><title>404", "no WARC or ARC file, which begins with b'<!DOC"),
+    "page.warc.gz": (lambda content: b"<!DOCTYPE html><title>404", "no WARC or ARC file, which "
+    "begins with b'<!DOC"),
     "CC.warc.wet.gz": (
         lambda content: member("warcinfo") + 9 * member("conversion"),
-        "no response among its records (conversion, warcinfo): WET and WAT files have no pages, their WARC files do",
+        "no response among its records (conversion, warcinfo): WET and WAT files have no pages, "
+        "their WARC files do",
     ),
-    "warc.paths.gz": (lambda content: gzip_member(b"crawl-data/1.warc.gz\n" * 50), "no WARC or ARC file, which"),
-    "shared.warc.gz": (lambda content: gzip_member(gzip.decompress(content)), "has another record, too: make a copy"),
-    "some.warc.gz": (lambda content: content + gzip_member(gzip.decompress(content) * 2), "the record at byte "),
-    "RS_2013-01.zst": (lambda content: b"\x28\xb5\x2f\xfd" + bytes(50), "no WARC or ARC file, which begins with"),
+    "warc.paths.gz": (lambda content: gzip_member(b"crawl-data/1.warc.gz\n" * 50), "no WARC or ARC "
+    "file, which"),
+    "shared.warc.gz": (lambda content: gzip_member(gzip.decompress(content)), "has another record, "
+    "too: make a copy"),
+    "some.warc.gz": (lambda content: content + gzip_member(gzip.decompress(content) * 2), "the "
+    "record at byte "),
+    "RS_2013-01.zst": (lambda content: b"\x28\xb5\x2f\xfd" + bytes(50), "no WARC or ARC file, "
+    "which begins with"),
 }  # fmt: skip
 
 
@@ -308,7 +399,10 @@ def test_a_damaged_archive_is_an_error_without_allow_damaged(
     assert said.startswith(str(tmp_path / name))
     assert expected in said
     assert "\n" not in said
-    assert "fetch it again and compare its checksum, or take what can be read with --allow_damaged" in said
+    assert (
+        "fetch it again and compare its checksum, or take what can be read with --allow_damaged"
+        in said
+    )
     with caplog.at_level("WARNING", logger="owt"):
         manifest = fetch(runtime, tmp_path / name, allow_damaged=True)
     (archive,) = manifest.properties["archives"]
@@ -319,17 +413,24 @@ def test_a_damaged_archive_is_an_error_without_allow_damaged(
 
 
 def test_a_copy_by_warcio_can_be_read(testdata: Path, tmp_path: Path) -> None:
-    source, copy = testdata / "warc" / "warcio" / "example-bad.warc.gz.bad", tmp_path / "copy.warc.gz"
+    source, copy = (
+        testdata / "warc" / "warcio" / "example-bad.warc.gz.bad",
+        tmp_path / "copy.warc.gz",
+    )
     with source.open("rb") as file:
         (broken,) = captures(file, source.stat().st_size)
     assert "warcio recompress FILE COPY.warc.gz" in str(broken)
-    subprocess.run([sys.executable, "-m", "warcio.cli", "recompress", str(source), str(copy)], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "warcio.cli", "recompress", str(source), str(copy)], check=True
+    )
     with copy.open("rb") as file:
         found = list(captures(file, copy.stat().st_size))
     assert [isinstance(capture, Capture) for capture in found] == [True, True]
 
 
-def test_archives_may_be_deleted_once_their_pages_are_published(write_urls: Write, tmp_path: Path) -> None:
+def test_archives_may_be_deleted_once_their_pages_are_published(
+    write_urls: Write, tmp_path: Path
+) -> None:
     folder = tmp_path / "archives"
     folder.mkdir()
     for number, record in enumerate(five_records()[:2]):

@@ -41,23 +41,32 @@ LOCATIONS = {
 async def echo(request: Request) -> None:
     """A page that names the requested path, or a redirect."""
     if (location := LOCATIONS.get(request.path)) is not None:
-        await request.send(b"HTTP/1.1 302 Found\r\nLocation: " + location + b"\r\nContent-Length: 0\r\n\r\n")
+        await request.send(
+            b"HTTP/1.1 302 Found\r\nLocation: " + location + b"\r\nContent-Length: 0\r\n\r\n"
+        )
     else:
         await request.answer(PAGE + request.path.encode())
 
 
-def test_every_page_is_requested_as_posted_and_found_again_in_its_warc_file(serve: Serve, write_urls: Write) -> None:
+def test_every_page_is_requested_as_posted_and_found_again_in_its_warc_file(
+    serve: Serve, write_urls: Write
+) -> None:
     hosts = [f"echo.{DOMAIN}", f"www.Upper.{DOMAIN.upper()}.:80"]
     urls = [f"http://{host}{path}" for host in hosts for path in POSTED]
     server = serve(dict.fromkeys(["echo", "www.upper"], echo))
     runtime = write_urls(urls)
     manifest = fetch(runtime, server)
     asked = {path for host, path in server.requests if host == "echo"}
-    assert set(POSTED.values()) | {"/ziel-%C3%BC", "/ziel-%FC", "/end?u=http%3A%2F%2Fz.org%2F"} <= asked
+    assert (
+        set(POSTED.values()) | {"/ziel-%C3%BC", "/ziel-%FC", "/end?u=http%3A%2F%2Fz.org%2F"}
+        <= asked
+    )
     found = responses(runtime, manifest)
     assert set(found) == {canonical_url(url) for url in urls}
     later = write_urls(urls, "later")
-    files = tuple(runtime.workdir.path(file.path) for file in reader(runtime, manifest).files("warc"))
+    files = tuple(
+        runtime.workdir.path(file.path) for file in reader(runtime, manifest).files("warc")
+    )
     again = run_stage(STAGE, Options(pages_from=files), later)[0]
     before, after = (
         reader(*made).table(columns=["url", "payload_digest"]).sort_by("url")
@@ -66,10 +75,14 @@ def test_every_page_is_requested_as_posted_and_found_again_in_its_warc_file(serv
     assert before.equals(after)
 
 
-def test_a_payload_digest_is_of_the_page_whatever_encoding_it_was_sent_in(serve: Serve, write_urls: Write) -> None:
+def test_a_payload_digest_is_of_the_page_whatever_encoding_it_was_sent_in(
+    serve: Serve, write_urls: Write
+) -> None:
     async def answer(request: Request) -> None:
         packed = request.path == "/gzip"
-        await request.answer(gzip.compress(PAGE) if packed else PAGE, Content_Encoding="gzip" if packed else "")
+        await request.answer(
+            gzip.compress(PAGE) if packed else PAGE, Content_Encoding="gzip" if packed else ""
+        )
 
     runtime = write_urls([f"http://some.{DOMAIN}/{path}" for path in ("gzip", "plain")])
     manifest = fetch(runtime, serve({"some": answer}))

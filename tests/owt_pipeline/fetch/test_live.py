@@ -59,7 +59,9 @@ def fetch(runtime: Runtime, server: BadServer, **options: object) -> Manifest:
         return run_stage(STAGE, given, runtime)[0]
 
 
-def outcome(runtime: Runtime, manifest: Manifest) -> tuple[dict[str, Response], dict[str, tuple[str, str]]]:
+def outcome(
+    runtime: Runtime, manifest: Manifest
+) -> tuple[dict[str, Response], dict[str, tuple[str, str]]]:
     """Pages and (reason, detail) of rejects, by canonical URL."""
     return responses(runtime, manifest), rejects(runtime, manifest)
 
@@ -76,7 +78,10 @@ def test_a_page_is_kept_as_it_was_sent(serve: Serve, write_urls: Write) -> None:
             await request.redirect("/new?q=%C3%A4")
         else:
             await request.answer(
-                gzip.compress(body), Content_Encoding="gzip", Content_Type="text/html; charset=ISO-8859-1", X_A="b"
+                gzip.compress(body),
+                Content_Encoding="gzip",
+                Content_Type="text/html; charset=ISO-8859-1",
+                X_A="b",
             )
 
     runtime = write_urls([f"http://user:pw@apples.{DOMAIN}/old#fragment"], num_shards=1)
@@ -93,12 +98,19 @@ def test_a_page_is_kept_as_it_was_sent(serve: Serve, write_urls: Write) -> None:
     assert before <= row["fetched_at"] <= time.time()
     assert row["subreddits"] == ["news"]
     path = runtime.workdir.path(reader(runtime, manifest).files("warc")[0].path)
-    warcinfo, _, moved, found = (dict(record.headers) for record in ArchiveIterator(path, parse_http=False))
+    warcinfo, _, moved, found = (
+        dict(record.headers) for record in ArchiveIterator(path, parse_http=False)
+    )
     assert warcinfo["WARC-Type"] == "warcinfo"
-    assert [moved["WARC-Target-URI"], found["WARC-Target-URI"]] == [f"http://apples.{DOMAIN}/old", response.url]
+    assert [moved["WARC-Target-URI"], found["WARC-Target-URI"]] == [
+        f"http://apples.{DOMAIN}/old",
+        response.url,
+    ]
     assert [moved["WARC-IP-Address"], found["WARC-IP-Address"]] == ["127.0.0.1"] * 2
     with open(path, "rb") as stream:
-        info, _, *bodies = [r.content_stream().read() for r in WarcioIterator(stream, check_digests="raise")]
+        info, _, *bodies = [
+            r.content_stream().read() for r in WarcioIterator(stream, check_digests="raise")
+        ]
     assert bodies == [b"", body]
     assert b"\r\nrobots: obey (RFC 9309)\r\n" in info
     assert f"\r\nhttp-header-user-agent: {AGENT}\r\n".encode() in info
@@ -107,15 +119,23 @@ def test_a_page_is_kept_as_it_was_sent(serve: Serve, write_urls: Write) -> None:
 async def some_of_each(request: Request) -> None:
     """Pages in all encodings, behind redirects, as servers on the web send them."""
     if request.path.startswith("/old"):
-        await request.answer(b"moved " * (100 if "long" in request.path else 1), "301 Moved", Location="/gzip")
+        await request.answer(
+            b"moved " * (100 if "long" in request.path else 1), "301 Moved", Location="/gzip"
+        )
         return
-    body = {"gzip": gzip.compress, "zstd": zstandard.compress, "br": brotli.compress}.get(request.path[1:], bytes)(PAGE)
+    body = {"gzip": gzip.compress, "zstd": zstandard.compress, "br": brotli.compress}.get(
+        request.path[1:], bytes
+    )(PAGE)
     if request.path in ("/gzip", "/chunked"):
         chunks = b"%x\r\n%s\r\n%x\r\n%s\r\n0\r\n\r\n" % (10, body[:10], len(body) - 10, body[10:])
         encoding = "gzip" if request.path == "/gzip" else ""
-        await request.answer(chunks, Content_Length="", Transfer_Encoding="chunked", Content_Encoding=encoding)
+        await request.answer(
+            chunks, Content_Length="", Transfer_Encoding="chunked", Content_Encoding=encoding
+        )
     else:
-        await request.answer(body, Content_Encoding=request.path[1:] if request.path != "/plain" else "")
+        await request.answer(
+            body, Content_Encoding=request.path[1:] if request.path != "/plain" else ""
+        )
 
 
 def _undated(found: dict[str, Response]) -> dict[str, Response]:
@@ -131,7 +151,8 @@ class Decompressor:
 warcio.bufferedreaders.BufferedReader.DECOMPRESSORS["br"] = Decompressor
 warcio.cli.main()
 """
-"""warcio 1.8 sets an attribute of brotli's decompressor; that of brotli 1.2 has no further attributes."""
+"""warcio 1.8 sets an attribute of brotli's decompressor; that of brotli 1.2 has no further
+attributes."""
 
 
 def test_other_tools_read_our_warc_files_and_a_later_run_the_same_pages(
@@ -142,7 +163,9 @@ def test_other_tools_read_our_warc_files_and_a_later_run_the_same_pages(
     runtime = write_urls(urls, num_shards=1)
     manifest = fetch(runtime, serve({"some": some_of_each}))
     found = responses(runtime, manifest)
-    assert {url.rpartition("/")[2]: page.body for url, page in found.items()} == dict.fromkeys(paths, PAGE)
+    assert {url.rpartition("/")[2]: page.body for url, page in found.items()} == dict.fromkeys(
+        paths, PAGE
+    )
     (file,) = (Path(runtime.workdir.uri) / "warc").glob("*/*.warc.gz")
     check = [sys.executable, "-c", WARCIO_WITH_BROTLI, "check", "-v", str(file)]
     checked = subprocess.run(check, capture_output=True, text=True, check=True).stdout
@@ -151,16 +174,23 @@ def test_other_tools_read_our_warc_files_and_a_later_run_the_same_pages(
     assert checked.count("digest pass") == len(kinds)
     ids = [record.record_id for record in ArchiveIterator(str(file), parse_http=False)]
     assert len(set(ids)) == len(ids)
-    assert all(record.verify_block_digest() for record in ArchiveIterator(str(file), parse_http=False))
+    assert all(
+        record.verify_block_digest() for record in ArchiveIterator(str(file), parse_http=False)
+    )
     later = write_urls(urls, "later", num_shards=1)
     again = responses(later, run_stage(STAGE, Options(pages_from=(str(file),)), later)[0])
-    # The target of redirects was answered several times, perhaps in two seconds: the later run takes any of them.
+    # The target of redirects was answered several times, perhaps in two seconds: the later run
+    # takes any of them.
     assert _undated(again) == _undated(found)
     with pywb(tmp_path / "pywb", {"pages": file}) as server:
         for path in paths[2:]:
-            with urllib.request.urlopen(f"{server}/pages/2026mp_/http://some.{DOMAIN}/{path}") as answer:
+            with urllib.request.urlopen(
+                f"{server}/pages/2026mp_/http://some.{DOMAIN}/{path}"
+            ) as answer:
                 body = answer.read()
-                body = zstandard.decompress(body) if path == "zstd" else body  # which pywb leaves to the browser
+                body = (
+                    zstandard.decompress(body) if path == "zstd" else body
+                )  # which pywb leaves to the browser
                 assert b"Some words. Some words." in body, path
 
 
@@ -178,7 +208,9 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_after_a_kill_only_pages_of_the_last_seconds_are_fetched_again(serve: Serve, write_urls: Write) -> None:
+def test_after_a_kill_only_pages_of_the_last_seconds_are_fetched_again(
+    serve: Serve, write_urls: Write
+) -> None:
     async def answer(request: Request) -> None:
         asked.append(time.monotonic())
         if request.path.startswith("/7"):
@@ -207,7 +239,9 @@ def test_after_a_kill_only_pages_of_the_last_seconds_are_fetched_again(serve: Se
     assert pages_again(runtime, server) == manifest.digest
     assert not asked
     for path in Path(runtime.workdir.uri).glob("warc/*/*"):
-        assert all(record.verify_block_digest() for record in ArchiveIterator(str(path), parse_http=False))
+        assert all(
+            record.verify_block_digest() for record in ArchiveIterator(str(path), parse_http=False)
+        )
 
 
 def pages_again(runtime: Runtime, server: BadServer) -> str:
@@ -223,14 +257,21 @@ def test_ctrl_c_ends_a_crawl_at_once(serve: Serve, write_urls: Write) -> None:
         await request.answer()
 
     server = serve({"slow": slow, "other": slow})
-    runtime = write_urls([f"http://{host}.{DOMAIN}/{p}" for host in ("slow", "other") for p in range(100)])
-    with subprocess.Popen(command(runtime.workdir.uri, server), stderr=subprocess.PIPE, text=True) as process:
+    runtime = write_urls(
+        [f"http://{host}.{DOMAIN}/{p}" for host in ("slow", "other") for p in range(100)]
+    )
+    with subprocess.Popen(
+        command(runtime.workdir.uri, server), stderr=subprocess.PIPE, text=True
+    ) as process:
         wait_until(lambda: sum(server.requests.values()) > 3)
         os.kill(process.pid, signal.SIGINT)
         _, errors = process.communicate(timeout=120)
     assert sum(server.requests.values()) < 200
     assert process.returncode == 130
-    assert errors.strip().splitlines()[-1] == "owt: error: interrupted; run the same command again to continue"
+    assert (
+        errors.strip().splitlines()[-1]
+        == "owt: error: interrupted; run the same command again to continue"
+    )
 
 
 def test_a_full_disk_is_one_clear_error(serve: Serve, write_urls: Write) -> None:
@@ -247,20 +288,34 @@ def test_a_full_disk_is_one_clear_error(serve: Serve, write_urls: Write) -> None
 def scrambled(seed: str) -> bytes:
     """A valid response of some kind with a few bytes changed, cut or repeated."""
     choose = random.Random(seed)
-    body = choose.choice([PAGE, gzip.compress(PAGE), b"5\r\n<p>ab\r\n0\r\n\r\n", b"", choose.randbytes(200)])
+    body = choose.choice(
+        [PAGE, gzip.compress(PAGE), b"5\r\n<p>ab\r\n0\r\n\r\n", b"", choose.randbytes(200)]
+    )
     headers = [
-        "Content-Type: text/html; charset=utf-8", f"Content-Length: {len(body)}", "Content-Encoding: gzip",
-        "Transfer-Encoding: chunked", "Location: /elsewhere", "Connection: close", "Set-Cookie: a=b; Path=/; \x01",
-        "Retry-After: 0", "Refresh: 0; url=/x", "Upgrade: websocket", "Content-Encoding: deflate, br",
+        "Content-Type: text/html; "
+        "charset=utf-8", f"Content-Length: {len(body)}", "Content-Encoding: gzip",
+        "Transfer-Encoding: chunked", "Location: /elsewhere", "Connection: close", "Set-Cookie: "
+        "a=b; Path=/; \x01",
+        "Retry-After: 0", "Refresh: 0; url=/x", "Upgrade: websocket", "Content-Encoding: deflate, "
+        "br",
         "Content-Length: 5", "Transfer-Encoding: gzip, chunked", "Trailer: X", "X-\xff: \xfe",
     ]  # fmt: skip
-    status = choose.choice(["200 OK", "200", "301 Moved", "404 Not Found", "503 Busy", "101 Switching", "600 What"])
-    lines = [f"HTTP/1.{choose.choice('01')} {status}", *choose.sample(headers, choose.randrange(6)), "", ""]
+    status = choose.choice(
+        ["200 OK", "200", "301 Moved", "404 Not Found", "503 Busy", "101 Switching", "600 What"]
+    )
+    lines = [
+        f"HTTP/1.{choose.choice('01')} {status}",
+        *choose.sample(headers, choose.randrange(6)),
+        "",
+        "",
+    ]
     data = bytearray("\r\n".join(lines).encode("latin-1") + body)
     for _ in range(choose.randrange(6)):
         start = choose.randrange(len(data)) if data else 0
         end = start + choose.choice([1, 1, 1, 4, 50])
-        data[start:end] = choose.choice([b"", choose.randbytes(1), data[start:end] * 3, b"\r\n", b"\x00", b": "])
+        data[start:end] = choose.choice(
+            [b"", choose.randbytes(1), data[start:end] * 3, b"\r\n", b"\x00", b": "]
+        )
     return bytes(data)
 
 

@@ -1,4 +1,5 @@
-"""What the web has answered is kept: it is asked for again only if segments are lost, and only with --refetch."""
+"""What the web has answered is kept: it is asked for again only if segments are lost, and only
+with --refetch."""
 
 from __future__ import annotations
 
@@ -63,11 +64,15 @@ def fetch_and_extract(web: Web, **options: Any) -> None:
         run_stages([(STAGE, given), (EXTRACT, EXTRACT.options())], web.runtime)
 
 
-def test_lost_segments_that_something_is_made_from_are_fetched_again_only_with_refetch(web: Web) -> None:
+def test_lost_segments_that_something_is_made_from_are_fetched_again_only_with_refetch(
+    web: Web,
+) -> None:
     shutil.rmtree(web.folder / "warc/part-00001")
     before = Counter(web.asked)
     fetch(web.runtime, web.server)  # nothing needs it
-    with pytest.raises(UserError, match=r"warc/part-00001/live-.* is missing.* of shard 1 .*--refetch"):
+    with pytest.raises(
+        UserError, match=r"warc/part-00001/live-.* is missing.* of shard 1 .*--refetch"
+    ):
         fetch_and_extract(web)
     assert web.asked == before
     fetch_and_extract(web, refetch=True)
@@ -82,14 +87,23 @@ def test_lost_segments_that_something_is_made_from_are_fetched_again_only_with_r
 
 def test_what_is_lost_of_pages_is_made_again_from_segments(web: Web, tmp_path: Path) -> None:
     before, pages, crawled = Counter(web.asked), web.pages(), web.folder
-    for pattern in ("pages/part-*", "ledger/pages/rejects/*", "ledger/pages/places/*", "ledger/fetch/records/*"):
-        web.runtime = Runtime(Storage(str(copy_of(crawled, tmp_path / pattern.replace("/", "-").strip("*")))))
+    for pattern in (
+        "pages/part-*",
+        "ledger/pages/rejects/*",
+        "ledger/pages/places/*",
+        "ledger/fetch/records/*",
+    ):
+        web.runtime = Runtime(
+            Storage(str(copy_of(crawled, tmp_path / pattern.replace("/", "-").strip("*"))))
+        )
         lost = list(web.folder.glob(pattern))
         for path in lost:
             path.unlink()
         fetch_and_extract(web)
         assert (web.asked, web.pages()) == (before, pages), pattern
-        assert [path.exists() for path in lost] == ["records" not in pattern] * 3  # nothing needs the records
+        assert [path.exists() for path in lost] == [
+            "records" not in pattern
+        ] * 3  # nothing needs the records
 
 
 def test_no_option_asks_for_a_page_twice(web: Web) -> None:
@@ -110,10 +124,18 @@ def test_a_url_that_moves_to_another_generation_is_not_asked_for_again(
     web = Web(serve, write_urls)
     for number, scores in enumerate(({0: 5, 1: 5, 2: 1, 3: 1}, {2: 5, 3: 5, 4: 5, 5: 5})):
         lines = [
-            {"id": f"{number}{k}", "url": URLS[k], "score": score, "created_utc": 1, "subreddit": "news"}
+            {
+                "id": f"{number}{k}",
+                "url": URLS[k],
+                "score": score,
+                "created_utc": 1,
+                "subreddit": "news",
+            }
             for k, score in scores.items()
         ]
-        (tmp_path / f"RS_{number}.ndjson").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        (tmp_path / f"RS_{number}.ndjson").write_text(
+            "".join(f"{json.dumps(line)}\n" for line in lines)
+        )
     dumps = [str(tmp_path / f"RS_{number}.ndjson") for number in range(2)]
     runtime = Runtime(Storage(str(tmp_path / "grown")), add=True)
 

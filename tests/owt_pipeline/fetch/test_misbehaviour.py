@@ -1,4 +1,5 @@
-"""Hosts that misbehave: each URL has the page or the reason that a user would expect, and `owt why` shows it."""
+"""Hosts that misbehave: each URL has the page or the reason that a user would expect, and `owt
+why` shows it."""
 
 from __future__ import annotations
 
@@ -21,7 +22,10 @@ from tests.owt_pipeline.fetch.misbehaviour import WAYS
 
 _HTTPS = {"self-signed", "plain-http-at-https"}
 
-URLS = {f"{'https' if name in _HTTPS else 'http'}://{name}.{DOMAIN}/": reason for name, (_, reason) in WAYS.items()} | {
+URLS = {
+    f"{'https' if name in _HTTPS else 'http'}://{name}.{DOMAIN}/": reason
+    for name, (_, reason) in WAYS.items()
+} | {
     "http://nowhere.invalid/": "dns",
     "http://127.0.0.1/": "blocked_address",
     "http://10.1.2.3/": "blocked_address",
@@ -55,10 +59,16 @@ class Crawl:
 
 def _fetch(runtime: Runtime, server: BadServer) -> Manifest:
     options = Options(
-        resolve=server.rules, user_agent="TestBot/1.0 (+mailto:test@bad.test)", host_delay=0.0, timeout=PAGE,
+        resolve=server.rules, user_agent="TestBot/1.0 "
+        "(+mailto:test@bad.test)", host_delay=0.0, timeout=PAGE,
         max_page_bytes=LIMIT,
     )  # fmt: skip
-    limits = {"retries": 1, "connect_timeout": CONNECT, "silence_timeout": SILENCE, "max_retry_wait": 3.0}
+    limits = {
+        "retries": 1,
+        "connect_timeout": CONNECT,
+        "silence_timeout": SILENCE,
+        "max_retry_wait": 3.0,
+    }
     with constants(limits):
         return run_stage(STAGE, options, runtime)[0]
 
@@ -81,14 +91,20 @@ def test_each_way_to_misbehave_has_the_reason_a_user_expects(
     if reject:
         assert reject["detail"] in shown.replace("\n", " ")
         assert f"{canonical}: rejected by fetch: {reject['reason']}" in shown
-        assert not any(word in shown for word in ("Error(", "Errno", "<class", "Traceback", " object at "))
+        assert not any(
+            word in shown for word in ("Error(", "Errno", "<class", "Traceback", " object at ")
+        )
 
 
 def test_the_run_ends_in_time_with_every_url_accounted_for(crawl: Crawl) -> None:
-    assert crawl.seconds < 60  # two tries, a backoff, and what robots.txt takes, for all side by side
+    assert (
+        crawl.seconds < 60
+    )  # two tries, a backoff, and what robots.txt takes, for all side by side
     assert crawl.manifest.counts.entered == len(URLS)
     assert crawl.manifest.stats["from_live"] == crawl.manifest.counts.left == len(crawl.pages)
     broken = crawl.rejects[f"https://redirect-to-broken-gzip.{DOMAIN}/"]["detail"]
-    assert broken.startswith(f"redirected to http://broken-gzip.{DOMAIN}/: the encoded body is damaged")
+    assert broken.startswith(
+        f"redirected to http://broken-gzip.{DOMAIN}/: the encoded body is damaged"
+    )
     limit_ms = 1000 * PAGE + 500
     assert all(row["fetch_ms"] < limit_ms for row in crawl.pages.values())

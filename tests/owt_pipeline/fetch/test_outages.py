@@ -1,4 +1,5 @@
-"""No URL is rejected because of an outage of our own network; temporary failures are retried once."""
+"""No URL is rejected because of an outage of our own network; temporary failures are retried
+once."""
 
 from __future__ import annotations
 
@@ -40,13 +41,17 @@ def test_without_a_network_no_url_has_an_outcome_and_the_next_run_fetches_all(
     runtime, small = write_urls(URLS, num_shards=1), write_urls(URLS[:9], "few hosts")
     with monkeypatch.context() as patched:
         patched.setattr(socket, "getaddrinfo", resolver(socket.EAI_AGAIN))
-        with pytest.raises(UserError, match=r"hosts in a row gave no answer \(dns .*; the last one: .*continues"):
+        with pytest.raises(
+            UserError, match=r"hosts in a row gave no answer \(dns .*; the last one: .*continues"
+        ):
             fetch(runtime, server, resolve=(), retries=0)
         assert fetch(small, server, resolve=(), retries=0).counts.rejected == {"dns": 9}
     manifest = fetch(runtime, server, retries=0)
     assert (manifest.counts.left, manifest.counts.rejected) == (len(URLS), {})
     assert asked(server) == len(URLS)
-    assert fetch(small, server, retries=0, retry_failed=True).counts.left == 9, "those of few hosts are retried"
+    assert fetch(small, server, retries=0, retry_failed=True).counts.left == 9, (
+        "those of few hosts are retried"
+    )
 
 
 @pytest.mark.parametrize("reason", ["connect", "dns"])
@@ -59,7 +64,9 @@ def test_hosts_that_are_really_dead_do_not_stop_the_run(
     assert manifest.counts.rejected == {reason: len(URLS)}
 
 
-def test_hosts_that_take_connections_and_stay_silent_are_no_outage(serve: Serve, write_urls: Write) -> None:
+def test_hosts_that_take_connections_and_stay_silent_are_no_outage(
+    serve: Serve, write_urls: Write
+) -> None:
     async def silent(_: Request) -> None:
         await asyncio.sleep(3600)
 
@@ -78,9 +85,18 @@ def test_hosts_that_drop_every_packet_look_like_an_outage(serve: Serve, write_ur
 
 
 @pytest.mark.parametrize(
-    "proxy", ["dead", "silent", "407 Proxy Authentication Required", "502 Bad Gateway", "503 Service Unavailable"]
+    "proxy",
+    [
+        "dead",
+        "silent",
+        "407 Proxy Authentication Required",
+        "502 Bad Gateway",
+        "503 Service Unavailable",
+    ],
 )
-def test_a_proxy_that_does_not_serve_us_is_an_outage(serve: Serve, write_urls: Write, proxy: str) -> None:
+def test_a_proxy_that_does_not_serve_us_is_an_outage(
+    serve: Serve, write_urls: Write, proxy: str
+) -> None:
     async def refuse(request: Request) -> None:
         await asyncio.sleep(60 if proxy == "silent" else 0)
         await request.answer(b"", proxy, Content_Type="")
@@ -93,11 +109,15 @@ def test_a_proxy_that_does_not_serve_us_is_an_outage(serve: Serve, write_urls: W
         "connect_timeout": 10.0,
         "silence_timeout": 0.5 if proxy == "silent" else 10.0,
     }
-    with pytest.raises(UserError, match=rf"hosts in a row gave no answer \({reason} \d+\); the last one: "):
+    with pytest.raises(
+        UserError, match=rf"hosts in a row gave no answer \({reason} \d+\); the last one: "
+    ):
         fetch(runtime, server, resolve=(), retries=0, **options)
 
 
-def test_hosts_that_go_away_for_good_stop_the_run_and_the_next_one_continues(serve: Serve, write_urls: Write) -> None:
+def test_hosts_that_go_away_for_good_stop_the_run_and_the_next_one_continues(
+    serve: Serve, write_urls: Write
+) -> None:
     server: BadServer
     is_down = threading.Event()
 
@@ -145,10 +165,14 @@ def test_a_host_that_is_always_busy_is_closed_and_retried_once_at_the_end(
     assert asked(server) - 30 == live._MOST_BUSY + 1
 
 
-def test_temporary_failures_are_retried_once_at_the_end_of_the_shard(serve: Serve, write_urls: Write) -> None:
+def test_temporary_failures_are_retried_once_at_the_end_of_the_shard(
+    serve: Serve, write_urls: Write
+) -> None:
     async def answer(request: Request) -> None:
         if request.count > 1 or request.path == "/robots.txt":
-            await request.answer(status="404 Not Found" if request.path == "/robots.txt" else "200 OK")
+            await request.answer(
+                status="404 Not Found" if request.path == "/robots.txt" else "200 OK"
+            )
         elif request.path == "/gone":
             await request.answer(b"", "404 Not Found")
         elif request.path == "/reset":

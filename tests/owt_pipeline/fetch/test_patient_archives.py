@@ -16,7 +16,16 @@ from owt_pipeline.formats.warc import response_record
 from owt_pipeline.ledger.root import read_manifest
 from owt_pipeline.stages.fetch.stage import STAGE, Options
 from schemas.manifest import Manifest
-from tests.owt_pipeline.fetch.archive_server import AT, CRAWLS, DAY, HTML, Answer, CommonCrawl, Way, Wayback
+from tests.owt_pipeline.fetch.archive_server import (
+    AT,
+    CRAWLS,
+    DAY,
+    HTML,
+    Answer,
+    CommonCrawl,
+    Way,
+    Wayback,
+)
 from tests.owt_pipeline.fetch.columnar import INDEX
 from tests.owt_pipeline.fetch.conftest import Write
 from tests.owt_pipeline.fetch.reading import reader, rejects, responses, why_fetched
@@ -59,14 +68,20 @@ def test_an_archive_that_is_down_stops_the_run_and_no_url_has_an_outcome(
         archive.fetch(runtime, archive_retries=2, archive_failures=3)
     assert read_manifest(runtime.workdir, "pages") is None
     archive.way = lambda path, count: None
-    archive.files.update({name: b"" for name in archive.files if INDEX in name})  # the join is finished
+    archive.files.update(
+        {name: b"" for name in archive.files if INDEX in name}
+    )  # the join is finished
     manifest = archive.fetch(runtime)
     assert (manifest.counts.left, manifest.counts.rejected) == (12, {"not_archived": 1})
 
 
-def test_an_address_that_is_no_archive_stops_the_run(archive: CommonCrawl, write_urls: Write) -> None:
+def test_an_address_that_is_no_archive_stops_the_run(
+    archive: CommonCrawl, write_urls: Write
+) -> None:
     runtime = write_urls(URLS, num_shards=1)
-    with pytest.raises(UserError, match=r"20 requests in a row to the archive failed.*404.* the same command again"):
+    with pytest.raises(
+        UserError, match=r"20 requests in a row to the archive failed.*404.* the same command again"
+    ):
         archive.fetch(runtime, cc_data=f"{archive.url}/elsewhere")
 
 
@@ -93,7 +108,9 @@ def test_after_an_unreadable_capture_the_next_best_is_read(
         }[damage]
 
     commoncrawl.way = amiss
-    manifest = commoncrawl.fetch(runtime := write_urls([(url, 100) for url in urls]), archive_retries=2)
+    manifest = commoncrawl.fetch(
+        runtime := write_urls([(url, 100) for url in urls]), archive_retries=2
+    )
     found = {answer.url: answer.body.decode() for answer in responses(runtime, manifest).values()}
     assert found == {url: f"<p>{url} at {100 if n % 3 else 200}" for n, url in enumerate(urls)}
 
@@ -110,7 +127,10 @@ REDIRECTED = {
     "http://a.example/gone": (404, ""),
     "http://a.example/both": (200, ""),
 }
-ASKED = [(f"http://a.example/{name}", 5) for name in ("old", "https", "lost", "loop", "mail", "gone", "both")]
+ASKED = [
+    (f"http://a.example/{name}", 5)
+    for name in ("old", "https", "lost", "loop", "mail", "gone", "both")
+]
 
 
 @pytest.mark.parametrize("way", ["archive", "wayback"])
@@ -129,7 +149,11 @@ def test_redirects_are_followed_within_an_archive(
         with open(tmp_path / "a.warc.gz", "wb") as file:
             for url, moment, status, target in captures:
                 headers = [("Location", target)] if target else HTML
-                file.write(response_record(url, moment, f"HTTP/1.1 {status} X", headers, b"" if target else b"<p>page"))
+                file.write(
+                    response_record(
+                        url, moment, f"HTTP/1.1 {status} X", headers, b"" if target else b"<p>page"
+                    )
+                )
         manifest = files_of(runtime, str(tmp_path / "a.warc.gz"))
     found = responses(runtime, manifest)
     assert {url: answer.url for url, answer in found.items()} == {
@@ -137,8 +161,13 @@ def test_redirects_are_followed_within_an_archive(
         "https://a.example/both": "http://a.example/both",
     }
     details = {url.rpartition("/")[2]: shown for url, shown in rejects(runtime, manifest).items()}
-    assert details["https"] == ("not_archived", "archived is only a redirect to another spelling of the URL")
-    assert details["lost"][1].startswith("redirects to https://a.example/nowhere: no capture of a page in ")
+    assert details["https"] == (
+        "not_archived",
+        "archived is only a redirect to another spelling of the URL",
+    )
+    assert details["lost"][1].startswith(
+        "redirects to https://a.example/nowhere: no capture of a page in "
+    )
     assert details["loop"][0] == "redirect_loop"
     assert details["mail"] == ("bad_redirect", "a redirect to no URL that could be archived")
     assert details["gone"][0] == ("not_archived" if way == "wayback" else "http_404")
@@ -153,8 +182,12 @@ def files_of(runtime: Runtime, *files: str) -> Manifest:
     return run_stage(STAGE, Options(pages_from=files), runtime)[0]
 
 
-TRACKED = {"x?utm_source=b&utm_medium=c": "x", "x?a=1&utm_campaign=z": "x?utm_source=reddit&a=1", "x": "x?fbclid=1",
-           "x?utm_source=d": "x?utm_source=d"}  # fmt: skip
+TRACKED = {
+    "x?utm_source=b&utm_medium=c": "x",
+    "x?a=1&utm_campaign=z": "x?utm_source=reddit&a=1",
+    "x": "x?fbclid=1",
+    "x?utm_source=d": "x?utm_source=d",
+}
 """URLs as archived, and as posted."""
 
 

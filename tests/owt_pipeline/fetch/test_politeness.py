@@ -26,7 +26,9 @@ from tests.owt_pipeline.fetch.reading import rejects, responses
 from tests.owt_pipeline.fetch.test_live import fetch, outcome, page
 
 
-def test_a_host_gets_one_request_in_its_delay_and_one_connection(serve: Serve, write_urls: Write) -> None:
+def test_a_host_gets_one_request_in_its_delay_and_one_connection(
+    serve: Serve, write_urls: Write
+) -> None:
     times: dict[str, list[float]] = {}
 
     async def note(request: Request) -> None:
@@ -41,11 +43,17 @@ def test_a_host_gets_one_request_in_its_delay_and_one_connection(serve: Serve, w
     manifest = fetch(runtime, server, host_delay=0.3)
     assert manifest.counts.left == 80
     in_all = max(map(max, times.values())) - min(map(min, times.values()))
-    assert sum(max(of_host) - min(of_host) for of_host in times.values()) > 2 * in_all  # hosts side by side
+    assert (
+        sum(max(of_host) - min(of_host) for of_host in times.values()) > 2 * in_all
+    )  # hosts side by side
     gaps = [b - a for host in hosts for a, b in itertools.pairwise(times[host])]
-    assert statistics.median(gaps) > 0.28, gaps  # a busy server notes some late, and then the next gap is shorter
+    assert statistics.median(gaps) > 0.28, (
+        gaps
+    )  # a busy server notes some late, and then the next gap is shorter
     for host in hosts:
-        assert all(at - started >= 0.3 * number for number, at in enumerate(times[host])), times[host]
+        assert all(at - started >= 0.3 * number for number, at in enumerate(times[host])), times[
+            host
+        ]
     assert server.most_open <= len(hosts)
 
 
@@ -56,7 +64,9 @@ def test_robots_txt_is_requested_once_and_obeyed_for_each_path_and_its_crawl_del
 
     async def answer(request: Request) -> None:
         if request.path == "/robots.txt":
-            rules = b"User-agent: testbot\nCrawl-delay: 0.4\nDisallow: /private\nAllow: /private/but\n"
+            rules = (
+                b"User-agent: testbot\nCrawl-delay: 0.4\nDisallow: /private\nAllow: /private/but\n"
+            )
             await request.answer(rules)
         else:
             times.append(time.monotonic())
@@ -102,7 +112,9 @@ def test_retry_after_is_waited_for(serve: Serve, write_urls: Write) -> None:
     assert times[-1] - times[0] > 1.9
 
 
-def test_a_host_whose_retry_after_is_too_long_is_not_asked_again(serve: Serve, write_urls: Write) -> None:
+def test_a_host_whose_retry_after_is_too_long_is_not_asked_again(
+    serve: Serve, write_urls: Write
+) -> None:
     async def closed(request: Request) -> None:
         if request.path == "/robots.txt":
             await request.answer(b"", "404 Not Found")
@@ -114,7 +126,9 @@ def test_a_host_whose_retry_after_is_too_long_is_not_asked_again(serve: Serve, w
     runtime = write_urls(urls, num_shards=1)
     manifest = fetch(runtime, server)
     assert (manifest.counts.left, manifest.counts.rejected) == (5, {"http_429": 5})
-    assert sum(count for (host, _), count in server.requests.items() if host == "closed") == 2  # one is for robots.txt
+    assert (
+        sum(count for (host, _), count in server.requests.items() if host == "closed") == 2
+    )  # one is for robots.txt
     details = sorted(detail for _, detail in rejects(runtime, manifest).values())
     assert details == ["not asked: the host answered 429 and asked for 3,600 s"] * 5
 
@@ -132,7 +146,8 @@ def test_a_host_whose_retry_after_is_too_long_is_not_asked_again(serve: Serve, w
 )
 def test_cookies_are_sent_only_where_they_were_set_for(asked: str, sent: set[str]) -> None:
     headers = [
-        ("Set-Cookie", "a=1; Path=/"), ("set-cookie", "b=2; Path=/sub; Expires=Thu, 01 Jan 2099 00:00:00 GMT"),
+        ("Set-Cookie", "a=1; Path=/"), ("set-cookie", "b=2; Path=/sub; Expires=Thu, 01 Jan 2099 "
+        "00:00:00 GMT"),
         ("Set-Cookie", "c=3; Domain=other.example"), ("Set-Cookie", "d=4; Secure"),
     ]  # fmt: skip
 
@@ -158,7 +173,9 @@ class Proxy:
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         start = asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=context)
         self._listening = asyncio.run_coroutine_threadsafe(start, self._loop).result(10)
-        self.url = f"http{'s' * tls}://me:secret@127.0.0.1:{self._listening.sockets[0].getsockname()[1]}"
+        self.url = (
+            f"http{'s' * tls}://me:secret@127.0.0.1:{self._listening.sockets[0].getsockname()[1]}"
+        )
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._listening.close)
@@ -190,7 +207,8 @@ class Proxy:
 
 
 def look_up(original: Callable[..., list[tuple]], host: str, *how: Any) -> list[tuple]:
-    """A company's resolver, which knows the name of an internal machine and none of the internet."""
+    """A company's resolver, which knows the name of an internal machine and none of the
+    internet."""
     if host == f"inside.{DOMAIN}":
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.1.2.3", 80))]
     if host[0].isalpha():
@@ -200,7 +218,9 @@ def look_up(original: Callable[..., list[tuple]], host: str, *how: Any) -> list[
 
 @pytest.fixture
 def proxy(serve: Serve, request: pytest.FixtureRequest) -> Iterator[Proxy]:
-    proxy = Proxy(serve(dict.fromkeys(["plain", "tls", "refused"], page)), getattr(request, "param", False))
+    proxy = Proxy(
+        serve(dict.fromkeys(["plain", "tls", "refused"], page)), getattr(request, "param", False)
+    )
     yield proxy
     proxy.close()
 
@@ -217,15 +237,35 @@ def test_requests_go_through_a_proxy(
         monkeypatch.setenv("http_proxy", proxy.url)
         monkeypatch.setenv("https_proxy", proxy.url)
     monkeypatch.setenv("no_proxy", "nowhere.invalid")
-    urls = [f"http://plain.{DOMAIN}/a?b=c", f"https://tls.{DOMAIN}/x", f"https://refused.{DOMAIN}/", "http://10.0.0.1/"]
-    private = ["http://intranet/", "http://printer.local/", "http://metadata.google.internal/", "http://2130706433/"]
+    urls = [
+        f"http://plain.{DOMAIN}/a?b=c",
+        f"https://tls.{DOMAIN}/x",
+        f"https://refused.{DOMAIN}/",
+        "http://10.0.0.1/",
+    ]
+    private = [
+        "http://intranet/",
+        "http://printer.local/",
+        "http://metadata.google.internal/",
+        "http://2130706433/",
+    ]
     urls += ["http://nowhere.invalid/", f"http://inside.{DOMAIN}/", *private]
     monkeypatch.setattr(socket, "getaddrinfo", partial(look_up, socket.getaddrinfo))
     runtime = write_urls(urls)
-    options = {"resolve": (), "verify_tls": False, "proxy": proxy.url if named_by == "option" else ""}
+    options = {
+        "resolve": (),
+        "verify_tls": False,
+        "proxy": proxy.url if named_by == "option" else "",
+    }
     manifest = fetch(runtime, proxy.server, **options)
-    assert {url.partition(f".{DOMAIN}")[0] for url in responses(runtime, manifest)} == {"https://plain", "https://tls"}
-    found = {url.split("/")[2].partition(".")[0]: answer for url, answer in rejects(runtime, manifest).items()}
+    assert {url.partition(f".{DOMAIN}")[0] for url in responses(runtime, manifest)} == {
+        "https://plain",
+        "https://tls",
+    }
+    found = {
+        url.split("/")[2].partition(".")[0]: answer
+        for url, answer in rejects(runtime, manifest).items()
+    }
     assert found.pop("refused") == ("connect", "robots.txt: the proxy refuses: 403 Forbidden")
     assert found.pop("10")[0] == "blocked_address"
     assert found.pop("nowhere")[0] == "dns"  # asked without the proxy

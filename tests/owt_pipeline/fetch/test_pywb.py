@@ -28,15 +28,22 @@ def place(testdata: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 def replayed(runtime: Runtime, collection: str) -> Manifest:
     options = Options(
-        sources=("wayback",), wayback_cdx=f"{collection}/cdx", wayback_pages=collection, wayback_delay=0.0,
+        sources=("wayback",),
+        wayback_cdx=f"{collection}/cdx",
+        wayback_pages=collection,
+        wayback_delay=0.0,
         user_agent=AGENT,
-    )  # fmt: skip
+    )
     return run_stage(STAGE, options, runtime)[0]
 
 
-def test_captures_that_pywb_replays_are_the_archive_s_pages(testdata: Path, place: str, write_urls: Write) -> None:
+def test_captures_that_pywb_replays_are_the_archive_s_pages(
+    testdata: Path, place: str, write_urls: Write
+) -> None:
     file = testdata / "web" / "wcxb-dev.warc.gz"
-    urls = [record.headers["WARC-Target-URI"] for record in ArchiveIterator(str(file), parse_http=False)][::20]
+    urls = [
+        record.headers["WARC-Target-URI"] for record in ArchiveIterator(str(file), parse_http=False)
+    ][::20]
     runtime, local = write_urls([*urls, "https://nowhere.example/page"]), write_urls(urls, "local")
     manifest, expected = (
         replayed(runtime, f"{place}/pages"),
@@ -47,7 +54,11 @@ def test_captures_that_pywb_replays_are_the_archive_s_pages(testdata: Path, plac
     ours, theirs = responses(runtime, manifest), responses(local, expected)
     for url, answer in theirs.items():
         about = ("url", "date", "status", "content_type", "body")
-        assert [getattr(ours[url], name) for name in about] == [getattr(answer, name) for name in about]
+        assert [getattr(ours[url], name) for name in about] == [
+            getattr(answer, name) for name in about
+        ]
     columns = ["url", "archive_offset", "body_bytes", "days_after_submission"]
-    found, known = (reader(*run).table(columns=columns) for run in ((runtime, manifest), (local, expected)))
+    found, known = (
+        reader(*run).table(columns=columns) for run in ((runtime, manifest), (local, expected))
+    )
     assert found.sort_by("url").equals(known.sort_by("url"))

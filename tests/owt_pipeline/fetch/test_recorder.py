@@ -1,4 +1,5 @@
-"""All that a recorder takes reaches a segment, however slow its threads are, and a kill loses the last seconds."""
+"""All that a recorder takes reaches a segment, however slow its threads are, and a kill loses
+the last seconds."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ from schemas import Reason
 from tests.owt_pipeline.fetch.test_segments import answered, no_pages, writer
 
 BODY = b"<p>page</p>" * 10_000
-PAGE = Fetched(Received("http://a.example/", 200, [], b"HTTP/1.1 200 OK\r\n\r\n", BODY, 5), (), 1, 5, 1_000_000)
+PAGE = Fetched(
+    Received("http://a.example/", 200, [], b"HTTP/1.1 200 OK\r\n\r\n", BODY, 5), (), 1, 5, 1_000_000
+)
 MOST_WAITING = 4 << 20
 
 
@@ -48,7 +51,9 @@ def test_pages_wait_for_a_slow_thread_in_bounded_memory_and_all_are_recorded(
 
     async def record() -> int:
         given = 0
-        async with Recorder(writer(tmp_path), ATTEMPT, lambda *more: shown.append(more)) as recorder:
+        async with Recorder(
+            writer(tmp_path), ATTEMPT, lambda *more: shown.append(more)
+        ) as recorder:
 
             async def give(first: int) -> None:
                 nonlocal given

@@ -29,18 +29,32 @@ class Web:
     def __init__(self, serve: Serve):
         self.is_down, self.waits = threading.Event(), 0.0
         self.is_down.set()
-        ways = {"good": page, "gone": self.gone, "robots-fails": self.robots, "reset": self.reset, "slow": self.silent}
-        self.server = serve({**ways, **{f"s{status[:3]}": self.status for status in STATUSES}, "moved": self.moved})
+        ways = {
+            "good": page,
+            "gone": self.gone,
+            "robots-fails": self.robots,
+            "reset": self.reset,
+            "slow": self.silent,
+        }
+        self.server = serve(
+            {**ways, **{f"s{status[:3]}": self.status for status in STATUSES}, "moved": self.moved}
+        )
 
     @property
     def urls(self) -> list[str]:
-        return [f"http://{host}.{DOMAIN}/{number}" for host in self.server.ways for number in range(3)]
+        return [
+            f"http://{host}.{DOMAIN}/{number}" for host in self.server.ways for number in range(3)
+        ]
 
     async def gone(self, request: Request) -> None:
         await request.answer(b"", "404 Not Found")
 
     async def moved(self, request: Request) -> None:
-        await (page(request) if request.path.startswith("/new") else request.redirect(f"/new{request.path}"))
+        await (
+            page(request)
+            if request.path.startswith("/new")
+            else request.redirect(f"/new{request.path}")
+        )
 
     async def robots(self, request: Request) -> None:
         if request.path == "/robots.txt":
@@ -74,7 +88,10 @@ def test_temporary_failures_are_retried_and_all_other_outcomes_keep_their_bytes(
     serve: Serve, write_urls: Write
 ) -> None:
     web = Web(serve)
-    runtime, never_down = write_urls(web.urls, num_shards=3), write_urls(web.urls, "other", num_shards=3)
+    runtime, never_down = (
+        write_urls(web.urls, num_shards=3),
+        write_urls(web.urls, "other", num_shards=3),
+    )
     first = fetch(runtime, web.server, retries=0, silence_timeout=0.5)
     before = records(runtime, first)
     assert (first.counts.left, sum(first.counts.rejected.values())) == (6, 21)
@@ -99,18 +116,24 @@ def test_temporary_failures_are_retried_and_all_other_outcomes_keep_their_bytes(
 @pytest.mark.slow
 def test_a_killed_retry_continues_also_without_the_flag(serve: Serve, write_urls: Write) -> None:
     web = Web(serve)
-    urls = [f"http://reset.{DOMAIN}/{number}" for number in range(60)] + [f"http://good.{DOMAIN}/{n}" for n in range(9)]
+    urls = [f"http://reset.{DOMAIN}/{number}" for number in range(60)] + [
+        f"http://good.{DOMAIN}/{n}" for n in range(9)
+    ]
     runtime = write_urls(urls, num_shards=1)
     before = records(runtime, fetch(runtime, web.server, retries=0))
     web.is_down.clear()
     web.waits = 0.05
     web.server.requests.clear()
-    with subprocess.Popen([*command(runtime.workdir.uri, web.server, 0.25), "--retry_failed"]) as process:
+    with subprocess.Popen(
+        [*command(runtime.workdir.uri, web.server, 0.25), "--retry_failed"]
+    ) as process:
         wait_until(lambda: len(web.server.requests) > 30)
         process.send_signal(signal.SIGKILL)
     second = fetch(runtime, web.server)
     assert (second.counts.left, second.counts.rejected) == (len(urls), {})
-    twice = sum(count > 1 for (_, path), count in web.server.requests.items() if path != "/robots.txt")
+    twice = sum(
+        count > 1 for (_, path), count in web.server.requests.items() if path != "/robots.txt"
+    )
     assert twice <= 4 * (recorder.SEGMENT_SECONDS + 1)
     assert web.asked() == {"reset"}
     after = records(runtime, second)
@@ -125,7 +148,11 @@ def test_a_failed_archive_is_the_reason_and_is_retried(
     commoncrawl.add({url: 5})
     runtime = write_urls([url], num_shards=1)
     commoncrawl.way = lambda path, count: Answer(503) if path.endswith("/0.warc.gz") else None
-    both: dict[str, Any] = {"sources": ("live", "commoncrawl"), "resolve": web.server.rules, "archive_retries": 0}
+    both: dict[str, Any] = {
+        "sources": ("live", "commoncrawl"),
+        "resolve": web.server.rules,
+        "archive_retries": 0,
+    }
     first = commoncrawl.fetch(runtime, **both)
     ((reason, detail),) = rejects(runtime, first).values()
     assert reason == "archive_failed"

@@ -1,4 +1,5 @@
-"""Segments have the answers of all sources, a shard depends only on them, and one attempt at a time fetches."""
+"""Segments have the answers of all sources, a shard depends only on them, and one attempt at a
+time fetches."""
 
 from __future__ import annotations
 
@@ -90,7 +91,9 @@ def rows_of(found: Answered) -> list[dict[str, Any]]:
 
 def no_pages(found: Answered) -> dict[int, tuple[str, str]]:
     """Reason and detail of the answers that are no pages."""
-    return {row["url_id"]: (row["reason"], row["detail"]) for row in rows_of(found) if row["reason"]}
+    return {
+        row["url_id"]: (row["reason"], row["detail"]) for row in rows_of(found) if row["reason"]
+    }
 
 
 def expected_of(answer: Answer) -> tuple[object, ...]:
@@ -101,15 +104,23 @@ def expected_of(answer: Answer) -> tuple[object, ...]:
 
 @settings(max_examples=30, deadline=None)  # each writes and syncs files
 @given(st.lists(entries, max_size=3))
-def test_answers_of_all_attempts_are_read_back_as_they_were_written(attempts: list[dict[int, Answer]]) -> None:
+def test_answers_of_all_attempts_are_read_back_as_they_were_written(
+    attempts: list[dict[int, Answer]],
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder)
         write(run, attempts)
-        expected = {url_id: answer for answers in reversed(attempts) for url_id, answer in answers.items()}
+        expected = {
+            url_id: answer for answers in reversed(attempts) for url_id, answer in answers.items()
+        }
         found = answered(run, {*expected, 12345})
         assert found.ids.tolist() == sorted(expected)
-        assert set(found.pages.tolist()) == {i for i, answer in expected.items() if isinstance(answer, Page)}
-        assert read_back(run, found) == {url_id: expected_of(answer) for url_id, answer in expected.items()}
+        assert set(found.pages.tolist()) == {
+            i for i, answer in expected.items() if isinstance(answer, Page)
+        }
+        assert read_back(run, found) == {
+            url_id: expected_of(answer) for url_id, answer in expected.items()
+        }
         some = sorted(expected)[::2]
         assert answered(run, some).ids.tolist() == some, "other URLs are another shard's"
 
@@ -126,7 +137,9 @@ def test_ids_are_looked_up_among_ascending_ones(ids: np.ndarray, known: np.ndarr
 
 @settings(max_examples=50, deadline=None)
 @given(entries.filter(bool), st.integers(0, 2000), st.binary(min_size=1, max_size=40))
-def test_a_damaged_segment_loses_only_its_own_answers(answers: dict[int, Answer], at: int, junk: bytes) -> None:
+def test_a_damaged_segment_loses_only_its_own_answers(
+    answers: dict[int, Answer], at: int, junk: bytes
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder)
         write(run, [answers], 100)
@@ -137,7 +150,9 @@ def test_a_damaged_segment_loses_only_its_own_answers(answers: dict[int, Answer]
         other = max(answers) ^ 1
         write(run, [{other: NoPage(Reason.DNS, "no such name")}])
         if path.stat().st_size != len(content):
-            assert read_back(run, answered(run, {*answers, other})) == {other: ("dns", "no such name")}
+            assert read_back(run, answered(run, {*answers, other})) == {
+                other: ("dns", "no such name")
+            }
 
 
 def test_a_temporary_failure_counts_until_the_source_is_asked_again(tmp_path: Path) -> None:
@@ -149,7 +164,9 @@ def test_a_temporary_failure_counts_until_the_source_is_asked_again(tmp_path: Pa
     assert (found.ids.tolist(), found.postponed.tolist()) == ([2], [1])
     write(tmp_path, [{1: NoPage(Reason.CONNECT, "down")}])
     found.load()
-    assert (found.ids.tolist(), no_pages(found)[1][0]) == ([1, 2], "connect"), "what is final counts"
+    assert (found.ids.tolist(), no_pages(found)[1][0]) == ([1, 2], "connect"), (
+        "what is final counts"
+    )
     again = Root(generations=ROOT.generations, rounds={"0": 1})
     found = answered(tmp_path, [1, 2], root=again)
     assert (found.ids.tolist(), found.failed_before.tolist()) == ([2], [1])
@@ -162,7 +179,9 @@ def test_a_temporary_failure_counts_until_the_source_is_asked_again(tmp_path: Pa
 def test_a_host_s_segments_are_found_in_all_generations(tmp_path: Path) -> None:
     sizes = (8, 12, 1, 16)
     firsts = [sum(sizes[:n]) for n in range(len(sizes))]
-    root = Root(generations=[Generation("collect", *each) for each in zip(firsts, sizes, strict=True)])
+    root = Root(
+        generations=[Generation("collect", *each) for each in zip(firsts, sizes, strict=True)]
+    )
     for home in (*range(60), 12345678901):
         shards = [first + home % size for first, size in zip(firsts, sizes, strict=True)]
         assert all(set(shards) <= set(shards_with_hosts_of(root, shard)) for shard in shards)
@@ -170,7 +189,11 @@ def test_a_host_s_segments_are_found_in_all_generations(tmp_path: Path) -> None:
     segments = writer(tmp_path, 3, root)
     segments.append(7, NoPage(Reason.DNS, "no such name"))
     segments.flush()
-    assert [answered(tmp_path, [7], shard, root).ids.tolist() for shard in (3, 15, 4)] == [[7], [7], []]
+    assert [answered(tmp_path, [7], shard, root).ids.tolist() for shard in (3, 15, 4)] == [
+        [7],
+        [7],
+        [],
+    ]
 
 
 @pytest.fixture
@@ -224,7 +247,9 @@ def test_an_attempt_that_finds_anothers_id_stops_and_loses_no_answer(
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("ends", [True, False])
-def test_a_superseded_attempt_waits_until_the_other_ends_or_writes_nothing_more(tmp_path: Path, ends: bool) -> None:
+def test_a_superseded_attempt_waits_until_the_other_ends_or_writes_nothing_more(
+    tmp_path: Path, ends: bool
+) -> None:
     async def run() -> None:
         run = Storage(str(tmp_path))
         first, second = (Attempt(run, "warc/part-00000") for _ in range(2))
@@ -259,7 +284,8 @@ def test_a_shard_has_the_same_bytes_whatever_the_order_of_its_answers(
         return urls.filter(pc.is_in(urls["url_id"], pa.array(some)))
 
     known: list[Answer] = [
-        Page("live", f"http://a.example/{i}", 200, "text/html", 5, 6, 7, "D", RECORD, (RECORD,) * i) for i in range(3)
+        Page("live", f"http://a.example/{i}", 200, "text/html", 5, 6, 7, "D", RECORD, (RECORD,) * i)
+        for i in range(3)
     ]
     known.append(NoPage(Reason.DNS, "no such name"))
     written = set()

@@ -1,4 +1,5 @@
-"""`--sources` in any order: the first one with a page wins, and the ledger has the answer of each."""
+"""`--sources` in any order: the first one with a page wins, and the ledger has the answer of
+each."""
 
 from __future__ import annotations
 
@@ -33,7 +34,11 @@ from tests.owt_pipeline.fetch.conftest import Write
 from tests.owt_pipeline.fetch.reading import reader, rejects, why_fetched
 
 NAMES = ("live", "archive", "commoncrawl", "wayback")
-ORDERS = [*list(itertools.permutations(NAMES))[::6], ("commoncrawl", "wayback"), ("wayback", "live")]
+ORDERS = [
+    *list(itertools.permutations(NAMES))[::6],
+    ("commoncrawl", "wayback"),
+    ("wayback", "live"),
+]
 HOST = f"http://some.{DOMAIN}"
 AT = 1_400_000_000
 CRAWL = "CC-MAIN-2014-20"
@@ -83,12 +88,22 @@ def test_the_first_source_that_has_a_page_wins(
         archive.requests.clear()
         runtime = write_urls([f"{HOST}/{path}" for path in paths], "-".join(order))
         options = Options(
-            sources=order, pages_from=(str(file),), resolve=live.rules, host_delay=0.0, cc_delay=0.0,
-            wayback_delay=0.0, user_agent=AGENT,
-            wayback_cdx=f"{archive.url}/cdx/search/cdx", wayback_pages=f"{archive.url}/web",
+            sources=order,
+            pages_from=(str(file),),
+            resolve=live.rules,
+            host_delay=0.0,
+            cc_delay=0.0,
+            wayback_delay=0.0,
+            user_agent=AGENT,
+            wayback_cdx=f"{archive.url}/cdx/search/cdx",
+            wayback_pages=f"{archive.url}/web",
             cc_data=f"{archive.url}/data",
-            **({"cc_index": str(tmp_path / INDEX), "cc_crawls": (CRAWL,)} if "commoncrawl" in order else {}),
-        )  # fmt: skip
+            **(
+                {"cc_index": str(tmp_path / INDEX), "cc_crawls": (CRAWL,)}
+                if "commoncrawl" in order
+                else {}
+            ),
+        )
         manifest = run_stage(STAGE, options, runtime)[0]
         pages = reader(runtime, manifest).table().to_pylist()
         won = {page["url"].rpartition("/")[2]: page["source"] for page in pages}
@@ -96,7 +111,10 @@ def test_the_first_source_that_has_a_page_wins(
         assert won == {path: min(some, key=order.index) for path, some in held.items() if some}
         for name in order:
             assert manifest.stats[f"from_{name}"] == list(won.values()).count(name)
-        archived = {name: [path for path in archive.requests if path.startswith(name)] for name in ("/data/", "/web/")}
+        archived = {
+            name: [path for path in archive.requests if path.startswith(name)]
+            for name in ("/data/", "/web/")
+        }
         asked = {
             "live": {path.strip("/") for (_, path) in live.requests if path != "/robots.txt"},
             "commoncrawl": {path.rpartition("/")[2] for path in archived["/data/"]},
@@ -105,9 +123,13 @@ def test_the_first_source_that_has_a_page_wins(
         for name in set(asked).intersection(order):  # those that no earlier source had
             earlier = set(order[: order.index(name)])
             assert asked[name] == {
-                path for path in paths if (name == "live" or name in paths[path]) and not paths[path] & earlier
+                path
+                for path in paths
+                if (name == "live" or name in paths[path]) and not paths[path] & earlier
             }
-        reason, detail = rejects(runtime, manifest)[url := f"{HOST.replace('http:', 'https:')}/nowhere"]
+        reason, detail = rejects(runtime, manifest)[
+            url := f"{HOST.replace('http:', 'https:')}/nowhere"
+        ]
         assert reason == ("http_404" if "live" in order else "not_archived")
         shown = {
             "live": "live: http_404, status 404",
@@ -124,10 +146,22 @@ def test_the_first_source_that_has_a_page_wins(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (Options(sources=("live", "archive")), "--sources archive: give the WARC files with --pages_from"),
-        (Options(max_page_bytes=1, resolve=("a.example",), user_agent=AGENT), "--resolve: 'a.example' is not"),
-        (Options(max_page_bytes=1, user_agent=f"{AGENT}\r\nX: y"), "--user_agent: 'TestBot/1.* is not plain text such"),
-        (Options(max_page_bytes=1, user_agent="Bot/1"), "--user_agent: 'Bot/1' has no contact .* as in 'my-crawl/1.0"),
+        (
+            Options(sources=("live", "archive")),
+            "--sources archive: give the WARC files with --pages_from",
+        ),
+        (
+            Options(max_page_bytes=1, resolve=("a.example",), user_agent=AGENT),
+            "--resolve: 'a.example' is not",
+        ),
+        (
+            Options(max_page_bytes=1, user_agent=f"{AGENT}\r\nX: y"),
+            "--user_agent: 'TestBot/1.* is not plain text such",
+        ),
+        (
+            Options(max_page_bytes=1, user_agent="Bot/1"),
+            "--user_agent: 'Bot/1' has no contact .* as in 'my-crawl/1.0",
+        ),
         (Options(max_page_bytes=1), "--user_agent: missing; give a name"),
         (
             Options(max_page_bytes=1, user_agent=AGENT, proxy="socks5://a:1"),
@@ -139,7 +173,9 @@ def test_impossible_options_are_a_clear_error_and_lose_no_page(
     options: Options, message: str, tmp_path: Path, write_urls: Write
 ) -> None:
     runtime = write_urls(["http://a.example/"])
-    (tmp_path / "some.warc.gz").write_bytes(response_record("http://b.example/", 1, "HTTP/1.1 200 OK", [], b"x"))
+    (tmp_path / "some.warc.gz").write_bytes(
+        response_record("http://b.example/", 1, "HTTP/1.1 200 OK", [], b"x")
+    )
     manifest, _ = run_stage(STAGE, Options(pages_from=(str(tmp_path / "some.warc.gz"),)), runtime)
     with pytest.raises(UserError, match=message):
         run_stage(STAGE, options, runtime)
@@ -163,12 +199,20 @@ def test_pages_are_fetched_again_only_for_an_option_of_a_source_that_is_asked(
     runtime = write_urls([f"{HOST}/live"])
     plain = Options(resolve=servers[0].rules, user_agent=AGENT, host_delay=0.0)
     run_stage(STAGE, plain, runtime)
-    (plan,) = look([(STAGE, replace(plain, **options))], runtime.workdir, read_root(runtime.workdir)[0])
+    (plan,) = look(
+        [(STAGE, replace(plain, **options))], runtime.workdir, read_root(runtime.workdir)[0]
+    )
     assert plan.finished is same
 
 
-@given(st.lists(st.lists(st.sampled_from(["a.com", "b.com", "c.com", "d.com"]), max_size=8), max_size=4).filter(any))
-def test_hosts_with_the_most_urls_come_first_and_each_keeps_the_order_of_its_rows(chunks: list[list[str]]) -> None:
+@given(
+    st.lists(
+        st.lists(st.sampled_from(["a.com", "b.com", "c.com", "d.com"]), max_size=8), max_size=4
+    ).filter(any)
+)
+def test_hosts_with_the_most_urls_come_first_and_each_keeps_the_order_of_its_rows(
+    chunks: list[list[str]],
+) -> None:
     names = np.array([host for chunk in chunks for host in chunk], dtype=object)
     found = [rows.tolist() for rows in rows_by_host(pa.chunked_array(chunks, pa.string()))]
     assert sorted(row for rows in found for row in rows) == list(range(len(names)))

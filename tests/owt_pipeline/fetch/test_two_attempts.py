@@ -1,4 +1,5 @@
-"""Two processes at one shard, as on a cluster: the later one fetches, and each continues where the other stopped."""
+"""Two processes at one shard, as on a cluster: the later one fetches, and each continues where
+the other stopped."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def options(rules: tuple[str, ...]) -> Options:
 
 
 def attempt(workdir: str, folder: str, machine: str, rules: tuple[str, ...]) -> None:
-    """Make the shard on a machine of this name, once it is let go; the main function of a process."""
+    """Make the shard on a machine of this name, once it is let go; the main function of a
+    process."""
     disk._host = lambda: machine  # type: ignore[assignment]
     recorder.PATIENCE_SECONDS /= FASTER
     recorder.SEGMENT_SECONDS /= FASTER
@@ -55,7 +57,9 @@ class Machines:
 
     def __init__(self, runtime: Runtime, server: BadServer, stack: ExitStack):
         self.runtime, self.server, self.stack = runtime, server, stack
-        lock.take(runtime.workdir, runtime.run, as_object=True)  # for both: they are attempts of one run
+        lock.take(
+            runtime.workdir, runtime.run, as_object=True
+        )  # for both: they are attempts of one run
         stack.callback(lock.release, runtime.workdir, runtime.run)
         run = plan_stage(STAGE, options(server.rules), runtime)
         assert isinstance(run, StageRun)
@@ -71,7 +75,10 @@ class Machines:
         by_id = {id_of(canonical_url(url)): url for url in urls}
         prefix = f"live-{self.run.properties['digests']['live']}"
         ids = np.fromiter(by_id, np.uint64)
-        return {by_id[found] for found in Answered(self.runtime.workdir, self.run.root, 0, prefix, ids).ids.tolist()}
+        return {
+            by_id[found]
+            for found in Answered(self.runtime.workdir, self.run.root, 0, prefix, ids).ids.tolist()
+        }
 
     def start(self, machine: str) -> subprocess.Popen[bytes]:
         arguments = (self.runtime.workdir.uri, self.run.name, machine, self.server.rules)
@@ -104,7 +111,8 @@ class Web:
         return sum(map(len, self.asked.values()))
 
     def gaps(self) -> Iterator[float]:
-        """Mean seconds between twenty requests to a host in a row: on a busy machine a single one may arrive late."""
+        """Mean seconds between twenty requests to a host in a row: on a busy machine a single
+        one may arrive late."""
         for requests in self.asked.values():
             for (before, _), (after, _) in zip(requests, requests[20:], strict=False):
                 yield (after - before) / 20
@@ -123,7 +131,8 @@ class Web:
 def test_of_two_attempts_at_a_shard_one_fetches_and_the_other_continues_where_it_ends(
     serve: Serve, write_urls: Write
 ) -> None:
-    """The second takes over, is stopped, and goes on once the first has taken over; then the first is killed."""
+    """The second takes over, is stopped, and goes on once the first has taken over; then the
+    first is killed."""
     web = Web()
     server = serve({f"h{host}": web.answer for host in range(HOSTS)})
     urls = [f"http://h{host}.{DOMAIN}/{page}" for host in range(HOSTS) for page in range(PAGES)]
@@ -145,9 +154,13 @@ def test_of_two_attempts_at_a_shard_one_fetches_and_the_other_continues_where_it
         known_when_killed, killed = machines.in_segments(urls), time.monotonic()
         assert second.wait(PATIENCE) == 0
         run = machines.run
-        manifest, _ = publish(run.stage, run.options, run.runtime, run.name, read_root(run.workdir)[1])
+        manifest, _ = publish(
+            run.stage, run.options, run.runtime, run.name, read_root(run.workdir)[1]
+        )
         assert manifest.counts.left == len(urls)
-    assert min(web.gaps()) > 0.4 * DELAY  # while one does not know of the other, a host is asked twice as often
+    assert (
+        min(web.gaps()) > 0.4 * DELAY
+    )  # while one does not know of the other, a host is asked twice as often
     assert not known & web.asked_in(taken_over)
     assert not known_when_stopped & web.asked_in(stopped)
     assert not known_when_killed & web.asked_in(killed)

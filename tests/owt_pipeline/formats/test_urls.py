@@ -1,4 +1,5 @@
-"""Canonical URLs: common variants have the same one, and canonicalization never crashes and is idempotent."""
+"""Canonical URLs: common variants have the same one, and canonicalization never crashes and is
+idempotent."""
 
 from __future__ import annotations
 
@@ -22,9 +23,15 @@ from owt_pipeline.formats.urls import (
 )
 
 CASES = json.loads(Path(__file__).with_name("urls.json").read_bytes())
-"""Spellings by their canonical URL, with tracking parameters in the last; URLs of different pages; what is no URL."""
+"""Spellings by their canonical URL, with tracking parameters in the last; URLs of different
+pages; what is no URL."""
 VARIANTS, DIFFERENT = CASES["variants"], CASES["different"]
-BAD = [*CASES["bad"], f"http://{'a' * 64}.com/", f"http://{'a.' * 127}com/", f"http://example.com/{'a' * 9000}"]
+BAD = [
+    *CASES["bad"],
+    f"http://{'a' * 64}.com/",
+    f"http://{'a.' * 127}com/",
+    f"http://example.com/{'a' * 9000}",
+]
 
 
 @pytest.mark.parametrize("canonical", VARIANTS)
@@ -50,11 +57,16 @@ def test_url_ids_never_change() -> None:
 
 
 def test_requested_url_is_the_posted_one() -> None:
-    assert unescaped(" http://Example.com/?a=1&amp;utm_source=b#c\n") == "http://Example.com/?a=1&utm_source=b#c"
+    assert (
+        unescaped(" http://Example.com/?a=1&amp;utm_source=b#c\n")
+        == "http://Example.com/?a=1&utm_source=b#c"
+    )
 
 
 hosts = st.one_of(
-    st.sampled_from(["example.com", "cnn.com", "www.amazon.co.uk", "www.example.com", "WWW.Example.co.uk"]),
+    st.sampled_from(
+        ["example.com", "cnn.com", "www.amazon.co.uk", "www.example.com", "WWW.Example.co.uk"]
+    ),
     st.sampled_from(["münchen.de", "www.com", "a.b.c.d", "[::1]"]),
     st.from_regex(r"[a-zA-Z0-9_.\-%ß:@\[\]]{1,30}", fullmatch=True),
 )
@@ -62,13 +74,49 @@ paths = st.one_of(
     st.text(max_size=20),
     st.lists(
         st.sampled_from(
-            ["/", ".", "..", "a", "%2e", "%2F", "%", "%4", "%61", "&amp;", "&", "amp;", "%26", "?", "#", "=", ";", "+",
-             " ", "utm_x", "utm_source=1", "#!", "#/", "!",
-             "hpt=2", "psc=3&", "srsltid=4", "é", "\ud800", "\\", "(", "%28", "\t", "ref", "www.", ".jpg", ":"]
+            [
+                "/",
+                ".",
+                "..",
+                "a",
+                "%2e",
+                "%2F",
+                "%",
+                "%4",
+                "%61",
+                "&amp;",
+                "&",
+                "amp;",
+                "%26",
+                "?",
+                "#",
+                "=",
+                ";",
+                "+",
+                " ",
+                "utm_x",
+                "utm_source=1",
+                "#!",
+                "#/",
+                "!",
+                "hpt=2",
+                "psc=3&",
+                "srsltid=4",
+                "é",
+                "\ud800",
+                "\\",
+                "(",
+                "%28",
+                "\t",
+                "ref",
+                "www.",
+                ".jpg",
+                ":",
+            ]
         ),
         max_size=12,
     ).map("".join),
-)  # fmt: skip
+)
 urls = st.one_of(
     st.builds("{}://{}{}".format, st.sampled_from(["http", "https", "HTTP", "ftp"]), hosts, paths),
     st.builds("http://{}/{}".format, hosts, paths),
@@ -107,22 +155,36 @@ plain = st.builds(
 @given(st.lists(st.one_of(plain, urls), max_size=8))
 @example([*(variant for of in VARIANTS.values() for variant in of), *DIFFERENT, *BAD])
 @example([f"http://{'a' * n}.com/{'b' * (8185 - n - m)}" for n in (62, 63, 64) for m in range(9)])
-@example([f"http://{host}/" for host in ("w.com", "ww.w.com", "a." * 5 + "com", f"{'a.' * 2}{'b' * 63}", "a" * 63)])
+@example(
+    [
+        f"http://{host}/"
+        for host in ("w.com", "ww.w.com", "a." * 5 + "com", f"{'a.' * 2}{'b' * 63}", "a" * 63)
+    ]
+)
 def test_a_column_of_urls_has_the_canonical_urls_of_each(posted: list[str]) -> None:
     posted = [url.encode("utf-8", "replace").decode() for url in posted]
-    rows = list(zip(*(column.to_pylist() for column in canonical_column(pa.array(posted, pa.string()))), strict=True))
+    rows = list(
+        zip(
+            *(column.to_pylist() for column in canonical_column(pa.array(posted, pa.string()))),
+            strict=True,
+        )
+    )
     for url, row in zip(posted, rows, strict=True):
         try:
             expected = (*canonicalize(url), None)
         except BadURL as problem:
             expected = (None, None, str(problem))
         assert row == expected, url
-    assert unescaped_column(pa.array(posted, pa.string())).to_pylist() == list(map(unescaped, posted))
+    assert unescaped_column(pa.array(posted, pa.string())).to_pylist() == list(
+        map(unescaped, posted)
+    )
 
 
 fields = st.lists(
     st.tuples(
-        st.sampled_from(["id", "q", "page", "ref", "source", "hpt", "utm_source", "srsltid", "psc", "Fbclid"]),
+        st.sampled_from(
+            ["id", "q", "page", "ref", "source", "hpt", "utm_source", "srsltid", "psc", "Fbclid"]
+        ),
         st.sampled_from(["1", "2", "x%26y", ""]),
     ),
     max_size=4,
@@ -131,16 +193,26 @@ routes = st.sampled_from(["", "#top", "#", "#!", "#!/a", "#!/b", "#/a", "#/b", "
 
 
 @given(
-    st.sampled_from(["example.com", "cnn.com", "amazon.de", "github.com"]), st.sampled_from(["", "/", "/a", "/a/b"]),
-    fields, routes,
-)  # fmt: skip
+    st.sampled_from(["example.com", "cnn.com", "amazon.de", "github.com"]),
+    st.sampled_from(["", "/", "/a", "/a/b"]),
+    fields,
+    routes,
+)
 def test_canonical_url_loses_only_tracking_parameters(
     host: str, path: str, query: list[tuple[str, str]], fragment: str
 ) -> None:
-    """So two URLs are one page only if they differ in tracking parameters, a final slash, or an anchor."""
-    tracking = {"utm_source", "srsltid", "fbclid"} | {"cnn.com": {"hpt"}, "amazon.de": {"psc", "ref"}}.get(host, set())
+    """So two URLs are one page only if they differ in tracking parameters, a final slash, or an
+    anchor."""
+    tracking = {"utm_source", "srsltid", "fbclid"} | {
+        "cnn.com": {"hpt"},
+        "amazon.de": {"psc", "ref"},
+    }.get(host, set())
     kept = [f"{name}={value}" for name, value in query if name.lower() not in tracking]
     route = fragment if fragment in ("#!/a", "#!/b", "#/a", "#/b") else ""
-    expected = f"https://{host}{path.rstrip('/') or '/'}{'?' + '&'.join(kept) if kept else ''}{route}"
-    posted = f"http://www.{host}{path}?{'&'.join(f'{name}={value}' for name, value in query)}{fragment}"
+    expected = (
+        f"https://{host}{path.rstrip('/') or '/'}{'?' + '&'.join(kept) if kept else ''}{route}"
+    )
+    posted = (
+        f"http://www.{host}{path}?{'&'.join(f'{name}={value}' for name, value in query)}{fragment}"
+    )
     assert canonical_url(posted) == expected

@@ -30,15 +30,20 @@ def test_record_reads_back_unchanged(body: bytes) -> None:
 
 def sent(body: bytes, encoding: str) -> tuple[bytes, bytes]:
     """Head and body of a response as sent by a server."""
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\nX-Odd: \xe9\r\nset-COOKIE: a=b\r\n"
+    head = (
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\nX-Odd: "
+        b"\xe9\r\nset-COOKIE: a=b\r\n"
+    )
     chunk = b"%x\r\n%s\r\n0\r\n\r\n"
     zipped = gzip.compress(body, mtime=0)
     return {
         "plain": (head + b"Content-Length: %d\r\n\r\n" % len(body), body),
-        "gzip": (head + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(zipped), zipped),
+        "gzip": (head + b"Content-Encoding: gzip\r\nContent-Length: "
+        b"%d\r\n\r\n" % len(zipped), zipped),
         "chunked": (head + b"Transfer-Encoding: chunked\r\n\r\n", chunk % (len(body), body)),
         "chunked gzip": (
-            head + b"Content-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n", chunk % (len(zipped), zipped)
+            head + b"Content-Encoding: gzip\r\nTransfer-Encoding: "
+            b"chunked\r\n\r\n", chunk % (len(zipped), zipped)
         ),
     }[encoding]  # fmt: skip
 
@@ -57,7 +62,9 @@ def test_response_is_stored_as_sent(size: int, encoding: str) -> None:
 
 @pytest.mark.parametrize("cut", [0, 1, 30, 200, 400])
 def test_truncated_record_is_an_error(cut: int) -> None:
-    complete = response_record(URL, 0, "HTTP/1.1 200 OK", [], b"".join(b"%d " % i for i in range(999)))
+    complete = response_record(
+        URL, 0, "HTTP/1.1 200 OK", [], b"".join(b"%d " % i for i in range(999))
+    )
     with pytest.raises(BadRecord):
         read_record(complete[:cut])
 
@@ -86,7 +93,9 @@ def test_any_bytes_are_a_response_or_a_bad_message(block: bytes) -> None:
 
 @given(st.lists(st.binary(min_size=1, max_size=200), max_size=5))
 def test_chunks_are_joined(pieces: list[bytes]) -> None:
-    chunked = b"".join(b"%x;ext=1\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
+    chunked = (
+        b"".join(b"%x;ext=1\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
+    )
     assert decode_body([("Transfer-Encoding", "chunked")], chunked, 10_000) == b"".join(pieces)
 
 
@@ -110,7 +119,10 @@ def encoded(body: bytes, encoding: str) -> bytes:
     return deflate.compress(body) + deflate.flush()
 
 
-@given(st.binary(max_size=3000), st.lists(st.sampled_from(["gzip", "deflate", "raw", "br", "zstd"]), max_size=3))
+@given(
+    st.binary(max_size=3000),
+    st.lists(st.sampled_from(["gzip", "deflate", "raw", "br", "zstd"]), max_size=3),
+)
 def test_bodies_are_decoded_within_their_limit(body: bytes, encodings: list[str]) -> None:
     data = body
     for encoding in encodings:
@@ -123,8 +135,14 @@ def test_bodies_are_decoded_within_their_limit(body: bytes, encodings: list[str]
         assert len(error.value.within) == len(body) - 1
 
 
-@given(st.binary(min_size=1, max_size=300), st.sampled_from(["gzip", "deflate", "br", "zstd"]), st.data())
-def test_truncated_or_damaged_body_is_an_error(body: bytes, encoding: str, data: st.DataObject) -> None:
+@given(
+    st.binary(min_size=1, max_size=300),
+    st.sampled_from(["gzip", "deflate", "br", "zstd"]),
+    st.data(),
+)
+def test_truncated_or_damaged_body_is_an_error(
+    body: bytes, encoding: str, data: st.DataObject
+) -> None:
     complete = gzip.compress(body, mtime=0) if encoding == "gzip" else encoded(body, encoding)
     if encoding == "zstd":
         complete = zstandard.compress(body)
@@ -147,10 +165,17 @@ def test_decompression_bomb_stops_at_the_limit(encoding: str) -> None:
 
 
 @pytest.mark.timeout(60)  # with the square of their number, minutes
-@pytest.mark.parametrize(("encoding", "compress"), [("gzip", gzip.compress), ("zstd", zstandard.compress)])
-def test_a_body_of_very_many_empty_members_is_decoded(encoding: str, compress: Callable[[bytes], bytes]) -> None:
+@pytest.mark.parametrize(
+    ("encoding", "compress"), [("gzip", gzip.compress), ("zstd", zstandard.compress)]
+)
+def test_a_body_of_very_many_empty_members_is_decoded(
+    encoding: str, compress: Callable[[bytes], bytes]
+) -> None:
     empty = compress(b"")
-    assert decode_body([("Content-Encoding", encoding)], empty * (6_000_000 // len(empty)), 1000) == b""
+    assert (
+        decode_body([("Content-Encoding", encoding)], empty * (6_000_000 // len(empty)), 1000)
+        == b""
+    )
 
 
 def test_decoded_body_with_headers_of_an_encoded_one_is_unchanged() -> None:

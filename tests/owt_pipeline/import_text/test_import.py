@@ -63,7 +63,14 @@ def test_json_lines_are_imported_plain_or_compressed(
 ) -> None:
     url = "http://www.Example.com/a/?utm_source=x"
     rows = [
-        {"text": "first", "url": url, "title": "T", "author": "A", "date": "2013-05-06T07:08", "language": "en"},
+        {
+            "text": "first",
+            "url": url,
+            "title": "T",
+            "author": "A",
+            "date": "2013-05-06T07:08",
+            "language": "en",
+        },
         {"text": "second", "title": 7, "date": "yesterday"},
     ]
     path = tmp_path / f"in.jsonl{extension}"
@@ -79,7 +86,8 @@ def test_json_lines_are_imported_plain_or_compressed(
 
 
 def test_every_record_is_imported_or_rejected_with_its_place(tmp_path: Path) -> None:
-    """records.txt has what becomes of those in records/: the first document of a URL is kept, in the order of names."""
+    """records.txt has what becomes of those in records/: the first document of a URL is kept, in
+    the order of names."""
     manifest = imported(tmp_path, HERE / "records/b.jsonl", HERE / "records/a.jsonl")
     seen = [f"{row['text']} {row['url'] or ''}".strip() for row in documents(tmp_path)]
     seen += [f"{reason}: {detail}" for reason, detail in rejects(tmp_path)]
@@ -92,7 +100,11 @@ def test_parquet_is_imported_by_columns_including_nested_ones(tmp_path: Path) ->
     table = pa.table(
         {
             "body": ["first", None, "third"],
-            "meta": [{"link": "http://h.org/1", "on": pa.scalar(0, pa.date32()).as_py()}, None, {"link": None}],
+            "meta": [
+                {"link": "http://h.org/1", "on": pa.scalar(0, pa.date32()).as_py()},
+                None,
+                {"link": None},
+            ],
             "rest": [b"x" * 1000] * 3,
         }
     )
@@ -112,15 +124,21 @@ def test_plain_text_is_one_document_per_file_or_block(tmp_path: Path) -> None:
     (tmp_path / "in" / "b.md.gz").write_bytes(gzip.compress(b"\n\nFour"))
     (tmp_path / "in" / "c.txt").write_bytes(b"caf\xe9")
     imported(tmp_path / "run", tmp_path / "in")
-    assert [row["text"] for row in documents(tmp_path / "run")] == ["\n\nFour", "One\n two\n\n\nThree\n"]
-    assert rejects(tmp_path / "run") == [("bad_record", "c.txt:1: not UTF-8 at byte 3; convert it first (iconv)")]
+    assert [row["text"] for row in documents(tmp_path / "run")] == [
+        "\n\nFour",
+        "One\n two\n\n\nThree\n",
+    ]
+    assert rejects(tmp_path / "run") == [
+        ("bad_record", "c.txt:1: not UTF-8 at byte 3; convert it first (iconv)")
+    ]
     imported(tmp_path / "run", tmp_path / "in", split_text="blank_lines")
     assert [row["text"] for row in documents(tmp_path / "run")] == ["Four", "One\n two", "Three"]
 
 
 WIKITEXT = (
     " \n = Robert Boulter = \n \n Robert Boulter is an English film , television actor . \n"
-    " \n = = Career = = \n \n = = = 2000 – 2005 = = = \n \n In 2000 Boulter had a role ; x = 2 = y . \n"
+    " \n = = Career = = \n \n = = = 2000 – 2005 = = = \n \n In 2000 Boulter had a role ; x = 2 = y "
+    ". \n"
     " \n = = \n \n = Du Fu = \n \n Du Fu ( Chinese : 杜甫 ; 712 – 770 ) was a <unk> @-@ poet . \n"
     " = Not a title = \n \n = The sign = of equality = \n \n"
 )
@@ -130,7 +148,9 @@ WIKITEXT = (
 def test_each_article_of_wikitext_is_a_document_byte_for_byte(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(WIKITEXT)
     found = read_records(str(tmp_path / name), name, "text", columns=(), split_text="wikitext")
-    places, texts = zip(*((record.where, record.fields["text"]) for record in found if record.fields), strict=True)
+    places, texts = zip(
+        *((record.where, record.fields["text"]) for record in found if record.fields), strict=True
+    )
     assert "".join(texts) == WIKITEXT
     assert [text.split(" = ")[1] for text in texts] == ["Robert Boulter", "Du Fu", "The sign"]
     assert [*places] == [f"{name}:{line}" for line in (1, 14, 19)]
@@ -153,24 +173,39 @@ LINES = [" = A = \n", " = = B = = \n", " \n", " some words . \n", "\n", " = C =\
 def test_blank_lines_and_titles_lose_no_line(
     tmp_path_factory: pytest.TempPathFactory, lines: list[str], end: str
 ) -> None:
-    path, content = tmp_path_factory.mktemp("text") / "wiki.test.tokens", "".join(lines).replace("\n", end)
+    path, content = (
+        tmp_path_factory.mktemp("text") / "wiki.test.tokens",
+        "".join(lines).replace("\n", end),
+    )
     path.write_bytes(content.encode())
     assert "".join(texts := texts_of(path, "wikitext")) == content
     blank = [not line.strip() for line in lines]
-    titles = [k for k in range(len(lines)) if lines[k] == " = A = \n" and (blank[k - 1] or not any(blank[:k]))]
+    titles = [
+        k
+        for k in range(len(lines))
+        if lines[k] == " = A = \n" and (blank[k - 1] or not any(blank[:k]))
+    ]
     before_first = any(line.strip() for line in lines[: titles[0]]) if titles else any(lines)
     assert len(texts) == len(titles) + before_first
     of_blocks = [line for text in texts_of(path, "blank_lines") for line in text.splitlines()]
     assert of_blocks == [line for line in content.splitlines() if line.strip()]
 
 
-@given(st.lists(st.dictionaries(st.text(max_size=5), st.text(max_size=30) | st.integers(0, 9)), max_size=8))
+@given(
+    st.lists(
+        st.dictionaries(st.text(max_size=5), st.text(max_size=30) | st.integers(0, 9)), max_size=8
+    )
+)
 @settings(max_examples=100)
-def test_json_lines_are_read_as_written(tmp_path_factory: pytest.TempPathFactory, rows: list[dict]) -> None:
+def test_json_lines_are_read_as_written(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[dict]
+) -> None:
     path = tmp_path_factory.mktemp("json") / "in.jsonl"
     path.write_bytes(json_lines(*rows))
     found = read_records(str(path), "in", "jsonl", columns=(), split_text="file")
-    assert [(record.where, record.fields) for record in found] == [(f"in:{n}", row) for n, row in enumerate(rows, 1)]
+    assert [(record.where, record.fields) for record in found] == [
+        (f"in:{n}", row) for n, row in enumerate(rows, 1)
+    ]
 
 
 def test_overlong_line_is_one_bad_record_and_the_next_is_imported(
@@ -186,7 +221,9 @@ def test_overlong_line_is_one_bad_record_and_the_next_is_imported(
     assert "is --text_field right?" in caplog.text
 
 
-def test_shards_follow_ids_and_do_not_depend_on_buffer_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_follow_ids_and_do_not_depend_on_buffer_sizes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for part in range(3):
         rows = [{"text": f"text {i % 700} " * 20} for i in range(part * 400, part * 400 + 400)]
         (tmp_path / f"{part}.jsonl").write_bytes(json_lines(*rows))
@@ -214,7 +251,9 @@ def test_changed_byte_in_a_file_runs_import_again(tmp_path: Path) -> None:
     assert run_stage(STAGE, options, runtime)[1]
 
 
-def test_the_command_takes_files_without_a_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_takes_files_without_a_flag(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in "ab":
         (tmp_path / f"{name}.jsonl").write_bytes(json_lines({"body": name}))
     run = str(tmp_path / "run")
@@ -230,13 +269,23 @@ def test_the_command_takes_files_without_a_flag(tmp_path: Path, capsys: pytest.C
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
-        ("cut.jsonl.gz", gzip.compress(b"x" * 100_000)[:-9], "cut.jsonl.gz is damaged or incomplete"),
-        ("bad.jsonl.zst", zstandard.compress(b"x" * 1000)[:9] + b"zz", "bad.jsonl.zst is damaged or incomplete"),
+        (
+            "cut.jsonl.gz",
+            gzip.compress(b"x" * 100_000)[:-9],
+            "cut.jsonl.gz is damaged or incomplete",
+        ),
+        (
+            "bad.jsonl.zst",
+            zstandard.compress(b"x" * 1000)[:9] + b"zz",
+            "bad.jsonl.zst is damaged or incomplete",
+        ),
         ("no.parquet", b"not parquet", "no.parquet cannot be read as Parquet"),
         ("in.doc", b"x", r"in.doc: unknown extension; use one of .*--format"),
     ],
 )
-def test_unreadable_file_is_one_clear_error(tmp_path: Path, name: str, content: bytes, problem: str) -> None:
+def test_unreadable_file_is_one_clear_error(
+    tmp_path: Path, name: str, content: bytes, problem: str
+) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=problem):
         imported(tmp_path / "run", tmp_path / name)
@@ -249,7 +298,9 @@ def test_a_run_that_collected_is_not_imported_into(small_run: Path, tmp_path: Pa
     assert not (small_run / "ledger/import").exists()
 
 
-def test_damaged_text_is_imported_again_and_nothing_else_takes_its_place(small_config: Path, tmp_path: Path) -> None:
+def test_damaged_text_is_imported_again_and_nothing_else_takes_its_place(
+    small_config: Path, tmp_path: Path
+) -> None:
     post, run = tmp_path / "post.jsonl", tmp_path / "run"
     post.write_bytes(json_lines({"text": "one"}, {"text": "two"}))
     command = ("import", run, post, "--num_shards", 1, "--workers", 1)
@@ -267,11 +318,23 @@ def test_damaged_text_is_imported_again_and_nothing_else_takes_its_place(small_c
 
 
 FOLDERS = {
-    "spark": (["_SUCCESS", "_temporary/0/part.jsonl", ".part-0.jsonl.crc", "part-0.jsonl"], ["part-0.jsonl"], []),
-    "hub": (["README.md", "data/a.jsonl", "b/b.jsonl", ".gitattributes"], ["data/a.jsonl", "b/b.jsonl"], ["README.md"]),
+    "spark": (
+        ["_SUCCESS", "_temporary/0/part.jsonl", ".part-0.jsonl.crc", "part-0.jsonl"],
+        ["part-0.jsonl"],
+        [],
+    ),
+    "hub": (
+        ["README.md", "data/a.jsonl", "b/b.jsonl", ".gitattributes"],
+        ["data/a.jsonl", "b/b.jsonl"],
+        ["README.md"],
+    ),
     "texts": (["README.md", "notes/a.txt", ".git/x.txt"], ["README.md", "notes/a.txt"], []),
-    "other": (["a.jsonl", "picture.png", "deep/er/b.jsonl"], ["a.jsonl", "deep/er/b.jsonl"], ["picture.png"]),
-}  # fmt: skip
+    "other": (
+        ["a.jsonl", "picture.png", "deep/er/b.jsonl"],
+        ["a.jsonl", "deep/er/b.jsonl"],
+        ["picture.png"],
+    ),
+}
 
 
 @pytest.mark.parametrize("case", FOLDERS)
@@ -286,12 +349,16 @@ def test_a_folder_is_read_with_its_subfolders_and_says_what_it_left_out(
     assert len(documents(tmp_path / "run")) == len(read)
     assert all(any(name in row["text"] for row in documents(tmp_path / "run")) for name in read)
     said = [message for message in caplog.messages if "left out" in message]
-    assert [all(name in message for name in left_out) for message in said] == ([True] if left_out else [])
+    assert [all(name in message for name in left_out) for message in said] == (
+        [True] if left_out else []
+    )
 
 
 def test_hidden_files_are_read_if_they_are_named(tmp_path: Path) -> None:
     (tmp_path / "_a.jsonl").write_bytes(json_lines({"text": "one"}))
     (tmp_path / "b.jsonl").write_bytes(json_lines({"text": "two"}))
-    for run, (pattern, text) in enumerate({"_a.jsonl": "one", "_*.jsonl": "one", "*.jsonl": "two"}.items()):
+    for run, (pattern, text) in enumerate(
+        {"_a.jsonl": "one", "_*.jsonl": "one", "*.jsonl": "two"}.items()
+    ):
         imported(tmp_path / str(run), tmp_path / pattern)
         assert [row["text"] for row in documents(tmp_path / str(run))] == [text]

@@ -1,4 +1,5 @@
-"""Attempts at a part that overlap in every order: the first record's files count, and nothing of them is ever lost."""
+"""Attempts at a part that overlap in every order: the first record's files count, and nothing of
+them is ever lost."""
 
 from __future__ import annotations
 
@@ -43,9 +44,13 @@ class Attempt:
     def __init__(self, workdir: Storage, text: str):
         self._stack = contextlib.ExitStack()
         self.text = text
-        self.writer = self._stack.enter_context(ShardWriter(workdir, place_of(workdir), {"": SCHEMA}, dataset="clean"))
+        self.writer = self._stack.enter_context(
+            ShardWriter(workdir, place_of(workdir), {"": SCHEMA}, dataset="clean")
+        )
         self.writer.enter(1)
-        self.writer.write(pa.RecordBatch.from_pydict({"url_id": [7], "text": [text]}, schema=SCHEMA))
+        self.writer.write(
+            pa.RecordBatch.from_pydict({"url_id": [7], "text": [text]}, schema=SCHEMA)
+        )
 
     def end(self, how: str) -> None:
         if how == "succeeds":
@@ -59,7 +64,13 @@ def published(workdir: Storage) -> tuple[Manifest, list[dict[str, Any]]]:
     record, _ = place_of(workdir).find()
     assert record is not None
     _, version = read_root(workdir)
-    about = {"dataset": "clean", "stage": "clean", "stage_version": 1, "num_shards": 1, "counts": record.counts}
+    about = {
+        "dataset": "clean",
+        "stage": "clean",
+        "stage_version": 1,
+        "num_shards": 1,
+        "counts": record.counts,
+    }
     manifest, _ = publish_dataset(workdir, [record], version=version, **about)
     sweep(workdir, "", 1e11)
     reader = DatasetReader(workdir, manifest)
@@ -87,7 +98,9 @@ def test_the_first_record_decides_whatever_a_late_attempt_does(
     first.end(ends[0])
     second = second or Attempt(workdir, texts[1])
     if ends[0] == "succeeds":
-        before = {file.path: workdir.sha256(file.path) for file in place_of(workdir).find()[0].files}
+        before = {
+            file.path: workdir.sha256(file.path) for file in place_of(workdir).find()[0].files
+        }
     second.end(ends[1])
     if ends == ("fails", "fails"):
         assert place_of(workdir).records.names() == []
@@ -98,7 +111,9 @@ def test_the_first_record_decides_whatever_a_late_attempt_does(
     winner = texts[0] if ends[0] == "succeeds" else texts[1]
     _, rows = published(workdir)
     assert [row["text"] for row in rows] == [winner]
-    assert len([name for name in workdir.names() if name.startswith("clean/")]) == 1, "sweeping removes the others"
+    assert len([name for name in workdir.names() if name.startswith("clean/")]) == 1, (
+        "sweeping removes the others"
+    )
 
 
 def test_an_attempt_that_ends_after_publication_harms_nothing(workdir: Storage) -> None:
@@ -111,10 +126,18 @@ def test_an_attempt_that_ends_after_publication_harms_nothing(workdir: Storage) 
     reader = DatasetReader(workdir, manifest)
     assert lost_files(workdir, reader.table_of_files.files) == {}
     assert reader.table().to_pylist() == rows
-    left = [name for name in workdir.names() if name not in {file.path for file in reader.table_of_files.files}]
-    assert any(name.startswith("clean/") for name in left), "the late file is there until the next sweep"
+    left = [
+        name
+        for name in workdir.names()
+        if name not in {file.path for file in reader.table_of_files.files}
+    ]
+    assert any(name.startswith("clean/") for name in left), (
+        "the late file is there until the next sweep"
+    )
     sweep(workdir, "", 1e11)
-    assert sorted(name for name in workdir.names() if name.startswith("clean/")) == [reader.files("data")[0].path]
+    assert sorted(name for name in workdir.names() if name.startswith("clean/")) == [
+        reader.files("data")[0].path
+    ]
 
 
 def killed_before_its_record(uri: str, text: str) -> None:
@@ -124,13 +147,17 @@ def killed_before_its_record(uri: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_an_attempt_killed_between_its_files_and_its_record_counts_for_nothing(workdir: Storage, same: bool) -> None:
+def test_an_attempt_killed_between_its_files_and_its_record_counts_for_nothing(
+    workdir: Storage, same: bool
+) -> None:
     context = multiprocessing.get_context("spawn")
     process = context.Process(target=killed_before_its_record, args=(workdir.uri, "killed"))
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL
-    assert [name for name in workdir.names() if name.startswith("clean/")], "its files were published"
+    assert [name for name in workdir.names() if name.startswith("clean/")], (
+        "its files were published"
+    )
     assert place_of(workdir).records.names() == []
     Attempt(workdir, "killed" if same else "second").end("succeeds")
     _, rows = published(workdir)

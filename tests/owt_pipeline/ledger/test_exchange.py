@@ -1,4 +1,5 @@
-"""What parts send: the slices of a key, however much is sent, and in two steps where many send to many."""
+"""What parts send: the slices of a key, however much is sent, and in two steps where many send
+to many."""
 
 from __future__ import annotations
 
@@ -49,7 +50,9 @@ def test_a_key_has_one_slice_however_often_rows_are_spilled(
     assert found == expected
 
 
-def test_a_key_with_many_bytes_has_slices_of_a_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_with_many_bytes_has_slices_of_a_bounded_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(exchange, "SLICE_BYTES", 10_000)
     work = Storage(str(tmp_path))
     with work.spool() as file:

@@ -15,7 +15,12 @@ def queries(run: Path) -> Callable[[str], list[tuple]]:
     connection = duckdb.connect()
     for name in ("urls", "pages", "documents", "clean", "duplicates", "corpus"):
         connection.execute(f"create view {name} as select * from '{run}/{name}/part-*.parquet'")
-        connection.execute(f"create view {name}_rejects as select * from '{run}/ledger/{name}/rejects/part-*.parquet'")
+        connection.execute(
+            f"create view {name}_rejects as select * from "
+            f"'{run}/ledger/{name}/rejects/part-*.parquet'"
+        )
     paths = sorted(run.glob("tokens/*/part-*.arrow"))
-    connection.register("tokens", pa.concat_tables(pa.ipc.open_file(path).read_all() for path in paths))
+    connection.register(
+        "tokens", pa.concat_tables(pa.ipc.open_file(path).read_all() for path in paths)
+    )
     return lambda query: connection.execute(query).fetchall()

@@ -17,11 +17,17 @@ def rows_of(stats: dict[str, Any], name: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_each_query_that_is_a_figure_says_what_it_counts_and_can_be_drawn(stats: dict[str, Any]) -> None:
+def test_each_query_that_is_a_figure_says_what_it_counts_and_can_be_drawn(
+    stats: dict[str, Any],
+) -> None:
     assert list(stats["figures"]) == [file.partition("_")[2] for file in figure_names()]
     for file, (name, figure) in zip(figure_names(), stats["figures"].items(), strict=True):
         said = read_figure(file)
-        assert (figure["heading"], figure["sentence"], figure["chart"]) == (said.heading, said.sentence, said.chart)
+        assert (figure["heading"], figure["sentence"], figure["chart"]) == (
+            said.heading,
+            said.sentence,
+            said.chart,
+        )
         assert said.heading[0].isupper()
         assert said.sentence.endswith(".")
         drawn = list(charts(name, figure))
@@ -30,7 +36,15 @@ def test_each_query_that_is_a_figure_says_what_it_counts_and_can_be_drawn(stats:
 
 def test_the_funnel_is_what_the_files_hold(stats: dict[str, Any], sql: Callable) -> None:
     by_dataset = {stage["dataset"]: stage for stage in stats["funnel"]}
-    assert list(by_dataset) == ["urls", "pages", "documents", "clean", "duplicates", "corpus", "tokens"]
+    assert list(by_dataset) == [
+        "urls",
+        "pages",
+        "documents",
+        "clean",
+        "duplicates",
+        "corpus",
+        "tokens",
+    ]
     for name in ("urls", "pages", "documents", "clean", "corpus"):
         stage = by_dataset[name]
         ((left,),) = sql(f"select count(*) from {name}")
@@ -39,25 +53,34 @@ def test_the_funnel_is_what_the_files_hold(stats: dict[str, Any], sql: Callable)
         assert {row["reason"]: row["count"] for row in stage["rejected"]} == rejected
         assert stage["entered"] == left + sum(rejected.values())
         for row in stage["rejected"]:
-            found = sql(f"select url_id, url, detail from {name}_rejects where reason = '{row['reason']}'")
+            found = sql(
+                f"select url_id, url, detail from {name}_rejects where reason = '{row['reason']}'"
+            )
             sample = [(item["url_id"], item["url"], item["detail"]) for item in row["sample"]]
             assert set(sample) <= set(found)
             assert len(sample) == min(10, len({url_id for url_id, *_ in found}))
-    assert by_dataset["tokens"]["left"] == by_dataset["corpus"]["left"] == stats["totals"]["documents"]
+    assert (
+        by_dataset["tokens"]["left"] == by_dataset["corpus"]["left"] == stats["totals"]["documents"]
+    )
 
 
-COUNTED = {file.stem: file.read_text() for file in sorted(Path(__file__).parent.glob("counted/*.sql"))}
+COUNTED = {
+    file.stem: file.read_text() for file in sorted(Path(__file__).parent.glob("counted/*.sql"))
+}
 """For each figure a query over the run's files that counts the same; it may leave columns out."""
 
 
 @pytest.mark.parametrize("name", COUNTED)
-def test_a_figure_has_the_rows_that_are_counted_again(stats: dict[str, Any], sql: Callable, name: str) -> None:
+def test_a_figure_has_the_rows_that_are_counted_again(
+    stats: dict[str, Any], sql: Callable, name: str
+) -> None:
     columns = [column for column, *_ in sql(f"describe {COUNTED[name]}")]
     expected = sql(COUNTED[name])
     assert expected
     for ours, theirs in zip(rows_of(stats, name), expected, strict=True):
         assert [ours[column] for column in columns] == [
-            pytest.approx(value, abs=0.06 if value > 1 else 2e-6) if type(value) is float else value for value in theirs
+            pytest.approx(value, abs=0.06 if value > 1 else 2e-6) if type(value) is float else value
+            for value in theirs
         ]
 
 
@@ -79,7 +102,13 @@ def bins_of(stats: dict[str, Any]) -> Iterator[tuple[int, str, str, float, float
             yield row["pages"], "pages", "body_bytes", row["low"], row["below"]
     for row in rows_of(stats, "signals"):
         near = 1e-8  # 0.3 is below 6 / 20
-        yield row["documents"], "clean", f"signals.{row['signal']}", row["low"] - near, row["below"] - near
+        yield (
+            row["documents"],
+            "clean",
+            f"signals.{row['signal']}",
+            row["low"] - near,
+            row["below"] - near,
+        )
     for row in rows_of(stats, "scores"):
         for name in ("urls", "pages", "corpus"):
             yield row[name], name, "score", row["low"] or -(10**6), (row["high"] or 10**9) + 1
@@ -91,7 +120,9 @@ def bins_of(stats: dict[str, Any]) -> Iterator[tuple[int, str, str, float, float
 
 def test_bars_count_the_rows_of_their_bins(stats: dict[str, Any], sql: Callable) -> None:
     for rows, table, column, low, below in bins_of(stats):
-        assert sql(f"select count(*) from {table} where {column} >= {low} and {column} < {below}") == [(rows,)], column
+        assert sql(
+            f"select count(*) from {table} where {column} >= {low} and {column} < {below}"
+        ) == [(rows,)], column
     assert {row["signal"].partition(".")[0] for row in rows_of(stats, "signals")} >= {
         "gopher_quality",
         "gopher_repetition",
@@ -111,12 +142,16 @@ def test_the_totals_are_those_of_the_shards(stats: dict[str, Any], sql: Callable
     webtext = {row["measure"]: row["this_corpus"] for row in rows_of(stats, "webtext")}
     assert webtext["bytes per token"] == pytest.approx(size / tokens, abs=1e-3)
     assert stats["totals"]["bytes_per_token"] == pytest.approx(size / tokens, abs=1e-6)
-    assert webtext["tokens per document"] == pytest.approx(tokens / stats["totals"]["documents"], abs=0.1)
+    assert webtext["tokens per document"] == pytest.approx(
+        tokens / stats["totals"]["documents"], abs=0.1
+    )
 
 
 def is_shown(document: dict[str, Any], table: str, sql: Callable) -> bool:
     """Whether a document is shown as it is in a table."""
-    found = sql(f"select url, text[:3000], length(text) from {table} where url_id = {document['url_id']}")
+    found = sql(
+        f"select url, text[:3000], length(text) from {table} where url_id = {document['url_id']}"
+    )
     return found == [(document["url"], document["text"], document["characters"])]
 
 
@@ -127,7 +162,9 @@ def test_removals_show_both_texts(stats: dict[str, Any], sql: Callable) -> None:
         assert is_shown(row["removed"], "clean", sql)
         assert is_shown(row["kept"], "clean", sql)
         ids = [row[side]["url_id"] for side in ("removed", "kept")]
-        ((similarity,),) = sql(f"select similarity from duplicates where url_id = {ids[0]} and kept_url_id = {ids[1]}")
+        ((similarity,),) = sql(
+            f"select similarity from duplicates where url_id = {ids[0]} and kept_url_id = {ids[1]}"
+        )
         assert row["similarity"] == pytest.approx(similarity, abs=1e-4)
 
 
@@ -138,9 +175,13 @@ def test_documents_dropped_are_of_their_filter_and_those_shown_of_the_corpus(
     assert all(is_shown(document, "corpus", sql) for document in stats["documents"])
     reasons = dict(sql("select reason, count(*) from clean_rejects group by 1"))
     dropped = {row["reason"]: row["documents"] for row in stats["dropped"]}
-    assert {reason: len(some) for reason, some in dropped.items()} == {r: min(20, n) for r, n in reasons.items()}
+    assert {reason: len(some) for reason, some in dropped.items()} == {
+        r: min(20, n) for r, n in reasons.items()
+    }
     for reason, documents in dropped.items():
         for document in documents:
             assert is_shown(document, "documents", sql)
-            found = sql(f"select reason, detail from clean_rejects where url_id = {document['url_id']}")
+            found = sql(
+                f"select reason, detail from clean_rejects where url_id = {document['url_id']}"
+            )
             assert found == [(reason, document["detail"])]

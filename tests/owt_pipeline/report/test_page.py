@@ -1,4 +1,5 @@
-"""The report's page in a real browser, and one whose titles, URLs, texts and subreddits try to act in it."""
+"""The report's page in a real browser, and one whose titles, URLs, texts and subreddits try to
+act in it."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ def sections_of(page: str) -> list[str]:
 def test_the_page_is_small_has_every_section_and_needs_no_other_file(small_run: Path) -> None:
     text = (small_run / "report" / "index.html").read_text()
     assert len(text) < 1_000_000
-    shown = [name for name in SECTIONS if name not in ("generations", "reserved")]  # of which the demo has none
+    shown = [
+        name for name in SECTIONS if name not in ("generations", "reserved")
+    ]  # of which the demo has none
     assert sections_of(text) == shown
     page = html.fromstring(text)
     references = page.xpath("//@src | //*[not(self::a)]/@href | //a[starts-with(@href, '#')]/@href")
@@ -56,16 +59,34 @@ page.src = {page};
 
 
 def look_at(page: Path, width: int, dark: bool, folder: Path) -> dict[str, Any]:
-    """What `look` of page_checks.js finds on a page in a browser; fails where that says an error or a warning."""
+    """What `look` of page_checks.js finds on a page in a browser; fails where that says an error
+    or a warning."""
     programs = ("chromium", "chromium-browser", "google-chrome", "chrome")
     program = next(filter(None, map(shutil.which, programs)), None)
     if program is None:
-        pytest.skip(f"no browser: none of {', '.join(programs)} is installed (apt-get install chromium)")
+        pytest.skip(
+            f"no browser: none of {', '.join(programs)} is installed (apt-get install chromium)"
+        )
     checks, frame = Path(__file__).with_name("page_checks.js").read_text(), folder / "frame.html"
-    frame.write_text(FRAME.format(width=width, checks=json.dumps(checks), page=json.dumps(page.as_uri())))
-    flags = ["--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
-    flags += ["--disable-web-security", "--window-size=1400,1000", "--enable-logging=stderr"]  # a frame of a file
-    flags += [f"--blink-settings=preferredColorScheme={0 if dark else 1}", "--virtual-time-budget=30000", "--dump-dom"]
+    frame.write_text(
+        FRAME.format(width=width, checks=json.dumps(checks), page=json.dumps(page.as_uri()))
+    )
+    flags = [
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        f"--user-data-dir={folder / 'profile'}",
+    ]
+    flags += [
+        "--disable-web-security",
+        "--window-size=1400,1000",
+        "--enable-logging=stderr",
+    ]  # a frame of a file
+    flags += [
+        f"--blink-settings=preferredColorScheme={0 if dark else 1}",
+        "--virtual-time-budget=30000",
+        "--dump-dom",
+    ]
     shown = ""
     with open(folder / "said", "w") as said:
         command = [program, *flags, frame.as_uri()]
@@ -93,7 +114,9 @@ def test_the_page_draws_in_a_browser_and_nothing_is_cut(
         assert found["height"] < 7_000
         assert found["afterClick"] == [*SECTIONS[:3], "histograms"]
     else:
-        assert found["opened"] == [name for name in SECTIONS if name not in ("generations", "reserved")]
+        assert found["opened"] == [
+            name for name in SECTIONS if name not in ("generations", "reserved")
+        ]
     assert found["wrong"] == []
     assert found["plots"] >= 15
     assert found["requests"] == 0
@@ -106,16 +129,23 @@ def test_the_page_draws_in_a_browser_and_nothing_is_cut(
 
 def test_the_largest_losses_come_first_and_none_twice(stats: dict[str, Any]) -> None:
     losses = largest_losses(stats)
-    assert [row["count"] for row in losses] == sorted((row["count"] for row in losses), reverse=True)
+    assert [row["count"] for row in losses] == sorted(
+        (row["count"] for row in losses), reverse=True
+    )
     assert all(row["hint"] for row in losses)
-    shown = [(stage["stage"], row["reason"]) for stage in stages(stats) for row in stage["rejected"]]
+    shown = [
+        (stage["stage"], row["reason"]) for stage in stages(stats) for row in stage["rejected"]
+    ]
     assert len({reason for _, reason in shown}) == len(shown)
     assert ("dedupe", "near_duplicate") in shown
 
 
 def test_rare_reasons_are_folded(stats: dict[str, Any]) -> None:
     (collect,) = (stage for stage in stats["funnel"] if stage["dataset"] == "urls")
-    rows = [{**collect["rejected"][0], "reason": f"r{k}", "count": 9, "share": 10.0**-k} for k in range(9)]
+    rows = [
+        {**collect["rejected"][0], "reason": f"r{k}", "count": 9, "share": 10.0**-k}
+        for k in range(9)
+    ]
     (folded,) = stages({**stats, "funnel": [{**collect, "rejected": rows}]})
     assert [row["reason"] for row in folded["rejected"]] == ["r0", "r1", "r2", "r3", "r4"]
     assert [row["reason"] for row in folded["rare"]] == ["r5", "r6", "r7", "r8"]
@@ -139,13 +169,24 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("hostile")
     urls = [f"https://{host}.example{path}" for host in ("evil", "worse") for path in PATHS]
     submissions = [
-        {"id": f"a{n}", "url": url, "title": SCRIPT, "subreddit": (LINK, IMAGE, "&lt;b&gt;")[n % 3], "score": 9,
-         "created_utc": 1_400_000_000 + 10_000_000 * n, "over_18": False, "is_self": False}
+        {
+            "id": f"a{n}",
+            "url": url,
+            "title": SCRIPT,
+            "subreddit": (LINK, IMAGE, "&lt;b&gt;")[n % 3],
+            "score": 9,
+            "created_utc": 1_400_000_000 + 10_000_000 * n,
+            "over_18": False,
+            "is_self": False,
+        }
         for n, url in enumerate([*urls, "javascript:window.acted=1", f"ftp://{SCRIPT}/"])
-    ]  # fmt: skip
+    ]
     (folder / "dump.ndjson").write_text("\n".join(map(json.dumps, submissions)) + f'\n"{SCRIPT}\n')
     sent = [("Content-Type", "text/html; charset=utf-8")]
-    records = [response_record(url, 10**9, "HTTP/1.1 200 OK", sent, _html(n).encode()) for n, url in enumerate(urls)]
+    records = [
+        response_record(url, 10**9, "HTTP/1.1 200 OK", sent, _html(n).encode())
+        for n, url in enumerate(urls)
+    ]
     (folder / "pages.warc.gz").write_bytes(b"".join(records))
     flags = ["--num_shards", 2, "--languages", "all", "--min_tokens", 400]
     given = ["--dumps", folder / "dump.ndjson", "--pages_from", folder / "pages.warc.gz"]
@@ -156,10 +197,19 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _html(n: int) -> str:
     """A page whose text, too, is markup; each third one of so few words that it is dropped."""
     said = f"{SCRIPT} {IMAGE} {LINK} &amp; ".replace("<", "&lt;").replace(">", "&gt;")
-    sentence = f"The committee of the village met on day {n // 2} to speak about the bridge, {said} and went home. "
-    text = "".join(f"<p>{sentence.replace('met', f'met {k} times')}</p>" for k in range(2 if n % 3 == 2 else 30))
+    sentence = (
+        f"The committee of the village met on day {n // 2} to speak about the bridge, "
+        f"{said} and went home. "
+    )
+    text = "".join(
+        f"<p>{sentence.replace('met', f'met {k} times')}</p>"
+        for k in range(2 if n % 3 == 2 else 30)
+    )
     title = "&lt;/title&gt;" + SCRIPT.replace("<", "&lt;")
-    return f"<!doctype html><html><head><title>{title}</title></head><body><article>{text}</article></body></html>"
+    return (
+        f"<!doctype "
+        f"html><html><head><title>{title}</title></head><body><article>{text}</article></body></html>"
+    )
 
 
 def test_names_are_shown_as_they_are_and_nothing_of_a_page_acts(page: Path) -> None:
@@ -172,5 +222,8 @@ def test_names_are_shown_as_they_are_and_nothing_of_a_page_acts(page: Path) -> N
     tree = html.fromstring(text)  # and none of it is markup
     assert len(tree.xpath("//script")) == 3
     assert not tree.xpath("//img | //@*[starts-with(name(), 'on')] | //*[@id='subreddits']//a")
-    assert {urlsplit(href).scheme for href in tree.xpath("//a/@href")} <= {"https", ""}  # "" are the page's own places
+    assert {urlsplit(href).scheme for href in tree.xpath("//a/@href")} <= {
+        "https",
+        "",
+    }  # "" are the page's own places
     assert LINK in tree.xpath("string(//*[@id='subreddits'])")

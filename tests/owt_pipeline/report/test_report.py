@@ -1,4 +1,5 @@
-"""The report as a stage: its bytes, its schema, when it is written again, and runs of which little is there."""
+"""The report as a stage: its bytes, its schema, when it is written again, and runs of which
+little is there."""
 
 from __future__ import annotations
 
@@ -31,11 +32,15 @@ def test_a_report_that_is_made_again_has_the_same_bytes(small_run: Path, tmp_pat
     assert not list((copy / ".tmp").glob("*"))
 
 
-def test_what_does_not_fit_into_memory_is_spilled_and_comes_to_the_same_rows(tmp_path: Path) -> None:
+def test_what_does_not_fit_into_memory_is_spilled_and_comes_to_the_same_rows(
+    tmp_path: Path,
+) -> None:
     def shown(memory: str, threads: int, *settings: str) -> list[tables.Row]:
         parameters = {"sample_urls": 5, "sample_documents": 3}
         folder = Storage(str(tmp_path))
-        with tables.open_tables({}, folder, [], parameters, threads=threads, memory=memory) as opened:
+        with tables.open_tables(
+            {}, folder, [], parameters, threads=threads, memory=memory
+        ) as opened:
             for statement in settings:
                 opened.connection.execute(statement)
             opened.connection.execute(
@@ -77,13 +82,20 @@ def test_a_damaged_file_is_named_with_what_to_do(small_run: Path, tmp_path: Path
     copy = copy_of(small_run, tmp_path / "run", without=("report",))
     path = next((copy / "duplicates").glob("part-00001-*"))
     path.write_bytes(b"PAR1" + bytes(path.stat().st_size - 8) + b"PAR1")
-    with pytest.raises(UserError, match=rf"{path.name} cannot be read: .* run `owt verify --repair`"):
+    with pytest.raises(
+        UserError, match=rf"{path.name} cannot be read: .* run `owt verify --repair`"
+    ):
         run_stage(STAGE, Options(), Runtime(Storage(str(copy))))
 
 
 def test_a_run_of_imported_text_has_a_report_of_what_is_there(tmp_path: Path) -> None:
-    rows = [{"text": f"</script><script>alert({i})</script> & a text of its own. " * 40 + str(i)} for i in range(9)]
-    (tmp_path / "in.jsonl").write_text("\n".join(json.dumps({**row, "title": "<b>&"}) for row in rows))
+    rows = [
+        {"text": f"</script><script>alert({i})</script> & a text of its own. " * 40 + str(i)}
+        for i in range(9)
+    ]
+    (tmp_path / "in.jsonl").write_text(
+        "\n".join(json.dumps({**row, "title": "<b>&"}) for row in rows)
+    )
     ask_owt("import", tmp_path / "run", tmp_path / "in.jsonl", "--num_shards", 2)
     for made in map(load, ("clean", "dedupe", "export", "tokenize", "report")):
         run_stage(made, made.options(), Runtime(Storage(str(tmp_path / "run"))))
@@ -105,24 +117,36 @@ def test_evaluation_sets_and_other_corpora_are_among_the_sources(tmp_path: Path)
     made_of = {"other": texts[1:2], "run": texts}
     (tmp_path / "evaluation.txt").write_text(texts[2])
     for name, own in made_of.items():
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in own))
+        (tmp_path / f"{name}.jsonl").write_text(
+            "\n".join(json.dumps({"text": text}) for text in own)
+        )
         ask_owt("import", tmp_path / name, tmp_path / f"{name}.jsonl", "--num_shards", 1)
-    against = ["--decontaminate", tmp_path / "evaluation.txt", "--against", tmp_path / "other.jsonl"]
+    against = [
+        "--decontaminate",
+        tmp_path / "evaluation.txt",
+        "--against",
+        tmp_path / "other.jsonl",
+    ]
     ask_owt("run", tmp_path / "run", "--min_tokens", 0, "--languages", "all", *against)
-    page, card = (tmp_path / "run" / place for place in ("report/index.html", "ledger/corpus/README.md"))
+    page, card = (
+        tmp_path / "run" / place for place in ("report/index.html", "ledger/corpus/README.md")
+    )
     assert "clean read evaluation.txt" in page.read_text()
     assert "dedupe read other.jsonl" in page.read_text()
     assert "| `clean` | evaluation.txt | – |" in card.read_text()
     assert manifest_of(tmp_path / "run", "corpus").counts.left == 1
     stats = json.loads((tmp_path / "run/report/stats.json").read_bytes())
-    assert [source["name"] for source in stats["settings"]["duplicates"]["sources"]] == ["other.jsonl"]
+    assert [source["name"] for source in stats["settings"]["duplicates"]["sources"]] == [
+        "other.jsonl"
+    ]
 
 
 GENERATIONS = (
     ["a.org/1", "a.org/2", "b.org/1", "c.org/1", "d.org/1", "d.org/2"],
     ["a.org/3", "b.org/2", "e.org/1", "copy-of.org/a.org/1", "copy-of.org/b.org/2", "e.org/2"],
 )
-"""URLs of each generation's documents; those of copy-of.org have the text of the URL they end in."""
+"""URLs of each generation's documents; those of copy-of.org have the text of the URL they end
+in."""
 
 
 def text_of(url: str) -> str:
@@ -144,11 +168,22 @@ def test_each_generation_says_what_it_added_and_repeated(tmp_path: Path) -> None
     assert rows_of(report_with(run, 0), "generations") == []
     stats = report_with(run, 1)
     first, second = rows_of(stats, "generations")
-    assert (first["generation"], first["urls"], first["documents"], first["repeats_of_earlier"]) == ("0", 0, 6, 0)
-    assert (second["documents"], second["repeats_within"], second["repeats_of_earlier"]) == (4, 1, 1)
+    assert (
+        first["generation"],
+        first["urls"],
+        first["documents"],
+        first["repeats_of_earlier"],
+    ) == ("0", 0, 6, 0)
+    assert (second["documents"], second["repeats_within"], second["repeats_of_earlier"]) == (
+        4,
+        1,
+        1,
+    )
     # b.org/2 has a copy in its own generation, a.org/1 one in a later generation
     assert rows_of(stats, "copies") == [{"copies": 2, "documents": 1}]
     assert first["tokens"] + second["tokens"] == stats["totals"]["tokens"]
     page = (run / "report/index.html").read_text()
-    charts = json.loads(page.split('<script type="application/json" id="charts">')[1].split("</script>")[0])
+    charts = json.loads(
+        page.split('<script type="application/json" id="charts">')[1].split("</script>")[0]
+    )
     assert [one["values"] for one in charts["generations"]["series"]] == [[6, 4], [0, 1], [0, 1]]

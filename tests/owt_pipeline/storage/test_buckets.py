@@ -27,7 +27,11 @@ class TestFlakyNetwork:
     @pytest.fixture
     def way(self, kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FlakyWay]:
         """The way to a bucket `bucket`."""
-        variable = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "az": "AZURE_STORAGE_ENDPOINT"}[kind]
+        variable = {
+            "s3": "AWS_ENDPOINT_URL",
+            "gs": "STORAGE_EMULATOR_HOST",
+            "az": "AZURE_STORAGE_ENDPOINT",
+        }[kind]
         with BUCKETS[kind]():
             server = urlsplit(os.environ[variable])
             way = FlakyWay(server.port)
@@ -35,7 +39,9 @@ class TestFlakyNetwork:
             yield way
             way.close()
 
-    def test_requests_are_made_again_until_the_network_is_back(self, kind: str, way: FlakyWay) -> None:
+    def test_requests_are_made_again_until_the_network_is_back(
+        self, kind: str, way: FlakyWay
+    ) -> None:
         folder = Storage(f"{kind}://bucket/run")
         folder.write("a", b"a" * 100)
         folder.write("old", b"")
@@ -71,7 +77,9 @@ class TestFlakyNetwork:
         assert not folder.create("record", b"another's")
         folder.delete(*folder.names())
 
-    def test_a_lock_survives_lost_answers(self, kind: str, way: FlakyWay, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_lock_survives_lost_answers(
+        self, kind: str, way: FlakyWay, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         folder = Storage(f"{kind}://bucket/run")
         assert folder.names() == []
         way.answers_to_lose = 1
@@ -92,7 +100,9 @@ class TestUnusableBuckets:
             if name.startswith(("AWS_", "GOOGLE_", "AZURE_", "CLOUDSDK_", "STORAGE_")):
                 monkeypatch.delenv(name)
         monkeypatch.setenv("HOME", str(tmp_path))
-        monkeypatch.setenv("NO_GCE_CHECK", "true")  # or on Google's machines the tests would find credentials
+        monkeypatch.setenv(
+            "NO_GCE_CHECK", "true"
+        )  # or on Google's machines the tests would find credentials
         monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9")  # the same on Amazon's
         monkeypatch.setenv("AWS_REGION", "us-east-1")
 
@@ -105,14 +115,19 @@ class TestUnusableBuckets:
 
     @pytest.mark.parametrize("uri", ["s3://bucket/run", "gs://bucket/run", "az://bucket/run"])
     def test_no_credentials(self, uri: str) -> None:
-        self.fails(uri, f"^{uri[:11]}: no credentials found: (set AWS_ACCESS_KEY_ID|set AZURE_|run `gcloud auth)")
+        self.fails(
+            uri,
+            f"^{uri[:11]}: no credentials found: (set AWS_ACCESS_KEY_ID|set AZURE_|run `gcloud "
+            f"auth)",
+        )
 
     @pytest.mark.slow
     @pytest.mark.parametrize("kind", BUCKETS)
     def test_no_such_bucket(self, kind: str) -> None:
         with BUCKETS[kind]():
             self.fails(
-                f"{kind}://missing/run", f"^{kind}://missing: there is no such bucket: check its name, or make it$"
+                f"{kind}://missing/run",
+                f"^{kind}://missing: there is no such bucket: check its name, or make it$",
             )
 
     @pytest.mark.slow
@@ -135,17 +150,25 @@ class TestUnusableBuckets:
     def test_wrong_credentials_for_s3(self) -> None:
         with s3_bucket(checks_keys=True) as uri:
             self.fails(
-                uri, f"^{uri}: the credentials do not give access: The AWS Access Key Id you provided does not exist"
+                uri,
+                f"^{uri}: the credentials do not give access: The AWS Access Key Id you provided "
+                f"does not exist",
             )
 
     def test_a_profile_needs_boto3(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "boto3", None)
         monkeypatch.setenv("AWS_PROFILE", "other")
-        self.fails("s3://bucket", "^AWS_PROFILE needs boto3, which reads ~/.aws: pip install boto3$")
+        self.fails(
+            "s3://bucket", "^AWS_PROFILE needs boto3, which reads ~/.aws: pip install boto3$"
+        )
 
-    def test_keys_of_a_profile_are_found_by_boto3(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_keys_of_a_profile_are_found_by_boto3(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
         pytest.importorskip("boto3")
-        (tmp_path / "credentials").write_text("[other]\naws_access_key_id=a\naws_secret_access_key=b\n")
+        (tmp_path / "credentials").write_text(
+            "[other]\naws_access_key_id=a\naws_secret_access_key=b\n"
+        )
         monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
         with s3_bucket() as uri:
             for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):

@@ -53,7 +53,13 @@ class TestStorage:
 
     def test_a_missing_file_is_named(self, folder: Storage) -> None:
         folder.write("there", b"")
-        for ask in (folder.open, folder.read, folder.size, folder.sha256, lambda name: folder.read_range(name, 0, 1)):
+        for ask in (
+            folder.open,
+            folder.read,
+            folder.size,
+            folder.sha256,
+            lambda name: folder.read_range(name, 0, 1),
+        ):
             with pytest.raises(FileNotFoundError) as error:
                 ask("not-there")
             assert error.value.filename == folder.path("not-there")
@@ -94,22 +100,31 @@ class TestStorage:
         assert (first.bytes, first.sha256) == (5, hashlib.sha256(b"files").hexdigest())
         assert not any(map(os.path.exists, [first.path, second.path]))
 
-    def test_a_writer_of_arrow_that_finishes_after_an_error_writes_nothing(self, folder: Storage) -> None:
+    def test_a_writer_of_arrow_that_finishes_after_an_error_writes_nothing(
+        self, folder: Storage
+    ) -> None:
         table = pa.table({"id": range(100)})
-        with pytest.raises(ZeroDivisionError), folder.spool() as file, pq.ParquetWriter(file, table.schema) as writer:
+        with (
+            pytest.raises(ZeroDivisionError),
+            folder.spool() as file,
+            pq.ParquetWriter(file, table.schema) as writer,
+        ):
             writer.write_table(table)
             raise ZeroDivisionError
         assert folder.names() == []
 
     def test_one_of_many_creating_processes_wins(self, folder: Storage) -> None:
         code = (
-            "import sys; from owt_pipeline.storage.folder import Storage; folder = Storage(sys.argv[1])\n"
+            "import sys; from owt_pipeline.storage.folder import Storage; folder = "
+            "Storage(sys.argv[1])\n"
             "folder.names(); print('ready', flush=True); sys.stdin.read()\n"
             "print(sum(folder.create(f'record-{i}', sys.argv[2].encode()) for i in range(20)))"
         )
         command = [sys.executable, "-c", code, folder.uri]
         children = [
-            subprocess.Popen([*command, str(i)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            subprocess.Popen(
+                [*command, str(i)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
             for i in range(4)
         ]
         assert [child.stdout.readline() for child in children] == ["ready\n"] * 4
@@ -149,7 +164,8 @@ class TestStorage:
 
     def test_a_killed_upload_leaves_nothing_under_the_name(self, folder: Storage) -> None:
         code = (
-            "import sys, os; from owt_pipeline.storage.folder import Storage; folder = Storage(sys.argv[1])\n"
+            "import sys, os; from owt_pipeline.storage.folder import Storage; folder = "
+            "Storage(sys.argv[1])\n"
             "folder.names()\n"
             "with folder.spool() as file:\n"
             "    for i in range(50): file.write(os.urandom(1 << 20))\n"
@@ -159,7 +175,9 @@ class TestStorage:
         )
         complete = 50 << 20
         for delay in (0, 0.05, 0.2):
-            child = subprocess.Popen([sys.executable, "-c", code, folder.uri], stdout=subprocess.PIPE, text=True)
+            child = subprocess.Popen(
+                [sys.executable, "-c", code, folder.uri], stdout=subprocess.PIPE, text=True
+            )
             path = child.stdout.readline().strip()
             time.sleep(delay)
             child.kill()
@@ -189,7 +207,9 @@ def test_a_process_that_is_stopped_while_it_swaps_is_an_error_of_the_others_and_
     with subprocess.Popen([sys.executable, "-c", stopping, str(tmp_path), version]) as process:
         os.waitpid(process.pid, os.WUNTRACED)
         monkeypatch.setattr(disk, "_LOCK_SECONDS", 0.2)
-        with pytest.raises(TimeoutError, match=r"lock has been locked for 0\.2 s: continue or kill"):
+        with pytest.raises(
+            TimeoutError, match=r"lock has been locked for 0\.2 s: continue or kill"
+        ):
             folder.swap("file", b"now", version)
         process.kill()
     assert folder.swap("file", b"now", version)
@@ -226,10 +246,13 @@ def test_a_folder_of_a_run_may_be_a_link_to_another_disk(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "uri", ["ftp://host/folder", "hdfs://host/folder", "abfs://c/f", "S3://b/f", "gcs://b/f", "s3:/b"]
+    "uri",
+    ["ftp://host/folder", "hdfs://host/folder", "abfs://c/f", "S3://b/f", "gcs://b/f", "s3:/b"],
 )
 def test_an_unknown_scheme_says_which_are_known(uri: str) -> None:
-    with pytest.raises(UserError, match=r"unknown scheme .*; use a local path, gs://, s3:// or az://$"):
+    with pytest.raises(
+        UserError, match=r"unknown scheme .*; use a local path, gs://, s3:// or az://$"
+    ):
         Storage(uri)
 
 
@@ -244,7 +267,10 @@ def test_a_file_that_is_named_in_two_ways_is_read_once_and_that_is_said(
         f"collect: {path} is x.jsonl, which is read once" for path in ("./x.jsonl", here)
     ]
     caplog.clear()
-    assert named_files(("./x.jsonl", "x.jsonl", "*.jsonl"), "import") == ({"./x.jsonl": "x.jsonl"}, [])
+    assert named_files(("./x.jsonl", "x.jsonl", "*.jsonl"), "import") == (
+        {"./x.jsonl": "x.jsonl"},
+        [],
+    )
     assert len(caplog.records) == 2
 
 
@@ -262,7 +288,9 @@ def test_globs_folders_and_files_are_expanded_once_and_sorted(tmp_path: Path) ->
         (tmp_path / name).mkdir()
         (tmp_path / name / "d.gz").touch()
     assert expand_globs((str(tmp_path / "g[1]"),), "--dumps") == [str(tmp_path / "g[1]" / "d.gz")]
-    assert expand_globs((str(later), a), "--dumps") == [a, str(later)], "wherever files lie, their order is the same"
+    assert expand_globs((str(later), a), "--dumps") == [a, str(later)], (
+        "wherever files lie, their order is the same"
+    )
     with pytest.raises(UserError, match=r"--dumps: no file matches '.*\.zst'"):
         expand_globs((a, str(tmp_path / "*.zst")), "--dumps")
 

@@ -17,7 +17,10 @@ def write_corpus(workdir: Path, texts: Sequence[str], shards: int = 2) -> Path:
 
     def write(shard: int, writer: ShardWriter) -> None:
         numbers = range(shard, len(texts), shards)
-        rows = [{"url_id": FIRST_ID + i, "url": f"http://h/{i}", "text": texts[i], "copies": 1} for i in numbers]
+        rows = [
+            {"url_id": FIRST_ID + i, "url": f"http://h/{i}", "text": texts[i], "copies": 1}
+            for i in numbers
+        ]
         add_rows(writer, "corpus", rows)
 
     write_dataset(Storage(str(workdir)), "corpus", write, shards)

@@ -29,7 +29,9 @@ from tests.owt_pipeline.tokenize.corpus import FIRST_ID, write_corpus
 from tests.servers.hub import Hub, environment_of, hub_server
 
 TEXTS = [
-    "" if i % 100 == 7 else f"Document {i}: " + " ".join(f"word{i * j % 97} ünï 中文" for j in range(i % 50))
+    ""
+    if i % 100 == 7
+    else f"Document {i}: " + " ".join(f"word{i * j % 97} ünï 中文" for j in range(i % 50))
     for i in range(1200)
 ]
 
@@ -54,8 +56,12 @@ def test_every_document_is_in_one_split_with_openais_ids_and_is_counted(workdir:
     manifest, encoding = manifest_of(workdir, "tokens"), encodings.tiktoken_encoding()
     found: dict[int, list[int]] = {}
     for split in ("train", "val"):
-        tables = [read_mapped(shard_file(workdir, "tokens", shard, split=split)) for shard in range(2)]
-        assert all(table.schema == DATASETS["tokens"].schema and table.num_rows > 0 for table in tables)
+        tables = [
+            read_mapped(shard_file(workdir, "tokens", shard, split=split)) for shard in range(2)
+        ]
+        assert all(
+            table.schema == DATASETS["tokens"].schema and table.num_rows > 0 for table in tables
+        )
         rows = pa.concat_tables(tables)
         assert pc.all(pc.equal(pc.list_value_length(rows["tokens"]), rows["n_tokens"])).as_py()
         assert manifest.stats[f"documents_{split}"] == rows.num_rows
@@ -64,7 +70,9 @@ def test_every_document_is_in_one_split_with_openais_ids_and_is_counted(workdir:
         assert len(ids) == rows.num_rows
         assert found.keys().isdisjoint(ids)
         found |= ids
-    assert found == {FIRST_ID + i: encoding.encode_ordinary(text) for i, text in enumerate(TEXTS) if text}
+    assert found == {
+        FIRST_ID + i: encoding.encode_ordinary(text) for i, text in enumerate(TEXTS) if text
+    }
     assert manifest.counts.entered == len(TEXTS)
     assert manifest.counts.rejected == {"no_tokens": 12}
     assert manifest.stats["text_bytes"] == sum(len(text.encode()) for text in TEXTS)
@@ -79,7 +87,13 @@ def test_tokenizer_is_stored_with_its_manifest(workdir: Path) -> None:
     (asset,) = files_of(workdir, "tokens", "asset")
     content = (workdir / asset.path).read_bytes()
     sha256 = hashlib.sha256(content).hexdigest()
-    about = {"name": "gpt2", "file": asset.path, "sha256": sha256, "vocab_size": 50_257, "eot": 50_256}
+    about = {
+        "name": "gpt2",
+        "file": asset.path,
+        "sha256": sha256,
+        "vocab_size": 50_257,
+        "eot": 50_256,
+    }
     assert manifest.properties["tokenizer"] == about
     assert manifest.properties["ids_checked"] is True
     assert (asset.path, asset.bytes) == (f"ledger/tokens/tokenizer-{sha256[:8]}.json", len(content))
@@ -109,7 +123,9 @@ def test_large_vocabulary_is_written_as_32_bits(tmp_path: Path) -> None:
     assert table.num_rows > 0
     tokenizer.add_tokens(["another"])
     tokenizer.save(str(path))
-    assert run_stage(STAGE, options, Runtime(Storage(str(tmp_path / "run"))))[1], "a changed tokenizer runs again"
+    assert run_stage(STAGE, options, Runtime(Storage(str(tmp_path / "run"))))[1], (
+        "a changed tokenizer runs again"
+    )
 
 
 @pytest.mark.parametrize(("texts", "warned"), [(TEXTS, True), ([], False)])
@@ -121,15 +137,24 @@ def test_a_corpus_too_small_for_its_fraction_is_warned_about(
 
 
 def test_a_missing_tokenizer_file_is_one_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"cannot read .*absent\.json.* has a copy: ledger/tokens/tokenizer-"):
+    with pytest.raises(
+        UserError, match=r"cannot read .*absent\.json.* has a copy: ledger/tokens/tokenizer-"
+    ):
         tokenized(tmp_path, TokenizeOptions(tokenizer=str(tmp_path / "absent.json")))
 
 
-def tokenizer_of(path: Path, *, dropout: float | None = None, unknown: bool = False, lower: bool = False) -> str:
-    """A file of a tokenizer of few letters; `dropout`: its merges are dropped by chance, and it cuts and pads."""
-    vocabulary = {token: i for i, token in enumerate([" ", "a", "b", "c", "d", "ab", "cd", "<unk>"])}
+def tokenizer_of(
+    path: Path, *, dropout: float | None = None, unknown: bool = False, lower: bool = False
+) -> str:
+    """A file of a tokenizer of few letters; `dropout`: its merges are dropped by chance, and it
+    cuts and pads."""
+    vocabulary = {
+        token: i for i, token in enumerate([" ", "a", "b", "c", "d", "ab", "cd", "<unk>"])
+    }
     if unknown:
-        tokenizer = Tokenizer(models.Unigram([(token, -1.0) for token in vocabulary], vocabulary["<unk>"], False))
+        tokenizer = Tokenizer(
+            models.Unigram([(token, -1.0) for token in vocabulary], vocabulary["<unk>"], False)
+        )
     else:
         del vocabulary["<unk>"]
         tokenizer = Tokenizer(models.BPE(vocabulary, [("a", "b"), ("c", "d")], dropout=dropout))
@@ -145,7 +170,8 @@ def tokenizer_of(path: Path, *, dropout: float | None = None, unknown: bool = Fa
 
 
 @pytest.mark.parametrize(
-    ("kind", "bad"), [({}, "abc \u0142d"), ({"unknown": True}, "abc \u0142d"), ({"lower": True}, "abc ABC")]
+    ("kind", "bad"),
+    [({}, "abc \u0142d"), ({"unknown": True}, "abc \u0142d"), ({"lower": True}, "abc ABC")],
 )
 def test_documents_that_a_tokenizer_cannot_write_are_counted_and_stop_it(
     tmp_path: Path, kind: dict[str, bool], bad: str, caplog: pytest.LogCaptureFixture
@@ -154,7 +180,9 @@ def test_documents_that_a_tokenizer_cannot_write_are_counted_and_stop_it(
     said = "1 documents (10.0%) are not what their tokens decode to"
     with pytest.raises(UserError, match=rf"{re.escape(said)}.*--max_changed_share"):
         tokenized(tmp_path / "run", TokenizeOptions(name), texts=texts)
-    manifest = tokenized(tmp_path / "run", TokenizeOptions(name, max_changed_share=0.1), texts=texts)
+    manifest = tokenized(
+        tmp_path / "run", TokenizeOptions(name, max_changed_share=0.1), texts=texts
+    )
     assert manifest.stats["documents_changed"] == 1
     assert said in caplog.text
 
@@ -174,14 +202,18 @@ def tokenize(workdir: Path, hub: Hub, home: Path, name: str, code: int = 0) -> s
 
 
 @pytest.mark.slow
-def test_hub_tokenizer_is_fetched_once_and_cached_and_unknown_names_are_errors(tmp_path: Path) -> None:
+def test_hub_tokenizer_is_fetched_once_and_cached_and_unknown_names_are_errors(
+    tmp_path: Path,
+) -> None:
     workdir = write_corpus(tmp_path / "run", ["Hello world", "a<|endoftext|>b"] * 30, shards=1)
     with hub_server() as hub:
         hub.files["some/model"] = {"tokenizer.json": encodings.gpt2_tokenizer_json()}
         tokenize(workdir, hub, tmp_path / "home", "some/model")
         manifest = manifest_of(workdir, "tokens")
         assert manifest.properties["tokenizer"]["name"] == "some/model"
-        assert (workdir / manifest.properties["tokenizer"]["file"]).read_bytes() == encodings.gpt2_tokenizer_json()
+        assert (
+            workdir / manifest.properties["tokenizer"]["file"]
+        ).read_bytes() == encodings.gpt2_tokenizer_json()
         said = tokenize(workdir, hub, tmp_path / "home", "some/other", code=1)
         assert "tokenizer some/other: no file of this name" in said
     drop(workdir, "tokens")
@@ -192,7 +224,13 @@ def test_hub_tokenizer_is_fetched_once_and_cached_and_unknown_names_are_errors(t
 
 
 AT_HUB = {"EleutherAI/gpt-neox-20b", "bert-base-uncased", "org/name@v1.0"}
-FILES = {"tokenizer.json", "runs/mine/tokenizer.json", "/etc/passwd", "gs://bucket/tokenizer.json", "../name"}
+FILES = {
+    "tokenizer.json",
+    "runs/mine/tokenizer.json",
+    "/etc/passwd",
+    "gs://bucket/tokenizer.json",
+    "../name",
+}
 
 
 def test_names_at_the_hub_are_distinguished_from_files() -> None:

@@ -1,7 +1,8 @@
-"""The features of the model of main text: numbers for each block, from its text, its neighbours and its markup.
+"""The features of the model of main text: numbers for each block, from its text, its neighbours
+and its markup.
 
-All features are counts, shares of counts and comparisons. No function is used whose last bit depends on the processor,
-so that a page gives the same text everywhere.
+All features are counts, shares of counts and comparisons. No function is used whose last bit
+depends on the processor, so that a page gives the same text everywhere.
 """
 
 from __future__ import annotations
@@ -17,21 +18,42 @@ from typing import Any
 import numpy as np
 
 from owt_pipeline.stages.extract.html.blocks import HEADING, ROW, Block, Container
-from owt_pipeline.stages.extract.html.names import CHROME, COMMENT, CONTENT, HEADINGS, HIDDEN, UNSHOWN
+from owt_pipeline.stages.extract.html.names import (
+    CHROME,
+    COMMENT,
+    CONTENT,
+    HEADINGS,
+    HIDDEN,
+    UNSHOWN,
+)
 
 _SOME_FORMS = np.arange(ROW)[:, None]
-_AROUND = ("footer", "form", "ul", "ol", "dl", "blockquote", "article", "main", "section", "noscript")
+_AROUND = (
+    "footer",
+    "form",
+    "ul",
+    "ol",
+    "dl",
+    "blockquote",
+    "article",
+    "main",
+    "section",
+    "noscript",
+)
 _BITS = {tag: 1 << index for index, tag in enumerate(_AROUND)}
 _AROUND_BITS = np.arange(len(_AROUND))[:, None]
 _KIND_FLAGS = np.array((HIDDEN, CHROME, COMMENT, UNSHOWN))[:, None]
 _DIGITS = re.compile(r"\d+")
 _ENDS = tuple(".!?…。！？:;\"”»'’)")
-_WORDS = bytes(byte if byte in (0, 95) or byte > 127 or chr(byte).isalnum() else 32 for byte in range(256))
+_WORDS = bytes(
+    byte if byte in (0, 95) or byte > 127 or chr(byte).isalnum() else 32 for byte in range(256)
+)
 """A table for bytes in lower case that leaves only words, and zeros between texts."""
 _FAR = 1000
 
 Columns = list[Any]
-"""Features: for each an array of one number per block, or one number for the page; or an array of several, in rows."""
+"""Features: for each an array of one number per block, or one number for the page; or an array
+of several, in rows."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +65,13 @@ class PageView:
       tree (m): the containers.
       paths: the distinct paths of names from the body to a container.
       home (n): the path of each block's container.
-      signatures (kinds, n): for each kind of signature, a number that is equal for blocks with the same markup around.
+      signatures (kinds, n): for each kind of signature, a number that is equal for blocks with the
+        same markup around.
       words (n): the lower-case words of each text.
       texts (n): the text of each block.
       heading (n): the index of the heading above each block; -1 for none.
-      in_chrome (n): whether the names around a block mark it as navigation, a banner, what to read next and the like.
+      in_chrome (n): whether the names around a block mark it as navigation, a banner, what to read
+        next and the like.
       in_comments (n): whether the names around a block mark it as a reader's comment.
       unshown (n): whether a style or an attribute around a block hides it.
       static (n, features): the features that do not depend on the model.
@@ -73,7 +97,9 @@ def view(blocks: Sequence[Block]) -> PageView:
     tree = Tree(blocks, containers)
     paths = Paths(containers, tree.parent.tolist())
     home = np.array(paths.of)[tree.home]
-    depth, around_bits, kinds, chrome_depth, content_depth, *signatures = table(paths.inherited, np.int64)[:, home]
+    depth, around_bits, kinds, chrome_depth, content_depth, *signatures = table(
+        paths.inherited, np.int64
+    )[:, home]
     texts = [block.text for block in blocks]
     lower = "\0".join(texts).lower().encode("utf-8", "replace")
     counts, columns = _measure(blocks, texts, lower)
@@ -82,7 +108,9 @@ def view(blocks: Sequence[Block]) -> PageView:
     of_kind = (kinds & _KIND_FLAGS) != 0
     columns += _of_headings(blocks)
     columns += _of_order(counts)
-    columns += _of_containers(counts, tree, np.array([container.children for container in containers]))
+    columns += _of_containers(
+        counts, tree, np.array([container.children for container in containers])
+    )
     columns += _of_signatures(counts, signatures)
     columns += [(around_bits >> _AROUND_BITS) & 1, of_kind]
     columns += [depth, chrome_depth, content_depth]
@@ -121,8 +149,9 @@ class Paths:
       parent: for each path the one without its last name; -1 for the body.
       names: the distinct names of containers: tag, classes, id.
       name_of: for each path the index of its last name in `names`.
-      inherited: for each path its depth, the tags and the kinds on it (bits), its levels below boilerplate and below
-        content, and numbers for its tags, for its names, and for the last two names.
+      inherited: for each path its depth, the tags and the kinds on it (bits), its levels below
+        boilerplate and below content, and numbers for its tags, for its names, and for the last two
+        names.
     """
 
     def __init__(self, containers: Sequence[Container], parents: Sequence[int]):
@@ -151,12 +180,17 @@ class Paths:
                 depth, bits, kinds, chrome, content, tags, named, _ = self.inherited[around]
                 chrome = 0 if kind & _LEFT_OUT else chrome + 1
                 content = 0 if kind & CONTENT else content + 1
-                row, last = (depth + 1, bits | _BITS.get(tag, 0), kinds | kind, chrome, content), plains[around]
+                row, last = (
+                    (depth + 1, bits | _BITS.get(tag, 0), kinds | kind, chrome, content),
+                    plains[around],
+                )
             tags = of_tags.setdefault((tags, tag), len(of_tags))
             named = of_named.setdefault((named, plain), len(of_named))
             self.parent.append(around)
             self.name_of.append(of_name.setdefault((tag, names), len(of_name)))
-            self.inherited.append((*row, tags, named, of_last.setdefault((last, plain), len(of_last))))
+            self.inherited.append(
+                (*row, tags, named, of_last.setdefault((last, plain), len(of_last)))
+            )
             plains.append(plain)
         self.names = [f"<{tag}> {given}" for tag, given in of_name]
 
@@ -168,7 +202,8 @@ class Counts:
     Attributes:
       chars, words, links (n): characters, words, and characters within links.
       form (n): the block's form.
-      prose (n): whether the text is as long as a sentence or two and is not mostly links, as in articles.
+      prose (n): whether the text is as long as a sentence or two and is not mostly links, as in
+        articles.
     """
 
     chars: np.ndarray
@@ -179,7 +214,8 @@ class Counts:
 
 
 def _measure(blocks: Sequence[Block], texts: Sequence[str], lower: bytes) -> tuple[Counts, Columns]:
-    """The sizes of blocks, and the features of their texts; `lower` is these in lower case, with zeros between them."""
+    """The sizes of blocks, and the features of their texts; `lower` is these in lower case, with
+    zeros between them."""
     chars = np.array([block.chars for block in blocks], dtype=np.float64)
     links = np.array([block.link_chars for block in blocks], dtype=np.float64)
     form = _small(block.form for block in blocks)
@@ -191,7 +227,9 @@ def _measure(blocks: Sequence[Block], texts: Sequence[str], lower: bytes) -> tup
     ends[:-1] &= is_space[1:]
     ends[-1] = False
     masks = (is_space, codes == 44, ends, (codes >= 48) & (codes <= 57), codes == 10)
-    spaces, commas, sentences, digits, lines = (np.add.reduceat(mask, starts, dtype=np.int32) for mask in masks)
+    spaces, commas, sentences, digits, lines = (
+        np.add.reduceat(mask, starts, dtype=np.int32) for mask in masks
+    )
     words = np.maximum(spaces + 1.0, np.floor(chars / 12))  # for scripts without spaces
     at_end = _small(text.endswith(_ENDS) for text in texts)
     times = Counter(texts)
@@ -210,16 +248,20 @@ def _measure(blocks: Sequence[Block], texts: Sequence[str], lower: bytes) -> tup
         np.array([block.images for block in blocks]),
         np.array([block.links for block in blocks]),
     ]
-    return Counts(chars, words, links, form, (chars > 80) & (links < 0.4 * chars) & (form != HEADING)), columns
+    return Counts(
+        chars, words, links, form, (chars > 80) & (links < 0.4 * chars) & (form != HEADING)
+    ), columns
 
 
 def _small(values: Iterable[int]) -> np.ndarray:
-    """Numbers below 256, or flags, as an array; through bytes, since np.array takes three times as long."""
+    """Numbers below 256, or flags, as an array; through bytes, since np.array takes three times
+    as long."""
     return np.frombuffer(bytes(values), dtype=np.uint8)
 
 
 def _of_headings(blocks: Sequence[Block]) -> Columns:
-    """The level of a heading, the distances to the last heading and the first title, and the number of titles."""
+    """The level of a heading, the distances to the last heading and the first title, and the
+    number of titles."""
     position = np.arange(len(blocks))
     levels = np.array([HEADINGS.get(block.container.tag, 7) for block in blocks])
     titles = np.flatnonzero(levels == 1)
@@ -246,9 +288,17 @@ def _of_order(counts: Counts) -> Columns:
     prose_chars = chars * prose
     prose_before = prose_chars.cumsum()
     position = np.arange(count)
-    columns = [position, count - position, position / count, (before - chars) / total, total - before]
+    columns = [
+        position,
+        count - position,
+        position / count,
+        (before - chars) / total,
+        total - before,
+    ]
     columns += [prose_before - prose_chars, prose_before[-1] - prose_before]
-    neighbours = shifts(np.array((chars, links / chars, prose_chars, counts.form == HEADING)), (1, -1, 2, -2))
+    neighbours = shifts(
+        np.array((chars, links / chars, prose_chars, counts.form == HEADING)), (1, -1, 2, -2)
+    )
     columns += [around[:2] for around in neighbours]
     columns += [neighbours[1][2], neighbours[0][3], neighbours[1][3]]
     for around in windows(np.array((chars, links, prose_chars)), (2, 5, 12)):
@@ -256,7 +306,15 @@ def _of_order(counts: Counts) -> Columns:
     last = np.maximum.accumulate(np.where(prose, position, -_FAR))
     following = np.minimum.accumulate(np.where(prose, position, count + _FAR)[::-1])[::-1]
     columns += [np.minimum(position - last, _FAR), np.minimum(following - position, _FAR)]
-    page = [count, total, links.sum() / total, prose_before[-1] / total, prose.sum(), chars.max(), prose_before[-1]]
+    page = [
+        count,
+        total,
+        links.sum() / total,
+        prose_before[-1] / total,
+        prose.sum(),
+        chars.max(),
+        prose_before[-1],
+    ]
     return columns + page
 
 
@@ -270,7 +328,9 @@ def _of_containers(counts: Counts, tree: Tree, siblings: np.ndarray) -> Columns:
     total, all_prose = max(chars[0], 1.0), max(prose[0], 1.0)
     shares = np.array((links / some, prose / some, chars / total, prose / all_prose, blocks))
     levels = tree.levels(5)
-    return [shares.take(level, axis=1) for level in levels] + [siblings[level] for level in levels[1:3]]
+    return [shares.take(level, axis=1) for level in levels] + [
+        siblings[level] for level in levels[1:3]
+    ]
 
 
 def _of_signatures(counts: Counts, signatures: Sequence[np.ndarray]) -> Columns:
@@ -282,7 +342,14 @@ def _of_signatures(counts: Counts, signatures: Sequence[np.ndarray]) -> Columns:
         chars, number = np.bincount(signature, counts.chars), np.bincount(signature)
         mine, some = np.bincount(signature, prose), np.maximum(chars, 1)
         links = np.bincount(signature, counts.links)
-        sums = (mine / some, mine / all_prose, chars / total, number, chars / np.maximum(number, 1), links / some)
+        sums = (
+            mine / some,
+            mine / all_prose,
+            chars / total,
+            number,
+            chars / np.maximum(number, 1),
+            links / some,
+        )
         columns.append(np.array(sums).take(signature, axis=1))
     return columns
 
@@ -300,14 +367,17 @@ class Tree:
 
     Attributes:
       home (n): the container of each block.
-      parent, end (m): the descendants of container c are c + 1 to end[c] - 1; the parent of the first is -1.
+      parent, end (m): the descendants of container c are c + 1 to end[c] - 1; the parent of the
+        first is -1.
     """
 
     def __init__(self, blocks: Sequence[Block], containers: Sequence[Container]):
         indexes = [container.index for container in containers]
         number = {index: position for position, index in enumerate(indexes)}
         self.home = np.array([number[block.container.index] for block in blocks])
-        self.parent = np.array([number[one.parent.index] if one.parent else -1 for one in containers])
+        self.parent = np.array(
+            [number[one.parent.index] if one.parent else -1 for one in containers]
+        )
         self.end = np.searchsorted(indexes, [container.end for container in containers])
         self._up = np.maximum(self.parent, 0)
 
@@ -319,7 +389,8 @@ class Tree:
         return sums
 
     def levels(self, count: int) -> list[np.ndarray]:
-        """For each block its container, that container's parent, and so on; the body counts as its own parent."""
+        """For each block its container, that container's parent, and so on; the body counts as
+        its own parent."""
         found = [self.home]
         for _ in range(count - 1):
             found.append(self._up[found[-1]])
@@ -343,7 +414,8 @@ def table(rows: Sequence[tuple[float, ...]], kind: type[np.generic]) -> np.ndarr
 
 
 def shifts(values: np.ndarray, steps: Sequence[int]) -> list[np.ndarray]:
-    """Rows of values shifted by each of `steps` blocks (negative: from following blocks); -1 beyond the page's ends."""
+    """Rows of values shifted by each of `steps` blocks (negative: from following blocks); -1
+    beyond the page's ends."""
     most, count = max(map(abs, steps)), values.shape[1]
     padded = np.full((len(values), count + 2 * most), -1.0)
     padded[:, most : most + count] = values
@@ -351,12 +423,14 @@ def shifts(values: np.ndarray, steps: Sequence[int]) -> list[np.ndarray]:
 
 
 def windows(values: np.ndarray, reaches: Sequence[int]) -> list[np.ndarray]:
-    """Sums of rows of values over windows of blocks: for each of `reaches`, that many before and after."""
+    """Sums of rows of values over windows of blocks: for each of `reaches`, that many before and
+    after."""
     most, count = max(reaches), values.shape[1]
     running = np.zeros((len(values), count + 2 * most + 1))
     np.cumsum(values, axis=1, out=running[:, most + 1 : most + 1 + count])
     running[:, most + 1 + count :] = running[:, most + count, None]
     return [
-        running[:, most + reach + 1 : most + reach + 1 + count] - running[:, most - reach : most - reach + count]
+        running[:, most + reach + 1 : most + reach + 1 + count]
+        - running[:, most - reach : most - reach + count]
         for reach in reaches
     ]

@@ -1,18 +1,20 @@
 """Selects the blocks of a page's main content: those whose probability by the model exceeds a cut.
 
-The cut depends on the page. If the model is sure of most blocks, doubtful ones are left out; if it is unsure of all of
-them, as on forums and lists, leaving out text costs more than keeping too much. So the cut follows from the F1 that the
-page's best cut is expected to have by the model's own probabilities, where words in links count little: a column of a
-hundred links next to an article says nothing about the article.
+The cut depends on the page. If the model is sure of most blocks, doubtful ones are left out; if it
+is unsure of all of them, as on forums and lists, leaving out text costs more than keeping too much.
+So the cut follows from the F1 that the page's best cut is expected to have by the model's own
+probabilities, where words in links count little: a column of a hundred links next to an article
+says nothing about the article.
 
 Further rules:
 
 - A table or a list is kept completely or not at all.
-- Prose in surroundings named as a banner, a sidebar or what to read next, and a row of links alone, have a lower
-  probability than by the model, if the page has enough other prose.
+- Prose in surroundings named as a banner, a sidebar or what to read next, and a row of links alone,
+  have a lower probability than by the model, if the page has enough other prose.
 - Many links alone are left out next to an article of which they have a third of the words.
 - Hidden text is left out if the page shows about as much.
-- Text that occurs in two parts of the page (for wide and narrow screens, or as a quote) is kept once.
+- Text that occurs in two parts of the page (for wide and narrow screens, or as a quote) is kept
+  once.
 - Readers' comments are left out if there is an article.
 """
 
@@ -26,23 +28,38 @@ import numpy as np
 from owt_pipeline.stages.extract.content.features import PageView, view
 from owt_pipeline.stages.extract.content.metadata import Head
 from owt_pipeline.stages.extract.content.model import Model, expected_f1
-from owt_pipeline.stages.extract.html.blocks import HEADING, ITEM, PREFORMATTED, ROW, Block, Container
+from owt_pipeline.stages.extract.html.blocks import (
+    HEADING,
+    ITEM,
+    PREFORMATTED,
+    ROW,
+    Block,
+    Container,
+)
 
 _CHROME_LESS, _ROW_LESS = 0.3, 0.4  # probability subtracted
 _REPEATED_CHARS = 30  # shorter texts may occur twice
-_JOINED_CHARS, _JOINED_SHARE, _JOINED = 300, 0.15, 0.9  # of a joined block: least length, share of page, share joined
+_JOINED_CHARS, _JOINED_SHARE, _JOINED = (
+    300,
+    0.15,
+    0.9,
+)  # of a joined block: least length, share of page, share joined
 _ROW_LINKS, _ROW_LINKED = 5, 0.85  # of a row of links: fewest links, and their part of its text
 _LINKED = 0.9  # part by which words in links count less for the cut
 _FEW_COMMENTS = 3  # least words of other text per word of comments on a page that is no forum
 _LEAST_ARTICLE = 150  # fewest words of an article without its comments
-_TEASERS, _TEASER_WORDS = 80, 0.3  # next to an article: fewest links alone, and their words for each word of prose
+_TEASERS, _TEASER_WORDS = (
+    80,
+    0.3,
+)  # next to an article: fewest links alone, and their words for each word of prose
 _SHOWN = 0.7  # least words shown per hidden word
 MOST_BLOCKS = 50_000
 """Further blocks of a page are left out and counted; each block takes 3 kB of memory."""
 
 
 class Cut(NamedTuple):
-    """A block is kept from a probability of the page's expected F1 - `margin` on, limited to `least` and `most`."""
+    """A block is kept from a probability of the page's expected F1 - `margin` on, limited to
+    `least` and `most`."""
 
     margin: float
     least: float
@@ -56,7 +73,9 @@ FAVORS = {
 }
 
 
-def main_content(blocks: Sequence[Block], head: Head, model: Model, cut: Cut, *, comments: bool) -> list[Block]:
+def main_content(
+    blocks: Sequence[Block], head: Head, model: Model, cut: Cut, *, comments: bool
+) -> list[Block]:
     """The blocks of the main content, in order.
 
     Args:
@@ -88,12 +107,15 @@ def main_content(blocks: Sequence[Block], head: Head, model: Model, cut: Cut, *,
 
 
 def _secondary(page: PageView, blocks: Sequence[Block]) -> np.ndarray:
-    """What is subtracted from the probability of prose in surroundings named as a banner, a sidebar or what to read
-    next, and of links in one block, as in the menus of layout tables; next to as much other prose as an article has."""
+    """What is subtracted from the probability of prose in surroundings named as a banner, a
+    sidebar or what to read next, and of links in one block, as in the menus of layout tables;
+    next to as much other prose as an article has."""
     counts = page.counts
     named = page.in_chrome & counts.prose
     links = np.array([block.links for block in blocks])
-    row = (links >= _ROW_LINKS) & (counts.links + links >= _ROW_LINKED * counts.chars)  # with what separates them
+    row = (links >= _ROW_LINKS) & (
+        counts.links + links >= _ROW_LINKED * counts.chars
+    )  # with what separates them
     row &= (counts.form != HEADING) & (counts.form != ROW)
     is_next_to_article = counts.words[counts.prose & ~named].sum() >= _LEAST_ARTICLE
     less: np.ndarray = is_next_to_article * np.maximum(_CHROME_LESS * named, _ROW_LESS * row)
@@ -101,7 +123,8 @@ def _secondary(page: PageView, blocks: Sequence[Block]) -> np.ndarray:
 
 
 def _once(kept: Sequence[Block]) -> list[Block]:
-    """`kept` without text that an earlier block has in another part of the page; lines of a poem may repeat."""
+    """`kept` without text that an earlier block has in another part of the page; lines of a poem
+    may repeat."""
     parts: dict[str, set[Container]] = {}
     first = []
     for block in kept:
@@ -119,13 +142,18 @@ def _once(kept: Sequence[Block]) -> list[Block]:
 
 
 def _without_joins(kept: list[Block]) -> list[Block]:
-    """`kept` without blocks that consist of other kept blocks, as where a page repeats its article as one piece."""
+    """`kept` without blocks that consist of other kept blocks, as where a page repeats its
+    article as one piece."""
     least = max(_JOINED_CHARS, _JOINED_SHARE * sum(block.chars for block in kept))
-    long = [block for block in kept if block.chars >= least and block.form not in (ROW, PREFORMATTED)]
+    long = [
+        block for block in kept if block.chars >= least and block.form not in (ROW, PREFORMATTED)
+    ]
     texts = [_plain(block) for block in kept] if long else []
     for block in long:
         joined = _plain(block)
-        within = {text for text in texts if _REPEATED_CHARS <= len(text) < len(joined) and text in joined}
+        within = {
+            text for text in texts if _REPEATED_CHARS <= len(text) < len(joined) and text in joined
+        }
         if len(within) > 1 and sum(map(len, within)) >= _JOINED * len(joined):
             kept = [other for other in kept if other is not block]
     return kept
@@ -144,13 +172,16 @@ def _together(page: PageView, p: np.ndarray) -> np.ndarray:
         of_form = page.counts.form == form
         if of_form.any():
             numbers, weight = group[of_form], page.counts.words[of_form]
-            means = np.bincount(numbers, weight * p[of_form]) / np.maximum(np.bincount(numbers, weight), 1)
+            means = np.bincount(numbers, weight * p[of_form]) / np.maximum(
+                np.bincount(numbers, weight), 1
+            )
             p[of_form] = means[numbers]
     return p
 
 
 def _leave_teasers(page: PageView, keep: np.ndarray) -> None:
-    """Leave out a column of links next to an article: on an unsure page, the cut may be below both."""
+    """Leave out a column of links next to an article: on an unsure page, the cut may be below
+    both."""
     counts = page.counts
     teasers = keep & (counts.links >= _LINKED * counts.chars) & (counts.form != HEADING)
     prose = counts.words[keep & ~teasers & counts.prose].sum()
@@ -162,15 +193,19 @@ def _leave_teasers(page: PageView, keep: np.ndarray) -> None:
 
 
 def _leave_comments(page: PageView, head: Head, keep: np.ndarray) -> None:
-    """Leave out readers' comments on an article: the page says that it is one, or has few comments."""
+    """Leave out readers' comments on an article: the page says that it is one, or has few
+    comments."""
     comments = page.in_comments & keep
     others = page.counts.words[keep & ~comments].sum()
-    if others >= _LEAST_ARTICLE and (head.is_article or others >= _FEW_COMMENTS * page.counts.words[comments].sum()):
+    if others >= _LEAST_ARTICLE and (
+        head.is_article or others >= _FEW_COMMENTS * page.counts.words[comments].sum()
+    ):
         keep[comments] = False
 
 
 def _leave_hidden(page: PageView, keep: np.ndarray) -> None:
-    """Leave out text hidden by style or attribute, unless there is more of it than visible text: a script shows it."""
+    """Leave out text hidden by style or attribute, unless there is more of it than visible text:
+    a script shows it."""
     hidden = page.unshown & keep
     if page.counts.words[keep & ~hidden].sum() >= _SHOWN * page.counts.words[hidden].sum():
         keep[hidden] = False

@@ -1,11 +1,12 @@
 """A page's metadata: title, author, date, site name, language and licence.
 
-The sources are its `<meta>` elements (Open Graph, Dublin Core and other common names), its linked data (schema.org) and
-its markup.
+The sources are its `<meta>` elements (Open Graph, Dublin Core and other common names), its linked
+data (schema.org) and its markup.
 
-A licence counts only if the page declares it for itself: by `rel="license"`, in its data, or by a link to Creative
-Commons next to a statement about licensing. A link alone does not count, since most are credits of pictures. Creative
-Commons licences are given by SPDX identifier (`CC-BY-SA-4.0`), others as the page names them: by URL or in words.
+A licence counts only if the page declares it for itself: by `rel="license"`, in its data, or by a
+link to Creative Commons next to a statement about licensing. A link alone does not count, since
+most are credits of pictures. Creative Commons licences are given by SPDX identifier
+(`CC-BY-SA-4.0`), others as the page names them: by URL or in words.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ _ARTICLES = frozenset(NAMES["article types"])
 _FORUMS = frozenset(("discussionforumposting", "qapage", "question", "forum"))
 _DESCRIBED = ("@graph", "mainEntity", "mainEntityOfPage")  # where linked data has what the page is
 _MAX_DEPTH = 6
-_DATA = re.compile(r"(?:\[\s*)?\{.*\}(?:\s*\])?", re.DOTALL)  # without what is written around it for XHTML
+_DATA = re.compile(
+    r"(?:\[\s*)?\{.*\}(?:\s*\])?", re.DOTALL
+)  # without what is written around it for XHTML
 
 _EARLIEST = date(1991, 8, 6)  # the first page of the web
 _LANGUAGE = re.compile(r"\s*([a-zA-Z]{2})(?:[-_][\w-]*)?\s*(?:,|$)")
@@ -34,7 +37,8 @@ _SEPARATOR = re.compile(r"\s+(?:[|–—·•»:]+|-+)\s+")
 _NOT_WORDS = re.compile(r"\W+")
 _NUMBER = re.compile(r"\b\d{2}")  # a byline's date or a member's number of posts
 _BY = re.compile(
-    r"^(?:(?:written|posted|published|story|words|article|text)\s+)?(?:by|par|por|von)\b:?\s+|^by:", re.IGNORECASE
+    r"^(?:(?:written|posted|published|story|words|article|text)\s+)?(?:by|par|por|von)\b:?\s+|^by:",
+    re.IGNORECASE,
 )
 _ISO = re.compile(r"(?<!\d)((?:19|20)\d\d)[-/.]?(0[1-9]|1[0-2])[-/.]?(0[1-9]|[12]\d|3[01])(?!\d)")
 # The rest of a byline after the name: a date, a count, a separator.
@@ -44,7 +48,9 @@ _AFTER_NAME = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _NAMES_AUTHOR = re.compile(r"(?:^|[\s_-]|(?<=[a-z]))(?:[bB]y-?line|[aA]uthor)s?(?=$|[\s_A-Z-])")
-_NAMES_OTHER_AUTHOR = re.compile(r"comment|reply|related|sidebar|widget|avatar|(?<!v)card|quote", re.IGNORECASE)
+_NAMES_OTHER_AUTHOR = re.compile(
+    r"comment|reply|related|sidebar|widget|avatar|(?<!v)card|quote", re.IGNORECASE
+)
 _NAMES_OTHER_DATE = re.compile(r"updat|modif|event|review", re.IGNORECASE)
 # Names around a byline or a date that is not the page's: of another story.
 _NAMES_OTHERS = re.compile(
@@ -59,7 +65,9 @@ _CREATIVE_COMMONS = re.compile(
     re.IGNORECASE,
 )
 _DECLARES = re.compile(
-    r"licen[cs]|lizen[zs]|licenci|licença|ライセンス|лиценз|except where|unless otherwise|some rights reserved",
+    r"licen[cs]|lizen[zs]|licenci|licença|ライセンス|лиценз|except where|unless otherwise|some "
+    r"rights "
+    r"reserved",
     re.IGNORECASE,
 )
 
@@ -71,7 +79,8 @@ class Head:
     Attributes:
       nodes: the objects that its linked data describes, articles first.
       names: names of the objects of its linked data by their `@id`.
-      is_article, is_forum: whether it says that it is an article (or a thread of a forum), and a forum.
+      is_article, is_forum: whether it says that it is an article (or a thread of a forum), and a
+        forum.
     """
 
     nodes: list[dict[str, Any]]
@@ -80,7 +89,8 @@ class Head:
     is_forum: bool
 
     def name_of(self, value: Any) -> str | None:
-        """The name in a value of linked data: a string, an object with a name or an `@id`, or a list of these."""
+        """The name in a value of linked data: a string, an object with a name or an `@id`, or a
+        list of these."""
         if isinstance(value, str):
             return unescape(self.names.get(value, value))
         if isinstance(value, dict):
@@ -99,7 +109,11 @@ def read_head(page: PageRead) -> Head:
     types = {page.metas.get("og:type", "").lower().partition(":")[0]}.union(*map(_types, nodes))
     return Head(
         nodes,
-        {key: unescape(name) for key, name in named if isinstance(key, str) and isinstance(name, str)},
+        {
+            key: unescape(name)
+            for key, name in named
+            if isinstance(key, str) and isinstance(name, str)
+        },
         not types.isdisjoint({"article", "blog", "news"} | _ARTICLES),
         not types.isdisjoint(_FORUMS),
     )
@@ -115,7 +129,8 @@ def _linked_data(script: str) -> Any:
 
 
 def _objects(value: Any, keys: Sequence[str] = (), depth: int = 0) -> Iterator[dict[str, Any]]:
-    """The objects in linked data, each before its parts: those under `keys`; all if there are none."""
+    """The objects in linked data, each before its parts: those under `keys`; all if there are
+    none."""
     if depth > _MAX_DEPTH:
         return
     if isinstance(value, list):
@@ -147,7 +162,9 @@ def read_metadata(page: PageRead, head: Head, url: str, fetched_at: int) -> dict
       fetched_at: time of the fetch, in seconds since 1970; no date of publication is later.
     """
     metas, nodes = page.metas, head.nodes
-    publishers = [node.get("name") for node in nodes if node.get("@type") == "WebSite" and "name" in node][:1]
+    publishers = [
+        node.get("name") for node in nodes if node.get("@type") == "WebSite" and "name" in node
+    ][:1]
     publishers += [node.get("publisher") for node in nodes if _is_article(node)]
     sites = [*map(metas.get, NAMES["meta site"]), *map(head.name_of, publishers)]
     site_name = next(filter(None, map(_short, sites)), None)
@@ -162,16 +179,25 @@ def read_metadata(page: PageRead, head: Head, url: str, fetched_at: int) -> dict
 
 
 def _title(page: PageRead, head: Head, site: str | None) -> str | None:
-    """The heading that is part of one of the page's titles, its only heading, or a title without the site's name."""
-    declared = [page.title, page.metas.get("og:title"), *(head.name_of(n.get("headline")) for n in head.nodes)]
+    """The heading that is part of one of the page's titles, its only heading, or a title without
+    the site's name."""
+    declared = [
+        page.title,
+        page.metas.get("og:title"),
+        *(head.name_of(n.get("headline")) for n in head.nodes),
+    ]
     titles = [title for title in map(_short, declared) if title]
     sites = {"", _words(site or "")}
-    headings = [text for text in filter(None, map(_short, page.headings)) if _words(text) not in sites]
+    headings = [
+        text for text in filter(None, map(_short, page.headings)) if _words(text) not in sites
+    ]
     places = {text: [_words(title).find(_words(text)) for title in titles] for text in headings}
     agreed = [text for text in headings if max(places[text], default=-1) >= 0]
     if agreed:  # those that no title begins with, and shorter ones, may be the site's name
         return max(agreed, key=lambda text: (0 in places[text], len(text)))
-    if len(headings) == 1 and (not titles or set(_words(headings[0]).split()) & set(_words(titles[0]).split())):
+    if len(headings) == 1 and (
+        not titles or set(_words(headings[0]).split()) & set(_words(titles[0]).split())
+    ):
         return headings[0]
     if titles:
         return _SEPARATOR.split(titles[0])[0] or titles[0]
@@ -235,14 +261,23 @@ def _date(page: PageRead, head: Head, url: str, fetched_at: int) -> str | None:
     metas, nodes = page.metas, head.nodes
 
     def candidates() -> Iterator[Any]:
-        published = [metas.get("article:published_time"), *(n.get("datePublished") for n in nodes if _is_article(n))]
-        yield min(filter(None, map(_iso_date, published)), default=None)  # a later one is that of a new version
+        published = [
+            metas.get("article:published_time"),
+            *(n.get("datePublished") for n in nodes if _is_article(n)),
+        ]
+        yield min(
+            filter(None, map(_iso_date, published)), default=None
+        )  # a later one is that of a new version
         yield from map(metas.get, NAMES["meta date"])
         for key in ("datePublished", "dateCreated", "uploadDate"):
             yield from (node.get(key) for node in nodes)
         yield url
         for element in filter(_is_date, page.marked):
-            yield element.attributes.get("datetime") or element.attributes.get("content") or element.text[:100]
+            yield (
+                element.attributes.get("datetime")
+                or element.attributes.get("content")
+                or element.text[:100]
+            )
 
     latest = (datetime.fromtimestamp(fetched_at, timezone.utc) + timedelta(days=1)).date()
     for found in map(_iso_date, candidates()):
@@ -252,7 +287,8 @@ def _date(page: PageRead, head: Head, url: str, fetched_at: int) -> str | None:
 
 
 def _iso_date(text: Any) -> date | None:
-    """The first date in a text, by year, month and day (`2019-05-03`, `20190503`): other orders are not clear."""
+    """The first date in a text, by year, month and day (`2019-05-03`, `20190503`): other orders
+    are not clear."""
     match = _ISO.search(str(text))
     try:
         return date(*map(int, match.groups())) if match else None
@@ -282,7 +318,10 @@ def _license(page: PageRead, head: Head) -> str | None:
     stated = [node.get("license") for node in head.nodes]
     for candidates in (
         [link.attributes["href"] for link in links if link.attributes["rel"]],
-        [one.get("url") or one.get("@id") or one.get("name") if isinstance(one, dict) else one for one in stated],
+        [
+            one.get("url") or one.get("@id") or one.get("name") if isinstance(one, dict) else one
+            for one in stated
+        ],
         map(page.metas.get, NAMES["meta license"]),
         [link.attributes["href"] for link in links if _is_statement(link)],
     ):
@@ -294,13 +333,17 @@ def _license(page: PageRead, head: Head) -> str | None:
 
 def _is_credit(link: Marked) -> bool:
     """Whether a link belongs to a picture or a comment, not to the page."""
-    return any(one.tag in ("figure", "figcaption", "blockquote", "li") for one in link.container.around())
+    return any(
+        one.tag in ("figure", "figcaption", "blockquote", "li") for one in link.container.around()
+    )
 
 
 def _is_statement(link: Marked) -> bool:
     """Whether a link to Creative Commons is in a statement about the page's licence."""
     is_short = len(link.text) <= _LONGEST
-    return is_short and bool(_CREATIVE_COMMONS.search(link.attributes["href"]) and _DECLARES.search(link.text))
+    return is_short and bool(
+        _CREATIVE_COMMONS.search(link.attributes["href"]) and _DECLARES.search(link.text)
+    )
 
 
 def _named(text: Any) -> str | None:
@@ -312,6 +355,10 @@ def _named(text: Any) -> str | None:
             return f"{'CC0' if public.lower() == 'zero' else 'CC-PDM'}-{public_version}"
         parts = ["CC", kind.upper(), version, country and country.upper()]
         return "-".join(part for part in parts if part)
-    if "://" not in text and not _DECLARES.search(text) and not re.match(r"(?:CC|MIT|Apache|GPL|GFDL|BSD)\b", text):
+    if (
+        "://" not in text
+        and not _DECLARES.search(text)
+        and not re.match(r"(?:CC|MIT|Apache|GPL|GFDL|BSD)\b", text)
+    ):
         return None  # "All rights reserved", or a publisher's name
     return _short(text)

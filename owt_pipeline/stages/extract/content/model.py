@@ -1,10 +1,12 @@
-"""The model of main text: for each block of a page, the probability that it belongs to the page's main text.
+"""The model of main text: for each block of a page, the probability that it belongs to the
+page's main text.
 
-It has two passes of boosted trees. The first uses a block's text, neighbours and markup, and words: those in the names
-of the containers around it, in its own text if short, and in the heading above it. Each word has log-odds: how much
-more often than on average a block with this word belongs to the main text (counted by
-`benchmarks/extraction_model/fitting.py`). The second pass also uses the probabilities of the first around the block: in
-the same container, in blocks with the same markup, before and after.
+It has two passes of boosted trees. The first uses a block's text, neighbours and markup, and words:
+those in the names of the containers around it, in its own text if short, and in the heading above
+it. Each word has log-odds: how much more often than on average a block with this word belongs to
+the main text (counted by `benchmarks/extraction_model/fitting.py`). The second pass also uses the
+probabilities of the first around the block: in the same container, in blocks with the same markup,
+before and after.
 """
 
 from __future__ import annotations
@@ -19,7 +21,15 @@ from pathlib import Path
 
 import numpy as np
 
-from owt_pipeline.stages.extract.content.features import Columns, PageView, Tree, matrix, shifts, table, windows
+from owt_pipeline.stages.extract.content.features import (
+    Columns,
+    PageView,
+    Tree,
+    matrix,
+    shifts,
+    table,
+    windows,
+)
 from owt_pipeline.stages.extract.html.names import COMMENT_WORDS, read_name
 
 PATH = Path(__file__).with_name("model.npz")
@@ -60,7 +70,9 @@ def read(path: Path) -> Model:
 
 
 def _forest(arrays: Mapping[str, np.ndarray], name: str) -> Forest:
-    features, cuts, leaves, base = (arrays[f"{name}_{part}"] for part in ("features", "cuts", "leaves", "base"))
+    features, cuts, leaves, base = (
+        arrays[f"{name}_{part}"] for part in ("features", "cuts", "leaves", "base")
+    )
     return Forest(features, cuts, leaves, int(base))
 
 
@@ -76,7 +88,8 @@ _START = 50  # words of a block that are looked up in others
 
 
 def lexical(page: PageView, odds: Odds) -> np.ndarray:
-    """Features (n, 13) from the log-odds of words in the names of the containers around a block and in short texts."""
+    """Features (n, 13) from the log-odds of words in the names of the containers around a block
+    and in short texts."""
     paths = page.paths
     of_names = [odds.of_name(name) for name in paths.names]
     rows: list[tuple[float, ...]] = []
@@ -86,7 +99,10 @@ def lexical(page: PageView, odds: Odds) -> np.ndarray:
             rows.append((low, high, mean, mean, mean))
         else:
             lowest, highest, total, nearest, _ = rows[around]
-            low, high = low if low < lowest else lowest, high if high > highest else highest  # min and max are slow
+            low, high = (
+                low if low < lowest else lowest,
+                high if high > highest else highest,
+            )  # min and max are slow
             rows.append((low, high, total + mean, mean or nearest, mean))
     inherited = table(rows, np.float32)
     up = np.maximum(np.array(paths.parent), 0)
@@ -131,20 +147,25 @@ class Odds:
         found = {tag: odds[tag]} if tag in odds else {}
         for one in names.split():
             for word in read_name(one)[1]:
-                known = "comments" if word in COMMENT_WORDS and word not in odds else word  # of other languages
+                known = (
+                    "comments" if word in COMMENT_WORDS and word not in odds else word
+                )  # of other languages
                 if known in odds:
                     found[known] = odds[known]
         values = found.values()
         return (min(values), max(values), sum(values) / len(values)) if values else _NO_KNOWN_WORD
 
     def of_texts(self, words: Sequence[Sequence[bytes]], chars: np.ndarray) -> np.ndarray:
-        """Lowest, highest and mean log-odds of the words of each short text (3, texts); 0 for unknown words."""
+        """Lowest, highest and mean log-odds of the words of each short text (3, texts); 0 for
+        unknown words."""
         texts = list(map(short_words, words, chars.tolist()))
         counts = np.array(list(map(len, texts)))
         found = np.zeros((3, len(texts)), dtype=np.float32)
         some = np.flatnonzero(counts)
         if len(some):
-            values = np.fromiter(map(self._of_word.get, chain.from_iterable(texts), repeat(0.0)), np.float64)
+            values = np.fromiter(
+                map(self._of_word.get, chain.from_iterable(texts), repeat(0.0)), np.float64
+            )
             lengths = counts[some]
             starts = lengths.cumsum() - lengths
             found[0, some] = np.minimum.reduceat(values, starts)
@@ -154,12 +175,17 @@ class Odds:
 
 
 def contextual(page: PageView, p: np.ndarray) -> np.ndarray:
-    """Features (n, features) of each block's surroundings from the probabilities `p` (n) of the first pass."""
+    """Features (n, features) of each block's surroundings from the probabilities `p` (n) of the
+    first pass."""
     weight, tree = page.counts.words, page.tree
     mass = weight * p
     columns: Columns = [p]
     for signature in page.signatures:
-        columns.append((np.bincount(signature, mass) / np.maximum(np.bincount(signature, weight), 1))[signature])
+        columns.append(
+            (np.bincount(signature, mass) / np.maximum(np.bincount(signature, weight), 1))[
+                signature
+            ]
+        )
     weights, masses = tree.below(weight), tree.below(mass)
     total = max(float(masses[0]), 1e-6)
     shares = np.array((masses / np.maximum(weights, 1), masses / total))
@@ -174,7 +200,13 @@ def contextual(page: PageView, p: np.ndarray) -> np.ndarray:
     before = mass.cumsum()
     columns += [before / total, (before - mass) / total]
     unsure = float((mass * (1 - p)).sum())
-    columns += [expected_f1(weight, p), total / max(float(weight.sum()), 1.0), p.max(), total, unsure / total]
+    columns += [
+        expected_f1(weight, p),
+        total / max(float(weight.sum()), 1.0),
+        p.max(),
+        total,
+        unsure / total,
+    ]
     in_comments = float(mass[page.in_comments].sum())
     columns += [in_comments / total, float(masses[0]) - in_comments]
     columns.append(_overlap(page, p))
@@ -190,14 +222,24 @@ def expected_f1(weight: np.ndarray, p: np.ndarray) -> float:
 
 
 def _overlap(page: PageView, p: np.ndarray) -> np.ndarray:
-    """The share of the words at a block's start that are long and occur in other blocks that surely are main text."""
+    """The share of the words at a block's start that are long and occur in other blocks that
+    surely are main text."""
     sure = (p > 0.7).tolist()
     times = Counter(chain.from_iterable(map(set, compress(page.words, sure))))
-    in_some, in_two = ({word for word, n in times.items() if n >= least and len(word) > 3} for least in (1, 2))
+    in_some, in_two = (
+        {word for word, n in times.items() if n >= least and len(word) > 3} for least in (1, 2)
+    )
     starts = [words[:_START] for words in page.words]
-    known = [in_two if likely else in_some for likely in sure]  # the words of sure blocks must occur in another one
+    known = [
+        in_two if likely else in_some for likely in sure
+    ]  # the words of sure blocks must occur in another one
     pairs = zip(starts, known, strict=True)
-    return np.array([sum(map(some.__contains__, start)) / len(start) if start else -1.0 for start, some in pairs])
+    return np.array(
+        [
+            sum(map(some.__contains__, start)) / len(start) if start else -1.0
+            for start, some in pairs
+        ]
+    )
 
 
 def _distance(tree: Tree, target: int) -> np.ndarray:
@@ -213,21 +255,25 @@ def _distance(tree: Tree, target: int) -> np.ndarray:
 
 
 SCALE = 1 << 12
-"""Scores are log-odds times this as integers, so that their sums do not depend on the order of addition."""
+"""Scores are log-odds times this as integers, so that their sums do not depend on the order of
+addition."""
 
 _ROWS = 2048  # rows evaluated together, so that a page of 100,000 blocks does not take a gigabyte
 _STEP = SCALE >> 6
 _ODDS = np.arange(-16 * SCALE, 16 * SCALE + 1, _STEP) / SCALE
 _PROBABILITIES = np.rint(4096 / (1 + np.exp(-_ODDS))) / 4096
-"""Probabilities of scores in steps of 1/64, rounded so that they are the same on every processor."""
+"""Probabilities of scores in steps of 1/64, rounded so that they are the same on every
+processor."""
 
 
 @dataclass(frozen=True)
 class Forest:
-    """Trees that each ask `depth` questions of a row; the leaf number is the sum of 2^i over questions i answered yes.
+    """Trees that each ask `depth` questions of a row; the leaf number is the sum of 2^i over
+    questions i answered yes.
 
     Attributes:
-      features, cuts (trees, depth): question i of a tree is whether that feature is above that value.
+      features, cuts (trees, depth): question i of a tree is whether that feature is above that
+        value.
       leaves (trees, 2^depth): the scores that a tree adds.
       base: the score without trees.
     """
@@ -255,7 +301,8 @@ class Forest:
 
     @cached_property
     def _questions(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Feature and cut of each distinct question, and the numbers of each tree's questions (depth, trees)."""
+        """Feature and cut of each distinct question, and the numbers of each tree's questions
+        (depth, trees)."""
         asked = np.stack((self.features.ravel().astype(np.float64), self.cuts.ravel()))
         unique, numbers = np.unique(asked, axis=1, return_inverse=True)
         numbers = np.ascontiguousarray(numbers.reshape(self.features.shape).T)
@@ -266,6 +313,8 @@ def probabilities(forest: Forest, values: np.ndarray) -> np.ndarray:
     """For each row of `values` (rows, features), the probability of a positive label."""
     found = []
     for start in range(0, len(values), _ROWS):
-        steps = (forest.scores(np.ascontiguousarray(values[start : start + _ROWS].T)) + 16 * SCALE) // _STEP
+        steps = (
+            forest.scores(np.ascontiguousarray(values[start : start + _ROWS].T)) + 16 * SCALE
+        ) // _STEP
         found.append(_PROBABILITIES.take(steps, mode="clip"))
     return np.concatenate(found)

@@ -1,7 +1,8 @@
 """Blocks of text and the containers that hold them, as `reader` finds them on a page.
 
-A block is a paragraph, a heading, an item of a list, a row of a table or a piece of code. Containers are the
-block-level elements around them, numbered in document order, so a container's parent comes before it.
+A block is a paragraph, a heading, an item of a list, a row of a table or a piece of code.
+Containers are the block-level elements around them, numbered in document order, so a container's
+parent comes before it.
 
     <div class="post"><h1>Title</h1><p>One <b>two</b></p></div>
 
@@ -34,15 +35,42 @@ class Container:
       end: one more than the index of the last container in it.
       form: the form of the text directly in it.
       start: the number of blocks before it.
-      number: for an item of a numbered list, its number; for such a list, the number of its next item; else -1.
+      number: for an item of a numbered list, its number; for such a list, the number of its next
+        item; else -1.
       names: its classes, id, role and `itemprop` as written, without an id made from a heading.
       kind: its kind by its tag, names and attributes, flags of `names`.
     """
 
-    __slots__ = ("children", "end", "form", "index", "kind", "names", "number", "parent", "start", "tag")
+    __slots__ = (
+        "children",
+        "end",
+        "form",
+        "index",
+        "kind",
+        "names",
+        "number",
+        "parent",
+        "start",
+        "tag",
+    )
 
-    def __init__(self, index: int, tag: str, parent: Container | None, form: int, kind: int = 0, start: int = 0):
-        self.index, self.tag, self.parent, self.form, self.kind, self.start = index, tag, parent, form, kind, start
+    def __init__(
+        self,
+        index: int,
+        tag: str,
+        parent: Container | None,
+        form: int,
+        kind: int = 0,
+        start: int = 0,
+    ):
+        self.index, self.tag, self.parent, self.form, self.kind, self.start = (
+            index,
+            tag,
+            parent,
+            form,
+            kind,
+            start,
+        )
         self.names, self.children, self.end, self.number = "", 0, index + 1, -1
 
     def around(self) -> Iterator[Container]:
@@ -59,8 +87,8 @@ class Block:
     Attributes:
       form: HEADING, ITEM, ROW, PARAGRAPH, PREFORMATTED or OTHER.
       text: its text, with a newline for each `<br>`; a row's cells are separated by tabs.
-      marked: `text` with the marks of code and formulas, and empty lines between paragraphs; for preformatted text,
-        the name of its language. None if there is nothing to add to `text`.
+      marked: `text` with the marks of code and formulas, and empty lines between paragraphs; for
+        preformatted text, the name of its language. None if there is nothing to add to `text`.
       cells: for a row, its cells, marked as above and with a newline between paragraphs; else None.
       is_header: for a row, whether all its cells are headers.
       link_chars: number of its characters within links.
@@ -70,10 +98,29 @@ class Block:
       images: number of images between it and the text before it.
     """
 
-    __slots__ = ("cells", "chars", "container", "form", "images", "is_header", "link_chars", "links", "marked", "text")
+    __slots__ = (
+        "cells",
+        "chars",
+        "container",
+        "form",
+        "images",
+        "is_header",
+        "link_chars",
+        "links",
+        "marked",
+        "text",
+    )
 
-    def __init__(self, form: int, text: str, link_chars: int, container: Container, marked: str | None = None):
-        self.form, self.text, self.link_chars, self.container, self.marked = form, text, link_chars, container, marked
+    def __init__(
+        self, form: int, text: str, link_chars: int, container: Container, marked: str | None = None
+    ):
+        self.form, self.text, self.link_chars, self.container, self.marked = (
+            form,
+            text,
+            link_chars,
+            container,
+            marked,
+        )
         self.chars = len(text)
         self.cells: tuple[str, ...] | None = None
         self.is_header = False

@@ -2,7 +2,8 @@
 
 Formulas are given as LaTeX where the page has their source:
 
-- MathML with an `<annotation>` or `alttext`: KaTeX, LaTeXML, Wikipedia, MathJax 3 with assistive markup;
+- MathML with an `<annotation>` or `alttext`: KaTeX, LaTeXML, Wikipedia, MathJax 3 with assistive
+  markup;
 - scripts of MathJax 2 (`<script type="math/tex">`), whose drawings are skipped;
 - images with the source as alternative text (Wikipedia, WordPress, CodeCogs).
 """
@@ -16,11 +17,15 @@ from owt_pipeline.stages.extract.html.names import BLOCK, NOT_TEXT, finder
 
 _TEX_ENCODINGS = ("application/x-tex", "application/x-latex", "latex", "tex", "text/x-tex")
 _names_formula = finder(
-    re.compile(r"(?:^|\s)(?:mwe-math|latex|tex|math|katex|mathjax|equation)(?=[\s_-]|$)", re.IGNORECASE)
+    re.compile(
+        r"(?:^|\s)(?:mwe-math|latex|tex|math|katex|mathjax|equation)(?=[\s_-]|$)", re.IGNORECASE
+    )
 )
 _IMAGE_SOURCE = re.compile(r"latex\.codecogs\.com|chart\?cht=tx|/latex\.php|quicklatex\.com")
 _LATEX = re.compile(r"[\\^_=]")
-_STYLE = re.compile(r"^\{\s*\\(?:display|text)style\s*(.*)\}$|^\\(?:display|text)style\b\s*(.*)$", re.DOTALL)
+_STYLE = re.compile(
+    r"^\{\s*\\(?:display|text)style\s*(.*)\}$|^\\(?:display|text)style\b\s*(.*)$", re.DOTALL
+)
 _DOLLARS = re.compile(r"(\$\$?)([^$]+)\1")
 _names_gutter = finder(
     re.compile(
@@ -35,8 +40,14 @@ _names_line = finder(  # `line`, `code-line`, `CodeMirror-line`, `codeLine_x8a`,
         r"(?:[-_]?(?:text|code|content|wrapper))?(?=$|[\s_]|\d|-\d|-[a-z]+\d)"
     )
 )
-_LANGUAGE = re.compile(r"(?:^|\s)lang(?:uage)?-(?!none\b|text\b|plain)([a-z][a-z0-9+#]{0,15})(?=\s|$)", re.IGNORECASE)
-_BREAK, _START, _END = "\x04", "\x05", "\x06"  # until a text is complete: <br>; an element that is a line
+_LANGUAGE = re.compile(
+    r"(?:^|\s)lang(?:uage)?-(?!none\b|text\b|plain)([a-z][a-z0-9+#]{0,15})(?=\s|$)", re.IGNORECASE
+)
+_BREAK, _START, _END = (
+    "\x04",
+    "\x05",
+    "\x06",
+)  # until a text is complete: <br>; an element that is a line
 _ENDED, _STARTED = re.compile(f"{_END}\n?"), re.compile(f"\n?{_START}+")
 _NUMBERS = re.compile(f"[\\d\\s{_BREAK}{_START}{_END}]*")
 _SHOWN_AS_BLOCK = re.compile(r"display\s*:\s*(?:block|flex|grid)", re.IGNORECASE)
@@ -81,7 +92,9 @@ class Formula(Inner):
         self.depth += 1
         if tag in ("annotation", "annotation-xml"):
             self._annotation = self.depth
-            self._is_source = (attributes.get("encoding") or "").lower() in _TEX_ENCODINGS and not self._source
+            self._is_source = (
+                attributes.get("encoding") or ""
+            ).lower() in _TEX_ENCODINGS and not self._source
 
     def add(self, text: str) -> None:
         if not self._annotation or self.depth < self._annotation:
@@ -123,7 +136,9 @@ class Lines(Inner):
     def __init__(self, classes: str) -> None:
         super().__init__()
         self.language = _language_of(classes)
-        self._gutters: list[tuple[int, int]] = []  # depth of an element of line numbers, its first piece
+        self._gutters: list[
+            tuple[int, int]
+        ] = []  # depth of an element of line numbers, its first piece
         self._blocks: list[int] = []  # depths of open elements that are lines of their own
         self._unseen = 0  # depth of an element without text
 
@@ -186,7 +201,8 @@ def _language_of(classes: str) -> str | None:
 
 
 def counts_up(text: str) -> bool:
-    """Whether a text is at least two consecutive numbers, which are those of the lines next to it."""
+    """Whether a text is at least two consecutive numbers, which are those of the lines next to
+    it."""
     numbers = text.split()
     if len(numbers) < 2 or not numbers[0].isdecimal() or len(numbers[0]) > 6:
         return False
@@ -195,7 +211,8 @@ def counts_up(text: str) -> bool:
 
 
 def address_in(attributes: Mapping[str, str]) -> str:
-    """The text that Cloudflare protects from robots: its bytes in hexadecimal, each XORed with the first."""
+    """The text that Cloudflare protects from robots: its bytes in hexadecimal, each XORed with
+    the first."""
     try:
         key, *text = bytes.fromhex(attributes["data-cfemail"])
     except ValueError:

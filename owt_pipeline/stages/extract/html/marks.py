@@ -1,4 +1,5 @@
-"""What a page's metadata needs of its body: elements that may name an author or a date, and links to licences."""
+"""What a page's metadata needs of its body: elements that may name an author or a date, and
+links to licences."""
 
 from __future__ import annotations
 
@@ -47,11 +48,13 @@ class PageRead:
       blocks: its text.
       language: the language of the root element.
       title: the text of `<title>`.
-      metas: content of each `<meta>` by its name in lower case; the first one wins, but those for robots are joined.
+      metas: content of each `<meta>` by its name in lower case; the first one wins, but those for
+        robots are joined.
       scripts: the text of each script of linked data.
       headings: the text of each `<h1>`.
       marked: elements that may name an author or a date.
-      licences: links to licences with the text of their blocks; `rel` says whether the page states that it is its own.
+      licences: links to licences with the text of their blocks; `rel` says whether the page states
+        that it is its own.
       controlled: ids of elements that links and buttons open.
     """
 
@@ -73,19 +76,25 @@ class PageRead:
             if name.lower() == "robots" and "robots" in self.metas:
                 self.metas["robots"] += f", {content}"
             for single in name.lower().split():  # some elements have several names
-                self.metas.setdefault(single.replace("dc:", "dc.").replace("dcterms:", "dcterms."), content)
+                self.metas.setdefault(
+                    single.replace("dc:", "dc.").replace("dcterms:", "dcterms."), content
+                )
 
 
 class Marks:
-    """The open elements that may name an author or a date; `page` gets them, and links to licences."""
+    """The open elements that may name an author or a date; `page` gets them, and links to
+    licences."""
 
     def __init__(self, page: PageRead) -> None:
         self.open: list[Marked] = []  # always the same list
         self._page = page
         self._unsaid: Marked | None = None  # a link to a licence in the block that has not ended
 
-    def start(self, tag: str, attributes: Mapping[str, str], container: Container, depth: int) -> None:
-        """Collect the text of an element, with `depth` elements around it, if it may be an author or a date."""
+    def start(
+        self, tag: str, attributes: Mapping[str, str], container: Container, depth: int
+    ) -> None:
+        """Collect the text of an element, with `depth` elements around it, if it may be an
+        author or a date."""
         get = attributes.get
         classes, prop = get("class"), get("itemprop")
         if self.open and (prop == "name" or classes == "fn") and self.open[-1].name is None:
@@ -114,9 +123,15 @@ class Marks:
 
     def link(self, tag: str, relation: str, target: str, container: Container) -> None:
         """Note a link if it is to a licence."""
-        is_stated = "licen" in relation and not {"license", "licence"}.isdisjoint(relation.lower().split())
-        if (is_stated or "creativecommons.org/" in target) and len(self._page.licences) < _MOST_LICENCES:
-            licence = Marked(tag, {"href": target, "rel": "license" if is_stated else ""}, container, 0)
+        is_stated = "licen" in relation and not {"license", "licence"}.isdisjoint(
+            relation.lower().split()
+        )
+        if (is_stated or "creativecommons.org/" in target) and len(
+            self._page.licences
+        ) < _MOST_LICENCES:
+            licence = Marked(
+                tag, {"href": target, "rel": "license" if is_stated else ""}, container, 0
+            )
             self._page.licences.append(licence)
             self._unsaid = licence if tag == "a" else None
 

@@ -1,8 +1,8 @@
 """Kinds of elements by tag, role, class, id and style.
 
-The lists hold the conventions of the web: class names of WordPress and other systems, ARIA's roles. Names match as
-complete words (`nav` in `main-nav` and `mainNav`, not in `navy`). They decide nothing alone: to the model, they are
-features like all others.
+The lists hold the conventions of the web: class names of WordPress and other systems, ARIA's roles.
+Names match as complete words (`nav` in `main-nav` and `mainNav`, not in `navy`). They decide
+nothing alone: to the model, they are features like all others.
 """
 
 from __future__ import annotations
@@ -14,11 +14,17 @@ from importlib import resources
 
 from owt_pipeline.stages.extract.html.blocks import Container
 
-_LISTS = resources.files("owt_pipeline.stages.extract.html").joinpath("names.txt").read_text("utf-8").split("\n\n")
+_LISTS = (
+    resources.files("owt_pipeline.stages.extract.html")
+    .joinpath("names.txt")
+    .read_text("utf-8")
+    .split("\n\n")
+)
 NAMES = {title: tuple(" ".join(lines).split()) for title, *lines in map(str.splitlines, _LISTS)}
 """Names of elements, words in classes, and names of `<meta>` elements in order of preference."""
 
-# Kinds of elements by name. Plain numbers, since the operators of IntFlag would take a third of the time of extraction.
+# Kinds of elements by name. Plain numbers, since the operators of IntFlag would take a third of the
+# time of extraction.
 HIDDEN = 1
 CHROME = 2
 """Navigation, sidebars, share buttons, forms, advertisements, captions."""
@@ -30,11 +36,18 @@ UNSHOWN = 16
 MARKED = 32
 """May name an author, or says more of other parts of the page."""
 
-NOT_TEXT = frozenset(NAMES["no text"])  # includes rt, the pronunciation of the characters of a <ruby>
-INLINE, BLOCK, CHROME_ROLES = (frozenset(NAMES[kind]) for kind in ("inline", "block", "chrome roles"))
+NOT_TEXT = frozenset(
+    NAMES["no text"]
+)  # includes rt, the pronunciation of the characters of a <ruby>
+INLINE, BLOCK, CHROME_ROLES = (
+    frozenset(NAMES[kind]) for kind in ("inline", "block", "chrome roles")
+)
 HEADINGS = {f"h{level}": level for level in range(1, 7)}
 
-OF_TAG = dict.fromkeys("nav footer aside figure form fieldset".split(), CHROME) | {"article": CONTENT, "main": CONTENT}
+OF_TAG = dict.fromkeys("nav footer aside figure form fieldset".split(), CHROME) | {
+    "article": CONTENT,
+    "main": CONTENT,
+}
 """The kind of an element by its tag."""
 COMMENT_WORDS = frozenset(NAMES["comment words"])
 _KIND_OF_WORD = dict.fromkeys(COMMENT_WORDS, COMMENT) | dict.fromkeys(NAMES["chrome words"], CHROME)
@@ -42,7 +55,9 @@ _CHROME_NAMES, _HIDDEN_NAMES = frozenset(NAMES["chrome names"]), frozenset(NAMES
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _LOWER_WORD = re.compile(r"[a-z]+")
 _HIDING_STYLE = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden")
-_STREAMED = re.compile(r"S:[0-9a-f]+")  # React sends parts of a page hidden, and a script moves them to their places
+_STREAMED = re.compile(
+    r"S:[0-9a-f]+"
+)  # React sends parts of a page hidden, and a script moves them to their places
 
 _SCHEMA_COMMENT = re.compile(r"schema\.org/(?:Comment|UserComments)\b")
 
@@ -65,7 +80,11 @@ def read_names(names: str) -> int:
 def read_name(name: str) -> tuple[int, tuple[str, ...]]:
     """The kind of an element by one class or id, and the words in it and itself, in lower case."""
     lower = name.lower()
-    words = _LOWER_WORD.findall(name) if lower == name else [word.lower() for word in _WORD.findall(name)]
+    words = (
+        _LOWER_WORD.findall(name)
+        if lower == name
+        else [word.lower() for word in _WORD.findall(name)]
+    )
     kind = HIDDEN if lower in _HIDDEN_NAMES else CHROME if lower in _CHROME_NAMES else 0
     if kind != HIDDEN:
         for word in words:
@@ -73,7 +92,9 @@ def read_name(name: str) -> tuple[int, tuple[str, ...]]:
                 kind = _KIND_OF_WORD[word]
                 break
     # Every match contains one of these; the expression takes ten times as long.
-    if ("content" in lower or "body" in lower or "text" in lower or "entry" in lower) and _CONTENT_NAME.search(lower):
+    if (
+        "content" in lower or "body" in lower or "text" in lower or "entry" in lower
+    ) and _CONTENT_NAME.search(lower):
         kind |= CONTENT
     if "author" in lower or "byline" in lower or "by-line" in lower:
         kind |= MARKED
@@ -81,9 +102,14 @@ def read_name(name: str) -> tuple[int, tuple[str, ...]]:
 
 
 def is_unshown(attributes: Mapping[str, str]) -> bool:
-    """Whether an element is hidden by its own style or attribute, and no script of the browser or of React shows it."""
+    """Whether an element is hidden by its own style or attribute, and no script of the browser
+    or of React shows it."""
     style, hidden = attributes.get("style"), attributes.get("hidden")
-    if hidden is not None and hidden != "until-found" and not _STREAMED.fullmatch(attributes.get("id") or ""):
+    if (
+        hidden is not None
+        and hidden != "until-found"
+        and not _STREAMED.fullmatch(attributes.get("id") or "")
+    ):
         return True
     return style is not None and _HIDING_STYLE.search(style) is not None
 
@@ -91,15 +117,26 @@ def is_unshown(attributes: Mapping[str, str]) -> bool:
 def name_container(container: Container, attributes: Mapping[str, str]) -> None:
     """Set a container's names and kind by its element's attributes."""
     get, tag = attributes.get, container.tag
-    classes, identifier, role, prop = get("class") or "", get("id") or "", get("role"), get("itemprop")
+    classes, identifier, role, prop = (
+        get("class") or "",
+        get("id") or "",
+        get("role"),
+        get("itemprop"),
+    )
     if identifier and (tag in HEADINGS or is_of_heading(classes)):
         identifier = ""
-    kind = container.kind | read_names(classes) | read_names(identifier)  # most ids are new, and classes are not
+    kind = (
+        container.kind | read_names(classes) | read_names(identifier)
+    )  # most ids are new, and classes are not
     names = f"{classes} {identifier}".strip()
-    container.names = names if role is None and prop is None else " ".join(filter(None, (names, role, prop)))
+    container.names = (
+        names if role is None and prop is None else " ".join(filter(None, (names, role, prop)))
+    )
     if role is not None and role in CHROME_ROLES:
         kind |= CHROME
-    if prop == "comment" or ("itemtype" in attributes and _SCHEMA_COMMENT.search(attributes["itemtype"])):
+    if prop == "comment" or (
+        "itemtype" in attributes and _SCHEMA_COMMENT.search(attributes["itemtype"])
+    ):
         kind |= COMMENT
     if ("style" in attributes or "hidden" in attributes) and is_unshown(attributes):
         kind = kind & ~HIDDEN if names_opened(container.names) else kind | HIDDEN | UNSHOWN
@@ -111,8 +148,9 @@ def name_container(container: Container, attributes: Mapping[str, str]) -> None:
 
 
 def leave_name(container: Container, identifier: str) -> None:
-    """Take the name `identifier` from a container: it was made from the words of its heading, which links to it, as
-    documentation generators do, so `menus` or `comments` say what the text is about."""
+    """Take the name `identifier` from a container: it was made from the words of its heading,
+    which links to it, as documentation generators do, so `menus` or `comments` say what the text
+    is about."""
     names = container.names.split()
     if identifier in names and not container.kind & HIDDEN:
         names.remove(identifier)
@@ -126,6 +164,9 @@ def finder(expression: re.Pattern[str]) -> Callable[[str], bool]:
 
 
 is_of_heading = finder(re.compile(r"^section$|\blevel[1-6]\b"))
-"""Whether classes are those of a section whose id docutils or Pandoc has made from the words of its heading."""
-names_opened = finder(re.compile(r"more|collaps|accordion|expand|toggle|spoiler|answer|faq", re.IGNORECASE))
+"""Whether classes are those of a section whose id docutils or Pandoc has made from the words of
+its heading."""
+names_opened = finder(
+    re.compile(r"more|collaps|accordion|expand|toggle|spoiler|answer|faq", re.IGNORECASE)
+)
 """Whether names are those of hidden text that a control of the page shows."""

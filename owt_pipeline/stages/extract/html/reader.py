@@ -1,8 +1,8 @@
 """A page in one pass over its parser's events: blocks, containers, and what the metadata needs.
 
-lxml reports starts, ends and text of elements in repaired order; no tree is built. Nothing that a browser shows is left
-out here but navigation and footers that are links only, outside the page's main part: 30% of all blocks, and .03% of
-the main text.
+lxml reports starts, ends and text of elements in repaired order; no tree is built. Nothing that a
+browser shows is left out here but navigation and footers that are links only, outside the page's
+main part: 30% of all blocks, and .03% of the main text.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ from functools import partial
 from lxml import etree
 
 from owt_pipeline.stages.extract.html.blocks import CODE, FORMS, HEADING, ITEM, OTHER, Container
-from owt_pipeline.stages.extract.html.inner import Formula, Inner, Lines, address_in, cleaned, of_image
+from owt_pipeline.stages.extract.html.inner import (
+    Formula,
+    Inner,
+    Lines,
+    address_in,
+    cleaned,
+    of_image,
+)
 from owt_pipeline.stages.extract.html.marks import PageRead
 from owt_pipeline.stages.extract.html.names import (
     BLOCK,
@@ -31,7 +38,14 @@ from owt_pipeline.stages.extract.html.names import (
     names_opened,
     read_names,
 )
-from owt_pipeline.stages.extract.html.structure import BREAK, INITIAL, LAYS_OUT, SPECIAL, WITH_END, Structure
+from owt_pipeline.stages.extract.html.structure import (
+    BREAK,
+    INITIAL,
+    LAYS_OUT,
+    SPECIAL,
+    WITH_END,
+    Structure,
+)
 
 _BARE = INLINE - {"a", "code", "samp", "tt", "sup", "q", "time"}  # mean nothing without attributes
 _CODE_TAGS = frozenset(("code", "samp", "tt"))
@@ -43,15 +57,19 @@ Attributes = Mapping[str, str]
 
 def read_page(html: str, *, leaves_navigation: bool = True) -> PageRead:
     """Read a page; empty if there is no markup."""
-    page = html.encode("utf-8", "replace").replace(b"\x00", b"")  # libxml2 stops at zeros; browsers drop them
+    page = html.encode("utf-8", "replace").replace(
+        b"\x00", b""
+    )  # libxml2 stops at zeros; browsers drop them
     page = _END_OF_BREAK.sub(b"<br>", page)  # libxml2 drops them, browsers break the line
     reader = _Reader()
-    # `huge_tree` lifts libxml2's limits, since it silently cuts a page at them; `pages` limits time and memory.
+    # `huge_tree` lifts libxml2's limits, since it silently cuts a page at them; `pages` limits time
+    # and memory.
     parser = etree.HTMLParser(target=reader, encoding="utf-8", collect_ids=False, huge_tree=True)
     with contextlib.suppress(etree.XMLSyntaxError):  # an empty document
         etree.fromstring(page, parser)
     found = reader.finish(leaves_navigation)
-    reader.__dict__.clear()  # lxml's parser is in a cycle, which would keep the page until garbage is collected
+    # lxml's parser is in a cycle, which would keep the page until garbage is collected
+    reader.__dict__.clear()
     return found
 
 
@@ -137,7 +155,9 @@ class _Reader(Structure):
             self._end_block()
         self._initial = ""
         parent = self._at
-        container = Container(self._count, tag, parent, FORMS.get(tag, OTHER), OF_TAG.get(tag, 0), len(self.blocks))
+        container = Container(
+            self._count, tag, parent, FORMS.get(tag, OTHER), OF_TAG.get(tag, 0), len(self.blocks)
+        )
         self._count += 1
         parent.children += 1
         if parent.form == ITEM and tag in ("p", "div"):
@@ -172,7 +192,9 @@ class _Reader(Structure):
         elif tag == "meta":
             self.page.add_meta(attributes)
         elif tag == "link":
-            self._marks.link("link", attributes.get("rel", ""), attributes.get("href", ""), self._at)
+            self._marks.link(
+                "link", attributes.get("rel", ""), attributes.get("href", ""), self._at
+            )
         elif tag == "img":
             self._images += 1
             found = of_image(attributes)
@@ -193,7 +215,9 @@ class _Reader(Structure):
             kind = read_names(classes)
             if "style" in attributes or "hidden" in attributes or "aria-hidden" in attributes:
                 unshown = is_unshown(attributes)
-                if unshown and ("id" in attributes or names_opened(classes)):  # a control may open it
+                if unshown and (
+                    "id" in attributes or names_opened(classes)
+                ):  # a control may open it
                     self._stack.pop()
                     self._start_block(tag, attributes)
                     return
@@ -202,7 +226,12 @@ class _Reader(Structure):
             if kind & HIDDEN or "MathJax" in classes:
                 self._inner = Inner()
                 return
-        if kind & MARKED or tag == "time" or self._open_marks or not _SAY_MORE.isdisjoint(attributes):
+        if (
+            kind & MARKED
+            or tag == "time"
+            or self._open_marks
+            or not _SAY_MORE.isdisjoint(attributes)
+        ):
             self._note(tag, attributes)
         if tag == "a" and "href" in attributes:
             href = attributes["href"]
@@ -219,7 +248,9 @@ class _Reader(Structure):
             self._pieces.append(CODE)
             self._stack[-1] = self._end_code
         elif tag == "sup":
-            self._stack[-1] = partial(self._end_superscript, len(self.blocks), len(self._pieces), self._link_chars)
+            self._stack[-1] = partial(
+                self._end_superscript, len(self.blocks), len(self._pieces), self._link_chars
+            )
         elif tag == "q":
             self._stack[-1] = partial(self._end_quote, len(self.blocks), len(self._pieces))
             self._pieces.append("“")
@@ -228,13 +259,19 @@ class _Reader(Structure):
         self._links_around -= 1
 
     def _start_unseen(self, tag: str, attributes: Attributes) -> None:
-        is_shadow = tag == "template" and ("shadowrootmode" in attributes or "shadowroot" in attributes)
-        if is_shadow or (tag == "noscript" and not self._pieces):  # that of a page for browsers without scripts
+        is_shadow = tag == "template" and (
+            "shadowrootmode" in attributes or "shadowroot" in attributes
+        )
+        if is_shadow or (
+            tag == "noscript" and not self._pieces
+        ):  # that of a page for browsers without scripts
             self._start_block(tag, attributes)
             return
         self._stack.append(None)
         kind = attributes.get("type", "").strip().lower() if tag == "script" else ""
-        is_needed = (tag == "title" and self.page.title is None) or kind.startswith(("application/ld+json", "math/tex"))
+        is_needed = (tag == "title" and self.page.title is None) or kind.startswith(
+            ("application/ld+json", "math/tex")
+        )
         self._inner = Formula(attributes) if tag == "math" else Inner(kind if is_needed else None)
 
     def _end_inner(self) -> None:
@@ -264,7 +301,20 @@ class _Reader(Structure):
             self._start_block(tag, attributes)
 
 
-_VOID = ("br", "meta", "link", "img", "input", "base", "area", "param", "frame", "embed", "source", "track")
+_VOID = (
+    "br",
+    "meta",
+    "link",
+    "img",
+    "input",
+    "base",
+    "area",
+    "param",
+    "frame",
+    "embed",
+    "source",
+    "track",
+)
 _STARTS: dict[str, Callable[[_Reader, str, Attributes], None]] = {
     **dict.fromkeys(NOT_TEXT, _Reader._start_unseen),
     **dict.fromkeys(BLOCK, _Reader._start_block),

@@ -1,9 +1,10 @@
 """Blocks as plain text or Markdown.
 
-Plain text has one line per block (several with `<br>` and in code), with a row's cells separated by tabs and no markup.
-Markdown is CommonMark with GitHub's tables, and formulas as `$…$` and `$$…$$`; it has the same content in the
-same order. Text is not escaped (a line that starts with `#` by chance stays as it is), since models read it, not
-browsers. Only bars in tables are escaped, since they would shift the cells.
+Plain text has one line per block (several with `<br>` and in code), with a row's cells separated by
+tabs and no markup. Markdown is CommonMark with GitHub's tables, and formulas as `$…$` and `$$…$$`;
+it has the same content in the same order. Text is not escaped (a line that starts with `#` by
+chance stays as it is), since models read it, not browsers. Only bars in tables are escaped, since
+they would shift the cells.
 """
 
 from __future__ import annotations
@@ -11,7 +12,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from owt_pipeline.stages.extract.html.blocks import CODE, DISPLAY, FORMULA, HEADING, PREFORMATTED, ROW, Block, Container
+from owt_pipeline.stages.extract.html.blocks import (
+    CODE,
+    DISPLAY,
+    FORMULA,
+    HEADING,
+    PREFORMATTED,
+    ROW,
+    Block,
+    Container,
+)
 from owt_pipeline.stages.extract.html.names import HEADINGS
 
 _MARKS = str.maketrans({CODE: "`", FORMULA: "$", DISPLAY: "$$"})
@@ -25,7 +35,9 @@ def plain_text(blocks: Sequence[Block]) -> str:
 def markdown(blocks: Sequence[Block]) -> str:
     """Blocks as Markdown, with the lists and quotes of their containers."""
     writer = _Writer()
-    for table, some in groupby(blocks, lambda block: block.container if block.form == ROW else None):
+    for table, some in groupby(
+        blocks, lambda block: block.container if block.form == ROW else None
+    ):
         if table is not None:
             rows = list(some)
             writer.write(_table(rows), table)
@@ -48,9 +60,14 @@ def _block(block: Block) -> str:
 
 
 def _table(rows: Sequence[Block]) -> str:
-    """Rows of one table; without a header row, the table gets an empty one, which Markdown requires."""
+    """Rows of one table; without a header row, the table gets an empty one, which Markdown
+    requires."""
     cells = [
-        [cell.translate(_MARKS).replace("|", "\\|").replace("\n", "<br>") for cell in row.cells or ()] for row in rows
+        [
+            cell.translate(_MARKS).replace("|", "\\|").replace("\n", "<br>")
+            for cell in row.cells or ()
+        ]
+        for row in rows
     ]
     width = max(map(len, cells))
     if not rows[0].is_header:
@@ -64,11 +81,15 @@ class _Writer:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self._started: dict[Container, int] = {}  # items with text so far → indentation of their further lines
+        self._started: dict[
+            Container, int
+        ] = {}  # items with text so far → indentation of their further lines
         self._around: list[Container] = []
 
     def write(self, text: str, container: Container) -> None:
-        around = [one for one in container.around() if one.tag in ("li", "blockquote")][::-1]  # the outermost first
+        around = [one for one in container.around() if one.tag in ("li", "blockquote")][
+            ::-1
+        ]  # the outermost first
         if self.lines and not self._follows_closely(around):
             shared = [one for one, other in zip(around, self._around, strict=False) if one is other]
             self.lines.append("".join(map(self._indentation, shared)).rstrip())
@@ -86,7 +107,8 @@ class _Writer:
         self._around = around
 
     def _follows_closely(self, around: list[Container]) -> bool:
-        """Whether a block starts another item of the same list, which needs no empty line before it."""
+        """Whether a block starts another item of the same list, which needs no empty line before
+        it."""
         if not around or around[-1] in self._started or around[-1].tag == "blockquote":
             return False
         return not _lists(around).isdisjoint(_lists(self._around))

@@ -1,6 +1,8 @@
-"""From the parser's events to blocks of text, and what lists, tables, headings and parts of a page mean for them.
+"""From the parser's events to blocks of text, and what lists, tables, headings and parts of a
+page mean for them.
 
-Tables of data become the grid of their cells, which is decided when a table ends, from the blocks in it.
+Tables of data become the grid of their cells, which is decided when a table ends, from the blocks
+in it.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ INITIAL = re.compile(r"[\"“‘'«¿¡]?[^\W\d_a-z]{1,2}")
 _LINE_ENDS, _EMPTY_LINES = re.compile("\n+"), re.compile("\n{3,}")
 _LINKS_TO_SELF = frozenset(("¶", "#", "🔗", "↩", "↩︎", "⤴", "⏎"))
 _LONGEST_SCRIPT = 20  # pieces of text
-# Superscripts that keep meaning after a digit, a bracket or a word of one or two letters; `e` and `o` are ordinals.
+# Superscripts that keep meaning after a digit, a bracket or a word of one or two letters; `e` and
+# `o` are ordinals.
 _EXPONENT = re.compile(r"[-−–+]?(?:\d+[a-z]?|[bijkmnpqtxyzA-Z])(?:[-−–+](?:\d+|[a-z]))?[-−–+]?")
 _BASE = re.compile(r"(?:[\d)\]}]|(?<![^\W\d_])[^\W\d_]{1,2})$")
 
@@ -44,7 +47,9 @@ Opened = Container | Callable[[], None] | None
 PREFORMATTED_TAGS = frozenset(("pre", "listing", "xmp", "plaintext"))
 _MOST_HEADINGS, _LONGEST_HEADING = 50, 1000
 _MOST_IN_FIGURE = 200  # blocks
-_MOST_SKIPPED = 4  # most characters of navigation and footers left out, as a multiple of the others'
+_MOST_SKIPPED = (
+    4  # most characters of navigation and footers left out, as a multiple of the others'
+)
 WITH_END = frozenset(("h1", "td", "th", "table", "figure", "nav", "footer", "noscript"))
 SPECIAL = PREFORMATTED_TAGS | {"li", "ol", "table", "tr", "td", "th", "thead", "caption"}
 
@@ -58,7 +63,8 @@ _LONGEST_CELL = 800  # characters; longer ones are the columns of a layout
 
 
 class Structure:
-    """The blocks and containers so far, the open parts of the page, and the text since the end of the last block."""
+    """The blocks and containers so far, the open parts of the page, and the text since the end
+    of the last block."""
 
     def __init__(self) -> None:
         self.page = PageRead()
@@ -66,7 +72,9 @@ class Structure:
         self._marks = Marks(self.page)
         self._open_marks = self._marks.open
         self._inner: Inner | None = None
-        self._at = self._body = Container(0, "body", None, OTHER)  # the container of the text that follows
+        self._at = self._body = Container(
+            0, "body", None, OTHER
+        )  # the container of the text that follows
         self._count = 1  # containers so far
         self._stack: list[Opened] = []
         self._pieces: list[str] = []
@@ -83,7 +91,9 @@ class Structure:
             return
         if self._open_marks:
             self._marks.add(text)
-        if not self._pieces and text.isspace() and "\xa0" not in text:  # half of all texts, between two blocks
+        if (
+            not self._pieces and text.isspace() and "\xa0" not in text
+        ):  # half of all texts, between two blocks
             return
         if self._initial:
             start = text.lstrip()
@@ -98,12 +108,16 @@ class Structure:
     def _end_block(self) -> None:
         joined = "".join(self._pieces)
         marked = None
-        if joined.isprintable() and "  " not in joined:  # nothing but text and single blanks, which is quickly known
+        if (
+            joined.isprintable() and "  " not in joined
+        ):  # nothing but text and single blanks, which is quickly known
             text = joined.strip()
         elif not (BREAK in joined or CODE in joined or FORMULA in joined or DISPLAY in joined):
             text = " ".join(joined.split())
         else:
-            lines = "\n".join(" ".join(line.split()) for line in joined.replace(CODE + CODE, "").split(BREAK))
+            lines = "\n".join(
+                " ".join(line.split()) for line in joined.replace(CODE + CODE, "").split(BREAK)
+            )
             if lines.count(CODE) % 2:  # code begins or ends around other blocks
                 lines = lines.replace(CODE, "")
             unmarked = lines.replace(CODE, "").replace(FORMULA, "").replace(DISPLAY, "")
@@ -113,7 +127,11 @@ class Structure:
             self._marks.end_block(text)
             container = self._at
             block = Block(
-                container.form, text, min(self._link_chars, len(text)), container, marked if marked != text else None
+                container.form,
+                text,
+                min(self._link_chars, len(text)),
+                container,
+                marked if marked != text else None,
             )
             block.links, block.images, self._images = self._links, self._images, 0
             last = self.blocks[-1] if self.blocks else None
@@ -135,7 +153,8 @@ class Structure:
         self._pieces.append(CODE)
 
     def _end_quote(self, blocks: int, start: int) -> None:
-        """Close a `<q>`, whose quotation mark is the piece `start`, unless it has its own or a block ended in it."""
+        """Close a `<q>`, whose quotation mark is the piece `start`, unless it has its own or a
+        block ended in it."""
         if blocks < len(self.blocks):
             return
         inner = "".join(self._pieces[start + 1 :]).strip()
@@ -148,7 +167,10 @@ class Structure:
         """Write a superscript, which is the text from the piece `start` on: `10^6` is not 106."""
         if blocks < len(self.blocks) or len(self._pieces) >= start + _LONGEST_SCRIPT:
             return
-        text, before = "".join(self._pieces[start:]), "".join(self._pieces[max(start - 8, 0) : start])
+        text, before = (
+            "".join(self._pieces[start:]),
+            "".join(self._pieces[max(start - 8, 0) : start]),
+        )
         script = text.strip()
         is_note = self._link_chars > link_chars
         if is_note and script.isdecimal():
@@ -168,7 +190,9 @@ class Structure:
         elif tag == "ol":
             container.number = _integer(attributes.get("start"), 1)
         elif tag == "table":
-            self._tables.append(Table(container, attributes.get("role") in ("presentation", "none")))
+            self._tables.append(
+                Table(container, attributes.get("role") in ("presentation", "none"))
+            )
         elif self._tables:
             table = self._tables[-1]
             table.has_headers |= tag in ("th", "thead", "caption")
@@ -196,7 +220,9 @@ class Structure:
                 container.kind &= ~CHROME
         elif tag == "noscript":
             if all(block.form != PARAGRAPH for block in found):
-                del self.blocks[container.start :]  # not the page for browsers without scripts, but a notice
+                del self.blocks[
+                    container.start :
+                ]  # not the page for browsers without scripts, but a notice
         elif all(around.tag not in _OF_PAGE for around in islice(container.around(), 1, None)):
             # Navigation and a footer that are mostly links, if they are not most of the page.
             chars = sum(block.chars for block in found)
@@ -213,7 +239,9 @@ class Structure:
 
     def _add_lines(self, lines: Lines) -> None:
         text = lines.text()
-        if text.strip() and not (self._tables and counts_up(text)):  # the numbers of lines in another cell
+        if text.strip() and not (
+            self._tables and counts_up(text)
+        ):  # the numbers of lines in another cell
             self.blocks.append(Block(PREFORMATTED, text, 0, self._at, lines.language))
 
     def _end_table(self, table: Table, found: list[Block]) -> None:
@@ -231,7 +259,8 @@ class Structure:
 
 
 def _is_initial(last: Block, block: Block) -> bool:
-    """Whether the block before is the first letter of this one, which an element of its own makes large."""
+    """Whether the block before is the first letter of this one, which an element of its own
+    makes large."""
     if last.form in (ITEM, HEADING, ROW) or block.form in (ITEM, HEADING):
         return False
     return block.text[0].islower() and INITIAL.fullmatch(last.text) is not None
@@ -273,18 +302,30 @@ def rows_of_data(table: Table, blocks: list[Block]) -> list[Block] | None:
     """The captions and the rows of a data table with these blocks; None for a layout table."""
     cells = [cell for _, row in table.rows for cell in row]
     widths = {sum(cell.columns for cell in row) for _, row in table.rows if row}
-    if table.is_layout or max(widths, default=0) < 2 or (not table.has_headers and len(table.rows) < 2):
+    if (
+        table.is_layout
+        or max(widths, default=0) < 2
+        or (not table.has_headers and len(table.rows) < 2)
+    ):
         return None
-    found = [block for block in blocks if any(one.tag == "caption" for one in islice(block.container.around(), 2))]
+    found = [
+        block
+        for block in blocks
+        if any(one.tag == "caption" for one in islice(block.container.around(), 2))
+    ]
     if len(found) + sum(len(cell.blocks) for cell in cells) < len(blocks):
         return None  # some text is in no cell
     if any(sum(block.chars for block in cell.blocks) > _LONGEST_CELL for cell in cells):
         return None
     grid = _grid([row for _, row in table.rows])
-    empty = min(next((i for i, cell in enumerate(row) if cell and cell.blocks), len(row)) for row in grid)
+    empty = min(
+        next((i for i, cell in enumerate(row) if cell and cell.blocks), len(row)) for row in grid
+    )
     for (is_head, row_cells), placed in zip(table.rows, grid, strict=True):
         of_cells = [cell.blocks if cell else [] for cell in placed]
-        text = "\t".join(" ".join(" ".join(b.text.split()) for b in some) for some in of_cells[empty:]).rstrip()
+        text = "\t".join(
+            " ".join(" ".join(b.text.split()) for b in some) for some in of_cells[empty:]
+        ).rstrip()
         if text:
             links = sum(block.link_chars for some in of_cells for block in some)
             row = Block(ROW, text, min(links, len(text)), table.container)

@@ -1,7 +1,7 @@
-"""Common Crawl: the captures of many URLs by its columnar index, of which only row groups that may have one are read,
-and the records of these captures.
+"""Common Crawl: the captures of many URLs by its columnar index, of which only row groups that
+may have one are read, and the records of these captures.
 
-    bounds    the files of the index   -> the least and the greatest key of each, in the order of keys
+    bounds    the files of the index   -> the least and the greatest key of each, by key
     ask       a shard's URLs           -> the keys of those that no earlier source has, by file
     match     the keys sent to a file  -> the captures of their URLs, by shard
 
@@ -66,7 +66,9 @@ _TRUNCATED = "content_truncated"
 WANTED_WITH = ["url_id", "url", "posted_url"]
 """The columns of urls/ from which keys are made."""
 
-WANTED = pa.schema([("key", pa.binary()), ("url_id", pa.uint64()), ("shard", pa.uint32()), ("url", pa.string())])
+WANTED = pa.schema(
+    [("key", pa.binary()), ("url_id", pa.uint64()), ("shard", pa.uint32()), ("url", pa.string())]
+)
 """A key to look for, and its URL."""
 
 FOUND = pa.schema(
@@ -96,29 +98,39 @@ class IndexFile(msgspec.Struct, frozen=True, array_like=True, order=True):
 
 
 def list_files(options: Options) -> list[tuple[str, str]]:
-    """(crawl, URI) of the index's files that list captures of pages, sorted; raises UserError if a crawl has none."""
+    """(crawl, URI) of the index's files that list captures of pages, sorted; raises UserError if
+    a crawl has none."""
     found: list[tuple[str, str]] = []
     for crawl in options.cc_crawls:
         folder = f"{options.cc_index.rstrip('/')}/crawl={crawl}/subset=warc/"
         uris = (
-            _published(options.index_root, crawl) if is_http(folder) else map(folder.__add__, Storage(folder).names())
+            _published(options.index_root, crawl)
+            if is_http(folder)
+            else map(folder.__add__, Storage(folder).names())
         )
         files = sorted(uri for uri in uris if uri.startswith(folder) and uri.endswith(".parquet"))
         if not files:
             raise UserError(
-                f"--cc_crawls {crawl}: no file {folder}*.parquet; give the index as --cc_index and crawls that it has"
+                f"--cc_crawls {crawl}: no file {folder}*.parquet; give the index as --cc_index and "
+                f"crawls that it has"
             )
         found += [(crawl, file) for file in files]
     return found
 
 
 def _published(root: str, crawl: str) -> list[str]:
-    """The URIs of the files of a crawl's index on a web server, as Common Crawl publishes them: it has no listing."""
+    """The URIs of the files of a crawl's index on a web server, as Common Crawl publishes them:
+    it has no listing."""
     name = f"crawl-data/{crawl}/cc-index-table.paths.gz"
     try:
-        return [f"{root}/{path}" for path in gzip.decompress(Bucket(root).read(name)[0]).decode().split()]
+        return [
+            f"{root}/{path}"
+            for path in gzip.decompress(Bucket(root).read(name)[0]).decode().split()
+        ]
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise UserError(f"--cc_crawls {crawl}: {root}/{name} is no list of files: {error}") from error
+        raise UserError(
+            f"--cc_crawls {crawl}: {root}/{name} is no list of files: {error}"
+        ) from error
 
 
 def is_http(uri: str) -> bool:
@@ -131,7 +143,8 @@ def _open(uri: str) -> pa.NativeFile:
 
 
 def read_bounds(run: StageRun, _number: int, _slices: Sequence[Slice], writer: ShardWriter) -> None:
-    """Write the files of the index with their bounds, by which URLs are sent to them; their footers are read."""
+    """Write the files of the index with their bounds, by which URLs are sent to them; their
+    footers are read."""
     found = at_once(lambda file: bounds_of(*file), run.properties["cc_files"])
     writer.open_file(".json", "bounds").write(msgspec.json.encode(sorted(found)))
 
@@ -140,11 +153,16 @@ def bounds_of(crawl: str, uri: str) -> IndexFile:
     """A file of the index with its bounds; raises UserError."""
     with opened(uri) as parquet:
         limits = [_limits(parquet, group) for group in range(parquet.num_row_groups)]
-        least, greatest = min((each[0] for each in limits), default=b""), max((each[1] for each in limits), default=b"")
+        least, greatest = (
+            min((each[0] for each in limits), default=b""),
+            max((each[1] for each in limits), default=b""),
+        )
         return IndexFile(least, greatest, crawl, uri)
 
 
-def send_keys(run: StageRun, shard: int, urls: Iterable[pa.RecordBatch], writer: ShardWriter) -> None:
+def send_keys(
+    run: StageRun, shard: int, urls: Iterable[pa.RecordBatch], writer: ShardWriter
+) -> None:
     """Send the keys of URLs (columns WANTED_WITH) to the files of the index that may have them."""
     files = _index(run)
     for batch in urls:
@@ -165,7 +183,9 @@ def match(run: StageRun, number: int, slices: Sequence[Slice], writer: ShardWrit
 
 def _index(run: StageRun) -> list[IndexFile]:
     """The files of the index, in the order of their keys."""
-    path = next(file.path for file in run.records_of_step("bounds")[0].files if file.kind == "bounds")
+    path = next(
+        file.path for file in run.records_of_step("bounds")[0].files if file.kind == "bounds"
+    )
     return msgspec.json.decode(run.work.read(path), type=list[IndexFile])
 
 
@@ -176,11 +196,16 @@ def opened(uri: str) -> Iterator[pq.ParquetFile]:
         with _open(uri) as source, pq.ParquetFile(source, pre_buffer=True) as parquet:
             missing = [name for name in (KEY, *NEEDED) if name not in parquet.schema_arrow.names]
             if missing:
-                raise UserError(f"{uri} has no column {', '.join(missing)}: it is no file of Common Crawl's index")
+                raise UserError(
+                    f"{uri} has no column {', '.join(missing)}: it is no file of Common Crawl's "
+                    f"index"
+                )
             yield parquet
     except (pa.ArrowException, OSError) as error:
         problem = " ".join(str(error).split())[:200]
-        raise UserError(f"{uri} cannot be read: {problem}; a complete copy of the index is needed") from error
+        raise UserError(
+            f"{uri} cannot be read: {problem}; a complete copy of the index is needed"
+        ) from error
 
 
 def _limits(parquet: pq.ParquetFile, group: int) -> tuple[bytes, bytes]:
@@ -195,8 +220,9 @@ def _limits(parquet: pq.ParquetFile, group: int) -> tuple[bytes, bytes]:
 def wanted_keys(urls: pa.RecordBatch, shard: int) -> pa.RecordBatch:
     """Rows of WANTED, sorted by key, for URLs (columns WANTED_WITH).
 
-    A URL is looked for in its canonical form and as posted, since an index keeps parameters that canonical URLs lack,
-    such as those for tracking; and under its path, ending in `?`, with any tracking parameters.
+    A URL is looked for in its canonical form and as posted, since an index keeps parameters that
+    canonical URLs lack, such as those for tracking; and under its path, ending in `?`, with any
+    tracking parameters.
     """
     rows: list[tuple[bytes, int, int, str]] = []
     for number, url, posted in zip(*(urls[name].to_pylist() for name in WANTED_WITH), strict=True):
@@ -216,7 +242,8 @@ def span(keys: Sequence[bytes], least: bytes, greatest: bytes) -> slice:
 
 
 def join(parquet: pq.ParquetFile, crawl: str, wanted: pa.Table) -> pa.RecordBatch:
-    """The pages that a file of the index has of the URLs of `wanted` (of WANTED, sorted by key), as rows of FOUND.
+    """The pages that a file of the index has of the URLs of `wanted` (of WANTED, sorted by key),
+    as rows of FOUND.
 
     A capture is a URL's if its canonical URL is.
     """
@@ -229,7 +256,10 @@ def join(parquet: pq.ParquetFile, crawl: str, wanted: pa.Table) -> pa.RecordBatc
         for row in _rows(parquet, group, some) if some else ():
             owner = whose.get(canonical_or_none(row["url"]) or "")
             if owner is not None and _is_page(row):
-                date, place = calendar.timegm(row["fetch_time"].utctimetuple()), [row[name] for name in _PLACE]
+                date, place = (
+                    calendar.timegm(row["fetch_time"].utctimetuple()),
+                    [row[name] for name in _PLACE],
+                )
                 rows.append((*owner, date, bool(row.get(_TRUNCATED)), *place, crawl))
     return batch_of(rows, FOUND)
 
@@ -239,8 +269,12 @@ def _rows(parquet: pq.ParquetFile, group: int, keys: Sequence[bytes]) -> list[di
     column = parquet.read_row_group(group, columns=[KEY])[KEY].cast(pa.binary())
     is_wanted = pc.is_in(column, value_set=pa.array(keys, pa.binary()))
     paths = pa.array([key for key in keys if key.endswith(b"?")], pa.binary())
-    perhaps = np.flatnonzero(pc.is_in(pc.replace_substring_regex(column, r"\?.*", "?"), value_set=paths).to_numpy())
-    tracked = pc.match_substring_regex(column.take(pa.array(perhaps)), tracking_pattern()).to_numpy()
+    perhaps = np.flatnonzero(
+        pc.is_in(pc.replace_substring_regex(column, r"\?.*", "?"), value_set=paths).to_numpy()
+    )
+    tracked = pc.match_substring_regex(
+        column.take(pa.array(perhaps)), tracking_pattern()
+    ).to_numpy()
     rows = np.union1d(np.flatnonzero(is_wanted.to_numpy()), perhaps[tracked])
     if not len(rows):
         return []
@@ -249,22 +283,34 @@ def _rows(parquet: pq.ParquetFile, group: int, keys: Sequence[bytes]) -> list[di
 
 
 def _is_page(row: Mapping[str, Any]) -> bool:
-    has_record = row["warc_filename"] and row["warc_record_length"] and row["warc_record_offset"] is not None
-    return bool(has_record) and row["fetch_status"] == 200 and is_html(row["content_mime_detected"] or "")
+    has_record = (
+        row["warc_filename"] and row["warc_record_length"] and row["warc_record_offset"] is not None
+    )
+    return (
+        bool(has_record)
+        and row["fetch_status"] == 200
+        and is_html(row["content_mime_detected"] or "")
+    )
 
 
 def captures_by_url(found: pa.Table) -> Mapping[int, list[Capture]]:
-    """The captures of each URL, by url_id, from rows of FOUND; a place is file, offset, length and crawl."""
+    """The captures of each URL, by url_id, from rows of FOUND; a place is file, offset, length
+    and crawl."""
     captures: dict[int, list[Capture]] = {}
-    for number, _, date, truncated, *place in zip(*(column.to_pylist() for column in found.columns), strict=True):
-        captures.setdefault(number, []).append(Capture(date, place=tuple(place), truncated=truncated))
+    for number, _, date, truncated, *place in zip(
+        *(column.to_pylist() for column in found.columns), strict=True
+    ):
+        captures.setdefault(number, []).append(
+            Capture(date, place=tuple(place), truncated=truncated)
+        )
     return captures
 
 
 class BulkClient(ArchiveClient):
     """Reads the records of captures that are known, in a bucket, in a folder or on a web server.
 
-    There, requests are retried after 403, 429 and 503, with which Common Crawl answers too many requests.
+    There, requests are retried after 403, 429 and 503, with which Common Crawl answers too many
+    requests.
     """
 
     busy = (403, 429, 503)
@@ -288,15 +334,23 @@ class BulkClient(ArchiveClient):
         record = await self.read_range(f"{self._data}/{file.lstrip('/')}", offset, length)
         ms = int((time.monotonic() - begun) * 1000)
         origin = Origin("commoncrawl", crawl, file, offset)
-        return await asyncio.to_thread(page_of_record, record, origin, self._options.max_page_bytes, where, ms, url)
+        return await asyncio.to_thread(
+            page_of_record, record, origin, self._options.max_page_bytes, where, ms, url
+        )
 
     async def read_range(self, uri: str, start: int, length: int) -> bytes:
-        """`length` bytes of a file from `start` on; raises Failed with the reason `archive_failed`."""
+        """`length` bytes of a file from `start` on; raises Failed with the reason
+        `archive_failed`."""
         where = f"{length:,} bytes at {start} of {uri}"
         if is_http(uri):
-            headers = {"Range": f"bytes={start}-{start + length - 1}", "Accept-Encoding": "identity"}
+            headers = {
+                "Range": f"bytes={start}-{start + length - 1}",
+                "Accept-Encoding": "identity",
+            }
             # The complete file, sent by a server that does not know ranges, is not read.
-            response = await self.get(where, URL(uri), length, lambda status, _: status != 206, headers=headers)
+            response = await self.get(
+                where, URL(uri), length, lambda status, _: status != 206, headers=headers
+            )
             if response.status != 206:
                 raise refused(where, f"status {response.status} where a part (206) was asked for")
             self.works, found = True, response.body

@@ -1,10 +1,13 @@
-"""The page of a URL in an archive: one search for archive files, Common Crawl and the Wayback Machine.
+"""The page of a URL in an archive: one search for archive files, Common Crawl and the Wayback
+Machine.
 
-URL  ->  find: its captures  ->  in order of `Capture.rank`: read, and follow if it is a redirect  ->  the first page
+URL  ->  find: its captures  ->  in order of `Capture.rank`: read, and follow if it is a redirect
+->  the first page
 
-Requests to archives on the web are patient: an archive that is busy or down for some minutes costs no page. A request
-that fails temporarily is retried, with growing waits. If it still fails while others succeed, its URL is rejected. If
-many fail in a row, the archive is down: the run stops, and continues when it is run again.
+Requests to archives on the web are patient: an archive that is busy or down for some minutes costs
+no page. A request that fails temporarily is retried, with growing waits. If it still fails while
+others succeed, its URL is rejected. If many fail in a row, the archive is down: the run stops, and
+continues when it is run again.
 """
 
 from __future__ import annotations
@@ -51,13 +54,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger("owt")
 
 LONGEST_PAUSE = 3600.0
-"""The longest Retry-After, in seconds, that is waited for; if an archive asks for more, the run ends."""
+"""The longest Retry-After, in seconds, that is waited for; if an archive asks for more, the run
+ends."""
 
 RETRIES = 10
 """How often a request is retried after a failed connection, a timeout, 429 or 5xx."""
 
 MAX_RETRY_WAIT = 60.0
-"""The longest wait before such a retry, in seconds; the first one is a second, each further one twice as long."""
+"""The longest wait before such a retry, in seconds; the first one is a second, each further one
+twice as long."""
 
 MAX_FAILURES = 20
 """Failed requests in a row, after all retries, after which the archive is down."""
@@ -86,9 +91,16 @@ class Capture:
     truncated: bool = False
 
     def rank(self, moment: int) -> tuple[Any, ...]:
-        """The sort key of a URL's captures: complete pages, truncated ones, redirects, others; of these the nearest to
-        `moment`, then the earliest. With the rest, the order does not depend on that of the index."""
-        kind = int(self.truncated) if 200 <= self.status < 300 else 2 if self.status in REDIRECTS else 3
+        """The sort key of a URL's captures: complete pages, truncated ones, redirects, others;
+        of these the nearest to `moment`, then the earliest. With the rest, the order does not
+        depend on that of the index."""
+        kind = (
+            int(self.truncated)
+            if 200 <= self.status < 300
+            else 2
+            if self.status in REDIRECTS
+            else 3
+        )
         return kind, abs(self.date - moment), self.date, self.place, self.url
 
 
@@ -137,14 +149,16 @@ class Archive(Protocol):
         """The captures of a URL that may be pages, or redirects."""
 
     async def read(self, capture: Capture, url: str) -> Answer | Moved:
-        """The page of a capture of the canonical URL `url`, or where it redirects, or why it is neither."""
+        """The page of a capture of the canonical URL `url`, or where it redirects, or why it is
+        neither."""
 
 
 async def nearest_page(archive: Archive, asked: Asked, seen: set[str] | None = None) -> Answer:
-    """The page of a URL from its best capture; if that is no page or cannot be read, from the next one.
+    """The page of a URL from its best capture; if that is no page or cannot be read, from the
+    next one.
 
-    Redirects are followed within the archive, but not to the URLs `seen` on the way. Without a page, the answer is that
-    of the best capture.
+    Redirects are followed within the archive, but not to the URLs `seen` on the way. Without a
+    page, the answer is that of the best capture.
     """
     seen = {asked.url} if seen is None else seen
     try:
@@ -174,7 +188,9 @@ async def _followed(archive: Archive, redirect: Moved, asked: Asked, seen: set[s
     if target is None:
         return NoPage(Reason.BAD_REDIRECT, "a redirect to no URL that could be archived")
     if target == asked.url:  # from http to https, or to www.
-        return NoPage(Reason.NOT_ARCHIVED, "archived is only a redirect to another spelling of the URL")
+        return NoPage(
+            Reason.NOT_ARCHIVED, "archived is only a redirect to another spelling of the URL"
+        )
     if target in seen:
         return NoPage(Reason.REDIRECT_LOOP, f"redirects to {target}, where it came from")
     if len(seen) > MAX_REDIRECTS:
@@ -191,11 +207,17 @@ def _outcome(failure: Failed) -> NoPage:
 
 
 def page_of_record(
-    data: bytes, origin: Origin, max_page_bytes: int, where: str, fetch_ms: int = 0, canonical: str | None = None
+    data: bytes,
+    origin: Origin,
+    max_page_bytes: int,
+    where: str,
+    fetch_ms: int = 0,
+    canonical: str | None = None,
 ) -> Answer | Moved:
     """The page in the bytes of an archived record, or where it redirects, or why it is neither.
 
-    `where` describes the record's place. With `canonical`, the record must be of this canonical URL.
+    `where` describes the record's place. With `canonical`, the record must be of this canonical
+    URL.
     """
     try:
         member, record = single_member(data, max_page_bytes + MAX_HEAD_BYTES)
@@ -209,7 +231,10 @@ def page_of_record(
     if canonical is not None and canonical_or_none(response.url) != canonical:
         return NoPage(Reason.BAD_RESPONSE, f"the record is of {response.url[:200]!r}, {where}")
     if response.status in REDIRECTS:
-        return Moved(absolute(response.url, header(response.headers, "location")), member or rewritten(record))
+        return Moved(
+            absolute(response.url, header(response.headers, "location")),
+            member or rewritten(record),
+        )
     return judge(response, origin, fetch_ms, lambda _: member or rewritten(record))
 
 
@@ -221,11 +246,12 @@ def canonical_or_none(url: str | None) -> str | None:
 
 
 class ArchiveClient:
-    """Makes requests to an archive; to be made and used in one event loop, by any number of tasks at once. A subclass
-    is an `Archive`.
+    """Makes requests to an archive; to be made and used in one event loop, by any number of
+    tasks at once. A subclass is an `Archive`.
 
     Attributes:
-      works: whether any answer came from an archive; until then, all other answers mean that it is down.
+      works: whether any answer came from an archive; until then, all other answers mean that it is
+        down.
     """
 
     columns: ClassVar[Sequence[str]] = ("url_id", "url", "posted_url", "created_utc")
@@ -235,9 +261,17 @@ class ArchiveClient:
 
     tries: float = 3
 
-    def __init__(self, options: Options, holdings: str, connections: int, delay: float, least_pause: float = 0.0):
-        """A client for `connections` requests at once to each host, with `delay` seconds between two of them, and
-        `least_pause` seconds without any after a busy answer without Retry-After."""
+    def __init__(
+        self,
+        options: Options,
+        holdings: str,
+        connections: int,
+        delay: float,
+        least_pause: float = 0.0,
+    ):
+        """A client for `connections` requests at once to each host, with `delay` seconds between
+        two of them, and `least_pause` seconds without any after a busy answer without
+        Retry-After."""
         asking = replace(
             options,
             allowed_ports=(),
@@ -257,8 +291,9 @@ class ArchiveClient:
     async def ask(self, urls: pa.Table, recorder: Recorder, before: Answered | None) -> None:
         """Find the page of each URL of `urls` (with `columns`), answers to `recorder`.
 
-        Raises UserError if the archive fails for MAX_FAILURES URLs in a row; but not for those that failed before and
-        are retried at the end, since their failures say nothing about the archive.
+        Raises UserError if the archive fails for MAX_FAILURES URLs in a row; but not for those that
+        failed before and are retried at the end, since their failures say nothing about the
+        archive.
         """
         if before is not None:
             await asyncio.sleep(self._delay)
@@ -286,11 +321,12 @@ class ArchiveClient:
         headers: Mapping[str, str] | None = None,
         cut: bool = False,
     ) -> Received:
-        """The response, of at most `most` bytes (by default those of a page); `stop`, `headers` and `cut` as in
-        `Client.get`. After a temporary failure, there are at most RETRIES more requests.
+        """The response, of at most `most` bytes (by default those of a page); `stop`, `headers`
+        and `cut` as in `Client.get`. After a temporary failure, there are at most RETRIES more
+        requests.
 
-        Raises Failed with the reason `archive_failed`, whose detail names `what` was requested; UserError if the
-        archive asks for a wait longer than LONGEST_PAUSE.
+        Raises Failed with the reason `archive_failed`, whose detail names `what` was requested;
+        UserError if the archive asks for a wait longer than LONGEST_PAUSE.
         """
         gate = self._gates[url.raw_host or ""]
         attempts = itertools.count(1)
@@ -303,17 +339,23 @@ class ArchiveClient:
                 gate.pause(self._least_pause)
                 if (asked := retry_after(response) or 0.0) > LONGEST_PAUSE:
                     raise UserError(
-                        f"{what}: the archive asks for a wait of {asked:,.0f} s ({problem}): run the same command "
-                        "again after that, with a longer delay between requests; it continues where it stopped"
+                        f"{what}: the archive asks for a wait of {asked:,.0f} s ({problem}): run "
+                        f"the same command "
+                        "again after that, with a longer delay between requests; it continues "
+                        "where it stopped"
                     )
             if next(attempts) == _SHOWN_AFTER:
-                logger.warning("fetch: %s: %s, %d times; trying again", what, problem[:80], _SHOWN_AFTER)
+                logger.warning(
+                    "fetch: %s: %s, %d times; trying again", what, problem[:80], _SHOWN_AFTER
+                )
             return True
 
         get = partial(self._client.get, url, stop, gate, most=most, cut=cut, headers=headers)
         waits = [min(_FIRST_WAIT * 2**n, MAX_RETRY_WAIT) for n in range(self._retries)]
         try:
-            response = await patiently(get, gate, waits, is_busy, lambda failure: failure.reason in _PASSING)
+            response = await patiently(
+                get, gate, waits, is_busy, lambda failure: failure.reason in _PASSING
+            )
         except Failed as failure:
             if failure.reason == Reason.TOO_LARGE:  # concerns the page, and not the archive
                 raise
@@ -327,7 +369,9 @@ class ArchiveClient:
         return response
 
     def _is_down(self, answer: NoPage) -> bool:
-        return answer.reason == Reason.ARCHIVE_FAILED and not (self.works and isinstance(answer, Refusal))
+        return answer.reason == Reason.ARCHIVE_FAILED and not (
+            self.works and isinstance(answer, Refusal)
+        )
 
 
 def refused(what: str, problem: str) -> Refused:

@@ -1,11 +1,13 @@
-"""Common Crawl's keys of URLs, SURT (Sort-friendly URI Reordering Transform): `org,commoncrawl)/get-started`.
+"""Common Crawl's keys of URLs, SURT (Sort-friendly URI Reordering Transform):
+`org,commoncrawl)/get-started`.
 
-A key is the URL without what servers mostly ignore, host first and from its end, so that a domain's pages are
-neighbours in the order of the keys. The steps are those of Google's Safe Browsing
-(https://developers.google.com/safe-browsing/v4/urls-hashing#canonicalization) and, after them, of the Wayback Machine:
-no user, `www.`, default port and slash at the end; all in lower case; parameters sorted. Common Crawl makes its keys
-with the Internet Archive's library `surt`, whose results the tests compare with these. It also removes session ids and
-reads numbers as addresses, which is left out: a capture with another session id is another URL.
+A key is the URL without what servers mostly ignore, host first and from its end, so that a domain's
+pages are neighbours in the order of the keys. The steps are those of Google's Safe Browsing
+(https://developers.google.com/safe-browsing/v4/urls-hashing#canonicalization) and, after them, of
+the Wayback Machine: no user, `www.`, default port and slash at the end; all in lower case;
+parameters sorted. Common Crawl makes its keys with the Internet Archive's library `surt`, whose
+results the tests compare with these. It also removes session ids and reads numbers as addresses,
+which is left out: a capture with another session id is another URL.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ def surt_key(url: str) -> bytes | None:
     if parts is None or authority is None:
         return None
     port = int(authority[3] or 0)
-    if port > 65535 or not (host := _reversed(authority[1].lower()) if authority[1] else _host(authority[2])):
+    if port > 65535 or not (
+        host := _reversed(authority[1].lower()) if authority[1] else _host(authority[2])
+    ):
         return None
     if port and port != (443 if text[:6].lower() == b"https:" else 80):
         host += b":%d" % port
@@ -66,7 +70,9 @@ def _path(path: bytes) -> bytes:
 
 
 def _query(query: bytes) -> bytes:
-    fields = sorted(_escaped(_unescaped(query)).lower().split(b"&"), key=lambda field: field.split(b"=", 1))
+    fields = sorted(
+        _escaped(_unescaped(query)).lower().split(b"&"), key=lambda field: field.split(b"=", 1)
+    )
     return b"&".join(fields)
 
 

@@ -1,4 +1,5 @@
-"""Archive files as a source of pages: an index of each file, and the capture of a URL nearest to its submission."""
+"""Archive files as a source of pages: an index of each file, and the capture of a URL nearest to
+its submission."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ BUCKETS = 256
 """Parts of a file's index, by hash of the host: a shard reads only those of its hosts."""
 
 COUNTS = ("responses", "broken", "unusable")
-"""What is counted in a file: responses indexed, broken records skipped, responses without a usable URL."""
+"""What is counted in a file: responses indexed, broken records skipped, responses without a
+usable URL."""
 
 _CAPTURES = pa.schema(
     [
@@ -51,7 +53,9 @@ _CAPTURES = pa.schema(
 )
 
 
-def index_archive(run: StageRun, number: int, _slices: Sequence[Slice], writer: ShardWriter) -> None:
+def index_archive(
+    run: StageRun, number: int, _slices: Sequence[Slice], writer: ShardWriter
+) -> None:
     """Write the index of an archive's responses, an Arrow file of one batch per bucket."""
     path = run.properties["archives"][number]
     index = writer.open_file(".index", "index")
@@ -100,13 +104,16 @@ class Archives:
         self._options: Options = run.options
 
     def look_up(self, ids: np.ndarray, hosts: Iterable[str]) -> None:
-        """Find the captures of the URLs with `ids`, which are on `hosts`, and of the URLs they redirect to."""
+        """Find the captures of the URLs with `ids`, which are on `hosts`, and of the URLs they
+        redirect to."""
         found = _by_id([])
         asked: set[int] = set(ids.tolist())
         for _ in range(MAX_REDIRECTS + 1):
             new = _by_id(list(self._captures(ids, {_bucket(host) for host in hosts})))
             found = _by_id([found, new])
-            targets = {id_of(url): url for url in pc.unique(new["target"]).to_pylist() if url is not None}
+            targets = {
+                id_of(url): url for url in pc.unique(new["target"]).to_pylist() if url is not None
+            }
             missing = sorted(targets.keys() - asked)
             if not missing:
                 break
@@ -115,13 +122,16 @@ class Archives:
         self._found, self._ids = found, found["url_id"].combine_chunks().to_numpy()
 
     async def answer(self, url: str, created_utc: int | None) -> Answer:
-        """The page of a canonical URL, from its capture nearest in time to `created_utc` (without a date, the
-        earliest), or the earliest or latest one, by the options."""
+        """The page of a canonical URL, from its capture nearest in time to `created_utc`
+        (without a date, the earliest), or the earliest or latest one, by the options."""
         moment = wanted_moment(self._options.archive_choice, created_utc, EARLIEST)
         return await nearest_page(self, Asked(url, url, moment))
 
     async def find(self, asked: Asked) -> list[Capture]:
-        start, end = (int(np.searchsorted(self._ids, np.uint64(id_of(asked.url)), side)) for side in ("left", "right"))
+        start, end = (
+            int(np.searchsorted(self._ids, np.uint64(id_of(asked.url)), side))
+            for side in ("left", "right")
+        )
         return [
             Capture(row["date"], row["status"], place=(row["file"], row["offset"], row["length"]))
             for row in self._found.slice(start, end - start).to_pylist()
@@ -130,8 +140,13 @@ class Archives:
     async def read(self, capture: Capture, url: str) -> Answer | Moved:
         file, offset, length = capture.place
         folder, name = folder_of(self.files[file])
-        data, origin = folder.read_range(name, offset, length), Origin("archive", None, name, offset)
-        return page_of_record(data, origin, self._options.max_page_bytes, f"at byte {offset} of {name}")
+        data, origin = (
+            folder.read_range(name, offset, length),
+            Origin("archive", None, name, offset),
+        )
+        return page_of_record(
+            data, origin, self._options.max_page_bytes, f"at byte {offset} of {name}"
+        )
 
     def _captures(self, ids: np.ndarray, buckets: set[int]) -> Iterator[pa.Table]:
         wanted = pa.array(ids, pa.uint64())
@@ -143,7 +158,9 @@ class Archives:
                         batch = batch.filter(pc.is_in(batch["url_id"], wanted))
                     if batch.num_rows:
                         table = pa.Table.from_batches([batch])
-                        yield table.append_column("file", pa.array([number] * len(table), pa.int32()))
+                        yield table.append_column(
+                            "file", pa.array([number] * len(table), pa.int32())
+                        )
 
 
 def summary(archives: Archives) -> list[dict[str, Any]]:
@@ -152,7 +169,9 @@ def summary(archives: Archives) -> list[dict[str, Any]]:
     for file, record in zip(archives.files, archives.records, strict=True):
         damage = archives.folder.read(_path(record, "damage")).decode()
         counts = {name: record.stats[name] for name in COUNTS}
-        found.append({"name": file.rpartition("/")[2], **counts, **({"problem": damage} if damage else {})})
+        found.append(
+            {"name": file.rpartition("/")[2], **counts, **({"problem": damage} if damage else {})}
+        )
     return found
 
 

@@ -1,15 +1,18 @@
 """Pages from the Wayback Machine: a lookup in its CDX index, then the capture as it was archived.
 
-    CDX?url=URL&closest=20140501000000&sort=closest&filter=statuscode:200&fl=...&output=json    -> captures
-    PAGES/20140503120000id_/URL                                                                 -> one of them
+    CDX?url=URL&closest=20140501000000&sort=closest&filter=statuscode:200&fl=...&output=json
+                                                    -> captures
+    PAGES/20140503120000id_/URL                 -> one of them
 
-The index (https://github.com/internetarchive/wayback/tree/master/wayback-cdx-server) answers with JSON, an array of
-arrays, the first of which names the fields. pywb has both, with other names of the fields, and one object per line
-(https://pywb.readthedocs.io/en/latest/manual/cdxserver_api.html). Indexes compare URLs by their SURT form, which
-ignores more than canonical URLs do, such as case; so the canonical forms of what they find are compared again.
+The index (https://github.com/internetarchive/wayback/tree/master/wayback-cdx-server) answers with
+JSON, an array of arrays, the first of which names the fields. pywb has both, with other names of
+the fields, and one object per line
+(https://pywb.readthedocs.io/en/latest/manual/cdxserver_api.html). Indexes compare URLs by their
+SURT form, which ignores more than canonical URLs do, such as case; so the canonical forms of what
+they find are compared again.
 
-`id_` requests the archived bytes, without the changes for replay. The Internet Archive allows 24 lookups per minute and
-address, so one part makes the requests of the complete run.
+`id_` requests the archived bytes, without the changes for replay. The Internet Archive allows 24
+lookups per minute and address, so one part makes the requests of the complete run.
 """
 
 from __future__ import annotations
@@ -59,7 +62,15 @@ _INDEX = "the Wayback Machine's index"
 
 _ORIGINAL = "x-archive-orig-"
 _OF_REPLAY = frozenset(
-    ["memento-datetime", "link", "content-location", "date", "connection", "preference-applied", "vary"]
+    [
+        "memento-datetime",
+        "link",
+        "content-location",
+        "date",
+        "connection",
+        "preference-applied",
+        "vary",
+    ]
 )
 _CAPTURE = re.compile(r"/(\d{14})id_/(.+)", re.DOTALL)
 
@@ -72,8 +83,8 @@ class WaybackClient(ArchiveClient):
         super().__init__(options, "the Wayback Machine", CONNECTIONS, delay, PAUSE_TURNS * delay)
 
     async def find(self, asked: Asked) -> list[Capture]:
-        """The captures of a URL in its canonical form; if none is a page, also those of the URL as it was posted, with
-        its tracking parameters, which indexes keep."""
+        """The captures of a URL in its canonical form; if none is a page, also those of the URL
+        as it was posted, with its tracking parameters, which indexes keep."""
         found = await self._look_up(asked.url, asked)
         is_page_known = any(capture.status == 200 for capture in found)
         if not is_page_known and asked.posted.partition("?")[2] != asked.url.partition("?")[2]:
@@ -82,12 +93,17 @@ class WaybackClient(ArchiveClient):
 
     async def _look_up(self, url: str, asked: Asked) -> list[Capture]:
         """The captures that the index has for `url`, those nearest to the wanted moment."""
-        cdx, closest = self._options.wayback_cdx, timestamp(int(min(max(asked.moment, 0), time.time())))
+        cdx, closest = (
+            self._options.wayback_cdx,
+            timestamp(int(min(max(asked.moment, 0), time.time()))),
+        )
         pywb = not cdx.rstrip("/").endswith("/cdx/search/cdx")
         query = {
             "url": url,
             "output": "json",
-            "fl": "timestamp,url,mime,status,filename,offset" if pywb else "timestamp,original,mimetype,statuscode",
+            "fl": "timestamp,url,mime,status,filename,offset"
+            if pywb
+            else "timestamp,original,mimetype,statuscode",
             "filter": f"~status:({_WANTED})" if pywb else f"statuscode:({_WANTED})",
             "closest": closest,
             "sort": "closest",
@@ -118,24 +134,39 @@ class WaybackClient(ArchiveClient):
                 is_ours = match and str(there).startswith(self._options.wayback_pages)
                 if not match or not is_ours or canonical_or_none(match[2]) != url:
                     return NoPage(Reason.BAD_REDIRECT, f"{where} redirects to {there}")
-                about, place = Capture(seconds_of(match[1]), url=match[2]), there  # another one of the same URL
+                about, place = (
+                    Capture(seconds_of(match[1]), url=match[2]),
+                    there,
+                )  # another one of the same URL
         except ValueError as error:
             return NoPage(Reason.BAD_REDIRECT, f"{where}: {error}")
         if replay.status in REDIRECTS:
             return NoPage(Reason.REDIRECT_LOOP, f"{where}: more than {_REPLAY_REDIRECTS} redirects")
         if replay.status != 200:
             return NoPage(Reason.NOT_ARCHIVED, f"{where} is not given: status {replay.status}")
-        file, offset = about.place if len(about.place) == 2 else (replay.header("x-archive-src"), None)
+        file, offset = (
+            about.place if len(about.place) == 2 else (replay.header("x-archive-src"), None)
+        )
         origin = Origin("wayback", None, file, offset)
-        return page_of_record(self._record(about, replay), origin, self._options.max_page_bytes, where, replay.ms)
+        return page_of_record(
+            self._record(about, replay), origin, self._options.max_page_bytes, where, replay.ms
+        )
 
-    def _record(self, capture: Capture, replay: Received, more: Sequence[tuple[str, str]] = ()) -> bytes:
-        """The record of a capture from its replay: with the decoded body, unless that is still as archived, and
-        without headers about the transfer."""
-        is_encoded = replay.body.startswith(b"\x1f\x8b")  # sent as archived, without a Content-Encoding
+    def _record(
+        self, capture: Capture, replay: Received, more: Sequence[tuple[str, str]] = ()
+    ) -> bytes:
+        """The record of a capture from its replay: with the decoded body, unless that is still
+        as archived, and without headers about the transfer."""
+        is_encoded = replay.body.startswith(
+            b"\x1f\x8b"
+        )  # sent as archived, without a Content-Encoding
         dropped = {"transfer-encoding", "content-length", *(name.lower() for name, _ in more)}
         dropped |= set() if is_encoded else {"content-encoding"}
-        headers = [(name, value) for name, value in original_headers(replay.headers) if name.lower() not in dropped]
+        headers = [
+            (name, value)
+            for name, value in original_headers(replay.headers)
+            if name.lower() not in dropped
+        ]
         line = f"HTTP/1.1 {capture.status} {HTTPStatus(capture.status).phrase}"
         return response_record(capture.url, capture.date, line, [*headers, *more], replay.body)
 
@@ -145,21 +176,26 @@ class WaybackClient(ArchiveClient):
 
 
 def parse_captures(body: bytes, canonical: str) -> list[Capture]:
-    """The captures of the URL `canonical` in an index' answer; a place is the archive's file and the offset there, or
-    the time if these are unknown.
+    """The captures of the URL `canonical` in an index' answer; a place is the archive's file and
+    the offset there, or the time if these are unknown.
 
-    Captures of unknown content type may be pages, too. Malformed rows, such as a last line that is cut off, are
-    skipped; an answer that is not a CDX index' raises Failed.
+    Captures of unknown content type may be pages, too. Malformed rows, such as a last line that is
+    cut off, are skipped; an answer that is not a CDX index' raises Failed.
     """
     found = []
     for row in _rows(body):
         with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError, BadURL):
-            url, status = row.get("original") or row["url"], int(row.get("statuscode") or row["status"])
+            url, status = (
+                row.get("original") or row["url"],
+                int(row.get("statuscode") or row["status"]),
+            )
             kind = row.get("mimetype") or row.get("mime") or "unk"
             is_wanted = status in REDIRECTS or (status == 200 and (kind == "unk" or is_html(kind)))
             if is_wanted and canonical_url(url) == canonical:
                 date, file = seconds_of(row["timestamp"]), str(row.get("filename") or "")
-                found.append(Capture(date, status, url, (file, int(row["offset"])) if file else (date,)))
+                found.append(
+                    Capture(date, status, url, (file, int(row["offset"])) if file else (date,))
+                )
     return found
 
 
@@ -194,7 +230,11 @@ def seconds_of(timestamp: str) -> int:
 
 def original_headers(replay: Headers) -> Headers:
     """The headers that a page was archived with, from those of its replay."""
-    original = [(name[len(_ORIGINAL) :], value) for name, value in replay if name.lower().startswith(_ORIGINAL)]
+    original = [
+        (name[len(_ORIGINAL) :], value)
+        for name, value in replay
+        if name.lower().startswith(_ORIGINAL)
+    ]
     if original:
         if not any(name.lower() == "content-type" for name, _ in original):
             original += [(name, value) for name, value in replay if name.lower() == "content-type"]

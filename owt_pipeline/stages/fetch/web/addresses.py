@@ -1,4 +1,5 @@
-"""Resolves names, and decides which addresses may be connected to: public ones on allowed ports, and --resolve's."""
+"""Resolves names, and decides which addresses may be connected to: public ones on allowed ports,
+and --resolve's."""
 
 from __future__ import annotations
 
@@ -23,21 +24,34 @@ AddrInfo = tuple[Any, ...]
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
-_RULE = re.compile(r"(?P<pattern>[^=\s]+)=(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<address>[^:\s]+))(?::(?P<port>\d{1,5}))?")
+_RULE = re.compile(
+    r"(?P<pattern>[^=\s]+)=(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<address>[^:\s]+))(?::(?P<port>\d{1,5}))?"
+)
 
-_IPV4_AS_NUMBERS = re.compile(r"(?:0x[0-9a-f]*|[0-9]+)(?:\.(?:0x[0-9a-f]*|[0-9]+)){0,3}", re.IGNORECASE)
+_IPV4_AS_NUMBERS = re.compile(
+    r"(?:0x[0-9a-f]*|[0-9]+)(?:\.(?:0x[0-9a-f]*|[0-9]+)){0,3}", re.IGNORECASE
+)
 
 _PRIVATE_DOMAINS = (
-    ".local", ".internal", ".localhost", ".localdomain", ".lan", ".home", ".home.arpa", ".corp", ".intranet",
+    ".local",
+    ".internal",
+    ".localhost",
+    ".localdomain",
+    ".lan",
+    ".home",
+    ".home.arpa",
+    ".corp",
+    ".intranet",
     ".private",
-)  # fmt: skip
-"""Names in local networks and clouds (RFC 6761, 6762, 8375; ICANN reserved .internal in 2024). Clouds serve their
-metadata at metadata.google.internal, instance-data.ec2.internal, or a name without a dot."""
+)
+"""Names in local networks and clouds (RFC 6761, 6762, 8375; ICANN reserved .internal in 2024).
+Clouds serve their metadata at metadata.google.internal, instance-data.ec2.internal, or a name
+without a dot."""
 
 _THREADS = 512
-"""Lookups at once; each needs a thread, started on demand. A name whose servers are dead occupies a thread for as long
-as the system's resolver waits, about 20 seconds, whoever still waits for it; with few threads, the links of ten years
-ago would occupy them all."""
+"""Lookups at once; each needs a thread, started on demand. A name whose servers are dead
+occupies a thread for as long as the system's resolver waits, about 20 seconds, whoever still
+waits for it; with few threads, the links of ten years ago would occupy them all."""
 
 
 class BlockedAddress(OSError):
@@ -71,7 +85,9 @@ class Addresses:
         """The first rule for a host."""
         if not self.rules:
             return None
-        return next((rule for rule in self.rules if fnmatch.fnmatchcase(host.lower(), rule.pattern)), None)
+        return next(
+            (rule for rule in self.rules if fnmatch.fnmatchcase(host.lower(), rule.pattern)), None
+        )
 
     def check_port(self, host: str, port: int) -> None:
         """Raise BlockedAddress for a port that is not allowed."""
@@ -81,14 +97,17 @@ class Addresses:
     def check_name(self, host: str) -> None:
         """Raise BlockedAddress for a host, not from a rule, whose name shows that it is not public.
 
-        Behind a proxy only the name can be checked: the proxy may be in a network where such names resolve.
+        Behind a proxy only the name can be checked: the proxy may be in a network where such names
+        resolve.
         """
         if self.allow_private:
             return
         with contextlib.suppress(ValueError):
             self.check_address(str(ipaddress.ip_address(host)))
             return
-        if _IPV4_AS_NUMBERS.fullmatch(host):  # such as 2130706433, which resolvers read as 127.0.0.1
+        if _IPV4_AS_NUMBERS.fullmatch(
+            host
+        ):  # such as 2130706433, which resolvers read as 127.0.0.1
             try:
                 packed = socket.inet_aton(host)
             except OSError:
@@ -116,14 +135,18 @@ def parse_rules(texts: tuple[str, ...]) -> tuple[Rule, ...]:
             address = str(ipaddress.ip_address(match["v6"] or match["address"]))
         except ValueError:
             raise UserError(
-                f"--resolve: {text!r} is not PATTERN=ADDRESS[:PORT], such as *.test=127.0.0.1:8080 or a.test=[::1]:80"
+                f"--resolve: {text!r} is not PATTERN=ADDRESS[:PORT], such as *.test=127.0.0.1:8080 "
+                f"or a.test=[::1]:80"
             ) from None
-        rules.append(Rule(match["pattern"].lower(), address, int(match["port"]) if match["port"] else None))
+        rules.append(
+            Rule(match["pattern"].lower(), address, int(match["port"]) if match["port"] else None)
+        )
     return tuple(rules)
 
 
 def is_public(ip: IPAddress) -> bool:
-    """Whether an address is public; an IPv6 address that wraps an IPv4 address is judged by that."""
+    """Whether an address is public; an IPv6 address that wraps an IPv4 address is judged by
+    that."""
     if isinstance(ip, ipaddress.IPv6Address):
         wrapped = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
         if ip in _NAT64:
@@ -154,7 +177,14 @@ class RuledResolver(AbstractResolver):
         if (rule := self._addresses.rule(host)) is not None:
             return [_result(host, _Permitted(rule.address), rule.port or port)]
         lookup = asyncio.get_running_loop().run_in_executor(
-            self._threads, socket.getaddrinfo, host, port, family, socket.SOCK_STREAM, 0, socket.AI_ADDRCONFIG
+            self._threads,
+            socket.getaddrinfo,
+            host,
+            port,
+            family,
+            socket.SOCK_STREAM,
+            0,
+            socket.AI_ADDRCONFIG,
         )
         try:
             found = await asyncio.wait_for(lookup, self._seconds)
@@ -172,5 +202,10 @@ class RuledResolver(AbstractResolver):
 def _result(name: str, address: str, port: int) -> ResolveResult:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     return ResolveResult(
-        hostname=name, host=address, port=port, family=family, proto=socket.IPPROTO_TCP, flags=socket.AI_NUMERICHOST
+        hostname=name,
+        host=address,
+        port=port,
+        family=family,
+        proto=socket.IPPROTO_TCP,
+        flags=socket.AI_NUMERICHOST,
     )

@@ -1,4 +1,5 @@
-"""One HTTP request within limits, by aiohttp: its result is a response, or a failure with a reason."""
+"""One HTTP request within limits, by aiohttp: its result is a response, or a failure with a
+reason."""
 
 from __future__ import annotations
 
@@ -19,7 +20,13 @@ from yarl import URL
 from owt_pipeline.formats import messages
 from owt_pipeline.formats.messages import BadMessage, Headers, TooLarge
 from owt_pipeline.stages.fetch.answers import Received
-from owt_pipeline.stages.fetch.web.addresses import Addresses, AddrInfo, BlockedAddress, RuledResolver, parse_rules
+from owt_pipeline.stages.fetch.web.addresses import (
+    Addresses,
+    AddrInfo,
+    BlockedAddress,
+    RuledResolver,
+    parse_rules,
+)
 from owt_pipeline.stages.fetch.web.politeness import Failed, Gate
 from schemas import Reason
 
@@ -40,7 +47,8 @@ _KEEP_NAMES_SECONDS = 600
 _NO_SUCH_NAME = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
 
 _NO_RESOLVER = 3
-"""After so many names without an answer, a machine behind a proxy is assumed to have no resolver for the internet."""
+"""After so many names without an answer, a machine behind a proxy is assumed to have no resolver
+for the internet."""
 
 Stop = Callable[[int, Headers], bool]
 """Given status and headers, whether the body need not be read."""
@@ -64,7 +72,8 @@ _exchange: ContextVar[_Exchange] = ContextVar("_exchange")
 
 class _Response(aiohttp.ClientResponse):
     async def start(self, connection: Any) -> aiohttp.ClientResponse:
-        """Called when the request has been sent: name and connection took no time of the host's turn."""
+        """Called when the request has been sent: name and connection took no time of the host's
+        turn."""
         exchange = _exchange.get()
         exchange.gate.begin()
         exchange.is_sent = True
@@ -79,7 +88,8 @@ class _Response(aiohttp.ClientResponse):
 
 
 class Client:
-    """Makes requests over HTTP/1.1; to be made and used in one event loop, by any number of tasks at once.
+    """Makes requests over HTTP/1.1; to be made and used in one event loop, by any number of
+    tasks at once.
 
     Attributes:
       remembered: how many hosts' robots.txt are kept.
@@ -87,18 +97,25 @@ class Client:
 
     def __init__(self, options: Options):
         self._options = options
-        self._addresses = Addresses(parse_rules(options.resolve), options.allowed_ports, options.allow_private_hosts)
+        self._addresses = Addresses(
+            parse_rules(options.resolve), options.allowed_ports, options.allow_private_hosts
+        )
         self._resolver = RuledResolver(self._addresses, min(CONNECT_SECONDS, options.timeout))
-        self.remembered = 4 * options.connections + 1000  # more than are open: redirects lead to others
+        self.remembered = (
+            4 * options.connections + 1000
+        )  # more than are open: redirects lead to others
         self._session = self._new_session()
-        self._proxies = urllib.request.getproxies_environment()  # once, since it goes through all variables
+        self._proxies = (
+            urllib.request.getproxies_environment()
+        )  # once, since it goes through all variables
         self._unresolved = 0  # names in a row for which the resolver gave no answer
         self._behind_proxy = set[str]()  # hosts that may be requested from it
 
     def _new_session(self) -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(
             limit=0,
-            keepalive_timeout=3 + 2 * self._options.host_delay,  # longer for all hosts would take too many files
+            keepalive_timeout=3
+            + 2 * self._options.host_delay,  # longer for all hosts would take too many files
             resolver=self._resolver,
             ttl_dns_cache=_KEEP_NAMES_SECONDS,
             socket_factory=self._open,
@@ -139,19 +156,25 @@ class Client:
     ) -> Received:
         """The response to a GET request; redirects are not followed. Raises Failed.
 
-        To be called within `gate`, the host's. The wait for its turn does not count as the request's time.
+        To be called within `gate`, the host's. The wait for its turn does not count as the
+        request's time.
 
-        It takes at most so many `seconds`, and its body has at most so many bytes, as sent and decoded; the options of
-        pages are the default. The body is decoded; with `encoded`, only its transfer encoding is removed and its
-        decoded size is not checked. A body that is larger raises Failed, or is cut there with `cut`. `stop` says, given
-        status and headers, whether the body need not be read. `headers` are sent in addition to the usual ones.
+        It takes at most so many `seconds`, and its body has at most so many bytes, as sent and
+        decoded; the options of pages are the default. The body is decoded; with `encoded`, only its
+        transfer encoding is removed and its decoded size is not checked. A body that is larger
+        raises Failed, or is cut there with `cut`. `stop` says, given status and headers, whether
+        the body need not be read. `headers` are sent in addition to the usual ones.
         """
         proxy = await self._route(url)
         while (wait := gate.next_turn - time.monotonic()) > 0:
             await asyncio.sleep(wait)
         gate.begin()
         seconds, most = seconds or self._options.timeout, most or self._options.max_page_bytes
-        exchange, started, begun = _Exchange(gate, seconds, proxy is not None), time.monotonic(), False
+        exchange, started, begun = (
+            _Exchange(gate, seconds, proxy is not None),
+            time.monotonic(),
+            False,
+        )
         token = _exchange.set(exchange)
         try:
             response = await self._session.get(
@@ -159,7 +182,9 @@ class Client:
                 proxy=proxy,
                 headers=headers,
                 allow_redirects=False,
-                timeout=aiohttp.ClientTimeout(seconds, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS),
+                timeout=aiohttp.ClientTimeout(
+                    seconds, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS
+                ),
             )
             begun = True
             received = await _received(response, url, most, stop, cut)
@@ -174,18 +199,23 @@ class Client:
                 failure.connected = proxy is None or url.scheme == "https" or begun  # to the host
             raise failure from error
         finally:
-            _exchange.reset(token)  # the task may be kept, and with it all that it knows of the connection
+            _exchange.reset(
+                token
+            )  # the task may be kept, and with it all that it knows of the connection
         ms = round((time.monotonic() - started) * 1000)
         return received._replace(ms=ms, address="" if proxy else exchange.address)
 
     def _open(self, info: AddrInfo) -> socket.socket:
-        """A socket for an address that may be connected to, or for the proxy's: every connection is made here, and no
-        name is resolved again, so changing the address between check and connection (DNS rebinding) is of no use."""
+        """A socket for an address that may be connected to, or for the proxy's: every connection
+        is made here, and no name is resolved again, so changing the address between check and
+        connection (DNS rebinding) is of no use."""
         exchange = _exchange.get()
         try:
             if not exchange.is_proxied:
                 self._addresses.check_address(info[4][0])
-        except BlockedAddress as error:  # the name's next address is tried, which may hide this error
+        except (
+            BlockedAddress
+        ) as error:  # the name's next address is tried, which may hide this error
             exchange.blocked = error
             raise
         exchange.is_fresh = True
@@ -204,8 +234,9 @@ class Client:
         return proxy
 
     async def _check_behind_proxy(self, host: str, port: int) -> None:
-        """Raise BlockedAddress for a host that must not be requested from the proxy: its name is private by its form,
-        or this machine's resolver knows the name and an address of it is private."""
+        """Raise BlockedAddress for a host that must not be requested from the proxy: its name is
+        private by its form, or this machine's resolver knows the name and an address of it is
+        private."""
         self._addresses.check_name(host)
         if self._addresses.allow_private:
             return
@@ -231,15 +262,22 @@ class Client:
         return URL(text if "://" in text else f"http://{text}") if text else None
 
 
-async def _received(response: aiohttp.ClientResponse, url: URL, most: int, stop: Stop, cut: bool) -> Received:
-    """The response with its body, as sent but for its transfer encoding; the connection can be used again if all of it
-    was read. Raises BadMessage, TooLarge, and aiohttp's errors."""
+async def _received(
+    response: aiohttp.ClientResponse, url: URL, most: int, stop: Stop, cut: bool
+) -> Received:
+    """The response with its body, as sent but for its transfer encoding; the connection can be
+    used again if all of it was read. Raises BadMessage, TooLarge, and aiohttp's errors."""
     try:
         if response.status < 200:
             raise BadMessage(f"status {response.status}: another protocol, which nobody asked for")
         raw = [(name, value.strip()) for name, value in response.raw_headers]
-        if any(name.lower() == b"transfer-encoding" for name, _ in raw):  # the records' headers describe their bodies
-            raw = [(b"X-Crawler-" * (name.lower() in _OF_TRANSFER) + name, value) for name, value in raw]
+        if any(
+            name.lower() == b"transfer-encoding" for name, _ in raw
+        ):  # the records' headers describe their bodies
+            raw = [
+                (b"X-Crawler-" * (name.lower() in _OF_TRANSFER) + name, value)
+                for name, value in raw
+            ]
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in raw]
         pieces, left, truncated = [], most, False
         if stop(response.status, headers):
@@ -259,7 +297,10 @@ async def _received(response: aiohttp.ClientResponse, url: URL, most: int, stop:
                 pieces.append(piece)
         version = response.version or aiohttp.HttpVersion11
         reason = (response.reason or "").encode("utf-8", "surrogateescape")
-        lines = [b"HTTP/%d.%d %d %s" % (*version, response.status, reason), *(b"%s: %s" % field for field in raw)]
+        lines = [
+            b"HTTP/%d.%d %d %s" % (*version, response.status, reason),
+            *(b"%s: %s" % field for field in raw),
+        ]
         head = b"\r\n".join([*lines, b"", b""])
         return Received(str(url), response.status, headers, head, b"".join(pieces), 0, truncated)
     finally:
@@ -280,13 +321,15 @@ _OF_TRANSFER = (b"transfer-encoding", b"content-length")
 
 
 def _check_proxy(status: int, headers: Headers) -> None:
-    """Raise Failed for an answer of the proxy itself: Squid and others answer 503 if they cannot connect (RFC 9209);
-    HAProxy's 503 has none of the headers that servers send."""
+    """Raise Failed for an answer of the proxy itself: Squid and others answer 503 if they cannot
+    connect (RFC 9209); HAProxy's 503 has none of the headers that servers send."""
     if status == 407:
         raise Failed(Reason.PROXY, "the proxy refuses: status 407")
     names = {name.lower() for name, _ in headers}
     is_bare = not names & {"date", "server", "via", "retry-after"}
-    if status in (502, 504) or (status == 503 and (is_bare or names & {"x-squid-error", "proxy-status"})):
+    if status in (502, 504) or (
+        status == 503 and (is_bare or names & {"x-squid-error", "proxy-status"})
+    ):
         raise Failed(Reason.CONNECT, f"the proxy answers with status {status}", transient=True)
 
 
@@ -297,15 +340,22 @@ def _failure(error: Exception, exchange: _Exchange, proxy: URL | None, begun: bo
         return Failed(Reason.TOO_LARGE, str(error))
     if isinstance(error, BadMessage):
         return Failed(Reason.BAD_RESPONSE, text)
-    if isinstance(error, aiohttp.InvalidURL):  # a number for an address, such as 2130706433 for 127.0.0.1
+    if isinstance(
+        error, aiohttp.InvalidURL
+    ):  # a number for an address, such as 2130706433 for 127.0.0.1
         return Failed(Reason.BLOCKED_ADDRESS, text)
     if isinstance(error, asyncio.TimeoutError):
         if not exchange.is_sent:
             return Failed(
-                Reason.TIMEOUT, f"no connection within {min(CONNECT_SECONDS, exchange.seconds):g} s", transient=True
+                Reason.TIMEOUT,
+                f"no connection within {min(CONNECT_SECONDS, exchange.seconds):g} s",
+                transient=True,
             )
         is_silence = isinstance(error, aiohttp.ServerTimeoutError)
-        silence, total = f"nothing came for {SILENCE_SECONDS:g} s", f"not complete within {exchange.seconds:.3g} s"
+        silence, total = (
+            f"nothing came for {SILENCE_SECONDS:g} s",
+            f"not complete within {exchange.seconds:.3g} s",
+        )
         return Failed(Reason.TIMEOUT, silence if is_silence else total)
     if isinstance(error, aiohttp.ClientHttpProxyError):
         reason = Reason.PROXY if error.status == 407 else Reason.CONNECT
@@ -316,7 +366,12 @@ def _failure(error: Exception, exchange: _Exchange, proxy: URL | None, begun: bo
         return Failed(Reason.PROXY, f"{proxy.raw_host}: {text}", transient=True)
     number = getattr(error, "os_error", error).errno if isinstance(error, OSError) else None
     if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return Failed(Reason.DNS, text, transient=number == socket.EAI_AGAIN, network_works=number in _NO_SUCH_NAME)
+        return Failed(
+            Reason.DNS,
+            text,
+            transient=number == socket.EAI_AGAIN,
+            network_works=number in _NO_SUCH_NAME,
+        )
     if isinstance(error, (ssl.SSLError, aiohttp.ClientSSLError)):
         return Failed(Reason.TLS, text)
     if exchange.blocked is not None and not exchange.is_fresh:
@@ -326,7 +381,9 @@ def _failure(error: Exception, exchange: _Exchange, proxy: URL | None, begun: bo
         return Failed(Reason.CONNECT, text, transient=True, network_works=is_refused)
     if isinstance(error, aiohttp.ClientPayloadError) and "ConnectionResetError" not in text:
         cause = getattr(error.__cause__, "message", text)
-        return Failed(Reason.BAD_RESPONSE, f"the body breaks off or is damaged: {_first_line(cause)}")
+        return Failed(
+            Reason.BAD_RESPONSE, f"the body breaks off or is damaged: {_first_line(cause)}"
+        )
     return Failed(Reason.CONNECT, "the body breaks off: the connection was reset")
 
 

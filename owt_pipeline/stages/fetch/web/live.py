@@ -43,8 +43,8 @@ _NO_ROBOTS = (429, *range(500, 600))
 
 _MOST_BUSY = 5
 _FIRST_REST, _LONGEST_REST = 60.0, 3600.0
-"""After so many 429 or 503 in a row, a host is closed for so many seconds, after one more for twice as long, and so on.
-Its URLs are temporary failures meanwhile."""
+"""After so many 429 or 503 in a row, a host is closed for so many seconds, after one more for
+twice as long, and so on. Its URLs are temporary failures meanwhile."""
 
 OUTAGE_HOSTS = 20
 """If so many hosts in a row give no answer, the network, the resolver or the proxy may be down."""
@@ -66,7 +66,9 @@ class Fetcher:
     def __init__(self, options: Options):
         self.options = options
         self.client = Client(options)
-        self.gates: dict[str, Gate] = defaultdict(partial(Gate, options.host_delay, 1, HOST_FAILURES))
+        self.gates: dict[str, Gate] = defaultdict(
+            partial(Gate, options.host_delay, 1, HOST_FAILURES)
+        )
         self._retries = RETRIES
         self._agent = robots_token(options.user_agent)
         self._robots = RobotsCache(self._get_robots, self.client.remembered)
@@ -79,18 +81,21 @@ class Fetcher:
     async def ask(self, urls: pa.Table, recorder: Recorder, before: Answered | None) -> None:
         """Fetch each URL of `urls` (columns url_id, posted_url, host), answers to `recorder`.
 
-        Only some hosts are open at a time, those with the most URLs first, since they take longest; a host's URLs are
-        fetched in the order of the rows. With all hosts open, a large crawl would return to each so late that its
-        robots.txt, address and connection would no longer be kept.
+        Only some hosts are open at a time, those with the most URLs first, since they take longest;
+        a host's URLs are fetched in the order of the rows. With all hosts open, a large crawl would
+        return to each so late that its robots.txt, address and connection would no longer be kept.
         """
         if recorder.is_last:
             self._try_once()
-        held = Breaker(recorder, OUTAGE_HOSTS, _is_silent, "hosts in a row gave no answer", self._works)
+        held = Breaker(
+            recorder, OUTAGE_HOSTS, _is_silent, "hosts in a row gave no answer", self._works
+        )
         url_ids = urls["url_id"].to_numpy()
         posted = urls["posted_url"].combine_chunks()
         hosts = rows_by_host(urls["host"])
         del urls  # the hosts' names are not needed any more
-        pa.default_memory_pool().release_unused()  # 80 MB for a million URLs, for the time of the crawl
+        # 80 MB for a million URLs, for the time of the crawl
+        pa.default_memory_pool().release_unused()
         if before is not None:
             for url in before.rows(before.pages[:3])["final_url"].to_pylist():
                 self._trust(URL(url, encoded=True))
@@ -117,8 +122,8 @@ class Fetcher:
             return NoPage(failure.reason, failure.detail)
 
     def _try_once(self) -> None:
-        """From now on, retry no request; but allow one more to hosts that were given up, and for each robots.txt that
-        could not be read."""
+        """From now on, retry no request; but allow one more to hosts that were given up, and for
+        each robots.txt that could not be read."""
         self._retries = 0
         for gate in self.gates.values():
             gate.forgive()
@@ -132,8 +137,9 @@ class Fetcher:
         self._answered.append(origin)
 
     async def _works(self) -> bool:
-        """Whether the network works: a host that answered before answers now. If none ever answered, whether a failure
-        has shown it, such as a refused connection or the resolver's answer that a name does not exist."""
+        """Whether the network works: a host that answered before answers now. If none ever
+        answered, whether a failure has shown it, such as a refused connection or the resolver's
+        answer that a name does not exist."""
         for origin in reversed(list(self._answered)):
             if await self._answers(origin):
                 return True
@@ -172,7 +178,9 @@ class Fetcher:
             cookies.take(response)
             url = redirect_target(response)
             if (url, cookies.header(url)) in seen:
-                return NoPage(Reason.REDIRECT_LOOP, f"back to {url} after {len(redirects)} redirects")
+                return NoPage(
+                    Reason.REDIRECT_LOOP, f"back to {url} after {len(redirects)} redirects"
+                )
             if len(redirects) > MAX_REDIRECTS:
                 return NoPage(Reason.REDIRECT_LOOP, f"more than {MAX_REDIRECTS} redirects")
 
@@ -182,19 +190,29 @@ class Fetcher:
         gate = self.gates[url.raw_host or ""]
         gate.delay = max(self.options.host_delay, robots.crawl_delay(self._agent))
         left = max(self.options.timeout - ms / 1000, 0.001)
-        get = partial(self.client.get, url, has_no_page, gate, seconds=left, encoded=True, headers=headers)
+        get = partial(
+            self.client.get, url, has_no_page, gate, seconds=left, encoded=True, headers=headers
+        )
         return await self._get(get, url, gate, _BUSY, is_page=True)
 
     async def _get_robots(self, url: URL) -> Received:
         gate = self.gates[url.raw_host or ""]
-        get = partial(self.client.get, url, lambda status, _: status != 200, gate, most=ROBOTS_BYTES, cut=True)
+        get = partial(
+            self.client.get, url, lambda status, _: status != 200, gate, most=ROBOTS_BYTES, cut=True
+        )
         return await self._get(get, url, gate, _NO_ROBOTS)
 
     async def _get(
-        self, get: Callable[[], Awaitable[Received]], url: URL, gate: Gate, busy: Collection[int], is_page: bool = False
+        self,
+        get: Callable[[], Awaitable[Received]],
+        url: URL,
+        gate: Gate,
+        busy: Collection[int],
+        is_page: bool = False,
     ) -> Received:
-        """The result of `get`, called at the turns of `gate`; it is retried after the statuses `busy` and transient
-        failures. Raises Failed. A host whose pages are busy too often in a row is closed."""
+        """The result of `get`, called at the turns of `gate`; it is retried after the statuses
+        `busy` and transient failures. Raises Failed. A host whose pages are busy too often in a
+        row is closed."""
 
         async def noted() -> Received:
             try:
@@ -221,7 +239,10 @@ class Fetcher:
                 return False
             return status in busy
 
-        waits = (min(_FIRST_BACKOFF * 2 ** max(n, gate.busy), MAX_RETRY_WAIT) for n in range(self._retries))
+        waits = (
+            min(_FIRST_BACKOFF * 2 ** max(n, gate.busy), MAX_RETRY_WAIT)
+            for n in range(self._retries)
+        )
         return await patiently(noted, gate, waits, is_busy, lambda failure: failure.transient)
 
 
@@ -246,7 +267,8 @@ def _is_silent(answer: NoPage) -> bool:
 
 
 def rows_by_host(hosts: pa.ChunkedArray) -> Iterator[np.ndarray]:
-    """The rows of each host, in order; hosts with the most rows first. The iterator does not hold `hosts`."""
+    """The rows of each host, in order; hosts with the most rows first. The iterator does not
+    hold `hosts`."""
     encoded = hosts.dictionary_encode().unify_dictionaries()
     codes = np.concatenate([chunk.indices.to_numpy() for chunk in encoded.chunks])
     counts = np.bincount(codes)
@@ -271,5 +293,9 @@ class Cookies:
 
     def header(self, url: URL) -> str | None:
         """The Cookie header for a request, as text that is sent in UTF-8."""
-        found = self._jar.filter_cookies(url).output([], "", ";").strip() if self._jar is not None else ""
+        found = (
+            self._jar.filter_cookies(url).output([], "", ";").strip()
+            if self._jar is not None
+            else ""
+        )
         return found.encode("latin-1", "ignore").decode("utf-8", "ignore") or None

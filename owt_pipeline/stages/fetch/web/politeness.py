@@ -50,7 +50,8 @@ class Failed(Exception):
 
 
 async def for_each(call: Callable[[T], Awaitable[None]], items: Iterable[T], together: int) -> None:
-    """Await `call(item)` for each of the items, `together` of them at once; if one fails, the others are cancelled."""
+    """Await `call(item)` for each of the items, `together` of them at once; if one fails, the
+    others are cancelled."""
     left = iter(items)
 
     async def work() -> None:
@@ -103,7 +104,8 @@ class Gate:
             raise
 
     def begin(self) -> None:
-        """Take the turn: the request is sent now, perhaps later than the gate opened, as it may wait elsewhere."""
+        """Take the turn: the request is sent now, perhaps later than the gate opened, as it may
+        wait elsewhere."""
         self.next_turn = time.monotonic() + self.delay
 
     async def __aexit__(self, *_: object) -> None:
@@ -119,12 +121,13 @@ class Gate:
         self.next_turn = max(self.next_turn, time.monotonic() + seconds)
 
     def close(self, seconds: float, failure: Failed, *, asked_to: bool = False) -> None:
-        """Fail all requests with `failure` for so many seconds, which is too long to wait; if the host asked for it,
-        also after `forgive`."""
+        """Fail all requests with `failure` for so many seconds, which is too long to wait; if
+        the host asked for it, also after `forgive`."""
         self._closed, self._asked_to_close = (time.monotonic() + seconds, failure), asked_to
 
     def forgive(self) -> None:
-        """Allow one more request to a host that was given up or closed, unless it asked for the pause."""
+        """Allow one more request to a host that was given up or closed, unless it asked for the
+        pause."""
         self.failures = int(min(self.failures, self._most_failures - 1))
         if not self._asked_to_close:
             self._closed = None
@@ -134,7 +137,10 @@ class Gate:
         if self._closed is not None and time.monotonic() < self._closed[0]:
             raise self._closed[1]
         if self.failure is not None and self.failures >= self._most_failures:
-            detail = f"given up after {self.failures} failures of the host in a row: {self.failure.detail}"
+            detail = (
+                f"given up after {self.failures} failures of the host in a row: "
+                f"{self.failure.detail}"
+            )
             raise Failed(self.failure.reason, detail)
 
 
@@ -145,10 +151,12 @@ async def patiently(
     is_busy: Callable[[Received], bool],
     may_pass: Callable[[Failed], bool],
 ) -> Received:
-    """The response of `get`, called at a turn of `gate`, and again if the host is busy or a failure may pass.
+    """The response of `get`, called at a turn of `gate`, and again if the host is busy or a
+    failure may pass.
 
-    Before each retry, the host is left alone for one of `waits`, in seconds and spread by half of it, or for as long as
-    it asks. The last response is returned, busy or not; the last failure is raised.
+    Before each retry, the host is left alone for one of `waits`, in seconds and spread by half of
+    it, or for as long as it asks. The last response is returned, busy or not; the last failure is
+    raised.
     """
     for wait in (*waits, None):
         async with gate:

@@ -36,15 +36,17 @@ Get: TypeAlias = Callable[[URL], Awaitable[Received]]
 
 
 def robots_token(user_agent: str) -> str:
-    """The name of a User-Agent in robots.txt: its product, or if it looks like a browser's, the compatible product:
-    `mybot` for `Mozilla/5.0 (compatible; mybot/1.0; +mailto:me@example.org)`."""
+    """The name of a User-Agent in robots.txt: its product, or if it looks like a browser's, the
+    compatible product: `mybot` for `Mozilla/5.0 (compatible; mybot/1.0;
+    +mailto:me@example.org)`."""
     named = _COMPATIBLE(user_agent)
     return named[1] if named else user_agent.partition("/")[0].strip()
 
 
 @dataclass(frozen=True)
 class Robots:
-    """A host's robots.txt: its `rules` (None: everything is allowed), or why nothing may be fetched (`ban`).
+    """A host's robots.txt: its `rules` (None: everything is allowed), or why nothing may be
+    fetched (`ban`).
 
     `read` is when it was read, in `time.monotonic` seconds.
     """
@@ -67,7 +69,8 @@ class Robots:
 
 
 class RobotsCache:
-    """The robots.txt of origins, kept for a day; the one that has been unused for the longest is dropped first."""
+    """The robots.txt of origins, kept for a day; the one that has been unused for the longest is
+    dropped first."""
 
     def __init__(self, get: Get, remembered: int):
         self._get, self._remembered = get, remembered
@@ -83,7 +86,9 @@ class RobotsCache:
         """The robots.txt for `url`."""
         origin: Origin = (url.scheme, url.raw_host, url.port)
         task = self._tasks.get(origin)
-        if task is None or (task.done() and time.monotonic() - task.result().read > _ROBOTS_SECONDS):
+        if task is None or (
+            task.done() and time.monotonic() - task.result().read > _ROBOTS_SECONDS
+        ):
             task = self._tasks[origin] = asyncio.ensure_future(read_robots(url.origin(), self._get))
             if len(self._tasks) > self._remembered:
                 self._tasks.popitem(last=False)
@@ -92,10 +97,11 @@ class RobotsCache:
 
 
 async def read_robots(origin: URL, get: Get) -> Robots:
-    """The robots.txt of `origin` by RFC 9309: everything is allowed without one (4xx), nothing if the server fails.
+    """The robots.txt of `origin` by RFC 9309: everything is allowed without one (4xx), nothing
+    if the server fails.
 
-    If the host cannot be reached at all, or answers 429, that is the reason of the ban, so that its pages do not count
-    as forbidden.
+    If the host cannot be reached at all, or answers 429, that is the reason of the ban, so that its
+    pages do not count as forbidden.
     """
     url, read = origin.with_path("/robots.txt"), time.monotonic()
     for _ in range(_ROBOTS_REDIRECTS + 1):
@@ -116,5 +122,8 @@ async def read_robots(origin: URL, get: Get) -> Robots:
             return Robots(ban=Failed(reason, f"robots.txt: status {response.status}"), read=read)
         if not 200 <= response.status < 300:
             break
-        return Robots(Protego.parse(response.body.decode("utf-8", "replace").removeprefix("\ufeff")), read=read)
+        return Robots(
+            Protego.parse(response.body.decode("utf-8", "replace").removeprefix("\ufeff")),
+            read=read,
+        )
     return Robots(read=read)
