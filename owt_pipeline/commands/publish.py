@@ -8,18 +8,20 @@ import hashlib
 import os
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from owt_pipeline.command_line import Command, CommandParser
 from owt_pipeline.commands.run import lacks_takedowns
 from owt_pipeline.errors import UsageError, UserError
+from owt_pipeline.ledger.commit import what_is_left
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import require_run
-from owt_pipeline.stages.export.card import rendered
+from owt_pipeline.stages.export.card import Config, published_card
 from owt_pipeline.storage.folder import Storage
 from owt_pipeline.storage.lock import mention_running
 from schemas import DATASETS
@@ -76,6 +78,12 @@ def _flags(parser: CommandParser) -> None:
     parser.add_argument(
         "--public", action="store_true", help="make a new repository public (default: private)"
     )
+    parser.add_argument(
+        "--squash",
+        action="store_true",
+        help="delete the repository's older revisions, which still hold documents that were taken "
+        "down; this cannot be undone",
+    )
     parser.add_argument("--yes", action="store_true", help="send the files")
 
 
@@ -111,7 +119,15 @@ def _publish(arguments: argparse.Namespace) -> int:
     if not arguments.yes:
         print(f"\n{card}\nNothing was sent: repeat the command with --yes to send it.")
         return 0
-    _send(name, corpus, uploads, fraction, card, public=arguments.public)
+    _send(
+        name,
+        corpus,
+        uploads,
+        fraction,
+        card,
+        public=arguments.public,
+        squash=arguments.squash,
+    )
     print(f"published: {arguments.destination}")
     return 0
 
@@ -147,9 +163,13 @@ def _send(
     card: str,
     *,
     public: bool,
+    squash: bool,
 ) -> None:
     """Send the files and the card as one commit, which deletes what the corpus no longer has.
-    The Hub asks for no bytes that it has from an interrupted upload or an earlier commit."""
+
+    The Hub asks for no bytes that it has from an interrupted upload or an earlier commit. With
+    `squash`, the commits before it are deleted.
+    """
     try:
         from huggingface_hub import HfApi
     except ImportError:
@@ -169,6 +189,8 @@ def _send(
                 commit_message="The corpus",
                 delete_patterns=["corpus/*.parquet", "urls/*.parquet"],
             )
+            if squash:
+                api.super_squash_history(name, repo_type="dataset")
         except Exception as error:
             if (
                 not isinstance(error, OSError)
@@ -204,23 +226,35 @@ def _write(corpus: DatasetReader, upload: Upload, fraction: float, folder: Path)
 def dataset_card(
     workdir: Storage, name: str, configs: Sequence[str], *, license: str, contact: str
 ) -> str:
-    """README.md of the dataset: what is in it, how it was made, what was rejected, how to have a
-    page removed."""
+    """Return README.md of the dataset: what it was made from and how, what was rejected, and how to
+    have a document removed."""
     datasets = require_run(workdir).datasets
-    manifests: dict[str, Manifest] = {name: datasets[name] for name in DATASETS if name in datasets}
+    manifests = {name: datasets[name] for name in DATASETS if name in datasets}
     schema = DATASETS["corpus"].schema
-    return rendered(
-        "published.md",
-        name=name,
-        configs=configs,
+    return published_card(
+        manifests,
+        name,
+        [
+            Config(config, {split: f"{config}/{split}/*.parquet" for split in SPLITS})
+            for config in configs
+        ],
+        [schema.field(column) for column in _columns(configs[0], schema)],
+        _link_sources(workdir, manifests),
         license=license,
         contact=contact,
-        splits=SPLITS,
-        manifests=manifests,
-        columns=[schema.field(column) for column in _columns(configs[0], schema)],
-        options={m.stage: m.options for m in manifests.values()},
-        sources=[str(source["name"]) for source in next(iter(manifests.values())).sources],
     )
+
+
+def _link_sources(workdir: Storage, manifests: Mapping[str, Manifest]) -> list[str]:
+    """Return where the URLs were linked, as far as `urls/` still has its files."""
+    if "urls" not in manifests:
+        return []
+    urls = what_is_left(workdir, manifests["urls"])
+    link_sources: set[str] = set()
+    for shard in range(urls.num_shards):
+        for batch in urls.batches(shard, columns=["link_sources"], rows=1 << 16):
+            link_sources.update(pc.unique(pc.list_flatten(batch["link_sources"])).to_pylist())
+    return sorted(link_sources)
 
 
 main = Command("owt publish", _flags, _publish)

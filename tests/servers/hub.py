@@ -100,6 +100,11 @@ class Hub:
                 for f in json.loads(body)["files"]
             ]
             return 200, {"files": modes}
+        if parts[5] == "super-squash":
+            summary = json.loads(body)["message"]
+            others = [commit for commit in self.commits if commit[0] != name]
+            self.commits[:] = [*others, (name, summary)]
+            return 200, {}
         if parts[5] == "commit":
             if self.commits_left == 0:
                 return 500, {"error": "no more commits"}

@@ -19,7 +19,9 @@ import yaml
 from owt_pipeline.commands import publish, verify
 from owt_pipeline.formats.takedowns import Takedowns, write_takedowns
 from owt_pipeline.ledger.dataset import DatasetReader
+from owt_pipeline.stages.export.card import Config, published_card
 from owt_pipeline.storage.folder import Storage
+from schemas import DATASETS
 from schemas.manifest import ROOT
 from tests.owt_pipeline.making import publish_rows
 from tests.owt_pipeline.runs import copy_of, manifest_of, root_of, run_owt, shard_file
@@ -134,6 +136,69 @@ def test_the_corpus_is_published_and_again_after_a_takedown(
         ids = {url_id for shard in shards for url_id in shard["url_id"].to_pylist()}
         rows = sorted(zip(loaded[split]["url_id"], loaded[split]["text"], strict=True))
         assert rows == [row for row in expected if row[0] in ids]
+
+
+def test_squash_leaves_one_revision_with_the_same_files(small_run: Path, published: Run) -> None:
+    with hub_server() as hub:
+        published(hub, small_run, "--yes")
+        published(hub, small_run, "--yes", "--contact", "web@example.org")
+        assert len(hub.commits) == 2
+        before = dict(hub.files[NAME])
+        published(hub, small_run, "--yes", "--contact", "web@example.org", "--squash")
+        assert len(hub.commits) == 1
+        assert hub.files[NAME] == before
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [
+        (["dump"], "web pages that were linked on Reddit:"),
+        (["subreddit", "links"], "web pages that were linked on Reddit or listed in tables of"),
+        (["warc"], "web pages that were captured in WARC files:"),
+        (["links"], "web pages that were listed in tables of links (hackernews, metafilter):"),
+    ],
+)
+def test_a_card_names_what_the_run_was_made_from(
+    small_run: Path, kinds: list[str], expected: str
+) -> None:
+    datasets = root_of(small_run).datasets
+    manifests = {name: datasets[name] for name in DATASETS if name in datasets}
+    sources = [{"kind": kind, "name": f"{kind}-file", "bytes": 1} for kind in kinds]
+    manifests["urls"] = msgspec.structs.replace(manifests["urls"], sources=sources)
+    text = published_card(
+        manifests,
+        NAME,
+        [Config("corpus", {"train": "corpus/train/*.parquet"})],
+        list(DATASETS["corpus"].schema),
+        ["reddit", "links", "metafilter", "hackernews"] if kinds == ["links"] else [],
+        license="other",
+        contact="",
+    )
+    assert expected in text
+    is_of_reddit = bool({"dump", "subreddit"} & set(kinds))
+    about = text.partition("## Fields")[0] + text.partition("## Known biases")[2]
+    assert ("Reddit" in about) == is_of_reddit
+    assert ("reddit" in yaml.safe_load(text.split("---")[1])["tags"]) == is_of_reddit
+    assert ("openwebtext" in text) == (kinds == ["dump"])
+    assert f"{kinds[0]}-file" in text
+    assert text.count("\n## ") == text.count("\n\n## ")
+
+
+def test_a_card_of_imported_text_speaks_of_no_pages(small_run: Path, tmp_path: Path) -> None:
+    texts = [{"text": f"Sentence {n} of a text of one's own. " * 40} for n in range(20)]
+    (tmp_path / "own.jsonl").write_bytes(b"\n".join(map(msgspec.json.encode, texts)))
+    run_owt("import", tmp_path / "run", tmp_path / "own.jsonl")
+    run_owt("run", tmp_path / "run", "--val_fraction", "0.2")
+    text = publish.dataset_card(
+        Storage(str(tmp_path / "run")), NAME, ["corpus"], license="cc0-1.0", contact=""
+    )
+    for card in (text, (tmp_path / "run/ledger/corpus/README.md").read_text()):
+        assert "texts imported from files" in card
+        about = card.partition("## Fields")[0] + card.partition("## Settings")[2]
+        for word in ("Reddit", "web pages", "not asked", "openwebtext"):
+            assert word not in about
+        assert "have the licence of these files" in card
+        assert card.count("\n## ") == card.count("\n\n## "), "each heading after a blank line"
 
 
 def test_a_shard_without_documents_is_no_file(tmp_path: Path) -> None:

@@ -224,22 +224,14 @@ def test_card_has_the_numbers_that_duckdb_counts(small_run: Path) -> None:
 
 
 def test_a_card_says_reddit_and_languages_only_where_they_are_true(small_run: Path) -> None:
-    web, own = (
-        card(
-            {"documents": replace(manifest_of(small_run, "documents"), stage=stage)},
-            Counts(),
-            {},
-            {},
-            0,
-            1,
-        )
-        for stage in ("extract", "import")
-    )
-    assert "Reddit" in web
-    assert "webtext" in web
+    urls, documents = (manifest_of(small_run, name) for name in ("urls", "documents"))
+    reddit = card({"urls": urls}, Counts(), {}, {}, 0, 1)
+    own = card({"documents": replace(documents, stage="import")}, Counts(), {}, {}, 0, 1)
+    assert "linked on Reddit" in reddit
+    assert "webtext" in reddit
     assert "Reddit" not in own.partition("## Fields")[0]
     assert "webtext" not in own
-    assert "Texts imported from the files below" in own
+    assert "texts imported from files" in own
     empty = card({}, Counts(), {}, {}, 0, 1)
     assert "| documents | 0 |" in empty
     assert "language:" not in empty
