@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from importlib.metadata import version
 from typing import Any
 
 from owt_pipeline.engine.generations import shaping_sources
+from owt_pipeline.formats.provenance import Provenance
 from owt_pipeline.formats.takedowns import Takedowns
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.stages.report import shown
@@ -14,7 +16,7 @@ from owt_pipeline.stages.report.tables import Tables, figure_names, read_figure
 from schemas import Reason
 from schemas.manifest import Manifest
 
-STATS_VERSION = 4
+STATS_VERSION = 5
 """Raised whenever a key of stats.json changes its name or meaning."""
 
 _IDENTITY = ("stage", "stage_version", "digest", "options")
@@ -32,16 +34,22 @@ def figures(
       takedowns: documents whose text is not shown.
     """
     manifests = {name: reader.manifest for name, reader in readers.items()}
+    provenance = Provenance.of(manifests, _link_sources(tables))
     rejects = shown.rejected(tables, readers)
     found = {}
     for file in figure_names():
         figure, name = read_figure(file), file.partition("_")[2]
         about = {"heading": figure.heading, "sentence": figure.sentence, "chart": figure.chart}
-        found[name] = {**about, "rows": tables.rows(file)}
+        # Only a corpus of Reddit's links claims to be like WebText.
+        is_shown = name != "webtext" or provenance.is_only_of_reddit
+        found[name] = {**about, "rows": tables.rows(file) if is_shown else []}
     tokens = manifests["tokens"]
     total = sum(tokens.stats.get(f"tokens_{split}", 0) for split in ("train", "val"))
     return {
         "schema_version": STATS_VERSION,
+        "made_by": f"owt-pipeline {version('owt-pipeline')}",
+        "made_from": provenance.documents,
+        "span": tables.rows("span")[0],
         "totals": {
             "entered": next(iter(manifests.values())).counts.entered,
             "documents": tokens.counts.left,
@@ -61,6 +69,11 @@ def figures(
             for name, manifest in manifests.items()
         },
     }
+
+
+def _link_sources(tables: Tables) -> list[str]:
+    """Return where the URLs were linked, sorted."""
+    return sorted(row["source"] for row in tables.rows("15_links"))
 
 
 def funnel(

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import partial
 from importlib.resources import files
-from math import log10
 from typing import Any
 
 from schemas.settings import to_toml
@@ -40,9 +38,7 @@ def page(stats: Stats) -> str:
         "breakable": _breakable,
     }
     environment.filters |= {"cell": cell, "settings_toml": settings_toml, "readable": readable}
-    flow = stages(stats)
-    most = max((stage["entered"] for stage in flow), default=0)
-    environment.globals |= {"raw": _own, "log_width": partial(_width, most=most)}
+    environment.globals |= {"raw": _own}
     figures = {name: figure for name, figure in stats["figures"].items() if figure["rows"]}
     drawn = {name: list(charts(name, figure)) for name, figure in figures.items()}
     return environment.get_template("page.html").render(
@@ -52,7 +48,7 @@ def page(stats: Stats) -> str:
             name: [(key, chart["title"]) for key, chart in some] for name, some in drawn.items()
         },
         charts={key: chart for some in drawn.values() for key, chart in some},
-        stages=flow,
+        stages=stages(stats),
         losses=largest_losses(stats),
         unlike=[row for row in stats["figures"]["webtext"]["rows"] if not _is_like(row["share"])],
     )
@@ -71,11 +67,11 @@ HINTS = dict(line.split(": ", 1) for line in _own("hints.txt").splitlines())
 
 
 def stages(stats: Stats) -> list[dict[str, Any]]:
-    """The funnel as drawn: duplicates, which dedupe finds and export removes, are shown once, at
-    dedupe, with examples.
+    """Return the funnel as drawn: duplicates, which dedupe finds and export removes, are shown
+    once, at dedupe, with examples.
 
-    Each entry gets a `width` in percent on a logarithmic scale, on which one row is visible next to
-    a billion.
+    Each entry gets a `width` in percent of the rows that entered the first stages. It is linear,
+    since a reader compares the lengths as shares.
     """
     flow = list(stats["funnel"])
     found_at = {stage["dataset"]: k for k, stage in enumerate(flow)}
@@ -114,7 +110,7 @@ def settings_toml(stats: Stats) -> str:
 
 
 def _width(count: int, most: int) -> float:
-    return round(100 * log10(1 + count) / log10(1 + most), 2) if most else 0
+    return round(100 * count / most, 2) if most else 0
 
 
 def largest_losses(stats: Stats) -> list[dict[str, Any]]:
@@ -168,7 +164,8 @@ Chart = dict[str, Any]
 """`title`, `labels` along x, `series` of values (None for no value), `x`, and whether `stacked`,
 `percent`, `small`."""
 
-_MOST_LABELS = 60
+# The lengths of documents have four columns for each doubling: 80 up to a million.
+_MAX_LABELS = 100
 
 
 def charts(name: str, figure: Stats) -> Iterator[tuple[str, Chart]]:
@@ -187,7 +184,7 @@ def charts(name: str, figure: Stats) -> Iterator[tuple[str, Chart]]:
     for row in figure["rows"]:
         groups.setdefault(row[by] if by else figure["sentence"], []).append(row)
     for number_of, (title, rows) in enumerate(groups.items()):
-        some = rows[:_MOST_LABELS]
+        some = rows[:_MAX_LABELS]
         chart: Chart = {
             "title": title,
             "labels": [str(row[label]) for row in some],

@@ -42,8 +42,8 @@ _COLUMNS = {
     "clean": "url_id url language signals".split(),
     "duplicates": "url_id kept_url_id rule similarity shared_bands cluster_size".split(),
     "corpus": "url_id url subreddits created_utc score language n_words n_chars n_bytes "
-    "copies".split(),
-    "tokens": "n_tokens".split(),
+    "copies license source fetched_at".split(),
+    "tokens": "url_id n_tokens".split(),
 }
 """The columns that are read of each dataset; its table has `host` in place of `url`, but for
 clean's."""
@@ -56,6 +56,22 @@ _GENERATIONS = pa.schema(
     ]
 )
 
+_THRESHOLDS = pa.schema(
+    [
+        pa.field("signal", pa.string()),
+        pa.field("minimum", pa.float64()),
+        pa.field("maximum", pa.float64()),
+    ]
+)
+
+_SPLITS = pa.schema(
+    [
+        pa.field("split", pa.string()),
+        pa.field("documents", pa.int64()),
+        pa.field("tokens", pa.int64()),
+    ]
+)
+
 _QUERIES = files("owt_pipeline.stages.report") / "queries"
 _ROWS = 1 << 16
 
@@ -64,8 +80,11 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Tables:
-    """An open database. Its tables are the datasets (missing ones are empty), all `rejects`, and
-    `generations`."""
+    """An open database.
+
+    Its tables are the datasets (missing ones are empty), all `rejects`, `generations`, the
+    `thresholds` of the filters and the `splits` of the tokens.
+    """
 
     connection: duckdb.DuckDBPyConnection
     parameters: Mapping[str, Any]
@@ -168,7 +187,44 @@ def open_tables(
                 f"select '{name}' as signal, signals.{name} as value from clean" for name in signals
             ]
             connection.execute("create view signals as " + " union all ".join(rows))
+            for table, schema, found in (
+                ("thresholds", _THRESHOLDS, _thresholds(readers, signals)),
+                ("splits", _SPLITS, _splits(readers)),
+            ):
+                tables.fill(table, schema, [pa.RecordBatch.from_pylist(found, schema)])
             yield tables
+
+
+def _thresholds(readers: Mapping[str, DatasetReader], signals: Iterable[str]) -> list[Row]:
+    """Return the limits of each signal by the options of clean, whether its filter is chosen or
+    not."""
+    options = readers["clean"].manifest.options if "clean" in readers else {}
+    rows: list[Row] = []
+    for signal in signals:
+        of_filter, _, name = signal.partition(".")
+        limits = options.get(of_filter) or {}
+        row = {
+            "signal": signal,
+            "minimum": limits.get(f"min_{name}"),
+            "maximum": limits.get(f"max_{name}"),
+        }
+        rows.append(row)
+    return rows
+
+
+def _splits(readers: Mapping[str, DatasetReader]) -> list[Row]:
+    """Return the documents and tokens of each split, as tokenize has counted them."""
+    if "tokens" not in readers:
+        return []
+    stats = readers["tokens"].manifest.stats
+    return [
+        {
+            "split": split,
+            "documents": stats.get(f"documents_{key}", 0),
+            "tokens": stats.get(f"tokens_{key}", 0),
+        }
+        for split, key in (("train", "train"), ("validation", "val"))
+    ]
 
 
 def _folder_for_duckdb(path: str) -> str | None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from owt_pipeline.stages.report.page import charts
@@ -133,6 +136,52 @@ def test_bars_count_the_rows_of_their_bins(stats: dict[str, Any], sql: Callable)
     assert sql("select count(score) from urls") == [(scored,)]
     similar = sum(row["near_duplicates"] for row in rows_of(stats, "similarities"))
     assert sql("select count(*) from duplicates where rule = 'near'") == [(similar,)]
+
+
+def test_an_axis_has_every_range_and_each_label_ascends(stats: dict[str, Any]) -> None:
+    figures = (("histograms", "measure", "length"), ("times", "measure", "value"))
+    for name, group, label in (*figures, ("signals", "signal", "range")):
+        rows = rows_of(stats, name)
+        for before, after in itertools.pairwise(rows):
+            if before[group] == after[group]:
+                assert after["low"] == pytest.approx(before["below"]), (name, before, after)
+        for row in rows:
+            ends = [float(end) for end in re.split("–| to ", row[label])]
+            assert ends == sorted(ends), row
+            assert ends[0] == pytest.approx(row["low"])
+
+
+def test_thresholds_count_the_documents_that_they_would_reject(
+    stats: dict[str, Any], sql: Callable
+) -> None:
+    rows = rows_of(stats, "thresholds")
+    assert {row["signal"].partition(".")[0] for row in rows} == {
+        "c4",
+        "fineweb",
+        "gopher_quality",
+        "gopher_repetition",
+    }
+    for row in rows:
+        beyond = {"minimum": "<", "maximum": ">"}[row["kind"]]
+        column = f"signals.{row['signal']}"
+        query = f"select count(*) from clean where {column} {beyond} {row['threshold']}"
+        assert sql(query) == [(row["documents"],)], row
+    assert sum(row["documents"] for row in rows)
+    for row in rows_of(stats, "signals"):
+        assert row["within"] + row["beyond"] == row["documents"]
+    beyond = sum(row["beyond"] for row in rows_of(stats, "signals"))
+    two_sided = [row["signal"] for row in rows if row["kind"] == "minimum"]
+    assert beyond == sum(row["documents"] for row in rows), two_sided
+
+
+def test_splits_are_those_of_the_shards(stats: dict[str, Any], small_run: Path) -> None:
+    rows = {row["split"]: row for row in rows_of(stats, "splits")}
+    for split, folder in (("train", "train"), ("validation", "val")):
+        shards = [
+            pa.ipc.open_file(path).read_all() for path in small_run.glob(f"tokens/{folder}/*.arrow")
+        ]
+        lengths = [n for shard in shards for n in shard["n_tokens"].to_pylist()]
+        assert (rows[split]["documents"], rows[split]["tokens"]) == (len(lengths), sum(lengths))
 
 
 def test_the_totals_are_those_of_the_shards(stats: dict[str, Any], sql: Callable) -> None:

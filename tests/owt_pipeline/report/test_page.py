@@ -84,7 +84,7 @@ def look_at(page: Path, width: int, dark: bool, folder: Path) -> dict[str, Any]:
     ]  # a frame of a file
     flags += [
         f"--blink-settings=preferredColorScheme={0 if dark else 1}",
-        "--virtual-time-budget=30000",
+        "--virtual-time-budget=120000",
         "--dump-dom",
     ]
     shown = ""

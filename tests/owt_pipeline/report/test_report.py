@@ -102,10 +102,13 @@ def test_a_run_of_imported_text_has_a_report_of_what_is_there(tmp_path: Path) ->
     stats = json.loads((tmp_path / "run" / "report" / "stats.json").read_bytes())
     assert stats["funnel"][0]["stage"] == "import"
     assert stats["funnel"][0]["entered"] == 9
-    for name in ("answers", "scores", "domains", "generations"):
+    for name in ("answers", "scores", "domains", "generations", "webtext"):
         assert rows_of(stats, name) == []
+    assert stats["made_from"] == "texts imported from files"
     page = (tmp_path / "run" / "report" / "index.html").read_text()
     assert "<script>alert(" not in page
+    assert "Made from texts imported from files" in page
+    assert "WebText" not in page
     assert "&lt;b&gt;&amp;" in page
     assert set(sections_of(page)) < set(SECTIONS)
     assert {"lengths", "documents"} <= set(sections_of(page))
@@ -180,7 +183,7 @@ def test_each_generation_says_what_it_added_and_repeated(tmp_path: Path) -> None
         1,
     )
     # b.org/2 has a copy in its own generation, a.org/1 one in a later generation
-    assert rows_of(stats, "copies") == [{"copies": 2, "documents": 1}]
+    assert rows_of(stats, "clusters") == [{"size": 2, "clusters": 2, "documents": 1}]
     assert first["tokens"] + second["tokens"] == stats["totals"]["tokens"]
     page = (run / "report/index.html").read_text()
     charts = json.loads(

@@ -1,14 +1,15 @@
 -- Subreddits
--- The 100 subreddits with the most documents in the corpus, and the share of their URLs that are in the corpus.
+-- The 100 subreddits with the most documents in the corpus: their share of all documents (one that several posted counts for each), and the share of their URLs that are in the corpus.
 -- chart: table
-with ranked as (
+with totals as (
+    select (select count(*) from corpus) as all_documents, (select count(*) from urls) as all_urls
+),
+ranked as (
     select
         *,
-        sum(documents) over () as all_documents,
-        sum(urls) over () as all_urls,
         case when all_documents > 0 then documents else urls end as rows,
         case when all_documents > 0 then all_documents else all_urls end as all_rows
-    from subreddits
+    from subreddits, totals
 )
 select
     subreddit,

@@ -4,8 +4,13 @@ create table domains as
 select
     host as domain,
     count(*) filter (dataset = 'corpus') as documents,
-    count(*) filter (dataset = 'urls') as urls
-from (select 'urls' as dataset, host from urls union all select 'corpus', host from corpus)
+    count(*) filter (dataset = 'urls') as urls,
+    coalesce(sum(n_tokens), 0)::bigint as tokens
+from (
+    select 'urls' as dataset, host, null as n_tokens from urls
+    union all
+    select 'corpus', host, n_tokens from corpus left join tokens using (url_id)
+)
 where host is not null
 group by host;
 
