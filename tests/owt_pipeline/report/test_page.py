@@ -87,19 +87,29 @@ def look_at(page: Path, width: int, dark: bool, folder: Path) -> dict[str, Any]:
         "--virtual-time-budget=120000",
         "--dump-dom",
     ]
-    shown = ""
-    with open(folder / "said", "w") as said:
-        command = [program, *flags, frame.as_uri()]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True)
+    command = [program, *flags, frame.as_uri()]
+    # A headless browser may print the page before its frames were drawn; then nothing was found.
+    for _ in range(10):
+        answer = html.fromstring(dumped_page(command, folder / "said")).get_element_by_id("found")
+        assert "CONSOLE" not in (folder / "said").read_text()
+        if answer.text:
+            found: dict[str, Any] = json.loads(answer.text)
+            return found
+    raise AssertionError("the browser printed the page ten times before it was drawn")
+
+
+def dumped_page(command: list[str], log: Path) -> str:
+    """Return the page that a browser prints; its messages go to `log`."""
+    page = ""
+    with open(log, "w") as messages:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=messages, text=True)
         while line := process.stdout.readline():  # type: ignore[union-attr]
-            shown += line
+            page += line
             if line.endswith("</html>\n"):
                 break
         process.kill()  # some never end
         process.communicate()
-    assert "CONSOLE" not in (folder / "said").read_text()
-    found: dict[str, Any] = json.loads(html.fromstring(shown).get_element_by_id("found").text)
-    return found
+    return page
 
 
 @pytest.mark.slow
