@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Mapping
 from typing import Any
+
+import tomllib
 
 from owt_pipeline.command_line import add_output_flags, at_least
 from owt_pipeline.engine.stage import Stage
@@ -15,11 +16,6 @@ from owt_pipeline.errors import UsageError
 from owt_pipeline.storage.folder import Storage, folder_of
 from schemas import SettingsError
 from schemas.settings import did_you_mean, from_table, to_toml
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 TABLES = (
     "run",

@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import tomllib
 from packaging.requirements import Requirement
 
 from owt_pipeline import __version__
@@ -23,11 +24,6 @@ from owt_pipeline.ledger import versions
 from owt_pipeline.stages import ORDER, load
 from tests.conftest import REPOSITORY
 from tests.engines.environments import bare, wheel
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 PACKAGES = ("owt_pipeline", "trainer", "schemas")
@@ -99,7 +95,7 @@ def test_everything_imported_is_declared_and_the_other_way_round() -> None:
     known = declared(*PROJECT["optional-dependencies"]) | IMPORTED_UNDECLARED.keys()
     missing = {name: files for name, files in imported().items() if name not in known}
     assert not missing, missing
-    assert declared("train") - imported().keys() - USED_WITHOUT_IMPORT.keys() <= {"tomli"}
+    assert declared("train") - imported().keys() - USED_WITHOUT_IMPORT.keys() == set()
 
 
 def test_every_kind_of_file_that_shapes_bytes_is_in_the_digest_of_the_code() -> None:

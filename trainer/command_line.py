@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+import tomllib
+
 from schemas import SettingsError
 from schemas.settings import (
     ExitCode,
@@ -19,11 +21,6 @@ from schemas.settings import (
     from_table,
     shortened,
 )
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 Options = TypeVar("Options")
 

@@ -73,7 +73,7 @@ def answers_of(warc: IO[bytes]) -> dict[Key, Answer]:
                 if name in ("Content-Type", "Location")
             }
             found[host, page_path(f"/{path}")] = (
-                record.http_headers.status_code,
+                record.http_headers.status_code or 0,
                 headers,
                 record.reader.read(),
             )

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
+import tomllib
 from msgspec.structs import replace
 
 from owt_pipeline.engine.runner import run_stage
@@ -191,12 +191,6 @@ def test_only_documents_under_the_licences_asked_for_are_kept(tmp_path: Path) ->
     assert "is not an SPDX identifier, such as CC-BY-4.0 or CC0-1.0" in error
     ask_stage("export", run)
     assert len(documents_of(run)) == len(licenses)
-
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 
 def test_card_has_the_numbers_that_duckdb_counts(small_run: Path) -> None:
