@@ -16,16 +16,16 @@ PINNED = $(INSTALL) --requirement $(word 1,$^) --constraint $(word 2,$^)
 # wait for timers and processes a third of the time. Those of test-all, of kills and servers, have three.
 PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --numprocesses
 
-.PHONY: demo environments test test-all test-long test-engines test-dags test-parts test-xla lint docs bench-peers gpu-check gpu-check-all extraction-model clean
+.PHONY: demo environments test test-all test-long test-engines test-dags test-parts test-pythons test-xla lint docs bench-peers gpu-check gpu-check-all extraction-model clean
 
 demo: $(VENV)/installed  ## every stage and the training, offline, from a small web it serves itself
 	$(BIN)/owt demo
 
 test: $(VENV)/installed  ## the tests, without the long ones
-	$(PYTEST) 4 -m "not slow and not engines"
+	$(PYTEST) 4 -m "not slow and not engines and not pythons"
 
 test-all: $(VENV)/installed .venv-servers/installed  ## all tests but those of the targets below; one whose server is missing fails
-	OWT_REQUIRE_SERVERS=1 $(PYTEST) 3 -m "not long and not engines" --ignore tests/docs/test_parts.py --ignore tests/docs/test_lm_eval.py
+	OWT_REQUIRE_SERVERS=1 $(PYTEST) 3 -m "not long and not engines and not pythons" --ignore tests/docs/test_parts.py --ignore tests/docs/test_lm_eval.py
 
 test-long: $(VENV)/installed  ## every piece of make gpu-check in tiny form, and what else takes minutes
 	$(BIN)/python -m pytest -m long
@@ -38,6 +38,9 @@ test-dags: $(VENV)/installed .venv-airflow/installed  ## the Airflow DAG, run by
 
 test-parts: $(VENV)/installed .venv-lm-eval/installed .venv-parts/installed  ## the examples of docs/how-to/parts.md: Spark (needs Java), Ray, a notebook; lm_eval
 	$(BIN)/python -m pytest tests/docs/test_parts.py tests/docs/test_lm_eval.py
+
+test-pythons: $(VENV)/installed  ## the demo, a second generation and the library on the oldest and the newest Python, with the newest dependencies
+	OWT_REQUIRE_PYTHONS=1 $(BIN)/python -m pytest -m pythons tests/test_pythons.py
 
 test-xla: .venv-xla/installed  ## training through torch_xla, in an environment of its own (8 GB), on the CPU
 	PJRT_DEVICE=CPU .venv-xla/bin/python -m pytest tests/trainer/test_xla.py

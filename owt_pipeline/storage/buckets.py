@@ -12,6 +12,7 @@ import concurrent.futures
 import contextlib
 import errno
 import functools
+import importlib.util
 import io
 import json
 import os
@@ -91,6 +92,8 @@ class Bucket:
         self._of_version = "version" if parts.scheme == "gs" else "e_tag"
         if not parts.netloc.rpartition("@")[2]:
             raise UserError(f"{uri} names no bucket: write {parts.scheme}://BUCKET/FOLDER")
+        if importlib.util.find_spec("obstore") is None:
+            raise UserError(f"{parts.scheme}:// needs obstore: pip install obstore")
 
     def open(self, name: str) -> pa.NativeFile:
         return pa.PythonFile(
@@ -323,10 +326,7 @@ class Failure:
 def _store(scheme: str, place: str, seconds: float) -> Any:
     """obstore's client of a bucket of S3 or Google, a container of Azure, or a web server;
     failing requests are retried for `seconds`."""
-    try:
-        from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
-    except ImportError as error:
-        raise UserError(f"{scheme}:// needs obstore: pip install obstore") from error
+    from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
     user, _, name = place.rpartition("@")
     options: dict[str, Any] = {
