@@ -21,9 +21,9 @@ DOCS = Path(__file__).resolve().parent
 STAGES = (*ORDER[:3], "import", *ORDER[3:])
 TRAINER = {
     "train": TrainConfig,
-    "sample": SampleOptions,
-    "evaluate": EvaluateOptions,
-    "export": ExportOptions,
+    "tools.sample": SampleOptions,
+    "tools.evaluate": EvaluateOptions,
+    "tools.export": ExportOptions,
 }
 
 API = {
@@ -141,18 +141,21 @@ file, in the table of its stage. A flag sets the option in each stage that has i
 """
 
 
+def _page(program: str) -> str:
+    """Return the name of the page of a program of the trainer."""
+    return f"trainer-{program.rpartition('.')[2]}"
+
+
 def main() -> None:
     """Write the pages."""
     folder = DOCS / "options"
     folder.mkdir(exist_ok=True)
     pages = {name: options_of_stage(name) for name in STAGES}
-    pages |= {
-        f"trainer-{name}": options_of_trainer(name, options) for name, options in TRAINER.items()
-    }
+    pages |= {_page(name): options_of_trainer(name, options) for name, options in TRAINER.items()}
     index = INDEX + "".join(
         f"| [{name}]({name}.md) | {load(name).help.splitlines()[0]} |\n" for name in STAGES
     )
-    index += "".join(f"| [python -m trainer.{name}](trainer-{name}.md) | |\n" for name in TRAINER)
+    index += "".join(f"| [python -m trainer.{name}]({_page(name)}.md) | |\n" for name in TRAINER)
     toctree = "\n```{toctree}\n:hidden:\n\n" + "\n".join(pages) + "\n```\n"
     (folder / "index.md").write_text(index + toctree, encoding="utf-8")
     for name, text in pages.items():

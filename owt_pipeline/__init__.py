@@ -16,6 +16,8 @@ What a function needs is imported when it is first called.
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -53,7 +55,26 @@ __all__ = [*_MODULES, "__version__"]
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    check_schemas()
     return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def check_schemas() -> None:
+    """Check that `import schemas` finds this project's package.
+
+    Raises ImportError, naming the file, if a module of the same name hides it, as a program's own
+    `schemas.py` does.
+    """
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    spec = importlib.util.find_spec("schemas")
+    origin = os.path.abspath(spec.origin) if spec is not None and spec.origin else ""
+    if origin == os.path.join(folder, "schemas", "__init__.py"):
+        return
+    found = origin or "no file"
+    raise ImportError(
+        f"owt_pipeline needs its package `schemas`, but this program imports {found} by that name: "
+        "rename the program's module, or move it into a package"
+    )
 
 
 def __dir__() -> list[str]:

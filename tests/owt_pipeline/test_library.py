@@ -28,6 +28,7 @@ from owt_pipeline.stages.clean.options import Options as CleanOptions
 from owt_pipeline.stages.extract.extractor import Page, Settings
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
+from tests.conftest import REPOSITORY
 from tests.owt_pipeline.dedupe.corpora import corpus_with_copies, dedupe, write_clean
 
 PROSE = (
@@ -359,3 +360,21 @@ print(found, os.waitpid(child, 0)[1])
         [sys.executable, script], capture_output=True, text=True, check=True, timeout=120
     )
     assert ran.stdout.strip() == "[(2, ['A page']), (2, ['A page'])] 0"
+
+
+@pytest.mark.parametrize("place", ["schemas.py", "schemas/__init__.py"])
+def test_a_schemas_module_of_the_program_is_named(tmp_path: Path, place: str) -> None:
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    (tmp_path / place).write_text("class User: pass\n")
+    code = "import schemas\nimport owt_pipeline as owt\nowt.canonical_url('http://example.org/')"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{REPOSITORY}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("ImportError: owt_pipeline needs its package `schemas`, but this")
+    assert str(tmp_path / place) in last
