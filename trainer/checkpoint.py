@@ -95,6 +95,7 @@ class Saver:
         self, run: Path, tokenizer: Path, sign: Call | None = None, saved: Call | None = None
     ) -> None:
         self._run, self._tokenizer, self._sign, self._saved = run, tokenizer, sign, saved
+        self.last_saved = 0  # the step of the newest checkpoint that is complete
         self._host: dict[str, torch.Tensor] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
@@ -162,6 +163,7 @@ class Saver:
         newest.write_text(final.name, encoding="utf-8")
         _sync(newest)
         newest.replace(self._run / _NEWEST)
+        self.last_saved = record.step
         _prune(final)
         if self._saved:
             self._saved(final)

@@ -65,6 +65,7 @@ class StepLog:
         self._events: Any = None
         self._pending: list[tuple[dict[str, Any], torch.Tensor, torch.Tensor]] = []
         self._records: list[dict[str, Any]] = []
+        self._last: dict[str, Any] = {}
         self.restart_clock()
         if not ranks.main:
             return
@@ -72,7 +73,7 @@ class StepLog:
         self._page = Page(folder / "training.html", self._max_steps, settings)
         for record in _kept_until(path, step):
             self._page.add(record)
-        self._file = path.open("a", encoding="utf-8")
+        self._file = path.open("ab")
         try:
             from torch.utils.tensorboard import SummaryWriter
 
@@ -114,24 +115,44 @@ class StepLog:
         pending.clear()
         self.last_loss = self._records[-1]["loss"]
 
-    def write(self, **last: float) -> None:
-        """Write the collected records, the last one with these values too, and print its
-        progress line."""
+    def write(self, saved: int) -> None:
+        """Write the collected records; `saved` is the step of the newest complete checkpoint."""
         records, self._records = self._records, []
         if not self._ranks.main:
             return
-        records[-1] |= last
         for record in records:
-            self._file.write(json.dumps(record | {"time": round(time.time(), 3)}) + "\n")
-            self._page.add(record)
-            for name, value in record.items() if self._events else ():
-                if isinstance(value, (int, float)) and name != "step":
-                    self._events.add_scalar(name, value, record["step"])
+            self._last = record | {"saved": saved, "time": round(time.time(), 3)}
+            self._start_of_last = self._file.tell()
+            self._file.write(json.dumps(self._last).encode() + b"\n")
+            self._show(record)
+        self._flush()
+
+    def amend(self, **values: float) -> None:
+        """Add `values` to the record of the last step that was written."""
+        if not self._ranks.main:
+            return
+        self._last |= values
+        self._file.truncate(self._start_of_last)
+        self._file.write(json.dumps(self._last).encode() + b"\n")
+        self._show({"step": self._last["step"], **values})
+        self._flush()
+
+    def print_progress(self) -> None:
+        """Print the progress line of the last step that was written."""
+        if self._ranks.main:
+            self._say(progress_line(self._last, self._max_steps, self._ranks.device))
+
+    def _show(self, record: dict[str, Any]) -> None:
+        self._page.add(record)
+        for name, value in record.items() if self._events else ():
+            if isinstance(value, (int, float)) and name not in ("step", "saved"):
+                self._events.add_scalar(name, value, record["step"])
+
+    def _flush(self) -> None:
         self._file.flush()
         self._page.write()
         if self._events:
             self._events.flush()
-        self._say(progress_line(records[-1], self._max_steps, self._ranks.device))
 
     def restart_clock(self) -> None:
         """Leave the time until now, spent on validation or a checkpoint, out of the steps'
@@ -156,6 +177,19 @@ def progress_line(record: dict[str, Any], max_steps: int, device: torch.device) 
         parts.append("MFU unknown" if record["mfu"] is None else f"MFU {record['mfu']:.1%}")
     left = timedelta(seconds=round((max_steps - step) * record["tokens"] / max(rate, 0.1)))
     return "  ".join([*parts, f"{record['memory_gb']:.1f} GB", f"{left} left"])
+
+
+def has_saved(path: Path) -> bool:
+    """Return whether the run that wrote this metrics.jsonl has saved a checkpoint.
+
+    Records of earlier versions do not contain it; of those it is assumed.
+    """
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    for line in lines:
+        with suppress(ValueError):
+            if json.loads(line).get("saved", 1):
+                return True
+    return False
 
 
 def _kept_until(path: Path, step: int) -> list[dict[str, Any]]:

@@ -145,32 +145,41 @@ def _loop(run: Run, stop: StopSignals) -> float:
             gc.freeze()
             gc.disable()
 
-        stopping = ranks.any(bool(stop.received))
-        finished = stopping or step == config.max_steps
-        saving = finished or (config.save_every and step % config.save_every == 0)
-        validating = run.validation is not None and (finished or step % config.val_every == 0)
-        if not (saving or validating or step % LOG_EVERY == 0):
+        is_stopped = ranks.any(bool(stop.received))
+        is_last = is_stopped or step == config.max_steps
+        is_saved = is_last or (config.save_every and step % config.save_every == 0)
+        # Whoever stops a run kills it soon after: a container after 10 seconds.
+        is_validated = (
+            run.validation is not None
+            and not is_stopped
+            and (is_last or step % config.val_every == 0)
+        )
+        is_first = step == run.step + 1
+        if not (is_first or is_saved or is_validated or step % LOG_EVERY == 0):
             continue
         log.collect()  # the only wait for the device; raises Diverged before anything is saved
         gc.collect()
-        found = {}
-        if validating:
+        log.write(run.saver.last_saved)
+        # Saved before the validation, which takes long, and may fail.
+        if is_saved and ranks.main:
+            record = dataclasses.replace(run.record, step=step)
+            run.saver.save(
+                record, model.state_dict(), checkpoint.training_state(model, run.optimizers)
+            )
+            if is_last:
+                run.saver.wait()  # a rank that ends takes the group down
+                log.amend(saved=run.saver.last_saved)
+        if is_validated:
             assert run.validation is not None
             with autocast:
-                found["val_loss"] = validation_loss(
+                val_loss = validation_loss(
                     model, run.validation, ranks, run.blocks, loader.micro_batch
                 )
-        log.write(**found)
-        if saving:
-            if ranks.main:
-                record = dataclasses.replace(run.record, step=step)
-                run.saver.save(
-                    record, model.state_dict(), checkpoint.training_state(model, run.optimizers)
-                )
-            if finished:
-                run.saver.wait()  # a rank that ends takes the group down
+            log.amend(val_loss=val_loss)
+        log.print_progress()
+        if is_saved:
             ranks.gather(None)
-        if stopping:
+        if is_stopped:
             run.say(
                 f"stopped by {stop.received or 'a signal'} at step {step}, saved; the same command "
                 f"continues here"
@@ -230,6 +239,7 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
         ending.callback(publisher.close)
         hooks["saved"] = publisher.push
     saver = Saver(out, tokenizer.path, **hooks)
+    saver.last_saved = before.step if before else 0
     ending.callback(saver.wait)
 
     torch.set_float32_matmul_precision("high")

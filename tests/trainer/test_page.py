@@ -142,7 +142,7 @@ def test_a_step_that_a_killed_run_logged_is_logged_once_by_the_next(tmp_path: Pa
     log = StepLog(tmp_path, 2, {"max_steps": 3}, Ranks(0, 1, torch.device("cpu")), 8, 1e9, print)
     log.add(3, 1e-3, torch.tensor(1.0), torch.tensor(1.0))
     log.collect()
-    log.write()
+    log.write(0)
     log.close()
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
