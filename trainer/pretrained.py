@@ -28,6 +28,7 @@ from trainer.command_line import check_local, first_line, note
 from trainer.config import SHAPE, TrainConfig
 from trainer.corpora import Corpora
 from trainer.data import DocumentBlocks
+from trainer.metrics import has_saved
 from trainer.model import GPT, ModelConfig
 from trainer.shards import TokenizerInfo, sha256_of
 from trainer.signing import verifier_of
@@ -163,6 +164,12 @@ def newest(
     hint = f"restore it from a copy, or move {out} aside to start at step 0"
     hint = f"with verify_key, no earlier one is taken in its place; {hint}" if verify_key else hint
     found = latest(out, say, hint, strict=bool(verify_key))
+    metrics, folder = out / "metrics.jsonl", out / "checkpoints"
+    # A part is left where the first save was interrupted.
+    if not found and has_saved(metrics) and not any(folder.glob(".step-*.part")):
+        raise CheckpointError(
+            f"{folder} has no checkpoint, but the run of {metrics} has saved some; {hint}"
+        )
     if found and verify_key:
         verifier_of(verify_key)(found[0])
     return found

@@ -268,6 +268,42 @@ def test_a_run_whose_checkpoints_are_missing_does_not_start_over(config: TrainCo
     assert steps(config) == [4, 6, 8]
 
 
+@pytest.mark.parametrize("left", ["no folder", "an empty folder", "metrics of before"])
+def test_a_run_of_which_only_the_metrics_are_left_does_not_start_over(
+    config: TrainConfig, left: str
+) -> None:
+    train(dataclasses.replace(config, max_steps=3, save_every=0))
+    out = Path(config.out)
+    shutil.rmtree(run_of(config))
+    (out / "newest").unlink()
+    if left == "an empty folder":
+        run_of(config).mkdir()
+    if left == "metrics of before":  # of a version that did not note what was saved
+        records = records_of(out)
+        for record in records:
+            del record["saved"]
+        (out / "metrics.jsonl").write_text("".join(json.dumps(own) + "\n" for own in records))
+    lines = (out / "metrics.jsonl").read_text()
+    with pytest.raises(CheckpointError, match=r"has no checkpoint, .* restore .* or move .* aside"):
+        train(config)
+    assert (out / "metrics.jsonl").read_text() == lines
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_over(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("trainer.checkpoint.Saver.save", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train(dataclasses.replace(config, save_every=3))
+    assert records_of(config.out)[-1]["saved"] == 0
+    monkeypatch.undo()
+    train(config)
+    assert steps(config) == [4, 6, 8]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
