@@ -25,7 +25,7 @@ from trainer.checkpoint import (
     read_record,
 )
 from trainer.command_line import check_local, first_line, note
-from trainer.config import SHAPE, TrainConfig
+from trainer.config import SHAPE, TrainConfig, config_of, known_entries
 from trainer.corpora import Corpora
 from trainer.data import DocumentBlocks
 from trainer.metrics import has_saved
@@ -101,11 +101,9 @@ def load_pretrained(
         eot = end_of_text(folder, model.config.vocab_size)
     else:
         record = read_record(folder)
-        model, eot, mask = (
-            GPT(ModelConfig(**record.model)),
-            record.tokenizer["eot"],
-            record.settings["document_mask"],
-        )
+        shape = known_entries(ModelConfig, record.model, str(folder), note)
+        model, eot = GPT(ModelConfig(**shape)), record.tokenizer["eot"]
+        mask = record.settings.get("document_mask", False)
         model.load_state_dict(load_file(folder / WEIGHTS))
     blocks = DocumentBlocks(eot, mask)
     return Pretrained(
@@ -181,8 +179,9 @@ def check_same_run(
     """Raises SettingsError if the checkpoint is of another run; says which settings have
     changed."""
     refused = []
+    earlier = config_of(before.settings, path.name, say)
     for field in dataclasses.fields(config):
-        old, new = before.settings[field.name], getattr(config, field.name)
+        old, new = getattr(earlier, field.name), getattr(config, field.name)
         # `data` is compared by what the shards hold, not by where they are.
         if field.metadata["shapes_bytes"] and field.name != "data" and old != new:
             change = f"{field.name} was {old}, is {new}"
@@ -230,7 +229,9 @@ def load_weights(
             f"{config.init_from} is of another shape: {theirs}; these settings make {ours}"
         )
     model.load_state_dict(trained.model.state_dict())
-    same = trained.record is not None and trained.record.settings["optimizer"] == config.optimizer
+    same = trained.record is not None and (
+        config_of(trained.record.settings, config.init_from).optimizer == config.optimizer
+    )
     say(f"weights{' and state of the optimizer' if same else ''} from {config.init_from}")
     return trained.folder if same else None
 
