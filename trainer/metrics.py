@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from trainer.checkpoint import writing
 from trainer.device import memory_gb, mfu
 from trainer.distributed import Ranks
 
@@ -39,7 +40,11 @@ _TEMPLATE = Template(Path(__file__).with_name("training.html").read_text(encodin
 
 
 class Diverged(RuntimeError):
-    """A loss or a gradient is not finite."""
+    """A loss or a gradient is not finite, at `step`."""
+
+    def __init__(self, message: str, step: int) -> None:
+        super().__init__(message)
+        self.step = step
 
 
 class StepLog:
@@ -69,7 +74,7 @@ class StepLog:
         self.restart_clock()
         if not ranks.main:
             return
-        path = folder / "metrics.jsonl"
+        path = self._path = folder / "metrics.jsonl"
         self._page = Page(folder / "training.html", self._max_steps, settings)
         for record in _kept_until(path, step):
             self._page.add(record)
@@ -109,7 +114,8 @@ class StepLog:
             if not (math.isfinite(loss) and math.isfinite(record["grad_norm"])):
                 raise Diverged(
                     f"step {record['step']}: loss {loss:.4g}, gradient norm "
-                    f"{record['grad_norm']:.4g}"
+                    f"{record['grad_norm']:.4g}",
+                    record["step"],
                 )
             self._records.append(record)
         pending.clear()
@@ -123,9 +129,8 @@ class StepLog:
         for record in records:
             self._last = record | {"saved": saved, "time": round(time.time(), 3)}
             self._start_of_last = self._file.tell()
-            self._file.write(json.dumps(self._last).encode() + b"\n")
-            self._show(record)
-        self._flush()
+            self._write_last()
+        self._show(records)
 
     def amend(self, **values: float) -> None:
         """Add `values` to the record of the last step that was written."""
@@ -133,25 +138,31 @@ class StepLog:
             return
         self._last |= values
         self._file.truncate(self._start_of_last)
-        self._file.write(json.dumps(self._last).encode() + b"\n")
-        self._show({"step": self._last["step"], **values})
-        self._flush()
+        self._write_last()
+        self._show([{"step": self._last["step"], **values}])
 
     def print_progress(self) -> None:
         """Print the progress line of the last step that was written."""
         if self._ranks.main:
             self._say(progress_line(self._last, self._max_steps, self._ranks.device))
 
-    def _show(self, record: dict[str, Any]) -> None:
-        self._page.add(record)
-        for name, value in record.items() if self._events else ():
-            if isinstance(value, (int, float)) and name not in ("step", "saved"):
-                self._events.add_scalar(name, value, record["step"])
+    def _write_last(self) -> None:
+        with writing(self._path):
+            self._file.write(json.dumps(self._last).encode() + b"\n")
+            self._file.flush()
 
-    def _flush(self) -> None:
-        self._file.flush()
+    def _show(self, records: list[dict[str, Any]]) -> None:
+        for record in records:
+            self._page.add(record)
+        # Before the events: on a full disk, their thread prints a traceback.
         self._page.write()
-        if self._events:
+        if not self._events:
+            return
+        for record in records:
+            for name, value in record.items():
+                if isinstance(value, (int, float)) and name not in ("step", "saved"):
+                    self._events.add_scalar(name, value, record["step"])
+        with writing(self._path.with_name("tensorboard")):
             self._events.flush()
 
     def restart_clock(self) -> None:
@@ -160,10 +171,13 @@ class StepLog:
         self._clock = time.perf_counter()
 
     def close(self) -> None:
+        """Close the files; those that cannot be written have raised before."""
         if self._ranks.main:
-            self._file.close()
+            with suppress(OSError):
+                self._file.close()
         if self._events:
-            self._events.close()
+            with suppress(OSError):
+                self._events.close()
 
 
 def progress_line(record: dict[str, Any], max_steps: int, device: torch.device) -> str:
@@ -336,5 +350,6 @@ def _commit() -> str:
 def replace_text(path: Path, text: str) -> None:
     """Write the file atomically."""
     part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
+    with writing(part):
+        part.write_text(text, encoding="utf-8")
     os.replace(part, path)

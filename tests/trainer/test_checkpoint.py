@@ -343,7 +343,8 @@ def test_a_loss_of_nan_stops_the_run_and_names_the_step_and_the_last_good_checkp
 ) -> None:
     train(dataclasses.replace(config, max_steps=4, schedule="constant"))
     message = (
-        r"step \d+: loss .*; the last good checkpoint is .*step-00000004\b.*trainer.tools.documents"
+        r"step (\d+): loss .*; the last good checkpoint is .*step-00000004\b"
+        r".*trainer.tools.documents .* --step \1\)"
     )
     with pytest.raises(Diverged, match=message):
         train(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from trainer.data import DocumentBlocks
-from trainer.model import GPT, PRESETS, ModelConfig
+from trainer.device import default_micro_batch
+from trainer.model import GPT, PRESETS, ModelConfig, preset
 from trainer.optimizers import OPTIMIZERS, learning_rate, make_optimizers
 from trainer.pretrained import from_huggingface, to_huggingface
 from trainer.tools.sample import generate
@@ -273,3 +275,32 @@ def test_each_schedule_has_its_shape(
     assert [learning_rate(step, schedule, 0, 100) for step in steps] == pytest.approx(
         rates, abs=1e-3
     )
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "name", "changes", "windows"),
+    [
+        (141, "124M", {}, 32),
+        (80, "124M", {}, 32),
+        (80, "124M", {"context": 512}, 64),
+        (80, "124M", {"context": 4096}, 8),
+        (80, "tiny", {}, 256),
+        (24, "124M", {}, 16),
+        (80, "355M", {}, 32),
+        (8, "355M", {}, 1),
+        (1, "124M", {}, 1),
+    ],
+)
+def test_the_default_micro_batch_has_32768_tokens_where_they_fit(
+    monkeypatch: pytest.MonkeyPatch,
+    gigabytes: int,
+    name: str,
+    changes: dict[str, int],
+    windows: int,
+) -> None:
+    properties = SimpleNamespace(total_memory=gigabytes * 10**9)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: properties)
+    with torch.device("meta"):
+        model = GPT(preset(name, **changes))
+    assert default_micro_batch(model, torch.device("cuda")) == windows
+    assert default_micro_batch(model, torch.device("cpu")) == 8
