@@ -44,6 +44,9 @@ class Numbers(Documents):
     def __init__(self, lengths: np.ndarray, first: int) -> None:
         self.lengths, self._first_number, self.dtype = lengths, first, np.dtype(np.int64)
 
+    def __getitem__(self, document: int) -> np.ndarray:
+        return np.full(self.lengths[document], self._first_number + document)
+
     def copy_into(
         self, out: np.ndarray, documents: np.ndarray, at: np.ndarray, *range: np.ndarray
     ) -> None:
