@@ -166,7 +166,7 @@ def _loop(run: Run, stop: StopSignals) -> float:
             optimizer.zero_grad(set_to_none=True)
         ranks.sync()
         step += 1
-        log.add(step, rate, loss, norm)
+        log.add(step, run.optimizers[0].param_groups[0]["lr"], loss, norm)  # as it was applied
         if step == run.step + 1:
             ranks.after_first_step()
             # what is alive now stays; collections, which are the same on all ranks, become short

@@ -304,3 +304,23 @@ def test_the_default_micro_batch_has_32768_tokens_where_they_fit(
         model = GPT(preset(name, **changes))
     assert default_micro_batch(model, torch.device("cuda")) == windows
     assert default_micro_batch(model, torch.device("cpu")) == 8
+
+
+@pytest.mark.parametrize("done", [0, 1_000, 1_200, 9_999, 1_000_000])
+@pytest.mark.parametrize("rate", [3e-2, 1e-3])
+def test_adafactors_rate_is_at_most_one_over_the_root_of_the_step(done: int, rate: float) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(24, 16, bias=False)
+    (optimizer,) = make_optimizers("adafactor", model, lr=rate, weight_decay=0.0)
+    gradient = torch.randn(16, 24)
+    for _ in range(2):
+        for state in optimizer.state.values():
+            state["step"].fill_(done)
+        before = model.weight.detach().clone()
+        model.weight.grad = gradient.clone()
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.step()
+    moved = ((model.weight.detach() - before).norm() / before.norm()).item()
+    shown = optimizer.param_groups[0]["lr"]
+    assert shown == pytest.approx(min(rate, 1 / math.sqrt(max(done, 0) + 1)))
+    assert moved == pytest.approx(shown, rel=0.05)
