@@ -224,11 +224,21 @@ def load_weights(
     trained = load_pretrained(config.init_from, verify_key=config.verify_key)
     trained.check_tokenizer(corpora.tokenizer, corpora.datasets[0].folder)
     ours, theirs = model.config, trained.model.config
-    if dataclasses.replace(ours, dropout=0.0) != dataclasses.replace(theirs, dropout=0.0):
+    shape = {"dropout": ours.dropout, "context": min(ours.context, theirs.context)}
+    if dataclasses.replace(theirs, **shape) != ours:
         raise CheckpointError(
             f"{config.init_from} is of another shape: {theirs}; these settings make {ours}"
         )
-    model.load_state_dict(trained.model.state_dict())
+    state = trained.model.state_dict()
+    if not ours.rope:
+        state["wpe.weight"] = state["wpe.weight"][: ours.context]
+    model.load_state_dict(state)
+    if ours.context < theirs.context:
+        say(
+            f"weights from {config.init_from}, of whose {theirs.context} positions the first "
+            f"{ours.context} are kept; no state of the optimizer"
+        )
+        return None
     same = trained.record is not None and (
         config_of(trained.record.settings, config.init_from).optimizer == config.optimizer
     )

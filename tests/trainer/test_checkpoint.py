@@ -22,7 +22,7 @@ from trainer import checkpoint
 from trainer.checkpoint import CheckpointError
 from trainer.config import TrainConfig
 from trainer.model import ModelConfig
-from trainer.pretrained import resolve
+from trainer.pretrained import load_pretrained, resolve
 from trainer.shards import open_dataset
 from trainer.tools import export
 from trainer.train import Diverged, train
@@ -420,3 +420,32 @@ def test_bfloat16_and_recomputed_activations_hardly_change_the_loss(
     changes: dict[str, Any] = {"dtype": "bfloat16", "checkpoint_activations": True}
     other = dataclasses.replace(config, out=str(tmp_path / "other"), **changes)
     assert math.isclose(train(other), train(config), rel_tol=0.01)
+
+
+def test_adafactors_reported_rate_is_the_one_applied(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"optimizer": "adafactor", "schedule": "constant", "warmup_steps": 1, "max_steps": 3}
+    train(dataclasses.replace(config, learning_rate=0.6, **settings))  # type: ignore[arg-type]
+    rates = [record["lr"] for record in records_of(config.out)]
+    assert rates == pytest.approx([0.6, 0.6, 3**-0.5])
+
+
+@pytest.mark.parametrize("context", [8, 16, 31])
+def test_finetuning_with_a_shorter_context_keeps_its_first_positions(
+    config: TrainConfig, tmp_path: Path, context: int, capsys: Capture
+) -> None:
+    train(dataclasses.replace(config, max_steps=2))
+    settings = {"context": context, "batch_tokens": 8 * context, "max_steps": 1, "val_every": 0}
+    shorter = dataclasses.replace(
+        config, out=str(tmp_path / "short"), init_from=config.out, learning_rate=0.0, **settings
+    )
+    train(shorter)
+    assert f"of whose 32 positions the first {context} are kept" in capsys.readouterr().out
+    before, after = (load_pretrained(path).model for path in (config.out, shorter.out))
+    ids = torch.arange(context)[None]
+    torch.testing.assert_close(after(ids), before(ids))
+    train(dataclasses.replace(shorter, max_steps=2))
+    longer = dataclasses.replace(shorter, context=64, batch_tokens=512, out=str(tmp_path / "long"))
+    with pytest.raises(CheckpointError, match="of another shape"):
+        train(longer)
