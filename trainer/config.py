@@ -146,7 +146,7 @@ class TrainConfig:
     )
     publish: str | None = option(
         None,
-        "where the run is sent: hf://OWNER/NAME, s3:// or gs://",
+        "where the run is sent: a folder, hf://OWNER/NAME, s3:// or gs://",
         metavar="URI",
         shapes_bytes=False,
     )
