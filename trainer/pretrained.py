@@ -56,7 +56,7 @@ class Pretrained:
 
     folder: Path  # where it was read from
     model: GPT
-    tokenizer: Path  # its tokenizer.json, which a Hugging Face folder may lack
+    tokenizer: Path  # its tokenizer.json; a Hugging Face folder may have other files, or none
     eot: int  # id of end-of-text
     record: Record | None  # that of the checkpoint; None for a Hugging Face folder
     blocks: DocumentBlocks  # how it treated the documents of a window in training
@@ -64,8 +64,9 @@ class Pretrained:
     def check_tokenizer(self, other: TokenizerInfo, where: str) -> None:
         """Raise CheckpointError unless the shards in `where` have this model's tokenizer and
         end-of-text."""
-        if self.tokenizer.is_file():
-            same = sha256_of(self.tokenizer) == other.sha256
+        if has_tokenizer(self.tokenizer.parent):
+            is_file = self.tokenizer.is_file()
+            same = is_file and sha256_of(self.tokenizer) == other.sha256
             same = same or Tokenizer(self.tokenizer).definition == Tokenizer(other.path).definition
         else:  # a Hugging Face folder with weights only: compare the size
             same = self.model.config.vocab_size == other.vocab_size
@@ -105,6 +106,12 @@ def load_pretrained(
         model, eot = GPT(ModelConfig(**shape)), record.tokenizer["eot"]
         mask = record.settings.get("document_mask", False)
         model.load_state_dict(load_file(folder / WEIGHTS))
+    for name, parameter in model.named_parameters():
+        if not parameter.isfinite().all():
+            raise CheckpointError(
+                f"{folder}: the weights {name} are not finite; take another model, or an earlier "
+                f"checkpoint"
+            )
     blocks = DocumentBlocks(eot, mask)
     return Pretrained(
         folder, model.to(device).eval(), folder / "tokenizer.json", eot, record, blocks
@@ -224,7 +231,7 @@ def load_weights(
     trained = load_pretrained(config.init_from, verify_key=config.verify_key)
     trained.check_tokenizer(corpora.tokenizer, corpora.datasets[0].folder)
     ours, theirs = model.config, trained.model.config
-    shape = {"dropout": ours.dropout, "context": min(ours.context, theirs.context)}
+    shape: dict[str, Any] = {"dropout": ours.dropout, "context": min(ours.context, theirs.context)}
     if dataclasses.replace(theirs, **shape) != ours:
         raise CheckpointError(
             f"{config.init_from} is of another shape: {theirs}; these settings make {ours}"
@@ -247,7 +254,8 @@ def load_weights(
 
 
 class Tokenizer:
-    """Text to ids and back, by a `tokenizer.json` in the format of Hugging Face's tokenizers.
+    """Text to ids and back, by a `tokenizer.json` in the format of Hugging Face's tokenizers, or,
+    where there is none, by GPT-2's `vocab.json` and `merges.txt` next to it.
 
     A text always has the same ids: dropout, truncation and padding, which the file may ask for, are
     off. Text that looks like a special token is encoded as ordinary text, and a lone surrogate as
@@ -259,7 +267,7 @@ class Tokenizer:
         try:
             import tokenizers
 
-            self.loaded: Any = tokenizers.Tokenizer.from_file(str(path))
+            self.loaded: Any = _read_tokenizer(tokenizers, path)
         except ImportError:
             raise ValueError("text needs the package tokenizers: pip install tokenizers") from None
         except Exception as error:
@@ -276,8 +284,9 @@ class Tokenizer:
         self._unknown = (
             entries["model"].get("unk_id") if name is None else self.loaded.token_to_id(name)
         )
+        # Files write the same BPE with an option empty, null or left out.
         self.definition = (
-            entries["model"],
+            {key: own for key, own in entries["model"].items() if own not in (None, "", False)},
             {token["content"]: token["id"] for token in entries["added_tokens"]},
         )
 
@@ -294,6 +303,23 @@ class Tokenizer:
         if self.loaded.decoder is None:  # the package would write a space between any two tokens
             return len("".join(map(self.loaded.id_to_token, known)).encode("utf-8"))
         return len(self.decode(known).encode("utf-8"))
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Return whether `Tokenizer(folder / "tokenizer.json")` has files to read."""
+    is_old = (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file()
+    return (folder / "tokenizer.json").is_file() or is_old
+
+
+def _read_tokenizer(tokenizers: Any, path: Path) -> Any:
+    vocab, merges = (str(path.with_name(name)) for name in ("vocab.json", "merges.txt"))
+    if path.is_file() or not has_tokenizer(path.parent):
+        return tokenizers.Tokenizer.from_file(str(path))
+    loaded = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(vocab, merges))
+    loaded.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    loaded.decoder = tokenizers.decoders.ByteLevel()
+    loaded.add_special_tokens(["<|endoftext|>"])
+    return loaded
 
 
 _TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
@@ -319,6 +345,8 @@ def load_huggingface(folder: Path) -> GPT:
         plain = transformers.GPT2Config(
             n_inner=4 * config.n_embd if getattr(config, "n_inner", None) else None
         )
+        if config.activation_function == "gelu_pytorch_tanh":  # another name of the same
+            config.activation_function = "gelu_new"
         for key in _FIXED:
             if (found := getattr(config, key)) != (wanted := getattr(plain, key)):
                 raise ValueError(f"its {key} is {found!r}, this model has {wanted!r}")
@@ -327,7 +355,8 @@ def load_huggingface(folder: Path) -> GPT:
         )
         if missing := report["missing_keys"]:
             raise ValueError(f"it is no GPT-2: the tensor {min(missing)} is missing")
-        if not torch.equal(theirs.lm_head.weight, theirs.transformer.wte.weight):
+        tied = theirs.lm_head.weight, theirs.transformer.wte.weight
+        if not torch.allclose(*tied, rtol=0, atol=0, equal_nan=True):
             raise ValueError(
                 "its output layer (lm_head) is not its embedding, although config.json ties them"
             )
@@ -386,7 +415,7 @@ def end_of_text(folder: Path, vocab_size: int) -> int:
         named = named or [
             token for token in (found if isinstance(found, list) else [found]) if type(token) is int
         ]
-    if (folder / "tokenizer.json").is_file():
+    if has_tokenizer(folder):
         text = _entries(folder / "tokenizer_config.json").get("eos_token") or "<|endoftext|>"
         tokenizer = Tokenizer(folder / "tokenizer.json").loaded
         known = tokenizer.token_to_id(text["content"] if isinstance(text, dict) else text)
@@ -436,7 +465,7 @@ def save_huggingface(model: GPT, folder: Path, tokenizer: Path, eot: int) -> Non
     loaded = Tokenizer(tokenizer).loaded
     text = loaded.id_to_token(eot) or "<|endoftext|>"
     transformers.PreTrainedTokenizerFast(
-        tokenizer_file=str(tokenizer),
+        tokenizer_object=loaded,
         bos_token=text,
         eos_token=text,
         unk_token=text,
