@@ -31,6 +31,7 @@ _CURVES = {  # of a run: the chart and the curve of a record's values
 _FACTS = {  # of the last step that has them: label and format
     "loss": ("loss", ".4f"), "val_loss": ("validation "
     "loss", ".4f"), "tokens_per_s": ("tokens/s", ",.0f"),
+    "val_bits_per_byte": ("validation bits per byte", ".4f"),
     "mfu": ("MFU", ".1%"), "memory_gb": ("GB of memory", ".1f"), "world_size": ("processes", ",d"),
 }  # fmt: skip
 _MOST = 512  # points of a curve: a chart of 700 pixels shows no more
@@ -186,6 +187,8 @@ def progress_line(record: dict[str, Any], max_steps: int, device: torch.device) 
     parts = [f"step {step}/{max_steps}", f"loss {record['loss']:.4f}"]
     if "val_loss" in record:
         parts.append(f"val {record['val_loss']:.4f}")
+    if "val_bits_per_byte" in record:
+        parts[-1] += f" ({record['val_bits_per_byte']:.4f} bits/byte)"
     parts += [f"lr {record['lr']:.2e}", f"norm {record['grad_norm']:.2f}", f"{rate:,.0f} tokens/s"]
     if device.type == "cuda":
         parts.append("MFU unknown" if record["mfu"] is None else f"MFU {record['mfu']:.1%}")

@@ -38,7 +38,7 @@ from trainer.optimizers import make_optimizers
 from trainer.remote import Publisher
 from trainer.samplers import mix64
 from trainer.signing import signer_of
-from trainer.validation import validation_loss, validation_set
+from trainer.validation import bits_per_byte, count_bytes, validation_loss, validation_set
 
 _TORCHRUN_ENDS = " (a traceback of torchrun after this is its report of the signal, not an error)"
 LOG_EVERY = 10  # steps between progress lines; every step is recorded
@@ -122,6 +122,7 @@ class Run:
     loader: Loader
     blocks: DocumentBlocks
     validation: torch.Tensor | None  # windows (N, T + 1)
+    val_bytes: int  # of their text; 0 if unknown
     record: Record  # of the next checkpoint, but for its step
     saver: Saver  # on rank 0
     log: StepLog
@@ -204,6 +205,8 @@ def _loop(run: Run, stop: StopSignals) -> float:
                     model, run.validation, ranks, run.blocks, loader.micro_batch
                 )
             log.amend(val_loss=val_loss)
+            if run.val_bytes:
+                log.amend(val_bits_per_byte=bits_per_byte(val_loss, run.validation, run.val_bytes))
         log.print_progress()
         if is_saved:
             ranks.gather(None)
@@ -333,6 +336,7 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
         loader,
         blocks,
         validation,
+        count_bytes(validation, tokenizer) if ranks.main and validation is not None else 0,
         record,
         saver,
         log,

@@ -18,7 +18,7 @@ from lxml import html
 from tests.trainer.conftest import records_of, small_config
 from trainer.device import peak_tflops
 from trainer.distributed import Ranks
-from trainer.metrics import Page, StepLog, chart, points
+from trainer.metrics import Page, StepLog, chart, points, progress_line
 from trainer.pretrained import Tokenizer, load_pretrained
 from trainer.shards import open_dataset
 from trainer.train import train
@@ -172,3 +172,8 @@ def test_training_reports_the_loss_over_evenly_spaced_windows_of_the_text(
         wanted = model(windows[:, :-1], windows[:, 1:]).item()
     last = records_of(tmp_path / "run")[-1]
     assert last["val_loss"] == pytest.approx(wanted, rel=1e-5)
+    num_bytes = len(Tokenizer(tokenizer.path).decode(windows[:, 1:].flatten().tolist()).encode())
+    bits = wanted * windows[:, 1:].numel() / math.log(2) / num_bytes
+    assert last["val_bits_per_byte"] == pytest.approx(bits, rel=1e-5)
+    assert f"({bits:.4f} bits/byte)" in progress_line(last, 2, torch.device("cpu"))
+    assert "validation bits per byte" in (tmp_path / "run" / "training.html").read_text()
