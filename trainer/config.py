@@ -59,6 +59,7 @@ class TrainConfig:
     width: int | None = option(None, "channels (default: the preset's)", minimum=1)
     context: int | None = option(None, "tokens of a window (default: the preset's)", minimum=1)
     dropout: float = option(0.0, "dropout on attention and residuals", minimum=0, maximum=0.99)
+    bias: bool = option(True, "biases in linear layers and norms, as GPT-2 has")
     rope: bool = option(
         False, "rotary positions (queries and keys are rotated) in place of a position embedding"
     )
@@ -111,6 +112,9 @@ class TrainConfig:
     )
     decay_fraction: float = option(0.2, "wsd: share of the steps that decay", minimum=0, maximum=1)
     weight_decay: float = option(0.1, "on matrices only", minimum=0)
+    beta2: float = option(
+        0.95, "AdamW's decay of the squared gradients, as GPT-3's", minimum=0, maximum=0.99999
+    )
     clip: float = option(1.0, "largest norm of the gradient; 0 for none", minimum=0)
 
     device: str = option(

@@ -392,8 +392,15 @@ def from_huggingface(
 
 
 def to_huggingface(model: GPT) -> dict[str, torch.Tensor]:
-    """The weights with the names and layout of GPT2LMHeadModel, in float32, without padding."""
+    """Return the weights with the names and layout of GPT2LMHeadModel, in float32.
+
+    They have no padding. The biases of a model without are zero.
+    """
     state = {name: own.detach().float().cpu() for name, own in model.state_dict().items()}
+    with torch.device("meta"):
+        names = GPT(dataclasses.replace(model.config, bias=True)).state_dict()
+    for name in names.keys() - state.keys():
+        state[name] = torch.zeros(names[name].shape)
     state["wte.weight"] = state["wte.weight"][: model.config.vocab_size]
     state = {
         name: (own.t() if name.endswith(_TRANSPOSED) else own).contiguous()
@@ -438,6 +445,7 @@ def save_huggingface(model: GPT, folder: Path, tokenizer: Path, eot: int) -> Non
         config.n_head,
         config.width,
         config.dropout,
+        bias=config.bias,
     )
     if config != plain:
         raise ValueError(

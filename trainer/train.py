@@ -285,7 +285,11 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
         model.compile_parts()
     assert config.learning_rate is not None
     optimizers = make_optimizers(
-        config.optimizer, model, lr=config.learning_rate, weight_decay=config.weight_decay
+        config.optimizer,
+        model,
+        lr=config.learning_rate,
+        weight_decay=config.weight_decay,
+        beta2=config.beta2,
     )
     if source:
         checkpoint.load_training(source, model, optimizers)

@@ -449,3 +449,26 @@ def test_finetuning_with_a_shorter_context_keeps_its_first_positions(
     longer = dataclasses.replace(shorter, context=64, batch_tokens=512, out=str(tmp_path / "long"))
     with pytest.raises(CheckpointError, match="of another shape"):
         train(longer)
+
+
+def test_a_run_keeps_its_biases_and_may_change_beta2(config: TrainConfig, capsys: Capture) -> None:
+    config = dataclasses.replace(config, bias=False, beta2=0.99)
+    train(dataclasses.replace(config, max_steps=4))
+    assert not load_pretrained(config.out).model.config.bias
+    state = load_file(run_of(config) / "step-00000004" / "training.safetensors")
+    assert not [name for name in state if "bias" in name]
+    with pytest.raises(SettingsError, match="bias was False, is True"):
+        train(dataclasses.replace(config, bias=True))
+    train(dataclasses.replace(config, beta2=0.95))
+    assert "changed since step-00000004: beta2 was 0.99, is 0.95" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_beta2_changes_the_second_step(config: TrainConfig, tmp_path: Path, optimizer: str) -> None:
+    losses = []
+    for beta2 in (0.95, 0.99):
+        out = str(tmp_path / f"{beta2}")
+        train(dataclasses.replace(config, out=out, beta2=beta2, optimizer=optimizer, max_steps=3))
+        losses.append([record["loss"] for record in records_of(out)])
+    assert losses[0][:2] == losses[1][:2]
+    assert losses[0][2] != losses[1][2]

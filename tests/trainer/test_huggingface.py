@@ -198,6 +198,20 @@ def test_a_written_folder_is_read_back_to_the_same_bits(
     torch.testing.assert_close(model(IDS), theirs(IDS).logits, rtol=1e-4, atol=1e-5)
 
 
+def test_a_model_without_biases_is_written_with_zeros(tmp_path: Path, tokenizer_file: Path) -> None:
+    torch.manual_seed(0)
+    model = GPT(
+        ModelConfig(vocab_size=400, context=32, n_layer=2, n_head=2, width=32, bias=False)
+    ).eval()
+    assert not [name for name, _ in model.named_parameters() if name.endswith("bias")]
+    save_huggingface(model, tmp_path / "out", tokenizer_file, 399)
+    theirs = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "out").eval()
+    torch.testing.assert_close(model(IDS), theirs(IDS).logits, rtol=1e-4, atol=1e-5)
+    biases = {name: own for name, own in theirs.named_parameters() if name.endswith("bias")}
+    assert len(biases) == 2 * 6 + 1
+    assert not any(own.any() for own in biases.values())
+
+
 @pytest.mark.parametrize("state", [{"truncation": TRUNCATION}, {}])
 def test_the_tokenizer_of_a_written_folder_has_no_state(
     tmp_path: Path, tokenizer_file: Path, state: dict[str, Any]
