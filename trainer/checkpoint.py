@@ -16,8 +16,9 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ import numpy
 import pyarrow
 import safetensors
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -83,6 +85,18 @@ class Record:
 Call = Callable[[Path], object]
 
 
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Name `path` in the OSError if it cannot be written, as on a full disk."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        if getattr(error, "filename", None):
+            raise
+        reason = getattr(error, "strerror", None) or error
+        raise OSError(f"{path} cannot be written: {reason}") from error
+
+
 class Saver:
     """Writes a run's checkpoints in a thread: training waits for a copy in host memory (pinned,
     on CUDA), not the disk.
@@ -95,6 +109,7 @@ class Saver:
         self, run: Path, tokenizer: Path, sign: Call | None = None, saved: Call | None = None
     ) -> None:
         self._run, self._tokenizer, self._sign, self._saved = run, tokenizer, sign, saved
+        self.last_saved = 0  # the step of the newest checkpoint that is complete
         self._host: dict[str, torch.Tensor] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
@@ -141,7 +156,8 @@ class Saver:
         part.mkdir(parents=True)
         shutil.copyfile(self._tokenizer, part / TOKENIZER)
         for name, tensors in ((WEIGHTS, weights), (TRAINING, training)):
-            save_file(tensors, part / name)
+            with writing(part / name):
+                save_file(tensors, part / name)
             shutil.copymode(part / TOKENIZER, part / name)  # else only its owner can read it
         files = {
             p.name: {"bytes": p.stat().st_size, "sha256": sha256_of(p)}
@@ -149,7 +165,8 @@ class Saver:
         }
         record = dataclasses.replace(record, files=files)
         entries = dataclasses.asdict(record) | {"digest": record.digest}
-        (part / RECORD).write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
+        with writing(part / RECORD):
+            (part / RECORD).write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
         if self._sign:
             self._sign(part)
         for path in [*part.iterdir(), part]:
@@ -159,9 +176,11 @@ class Saver:
         part.rename(final)
         _sync(folder)
         newest = self._run / f".{_NEWEST}.part"
-        newest.write_text(final.name, encoding="utf-8")
+        with writing(newest):
+            newest.write_text(final.name, encoding="utf-8")
         _sync(newest)
         newest.replace(self._run / _NEWEST)
+        self.last_saved = record.step
         _prune(final)
         if self._saved:
             self._saved(final)

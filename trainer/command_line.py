@@ -95,6 +95,12 @@ def note(message: str) -> None:
         print(message, file=sys.stderr, flush=True)
 
 
+def pluralize(count: int, noun: str) -> str:
+    """Return the count with its noun: 1 window, 2 windows, 2 micro-batches."""
+    ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{count:,} {noun}{ending}"
+
+
 def first_line(error: Exception) -> str:
     """The first line of the message of another package's error."""
     return (str(error).strip() or repr(error)).partition("\n")[0]
@@ -131,14 +137,26 @@ def run_command(
     return run_reporting(prog, parse_and_work)
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether the error says that memory is used up: Python's, a GPU's, or torch's on a
+    CPU, which is a RuntimeError."""
+    names = [kind.__name__ for kind in type(error).__mro__]
+    is_cpus = "RuntimeError" in names and "DefaultCPUAllocator" in str(error)
+    return "MemoryError" in names or "OutOfMemoryError" in names or is_cpus
+
+
 def run_reporting(prog: str, work: Callable[[], object], *expected: type[Exception]) -> int:
-    """Do `work` and return an exit code; an `expected` error, ValueError or OSError is one line
-    on the error stream."""
+    """Do `work` and return an exit code.
+
+    An `expected` error, ValueError, OSError or a lack of memory is one line on the error stream.
+    """
     try:
         work()
         return ExitCode.DONE
     except Exception as error:
-        if not isinstance(error, (ValueError, OSError, *expected)):
+        is_known = isinstance(error, (ValueError, OSError, MemoryError, *expected))
+        if not is_known and not is_out_of_memory(error):
             raise
-        print(f"{prog}: {error}", file=sys.stderr, flush=True)
+        message = str(error) if is_known and str(error) else f"out of memory ({first_line(error)})"
+        print(f"{prog}: {message}", file=sys.stderr, flush=True)
         return ExitCode.USAGE if isinstance(error, SettingsError) else ExitCode.ERROR

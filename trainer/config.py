@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from schemas import SettingsError, option
 from schemas.settings import add_flags, flags_given, from_table
@@ -58,6 +59,7 @@ class TrainConfig:
     width: int | None = option(None, "channels (default: the preset's)", minimum=1)
     context: int | None = option(None, "tokens of a window (default: the preset's)", minimum=1)
     dropout: float = option(0.0, "dropout on attention and residuals", minimum=0, maximum=0.99)
+    bias: bool = option(True, "biases in linear layers and norms, as GPT-2 has")
     rope: bool = option(
         False, "rotary positions (queries and keys are rotated) in place of a position embedding"
     )
@@ -110,6 +112,9 @@ class TrainConfig:
     )
     decay_fraction: float = option(0.2, "wsd: share of the steps that decay", minimum=0, maximum=1)
     weight_decay: float = option(0.1, "on matrices only", minimum=0)
+    beta2: float = option(
+        0.95, "AdamW's decay of the squared gradients, as GPT-3's", minimum=0, maximum=0.99999
+    )
     clip: float = option(1.0, "largest norm of the gradient; 0 for none", minimum=0)
 
     device: str = option(
@@ -145,7 +150,7 @@ class TrainConfig:
     )
     publish: str | None = option(
         None,
-        "where the run is sent: hf://OWNER/NAME, s3:// or gs://",
+        "where the run is sent: a folder, hf://OWNER/NAME, s3:// or gs://",
         metavar="URI",
         shapes_bytes=False,
     )
@@ -205,6 +210,41 @@ SHAPE = {field.name for field in dataclasses.fields(ModelConfig)} & {
     f.name for f in dataclasses.fields(TrainConfig)
 }
 """The settings that define the model's shape."""
+
+_REMOVED: dict[str, Any] = {}
+"""The defaults of settings that earlier versions had."""
+
+
+def config_of(
+    settings: Mapping[str, Any], where: str, say: Callable[[str], None] = lambda message: None
+) -> TrainConfig:
+    """Return the settings of a record that this or another version wrote in `where`.
+
+    Those that it lacks have their defaults. Raises SettingsError as `known_entries`.
+    """
+    given = {key: value for key, value in settings.items() if value is not None}
+    return from_table(TrainConfig, known_entries(TrainConfig, given, where, say), where)
+
+
+def known_entries(
+    cls: type, entries: Mapping[str, Any], where: str, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Return the entries that are fields of `cls`.
+
+    `say` names each other one that had its default, or was empty or off. Raises SettingsError for
+    one that had another value: what it did is unknown here.
+    """
+    fields = {field.name for field in dataclasses.fields(cls)}
+    for name in sorted(entries.keys() - fields):
+        value = entries[name]
+        if value != _REMOVED.get(name) and (value or name in _REMOVED):
+            raise SettingsError(
+                f"{where}: this version has no setting {name}, which was {value}; use the version "
+                f"that wrote it, or start a new run with --init_from"
+            )
+        say(f"{where}: the setting {name}, which was {value}, does not exist any more")
+    return {name: value for name, value in entries.items() if name in fields}
+
 
 _EXAMPLES = """\
 examples:

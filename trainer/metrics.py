@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from trainer.checkpoint import writing
 from trainer.device import memory_gb, mfu
 from trainer.distributed import Ranks
 
@@ -30,6 +31,7 @@ _CURVES = {  # of a run: the chart and the curve of a record's values
 _FACTS = {  # of the last step that has them: label and format
     "loss": ("loss", ".4f"), "val_loss": ("validation "
     "loss", ".4f"), "tokens_per_s": ("tokens/s", ",.0f"),
+    "val_bits_per_byte": ("validation bits per byte", ".4f"),
     "mfu": ("MFU", ".1%"), "memory_gb": ("GB of memory", ".1f"), "world_size": ("processes", ",d"),
 }  # fmt: skip
 _MOST = 512  # points of a curve: a chart of 700 pixels shows no more
@@ -39,7 +41,11 @@ _TEMPLATE = Template(Path(__file__).with_name("training.html").read_text(encodin
 
 
 class Diverged(RuntimeError):
-    """A loss or a gradient is not finite."""
+    """A loss or a gradient is not finite, at `step`."""
+
+    def __init__(self, message: str, step: int) -> None:
+        super().__init__(message)
+        self.step = step
 
 
 class StepLog:
@@ -65,14 +71,15 @@ class StepLog:
         self._events: Any = None
         self._pending: list[tuple[dict[str, Any], torch.Tensor, torch.Tensor]] = []
         self._records: list[dict[str, Any]] = []
+        self._last: dict[str, Any] = {}
         self.restart_clock()
         if not ranks.main:
             return
-        path = folder / "metrics.jsonl"
+        path = self._path = folder / "metrics.jsonl"
         self._page = Page(folder / "training.html", self._max_steps, settings)
         for record in _kept_until(path, step):
             self._page.add(record)
-        self._file = path.open("a", encoding="utf-8")
+        self._file = path.open("ab")
         try:
             from torch.utils.tensorboard import SummaryWriter
 
@@ -108,30 +115,56 @@ class StepLog:
             if not (math.isfinite(loss) and math.isfinite(record["grad_norm"])):
                 raise Diverged(
                     f"step {record['step']}: loss {loss:.4g}, gradient norm "
-                    f"{record['grad_norm']:.4g}"
+                    f"{record['grad_norm']:.4g}",
+                    record["step"],
                 )
             self._records.append(record)
         pending.clear()
         self.last_loss = self._records[-1]["loss"]
 
-    def write(self, **last: float) -> None:
-        """Write the collected records, the last one with these values too, and print its
-        progress line."""
+    def write(self, saved: int) -> None:
+        """Write the collected records; `saved` is the step of the newest complete checkpoint."""
         records, self._records = self._records, []
         if not self._ranks.main:
             return
-        records[-1] |= last
         for record in records:
-            self._file.write(json.dumps(record | {"time": round(time.time(), 3)}) + "\n")
+            self._last = record | {"saved": saved, "time": round(time.time(), 3)}
+            self._start_of_last = self._file.tell()
+            self._write_last()
+        self._show(records)
+
+    def amend(self, **values: float) -> None:
+        """Add `values` to the record of the last step that was written."""
+        if not self._ranks.main:
+            return
+        self._last |= values
+        self._file.truncate(self._start_of_last)
+        self._write_last()
+        self._show([{"step": self._last["step"], **values}])
+
+    def print_progress(self) -> None:
+        """Print the progress line of the last step that was written."""
+        if self._ranks.main:
+            self._say(progress_line(self._last, self._max_steps, self._ranks.device))
+
+    def _write_last(self) -> None:
+        with writing(self._path):
+            self._file.write(json.dumps(self._last).encode() + b"\n")
+            self._file.flush()
+
+    def _show(self, records: list[dict[str, Any]]) -> None:
+        for record in records:
             self._page.add(record)
-            for name, value in record.items() if self._events else ():
-                if isinstance(value, (int, float)) and name != "step":
-                    self._events.add_scalar(name, value, record["step"])
-        self._file.flush()
+        # Before the events: on a full disk, their thread prints a traceback.
         self._page.write()
-        if self._events:
+        if not self._events:
+            return
+        for record in records:
+            for name, value in record.items():
+                if isinstance(value, (int, float)) and name not in ("step", "saved"):
+                    self._events.add_scalar(name, value, record["step"])
+        with writing(self._path.with_name("tensorboard")):
             self._events.flush()
-        self._say(progress_line(records[-1], self._max_steps, self._ranks.device))
 
     def restart_clock(self) -> None:
         """Leave the time until now, spent on validation or a checkpoint, out of the steps'
@@ -139,10 +172,13 @@ class StepLog:
         self._clock = time.perf_counter()
 
     def close(self) -> None:
+        """Close the files; those that cannot be written have raised before."""
         if self._ranks.main:
-            self._file.close()
+            with suppress(OSError):
+                self._file.close()
         if self._events:
-            self._events.close()
+            with suppress(OSError):
+                self._events.close()
 
 
 def progress_line(record: dict[str, Any], max_steps: int, device: torch.device) -> str:
@@ -151,11 +187,26 @@ def progress_line(record: dict[str, Any], max_steps: int, device: torch.device) 
     parts = [f"step {step}/{max_steps}", f"loss {record['loss']:.4f}"]
     if "val_loss" in record:
         parts.append(f"val {record['val_loss']:.4f}")
+    if "val_bits_per_byte" in record:
+        parts[-1] += f" ({record['val_bits_per_byte']:.4f} bits/byte)"
     parts += [f"lr {record['lr']:.2e}", f"norm {record['grad_norm']:.2f}", f"{rate:,.0f} tokens/s"]
     if device.type == "cuda":
         parts.append("MFU unknown" if record["mfu"] is None else f"MFU {record['mfu']:.1%}")
     left = timedelta(seconds=round((max_steps - step) * record["tokens"] / max(rate, 0.1)))
     return "  ".join([*parts, f"{record['memory_gb']:.1f} GB", f"{left} left"])
+
+
+def has_saved(path: Path) -> bool:
+    """Return whether the run that wrote this metrics.jsonl has saved a checkpoint.
+
+    Records of earlier versions do not contain it; of those it is assumed.
+    """
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    for line in lines:
+        with suppress(ValueError):
+            if json.loads(line).get("saved", 1):
+                return True
+    return False
 
 
 def _kept_until(path: Path, step: int) -> list[dict[str, Any]]:
@@ -302,5 +353,6 @@ def _commit() -> str:
 def replace_text(path: Path, text: str) -> None:
     """Write the file atomically."""
     part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
+    with writing(part):
+        part.write_text(text, encoding="utf-8")
     os.replace(part, path)

@@ -48,6 +48,7 @@ class ModelConfig:
     qk_norm: bool = (
         False  # queries and keys of each head are divided by their RMS (Henry et al., 2020)
     )
+    bias: bool = True  # of linear layers and norms
     activation: str = "gelu"  # or relu2 for the squared ReLU (So et al., 2021)
 
     def __post_init__(self) -> None:
@@ -125,18 +126,18 @@ class GPT(nn.Module):
         if not config.rope:
             self.wpe = nn.Embedding(config.context, embedding)
         if config.embedding_width:
-            self.embedding_up = nn.Linear(embedding, config.width)
-            self.embedding_down = nn.Linear(config.width, embedding)
+            self.embedding_up = nn.Linear(embedding, config.width, bias=config.bias)
+            self.embedding_down = nn.Linear(config.width, embedding, bias=config.bias)
         self.h = nn.ModuleList(
             Block(config) for _ in range(1 if config.shared_layers else config.n_layer)
         )
-        self.ln_f = nn.LayerNorm(config.width)
+        self.ln_f = nn.LayerNorm(config.width, bias=config.bias)
         for name, module in self.named_modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
                 # Projections into the residual stream: their sum over 2·n_layer keeps the variance.
                 scale = 1 / math.sqrt(2 * config.n_layer) if name.endswith("c_proj") else 1.0
                 nn.init.normal_(module.weight, std=0.02 * scale)
-            if isinstance(module, nn.Linear):
+            if isinstance(module, nn.Linear) and config.bias:
                 nn.init.zeros_(module.bias)
         with torch.no_grad():
             self.wte.weight[config.vocab_size :] = 0
@@ -240,9 +241,9 @@ class Block(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.ln_1 = nn.LayerNorm(config.width)
+        self.ln_1 = nn.LayerNorm(config.width, bias=config.bias)
         self.attn = Attention(config)
-        self.ln_2 = nn.LayerNorm(config.width)
+        self.ln_2 = nn.LayerNorm(config.width, bias=config.bias)
         self.mlp = MLP(config)
 
     def forward(
@@ -262,8 +263,8 @@ class Attention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.n_head, self.dropout, self.qk_norm = config.n_head, config.dropout, config.qk_norm
-        self.c_attn = nn.Linear(config.width, 3 * config.width)
-        self.c_proj = nn.Linear(config.width, config.width)
+        self.c_attn = nn.Linear(config.width, 3 * config.width, bias=config.bias)
+        self.c_proj = nn.Linear(config.width, config.width, bias=config.bias)
         self.resid_dropout = nn.Dropout(config.dropout)
 
     def forward(
@@ -309,8 +310,8 @@ class MLP(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.relu2 = config.activation == "relu2"
-        self.c_fc = nn.Linear(config.width, 4 * config.width)
-        self.c_proj = nn.Linear(4 * config.width, config.width)
+        self.c_fc = nn.Linear(config.width, 4 * config.width, bias=config.bias)
+        self.c_proj = nn.Linear(4 * config.width, config.width, bias=config.bias)
         self.resid_dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

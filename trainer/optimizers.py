@@ -10,15 +10,14 @@ from torch import nn
 
 OPTIMIZERS = ("adamw", "adafactor", "muon")
 SCHEDULES = ("cosine", "linear", "wsd", "constant")
-_BETAS = (0.9, 0.95)  # of AdamW, as in the GPT-3 paper (Brown et al., 2020)
 
 
 def make_optimizers(
-    name: str, model: nn.Module, *, lr: float, weight_decay: float
+    name: str, model: nn.Module, *, lr: float, weight_decay: float, beta2: float = 0.95
 ) -> list[torch.optim.Optimizer]:
     """The optimizer `name` over the model's parameters, with weight decay on matrices only.
 
-    - `adamw`: fused. Loshchilov and Hutter, 2019.
+    - `adamw`: fused, with β₁ = 0.9 and `beta2`. Loshchilov and Hutter, 2019.
     - `adafactor`: factored second moments; Shazeer and Stern, 2018. Its step and its decay are
       relative to each parameter's RMS, initially 0.02: a rate of 3e-2 moves weights as far as
       AdamW's 6e-4.
@@ -26,6 +25,7 @@ def make_optimizers(
       scaled so that AdamW's rate fits (Liu et al., 2025), and AdamW for embeddings, biases and
       norms. Every rank computes all of it.
     """
+    betas = 0.9, beta2
     parameters = list(model.named_parameters())
     vectors = {"params": [p for _, p in parameters if p.dim() < 2], "weight_decay": 0.0}
 
@@ -38,7 +38,7 @@ def make_optimizers(
         # program.
         xla = matrices[0].device.type == "xla"
         kind = {"capturable": True, "foreach": False} if xla else {"fused": True}
-        return [torch.optim.AdamW(with_matrices(matrices), lr=lr, betas=_BETAS, **kind)]
+        return [torch.optim.AdamW(with_matrices(matrices), lr=lr, betas=betas, **kind)]
     if name == "adafactor":
         groups = with_matrices(matrices)
         return [
@@ -52,7 +52,7 @@ def make_optimizers(
     muon = torch.optim.Muon(
         hidden, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"
     )
-    return [muon, torch.optim.AdamW(with_matrices(others), lr=lr, betas=_BETAS, fused=True)]
+    return [muon, torch.optim.AdamW(with_matrices(others), lr=lr, betas=betas, fused=True)]
 
 
 class Adafactor(torch.optim.Adafactor):
@@ -60,13 +60,16 @@ class Adafactor(torch.optim.Adafactor):
     in transformers.
 
     In torch's, a decay of 0.1 at the usual rate of 3e-2 is fifty times AdamW's at 6e-4. Unlike
-    transformers', it damps a gradient below 1.2e-7 (that of the keys' biases is only rounding), and
-    the rate is at most 1/√step, as published.
+    transformers', it damps a gradient below 1.2e-7 (that of the keys' biases is only rounding).
+    The rate is at most 1/√step, as published: `step` lowers the groups' `lr` to it, so that the
+    weights, their decay and whoever reads `lr` have one rate.
     """
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         for group in self.param_groups:
+            steps = [self.state[p]["step"].item() for p in group["params"] if self.state[p]]
+            group["lr"] = min(group["lr"], 1 / math.sqrt(max(steps, default=0) + 1))
             for p in group["params"]:
                 if p.grad is not None and group["relative_decay"]:
                     rms = (p.norm() / math.sqrt(p.numel())).clamp_min(group["eps"][1])

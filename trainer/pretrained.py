@@ -25,9 +25,10 @@ from trainer.checkpoint import (
     read_record,
 )
 from trainer.command_line import check_local, first_line, note
-from trainer.config import SHAPE, TrainConfig
+from trainer.config import SHAPE, TrainConfig, config_of, known_entries
 from trainer.corpora import Corpora
 from trainer.data import DocumentBlocks
+from trainer.metrics import has_saved
 from trainer.model import GPT, ModelConfig
 from trainer.shards import TokenizerInfo, sha256_of
 from trainer.signing import verifier_of
@@ -55,7 +56,7 @@ class Pretrained:
 
     folder: Path  # where it was read from
     model: GPT
-    tokenizer: Path  # its tokenizer.json, which a Hugging Face folder may lack
+    tokenizer: Path  # its tokenizer.json; a Hugging Face folder may have other files, or none
     eot: int  # id of end-of-text
     record: Record | None  # that of the checkpoint; None for a Hugging Face folder
     blocks: DocumentBlocks  # how it treated the documents of a window in training
@@ -63,8 +64,9 @@ class Pretrained:
     def check_tokenizer(self, other: TokenizerInfo, where: str) -> None:
         """Raise CheckpointError unless the shards in `where` have this model's tokenizer and
         end-of-text."""
-        if self.tokenizer.is_file():
-            same = sha256_of(self.tokenizer) == other.sha256
+        if has_tokenizer(self.tokenizer.parent):
+            is_file = self.tokenizer.is_file()
+            same = is_file and sha256_of(self.tokenizer) == other.sha256
             same = same or Tokenizer(self.tokenizer).definition == Tokenizer(other.path).definition
         else:  # a Hugging Face folder with weights only: compare the size
             same = self.model.config.vocab_size == other.vocab_size
@@ -100,12 +102,16 @@ def load_pretrained(
         eot = end_of_text(folder, model.config.vocab_size)
     else:
         record = read_record(folder)
-        model, eot, mask = (
-            GPT(ModelConfig(**record.model)),
-            record.tokenizer["eot"],
-            record.settings["document_mask"],
-        )
+        shape = known_entries(ModelConfig, record.model, str(folder), note)
+        model, eot = GPT(ModelConfig(**shape)), record.tokenizer["eot"]
+        mask = record.settings.get("document_mask", False)
         model.load_state_dict(load_file(folder / WEIGHTS))
+    for name, parameter in model.named_parameters():
+        if not parameter.isfinite().all():
+            raise CheckpointError(
+                f"{folder}: the weights {name} are not finite; take another model, or an earlier "
+                f"checkpoint"
+            )
     blocks = DocumentBlocks(eot, mask)
     return Pretrained(
         folder, model.to(device).eval(), folder / "tokenizer.json", eot, record, blocks
@@ -163,6 +169,12 @@ def newest(
     hint = f"restore it from a copy, or move {out} aside to start at step 0"
     hint = f"with verify_key, no earlier one is taken in its place; {hint}" if verify_key else hint
     found = latest(out, say, hint, strict=bool(verify_key))
+    metrics, folder = out / "metrics.jsonl", out / "checkpoints"
+    # A part is left where the first save was interrupted.
+    if not found and has_saved(metrics) and not any(folder.glob(".step-*.part")):
+        raise CheckpointError(
+            f"{folder} has no checkpoint, but the run of {metrics} has saved some; {hint}"
+        )
     if found and verify_key:
         verifier_of(verify_key)(found[0])
     return found
@@ -174,8 +186,9 @@ def check_same_run(
     """Raises SettingsError if the checkpoint is of another run; says which settings have
     changed."""
     refused = []
+    earlier = config_of(before.settings, path.name, say)
     for field in dataclasses.fields(config):
-        old, new = before.settings[field.name], getattr(config, field.name)
+        old, new = getattr(earlier, field.name), getattr(config, field.name)
         # `data` is compared by what the shards hold, not by where they are.
         if field.metadata["shapes_bytes"] and field.name != "data" and old != new:
             change = f"{field.name} was {old}, is {new}"
@@ -218,18 +231,31 @@ def load_weights(
     trained = load_pretrained(config.init_from, verify_key=config.verify_key)
     trained.check_tokenizer(corpora.tokenizer, corpora.datasets[0].folder)
     ours, theirs = model.config, trained.model.config
-    if dataclasses.replace(ours, dropout=0.0) != dataclasses.replace(theirs, dropout=0.0):
+    shape: dict[str, Any] = {"dropout": ours.dropout, "context": min(ours.context, theirs.context)}
+    if dataclasses.replace(theirs, **shape) != ours:
         raise CheckpointError(
             f"{config.init_from} is of another shape: {theirs}; these settings make {ours}"
         )
-    model.load_state_dict(trained.model.state_dict())
-    same = trained.record is not None and trained.record.settings["optimizer"] == config.optimizer
+    state = trained.model.state_dict()
+    if not ours.rope:
+        state["wpe.weight"] = state["wpe.weight"][: ours.context]
+    model.load_state_dict(state)
+    if ours.context < theirs.context:
+        say(
+            f"weights from {config.init_from}, of whose {theirs.context} positions the first "
+            f"{ours.context} are kept; no state of the optimizer"
+        )
+        return None
+    same = trained.record is not None and (
+        config_of(trained.record.settings, config.init_from).optimizer == config.optimizer
+    )
     say(f"weights{' and state of the optimizer' if same else ''} from {config.init_from}")
     return trained.folder if same else None
 
 
 class Tokenizer:
-    """Text to ids and back, by a `tokenizer.json` in the format of Hugging Face's tokenizers.
+    """Text to ids and back, by a `tokenizer.json` in the format of Hugging Face's tokenizers, or,
+    where there is none, by GPT-2's `vocab.json` and `merges.txt` next to it.
 
     A text always has the same ids: dropout, truncation and padding, which the file may ask for, are
     off. Text that looks like a special token is encoded as ordinary text, and a lone surrogate as
@@ -241,7 +267,7 @@ class Tokenizer:
         try:
             import tokenizers
 
-            self.loaded: Any = tokenizers.Tokenizer.from_file(str(path))
+            self.loaded: Any = _read_tokenizer(tokenizers, path)
         except ImportError:
             raise ValueError("text needs the package tokenizers: pip install tokenizers") from None
         except Exception as error:
@@ -258,8 +284,9 @@ class Tokenizer:
         self._unknown = (
             entries["model"].get("unk_id") if name is None else self.loaded.token_to_id(name)
         )
+        # Files write the same BPE with an option empty, null or left out.
         self.definition = (
-            entries["model"],
+            {key: own for key, own in entries["model"].items() if own not in (None, "", False)},
             {token["content"]: token["id"] for token in entries["added_tokens"]},
         )
 
@@ -276,6 +303,23 @@ class Tokenizer:
         if self.loaded.decoder is None:  # the package would write a space between any two tokens
             return len("".join(map(self.loaded.id_to_token, known)).encode("utf-8"))
         return len(self.decode(known).encode("utf-8"))
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Return whether `Tokenizer(folder / "tokenizer.json")` has files to read."""
+    is_old = (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file()
+    return (folder / "tokenizer.json").is_file() or is_old
+
+
+def _read_tokenizer(tokenizers: Any, path: Path) -> Any:
+    vocab, merges = (str(path.with_name(name)) for name in ("vocab.json", "merges.txt"))
+    if path.is_file() or not has_tokenizer(path.parent):
+        return tokenizers.Tokenizer.from_file(str(path))
+    loaded = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(vocab, merges))
+    loaded.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    loaded.decoder = tokenizers.decoders.ByteLevel()
+    loaded.add_special_tokens(["<|endoftext|>"])
+    return loaded
 
 
 _TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
@@ -301,6 +345,8 @@ def load_huggingface(folder: Path) -> GPT:
         plain = transformers.GPT2Config(
             n_inner=4 * config.n_embd if getattr(config, "n_inner", None) else None
         )
+        if config.activation_function == "gelu_pytorch_tanh":  # another name of the same
+            config.activation_function = "gelu_new"
         for key in _FIXED:
             if (found := getattr(config, key)) != (wanted := getattr(plain, key)):
                 raise ValueError(f"its {key} is {found!r}, this model has {wanted!r}")
@@ -309,7 +355,8 @@ def load_huggingface(folder: Path) -> GPT:
         )
         if missing := report["missing_keys"]:
             raise ValueError(f"it is no GPT-2: the tensor {min(missing)} is missing")
-        if not torch.equal(theirs.lm_head.weight, theirs.transformer.wte.weight):
+        tied = theirs.lm_head.weight, theirs.transformer.wte.weight
+        if not torch.allclose(*tied, rtol=0, atol=0, equal_nan=True):
             raise ValueError(
                 "its output layer (lm_head) is not its embedding, although config.json ties them"
             )
@@ -345,8 +392,15 @@ def from_huggingface(
 
 
 def to_huggingface(model: GPT) -> dict[str, torch.Tensor]:
-    """The weights with the names and layout of GPT2LMHeadModel, in float32, without padding."""
+    """Return the weights with the names and layout of GPT2LMHeadModel, in float32.
+
+    They have no padding. The biases of a model without are zero.
+    """
     state = {name: own.detach().float().cpu() for name, own in model.state_dict().items()}
+    with torch.device("meta"):
+        names = GPT(dataclasses.replace(model.config, bias=True)).state_dict()
+    for name in names.keys() - state.keys():
+        state[name] = torch.zeros(names[name].shape)
     state["wte.weight"] = state["wte.weight"][: model.config.vocab_size]
     state = {
         name: (own.t() if name.endswith(_TRANSPOSED) else own).contiguous()
@@ -368,7 +422,7 @@ def end_of_text(folder: Path, vocab_size: int) -> int:
         named = named or [
             token for token in (found if isinstance(found, list) else [found]) if type(token) is int
         ]
-    if (folder / "tokenizer.json").is_file():
+    if has_tokenizer(folder):
         text = _entries(folder / "tokenizer_config.json").get("eos_token") or "<|endoftext|>"
         tokenizer = Tokenizer(folder / "tokenizer.json").loaded
         known = tokenizer.token_to_id(text["content"] if isinstance(text, dict) else text)
@@ -391,6 +445,7 @@ def save_huggingface(model: GPT, folder: Path, tokenizer: Path, eot: int) -> Non
         config.n_head,
         config.width,
         config.dropout,
+        bias=config.bias,
     )
     if config != plain:
         raise ValueError(
@@ -418,7 +473,7 @@ def save_huggingface(model: GPT, folder: Path, tokenizer: Path, eot: int) -> Non
     loaded = Tokenizer(tokenizer).loaded
     text = loaded.id_to_token(eot) or "<|endoftext|>"
     transformers.PreTrainedTokenizerFast(
-        tokenizer_file=str(tokenizer),
+        tokenizer_object=loaded,
         bos_token=text,
         eos_token=text,
         unk_token=text,

@@ -77,23 +77,32 @@ class Publisher:
     """Sends the figures and checkpoints of the run in the folder `run`, in the background.
 
     A failure is reported by `say`; training continues. Raises SettingsError: `uri` is none of
-    hf://, s3://, gs://; the Hub's client or token is missing; or no bucket is reached.
+    hf://, s3://, gs:// and a folder that can be made; it is the run; the Hub's client or token is
+    missing; or no bucket is reached.
     """
 
     def __init__(self, uri: str, run: Path, say: Callable[[str], None]) -> None:
         self._run, self._say = run, say
         self._scheduler: Any = None  # of the Hub, from the first push on: it makes the repository
-        self._bucket, (scheme, _, self._root) = None, uri.partition("://")
+        self._bucket: pyarrow.fs.FileSystem | None = None
+        scheme, scheme_end, self._root = uri.partition("://")
         try:
             if scheme in ("s3", "gs"):
                 self._bucket, self._root = open_bucket(uri.rstrip("/"))
+            elif not scheme_end:
+                self._bucket, self._root = pyarrow.fs.LocalFileSystem(), os.path.realpath(uri)
+                if self._root == os.path.realpath(run):
+                    raise OSError("this is the run's own folder; give another one")
+                self._bucket.create_dir(self._root)
             elif scheme == "hf" and self._root.count("/") == 1 and all(self._root.split("/")):
                 import huggingface_hub
 
                 if not huggingface_hub.get_token():
                     raise OSError("there is no token of the Hub; run `hf auth login`")
             else:
-                raise OSError("give hf://OWNER/NAME, s3://BUCKET/PATH or gs://BUCKET/PATH")
+                raise OSError(
+                    "give a folder, hf://OWNER/NAME, s3://BUCKET/PATH or gs://BUCKET/PATH"
+                )
         except (ImportError, pyarrow.ArrowInvalid, OSError) as error:
             raise SettingsError(f"publish: {uri}: {first_line(error)}") from error
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="publish")
@@ -125,6 +134,8 @@ class Publisher:
     def _copy(self, paths: list[Path]) -> None:
         for path in filter(Path.exists, paths):
             there = f"{self._root}/{path.relative_to(self._run).as_posix()}"
+            if path.is_dir() and isinstance(self._bucket, pyarrow.fs.LocalFileSystem):
+                self._bucket.create_dir(there)
             pyarrow.fs.copy_files(str(path), there, destination_filesystem=self._bucket)
 
     def _commit(self, paths: list[Path]) -> None:

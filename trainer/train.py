@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import math
+import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -19,11 +20,17 @@ from torch import nn
 from schemas import SettingsError
 from trainer import checkpoint, pretrained
 from trainer.checkpoint import Record, Saver
-from trainer.command_line import run_reporting
+from trainer.command_line import first_line, is_out_of_memory, pluralize, run_reporting
 from trainer.config import TrainConfig, parse
 from trainer.corpora import open_corpora
 from trainer.data import DocumentBlocks, Loader
-from trainer.device import autocast_of, default_micro_batch, in_bfloat16, use_fastest_attention
+from trainer.device import (
+    autocast_of,
+    default_micro_batch,
+    in_bfloat16,
+    is_compiler_error,
+    use_fastest_attention,
+)
 from trainer.distributed import Ranks, StopSignals, averaged_when, averaging, sole_writer
 from trainer.metrics import Diverged, StepLog
 from trainer.model import GPT
@@ -31,8 +38,9 @@ from trainer.optimizers import make_optimizers
 from trainer.remote import Publisher
 from trainer.samplers import mix64
 from trainer.signing import signer_of
-from trainer.validation import validation_loss, validation_set
+from trainer.validation import bits_per_byte, count_bytes, validation_loss, validation_set
 
+_TORCHRUN_ENDS = " (a traceback of torchrun after this is its report of the signal, not an error)"
 LOG_EVERY = 10  # steps between progress lines; every step is recorded
 _LOSS_CHUNK = (
     2048  # tokens whose logits exist at a time on a CPU, where this is faster than torch's own loss
@@ -64,21 +72,41 @@ def _train(config: TrainConfig, ranks: Ranks, stop: StopSignals) -> float:
             return math.nan
         try:
             return _loop(run, stop)
-        except torch.OutOfMemoryError as error:
-            raise MemoryError(
-                f"{run.loader.micro_batch} windows in one forward pass do not fit in the GPU's "
-                f"memory: give a smaller "
-                f"--micro_batch, or --checkpoint_activations ({str(error).partition('.')[0]})"
-            ) from error
         except Diverged as error:
             run.saver.wait()  # the last good checkpoint may still be in writing
             saved = checkpoint.checkpoints(Path(config.out))
             raise Diverged(
                 f"{error}; the last good checkpoint is {saved[-1] if saved else 'none'}. Look at "
-                f"the step's documents "
-                f"(python -m trainer.tools.documents {config.out} --step N), try a lower "
-                f"learning_rate or more warm-up"
+                f"the step's documents (python -m trainer.tools.documents {config.out} --step "
+                f"{error.step}), try a lower learning_rate or more warm-up",
+                error.step,
             ) from error
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise MemoryError(_too_large(run, error)) from error
+            if is_compiler_error(error):
+                raise SettingsError(
+                    f"torch.compile failed ({first_line(error)}): install the compiler that it "
+                    f"names, or give --no_compile"
+                ) from error
+            raise
+
+
+def _too_large(run: Run, error: Exception) -> str:
+    place = "the GPU's memory" if isinstance(error, torch.OutOfMemoryError) else "memory"
+    remedies = []
+    if run.loader.micro_batch > 1:
+        remedies.append("a smaller --micro_batch")
+    if not run.model.checkpoint_activations:
+        remedies.append("--checkpoint_activations")
+    if not remedies:
+        remedies.append("a smaller --preset or --context")
+    windows = pluralize(run.loader.micro_batch, "window")
+    verb = "does" if run.loader.micro_batch == 1 else "do"
+    return (
+        f"{windows} in one forward pass {verb} not fit in {place}: give {', or '.join(remedies)} "
+        f"({first_line(error).partition('.')[0]})"
+    )
 
 
 @dataclass(frozen=True)
@@ -94,6 +122,7 @@ class Run:
     loader: Loader
     blocks: DocumentBlocks
     validation: torch.Tensor | None  # windows (N, T + 1)
+    val_bytes: int  # of their text; 0 if unknown
     record: Record  # of the next checkpoint, but for its step
     saver: Saver  # on rank 0
     log: StepLog
@@ -138,42 +167,53 @@ def _loop(run: Run, stop: StopSignals) -> float:
             optimizer.zero_grad(set_to_none=True)
         ranks.sync()
         step += 1
-        log.add(step, rate, loss, norm)
+        log.add(step, run.optimizers[0].param_groups[0]["lr"], loss, norm)  # as it was applied
         if step == run.step + 1:
             ranks.after_first_step()
             # what is alive now stays; collections, which are the same on all ranks, become short
             gc.freeze()
             gc.disable()
 
-        stopping = ranks.any(bool(stop.received))
-        finished = stopping or step == config.max_steps
-        saving = finished or (config.save_every and step % config.save_every == 0)
-        validating = run.validation is not None and (finished or step % config.val_every == 0)
-        if not (saving or validating or step % LOG_EVERY == 0):
+        is_stopped = ranks.any(bool(stop.received))
+        is_last = is_stopped or step == config.max_steps
+        is_saved = is_last or (config.save_every and step % config.save_every == 0)
+        # Whoever stops a run kills it soon after: a container after 10 seconds.
+        is_validated = (
+            run.validation is not None
+            and not is_stopped
+            and (is_last or step % config.val_every == 0)
+        )
+        is_first = step == run.step + 1
+        if not (is_first or is_saved or is_validated or step % LOG_EVERY == 0):
             continue
         log.collect()  # the only wait for the device; raises Diverged before anything is saved
         gc.collect()
-        found = {}
-        if validating:
+        log.write(run.saver.last_saved)
+        # Saved before the validation, which takes long, and may fail.
+        if is_saved and ranks.main:
+            record = dataclasses.replace(run.record, step=step)
+            run.saver.save(
+                record, model.state_dict(), checkpoint.training_state(model, run.optimizers)
+            )
+            if is_last:
+                run.saver.wait()  # a rank that ends takes the group down
+                log.amend(saved=run.saver.last_saved)
+        if is_validated:
             assert run.validation is not None
             with autocast:
-                found["val_loss"] = validation_loss(
+                val_loss = validation_loss(
                     model, run.validation, ranks, run.blocks, loader.micro_batch
                 )
-        log.write(**found)
-        if saving:
-            if ranks.main:
-                record = dataclasses.replace(run.record, step=step)
-                run.saver.save(
-                    record, model.state_dict(), checkpoint.training_state(model, run.optimizers)
-                )
-            if finished:
-                run.saver.wait()  # a rank that ends takes the group down
+            log.amend(val_loss=val_loss)
+            if run.val_bytes:
+                log.amend(val_bits_per_byte=bits_per_byte(val_loss, run.validation, run.val_bytes))
+        log.print_progress()
+        if is_saved:
             ranks.gather(None)
-        if stopping:
+        if is_stopped:
             run.say(
                 f"stopped by {stop.received or 'a signal'} at step {step}, saved; the same command "
-                f"continues here"
+                f"continues here{_TORCHRUN_ENDS * ('TORCHELASTIC_RUN_ID' in os.environ)}"
             )
             # When nodes join or leave, each agent of torchrun signals its own ranks. It takes a
             # rank that ends before that with exit code 0 for one that has finished its training.
@@ -230,6 +270,7 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
         ending.callback(publisher.close)
         hooks["saved"] = publisher.push
     saver = Saver(out, tokenizer.path, **hooks)
+    saver.last_saved = before.step if before else 0
     ending.callback(saver.wait)
 
     torch.set_float32_matmul_precision("high")
@@ -244,7 +285,11 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
         model.compile_parts()
     assert config.learning_rate is not None
     optimizers = make_optimizers(
-        config.optimizer, model, lr=config.learning_rate, weight_decay=config.weight_decay
+        config.optimizer,
+        model,
+        lr=config.learning_rate,
+        weight_decay=config.weight_decay,
+        beta2=config.beta2,
     )
     if source:
         checkpoint.load_training(source, model, optimizers)
@@ -263,9 +308,9 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
         f"step; "
         f"{device.type}, {'bfloat16' if half else 'float32'}, "
         f"attention by {use_fastest_attention(shape, config.document_mask, half, device, ending)}\n"
-        f"{config.max_steps:,} steps of {tokens:,} tokens = {windows} windows of "
+        f"{config.max_steps:,} steps of {tokens:,} tokens = {pluralize(windows, 'window')} of "
         f"{shape.context}{over} "
-        f"{loader.accumulation} micro-batches of {loader.micro_batch} at most"
+        f"{pluralize(loader.accumulation, 'micro-batch')} of {loader.micro_batch} at most"
     )
     settings = dataclasses.asdict(config)
     log = StepLog(out, step, settings, ranks, tokens, model.flops_per_token * tokens, say)
@@ -295,6 +340,7 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
         loader,
         blocks,
         validation,
+        count_bytes(validation, tokenizer) if ranks.main and validation is not None else 0,
         record,
         saver,
         log,
@@ -303,7 +349,7 @@ def set_up(config: TrainConfig, ranks: Ranks, ending: ExitStack) -> Run:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    return run_reporting("trainer.train", lambda: train(parse(arguments)), Diverged, MemoryError)
+    return run_reporting("trainer.train", lambda: train(parse(arguments)), Diverged)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -50,6 +51,20 @@ def validation_loss(
     net.train(was_training)
     total, count = ranks.sum(sums.tolist())
     return total / count
+
+
+def count_bytes(windows: torch.Tensor, tokenizer: TokenizerInfo) -> int:
+    """Return the UTF-8 bytes of the windows' targets; 0 if the package tokenizers cannot tell."""
+    targets = windows[:, 1:].flatten()
+    try:
+        return Tokenizer(tokenizer.path).count_bytes(targets[targets != tokenizer.eot].tolist())
+    except ValueError:
+        return 0
+
+
+def bits_per_byte(loss: float, windows: torch.Tensor, num_bytes: int) -> float:
+    """Return the mean loss in nats per token over windows (N, T + 1) as bits per byte."""
+    return loss * windows[:, 1:].numel() / math.log(2) / num_bytes
 
 
 def validation_set(

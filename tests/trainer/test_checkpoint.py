@@ -22,7 +22,7 @@ from trainer import checkpoint
 from trainer.checkpoint import CheckpointError
 from trainer.config import TrainConfig
 from trainer.model import ModelConfig
-from trainer.pretrained import resolve
+from trainer.pretrained import load_pretrained, resolve
 from trainer.shards import open_dataset
 from trainer.tools import export
 from trainer.train import Diverged, train
@@ -172,6 +172,32 @@ def test_a_checkpoint_that_could_not_be_written_stops_the_run(config: TrainConfi
         train(config)
 
 
+def test_the_last_step_is_saved_before_its_validation(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def out_of_memory(*arguments: object) -> float:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr("trainer.train.validation_loss", out_of_memory)
+    with pytest.raises(MemoryError, match="micro_batch"):
+        train(dataclasses.replace(config, max_steps=3, save_every=0))
+    assert steps(config) == [3]
+    assert [record["step"] for record in records_of(config.out)] == [1, 2, 3]
+    assert records_of(config.out)[-1]["saved"] == 3
+
+
+def test_a_run_that_a_signal_stops_is_saved_and_not_validated(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.train.StopSignals.received", "SIGTERM")
+    train(dataclasses.replace(config, val_every=1))
+    assert steps(config) == [1]
+    assert "val_loss" not in records_of(config.out)[-1]
+    monkeypatch.undo()
+    train(dataclasses.replace(config, val_every=1))
+    assert ["val_loss" in record for record in records_of(config.out)] == [False] + 7 * [True]
+
+
 def test_each_checkpoint_names_the_one_its_run_continued_from(config: TrainConfig) -> None:
     train(dataclasses.replace(config, save_every=3))
     remove(config, 6, 8)
@@ -242,6 +268,42 @@ def test_a_run_whose_checkpoints_are_missing_does_not_start_over(config: TrainCo
     assert steps(config) == [4, 6, 8]
 
 
+@pytest.mark.parametrize("left", ["no folder", "an empty folder", "metrics of before"])
+def test_a_run_of_which_only_the_metrics_are_left_does_not_start_over(
+    config: TrainConfig, left: str
+) -> None:
+    train(dataclasses.replace(config, max_steps=3, save_every=0))
+    out = Path(config.out)
+    shutil.rmtree(run_of(config))
+    (out / "newest").unlink()
+    if left == "an empty folder":
+        run_of(config).mkdir()
+    if left == "metrics of before":  # of a version that did not note what was saved
+        records = records_of(out)
+        for record in records:
+            del record["saved"]
+        (out / "metrics.jsonl").write_text("".join(json.dumps(own) + "\n" for own in records))
+    lines = (out / "metrics.jsonl").read_text()
+    with pytest.raises(CheckpointError, match=r"has no checkpoint, .* restore .* or move .* aside"):
+        train(config)
+    assert (out / "metrics.jsonl").read_text() == lines
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_over(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("trainer.checkpoint.Saver.save", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train(dataclasses.replace(config, save_every=3))
+    assert records_of(config.out)[-1]["saved"] == 0
+    monkeypatch.undo()
+    train(config)
+    assert steps(config) == [4, 6, 8]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -281,7 +343,8 @@ def test_a_loss_of_nan_stops_the_run_and_names_the_step_and_the_last_good_checkp
 ) -> None:
     train(dataclasses.replace(config, max_steps=4, schedule="constant"))
     message = (
-        r"step \d+: loss .*; the last good checkpoint is .*step-00000004\b.*trainer.tools.documents"
+        r"step (\d+): loss .*; the last good checkpoint is .*step-00000004\b"
+        r".*trainer.tools.documents .* --step \1\)"
     )
     with pytest.raises(Diverged, match=message):
         train(
@@ -357,3 +420,55 @@ def test_bfloat16_and_recomputed_activations_hardly_change_the_loss(
     changes: dict[str, Any] = {"dtype": "bfloat16", "checkpoint_activations": True}
     other = dataclasses.replace(config, out=str(tmp_path / "other"), **changes)
     assert math.isclose(train(other), train(config), rel_tol=0.01)
+
+
+def test_adafactors_reported_rate_is_the_one_applied(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"optimizer": "adafactor", "schedule": "constant", "warmup_steps": 1, "max_steps": 3}
+    train(dataclasses.replace(config, learning_rate=0.6, **settings))  # type: ignore[arg-type]
+    rates = [record["lr"] for record in records_of(config.out)]
+    assert rates == pytest.approx([0.6, 0.6, 3**-0.5])
+
+
+@pytest.mark.parametrize("context", [8, 16, 31])
+def test_finetuning_with_a_shorter_context_keeps_its_first_positions(
+    config: TrainConfig, tmp_path: Path, context: int, capsys: Capture
+) -> None:
+    train(dataclasses.replace(config, max_steps=2))
+    settings = {"context": context, "batch_tokens": 8 * context, "max_steps": 1, "val_every": 0}
+    shorter = dataclasses.replace(
+        config, out=str(tmp_path / "short"), init_from=config.out, learning_rate=0.0, **settings
+    )
+    train(shorter)
+    assert f"of whose 32 positions the first {context} are kept" in capsys.readouterr().out
+    before, after = (load_pretrained(path).model for path in (config.out, shorter.out))
+    ids = torch.arange(context)[None]
+    torch.testing.assert_close(after(ids), before(ids))
+    train(dataclasses.replace(shorter, max_steps=2))
+    longer = dataclasses.replace(shorter, context=64, batch_tokens=512, out=str(tmp_path / "long"))
+    with pytest.raises(CheckpointError, match="of another shape"):
+        train(longer)
+
+
+def test_a_run_keeps_its_biases_and_may_change_beta2(config: TrainConfig, capsys: Capture) -> None:
+    config = dataclasses.replace(config, bias=False, beta2=0.99)
+    train(dataclasses.replace(config, max_steps=4))
+    assert not load_pretrained(config.out).model.config.bias
+    state = load_file(run_of(config) / "step-00000004" / "training.safetensors")
+    assert not [name for name in state if "bias" in name]
+    with pytest.raises(SettingsError, match="bias was False, is True"):
+        train(dataclasses.replace(config, bias=True))
+    train(dataclasses.replace(config, beta2=0.95))
+    assert "changed since step-00000004: beta2 was 0.99, is 0.95" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_beta2_changes_the_second_step(config: TrainConfig, tmp_path: Path, optimizer: str) -> None:
+    losses = []
+    for beta2 in (0.95, 0.99):
+        out = str(tmp_path / f"{beta2}")
+        train(dataclasses.replace(config, out=out, beta2=beta2, optimizer=optimizer, max_steps=3))
+        losses.append([record["loss"] for record in records_of(out)])
+    assert losses[0][:2] == losses[1][:2]
+    assert losses[0][2] != losses[1][2]

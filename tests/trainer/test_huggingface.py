@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.trainer.conftest import Capture
 from trainer.model import GPT, ModelConfig
-from trainer.pretrained import end_of_text, load_huggingface, load_pretrained, save_huggingface
+from trainer.pretrained import (
+    Tokenizer,
+    end_of_text,
+    load_huggingface,
+    load_pretrained,
+    save_huggingface,
+)
+from trainer.tools import evaluate, export
 
 transformers = pytest.importorskip("transformers", reason="the extra hf: pip install transformers")
 TRUNCATION = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}
@@ -189,6 +198,20 @@ def test_a_written_folder_is_read_back_to_the_same_bits(
     torch.testing.assert_close(model(IDS), theirs(IDS).logits, rtol=1e-4, atol=1e-5)
 
 
+def test_a_model_without_biases_is_written_with_zeros(tmp_path: Path, tokenizer_file: Path) -> None:
+    torch.manual_seed(0)
+    model = GPT(
+        ModelConfig(vocab_size=400, context=32, n_layer=2, n_head=2, width=32, bias=False)
+    ).eval()
+    assert not [name for name, _ in model.named_parameters() if name.endswith("bias")]
+    save_huggingface(model, tmp_path / "out", tokenizer_file, 399)
+    theirs = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "out").eval()
+    torch.testing.assert_close(model(IDS), theirs(IDS).logits, rtol=1e-4, atol=1e-5)
+    biases = {name: own for name, own in theirs.named_parameters() if name.endswith("bias")}
+    assert len(biases) == 2 * 6 + 1
+    assert not any(own.any() for own in biases.values())
+
+
 @pytest.mark.parametrize("state", [{"truncation": TRUNCATION}, {}])
 def test_the_tokenizer_of_a_written_folder_has_no_state(
     tmp_path: Path, tokenizer_file: Path, state: dict[str, Any]
@@ -220,3 +243,58 @@ def test_a_model_that_transformers_has_no_class_for_is_not_written(tmp_path: Pat
     )
     with pytest.raises(ValueError, match="transformers knows no GPT-2 with other parts"):
         save_huggingface(model, tmp_path, tmp_path / "tokenizer.json", 49)
+
+
+def test_gelu_pytorch_tanh_is_gelu_new(folder: Path) -> None:
+    before = load_huggingface(folder).eval()(IDS)
+    change(folder / "config.json", activation_function="gelu_pytorch_tanh")
+    torch.testing.assert_close(load_huggingface(folder).eval()(IDS), before)
+
+
+def test_gpt2s_vocabulary_and_merges_are_a_tokenizer(
+    folder: Path, tokenizer_file: Path, tmp_path: Path, text_tokens: Path
+) -> None:
+    """The files of 2019, before tokenizer.json."""
+    entries = json.loads(tokenizer_file.read_text())["model"]
+    merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in entries["merges"]]
+    vocab = entries["vocab"] | {"<|endoftext|>": 399}
+    (folder / "tokenizer.json").unlink()
+    (folder / "vocab.json").write_text(json.dumps(vocab))
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]))
+    trained = load_pretrained(str(folder))
+    assert trained.eot == 399
+    text = "The heron's 3 über-fish\n  sit."
+    ours, theirs = Tokenizer(trained.tokenizer), Tokenizer(tokenizer_file)
+    assert ours.encode(text) == theirs.encode(text)
+    assert ours.decode(ours.encode(text)) == text
+    (tmp_path / "text.txt").write_text(text)
+    assert evaluate.main([str(folder), "--text", str(tmp_path / "text.txt")]) == 0
+    assert export.main([str(folder), str(tmp_path / "new")]) == 0
+    assert Tokenizer(tmp_path / "new" / "tokenizer.json").encode(text) == theirs.encode(text)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("tensor", ["wte.weight", "h.1.mlp.c_fc.bias", "ln_f.weight"])
+def test_weights_that_are_not_finite_are_refused(
+    folder: Path, value: float, tensor: str, tmp_path: Path, capsys: Capture
+) -> None:
+    state = load_file(folder / "model.safetensors")
+    state[f"transformer.{tensor}"].view(-1)[3] = value
+    save_file(state, folder / "model.safetensors", {"format": "pt"})
+    (tmp_path / "text.txt").write_text("hello " * 40)
+    assert evaluate.main([str(folder), "--text", str(tmp_path / "text.txt")]) == 1
+    output = capsys.readouterr()
+    assert not output.out
+    assert f"the weights {tensor} are not finite; take another model" in output.err
+
+
+def test_a_loss_that_is_not_finite_is_no_figure(
+    folder: Path, tmp_path: Path, text_tokens: Path, capsys: Capture
+) -> None:
+    state = load_file(folder / "model.safetensors")
+    for key in ("transformer.wte.weight", "transformer.ln_f.weight"):
+        state[key] = state[key] * 1e30 + 1e25
+    save_file(state, folder / "model.safetensors", {"format": "pt"})
+    (tmp_path / "text.txt").write_text("hello " * 40)
+    assert evaluate.main([str(folder), "--text", str(tmp_path / "text.txt")]) == 1
+    assert "loss on the text is not finite" in capsys.readouterr().err

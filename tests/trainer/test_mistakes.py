@@ -20,7 +20,7 @@ from tests.trainer.conftest import Capture, WriteTokens, edit_manifest
 from trainer import checkpoint
 from trainer.config import TrainConfig
 from trainer.shards import open_dataset
-from trainer.tools import export, export_tokens, sample
+from trainer.tools import evaluate, export, export_tokens, sample
 from trainer.train import main, train
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -39,7 +39,7 @@ def flags(config: TrainConfig, **changes: Any) -> list[str]:
         if getattr(config, field.name) != field.default
     ]
     given = {name: getattr(config, name) for name in names} | {"data": config.data[0]} | changes
-    return [f"--{name}={value}" for name, value in given.items()]
+    return [f"--{name}" if own is True else f"--{name}={own}" for name, own in given.items()]
 
 
 def error_of(capsys: Capture, *arguments: str) -> str:
@@ -150,6 +150,82 @@ def test_a_micro_batch_that_does_not_fit_in_the_gpus_memory_is_named(
         "--micro_batch, or "
         "--checkpoint_activations (CUDA out of memory)"
     )
+
+
+@pytest.mark.parametrize(
+    ("limit", "file"),
+    [(300, "training.html"), (9_000, "tokenizer.json"), (40_000, "model.safetensors")],
+)
+def test_a_file_that_a_full_disk_refuses_is_named(
+    config: TrainConfig, limit: int, file: str
+) -> None:
+    """Files have a largest size here, in place of the disk."""
+    code = (
+        "import resource, signal, sys\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "from trainer.train import main\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", code, *flags(config, width=16, val_every=0)]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert file in line
+    assert "File too large" in line
+
+
+def test_without_a_compiler_the_flag_that_needs_none_is_named(
+    config: TrainConfig, tmp_path: Path
+) -> None:
+    missing = str(tmp_path / "missing")
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PATH": missing}
+    environment |= {"CC": missing, "CXX": missing, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-m", "trainer.train", *flags(config, val_every=0), "--compile"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "torch.compile failed (" in line
+    assert line.endswith("or give --no_compile")
+
+
+@pytest.mark.parametrize(
+    ("error", "settings", "message"),
+    [
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9"),
+            {"micro_batch": 1},
+            "1 window in one forward pass does not fit in memory: give --checkpoint_activations (",
+        ),
+        (
+            MemoryError(),
+            {"micro_batch": 1, "checkpoint_activations": True},
+            "1 window in one forward pass does not fit in memory: give a smaller --preset or "
+            "--context (MemoryError())",
+        ),
+    ],
+)
+def test_a_lack_of_memory_is_one_line(
+    config: TrainConfig,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    settings: dict[str, Any],
+    message: str,
+) -> None:
+    def full(*arguments: object, **named: object) -> None:
+        raise error
+
+    monkeypatch.setattr("trainer.model.GPT.forward", full)
+    assert error_of(capsys, *flags(config, **settings)).startswith(message)
+    monkeypatch.undo()
+    train(dataclasses.replace(config, max_steps=1))
+    monkeypatch.setattr("trainer.model.GPT.forward", full)
+    (Path(config.out) / "text").write_text("some text")
+    assert evaluate.main([config.out, "--text", str(Path(config.out) / "text")]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1].startswith("trainer.tools.evaluate: out of memory (")
 
 
 def test_an_abbreviated_flag_is_refused(capsys: Capture) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from trainer.data import DocumentBlocks
-from trainer.model import GPT, PRESETS, ModelConfig
+from trainer.device import default_micro_batch
+from trainer.model import GPT, PRESETS, ModelConfig, preset
 from trainer.optimizers import OPTIMIZERS, learning_rate, make_optimizers
 from trainer.pretrained import from_huggingface, to_huggingface
 from trainer.tools.sample import generate
@@ -273,3 +275,52 @@ def test_each_schedule_has_its_shape(
     assert [learning_rate(step, schedule, 0, 100) for step in steps] == pytest.approx(
         rates, abs=1e-3
     )
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "name", "changes", "windows"),
+    [
+        (141, "124M", {}, 32),
+        (80, "124M", {}, 32),
+        (80, "124M", {"context": 512}, 64),
+        (80, "124M", {"context": 4096}, 8),
+        (80, "tiny", {}, 256),
+        (24, "124M", {}, 16),
+        (80, "355M", {}, 32),
+        (8, "355M", {}, 1),
+        (1, "124M", {}, 1),
+    ],
+)
+def test_the_default_micro_batch_has_32768_tokens_where_they_fit(
+    monkeypatch: pytest.MonkeyPatch,
+    gigabytes: int,
+    name: str,
+    changes: dict[str, int],
+    windows: int,
+) -> None:
+    properties = SimpleNamespace(total_memory=gigabytes * 10**9)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: properties)
+    with torch.device("meta"):
+        model = GPT(preset(name, **changes))
+    assert default_micro_batch(model, torch.device("cuda")) == windows
+    assert default_micro_batch(model, torch.device("cpu")) == 8
+
+
+@pytest.mark.parametrize("done", [0, 1_000, 1_200, 9_999, 1_000_000])
+@pytest.mark.parametrize("rate", [3e-2, 1e-3])
+def test_adafactors_rate_is_at_most_one_over_the_root_of_the_step(done: int, rate: float) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(24, 16, bias=False)
+    (optimizer,) = make_optimizers("adafactor", model, lr=rate, weight_decay=0.0)
+    gradient = torch.randn(16, 24)
+    for _ in range(2):
+        for state in optimizer.state.values():
+            state["step"].fill_(done)
+        before = model.weight.detach().clone()
+        model.weight.grad = gradient.clone()
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.step()
+    moved = ((model.weight.detach() - before).norm() / before.norm()).item()
+    shown = optimizer.param_groups[0]["lr"]
+    assert shown == pytest.approx(min(rate, 1 / math.sqrt(max(done, 0) + 1)))
+    assert moved == pytest.approx(shown, rel=0.05)

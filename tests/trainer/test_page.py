@@ -18,7 +18,7 @@ from lxml import html
 from tests.trainer.conftest import records_of, small_config
 from trainer.device import peak_tflops
 from trainer.distributed import Ranks
-from trainer.metrics import Page, StepLog, chart, points
+from trainer.metrics import Page, StepLog, chart, points, progress_line
 from trainer.pretrained import Tokenizer, load_pretrained
 from trainer.shards import open_dataset
 from trainer.train import train
@@ -142,7 +142,7 @@ def test_a_step_that_a_killed_run_logged_is_logged_once_by_the_next(tmp_path: Pa
     log = StepLog(tmp_path, 2, {"max_steps": 3}, Ranks(0, 1, torch.device("cpu")), 8, 1e9, print)
     log.add(3, 1e-3, torch.tensor(1.0), torch.tensor(1.0))
     log.collect()
-    log.write()
+    log.write(0)
     log.close()
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
@@ -172,3 +172,8 @@ def test_training_reports_the_loss_over_evenly_spaced_windows_of_the_text(
         wanted = model(windows[:, :-1], windows[:, 1:]).item()
     last = records_of(tmp_path / "run")[-1]
     assert last["val_loss"] == pytest.approx(wanted, rel=1e-5)
+    num_bytes = len(Tokenizer(tokenizer.path).decode(windows[:, 1:].flatten().tolist()).encode())
+    bits = wanted * windows[:, 1:].numel() / math.log(2) / num_bytes
+    assert last["val_bits_per_byte"] == pytest.approx(bits, rel=1e-5)
+    assert f"({bits:.4f} bits/byte)" in progress_line(last, 2, torch.device("cpu"))
+    assert "validation bits per byte" in (tmp_path / "run" / "training.html").read_text()

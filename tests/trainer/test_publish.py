@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 from collections.abc import Sequence
@@ -14,7 +15,10 @@ import pytest
 from schemas import SettingsError
 from tests.servers.hub import environment_of, hub_server
 from tests.servers.s3 import s3_bucket
+from trainer import checkpoint
+from trainer.config import TrainConfig
 from trainer.remote import Publisher, open_bucket
+from trainer.train import train
 
 FLAGS: Sequence[object] = (
     *(
@@ -109,10 +113,11 @@ def test_a_refusal_by_the_hub_is_reported_and_training_continues(
 @pytest.mark.parametrize(
     ("uri", "message"),
     [
-        ("hf://someone", "hf://someone: give hf://OWNER/NAME"),
-        ("hf://someone/", "hf://someone/: give hf://OWNER/NAME"),
-        ("ftp://host/run", "ftp://host/run: give hf://OWNER/NAME, s3://"),
-        ("run", "publish: run: give hf://"),
+        ("hf://someone", "hf://someone: give a folder, hf://OWNER/NAME"),
+        ("hf://someone/", "hf://someone/: give a folder, hf://OWNER/NAME"),
+        ("ftp://host/run", "ftp://host/run: give a folder, hf://OWNER/NAME, s3://"),
+        (__file__, "publish: .*test_publish.py: "),
+        (f"{__file__}/run", "publish: .*/run: "),
         ("hf://someone/gpt2", "there is no token of the Hub; run `hf auth login`"),
     ],
 )
@@ -141,3 +146,17 @@ def test_a_bucket_gets_the_run(tmp_path: Path) -> None:
     assert said == ["published step-00000002", "published the page"]
     names = {info.path.removeprefix(f"{root}/"): info.size for info in found if info.is_file}
     assert names == {"checkpoints/step-00000002/model.safetensors": 7000, "training.html": 4}
+
+
+def test_a_folder_gets_the_run(tmp_path: Path, config: TrainConfig) -> None:
+    copy = tmp_path / "copies" / "run"
+    train(dataclasses.replace(config, max_steps=4, publish=str(copy)))
+    run = Path(config.out)
+    names = ["metrics.jsonl", "training.html", "checkpoints/step-00000004/model.safetensors"]
+    for name in names:
+        assert (copy / name).read_bytes() == (run / name).read_bytes(), name
+    train(dataclasses.replace(config, max_steps=6, publish=str(copy)))
+    assert checkpoint.read_record(copy / "checkpoints" / "step-00000006").step == 6
+    for own in (run, run / ".." / "run"):
+        with pytest.raises(SettingsError, match="is the run's own folder"):
+            train(dataclasses.replace(config, max_steps=8, publish=str(own)))

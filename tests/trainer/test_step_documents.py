@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from trainer.config import TrainConfig
 from trainer.corpora import open_corpora
+from trainer.shards import Documents
 from trainer.tools import documents
 from trainer.train import train
 
@@ -122,3 +124,27 @@ def test_shards_that_have_changed_since_are_refused(
     assert f"was trained on other shards than {data} has now" in capsys.readouterr().err
     assert documents.main([str(tmp_path), "--step", "1"]) == 1
     assert "neither a checkpoint nor the folder of a run" in capsys.readouterr().err
+
+
+class LongOnes:
+    """A sampler of one's own, which reads whole documents: a window is the end of a long one."""
+
+    def __init__(self, documents: Documents, context: int, eot: int, seed: int) -> None:
+        self.documents, self.context = documents, context
+        self.long = np.flatnonzero(documents.lengths > context)
+
+    def windows(self, first: int, count: int) -> np.ndarray:
+        numbers = self.long[np.arange(first, first + count) % len(self.long)]
+        return np.stack([self.documents[int(k)][-self.context - 1 :] for k in numbers])
+
+
+def test_documents_of_a_sampler_that_reads_them_whole_are_named(
+    tmp_path: Path, write_tokens: WriteTokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.corpora.Packed", LongOnes)
+    tokens = write_tokens(tmp_path / "data", [[d] * n for d, n in enumerate(FIRST)])
+    config = trained(tmp_path / "run", [str(tokens)])
+    found = list(documents.documents_of(config.out, 2))
+    long = [k for k, n in enumerate(FIRST) if n > CONTEXT]
+    assert [part["url_id"] for part in found] == [long[k % len(long)] for k in range(8, 16)]
+    assert {(part["begin"], part["end"]) for part in found} == {(0, CONTEXT + 1)}

@@ -26,7 +26,7 @@ import numpy as np
 from schemas import SettingsError, option
 from trainer.checkpoint import Record
 from trainer.command_line import read_text, run_command
-from trainer.config import TrainConfig
+from trainer.config import TrainConfig, config_of
 from trainer.device import autocast_of, device_of
 from trainer.pretrained import Pretrained, Tokenizer, load_pretrained
 from trainer.tools.evaluate import score_texts
@@ -111,7 +111,7 @@ def scores_of(runs: Sequence[str], options: CompareOptions) -> Scores:
         first = first or record
         name, seed, data = (
             corpus_of(record),
-            record.settings["seed"],
+            config_of(record.settings, run).seed,
             [own["digest"] for own in record.data],
         )
         problem = ""
@@ -138,7 +138,10 @@ def corpus_of(record: Record) -> str:
 def differs(first: Record, second: Record) -> str:
     """The first setting that two runs to be compared must not differ in, and do; data and seed
     may differ."""
-    one, other = ({**record.settings, "step": record.step} for record in (first, second))
+    one, other = (
+        {**dataclasses.asdict(config_of(record.settings, "a run's record")), "step": record.step}
+        for record in (first, second)
+    )
     names = [
         field.name for field in dataclasses.fields(TrainConfig) if field.metadata["shapes_bytes"]
     ]

@@ -20,10 +20,9 @@ import pyarrow.compute as pc
 import pyarrow.dataset
 
 from schemas import option
-from schemas.settings import from_table
 from trainer.checkpoint import CheckpointError, read_record
 from trainer.command_line import run_command
-from trainer.config import TrainConfig
+from trainer.config import config_of
 from trainer.corpora import open_corpora
 from trainer.pretrained import resolve
 from trainer.shards import Documents
@@ -45,6 +44,9 @@ class Numbers(Documents):
     def __init__(self, lengths: np.ndarray, first: int) -> None:
         self.lengths, self._first_number, self.dtype = lengths, first, np.dtype(np.int64)
 
+    def __getitem__(self, document: int) -> np.ndarray:
+        return np.full(self.lengths[document], self._first_number + document)
+
     def copy_into(
         self, out: np.ndarray, documents: np.ndarray, at: np.ndarray, *range: np.ndarray
     ) -> None:
@@ -59,11 +61,7 @@ def documents_of(run: str, step: int) -> Iterator[dict[str, Any]]:
     or CheckpointError."""
     path = resolve(run)
     record = read_record(path)
-    config = from_table(
-        TrainConfig,
-        {key: own for key, own in record.settings.items() if own is not None},
-        str(path),
-    )
+    config = config_of(record.settings, str(path))
     corpora = open_corpora(config.data, config.cache, record.data)
     if [own["digest"] for own in corpora.description()] != [own["digest"] for own in record.data]:
         raise CheckpointError(

@@ -21,7 +21,7 @@ from trainer.device import autocast_of
 from trainer.distributed import Ranks
 from trainer.model import GPT
 from trainer.pretrained import MODELS, ModelOptions, Tokenizer, load_pretrained
-from trainer.validation import validation_loss, validation_windows
+from trainer.validation import bits_per_byte, count_bytes, validation_loss, validation_windows
 
 
 def score_text(
@@ -33,14 +33,15 @@ def score_text(
     words: int = 0,
     stride: int = 0,
     micro_batch: int = 8,
-) -> dict[str, float | int]:
+) -> dict[str, float | int | None]:
     """How well the model predicts `text`: each token once, the first one from an end-of-text.
 
     `word_perplexity` divides by `words`, or, for 0, by those between white space; `stride` is that
     of `score_documents`. The result has tokens, words, bytes, loss (nats per token), perplexity
-    (per token), word_perplexity, and bits_per_byte (of the text that the ids decode to, in UTF-8).
-    Raises ValueError: there is no text that the tokenizer can write, or the stride is longer than
-    the context.
+    (per token), word_perplexity (None over 1e304), and bits_per_byte (of the text that the ids
+    decode to, in UTF-8).
+    Raises ValueError: there is no text that the tokenizer can write, the stride is longer than the
+    context, or the loss is not finite.
     """
     ((nats, tokens, size),) = score_texts(
         model, tokenizer, [text], eot, stride=stride, micro_batch=micro_batch
@@ -53,12 +54,12 @@ def score_text(
         )
     counts = {"tokens": tokens, "words": words, "bytes": size}
     losses = {"loss": nats / tokens, "bits_per_byte": nats / math.log(2) / size}
-    perplexities = {"perplexity": nats / tokens, "word_perplexity": nats / max(1, words)}
-    return (
-        counts
-        | losses
-        | {key: math.exp(own) if own < 700 else math.inf for key, own in perplexities.items()}
-    )
+    if not math.isfinite(nats):
+        raise ValueError("the model's loss on the text is not finite; it has no perplexity")
+    rates = {"perplexity": nats / tokens, "word_perplexity": nats / max(1, words)}
+    # JSON has no infinity, which those of a text without white space may reach.
+    perplexities = {key: math.exp(own) if own < 700 else None for key, own in rates.items()}
+    return counts | losses | perplexities
 
 
 def score_texts(
@@ -216,7 +217,12 @@ def evaluate(folder: str, options: EvaluateOptions) -> dict[str, Any]:
                     f"--data"
                 )
             result["val_windows"] = len(windows)
-            result["val_loss"] = validation_loss(model, windows, ranks, trained.blocks, micro_batch)
+            loss = validation_loss(model, windows, ranks, trained.blocks, micro_batch)
+            if not math.isfinite(loss):
+                raise ValueError(f"the model's loss on {', '.join(options.data)} is not finite")
+            result["val_loss"] = loss
+            if num_bytes := count_bytes(windows, corpora.tokenizer):
+                result["val_bits_per_byte"] = bits_per_byte(loss, windows, num_bytes)
         if options.text:
             text, tokenizer = read_text(options.text, "text"), Tokenizer(trained.tokenizer)
             words = published_words(text) if options.wikitext else 0
