@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -27,6 +28,7 @@ from owt_pipeline.stages.fetch.web.addresses import (
     RuledResolver,
     parse_rules,
 )
+from owt_pipeline.stages.fetch.web.framing import Connector
 from owt_pipeline.stages.fetch.web.politeness import Failed, Gate
 from schemas import Reason
 
@@ -112,7 +114,7 @@ class Client:
         self._behind_proxy = set[str]()  # hosts that may be requested from it
 
     def _new_session(self) -> aiohttp.ClientSession:
-        connector = aiohttp.TCPConnector(
+        connector = Connector(
             limit=0,
             keepalive_timeout=3
             + 2 * self._options.host_delay,  # longer for all hosts would take too many files
@@ -169,7 +171,8 @@ class Client:
         while (wait := gate.next_turn - time.monotonic()) > 0:
             await asyncio.sleep(wait)
         gate.begin()
-        seconds, most = seconds or self._options.timeout, most or self._options.max_page_bytes
+        seconds = seconds or self._options.timeout
+        most = most or self._options.max_page_bytes
         exchange, started, begun = (
             _Exchange(gate, seconds, proxy is not None),
             time.monotonic(),
@@ -182,9 +185,7 @@ class Client:
                 proxy=proxy,
                 headers=headers,
                 allow_redirects=False,
-                timeout=aiohttp.ClientTimeout(
-                    seconds, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS
-                ),
+                timeout=_timeout(seconds, CONNECT_SECONDS, SILENCE_SECONDS),
             )
             begun = True
             received = await _received(response, url, most, stop, cut)
@@ -262,6 +263,11 @@ class Client:
         return URL(text if "://" in text else f"http://{text}") if text else None
 
 
+@lru_cache(1 << 10)
+def _timeout(total: float, connect: float, silence: float) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total, sock_connect=connect, sock_read=silence)
+
+
 async def _received(
     response: aiohttp.ClientResponse, url: URL, most: int, stop: Stop, cut: bool
 ) -> Received:
@@ -312,7 +318,9 @@ def _decoded(received: Received, limit: int, cut: bool) -> bytes:
     try:
         return messages.decode_body(received.headers, received.body, limit, strictly=True)
     except (TooLarge, messages.CutOff) as error:
-        if not cut:
+        # A body that is cut here ends within its encoding; another one has to be complete.
+        is_cut_here = received.truncated or isinstance(error, TooLarge)
+        if not cut or not is_cut_here:
             raise
         return error.within
 
@@ -338,6 +346,8 @@ def _failure(error: Exception, exchange: _Exchange, proxy: URL | None, begun: bo
     text = _os_text(error)
     if isinstance(error, TooLarge):
         return Failed(Reason.TOO_LARGE, str(error))
+    if isinstance(error, messages.CutOff):
+        return Failed(Reason.CONNECT, text, is_cut_off=True)
     if isinstance(error, BadMessage):
         return Failed(Reason.BAD_RESPONSE, text)
     if isinstance(
@@ -360,6 +370,9 @@ def _failure(error: Exception, exchange: _Exchange, proxy: URL | None, begun: bo
     if isinstance(error, aiohttp.ClientHttpProxyError):
         reason = Reason.PROXY if error.status == 407 else Reason.CONNECT
         return Failed(reason, f"the proxy refuses: {error.status} {error.message}", transient=True)
+    if begun:
+        cause = _first_line(getattr(error.__cause__, "message", text))
+        return Failed(Reason.CONNECT, f"the body breaks off: {cause}", is_cut_off=True)
     if isinstance(error, aiohttp.ClientResponseError):
         return Failed(Reason.BAD_RESPONSE, _first_line(error.message))
     if proxy is not None and getattr(error, "host", None) == proxy.raw_host:
@@ -372,19 +385,18 @@ def _failure(error: Exception, exchange: _Exchange, proxy: URL | None, begun: bo
             transient=number == socket.EAI_AGAIN,
             network_works=number in _NO_SUCH_NAME,
         )
-    if isinstance(error, (ssl.SSLError, aiohttp.ClientSSLError)):
+    if isinstance(error, (ssl.SSLError, aiohttp.ClientSSLError)) and not _is_end(error):
         return Failed(Reason.TLS, text)
     if exchange.blocked is not None and not exchange.is_fresh:
         return Failed(Reason.BLOCKED_ADDRESS, str(exchange.blocked))
-    if not begun:
-        is_refused = proxy is None and number in (errno.ECONNREFUSED, errno.ECONNRESET)
-        return Failed(Reason.CONNECT, text, transient=True, network_works=is_refused)
-    if isinstance(error, aiohttp.ClientPayloadError) and "ConnectionResetError" not in text:
-        cause = getattr(error.__cause__, "message", text)
-        return Failed(
-            Reason.BAD_RESPONSE, f"the body breaks off or is damaged: {_first_line(cause)}"
-        )
-    return Failed(Reason.CONNECT, "the body breaks off: the connection was reset")
+    is_refused = proxy is None and number in (errno.ECONNREFUSED, errno.ECONNRESET)
+    return Failed(Reason.CONNECT, text, transient=True, network_works=is_refused)
+
+
+def _is_end(error: BaseException) -> bool:
+    """Return whether a TLS connection ended within its handshake, which says nothing of TLS."""
+    ends = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError)
+    return isinstance(getattr(error, "os_error", error), ends)
 
 
 def _os_text(error: BaseException) -> str:
