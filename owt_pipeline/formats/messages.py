@@ -34,7 +34,7 @@ the decoder."""
 # Of Latin-1's blanks only those of ASCII: A0 and 85 may end a character in UTF-8.
 _BLANKS = " \t\r\v\f"
 
-_STATUS_LINE = re.compile(rb"(?:HTTP/\d(?:\.\d)?|ICY)[ \t]+(\d{3})(?:[ \t]|$)")
+_STATUS_LINE = re.compile(rb"(?:HTTP(?:/\d(?:\.\d)?)?|ICY)[ \t]+(\d{3})(?:[ \t]|$)")
 _CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]+")
 _TYPES = re.compile(r"""(?:[^,"]|"(?:[^"\\]|\\.)*"?)+""", re.DOTALL)
 _MEDIA_TYPE = re.compile(r"[\w!#$%&'*+.^`|~-]+/[\w!#$%&'*+.^`|~-]+", re.ASCII)
