@@ -48,10 +48,6 @@ _KEEP_NAMES_SECONDS = 600
 
 _NO_SUCH_NAME = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
 
-_NO_RESOLVER = 3
-"""After so many names without an answer, a machine behind a proxy is assumed to have no resolver
-for the internet."""
-
 Stop = Callable[[int, Headers], bool]
 """Given status and headers, whether the body need not be read."""
 
@@ -110,8 +106,6 @@ class Client:
         self._proxies = (
             urllib.request.getproxies_environment()
         )  # once, since it goes through all variables
-        self._unresolved = 0  # names in a row for which the resolver gave no answer
-        self._behind_proxy = set[str]()  # hosts that may be requested from it
 
     def _new_session(self) -> aiohttp.ClientSession:
         connector = Connector(
@@ -167,7 +161,7 @@ class Client:
         raises Failed, or is cut there with `cut`. `stop` says, given status and headers, whether
         the body need not be read. `headers` are sent in addition to the usual ones.
         """
-        proxy = await self._route(url)
+        proxy = self._route(url)
         while (wait := gate.next_turn - time.monotonic()) > 0:
             await asyncio.sleep(wait)
         gate.begin()
@@ -222,38 +216,17 @@ class Client:
         exchange.is_fresh = True
         return socket.socket(*info[:3])
 
-    async def _route(self, url: URL) -> URL | None:
+    def _route(self, url: URL) -> URL | None:
         """The proxy, if there is one; raises Failed for a port or a name that is not allowed."""
         host, port = url.raw_host or "", url.port or 0
         proxy = None if self._addresses.rule(host) else self._proxy(url.scheme, f"{host}:{port}")
         try:
             self._addresses.check_port(host, port)
-            if proxy is not None:
-                await self._check_behind_proxy(host, port)
+            if proxy is not None:  # which resolves other names, in a network of its operator's
+                self._addresses.check_literal(host)
         except BlockedAddress as error:
             raise Failed(Reason.BLOCKED_ADDRESS, str(error)) from error
         return proxy
-
-    async def _check_behind_proxy(self, host: str, port: int) -> None:
-        """Raise BlockedAddress for a host that must not be requested from the proxy: its name is
-        private by its form, or this machine's resolver knows the name and an address of it is
-        private."""
-        self._addresses.check_name(host)
-        if self._addresses.allow_private:
-            return
-        if host in self._behind_proxy or self._unresolved >= _NO_RESOLVER:
-            return
-        try:
-            for found in await self._resolver.resolve(host, port):
-                self._addresses.check_address(found["host"])
-            self._unresolved = 0
-        except BlockedAddress:
-            raise
-        except OSError as error:  # the proxy may know the name
-            self._unresolved = 0 if error.errno == socket.EAI_NONAME else self._unresolved + 1
-        if len(self._behind_proxy) >= self.remembered:
-            self._behind_proxy.clear()
-        self._behind_proxy.add(host)
 
     def _proxy(self, scheme: str, host: str) -> URL | None:
         """The proxy for a host by the options or the environment."""
