@@ -62,10 +62,10 @@ class Reason(str, Enum):
     ROBOTS_UNREACHABLE = (
         "robots_unreachable",
         "fetch",
-        "robots.txt fails (5xx) or is too slow, which forbids the host",
+        "robots.txt cannot be read (5xx, too slow, cut off or damaged), which forbids the host",
     )
     DNS = "dns", "fetch", "the host's name does not resolve"
-    CONNECT = "connect", "fetch", "the connection failed or was closed"
+    CONNECT = "connect", "fetch", "the connection failed or was closed, also within the body"
     PROXY = "proxy", "fetch", "the proxy cannot be reached, or refuses the request"
     TLS = "tls", "fetch", "the TLS handshake or the certificate failed"
     TIMEOUT = "timeout", "fetch", "a time limit passed before the response was complete"

@@ -1,4 +1,4 @@
-"""The captures in a WARC or ARC file, plain or with a gzip member for each record: every HTTP
+"""The captures in a WARC file, plain or with a gzip member for each record: every HTTP
 response and its place.
 
 A capture is addressed by a range of bytes, at which `read_record` finds it.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,7 +17,6 @@ from typing import Any, BinaryIO
 
 from fastwarc.warc import ArchiveIterator, WarcRecordType
 
-from owt_pipeline.formats.arc import MAGIC, arc_records, split_arc
 from owt_pipeline.formats.messages import (
     REDIRECTS,
     BadMessage,
@@ -34,6 +34,10 @@ from owt_pipeline.formats.warc import (
 )
 
 _GZIP_MAGIC = b"\x1f\x8b"
+_ARC_MAGIC = b"filedesc:"
+_LF_HEAD = re.compile(rb"(?:\A|\n)WARC/\d\.\d+\n")
+_HEAD_END = re.compile(rb"\n\r?\n")
+_MAKE_WARC = "make a WARC file of it with `warcio recompress FILE COPY.warc.gz`"
 _CONVERT = "make a copy that can be read with `warcio recompress FILE COPY.warc.gz`"
 
 
@@ -44,7 +48,7 @@ class Capture:
     Attributes:
       url: its target URI as written.
       date: time of capture, seconds since 1970 in UTC; 0 if unknown.
-      status: HTTP status code.
+      status: HTTP status code; 0 for bytes that are not an HTTP response.
       location: absolute target of a redirect; None if it is not one.
       content_type: the Content-Type header as sent; None if there is none.
       offset: first byte of its record.
@@ -67,10 +71,11 @@ OR_DAMAGED = ", or take what can be read with --allow_damaged"
 
 @dataclass(frozen=True)
 class Broken:
-    """A part of an archive that cannot be read: the offset and the reason."""
+    """A part of an archive that cannot be read: the offset, the reason, and what to do."""
 
     offset: int
     problem: str
+    remedy: str = COMPLETE
 
     def __str__(self) -> str:
         return f"the record at byte {self.offset:,}: {self.problem}"
@@ -89,15 +94,17 @@ def captures(file: BinaryIO, size: int) -> Iterator[Capture | Broken]:
     if is_gzip := start.startswith(_GZIP_MAGIC):
         with contextlib.suppress(zlib.error):
             start = zlib.decompressobj(31).decompress(start, 1 << 12)
-    if start.startswith(MAGIC):
-        yield from _arc_captures(file, is_gzip)
+    if start.startswith(_ARC_MAGIC):
+        yield Broken(0, "an ARC file, and only WARC files are read", _MAKE_WARC)
     elif start.startswith(b"WARC/"):
-        yield from _captures(file, size, is_gzip)
+        yield from _captures(file, size, is_gzip, has_lf_heads=_LF_HEAD.search(start) is not None)
     elif size:
-        yield Broken(0, f"no WARC or ARC file, which begins with {start[:20]!r}")
+        yield Broken(0, f"no WARC file, which begins with {start[:20]!r}")
 
 
-def _captures(file: BinaryIO, size: int, is_gzip: bool) -> Iterator[Capture | Broken]:
+def _captures(
+    file: BinaryIO, size: int, is_gzip: bool, has_lf_heads: bool
+) -> Iterator[Capture | Broken]:
     """A response is yielded once the next record, or the end of the file, shows where it ends.
     FastWARC gives all records of a gzip member the offset of the member, or in the first one
     those of its reads."""
@@ -105,7 +112,8 @@ def _captures(file: BinaryIO, size: int, is_gzip: bool) -> Iterator[Capture | Br
     kinds: list[str] = []
     at, problem = -1, ""
     try:
-        for record in ArchiveIterator(file, parse_http=False):
+        # In its quirks mode, FastWARC also skips damage, so only files that need it get it.
+        for record in ArchiveIterator(file, parse_http=False, quirks_mode=has_lf_heads):
             before, at = at, record.stream_pos
             if is_gzip and (
                 at == before or (len(kinds) == 1 and not _begins(file, at, _GZIP_MAGIC))
@@ -146,20 +154,6 @@ def _captures(file: BinaryIO, size: int, is_gzip: bool) -> Iterator[Capture | Br
         )
 
 
-def _arc_captures(file: BinaryIO, is_gzip: bool) -> Iterator[Capture | Broken]:
-    end, problem = 0, "no record"
-    try:
-        for at, end, record in arc_records(file, is_gzip):
-            url, date, block = split_arc(record)
-            problem = ""
-            if url[:4].lower() == "http":
-                yield _capture(at, url, date, block, end)
-    except (BadRecord, OSError) as error:
-        problem = " ".join(str(error).split())[:200]
-    if problem:
-        yield Broken(end, problem)
-
-
 def _begins(file: BinaryIO, at: int, magic: bytes) -> bool:
     """Whether the bytes at `at` are `magic`."""
     here = file.tell()
@@ -172,8 +166,11 @@ def _begins(file: BinaryIO, at: int, magic: bytes) -> bool:
 def _is_apart(file: BinaryIO, at: int, length: int) -> bool:
     """Whether the record at `at`, of so many bytes of content, ends as its head says."""
     file.seek(at)
-    head, end, _ = file.read(1 << 17).partition(b"\r\n\r\n")
-    return _begins(file, at + len(head + end) + length, b"\r\n")
+    head_end = _HEAD_END.search(file.read(1 << 17))
+    if head_end is None:
+        return False
+    end = at + head_end.end() + length
+    return _begins(file, end, b"\r\n") or _begins(file, end, b"\n")
 
 
 def _is_complete(file: BinaryIO, at: int) -> bool:
@@ -196,13 +193,12 @@ def _is_response(record: Any) -> bool:
     return target_uri(record)[:4].lower() == "http"
 
 
-def _capture(at: int, url: str, date: int, block: bytes, end: int) -> Capture | Broken:
-    """The capture of a response at `at` whose record ends before `end`; Broken if the bytes are
-    not a response."""
+def _capture(at: int, url: str, date: int, block: bytes, end: int) -> Capture:
+    """Return the capture of a response at `at` whose record ends before `end`."""
     try:
         status, headers, _ = split_response(block)
-    except BadMessage:
-        return Broken(at, "not an HTTP response")
+    except BadMessage:  # one of HTTP/0.9, or of another protocol: whoever reads it sees why
+        return Capture(url, date, 0, None, None, at, end - at)
     location = absolute(url, header(headers, "location")) if status in REDIRECTS else None
     return Capture(url, date, status, location, content_type_of(headers), at, end - at)
 

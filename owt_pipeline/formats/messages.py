@@ -7,7 +7,8 @@ its colon, and a body may not be encoded as its header says.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import lru_cache
 
 import brotli
 import zstandard
@@ -30,7 +31,10 @@ MAX_ENCODINGS = 5
 """Most nested encodings of a body, as in curl: pages have one, and thousands are an attack on
 the decoder."""
 
-_STATUS_LINE = re.compile(rb"(?:HTTP/\d(?:\.\d)?|ICY)[ \t]+(\d{3})(?:[ \t]|$)")
+# Of Latin-1's blanks only those of ASCII: A0 and 85 may end a character in UTF-8.
+_BLANKS = " \t\r\v\f"
+
+_STATUS_LINE = re.compile(rb"(?:HTTP(?:/\d(?:\.\d)?)?|ICY)[ \t]+(\d{3})(?:[ \t]|$)")
 _CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]+")
 _TYPES = re.compile(r"""(?:[^,"]|"(?:[^"\\]|\\.)*"?)+""", re.DOTALL)
 _MEDIA_TYPE = re.compile(r"[\w!#$%&'*+.^`|~-]+/[\w!#$%&'*+.^`|~-]+", re.ASCII)
@@ -84,9 +88,9 @@ def parse_head(head: bytes) -> tuple[str, int, Headers]:
     for line in rest.decode("latin-1").split("\n"):
         name, colon, value = line.partition(":")
         if line[:1] in (" ", "\t") and headers:  # a folded header continues
-            headers[-1] = (headers[-1][0], f"{headers[-1][1]} {line.strip()}")
+            headers[-1] = (headers[-1][0], f"{headers[-1][1]} {line.strip(_BLANKS)}")
         elif colon:
-            headers.append((name.strip(), value.strip()))
+            headers.append((name.strip(_BLANKS), value.strip(_BLANKS)))
     return first.decode("latin-1").rstrip(), int(match[1]), headers
 
 
@@ -122,6 +126,7 @@ def content_type_of(headers: Iterable[tuple[str, str]]) -> str | None:
     return ", ".join(found) if found else None
 
 
+@lru_cache(1 << 10)
 def media_type_of(content_type: str | None) -> str | None:
     """The last of the media types in a Content-Type header, in lower case; None if it names none.
 
@@ -139,41 +144,56 @@ def _media_type(part: str) -> str | None:
 def decode_body(
     headers: Iterable[tuple[str, str]], body: bytes, limit: int, *, strictly: bool = False
 ) -> bytes:
-    """The body without its transfer and content encoding.
+    """Return the body without its transfer and content encoding.
 
     A body that is not encoded as its headers say is returned unchanged, unless `strictly`: many
-    crawlers store the decoded body with the headers of the encoded one. Raises BadMessage if the
-    encoded body is incomplete or damaged, TooLarge if it decodes to more than `limit` bytes.
+    crawlers store the decoded body with the headers of the encoded one. Raises CutOff if the
+    encoded body is incomplete, BadMessage if it is damaged, TooLarge if it decodes to more than
+    `limit` bytes.
     """
     headers = list(headers)
     if (header(headers, "transfer-encoding") or "").rpartition(",")[2].strip().lower() == "chunked":
-        body = _dechunk(body)
-    encodings = (header(headers, "content-encoding") or "").lower()
+        body = _dechunk(body, header(headers, "content-length"))
+    codings = content_codings(headers)
     try:
-        return _within(_decoded(body, encodings, limit), limit)
+        return _within(_decoded(body, codings, limit), limit)
     except BadMessage:
-        if strictly or _looks_encoded(body, encodings):
+        if strictly or _looks_encoded(body, codings[0]):
             raise
         return _within(body, limit)
 
 
-def _decoded(body: bytes, encodings: str, limit: int) -> bytes:
-    names = [
-        name
-        for part in reversed(encodings.split(","))
-        if (name := part.strip()) not in _NO_ENCODING
-    ]
-    if len(names) > MAX_ENCODINGS:
-        raise BadMessage(f"{len(names):,} encodings within each other, more than {MAX_ENCODINGS}")
-    for name in names:
-        if name not in _DECODERS:
-            raise BadMessage(f"unknown Content-Encoding {name[:40]!r}")
+def content_codings(headers: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the names of a body's content codings, in lower case and the outermost first.
+
+    Names of no coding, such as `utf-8`, `none` or `text/html`, do not count: servers send them
+    with a body as it is, and browsers read it so.
+    """
+    fields = [value for name, value in headers if name.lower() == "content-encoding"]
+    names = [part.strip(" \t\"'").lower() for part in ",".join(fields).split(",")]
+    return [name for name in reversed(names) if name in _DECODERS]
+
+
+def _decoded(body: bytes, codings: list[str], limit: int) -> bytes:
+    if len(codings) > MAX_ENCODINGS:
+        raise BadMessage(f"{len(codings):,} encodings within each other, more than {MAX_ENCODINGS}")
+    decoders = [_DECODERS[name] for name in codings]
+    for place, decoder in enumerate(decoders):
         try:
-            body = _DECODERS[name](body, limit) if body else body
-        # isal's stub
-        except (isal_zlib.error, brotli.error, zstandard.ZstdError) as error:  # type: ignore[misc]
-            raise BadMessage(f"the encoded body is damaged: {error}") from error
+            body = _decoded_once(decoder, body, limit) if body else body
+        except BadMessage:
+            # Some servers name twice what they have applied once.
+            if decoder not in decoders[:place]:
+                raise
     return body
+
+
+def _decoded_once(decoder: Callable[[bytes, int], bytes], body: bytes, limit: int) -> bytes:
+    try:
+        return decoder(body, limit)
+    # isal's stub
+    except (isal_zlib.error, brotli.error, zstandard.ZstdError) as error:  # type: ignore[misc]
+        raise BadMessage(f"the encoded body is damaged: {error}") from error
 
 
 def _within(body: bytes, limit: int) -> bytes:
@@ -257,7 +277,6 @@ _DECODERS = {
     "zstd": _unzstd,
 }
 ACCEPT_ENCODING = "gzip, deflate, br, zstd"
-_NO_ENCODING = ("", "identity", "none")
 _GZIP_MAGIC = b"\x1f\x8b"
 # each member of gzip or zstd copies what follows it in its piece, and there may be a million
 _PIECE_BYTES = 4096
@@ -278,33 +297,51 @@ def _split_head(block: bytes) -> tuple[bytes, bytes]:
     raise BadMessage(f"the head of the response does not end within {MAX_HEAD_BYTES:,} bytes")
 
 
-def _dechunk(body: bytes) -> bytes:
-    """The body of `Transfer-Encoding: chunked`; unchanged if it is not chunked after all."""
+def _dechunk(body: bytes, content_length: str | None) -> bytes:
+    """Return the body of `Transfer-Encoding: chunked`; unchanged if it is not chunked after all.
+
+    Many crawlers store the body without its chunks, but with this header. Then its first line may
+    still look like a chunk's length: what follows shows that it is none.
+    """
+    # A crawler that stores the body without chunks may have put its length there.
+    is_length_of_body = (content_length or "").strip() == str(len(body))
     pieces: list[bytes] = []
     at = 0
     while True:
         end = body.find(b"\n", at)
         size_text = body[at:end].split(b";")[0].strip() if end >= 0 else b""
         if not _CHUNK_SIZE.fullmatch(size_text):
-            if not pieces:
+            if not pieces or is_length_of_body:
                 return body
             raise BadMessage("a chunk of the body has no length")
         size = int(size_text, 16)
         if size == 0:
-            return b"".join(pieces)
+            return b"".join(pieces) if pieces or _ends_chunks(body[end + 1 :]) else body
         piece = body[end + 1 : end + 1 + size]
         if len(piece) < size:
+            if is_length_of_body or (not pieces and body[end - 1 : end] != b"\r"):
+                return body
             raise CutOff("the last chunk of the body breaks off", b"".join([*pieces, piece]))
-        pieces.append(piece)
         at = end + 1 + size
-        at += 2 if body[at : at + 2] == b"\r\n" else 1
+        line_end = body[at : at + 2]
+        if not pieces and line_end and line_end != b"\r\n" and line_end[:1] != b"\n":
+            return body
+        pieces.append(piece)
+        at += 2 if line_end == b"\r\n" else 1
 
 
-def _looks_encoded(body: bytes, encodings: str) -> bool:
-    outermost = encodings.split(",")[-1].strip()
-    if outermost in ("gzip", "x-gzip"):
+def _ends_chunks(rest: bytes) -> bool:
+    """Return whether this may follow the length of the last chunk: trailers and empty lines.
+
+    Some servers send the last chunk of an empty body twice.
+    """
+    return all(b":" in line or line.strip() in (b"", b"0") for line in rest.split(b"\n"))
+
+
+def _looks_encoded(body: bytes, coding: str) -> bool:
+    if coding in ("gzip", "x-gzip"):
         return body.startswith(_GZIP_MAGIC)
-    if outermost == "zstd":
+    if coding == "zstd":
         return body.startswith(_ZSTD_MAGIC)
     return body.lstrip()[:1] != b"<"
 

@@ -43,7 +43,6 @@ import idna
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
-from yarl import URL
 
 MAX_LENGTH = 8192
 """A longer URL is a BadURL: servers refuse it, and it usually holds data."""
@@ -170,7 +169,7 @@ def requested(posted: str) -> str:
     path = _UNSENT_IN_PATH(_percent_encoded, path.replace("\\", "/"))
     path = _DOTS(lambda dots: dots[0].lower().replace("%2e", "."), path)
     if _DOT_SEGMENT(path):
-        path = _without_dot_segments(path) + "/" * path.endswith(("/.", "/.."))
+        path = _without_dot_segments(path)
     named_port = f":{port}" if port and port != _PORTS[scheme.lower()] else ""
     url = f"{scheme.lower()}://{host}{named_port}{path or '/'}"
     if query:  # to yarl and most servers, an empty query is none
@@ -179,20 +178,46 @@ def requested(posted: str) -> str:
 
 
 def redirected(url: str, location: str) -> str:
-    """The target of a redirect from `url`, as in browsers; raises ValueError if it is not a URL.
+    """Return the URL to request for a redirect from `url`, by the URL Standard's parser.
 
     `location` is the header decoded as Latin-1. Servers send UTF-8, or other encodings, whose bytes
-    are kept.
+    are kept. A target of another scheme than http and https is returned as it is. Raises BadURL for
+    a target without a host that can be requested.
     """
-    sent = location.strip().encode("latin-1", "replace")
+    sent = location.strip(SPACE).encode("latin-1", "replace")
     try:
         text = sent.decode()
     except UnicodeDecodeError:
         text = "".join(chr(byte) if byte < 128 else f"%{byte:02X}" for byte in sent)
-    try:
-        return str(URL(url, encoded=True).join(URL(_NEWLINES("", text), encoded=True)))
-    except IndexError:  # raised for brackets after a name
-        raise ValueError(f"not a URL: {text[:100]!r}") from None
+    target = _absolute(url, _NEWLINES("", text))
+    return requested(target) if target[:4].lower() == "http" else target
+
+
+def _absolute(base: str, reference: str) -> str:
+    """Return the absolute URL of a reference from the http URL `base`.
+
+    As in browsers, `\\` is `/`, any number of slashes may come before a host, and the scheme of the
+    base without slashes after it is no scheme.
+    """
+    scheme, _, rest = base.partition("://")
+    named = _SCHEME(reference)
+    if named is not None:
+        name = named[1].lower()
+        if name not in _PORTS:
+            return reference
+        reference = reference[named.end() :]
+        if name != scheme.lower() or _TWO_SLASHES(reference):
+            return f"{name}://{reference.lstrip(_SLASHES)}"
+    if _TWO_SLASHES(reference):
+        return f"{scheme}://{reference.lstrip(_SLASHES)}"
+    netloc, path, query = _AFTER_SCHEME(rest).groups("")  # type: ignore[union-attr]
+    if reference[:1] in ("/", "\\"):
+        path, query = "", ""
+    elif reference[:1] == "?":
+        query = ""
+    elif reference[:1] not in ("", "#"):
+        path, query = path[: path.rfind("/") + 1] or "/", ""
+    return f"{scheme}://{netloc}{path}{query}{reference}"
 
 
 _LABEL = "[a-z0-9_-]"
@@ -218,6 +243,11 @@ _UNSENT_IN_PATH = re.compile(r"[^!-~]|[\"<>^`{}]").sub
 _UNSENT_IN_QUERY = re.compile(r"[^!-~]|[\"<>']").sub
 _DOTS = re.compile(r"(?<=/)(?:\.|%2[eE]){1,2}(?=/|\Z)").sub
 _PORTS = {"http": 80, "https": 443}
+_SLASHES = "/\\"
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):").match
+_TWO_SLASHES = re.compile(r"[/\\]{2}").match
+# Of an absolute URL: the host and port, the path, and the query with its `?`.
+_AFTER_SCHEME = re.compile(r"([^/?#]*)([^?#]*)(\?[^#]*)?").match
 _DOT_SEGMENT = re.compile(r"/\.{1,2}(?:/|\Z)").search
 
 
@@ -240,15 +270,20 @@ def _percent_encoded(match: re.Match[str]) -> str:
 
 
 def _without_dot_segments(path: str) -> str:
-    """RFC 3986, section 5.2.4."""
+    """Return a path without `.` and `..` (RFC 3986, 5.2.4).
+
+    In place of one of them at its end, there is an empty segment.
+    """
     kept: list[str] = []
-    segments = path.split("/")[1:]
+    *segments, last = path.split("/")[1:]
     for segment in segments:
         if segment == "..":
-            if kept:
-                kept.pop()
+            del kept[-1:]
         elif segment != ".":
             kept.append(segment)
+    if last == "..":
+        del kept[-1:]
+    kept.append("" if last in (".", "..") else last)
     return "/" + "/".join(kept)
 
 

@@ -83,6 +83,7 @@ class Tally:
     first_malformed: str = ""
     last_malformed: int = 0
     broken: str | None = None
+    remedy: str = COMPLETE
     ends_within_line: bool = False
     overlong: int = 0
     last_line: int = 0
@@ -127,7 +128,7 @@ class Tally:
         what to do."""
         if self.broken is not None:
             where = f"after line {self.last_line:,}: " if self.kind != "warc" else ""
-            return f"{where}{self.broken}; {COMPLETE}"
+            return f"{where}{self.broken}; {self.remedy}"
         if self.overlong:
             over = f"line {self.overlong:,} has over {lines.MAX_LINE_BYTES:,} bytes"
             return f"{over}; expected a record on each line: check what the file is"
@@ -202,8 +203,9 @@ def _rows_of_archive(file: Any, tally: Tally) -> Iterator[dict[str, Any]]:
     for capture in captures(file, file.size()):
         if isinstance(capture, Broken):
             broken, first = broken + 1, first or str(capture)
+            tally.remedy = capture.remedy
             tally.broken = f"{broken:,} broken records, the first is {first}"
-        elif capture.status not in REDIRECTS and is_html(capture.content_type or ""):
+        elif capture.status not in (0, *REDIRECTS) and is_html(capture.content_type or ""):
             line += 1
             yield {"line": line, "url": as_text(" ".join(capture.url.split()))}
 

@@ -1,6 +1,7 @@
 """Decodes the bytes of a page, whose header, markup and content may disagree on the charset.
 
-1. A byte order mark.
+1. A byte order mark; without one, UTF-16 if the bytes of markup are every other byte, and the
+   header declares it or the page begins so. (`<meta>` cannot declare it.)
 2. UTF-8, if most characters beyond ASCII are valid: text in another charset practically never is,
    whatever is declared. (Browsers trust the header and show mojibake.)
 3. A declared label, with its meaning in the WHATWG Encoding Standard: that of a `<meta>` or an XML
@@ -8,6 +9,8 @@
    ignored if more than one character in 50 beyond ASCII does not decode.
 4. Detection by chardet among the charsets of the standard; windows-1252, the browsers' default, if
    it is not surer.
+
+Legacy charsets are decoded by the tables of the standard (legacy_charsets.py).
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ import codecs
 import re
 
 import webencodings
+
+from owt_pipeline.stages.extract.legacy_charsets import decode_legacy
 
 _MAX_DAMAGE = (
     0.02  # most undecodable bytes of a declared charset, as a share of the bytes beyond ASCII
@@ -31,9 +36,17 @@ _LABEL = re.compile(
     rb"""<(?:meta\b[^>]*?\bcharset|\?xml\b[^>]*?\bencoding)\s*=\s*["']?\s*([a-z0-9_:.()\-]+)""",
     re.IGNORECASE,
 )
+_CONTROL = re.compile("[\x80-\x9f]")
 _COMMENT = re.compile(rb"<!--.*?-->", re.DOTALL)
 _NOT_ASCII, _BYTE = re.compile(r"[^\x00-\x7f]"), re.compile(rb"[^\x00-\x7f]")
 _JIS = re.compile(rb"\x1b\$[@B][\x21-\x7e\r\n]{2,}?\x1b\([BJ]")  # Japanese in ASCII bytes
+_UTF16_LABEL = re.compile(r"\s*utf-?16|\s*(?:iso-10646-)?ucs-?2|\s*unicode", re.IGNORECASE)
+_BEGINS_UTF16 = re.compile(rb"(?:\s\x00)*<\x00[!?a-zA-Z]\x00|(?:\x00\s)*\x00<\x00[!?a-zA-Z]")
+
+# A page of UTF-16 has markup in ASCII, so at least this share of its units have a zero byte, at
+# the same place in each.
+_MIN_ZERO_SHARE = 0.05
+_UTF16_SAMPLE_BYTES = 1 << 16
 
 _DETECTED = tuple(
     "cp1252 cp1250 cp1251 cp1253 cp1254 cp1255 cp1256 cp1257 cp1258 koi8-r koi8-u iso8859-2 "
@@ -54,20 +67,51 @@ def decode(body: bytes, declared: str | None) -> tuple[str, str]:
     for mark, name in _MARKS:
         if body.startswith(mark):
             return body[len(mark) :].decode(name, "replace"), name
+    if (utf16 := _utf16_of(body, declared)) is not None:
+        return body.decode(utf16, "replace"), utf16
     if body.isascii():
-        name = "iso2022_jp" if _JIS.search(body) else "utf-8"
-        return body.decode(name, "replace"), name
+        if _JIS.search(body):
+            return decode_legacy(body, "iso2022_jp"), "iso2022_jp"
+        return body.decode(), "utf-8"
     text = body.decode("utf-8", "replace")
     damaged = text.count("\ufffd") - body.count("\ufffd".encode())  # others were damaged before
     if not damaged or 2 * damaged <= len(_NOT_ASCII.findall(text)):
         return text, "utf-8"
     for name in _declared(body, declared):
-        text = body.decode(name, "replace")
+        text = decode_legacy(body, name)
         # At least one is allowed, since a page may be cut off within a character.
-        if text.count("\ufffd") <= max(1, _MAX_DAMAGE * len(_BYTE.findall(body))):
+        if _num_undefined(text, name) <= max(1, _MAX_DAMAGE * len(_BYTE.findall(body))):
             return text, name
     name = _detect(body) or "cp1252"
-    return body.decode(name, "replace"), name
+    return decode_legacy(body, name), name
+
+
+def _utf16_of(body: bytes, declared: str | None) -> str | None:
+    """Return the codec of a body in UTF-16 without a mark; None if it is not in UTF-16.
+
+    The place of the zero bytes tells the order of bytes, which headers often have wrong.
+    """
+    if b"\x00" not in body[:_UTF16_SAMPLE_BYTES]:
+        return None
+    is_declared = _UTF16_LABEL.match(declared or "") is not None
+    if not is_declared and not _BEGINS_UTF16.match(body):
+        return None
+    sample = body[:_UTF16_SAMPLE_BYTES]
+    num_zeros = [sample[place::2].count(0) for place in (0, 1)]
+    if max(num_zeros) < _MIN_ZERO_SHARE * len(sample) / 2 or min(num_zeros) * 10 > max(num_zeros):
+        return None
+    return "utf-16-be" if num_zeros[0] > num_zeros[1] else "utf-16-le"
+
+
+def _num_undefined(text: str, codec: str) -> int:
+    """Return how many bytes, or pairs of bytes, of a decoded page are undefined in its charset.
+
+    The standard decodes the undefined bytes of windows-1252 and its like as control characters.
+    """
+    count = text.count("\ufffd")
+    if codec.startswith(("cp125", "cp874")):
+        count += len(_CONTROL.findall(text))
+    return count
 
 
 def lookup(label: str | None) -> str | None:

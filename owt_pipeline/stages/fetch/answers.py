@@ -13,6 +13,7 @@ from yarl import URL
 from owt_pipeline.formats.messages import (
     REDIRECTS,
     BadMessage,
+    CutOff,
     Headers,
     TooLarge,
     content_type_of,
@@ -243,10 +244,8 @@ class Fetched(NamedTuple):
                     received.headers, received.body, self.max_body_bytes, strictly=True
                 )
         except (BadMessage, TooLarge) as error:
-            reason = Reason.TOO_LARGE if isinstance(error, TooLarge) else Reason.BAD_RESPONSE
-            return NoPage(
-                reason, f"redirected to {received.url}: {error}" if self.redirects else str(error)
-            )
+            hop = f"redirected to {received.url}: " if self.redirects else ""
+            return NoPage(_reason_of(error), f"{hop}{error}")
         response = Response(received.url, self.date, received.status, received.headers, body)
         answer = judge(
             response,
@@ -272,3 +271,10 @@ class Fetched(NamedTuple):
         return http_record(
             received.url, self.date, received.head, received.body, digest, origin=origin, **about
         )
+
+
+def _reason_of(error: BadMessage | TooLarge) -> Reason:
+    """Return why a body cannot be decoded. One that breaks off may be complete another time."""
+    if isinstance(error, TooLarge):
+        return Reason.TOO_LARGE
+    return Reason.CONNECT if isinstance(error, CutOff) else Reason.BAD_RESPONSE

@@ -49,9 +49,10 @@ _how = partial(option, shapes_bytes=False)
 @dataclass(frozen=True)
 class Options:
     pages_from: tuple[str, ...] = _how(
-        (), "take pages from WARC or ARC files: paths, folders or globs, local or gs:// or "
-        "s3://", metavar="GLOB",
-    )  # fmt: skip  # the files' content shapes bytes, and `sources` describes it
+        (),
+        "take pages from WARC files: paths, folders or globs, local or gs:// or s3://",
+        metavar="GLOB",
+    )  # the files' content shapes bytes, and `sources` describes it
     allow_damaged: bool = _how(
         False,
         "read damaged files of --pages_from as far as possible, and record in the manifest what is "

@@ -81,7 +81,7 @@ class Fetch(Stage):
     inputs = ("urls",)
     output = "pages"
     options = Options
-    version = 8
+    version = 9
     libraries = ("fastwarc", "isal")
     steps = (
         Step(_later("archives.warc_files:index_archive"), "index", keys=_archive_files),

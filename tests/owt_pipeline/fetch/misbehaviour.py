@@ -9,6 +9,7 @@ import gzip
 import zlib
 from typing import Any
 
+import brotli
 import zstandard
 
 from tests.owt_pipeline.fetch.bad_server import DOMAIN, PAGE, Request, Way
@@ -130,12 +131,25 @@ CHUNKS = b"".join(
 )
 CHUNK = b"%x\r\n%s\r\n0\r\n\r\n" % (len(PAGE), PAGE)
 HTML = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: %d\r\n" % len(PAGE)
+ROBOTS_TXT = b"User-agent: *\nDisallow: /private\n"
 BUSY = answer(b"", "503 Service Unavailable")
 
 PAGES: dict[str, Way] = {
     "page": answer(),
     "chunked": answer(CHUNKS + b"0\r\n\r\n", **CHUNKED),
     "until-close": answer(Content_Length="", Connection="close", then="close"),
+    "unknown-encoding": answer(Content_Encoding="x-klingon"),
+    "no-encoding": answer(Content_Encoding="UTF-8, none"),
+    "gzip-among-others": answer(GZIPPED, Content_Encoding=" GZIP , text/html"),
+    "gzip-twice": answer(GZIPPED, Content_Encoding="gzip\r\nContent-Encoding: gzip"),
+    "chunked-with-a-length": answer(CHUNK, Content_Length="5", Transfer_Encoding="chunked"),
+    "chunked-twice": answer(CHUNK, Content_Length="", Transfer_Encoding="chunked, Chunked"),
+    "identity-with-a-length": answer(Transfer_Encoding="identity"),
+    "length-twice": answer(Content_Length=f"{len(PAGE)}\r\ncontent-length: {len(PAGE)}"),
+    "length-as-a-list": answer(Content_Length=f"{len(PAGE)}, {len(PAGE)}"),
+    "length-without-a-value": answer(Content_Length=" ", then="close"),
+    "short-body-with-more-after-it": answer(PAGE + b"and some more", Content_Length=str(len(PAGE))),
+    "junk-after-the-last-chunk": answer(CHUNK + b"<!-- served by -->", **CHUNKED),
     "meta-refresh": answer(
         b'<html><head><meta http-equiv="refresh" content="0;url=/elsewhere"></head></html>'
     ),
@@ -168,6 +182,17 @@ PAGES: dict[str, Way] = {
     "robots-for-others": at_robots(
         answer(b"User-agent: other\nDisallow: /\n\nUser-agent: *\nDisallow: /private\n"), answer()
     ),
+    "robots-encoded-as-text": at_robots(answer(ROBOTS_TXT, Content_Encoding="utf-8"), answer()),
+    "robots-length-twice": at_robots(
+        answer(ROBOTS_TXT, Content_Length=f"{len(ROBOTS_TXT)}, {len(ROBOTS_TXT)}"), answer()
+    ),
+    "robots-cut-once": at_robots(
+        once(answer(ROBOTS_TXT, Content_Length="99", then="close")), answer()
+    ),
+    "robots-names-others": at_robots(
+        answer(b"User-agent: test\nUser-agent: TestBot-News\nUser-agent: test*\nDisallow: /\n"),
+        answer(),
+    ),
     "robots-endless": at_robots(
         answer(
             b"User-agent: *\nDisallow: /private\n",
@@ -198,6 +223,7 @@ NO_PAGES: dict[str, dict[str, Way]] = {
     "empty_body": {
         "empty-body": answer(b""),
         "no-content": raw(b"HTTP/1.1 204 No Content\r\n\r\n"),
+        "no-content-with-a-body": answer(PAGE, "204 No Content"),
         "empty-gzip": answer(b"", Content_Encoding="gzip"),
     },
     "redirect_loop": {
@@ -225,7 +251,6 @@ NO_PAGES: dict[str, dict[str, Way]] = {
         "redirect-without-scheme": redirect("//192.168.0.1/admin"),
         "redirect-to-localhost": redirect("http://localhost/"),
         "redirect-to-port": redirect("http://example.com:22/"),
-        "robots-leads-inside": at_robots(redirect("http://10.0.0.1/robots.txt")),
     },
     "http_401": {"unauthorized": answer(PAGE, "401 Unauthorized")},
     "http_403": {"forbidden": answer(PAGE, "403 Forbidden")},
@@ -253,11 +278,32 @@ NO_PAGES: dict[str, dict[str, Way]] = {
         "robots-bans-us": at_robots(
             answer(b"User-agent: *\nAllow: /\n\nUser-agent: TestBot\nDisallow: /\n")
         ),
+        "robots-bans-our-version": at_robots(
+            answer(
+                b"User-agent: *\nAllow: /\nUser-agent: other\nUser-agent: testbot/2\nDisallow: /"
+            )
+        ),
+        "robots-bans-us-with-words": at_robots(
+            answer(b"User-agent: TestBot (news; and more) # us\rDisallow: /\r")
+        ),
+        "robots-bans-our-agent": at_robots(
+            answer(b"useragent Mozilla/5.0 (compatible; TestBot/1.0; +x)\nDisallow: /\n")
+        ),
+        "robots-bans-us-in-a-list": at_robots(
+            answer(b"User-agent: other, TestBot/1.0\nDisallow: /\n")
+        ),
     },
     "robots_unreachable": {
         "robots-fails": at_robots(answer(b"", "500 Internal Server Error")),
         "robots-busy": at_robots(BUSY),
         "robots-times-out": at_robots(answer(wait=HANG)),
+        "robots-is-cut": at_robots(answer(b"User-agent: *\n", Content_Length="99", then="close")),
+        "robots-is-half-a-gzip": at_robots(answer(GZIPPED[:-20], Content_Encoding="gzip")),
+        "robots-is-damaged": at_robots(answer(DAMAGED, Content_Encoding="gzip")),
+        "robots-is-garbage": at_robots(raw(b"SSH-2.0-OpenSSH_9.6\r\n\r\n", then="close")),
+        "robots-has-two-lengths": at_robots(answer(Content_Length="5\r\nContent-Length: 6")),
+        "robots-leads-inside": at_robots(redirect("http://10.0.0.1/robots.txt")),
+        "robots-leads-to-nowhere": at_robots(redirect("http://nowhere.invalid/robots.txt")),
     },
     "timeout": {
         "slow-first-byte": answer(wait=HANG),
@@ -288,16 +334,10 @@ NO_PAGES: dict[str, dict[str, Way]] = {
         "endless-trailers": answer(
             b"5\r\nhello\r\n0\r\n", **CHUNKED, more=b"X-Another: trailer\r\n" * 100
         ),
-        "cut-zstd": answer(zstandard.compress(PAGE)[:-5], Content_Encoding="zstd"),
-        "short-body": answer(PAGE, Content_Length="5000", then="close"),
         "broken-gzip": answer(b"this is no gzip at all", Content_Encoding="gzip"),
         "damaged-gzip": answer(DAMAGED, Content_Encoding="gzip"),
-        "cut-gzip": answer(GZIPPED[:-20], Content_Encoding="gzip"),
         "redirect-to-broken-gzip": redirect(f"http://broken-gzip.{DOMAIN}/"),
-        "unknown-encoding": answer(Content_Encoding="x-klingon"),
         "a-thousand-encodings": answer(nested(1000), Content_Encoding=", ".join(["gzip"] * 1000)),
-        "bad-chunks": answer(b"5\r\nhello\r\nnonsense\r\n", **CHUNKED),
-        "cut-chunks": answer(b"64\r\nhello", **CHUNKED, then="close"),
         "garbage": raw(b"SSH-2.0-OpenSSH_9.6\r\n\r\n", then="close"),
         "http-0-9": raw(PAGE, then="close"),
         "huge-headers": answer(X_Long="x" * 500_000),
@@ -306,16 +346,29 @@ NO_PAGES: dict[str, dict[str, Way]] = {
         "negative-length": answer(Content_Length="-1"),
         "two-lengths": answer(Content_Length=f"{len(PAGE)}\r\nContent-Length: 5"),
         "header-line-without-a-colon": answer(X_Odd="a\r\nno colon"),
-        "short-body-with-more-after-it": answer(
-            PAGE + b"and some more", Content_Length=str(len(PAGE))
-        ),
-        "junk-after-the-last-chunk": answer(CHUNK + b"<!-- served by -->", **CHUNKED),
-        "no-content-with-a-body": answer(PAGE, "204 No Content"),
         "partial-content": answer(PAGE, "206 Partial Content", Content_Range="bytes 0-99/1000"),
     },
     "connect": {
         "refused": silent,
+        # A body that is not complete is temporary, wherever it breaks off.
         "reset-in-body": answer(PAGE, Content_Length="5000", then="reset"),
+        "reset-in-body-without-a-length": answer(
+            PAGE, Content_Length="", Connection="close", then="reset"
+        ),
+        "short-body": answer(PAGE, Content_Length="5000", then="close"),
+        "no-body": answer(b"", Content_Length="5000", then="close"),
+        "bad-chunks": answer(b"5\r\nhello\r\nnonsense\r\n", **CHUNKED),
+        "bad-chunks-later": answer(b"5\r\nhello\r\n", **CHUNKED, more=b"nonsense\r\n", every=0.1),
+        "chunk-without-its-end": answer(b"5\r\nhello and more\r\n0\r\n\r\n", **CHUNKED),
+        "cut-chunks": answer(b"64\r\nhello", **CHUNKED, then="close"),
+        "no-last-chunk": answer(CHUNKS, **CHUNKED, then="close"),
+        "cut-gzip": answer(GZIPPED[:-20], Content_Encoding="gzip"),
+        "half-a-gzip-until-close": answer(
+            GZIPPED[:50], Content_Encoding="gzip", Content_Length="", then="close"
+        ),
+        "cut-deflate": answer(zlib.compress(PAGE)[:-30], Content_Encoding="deflate"),
+        "cut-brotli": answer(brotli.compress(PAGE)[:-5], Content_Encoding="br"),
+        "cut-zstd": answer(zstandard.compress(PAGE)[:-5], Content_Encoding="zstd"),
         "reset-before-answer": raw(b"", then="reset"),
         "closed-before-head": raw(b"", then="close"),
         "closed-within-head": raw(b"HTTP/1.1 200 OK\r\nContent-Ty", then="close"),

@@ -140,6 +140,11 @@ def test_an_unknown_rule_is_an_error(text: str) -> None:
         ("https://example.com:8443?q", "https://example.com:8443/?q"),
         ("http://example.com/groups#!topic/a b", "http://example.com/groups#!topic/a%20b"),
         ("http://[::1]:8080/", "http://[::1]:8080/"),
+        ("http://example.com/..", "http://example.com/"),
+        ("http://example.com/a/..", "http://example.com/"),
+        ("http://example.com/.", "http://example.com/"),
+        ("http://example.com/a/b/../.", "http://example.com/a/"),
+        ("http://example.com/../../a/.?q", "http://example.com/a/?q"),
     ],
 )
 def test_a_posted_url_is_requested_encoded(posted: str, requested: str) -> None:
@@ -335,6 +340,41 @@ def answer(**headers: str) -> Received:
         ("http://b\xc3\xbccher.example/", "http://xn--bcher-kva.example/"),
         ("/share?u=http%3A%2F%2Fx.org%2F", "http://a.example/share?u=http%3A%2F%2Fx.org%2F"),
         ("/web/http://x.org/a//b", "http://a.example/web/http://x.org/a//b"),
+        # A backslash is a slash, and any number of them may come before a host.
+        ("\\x", "http://a.example/x"),
+        ("x\\y", "http://a.example/dir/x/y"),
+        ("\\\\b.example\\x", "http://b.example/x"),
+        ("/\\b.example/x", "http://b.example/x"),
+        ("\\/b.example", "http://b.example/"),
+        ("///b.example/x", "http://b.example/x"),
+        ("/////b.example", "http://b.example/"),
+        ("http:///b.example/x", "http://b.example/x"),
+        ("https:////b.example", "https://b.example/"),
+        ("https:b.example/x", "https://b.example/x"),
+        ("https:\\b.example", "https://b.example/"),
+        ("HTTP:\\\\b.example", "http://b.example/"),
+        # The base's scheme without slashes is none.
+        ("http:x", "http://a.example/dir/x"),
+        ("http:/x", "http://a.example/x"),
+        ("http:?y", "http://a.example/dir/page?y"),
+        # Dots at the root, at the end and in escapes.
+        ("/..", "http://a.example/"),
+        ("/.", "http://a.example/"),
+        ("..", "http://a.example/"),
+        (".", "http://a.example/dir/"),
+        ("../../../x", "http://a.example/x"),
+        ("/a/b/..", "http://a.example/a/"),
+        ("/a/.", "http://a.example/a/"),
+        ("/a//../b", "http://a.example/a/b"),
+        ("/a\\..\\b", "http://a.example/b"),
+        ("/%2e%2E/a/%2e", "http://a.example/a/"),
+        ("?a=/../b\\c", "http://a.example/dir/page?a=/../b\\c"),
+        # What is around and in it, and what belongs to it.
+        ("\x00 /x\t\x1f", "http://a.example/x"),
+        ("/a\tb", "http://a.example/ab"),
+        ("/caf\xc3\xa0", "http://a.example/caf%C3%A0"),
+        ("#x", "http://a.example/dir/page?q"),
+        ("http://user:pw@b.example:80/", "http://b.example/"),
     ],
 )
 def test_redirects_resolve_as_in_browsers_both_live_and_from_archives(

@@ -1,4 +1,4 @@
-"""`--pages_from`: pages from WARC and ARC files, good and broken."""
+"""`--pages_from`: pages from WARC files, good and broken."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from owt_pipeline.commands.verify import verify
 from owt_pipeline.engine.runner import run_stage
 from owt_pipeline.engine.stage import Runtime
 from owt_pipeline.errors import UserError
-from owt_pipeline.formats.arc import arc_as_warc
 from owt_pipeline.formats.captures import Broken, Capture, captures
 from owt_pipeline.formats.warc import (
     gzip_member,
@@ -90,7 +89,7 @@ def test_broken_archives_are_read_as_far_as_they_go(testdata: Path, write_urls: 
         for entry in manifest.properties["archives"]
     }
     assert counts["clipped.warc.gz"] == (0, 1)
-    assert counts["example.arc.gz"] == counts["example.arc"] == (1, 0)
+    assert counts["example.arc.gz"] == counts["example.arc"] == (0, 1)
     assert counts["bad.arc"] == counts["example-bad.warc.gz.bad"] == (0, 1)
     assert counts["clueweb-quirk.warc.gz"] == (29, 0)
     assert counts["LICENSE"] == (0, 1)
@@ -141,7 +140,7 @@ def found_in(data: bytes) -> list[str | None]:
         _, record = single_member(
             bytes(data[capture.offset : capture.offset + capture.length]), 1 << 20
         )
-        response = read_record(arc_as_warc(record) or record)
+        response = read_record(record)
         assert response.url == capture.url
         assert response.body == page(f"{capture.url[-1]} " * 999)
         return capture.url[-1]
@@ -172,80 +171,56 @@ def test_what_is_no_record_does_not_change_those_before(junk: bytes, compressed:
         assert found in (["0", "1", None], ["0", "1", *map(str, range(2, 2 + len(after)))])
 
 
-FIELDS = {
-    1: "URL IP-address Archive-date Content-type Archive-length",
-    2: "URL IP-address Archive-date Content-type Result-code Checksum Location Offset Filename "
-    "Archive-length",
-}
-VERSION_BLOCK = "<?xml version='1.0'?>\n<arcmetadata><a>http://b.example/ 5</a></arcmetadata>\n"
-
-
-def arc(version: int = 1, wrong_by: int = 0, more: str = "", wrong_record: int = -1) -> list[bytes]:
-    """The version block and the records of an ARC file; `wrong_by` is added to the length of the
-    block, or of the record `wrong_record`."""
-    between = " 200 - - 0 x.arc" if version == 2 else ""
-    block = f"{version} 0 Crawler\n{FIELDS[version]}\n{more}"
-    length = len(block) + (wrong_by if wrong_record < 0 else 0)
-    found = [
-        f"filedesc://x.arc 0.0.0.0 20010203040506 text/plain{between} {length}\n{block}\n".encode()
-    ]
-    for number in range(5):
-        content = b"HTTP/1.0 200 OK\r\nContent-Type: text/html\r\n\r\n" + page(f"{number} " * 999)
-        length = len(content) + (wrong_by if number == wrong_record else 0)
-        head = (
-            f"http://a.example/a b/{number} 10.0.0.1 20010203040506 text/html{between} {length}\n"
-        )
-        found.append(head.encode() + content + b"\n")
-    return found
-
-
 @pytest.mark.parametrize("name", ["example.arc", "example.arc.gz"])
-def test_a_page_from_an_arc_is_kept_as_a_warc_record(
-    name: str, testdata: Path, write_urls: Write
+def test_an_arc_file_is_refused_and_the_advice_of_the_message_works(
+    name: str, testdata: Path, tmp_path: Path, write_urls: Write
 ) -> None:
+    file, copy = testdata / "warc" / "warcio" / name, tmp_path / "copy.warc.gz"
     runtime = write_urls(["http://example.com/"], num_shards=1)
-    manifest = fetch(runtime, testdata / "warc" / "warcio" / name)
-    (response,) = responses(runtime, manifest).values()
+    with pytest.raises(UserError, match=r"an ARC file.*`warcio recompress FILE COPY\.warc\.gz`"):
+        fetch(runtime, file)
+    warcio = [sys.executable, "-m", "warcio.cli", "recompress", str(file), str(copy)]
+    subprocess.run(warcio, check=True, capture_output=True)
+    (response,) = responses(runtime, fetch(runtime, copy)).values()
     assert (response.url, response.date) == ("http://example.com/", 1392526941)
     assert b"Example Domain" in response.body
-    (file,) = reader(runtime, manifest).files("warc", 0)
-    warc = ArchiveIterator(
-        runtime.workdir.path(file.path), WarcRecordType.response, verify_digests=True
-    )
-    assert [record.headers["WARC-Target-URI"] for record in warc] == ["http://example.com/"]
 
 
-@pytest.mark.parametrize("version", FIELDS)
-@pytest.mark.parametrize("wrong_by", [0, -60, -9, -1, 1, 2, 50, 300, 2300, 10**6])
-@pytest.mark.parametrize("more", ["", "\n", VERSION_BLOCK])
-def test_a_version_block_of_a_wrong_length_loses_no_record(
-    version: int, wrong_by: int, more: str
+@pytest.mark.parametrize("compressed", [True, False])
+@pytest.mark.parametrize("version", [b"WARC/1.1", b"WARC/1.0", b"WARC/0.18"])
+def test_heads_of_records_may_end_their_lines_in_lf(compressed: bool, version: bytes) -> None:
+    records = []
+    for record in five_records():
+        head, _, block = single_member(record, 1 << 20)[1].partition(b"\r\n\r\n")
+        head = head.replace(b"\r\n", b"\n").replace(b"WARC/1.1", version)
+        records.append(head + b"\n\n" + block.removesuffix(b"\r\n\r\n") + b"\n\n")
+    data = b"".join(map(gzip_member, records) if compressed else records)
+    assert found_in(data) == list("01234")
+    cut = found_in(data[: len(data) - len(data) // 10])
+    assert cut == ["0", "1", "2", "3", None]
+
+
+def test_a_capture_that_is_no_http_is_a_reject_and_ends_no_run(
+    tmp_path: Path, write_urls: Write
 ) -> None:
-    records = arc(version, wrong_by, more)
-    assert (
-        found_in(b"".join(records))
-        == found_in(b"".join(map(gzip_member, records)))
-        == list("01234")
+    blocks = {
+        "old": b"<html>A page of HTTP/0.9</html>",
+        "ssh": b"SSH-2.0-OpenSSH_9.6\r\n",
+        "nothing": b"",
+        "unversioned": b"HTTP 200 Document follows\r\nContent-Type: text/html\r\n\r\n" + page("a"),
+        "good": b"HTTP/1.0 200 OK\r\nContent-Type: text/html\r\n\r\n" + page("b"),
+    }
+    file = tmp_path / "odd.warc.gz"
+    file.write_bytes(
+        b"".join(http_record(f"{HOST}/{name}", 1, block, b"") for name, block in blocks.items())
     )
-
-
-@pytest.mark.parametrize("wrong_by", [-300, -60, -2, 2, 30, 1500, 10**6, 10**12])
-@pytest.mark.parametrize("damaged", range(5))
-def test_all_records_of_an_arc_before_one_of_a_wrong_length_are_read(
-    wrong_by: int, damaged: int
-) -> None:
-    records = arc(wrong_by=wrong_by, wrong_record=damaged)
-    for data in (b"".join(records), b"".join(map(gzip_member, records))):
-        assert found_in(data) == [*map(str, range(damaged)), None]
-
-
-def test_a_cut_arc_is_read_up_to_the_cut() -> None:
-    for data, step in ((b"".join(arc()), 171), (b"".join(map(gzip_member, arc())), 1)):
-        for end in range(200, len(data) - 3, step):
-            found = found_in(data[:end])
-            read = [text for text in found if text is not None]
-            assert read == list("01234"[: len(read)])
-            assert found[len(read) :] in ([], [None])
+    runtime = write_urls([f"{HOST}/{name}" for name in blocks])
+    manifest = fetch(runtime, file)
+    assert {url.rpartition("/")[2] for url in responses(runtime, manifest)} == {
+        "unversioned",
+        "good",
+    }
+    assert {reason for reason, _ in rejects(runtime, manifest).values()} == {"bad_response"}
 
 
 def test_the_capture_nearest_to_the_submission_is_taken(tmp_path: Path, write_urls: Write) -> None:
@@ -368,20 +343,20 @@ DAMAGED = {
     "cut_head.warc": (lambda content: gzip.decompress(content + member("request"))[:-90], "the "
     "record at byte "),
     "cut_head.warc.gz": (lambda content: content + member("request")[:40], "the record at byte "),
-    "page.warc.gz": (lambda content: b"<!DOCTYPE html><title>404", "no WARC or ARC file, which "
+    "page.warc.gz": (lambda content: b"<!DOCTYPE html><title>404", "no WARC file, which "
     "begins with b'<!DOC"),
     "CC.warc.wet.gz": (
         lambda content: member("warcinfo") + 9 * member("conversion"),
         "no response among its records (conversion, warcinfo): WET and WAT files have no pages, "
         "their WARC files do",
     ),
-    "warc.paths.gz": (lambda content: gzip_member(b"crawl-data/1.warc.gz\n" * 50), "no WARC or ARC "
+    "warc.paths.gz": (lambda content: gzip_member(b"crawl-data/1.warc.gz\n" * 50), "no WARC "
     "file, which"),
     "shared.warc.gz": (lambda content: gzip_member(gzip.decompress(content)), "has another record, "
     "too: make a copy"),
     "some.warc.gz": (lambda content: content + gzip_member(gzip.decompress(content) * 2), "the "
     "record at byte "),
-    "RS_2013-01.zst": (lambda content: b"\x28\xb5\x2f\xfd" + bytes(50), "no WARC or ARC file, "
+    "RS_2013-01.zst": (lambda content: b"\x28\xb5\x2f\xfd" + bytes(50), "no WARC file, "
     "which begins with"),
 }  # fmt: skip
 

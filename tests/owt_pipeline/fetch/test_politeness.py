@@ -206,11 +206,12 @@ class Proxy:
         writer.close()
 
 
-def look_up(original: Callable[..., list[tuple]], host: str, *how: Any) -> list[tuple]:
-    """A company's resolver, which knows the name of an internal machine and none of the
-    internet."""
-    if host == f"inside.{DOMAIN}":
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.1.2.3", 80))]
+BEHIND_PROXY = ["inside", "printer.local", "metadata.google.internal"]
+
+
+def no_names(original: Callable[..., list[tuple]], host: str, *how: Any) -> list[tuple]:
+    """A resolver that is asked for no name but those that go without the proxy."""
+    assert host.endswith(".invalid") or not host[0].isalpha(), host
     if host[0].isalpha():
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
     return original(host, *how)
@@ -219,7 +220,8 @@ def look_up(original: Callable[..., list[tuple]], host: str, *how: Any) -> list[
 @pytest.fixture
 def proxy(serve: Serve, request: pytest.FixtureRequest) -> Iterator[Proxy]:
     proxy = Proxy(
-        serve(dict.fromkeys(["plain", "tls", "refused"], page)), getattr(request, "param", False)
+        serve(dict.fromkeys(["plain", "tls", "refused", *BEHIND_PROXY], page)),
+        getattr(request, "param", False),
     )
     yield proxy
     proxy.close()
@@ -243,14 +245,10 @@ def test_requests_go_through_a_proxy(
         f"https://refused.{DOMAIN}/",
         "http://10.0.0.1/",
     ]
-    private = [
-        "http://intranet/",
-        "http://printer.local/",
-        "http://metadata.google.internal/",
-        "http://2130706433/",
-    ]
-    urls += ["http://nowhere.invalid/", f"http://inside.{DOMAIN}/", *private]
-    monkeypatch.setattr(socket, "getaddrinfo", partial(look_up, socket.getaddrinfo))
+    private = ["http://2130706433/", "http://0x7f.1/", "http://[::1]/", "http://localhost/"]
+    urls += ["http://nowhere.invalid/", *private]
+    urls += [f"http://{name}/" for name in BEHIND_PROXY]
+    monkeypatch.setattr(socket, "getaddrinfo", partial(no_names, socket.getaddrinfo))
     runtime = write_urls(urls)
     options = {
         "resolve": (),
@@ -258,19 +256,19 @@ def test_requests_go_through_a_proxy(
         "proxy": proxy.url if named_by == "option" else "",
     }
     manifest = fetch(runtime, proxy.server, **options)
-    assert {url.partition(f".{DOMAIN}")[0] for url in responses(runtime, manifest)} == {
-        "https://plain",
-        "https://tls",
+    assert {
+        url.removesuffix("/a?b=c").removesuffix("/x") for url in responses(runtime, manifest)
+    } == {
+        f"https://plain.{DOMAIN}",
+        f"https://tls.{DOMAIN}",
+        *(f"https://{name}/" for name in BEHIND_PROXY),
     }
-    found = {
-        url.split("/")[2].partition(".")[0]: answer
-        for url, answer in rejects(runtime, manifest).items()
-    }
+    found = {url.split("/")[2]: answer for url, answer in rejects(runtime, manifest).items()}
+    found["refused"] = found.pop(f"refused.{DOMAIN}")
     assert found.pop("refused") == ("connect", "robots.txt: the proxy refuses: 403 Forbidden")
-    assert found.pop("10")[0] == "blocked_address"
-    assert found.pop("nowhere")[0] == "dns"  # asked without the proxy
+    assert found.pop("nowhere.invalid")[0] == "dns"  # asked without the proxy
     assert {name: reason for name, (reason, _) in found.items()} == dict.fromkeys(
-        ["inside", "intranet", "printer", "metadata", "2130706433"], "blocked_address"
+        ["10.0.0.1", "2130706433", "0x7f.1", "[::1]", "localhost"], "blocked_address"
     )
     assert not any(name in target for target in proxy.asked for name in (*found, "nowhere"))
     assert {f"GET http://plain.{DOMAIN}/robots.txt", f"CONNECT tls.{DOMAIN}:443"} < set(proxy.asked)

@@ -90,6 +90,88 @@ def test_what_browsers_decode_is_decoded(encoding: str, data: bytes) -> None:
         decode_body([("Content-Encoding", encoding)], data, len(BODY) - 1, strictly=True)
 
 
+@pytest.mark.parametrize(
+    "field",
+    [
+        "utf-8",
+        "8bit",
+        "text/html",
+        "binary",
+        "chunked",
+        "none",
+        "NONE",
+        " , ",
+        "identity",
+        "x-a, b",
+    ],
+)
+def test_an_unknown_coding_is_none(field: str) -> None:
+    assert decode_body([("Content-Encoding", field)], BODY, len(BODY), strictly=True) == BODY
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        ["GZIP"],
+        [" gzip ,"],
+        ["gzip, utf-8"],
+        ["utf-8, gzip"],
+        ["gzip", "gzip"],
+        ["gzip,gzip"],
+        ["X-GZip, gzip"],
+        ["none", "gzip", "8bit"],
+        ['"gzip"'],
+    ],
+)
+def test_known_codings_among_unknown_or_doubled_ones_are_decoded(fields: list[str]) -> None:
+    headers = [("content-encoding", field) for field in fields]
+    assert decode_body(headers, ZIPPED, len(BODY), strictly=True) == BODY
+
+
+def test_a_body_that_is_encoded_twice_is_decoded_twice() -> None:
+    for fields in (["gzip, deflate"], ["gzip", "Deflate"], ["gzip, utf-8, deflate"]):
+        headers = [("Content-Encoding", field) for field in fields]
+        assert decode_body(headers, zlib.compress(ZIPPED), 1 << 20, strictly=True) == BODY
+    twice = gzip.compress(ZIPPED)
+    assert decode_body([("Content-Encoding", "gzip, gzip")], twice, 1 << 20) == BODY
+
+
+CHUNKED = [("Transfer-Encoding", "chunked")]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"1984\n<p>a year in the first line</p>",
+        b"1e5\n" + BODY,
+        b"5\r\n" + BODY,
+        b"0\r\n<p>nothing, then a page</p>",
+        b"0\n" + BODY,
+        b"beef\nis a word",
+        b"404 Not Found\n",
+        BODY,
+    ],
+)
+def test_a_body_without_chunks_is_kept_though_it_begins_with_a_number(body: bytes) -> None:
+    assert decode_body(CHUNKED, body, 1 << 20) == body
+    assert decode_body([*CHUNKED, ("Content-Length", str(len(body)))], body, 1 << 20) == body
+
+
+def test_a_stored_body_of_the_declared_length_is_not_cut_off() -> None:
+    body = b"2014\r\nA short page"
+    headers = [*CHUNKED, ("Content-Length", str(len(body)))]
+    assert decode_body(headers, body, 1 << 20) == body
+    with pytest.raises(CutOff):
+        decode_body(CHUNKED, body, 1 << 20)
+
+
+@pytest.mark.parametrize("end", [b"0\r\n\r\n", b"0\r\nX-Trailer: a\r\n\r\n", b"000\r\n"])
+@pytest.mark.parametrize("line_end", [b"\r\n", b"\n"])
+def test_chunks_are_joined(end: bytes, line_end: bytes) -> None:
+    chunks = b"5;a=b\r\nhello\r\n1\r\n!\r\n" + end
+    assert decode_body(CHUNKED, chunks.replace(b"\r\n", line_end), 1 << 20) == b"hello!"
+
+
 def test_what_was_received_of_a_second_member_comes_after_the_first() -> None:
     with pytest.raises(CutOff) as error:
         decode_body([("Content-Encoding", "gzip")], ZIPPED + ZIPPED[:5], 1 << 20)

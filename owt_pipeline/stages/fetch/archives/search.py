@@ -27,7 +27,6 @@ import pyarrow as pa
 from yarl import URL
 
 from owt_pipeline.errors import UserError
-from owt_pipeline.formats.arc import arc_as_warc
 from owt_pipeline.formats.captures import absolute
 from owt_pipeline.formats.messages import MAX_HEAD_BYTES, REDIRECTS, TooLarge, header
 from owt_pipeline.formats.urls import BadURL, canonical_url
@@ -221,8 +220,6 @@ def page_of_record(
     """
     try:
         member, record = single_member(data, max_page_bytes + MAX_HEAD_BYTES)
-        if not record.startswith(b"WARC/") and (converted := arc_as_warc(record)) is not None:
-            member = record = converted
         response = read_record(record, max_page_bytes)
     except BadRecord as error:
         return NoPage(Reason.BAD_RESPONSE, f"{error}, {where}")

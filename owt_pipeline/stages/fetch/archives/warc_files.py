@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from owt_pipeline.errors import UserError
-from owt_pipeline.formats.captures import COMPLETE, OR_DAMAGED, Broken, captures
+from owt_pipeline.formats.captures import OR_DAMAGED, Broken, captures
 from owt_pipeline.formats.urls import BadURL, canonicalize, host_of, id_of
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.dataset import batch_of
@@ -65,7 +65,7 @@ def index_archive(
         for capture in captures(file, file.size()):
             if isinstance(capture, Broken):
                 if not run.options.allow_damaged:
-                    raise UserError(f"{path}, {capture}; {COMPLETE}{OR_DAMAGED}")
+                    raise UserError(f"{path}, {capture}; {capture.remedy}{OR_DAMAGED}")
                 counts["broken"] += 1
                 first = first or str(capture)
                 continue

@@ -32,22 +32,6 @@ _IPV4_AS_NUMBERS = re.compile(
     r"(?:0x[0-9a-f]*|[0-9]+)(?:\.(?:0x[0-9a-f]*|[0-9]+)){0,3}", re.IGNORECASE
 )
 
-_PRIVATE_DOMAINS = (
-    ".local",
-    ".internal",
-    ".localhost",
-    ".localdomain",
-    ".lan",
-    ".home",
-    ".home.arpa",
-    ".corp",
-    ".intranet",
-    ".private",
-)
-"""Names in local networks and clouds (RFC 6761, 6762, 8375; ICANN reserved .internal in 2024).
-Clouds serve their metadata at metadata.google.internal, instance-data.ec2.internal, or a name
-without a dot."""
-
 _THREADS = 512
 """Lookups at once; each needs a thread, started on demand. A name whose servers are dead
 occupies a thread for as long as the system's resolver waits, about 20 seconds, whoever still
@@ -94,27 +78,25 @@ class Addresses:
         if self.allowed_ports and port not in self.allowed_ports and self.rule(host) is None:
             raise BlockedAddress(f"port {port} is not among --allowed_ports")
 
-    def check_name(self, host: str) -> None:
-        """Raise BlockedAddress for a host, not from a rule, whose name shows that it is not public.
+    def check_literal(self, host: str) -> None:
+        """Raise BlockedAddress for a host that is itself an address that is not public.
 
-        Behind a proxy only the name can be checked: the proxy may be in a network where such names
-        resolve.
+        A proxy is asked for all other names: it resolves them, and its operator decides what of
+        its network it gives.
         """
-        if self.allow_private:
-            return
+        name = host.rstrip(".").lower()
+        if not self.allow_private and (name == "localhost" or name.endswith(".localhost")):
+            raise BlockedAddress(f"the name {host} means the proxy itself")
         with contextlib.suppress(ValueError):
             self.check_address(str(ipaddress.ip_address(host)))
             return
-        if _IPV4_AS_NUMBERS.fullmatch(
-            host
-        ):  # such as 2130706433, which resolvers read as 127.0.0.1
-            try:
-                packed = socket.inet_aton(host)
-            except OSError:
-                return
-            self.check_address(socket.inet_ntoa(packed))
-        elif "." not in host or host.endswith(_PRIVATE_DOMAINS):
-            raise BlockedAddress(f"the name {host} is not public")
+        if not _IPV4_AS_NUMBERS.fullmatch(host):
+            return
+        try:  # such as 2130706433, which resolvers read as 127.0.0.1
+            packed = socket.inet_aton(host)
+        except OSError:
+            return
+        self.check_address(socket.inet_ntoa(packed))
 
     def check_address(self, address: str) -> None:
         """Raise BlockedAddress for an address, not from a rule, that is not public."""

@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -27,6 +28,7 @@ from owt_pipeline.stages.fetch.web.addresses import (
     RuledResolver,
     parse_rules,
 )
+from owt_pipeline.stages.fetch.web.framing import Connector
 from owt_pipeline.stages.fetch.web.politeness import Failed, Gate
 from schemas import Reason
 
@@ -45,10 +47,6 @@ MAX_HEADERS = 500
 _KEEP_NAMES_SECONDS = 600
 
 _NO_SUCH_NAME = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
-
-_NO_RESOLVER = 3
-"""After so many names without an answer, a machine behind a proxy is assumed to have no resolver
-for the internet."""
 
 Stop = Callable[[int, Headers], bool]
 """Given status and headers, whether the body need not be read."""
@@ -108,11 +106,9 @@ class Client:
         self._proxies = (
             urllib.request.getproxies_environment()
         )  # once, since it goes through all variables
-        self._unresolved = 0  # names in a row for which the resolver gave no answer
-        self._behind_proxy = set[str]()  # hosts that may be requested from it
 
     def _new_session(self) -> aiohttp.ClientSession:
-        connector = aiohttp.TCPConnector(
+        connector = Connector(
             limit=0,
             keepalive_timeout=3
             + 2 * self._options.host_delay,  # longer for all hosts would take too many files
@@ -165,11 +161,12 @@ class Client:
         raises Failed, or is cut there with `cut`. `stop` says, given status and headers, whether
         the body need not be read. `headers` are sent in addition to the usual ones.
         """
-        proxy = await self._route(url)
+        proxy = self._route(url)
         while (wait := gate.next_turn - time.monotonic()) > 0:
             await asyncio.sleep(wait)
         gate.begin()
-        seconds, most = seconds or self._options.timeout, most or self._options.max_page_bytes
+        seconds = seconds or self._options.timeout
+        most = most or self._options.max_page_bytes
         exchange, started, begun = (
             _Exchange(gate, seconds, proxy is not None),
             time.monotonic(),
@@ -182,9 +179,7 @@ class Client:
                 proxy=proxy,
                 headers=headers,
                 allow_redirects=False,
-                timeout=aiohttp.ClientTimeout(
-                    seconds, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS
-                ),
+                timeout=_timeout(seconds, CONNECT_SECONDS, SILENCE_SECONDS),
             )
             begun = True
             received = await _received(response, url, most, stop, cut)
@@ -221,38 +216,17 @@ class Client:
         exchange.is_fresh = True
         return socket.socket(*info[:3])
 
-    async def _route(self, url: URL) -> URL | None:
+    def _route(self, url: URL) -> URL | None:
         """The proxy, if there is one; raises Failed for a port or a name that is not allowed."""
         host, port = url.raw_host or "", url.port or 0
         proxy = None if self._addresses.rule(host) else self._proxy(url.scheme, f"{host}:{port}")
         try:
             self._addresses.check_port(host, port)
-            if proxy is not None:
-                await self._check_behind_proxy(host, port)
+            if proxy is not None:  # which resolves other names, in a network of its operator's
+                self._addresses.check_literal(host)
         except BlockedAddress as error:
             raise Failed(Reason.BLOCKED_ADDRESS, str(error)) from error
         return proxy
-
-    async def _check_behind_proxy(self, host: str, port: int) -> None:
-        """Raise BlockedAddress for a host that must not be requested from the proxy: its name is
-        private by its form, or this machine's resolver knows the name and an address of it is
-        private."""
-        self._addresses.check_name(host)
-        if self._addresses.allow_private:
-            return
-        if host in self._behind_proxy or self._unresolved >= _NO_RESOLVER:
-            return
-        try:
-            for found in await self._resolver.resolve(host, port):
-                self._addresses.check_address(found["host"])
-            self._unresolved = 0
-        except BlockedAddress:
-            raise
-        except OSError as error:  # the proxy may know the name
-            self._unresolved = 0 if error.errno == socket.EAI_NONAME else self._unresolved + 1
-        if len(self._behind_proxy) >= self.remembered:
-            self._behind_proxy.clear()
-        self._behind_proxy.add(host)
 
     def _proxy(self, scheme: str, host: str) -> URL | None:
         """The proxy for a host by the options or the environment."""
@@ -260,6 +234,11 @@ class Client:
         if text and urllib.request.proxy_bypass_environment(host, self._proxies):  # type: ignore[attr-defined]
             return None
         return URL(text if "://" in text else f"http://{text}") if text else None
+
+
+@lru_cache(1 << 10)
+def _timeout(total: float, connect: float, silence: float) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total, sock_connect=connect, sock_read=silence)
 
 
 async def _received(
@@ -312,7 +291,9 @@ def _decoded(received: Received, limit: int, cut: bool) -> bytes:
     try:
         return messages.decode_body(received.headers, received.body, limit, strictly=True)
     except (TooLarge, messages.CutOff) as error:
-        if not cut:
+        # A body that is cut here ends within its encoding; another one has to be complete.
+        is_cut_here = received.truncated or isinstance(error, TooLarge)
+        if not cut or not is_cut_here:
             raise
         return error.within
 
@@ -338,6 +319,8 @@ def _failure(error: Exception, exchange: _Exchange, proxy: URL | None, begun: bo
     text = _os_text(error)
     if isinstance(error, TooLarge):
         return Failed(Reason.TOO_LARGE, str(error))
+    if isinstance(error, messages.CutOff):
+        return Failed(Reason.CONNECT, text, is_cut_off=True)
     if isinstance(error, BadMessage):
         return Failed(Reason.BAD_RESPONSE, text)
     if isinstance(
@@ -360,6 +343,9 @@ def _failure(error: Exception, exchange: _Exchange, proxy: URL | None, begun: bo
     if isinstance(error, aiohttp.ClientHttpProxyError):
         reason = Reason.PROXY if error.status == 407 else Reason.CONNECT
         return Failed(reason, f"the proxy refuses: {error.status} {error.message}", transient=True)
+    if begun:
+        cause = _first_line(getattr(error.__cause__, "message", text))
+        return Failed(Reason.CONNECT, f"the body breaks off: {cause}", is_cut_off=True)
     if isinstance(error, aiohttp.ClientResponseError):
         return Failed(Reason.BAD_RESPONSE, _first_line(error.message))
     if proxy is not None and getattr(error, "host", None) == proxy.raw_host:
@@ -372,19 +358,18 @@ def _failure(error: Exception, exchange: _Exchange, proxy: URL | None, begun: bo
             transient=number == socket.EAI_AGAIN,
             network_works=number in _NO_SUCH_NAME,
         )
-    if isinstance(error, (ssl.SSLError, aiohttp.ClientSSLError)):
+    if isinstance(error, (ssl.SSLError, aiohttp.ClientSSLError)) and not _is_end(error):
         return Failed(Reason.TLS, text)
     if exchange.blocked is not None and not exchange.is_fresh:
         return Failed(Reason.BLOCKED_ADDRESS, str(exchange.blocked))
-    if not begun:
-        is_refused = proxy is None and number in (errno.ECONNREFUSED, errno.ECONNRESET)
-        return Failed(Reason.CONNECT, text, transient=True, network_works=is_refused)
-    if isinstance(error, aiohttp.ClientPayloadError) and "ConnectionResetError" not in text:
-        cause = getattr(error.__cause__, "message", text)
-        return Failed(
-            Reason.BAD_RESPONSE, f"the body breaks off or is damaged: {_first_line(cause)}"
-        )
-    return Failed(Reason.CONNECT, "the body breaks off: the connection was reset")
+    is_refused = proxy is None and number in (errno.ECONNREFUSED, errno.ECONNRESET)
+    return Failed(Reason.CONNECT, text, transient=True, network_works=is_refused)
+
+
+def _is_end(error: BaseException) -> bool:
+    """Return whether a TLS connection ended within its handshake, which says nothing of TLS."""
+    ends = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError)
+    return isinstance(getattr(error, "os_error", error), ends)
 
 
 def _os_text(error: BaseException) -> str:

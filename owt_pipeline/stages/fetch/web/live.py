@@ -71,7 +71,7 @@ class Fetcher:
         )
         self._retries = RETRIES
         self._agent = robots_token(options.user_agent)
-        self._robots = RobotsCache(self._get_robots, self.client.remembered)
+        self._robots = RobotsCache(self._get_robots, self.client.remembered, self._agent)
         self._answered: deque[str] = deque(maxlen=_WITNESSES)  # origins, the latest at the end
         self._network_works = False
 
@@ -243,7 +243,12 @@ class Fetcher:
             min(_FIRST_BACKOFF * 2 ** max(n, gate.busy), MAX_RETRY_WAIT)
             for n in range(self._retries)
         )
-        return await patiently(noted, gate, waits, is_busy, lambda failure: failure.transient)
+
+        def may_pass(failure: Failed) -> bool:
+            # All URLs of a host wait for its robots.txt; a page is asked for again at the end.
+            return failure.transient or (failure.is_cut_off and not is_page)
+
+        return await patiently(noted, gate, waits, is_busy, may_pass)
 
 
 def requested_url(posted: str) -> URL:

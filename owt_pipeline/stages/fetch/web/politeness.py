@@ -25,6 +25,7 @@ class Failed(Exception):
       reason: why.
       detail: the same for a person.
       connected: whether there was a connection.
+      is_cut_off: whether the head of a response came, but not all of its body.
       transient: whether a retry may soon succeed.
       network_works: whether it shows that the network works, so that the failure is the host's.
     """
@@ -32,6 +33,7 @@ class Failed(Exception):
     reason: Reason
     detail: str
     connected: bool = False
+    is_cut_off: bool = False
     transient: bool = False
     network_works: bool = False
 
@@ -41,12 +43,21 @@ class Failed(Exception):
     @property
     def is_answer(self) -> bool:
         """Whether the host answered, which shows that the network works."""
-        return self.connected and self.reason in (Reason.TOO_LARGE, Reason.BAD_RESPONSE)
+        is_response = self.is_cut_off or self.reason in (Reason.TOO_LARGE, Reason.BAD_RESPONSE)
+        return self.connected and is_response
+
+    @property
+    def is_of_origin(self) -> bool:
+        """Whether no request to the host and port can succeed: none has got as far as an answer."""
+        is_answered = self.is_cut_off or (self.connected and self.reason == Reason.TIMEOUT)
+        reasons = (Reason.BAD_RESPONSE, Reason.TOO_LARGE)
+        return not is_answered and self.reason not in reasons
 
     @property
     def is_of_host(self) -> bool:
         """Whether it means that the host does not answer, whatever the URL."""
-        return self.reason in (Reason.CONNECT, Reason.TIMEOUT, Reason.TLS, Reason.DNS)
+        reasons = (Reason.CONNECT, Reason.TIMEOUT, Reason.TLS, Reason.DNS)
+        return self.reason in reasons and not self.is_cut_off
 
 
 async def for_each(call: Callable[[T], Awaitable[None]], items: Iterable[T], together: int) -> None:

@@ -25,6 +25,12 @@ _ROBOTS_SECONDS = 24 * 3600.0  # RFC 9309, 2.4
 
 _COMPATIBLE = re.compile(r"Mozilla/.*?\bcompatible;\s*([A-Za-z0-9_.-]+)", re.IGNORECASE).match
 
+# A line as Protego reads it, with or without its hyphen and its colon.
+_AGENT_LINE = re.compile(r"(\s*user[- ]?agent(?:\s*:|\s)\s*)(.*)", re.IGNORECASE).match
+_EVERY_AGENT = re.compile(r"\*(?:\s|$)").match
+_PRODUCT = re.compile(r"[^\s/(;,]*").match
+_NOBODY = "/"
+
 MAX_CRAWL_DELAY = 60.0
 """The longest Crawl-delay that is obeyed, in seconds."""
 
@@ -72,8 +78,8 @@ class RobotsCache:
     """The robots.txt of origins, kept for a day; the one that has been unused for the longest is
     dropped first."""
 
-    def __init__(self, get: Get, remembered: int):
-        self._get, self._remembered = get, remembered
+    def __init__(self, get: Get, remembered: int, agent: str):
+        self._get, self._remembered, self._agent = get, remembered, agent
         self._tasks: OrderedDict[Origin, asyncio.Task[Robots]] = OrderedDict()
 
     def forget_bans(self) -> None:
@@ -89,27 +95,54 @@ class RobotsCache:
         if task is None or (
             task.done() and time.monotonic() - task.result().read > _ROBOTS_SECONDS
         ):
-            task = self._tasks[origin] = asyncio.ensure_future(read_robots(url.origin(), self._get))
+            task = self._tasks[origin] = asyncio.ensure_future(
+                read_robots(url.origin(), self._get, self._agent)
+            )
             if len(self._tasks) > self._remembered:
                 self._tasks.popitem(last=False)
         self._tasks.move_to_end(origin)
         return task.result() if task.done() else await asyncio.shield(task)
 
 
-async def read_robots(origin: URL, get: Get) -> Robots:
-    """The robots.txt of `origin` by RFC 9309: everything is allowed without one (4xx), nothing
-    if the server fails.
+def naming(agent: str, text: str) -> str:
+    """Return a robots.txt in which the lines that name `agent` have its name and nothing else.
 
-    If the host cannot be reached at all, or answers 429, that is the reason of the ban, so that its
-    pages do not count as forbidden.
+    In `User-agent: my-corpus/1.0 (news)`, the product's name counts, and all of it
+    (RFC 9309, 2.2.1). Protego compares the complete line, and takes `my` for `my-corpus`, so lines
+    that name others get a name that no crawler has.
+    """
+    lines = []
+    for line in text.splitlines():
+        match = _AGENT_LINE(line)
+        lines.append(f"{match[1]}{_named(agent, match[2])}" if match else line)
+    return "\n".join(lines)
+
+
+def _named(agent: str, value: str) -> str:
+    """Return `agent` if the value of a line names it, `*` if it means every crawler."""
+    value = value.partition("#")[0].strip().lower()
+    if not value or _EVERY_AGENT(value):
+        return value[:1]
+    products = [robots_token(part.strip()) for part in (value, *value.split(","))]
+    own = agent.lower()
+    is_named = any(product == own or _PRODUCT(product)[0] == own for product in products)  # type: ignore[index]
+    return agent if is_named else _NOBODY
+
+
+async def read_robots(origin: URL, get: Get, agent: str) -> Robots:
+    """Return the robots.txt of `origin`, whose lines for `agent` name it exactly.
+
+    By RFC 9309, everything is allowed without one (4xx), nothing if it cannot be read. If the host
+    itself cannot be reached, or answers 429, that is the reason of the ban, so that its pages do
+    not count as forbidden.
     """
     url, read = origin.with_path("/robots.txt"), time.monotonic()
     for _ in range(_ROBOTS_REDIRECTS + 1):
         try:
             response = await get(url)
         except Failed as failure:
-            is_silent = failure.connected and failure.reason == Reason.TIMEOUT
-            reason = Reason.ROBOTS_UNREACHABLE if is_silent else failure.reason
+            is_of_host = failure.is_of_origin and url.raw_host == origin.raw_host
+            reason = failure.reason if is_of_host else Reason.ROBOTS_UNREACHABLE
             return Robots(ban=Failed(reason, f"robots.txt: {failure.detail}"), read=read)
         if 300 <= response.status < 400 and response.header("location"):
             with contextlib.suppress(ValueError):
@@ -122,8 +155,6 @@ async def read_robots(origin: URL, get: Get) -> Robots:
             return Robots(ban=Failed(reason, f"robots.txt: status {response.status}"), read=read)
         if not 200 <= response.status < 300:
             break
-        return Robots(
-            Protego.parse(response.body.decode("utf-8", "replace").removeprefix("\ufeff")),
-            read=read,
-        )
+        text = response.body.decode("utf-8", "replace").removeprefix("\ufeff")
+        return Robots(Protego.parse(naming(agent, text)), read=read)
     return Robots(read=read)

@@ -1,0 +1,262 @@
+"""A body that breaks off is temporary: its URL is asked for again at the end of the shard, and by
+--retry_failed. Framing is read alike wherever a response is cut into packets."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from collections.abc import Callable
+
+import brotli
+import pytest
+from yarl import URL
+
+from owt_pipeline.stages.fetch.web.client import Client
+from owt_pipeline.stages.fetch.web.politeness import Failed, Gate
+from tests.owt_pipeline.fetch.archive_server import AT, Answer, CommonCrawl, Wayback
+from tests.owt_pipeline.fetch.bad_server import DOMAIN, PAGE, Request, Serve, Way
+from tests.owt_pipeline.fetch.conftest import Write
+from tests.owt_pipeline.fetch.misbehaviour import raw
+from tests.owt_pipeline.fetch.reading import rejects, responses
+from tests.owt_pipeline.fetch.test_live import fetch, options_for
+from tests.owt_pipeline.fetch.test_politeness import Proxy
+
+GZIPPED = gzip.compress(PAGE)
+CHUNKED = b"".join(b"%x\r\n%s\r\n" % (len(p), p) for p in (PAGE[:99], PAGE[99:])) + b"0\r\n\r\n"
+
+
+def response(body: bytes, *headers: str) -> bytes:
+    lines = ["HTTP/1.1 200 OK", "Content-Type: text/html", *headers, "", ""]
+    return "\r\n".join(lines).encode() + body
+
+
+LENGTH = f"Content-Length: {len(PAGE)}"
+WHOLE = {
+    "length": response(PAGE, LENGTH),
+    "chunks": response(CHUNKED, "Transfer-Encoding: chunked"),
+    "gzip": response(GZIPPED, "Content-Encoding: gzip", f"Content-Length: {len(GZIPPED)}"),
+    "gzip-until-close": response(GZIPPED, "Content-Encoding: gzip", "Connection: close"),
+    "brotli-until-close": response(brotli.compress(PAGE), "Content-Encoding: br"),
+}
+"""A complete response of each kind."""
+
+
+def cut_at(data: bytes, share: float) -> bytes:
+    """The beginning of a response: its head, and this share of its body."""
+    head, end, body = data.partition(b"\r\n\r\n")
+    return head + end + body[: int(share * (len(body) - 1))]
+
+
+def ends(data: bytes, how: str) -> Way:
+    """These bytes, after which the connection ends by FIN or RST."""
+    return raw(data, then={"fin": "close", "rst": "reset"}[how])
+
+
+def first(way: Way, count: int = 1, path: str = "/") -> Way:
+    """This way for the first requests for a path; then pages, and no robots.txt."""
+
+    async def answer(request: Request) -> None:
+        if request.path == path and request.count <= count:
+            await way(request)
+        elif request.path == "/robots.txt":
+            await request.answer(b"", "404 Not Found")
+        else:
+            await request.answer()
+
+    return answer
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize("how", ["fin", "rst"])
+def test_a_body_cut_off_once_is_a_page_at_the_end_of_the_shard(
+    serve: Serve, write_urls: Write, how: str, scheme: str
+) -> None:
+    ways = {
+        f"{kind}-{share}": first(ends(cut_at(data, share / 10), how))
+        for kind, data in WHOLE.items()
+        for share in (0, 3, 9)
+        if share or "until-close" not in kind  # which is a complete body of no bytes
+    }
+    ways["until-close"] = first(ends(response(PAGE[:99]), "rst"))
+    server = serve(ways)
+    tls = tuple(f"{name}.{DOMAIN}=127.0.0.1:{server.tls_port}" for name in ways)
+    options = {"resolve": tls, "verify_tls": False} if scheme == "https" else {}
+    runtime = write_urls([f"{scheme}://{name}.{DOMAIN}/" for name in ways], num_shards=1)
+    manifest = fetch(runtime, server, **options)
+    assert rejects(runtime, manifest) == {}
+    assert {page.body for page in responses(runtime, manifest).values()} == {PAGE}
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_a_body_that_breaks_off_twice_is_retried_by_retry_failed(
+    serve: Serve, write_urls: Write, kind: str
+) -> None:
+    server = serve({"cut": first(ends(cut_at(WHOLE[kind], 0.5), "fin"), count=2)})
+    runtime = write_urls([f"http://cut.{DOMAIN}/"], num_shards=1)
+    manifest = fetch(runtime, server)
+    ((reason, detail),) = rejects(runtime, manifest).values()
+    assert (reason, "breaks off" in detail) == ("connect", True)
+    assert server.requests["cut", "/"] == 2
+    manifest = fetch(runtime, server, retry_failed=True)
+    assert (manifest.counts.left, manifest.counts.rejected) == (1, {})
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
+def test_a_body_cut_off_behind_a_proxy_is_a_page_later(
+    serve: Serve, write_urls: Write, tls: bool
+) -> None:
+    ways = {kind: first(ends(cut_at(data, 0.5), "fin")) for kind, data in WHOLE.items()}
+    proxy = Proxy(serve(ways))
+    try:
+        urls = [f"http{'s' * tls}://{kind}.{DOMAIN}/" for kind in WHOLE]
+        options = {"resolve": (), "proxy": proxy.url, "verify_tls": False}
+        manifest = fetch(write_urls(urls, num_shards=1), proxy.server, **options)
+    finally:
+        proxy.close()
+    assert (manifest.counts.left, manifest.counts.rejected) == (len(WHOLE), {})
+
+
+ROBOTS = b"User-agent: *\nDisallow: /private\n"
+
+
+@pytest.mark.parametrize("cut", [1, len(ROBOTS) // 2, len(ROBOTS) - 1])
+@pytest.mark.parametrize("coding", ["", "gzip"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_robots_txt_that_breaks_off_says_nothing_until_it_is_read(
+    serve: Serve, write_urls: Write, cut: int, coding: str, count: int
+) -> None:
+    body = gzip.compress(ROBOTS) if coding else ROBOTS
+    headers = (f"Content-Encoding: {coding or 'none'}", f"Content-Length: {len(body)}")
+    if coding:  # what came is half a gzip, and all that was announced
+        headers = (headers[0], f"Content-Length: {cut}")
+
+    async def answer(request: Request) -> None:
+        if request.path != "/robots.txt":
+            await request.answer()
+        elif request.count <= count:
+            await ends(response(body[:cut], *headers), "fin")(request)
+        else:
+            await request.answer(ROBOTS)
+
+    server = serve({"robots-cut": answer})
+    urls = [f"http://robots-cut.{DOMAIN}/{path}" for path in ("a", "private")]
+    runtime = write_urls(urls, num_shards=1)
+    manifest = fetch(runtime, server)
+    if count == 3:  # twice in a row, and once at the end
+        assert manifest.counts.rejected == {"robots_unreachable": 2}
+        manifest = fetch(runtime, server, retry_failed=True)
+    assert (manifest.counts.left, manifest.counts.rejected) == (1, {"robots": 1})
+
+
+def test_archives_that_break_off_are_asked_again(
+    commoncrawl: CommonCrawl, wayback: Wayback, write_urls: Write
+) -> None:
+    urls = [f"http://a{n}.example/x" for n in range(4)]
+    for url in urls:
+        commoncrawl.add({url: AT})
+    wayback.captures = {(url, AT): b"<p>page" for url in urls}
+
+    def cut_record(path: str, count: int) -> Answer | None:
+        if "/warc/" not in path or count > 1:
+            return None
+        content = commoncrawl.files[path.removeprefix("/data/")]
+        headers = {"Content-Range": f"bytes 0-{len(content) - 1}/{len(content)}"}
+        return Answer(206, content, headers, sent=len(content) // 2)
+
+    def half_a_gzip(path: str, count: int) -> Answer | None:
+        return Answer(200, GZIPPED[:-9], {"Content-Encoding": "gzip"}) if count == 1 else None
+
+    commoncrawl.way, wayback.way = cut_record, half_a_gzip
+    for archive in (commoncrawl, wayback):
+        runtime = write_urls([(url, AT) for url in urls], type(archive).__name__)
+        assert archive.fetch(runtime).counts.left == len(urls)
+
+
+FRAMINGS: dict[str, tuple[bytes, str]] = {
+    "te-and-cl": (response(CHUNKED, "Transfer-Encoding: chunked", "Content-Length: 7"), "page"),
+    "cl-and-te": (response(CHUNKED, "Content-Length: 7", "transfer-encoding:Chunked"), "page"),
+    "te-twice": (response(CHUNKED, *["Transfer-Encoding: chunked"] * 2), "page"),
+    "te-and-two-cl": (
+        response(CHUNKED, "Content-Length: 7", "Content-Length: 8", "Transfer-Encoding: chunked"),
+        "page",
+    ),
+    "cl-twice": (response(PAGE, LENGTH, LENGTH), "page"),
+    "cl-thrice-as-lists": (response(PAGE, f"{LENGTH}, {len(PAGE)}", LENGTH.lower()), "page"),
+    "cl-list": (response(PAGE, f"{LENGTH},{len(PAGE)},"), "page"),
+    "lf": (response(PAGE, LENGTH, LENGTH).replace(b"\r\n", b"\n"), "page"),
+    "after-103": (
+        b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" + response(PAGE, LENGTH, LENGTH),
+        "page",
+    ),
+    "junk-after-it": (response(PAGE, LENGTH) + b"\r\n<!-- junk -->", "page"),
+    "junk-after-chunks": (response(CHUNKED, "Transfer-Encoding: chunked") + b"junk", "page"),
+    "differing": (response(PAGE, LENGTH, "Content-Length: 7"), "bad_response"),
+    "differing-list": (response(PAGE, f"{LENGTH}, 7"), "bad_response"),
+    "negative": (response(PAGE, "Content-Length: -1"), "bad_response"),
+    "no-http": (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", "bad_response"),
+    "bad-chunk": (response(b"5\r\nhello\r\nzz\r\n", "Transfer-Encoding: chunked"), "connect"),
+    "chunk-too-long": (
+        response(b"2\r\nhello\r\n0\r\n\r\n", "Transfer-Encoding: chunked"),
+        "connect",
+    ),
+}
+
+
+def in_pieces(data: bytes, size: int) -> Way:
+    """These bytes in packets of `size`; then the connection is closed."""
+
+    async def way(request: Request) -> None:
+        for at in range(0, len(data), size):
+            await request.send(data[at : at + size])
+            await asyncio.sleep(0.001)
+        request.writer.close()
+
+    return way
+
+
+@pytest.mark.parametrize("size", [7, 64, 100, 1 << 20])
+def test_framing_is_read_alike_in_packets_of_any_size(serve: Serve, size: int) -> None:
+    server = serve({name: in_pieces(data, size) for name, (data, _) in FRAMINGS.items()})
+
+    async def outcome(client: Client, name: str) -> str:
+        try:
+            received = await client.get(
+                URL(f"http://{name}.{DOMAIN}/"), lambda *_: False, Gate(0.0, 1)
+            )
+        except Failed as failure:
+            return str(failure.reason)
+        return "page" if received.body == PAGE else repr(received.body)
+
+    async def outcomes() -> dict[str, str]:
+        with options_for(server, timeout=20.0) as options:
+            client = Client(options)
+        try:
+            found = await asyncio.gather(*(outcome(client, name) for name in FRAMINGS))
+        finally:
+            await client.close()
+        return dict(zip(FRAMINGS, found, strict=True))
+
+    assert asyncio.run(outcomes()) == {name: expected for name, (_, expected) in FRAMINGS.items()}
+
+
+def test_a_connection_of_doubtful_framing_is_not_used_again(
+    serve: Serve, write_urls: Write
+) -> None:
+    connections: set[int] = set()
+
+    def noting(way: Callable[[Request], object]) -> Way:
+        async def answer(request: Request) -> None:
+            connections.add(id(request.writer))
+            writers.append(request.writer)
+            await way(request)  # type: ignore[misc]
+
+        return answer
+
+    writers: list[object] = []  # kept, so that no id is used twice
+    server = serve({"both": noting(raw(FRAMINGS["te-and-cl"][0]))})
+    urls = [f"http://both.{DOMAIN}/{number}" for number in range(4)]
+    runtime = write_urls(urls, num_shards=1)
+    manifest = fetch(runtime, server)
+    assert (manifest.counts.left, len(connections)) == (4, 4)
+    heads = [page.headers for page in responses(runtime, manifest).values()]
+    assert all(("X-Crawler-Content-Length", "7") in headers for headers in heads)
