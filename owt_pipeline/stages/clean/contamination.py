@@ -71,6 +71,9 @@ def texts_of(uri: str) -> Iterator[str]:
     for record in read_records(uri, uri, kind, columns=None, split_text="lines"):
         if record.fields is None:
             raise UserError(f"{record.where}: {record.problem}")
+        if record.undecodable:
+            columns = ", ".join(sorted(record.undecodable))
+            raise UserError(f"{record.where}: not UTF-8 in column {columns}")
         yield from _strings(record.fields)
 
 

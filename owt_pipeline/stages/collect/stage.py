@@ -215,7 +215,7 @@ class Collect(Stage):
     name = "collect"
     output = "urls"
     options = Options
-    version = 7
+    version = 8
     libraries = ("msgspec", "idna", "xxhash", "duckdb", "tld")
     steps = (
         Step(
