@@ -53,8 +53,8 @@ class Dedupe(Stage):
     reads = "earlier"
     output = "duplicates"
     options = Options
-    version = 7
-    libraries = ("numpy", "xxhash")
+    version = 8
+    libraries = ("numpy", "pyarrow", "xxhash")
     steps: tuple[Step, ...] = (
         Step(decisions.sketch, "sketch", keys=_parts, rows=_rows),
         Step(decisions.buckets, "buckets", keys=what_was_sent),
@@ -80,7 +80,7 @@ class Dedupe(Stage):
         """What every worker needs before its first part: a table, and modules that numpy imports
         on first use."""
         return [
-            "owt_pipeline.stages.dedupe.shingles:character_table",
+            "owt_pipeline.formats.words:character_classes",
             "numpy.ma",
             "numpy.polynomial",
             "numpy.random",
