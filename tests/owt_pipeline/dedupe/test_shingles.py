@@ -17,7 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from owt_pipeline.formats.words import find_words, words_of
-from owt_pipeline.stages.dedupe.minhash import BANDS, ROWS, band_hashes, probability, signatures
+from owt_pipeline.stages.dedupe.minhash import (
+    BANDS,
+    ROWS,
+    band_hashes,
+    banding,
+    probability,
+    signatures,
+)
 from owt_pipeline.stages.dedupe.shingles import (
     hash_texts,
     hash_words,
@@ -143,6 +150,22 @@ def test_the_banding_is_datasketchs_choice() -> None:
     assert _optimal_param(0.8, 128, 0.001, 0.999) == (BANDS, ROWS)
     assert probability(0.8) > 0.998
     assert [probability(similarity) for similarity in (0.0, 1.0)] == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("threshold", [0.25, 0.3, 0.45, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 1.0])
+def test_pairs_at_any_threshold_share_a_band(threshold: float) -> None:
+    bands, rows = banding(threshold)
+    assert bands * rows <= BANDS * ROWS
+    assert probability(threshold, bands, rows) >= 0.98
+    if threshold >= 0.75:
+        assert (bands, rows) == (BANDS, ROWS)
+    else:  # one row more would miss pairs
+        assert probability(threshold, BANDS * ROWS // (rows + 1), rows + 1) < 0.98
+    left = np.random.default_rng(1).integers(0, 2**32, (bands * rows, 5_000), dtype=np.uint32)
+    is_equal = np.random.default_rng(2).random(left.shape) < threshold
+    right = np.where(is_equal, left, left + np.uint32(1))
+    met = (band_hashes(left, rows) == band_hashes(right, rows)).any(axis=0).mean()
+    assert met >= 0.97
 
 
 @pytest.mark.parametrize("similarity", [0.4, 0.6, 0.8])
