@@ -29,7 +29,6 @@ Html: TypeAlias = "str | bytes"
 Texts: TypeAlias = "Sequence[str | None] | pa.Array | pa.ChunkedArray | Path | Sequence[Path]"
 
 _SHARD_ROWS = 1 << 17
-_BATCH_ROWS = 1024
 
 
 def url_id(url: str) -> int:
@@ -254,11 +253,13 @@ def find_duplicates(
 
 
 def _arrays_of(texts: Any, text_field: str) -> Iterator[pa.Array]:
-    """The texts in arrays of strings of bounded size."""
+    """Yield the texts in arrays of strings of bounded size; raise ValueError for a text that is
+    not UTF-8."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from owt_pipeline.formats.records import as_strings, texts_of_files
+    from owt_pipeline.formats.batches import slices_of, strings_of
+    from owt_pipeline.formats.records import texts_of_files
 
     if isinstance(texts, (str, bytes, Mapping, type(None))):
         raise TypeError(
@@ -279,13 +280,9 @@ def _arrays_of(texts: Any, text_field: str) -> Iterator[pa.Array]:
     elif hasattr(texts, "dtype"):  # of NumPy, pandas
         column = pa.array(texts, from_pandas=True)
     else:
-        numbered = enumerate(texts)
-        while some := list(itertools.islice(numbered, _BATCH_ROWS)):
-            for number, text in some:
-                if not isinstance(text, (str, type(None))):
-                    raise TypeError(f"texts[{number}] is {type(text).__name__}, not str")
-            yield as_strings([text for _, text in some])
+        yield from strings_of(_checked_texts(texts))
         return
+    number = 0
     for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
         if pa.types.is_dictionary(chunk.type):
             values = chunk.dictionary
@@ -299,8 +296,33 @@ def _arrays_of(texts: Any, text_field: str) -> Iterator[pa.Array]:
             or pa.types.is_string_view(chunk.type)
         ):
             raise TypeError(f"texts is a column of {chunk.type}, not of strings")
-        for start in range(0, len(chunk), _BATCH_ROWS):
-            yield pc.cast(chunk.slice(start, _BATCH_ROWS), pa.string())
+        for some in slices_of(chunk):
+            yield _valid_strings(pc.cast(some, pa.string()), number)
+            number += len(some)
+
+
+def _checked_texts(texts: Iterable[Any]) -> Iterator[str | None]:
+    for number, text in enumerate(texts):
+        if not isinstance(text, (str, type(None))):
+            raise TypeError(f"texts[{number}] is {type(text).__name__}, not str")
+        yield text
+
+
+def _valid_strings(texts: pa.Array, first: int) -> pa.Array:
+    """Return `texts`; raise ValueError for the first that is not UTF-8. `first` is the number of
+    the first text."""
+    import pyarrow as pa
+
+    try:
+        texts.validate(full=True)  # which decodes its strings
+    except pa.ArrowInvalid:
+        for number, text in enumerate(texts.cast(pa.binary()).to_pylist(), first):
+            try:
+                (text or b"").decode()
+            except UnicodeDecodeError as error:
+                raise ValueError(f"texts[{number}] is not UTF-8 at byte {error.start}") from None
+        raise
+    return texts
 
 
 def _write_all(workdir: Storage, texts: Iterator[pa.Array]) -> None:

@@ -9,7 +9,6 @@ none of nanoseconds or after the year 9999.
 from __future__ import annotations
 
 import contextlib
-import csv
 import io
 import itertools
 import json
@@ -24,7 +23,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from owt_pipeline.errors import UserError
+from owt_pipeline.formats.batches import strings_of
+from owt_pipeline.formats.delimited import DelimitedTable
 from owt_pipeline.formats.lines import Decompressed, is_utf16
+from owt_pipeline.formats.parquet import parquet_rows
 from owt_pipeline.storage.folder import (
     describe_source,
     each_once,
@@ -35,8 +37,6 @@ from owt_pipeline.storage.folder import (
 
 MAX_RECORD_BYTES = 256 << 20
 """A longer line or text file is rejected as a bad record, since records are held in memory."""
-
-_BATCH_ROWS, _BATCH_BYTES = 1024, 4 << 20  # of texts
 
 FORMATS = ("jsonl", "parquet", "csv", "text")
 _EXTENSIONS = {
@@ -64,11 +64,14 @@ class Record:
       where: the file and its line (JSON Lines, CSV, text) or row (Parquet), counted from 1.
       fields: the record's fields; None if it cannot be read.
       problem: why it cannot be read.
+      undecodable: names of the fields whose strings are not UTF-8, `a.b` for field b of field a;
+        their values are None.
     """
 
     where: str
     fields: Mapping[str, Any] | None
     problem: str | None = None
+    undecodable: frozenset[str] = frozenset()
 
 
 def known_format(path: str) -> str | None:
@@ -120,6 +123,32 @@ def named_files(
     return {path: os.path.relpath(place, folder) for path, place in places.items()}, sorted(
         left_out - set(paths)
     )
+
+
+_TRAINING_SPLITS = {"train", "training"}
+_HELD_OUT_SPLITS = {"test", "testing", "validation", "valid", "val", "dev", "eval", "heldout"}
+
+
+def held_out_files(patterns: Sequence[str], names: Mapping[str, str]) -> list[str]:
+    """Return the files of folders and globs that are named as a test or validation split, next to
+    a training split.
+
+    Args:
+      patterns: the files, folders and globs that the user named.
+      names: the name of each file by its path, as `named_files` returns them.
+    """
+    words = {path: _words_of_name(name) for path, name in names.items()}
+    if not any(_TRAINING_SPLITS & of_file for of_file in words.values()):
+        return []
+    return [
+        path
+        for path, of_file in words.items()
+        if _HELD_OUT_SPLITS & of_file and not _TRAINING_SPLITS & of_file and path not in patterns
+    ]
+
+
+def _words_of_name(name: str) -> set[str]:
+    return set(re.split(r"[^a-z]+", name.lower()))
 
 
 def describe_file(path: str, name: str) -> dict[str, Any]:
@@ -181,7 +210,7 @@ def read_records(
                 f"{name})"
             )
         if kind == "jsonl":
-            yield from _json_records(file, name)
+            yield from _json_records(file, path, name)
         elif kind == "csv":
             yield from _csv_records(file, path, name, required)
         elif split_text == "file":
@@ -201,11 +230,15 @@ def texts_of_files(patterns: Sequence[str], text_field: str, what: str) -> Itera
     `text_field` is as in `field_value`, `what` is who asks, for errors. Raises UserError for a file
     that cannot be read, and for a record without the field, or whose field is no text.
     """
+    return strings_of(_texts_of_records(patterns, text_field, what))
+
+
+def _texts_of_records(patterns: Sequence[str], text_field: str, what: str) -> Iterator[str | None]:
     columns = {text_field, text_field.partition(".")[0]}
-    waiting: list[str | None] = []
-    size = 0
     for path in expand_globs(tuple(patterns), what):
         for record in read_records(path, path, format_of(path), columns=columns):
+            if text_field in record.undecodable:
+                raise UserError(f"{record.where}: not UTF-8 in column {text_field!r}")
             text = field_value(record.fields or {}, text_field, ...)
             if not isinstance(text, (str, type(None))):
                 missing = f"no field {text_field!r}; it has {', '.join(record.fields or {})}"
@@ -213,23 +246,7 @@ def texts_of_files(patterns: Sequence[str], text_field: str, what: str) -> Itera
                     missing if text is ... else f"{text_field!r} is {type(text).__name__}, not text"
                 )
                 raise UserError(f"{record.where}: {record.problem or wrong}")
-            waiting.append(text)
-            size += len(text or "")
-            if len(waiting) == _BATCH_ROWS or size >= _BATCH_BYTES:
-                yield as_strings(waiting)
-                waiting, size = [], 0
-    if waiting:
-        yield as_strings(waiting)
-
-
-def as_strings(texts: Sequence[str | None]) -> pa.Array:
-    """An array of strings; half of a surrogate pair becomes a question mark."""
-    try:
-        return pa.array(texts, pa.string())
-    except (UnicodeEncodeError, pa.ArrowInvalid):
-        return pa.array(
-            [text and text.encode("utf-8", "replace").decode() for text in texts], pa.string()
-        )
+            yield text
 
 
 def field_value(fields: Mapping[str, Any], name: str, absent: Any = None) -> Any:
@@ -241,12 +258,16 @@ def field_value(fields: Mapping[str, Any], name: str, absent: Any = None) -> Any
     return field_value(inner, rest, absent) if dot and isinstance(inner, Mapping) else absent
 
 
-def _json_records(file: BinaryIO, name: str) -> Iterator[Record]:
+def _json_records(file: BinaryIO, path: str, name: str) -> Iterator[Record]:
+    is_first = True
     for number, line in enumerate(_lines(file), start=1):
         where = f"{name}:{number}"
         if len(line) > MAX_RECORD_BYTES:
             yield Record(where, None, f"longer than {MAX_RECORD_BYTES} bytes")
         elif line := line.removeprefix(b"\xef\xbb\xbf").strip():
+            if is_first:
+                _check_is_json_lines(line, path)
+                is_first = False
             try:
                 fields = parse_json(line)
             except ValueError as error:
@@ -258,42 +279,46 @@ def _json_records(file: BinaryIO, name: str) -> Iterator[Record]:
                     yield Record(where, None, f"not a JSON object, but {_kind(fields)}")
 
 
+def _check_is_json_lines(first_line: bytes, path: str) -> None:
+    """Raise UserError for one JSON text in place of a text on each line."""
+    value: Any = None
+    with contextlib.suppress(ValueError):
+        value = parse_json(first_line)
+    goes_on = value is None and first_line.endswith((b"[", b"{", b","))
+    is_array = isinstance(value, list) and any(isinstance(item, dict) for item in value)
+    if first_line.startswith(b"[") and (is_array or goes_on):
+        raise UserError(
+            f"{path} is a JSON array; expected JSON Lines, an object on each line: convert it "
+            f"(jq -c '.[]' {path} > {_named_as_lines(path)})"
+        )
+    if first_line.startswith(b"{") and goes_on:
+        raise UserError(
+            f"{path} is pretty-printed JSON, with objects over several lines; expected JSON Lines, "
+            f"an object on each line: convert it (jq -c . {path} > {_named_as_lines(path)})"
+        )
+
+
+def _named_as_lines(path: str) -> str:
+    folder, slash, file = path.rpartition("/")
+    return f"{folder}{slash}{file.partition('.')[0]}-lines.jsonl"
+
+
 def _csv_records(file: BinaryIO, path: str, name: str, required: Iterable[str]) -> Iterator[Record]:
-    """The rows after the first, which names the columns; it also says what separates them."""
-    csv.field_size_limit(MAX_RECORD_BYTES)
-    text = io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
-    first = text.readline(1 << 20)
-    separators = [separator for separator in ",\t;" if separator in first] or [
-        "\x1f"
-    ]  # one column has no separator
-    form: dict[str, Any] = {"delimiter": max(separators, key=first.count), "strict": True}
-    names = [
-        column.strip() for column in next(csv.reader([first], delimiter=form["delimiter"]), [])
-    ]
-    if names:
-        _require(path, names, required)
-    rows, line = csv.reader(text, **form), 2
-    while True:
-        where, problem = f"{name}:{line}", None
-        try:
-            cells = next(rows, None)
-        except csv.Error as error:
-            if str(error) == "unexpected end of data":
-                raise UserError(
-                    f"{path}, line {line}: the file ends within quotes; expected a closing quote"
-                ) from None
-            cells, problem = [], f"not CSV: {error}"
-        line = rows.line_num + 2
-        if cells is None:
-            return
-        if not problem and not _is_unicode(cells):
-            problem = "not UTF-8"
-        if not problem and cells and len(cells) != len(names):
-            problem = f"{len(cells)} cells; the first row names {len(names)} columns"
-        if problem:
-            yield Record(where, None, problem)
-        elif cells:
-            yield Record(where, dict(zip(names, cells, strict=True)))
+    """Yield the rows after the first, which names the columns."""
+    table = DelimitedTable(file, MAX_RECORD_BYTES)
+    if table.names:
+        _require(path, table.names, required)
+    for row in table:
+        where = f"{name}:{row.line}"
+        if row.problem is not None:
+            yield Record(where, None, row.problem)
+        else:
+            yield Record(where, dict(zip(table.names, row.cells, strict=True)))
+    if table.unclosed_line is not None:
+        raise UserError(
+            f"{path}, line {table.unclosed_line}: the file ends within quotes; expected a closing "
+            "quote"
+        )
 
 
 def _require(path: str, names: Sequence[str], required: Iterable[str]) -> None:
@@ -302,14 +327,6 @@ def _require(path: str, names: Sequence[str], required: Iterable[str]) -> None:
         raise UserError(
             f"{path} has no column {' or '.join(wanted)}; it has {', '.join(names)[:300]}"
         )
-
-
-def _is_unicode(cells: list[str]) -> bool:
-    try:
-        "".join(cells).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _kind(value: Any) -> str:
@@ -376,62 +393,10 @@ def _parquet_records(
                 raise UserError(
                     f"{path} has none of the columns {wanted}; it has {', '.join(names)}"
                 )
-            number = 0
-            for batch in file.iter_batches(batch_size=64, columns=present):
-                for fields, problem in _rows_of(batch):
-                    number += 1
-                    yield Record(f"{name}:{number}", fields, problem)
+            for number, (fields, undecodable) in enumerate(parquet_rows(file, present), start=1):
+                yield Record(f"{name}:{number}", fields, undecodable=undecodable)
         except (pa.ArrowException, OSError) as error:
             raise UserError(f"{path} cannot be read as Parquet: {error}") from error
-
-
-def _rows_of(batch: pa.RecordBatch) -> Iterator[tuple[dict[str, Any] | None, str | None]]:
-    """Each row, or why Python cannot have it."""
-    batch = batch.cast(pa.schema([field.with_type(_plain(field.type)) for field in batch.schema]))
-    rows = (
-        [batch]
-        if _is_valid(batch)
-        else [batch.take(pa.array([row])) for row in range(batch.num_rows)]
-    )
-    for some in rows:
-        if len(rows) == 1 or _is_valid(some):
-            yield from ((fields, None) for fields in some.to_pylist())
-        else:
-            bad = [
-                field.name
-                for field, array in zip(some.schema, some, strict=True)
-                if not _is_valid(array)
-            ]
-            yield None, f"not UTF-8 in column {', '.join(bad)}"
-
-
-def _is_valid(data: pa.RecordBatch | pa.Array) -> bool:
-    try:
-        data.validate(full=True)  # which decodes its strings
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    """A type whose values Python can have, with a row's own values: dates as strings,
-    dictionaries looked up."""
-    if pa.types.is_dictionary(kind):
-        return _plain(kind.value_type)
-    if pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_time(kind):
-        return pa.string()
-    if pa.types.is_duration(kind):
-        return pa.int64()
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_plain(field.type)) for field in kind])
-    if pa.types.is_map(kind):
-        return pa.map_(
-            kind.key_field.with_type(_plain(kind.key_type)),
-            kind.item_field.with_type(_plain(kind.item_type)),
-        )
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return pa.large_list(kind.value_field.with_type(_plain(kind.value_type)))
-    return kind
 
 
 @contextlib.contextmanager

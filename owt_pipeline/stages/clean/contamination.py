@@ -1,17 +1,18 @@
 """Detection of evaluation-set text in documents by shared word n-grams, as for GPT-3.
 
 Brown et al., "Language Models are Few-Shot Learners", 2020 (appendix C): 13-grams of lower-case
-words without punctuation, in Unicode's form NFC. Evaluation texts of fewer than n words are
-ignored.
+words without punctuation. Here the texts of evaluation sets are repaired as documents are, and
+ideographs are words, as in dedupe. Texts of fewer than n words cannot be found; the run says how
+many.
 """
 
 from __future__ import annotations
 
 import codecs
 import functools
-import re
 import unicodedata
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,12 @@ import xxhash
 
 from owt_pipeline.errors import UserError
 from owt_pipeline.formats.records import known_format, open_decompressed, parse_json, read_records
+from owt_pipeline.formats.words import words_of
+from owt_pipeline.stages.clean.options import Options
 from owt_pipeline.storage.folder import expand_globs, folder_of
 
 EvaluationSets = tuple[tuple[str, str], ...]
 """(path or URI, SHA-256) of each file."""
-
-_WORD = re.compile(r"\w+")
 
 N = 13
 """Words in an n-gram."""
@@ -47,43 +48,136 @@ def evaluation_sets(patterns: tuple[str, ...]) -> EvaluationSets:
     return tuple((uri, folder.sha256(name)) for uri, folder, name in files)
 
 
+@dataclass(frozen=True)
+class SetSize:
+    """The size of an evaluation set.
+
+    Attributes:
+      uri: its path or URI.
+      num_texts: its texts.
+      num_short: those of fewer than N words, which cannot be found.
+    """
+
+    uri: str
+    num_texts: int
+    num_short: int
+
+
+def n_grams_of(sets: EvaluationSets, options: Options) -> np.ndarray:
+    """Return the hashes of all n-grams of the texts in the files, sorted and distinct, uint64.
+
+    Raises UserError as `texts_of`.
+    """
+    return _read_sets(sets, _repairs(options))[0]
+
+
+def sizes_of(sets: EvaluationSets, options: Options) -> list[SetSize]:
+    """Return the size of each file's set; raise UserError as `texts_of`."""
+    return _read_sets(sets, _repairs(options))[1]
+
+
+def _repairs(options: Options) -> Options:
+    """Return options with only the settings that change text."""
+    return Options(
+        fix_text=options.fix_text,
+        normalization=options.normalization,
+        uncurl_quotes=options.uncurl_quotes,
+        mask_addresses=options.mask_addresses,
+    )
+
+
 @functools.lru_cache(maxsize=1)  # a process reads the evaluation sets once
-def n_grams_of(sets: EvaluationSets) -> np.ndarray:
-    """Hashes of all n-grams of the texts in the files, sorted and distinct, uint64; raises
-    UserError as `texts_of`."""
-    hashes = [_hashed(_n_grams(text)) for uri, _ in sets for text in texts_of(uri)]
-    return np.unique(np.concatenate([_hashed([]), *hashes]))
+def _read_sets(sets: EvaluationSets, options: Options) -> tuple[np.ndarray, list[SetSize]]:
+    from owt_pipeline.stages.clean.repair import repair  # ftfy is slow to import
+
+    hashes = [_hashed([])]
+    sizes = []
+    for uri, _ in sets:
+        num_texts = num_short = 0
+        for strings in texts_of(uri):
+            # Documents are repaired too: a ligature or an entity must not hide the text. Some stay
+            # as they are, such as entities in a document with HTML in it.
+            repaired = " ".join(repair(string, options)[0] for string in strings)
+            n_grams = _n_grams(repaired)
+            hashes.append(_hashed(n_grams))
+            if (given := " ".join(strings)) != repaired:
+                hashes.append(_hashed(_n_grams(given)))
+            num_texts += 1
+            num_short += not n_grams
+        sizes.append(SetSize(uri, num_texts, num_short))
+    return np.unique(np.concatenate(hashes)), sizes
 
 
-def texts_of(uri: str) -> Iterator[str]:
-    """The texts in one file of an evaluation set: the strings in JSON, JSON Lines, Parquet or
-    CSV, and the lines of plain text. It may be compressed with gzip, bzip2, xz or zstd. Raises
-    UserError for an unreadable file."""
+def texts_of(uri: str) -> Iterator[list[str]]:
+    """Yield the texts in one file of an evaluation set: the strings of each record of JSON, JSON
+    Lines, Parquet or CSV, and each line of plain text.
+
+    It may be compressed with gzip, bzip2, xz or zstd. Raises UserError for an unreadable file.
+    """
     kind = known_format(uri) or "text"
     if kind == "jsonl":
         with open_decompressed(uri) as file:
             data = file.read().removeprefix(codecs.BOM_UTF8)
         try:
-            yield from _strings(parse_json(data))
+            yield from _texts_in(parse_json(data))
             return
         except ValueError:
             pass  # JSON Lines
     for record in read_records(uri, uri, kind, columns=None, split_text="lines"):
         if record.fields is None:
             raise UserError(f"{record.where}: {record.problem}")
-        yield from _strings(record.fields)
+        if record.undecodable:
+            columns = ", ".join(sorted(record.undecodable))
+            raise UserError(f"{record.where}: not UTF-8 in column {columns}")
+        yield from _texts_in(record.fields)
 
 
-def _strings(value: Any) -> Iterator[str]:
+def _texts_in(value: Any) -> Iterator[list[str]]:
+    """Yield the strings of each record in a value of JSON, and each string in a list of its own.
+
+    The strings of a record are one text: question and answer follow each other in a document, too.
+    """
+    if isinstance(value, str):
+        yield [value]
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts_in(item)
+    elif isinstance(value, dict):
+        if strings := list(_strings_of_record(value)):
+            yield strings
+        for records in _records_below(value):
+            yield from _texts_in(records)
+
+
+def _strings_of_record(value: Any) -> Iterator[str]:
+    """Yield the strings of a record, with those of its lists and records, but not of its lists of
+    records."""
     if isinstance(value, str):
         yield value
-    elif isinstance(value, (list, dict)):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _strings(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _strings_of_record(item)
+    elif isinstance(value, list) and not _is_of_records(value):
+        for item in value:
+            yield from _strings_of_record(item)
+
+
+def _records_below(value: Any) -> Iterator[list[Any]]:
+    """Yield the lists of records in a record, at any depth."""
+    if isinstance(value, list) and _is_of_records(value):
+        yield value
+        return
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for item in items:
+        yield from _records_below(item)
+
+
+def _is_of_records(values: list[Any]) -> bool:
+    return any(isinstance(value, dict) for value in values)
 
 
 def _n_grams(text: str, n: int = N) -> list[str]:
-    words = _WORD.findall(unicodedata.normalize("NFC", text).lower())
+    words = words_of(unicodedata.normalize("NFC", text))
     return [" ".join(words[start : start + n]) for start in range(len(words) - n + 1)]
 
 

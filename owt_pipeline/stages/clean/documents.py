@@ -15,7 +15,7 @@ from owt_pipeline.stages.clean.contamination import EvaluationSets, n_grams_of, 
 from owt_pipeline.stages.clean.filters import FILTERS, Signals, c4_lines, first_broken
 from owt_pipeline.stages.clean.options import Options
 from owt_pipeline.stages.clean.own_signals import measure_own, parse_signals
-from owt_pipeline.stages.clean.repair import fix_text, mask, tidy
+from owt_pipeline.stages.clean.repair import repair
 from schemas import DATASETS, Reason
 
 
@@ -72,7 +72,7 @@ def clean_batch(batch: pa.RecordBatch, options: Options, sets: EvaluationSets = 
     columns["n_bytes"] = [len(text.encode("utf-8", "replace")) for text in columns["text"]]
     for name in ("title", "author", "site_name"):
         columns[name] = [
-            value and (_repaired(value, options)[0] or None) for value in rows[name].to_pylist()
+            value and (repair(value, options)[0] or None) for value in rows[name].to_pylist()
         ]
     stats = {"changed_texts": sum(map(operator.ne, columns["text"], rows["text"].to_pylist()))}
     if options.mask_addresses:
@@ -92,18 +92,10 @@ def clean_batch(batch: pa.RecordBatch, options: Options, sets: EvaluationSets = 
 def clean_document(text: str, options: Options, sets: EvaluationSets = ()) -> Cleaned:
     """The repaired and judged document, rejected if it shares an n-gram with `sets`; as pure as
     the user's signals."""
-    text, masked = _repaired(text, options)
+    text, masked = repair(text, options)
     document = Cleaned(text, len(text.split()), masked)
     document.reason, document.detail = _judge(document, options, sets) or (None, "")
     return document
-
-
-def _repaired(text: str, options: Options) -> tuple[str, int]:
-    """The repaired text, and the number of addresses in it that were masked."""
-    if options.fix_text:
-        # White space first, as an invisible character may be within an address.
-        text = tidy(fix_text(text, options.normalization, options.uncurl_quotes))
-    return mask(text) if options.mask_addresses else (text, 0)
 
 
 def _judge(document: Cleaned, options: Options, sets: EvaluationSets) -> tuple[Reason, str] | None:
@@ -127,7 +119,7 @@ def _judge(document: Cleaned, options: Options, sets: EvaluationSets) -> tuple[R
         document.text, document.n_words = text, len(text.split())
         if problem := too_short(text, document.n_words, options.min_tokens):
             return Reason.TOO_SHORT, problem
-    if shared := shared_n_gram(document.text, n_grams_of(sets)):
+    if shared := shared_n_gram(document.text, n_grams_of(sets, options)):
         return Reason.CONTAMINATED, shared
     document.own_signals, rejection = measure_own(
         document.text, parse_signals(options.signals)

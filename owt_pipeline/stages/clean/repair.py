@@ -13,6 +13,8 @@ from typing import Any
 import ftfy
 from ftfy.chardata import WIDTH_MAP
 
+from owt_pipeline.stages.clean.options import Options
+
 # Characters that no rule of ftfy and no normalization changes, and that never look like mojibake; a
 # line of these is not given to ftfy. Quotes are such characters unless they are uncurled.
 _HARMLESS = "\t\n\x20-\x7e\xb7\u2013\u2014\u2022"
@@ -33,6 +35,14 @@ _WIDE_PUNCTUATION = [chr(0xFEE0 + code) for code in range(0x21, 0x7F) if not chr
 _TO_USUAL_WIDTH = {
     code: usual for code, usual in WIDTH_MAP.items() if chr(code) not in _WIDE_PUNCTUATION
 }
+
+
+def repair(text: str, options: Options) -> tuple[str, int]:
+    """Return the repaired text, and the number of addresses in it that were masked."""
+    if options.fix_text:
+        # White space first, as an invisible character may be within an address.
+        text = tidy(fix_text(text, options.normalization, options.uncurl_quotes))
+    return mask(text) if options.mask_addresses else (text, 0)
 
 
 def fix_text(text: str, form: str = "NFC", uncurl_quotes: bool = False) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -11,10 +12,18 @@ from owt_pipeline.engine.stage import Recorded, Stage, StageRun, Step, rows_of_i
 from owt_pipeline.errors import UsageError
 from owt_pipeline.ledger.commit import ShardWriter
 from owt_pipeline.ledger.exchange import Slice
-from owt_pipeline.stages.clean.contamination import EvaluationSets, evaluation_sets, n_grams_of
+from owt_pipeline.stages.clean.contamination import (
+    EvaluationSets,
+    N,
+    evaluation_sets,
+    n_grams_of,
+    sizes_of,
+)
 from owt_pipeline.stages.clean.options import Options
 from owt_pipeline.stages.clean.own_signals import parse_signals
 from schemas.settings import did_you_mean
+
+logger = logging.getLogger("owt")
 
 
 def checked_sets(options: Options) -> EvaluationSets:
@@ -35,7 +44,7 @@ def checked_sets(options: Options) -> EvaluationSets:
     for signal in parse_signals(options.signals):
         load_own(signal.name, "signals")
     sets = evaluation_sets(options.decontaminate)
-    n_grams_of(sets)  # report an unreadable file here, not in a worker
+    n_grams_of(sets, options)  # report an unreadable file here, not in a worker
     return sets
 
 
@@ -58,7 +67,7 @@ class Clean(Stage):
     inputs = ("documents",)
     output = "clean"
     options = Options
-    version = 13
+    version = 14
     libraries = ("ftfy", "py3langid", "tiktoken")
     steps = (Step(clean_shard, rows=rows_of_input),)
     example = "owt run run --until clean --languages en --min_tokens 128"
@@ -73,6 +82,20 @@ class Clean(Stage):
         sets = [{"kind": "evaluation", "name": name, "sha256": digest} for name, digest in names]
         signals = [describe_own(own.name, "signals") for own in parse_signals(options.signals)]
         return [*sets, *({"kind": "signal"} | signal for signal in signals)]
+
+    def set_up(self, run: StageRun) -> None:
+        """Report how many texts of each evaluation set are too short to be found."""
+        options: Options = run.options
+        for size in sizes_of(evaluation_sets(options.decontaminate), options):
+            if size.num_short:
+                logger.warning(
+                    "clean: %s of the %s texts in %s have fewer than %s words, and cannot be found "
+                    "in documents",
+                    f"{size.num_short:,}",
+                    f"{size.num_texts:,}",
+                    size.uri,
+                    N,
+                )
 
     def preload(self, options: Options) -> Sequence[str]:
         return (

@@ -7,9 +7,10 @@ becomes           a submission without an id; with a reason if it has no URL or 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from owt_pipeline.formats.records import Record, known_format, read_records
@@ -23,9 +24,24 @@ _COLUMNS = (*_URL, "score", *_TIME, "title", *_SOURCE, "subreddits")
 """The columns that are read; of several for the same, the first that has a value. urls/ of a run
 has `posted_url`, `link_sources` and `subreddits`, and Hacker News' dump `time`."""
 
+# ISO 8601 in the spellings that databases write: any precision, any offset, T and Z in capitals or
+# not, a space in place of T.
 _DATE = re.compile(
-    r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d:\d\d)(?:\.\d+)?)? ?(?:UTC|Z|([+-]\d\d):?(\d\d))?"
+    r"(\d{4})[-/]?(\d\d)[-/]?(\d\d)"
+    r"(?:(?:T| +)(\d\d)(?::?(\d\d)(?::?(\d\d)(?:[.,]\d+)?)?)?)?"
+    r" *(?:UTC|GMT|Z|([+\-\u2212])(\d\d)(?::?(\d\d)(?::?\d\d)?)?)?",
+    re.IGNORECASE,
 )
+
+# Seconds since 1970 stay below this until the year 5138, and milliseconds have been above it since
+# 1973. So a larger number is in milliseconds, microseconds or nanoseconds.
+_MIN_MILLISECONDS = 10**11
+
+# How programs write a missing value in a column of numbers: pandas, R, Spark, databases, people.
+_NULLS = frozenset(
+    ("", "-", "null", "(null)", "\\n", "na", "n/a", "#n/a", "#na", "<na>", "nan", "-nan", "none",
+     "nil", "nul", "undefined", "missing", "1.#qnan", "-1.#ind")
+)  # fmt: skip
 
 _Row = dict[str, Any]
 
@@ -44,11 +60,14 @@ def link_rows(path: str, name: str) -> Iterator[_Row]:
         return
     for record in records:
         line = int(record.where.rpartition(":")[2])
-        yield (
-            _bad_line(line, record.problem)
-            if record.fields is None
-            else _of_fields(line, record.fields)
-        )
+        if record.fields is None:
+            yield _bad_line(line, record.problem)
+            continue
+        row = _of_fields(line, record.fields)
+        lost = sorted(name for name in record.undecodable if name.lower() in _URL)
+        if lost and row.get("reason") == str(Reason.NO_URL):
+            row = _bad_line(line, f"not UTF-8 in column {', '.join(lost)}")
+        yield row
 
 
 def _bad_line(line: int, note: str | None) -> _Row:
@@ -82,13 +101,16 @@ def _of_lines(records: Iterable[Record]) -> Iterator[_Row]:
 def _of_fields(line: int, fields: Mapping[str, Any]) -> _Row:
     given: dict[str, Any] = {}
     for name, field in fields.items():
-        if (value := _plain(field)) not in (None, "", []):
+        if (value := _plain(field)) not in (None, "", [], r"\N"):  # databases write \N for null
             given.setdefault(name.lower(), value)
 
     def first(names: tuple[str, ...]) -> Any:
         return next((given[name] for name in names if name in given), None)
 
-    url, score, source = first(_URL), first(("score",)), first(_SOURCE)
+    url, source = first(_URL), first(_SOURCE)
+    score = first(("score",))
+    if _is_missing_number(score):
+        score = None
     if not isinstance(url, str):
         has_field = any(name.lower() == "url" for name in fields)
         note = None if has_field else f"no field url, but {', '.join(list(fields)[:8]) or 'none'}"
@@ -122,16 +144,38 @@ def _strings(value: Any) -> list[str] | None:
     ] or None
 
 
+def _is_missing_number(value: Any) -> bool:
+    if isinstance(value, str):
+        return value.lower() in _NULLS
+    return isinstance(value, float) and math.isnan(value)
+
+
 def _seconds(value: Any) -> int | None:
-    """Seconds since 1970 of a number or a date; a date without a time zone is in UTC."""
-    found = _DATE.fullmatch(value) if isinstance(value, str) else None
-    if not found:
-        return integer(value)
-    day, time, hours, minutes = found.groups()
+    """Return seconds since 1970 of a number or a date; None for anything else.
+
+    A number may count seconds, milliseconds, microseconds or nanoseconds. A date without a time
+    zone is in UTC.
+    """
+    seconds = integer(value)
+    # Eight digits are a day, such as 20190101, and not one of August 1970.
+    is_day = isinstance(value, (str, int)) and re.fullmatch(r"(19|20)\d{6}", str(value))
+    if seconds is not None and not is_day:
+        while abs(seconds) >= _MIN_MILLISECONDS:
+            seconds = int(seconds / 1000)
+        return seconds
+    date = _DATE.fullmatch(str(value)) if isinstance(value, (str, int)) else None
+    return _seconds_of_date(date) if date else seconds
+
+
+def _seconds_of_date(date: re.Match[str]) -> int | None:
+    year, month, day, hour, minute, second, sign, hours, minutes = date.groups(default="0")
+    offset = timedelta(hours=int(hours), minutes=int(minutes))
     try:
-        moment = datetime.fromisoformat(
-            f"{day}T{time or '00:00:00'}{hours or '+00'}:{minutes or '00'}"
+        # A leap second counts as the one before it, as in POSIX.
+        local = datetime(
+            int(year), int(month), int(day), int(hour), int(minute), min(int(second), 59)
         )
-    except ValueError:
+        moment = local + offset if sign in "-\u2212" else local - offset
+    except (ValueError, OverflowError):
         return None
-    return int(moment.astimezone(timezone.utc).timestamp())
+    return int(moment.replace(tzinfo=timezone.utc).timestamp())

@@ -14,8 +14,7 @@ Memory is bounded by a part's hashes, a range, a group, and in `components` nine
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -28,9 +27,13 @@ import pyarrow.parquet as pq
 from owt_pipeline import progress
 from owt_pipeline.ledger.exchange import Slice, gather, partition_of, read_slices
 from owt_pipeline.stages.dedupe.components import Forest, star_edges
-from owt_pipeline.stages.dedupe.minhash import BANDS, band_hashes, keep_freed_memory, signatures
+from owt_pipeline.stages.dedupe.minhash import (
+    band_hashes,
+    banding,
+    keep_freed_memory,
+    signatures,
+)
 from owt_pipeline.stages.dedupe.numbering import (
-    MOST_DOCUMENTS,
     documents_of,
     first_of_generations,
     first_of_parts,
@@ -43,6 +46,7 @@ from owt_pipeline.stages.dedupe.shingles import (
     ngrams,
     sorted_set,
 )
+from owt_pipeline.stages.dedupe.verification import CANDIDATES, decide
 from schemas import DATASETS
 
 if TYPE_CHECKING:
@@ -60,17 +64,6 @@ _PLANNED = pa.schema(
         ("compared", pa.bool_()),
     ]
 )
-CANDIDATES = pa.schema(
-    [
-        *((name, pa.uint32()) for name in ("document", "text", "component")),
-        ("url_id", pa.uint64()),
-        ("precedence", pa.int64()),
-        ("bands", pa.list_(pa.uint64())),
-        ("shingles", pa.list_(pa.uint64())),
-    ]
-)
-"""A document of a component. `text` is the lowest-numbered document with the same text, which
-alone has band hashes and a sorted shingle set, and only if the component has several texts."""
 _DECISIONS = DATASETS["duplicates"].schema.append(
     pa.field("shard", pa.uint32())
 )  # of the removed document
@@ -88,6 +81,7 @@ def sketch(run: StageRun, part: int, _: Sequence[Slice], writer: ShardWriter) ->
     """
     keep_freed_memory()
     options: Options = run.options
+    num_bands, rows_of_band = banding(options.threshold)
     ranges, seen, number = Ranges.of(run), set[bytes](), int(first_of_parts(run)[part])
     for batch in documents_of(run, part, ["text"]):
         digests: list[bytes] = []
@@ -103,15 +97,15 @@ def sketch(run: StageRun, part: int, _: Sequence[Slice], writer: ShardWriter) ->
                     rows.append(i)
             shingles = ngrams(words.take(rows), options.ngram)
             filled = np.flatnonzero(np.diff(shingles.offsets))
-            signed.append(_signed(shingles)[:, filled])
+            signed.append(_signed(shingles, options)[:, filled])
             new += [len(digests) + rows[i] for i in filled.tolist()]
             digests += found
         documents = np.arange(number, number + len(digests), dtype=np.uint32)
         high, low = np.frombuffer(b"".join(digests), ">u8").astype(np.uint64).reshape(-1, 2).T
         writer.send(partition_of(high, ranges.of_texts), _batch([high, low, documents], _TEXTS))
-        bands = band_hashes(np.concatenate(signed, axis=1)).ravel()
+        bands = band_hashes(np.concatenate(signed, axis=1), rows_of_band).ravel()
         keys = partition_of(bands, ranges.of_bands) + np.uint64(ranges.of_texts)
-        writer.send(keys, _batch([bands, np.tile(documents[new], BANDS)], _BANDS))
+        writer.send(keys, _batch([bands, np.tile(documents[new], num_bands)], _BANDS))
         number += len(digests)
         progress.advance(len(digests))
 
@@ -130,12 +124,15 @@ class Ranges:
     @classmethod
     def of(cls, run: StageRun) -> Ranges:
         documents = int(first_of_parts(run)[-1])
-        return cls(1 + documents // MOST_OF_RANGE, 1 + BANDS * documents // MOST_OF_RANGE)
+        bands, _ = banding(run.options.threshold)
+        return cls(1 + documents // MOST_OF_RANGE, 1 + bands * documents // MOST_OF_RANGE)
 
 
-def _signed(shingles: Hashes) -> np.ndarray:
-    """MinHash signatures of the upper halves of the shingles' hashes."""
-    return signatures((shingles.values >> np.uint64(32)).astype(np.uint32), shingles.offsets)
+def _signed(shingles: Hashes, options: Options) -> np.ndarray:
+    """Return the MinHash signatures of the upper halves of the shingles' hashes."""
+    bands, rows = banding(options.threshold)
+    upper = (shingles.values >> np.uint64(32)).astype(np.uint32)
+    return signatures(upper, shingles.offsets, bands * rows)
 
 
 def buckets(run: StageRun, key: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
@@ -234,12 +231,16 @@ def _send_candidates(
         planned["text"].to_numpy() == planned["document"].to_numpy()
     )
     bands, sets = [_NOTHING] * len(planned), [_NOTHING] * len(planned)
+    _, rows_of_band = banding(options.threshold)
     rows = np.flatnonzero(read)
     for chunk in chunked(documents["text"].take(pa.array(rows))):
         mine, rows = np.split(rows, [len(chunk)])
         shingles = ngrams(hash_words(chunk), options.ngram)
         for row, of_text, distinct in zip(
-            mine, band_hashes(_signed(shingles)).T, shingles.sets(), strict=True
+            mine,
+            band_hashes(_signed(shingles, options), rows_of_band).T,
+            shingles.sets(),
+            strict=True,
         ):
             bands[row], sets[row] = of_text, distinct
     columns = [planned[name].combine_chunks() for name in ("document", "text", "component")]
@@ -301,126 +302,6 @@ def verify(run: StageRun, group: int, slices: Sequence[Slice], writer: ShardWrit
     progress.advance(len(rows))
 
 
-@dataclass(frozen=True)
-class Decisions:
-    """Removed documents, by row of the candidates.
-
-    Attributes:
-      gone: int64, the removed document.
-      kept: int64, the document kept in its place.
-      near: bool, true for a near-duplicate, false for an exact copy.
-      similarity: float32, similarity of the two shingle sets.
-      contained: float32, share of the removed document's shingles that the kept one has; 1 for
-        exact copies.
-      shared_bands: uint16, number of bands in which the two agree; 0 for exact copies.
-      cluster_size: uint32, documents in its cluster, with the kept one, without those of later
-        generations.
-    """
-
-    gone: np.ndarray
-    kept: np.ndarray
-    near: np.ndarray
-    similarity: np.ndarray
-    contained: np.ndarray
-    shared_bands: np.ndarray
-    cluster_size: np.ndarray
-
-
-# A document is compared with at most this many kept ones: those first that share most bands with
-# it, each divided by the number of kept documents that have it, of which the first 256 count. Pages
-# of one template share bands with all others of it; a page and its copy also share bands that no
-# other has.
-MOST_COMPARISONS, MOST_OF_BAND = 32, 256
-
-
-def decide(
-    rows: pa.Table, generations: np.ndarray, threshold: float, own: int = MOST_DOCUMENTS
-) -> tuple[Decisions, Mapping[str, int]]:
-    """Decide on complete components.
-
-    Documents are taken in the order of generation, precedence, url_id. A copy of the text of an
-    earlier one goes in its favour. Every other document is compared with the kept documents before
-    it that share a band with it. It goes in favour of the most similar one, if that similarity
-    reaches the threshold, or else is kept. What was kept is never removed, whatever comes later: so
-    no kept document is itself removed, and a later generation changes no decision.
-
-    Args:
-      rows: rows of CANDIDATES, in any order.
-      generations: int64, the number of each generation's first document.
-      threshold: least similarity of a near-duplicate.
-      own: documents with this number or a higher one come first, and stay.
-    """
-    columns = ("document", "text", "component", "url_id", "precedence")
-    document, text, component, url_id, before = (rows[name].to_numpy() for name in columns)
-    generation = np.searchsorted(generations, document, side="right")
-    generation[document >= own] = 0
-    order = np.lexsort([document, url_id, before, generation, component])
-    bands, sets = _Lists(rows["bands"]), _Lists(rows["shingles"])
-    row_of_text = {int(document[row]): row for row in np.flatnonzero(document == text).tolist()}
-    kept, similarity, contained = np.arange(len(order)), *np.ones((2, len(order)), np.float32)
-    near, shared = np.zeros(len(order), bool), np.zeros(len(order), np.uint16)
-    first_of_text: dict[int, int] = {}
-    index: defaultdict[int, list[int]] = defaultdict(list)  # band -> kept documents that have it
-    counts: Counter[str] = Counter()
-    for row in order.tolist():
-        same = first_of_text.setdefault(int(text[row]), row)
-        if same != row and generation[row] == 0:
-            continue
-        if same != row:  # what was decided of the first holds for its copies
-            for column in (kept, near, similarity, contained, shared):
-                column[row] = column[same]
-            continue
-        source = row_of_text[int(text[row])]
-        mine = bands[source].tolist()
-        votes: defaultdict[int, float] = defaultdict(float)
-        for band in mine if generation[row] else ():
-            have = index.get(band, ())
-            for other in have:
-                votes[other] += 1 / len(have)
-        best, share, rival = 0.0, 0.0, -1
-        for other in sorted(votes, key=lambda other: (-votes[other], other))[:MOST_COMPARISONS]:
-            counts["comparisons"] += 1
-            alike, part = compare(sets[source], sets[row_of_text[int(text[other])]], threshold)
-            if alike >= threshold and alike > best:
-                best, share, rival = alike, part, other
-        counts["capped"] += len(votes) > MOST_COMPARISONS
-        if rival >= 0:
-            kept[row], near[row], similarity[row], contained[row] = rival, True, best, share
-            shared[row] = np.count_nonzero(bands[source] == bands[row_of_text[int(text[rival])]])
-            continue
-        for band in mine:
-            if len(index[band]) < MOST_OF_BAND:
-                index[band].append(row)
-    gone = np.flatnonzero(kept != np.arange(len(order)))
-    size = _cluster_sizes(kept[gone], generation[gone])
-    found = Decisions(
-        gone, kept[gone], near[gone], similarity[gone], contained[gone], shared[gone], size
-    )
-    return found, counts
-
-
-def compare(one: np.ndarray, other: np.ndarray, threshold: float = 0.0) -> tuple[float, float]:
-    """(Jaccard similarity of two sorted shingle sets, share of `one` that `other` has); 0 if
-    either is empty or their sizes rule out the threshold."""
-    if not len(one) or min(len(one), len(other)) < threshold * max(len(one), len(other)):
-        return 0.0, 0.0
-    both = np.sort(np.concatenate([one, other]), kind="stable")
-    common = int((both[1:] == both[:-1]).sum())
-    return common / (len(both) - common), common / len(one)
-
-
-def _cluster_sizes(kept: np.ndarray, generation: np.ndarray) -> np.ndarray:
-    """For each removed document: 1 + those that were removed in favour of the same one by the
-    end of its generation."""
-    key = kept.astype(np.int64) << 32 | generation
-    ordered = np.sort(key)
-    ends, starts = (
-        np.searchsorted(ordered, key, side="right"),
-        np.searchsorted(ordered, kept.astype(np.int64) << 32),
-    )
-    return (1 + ends - starts).astype(np.uint32)
-
-
 def write(run: StageRun, shard: int, slices: Sequence[Slice], writer: ShardWriter) -> None:
     """Write a shard's decisions, sorted by url_id, and those by the kept document; count the
     documents that stay."""
@@ -452,14 +333,3 @@ def _lists(items: Sequence[np.ndarray]) -> pa.ListArray:
     """A column of lists of uint64."""
     offsets = np.cumsum([0, *map(len, items)]).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(np.concatenate([*items, _NOTHING])))
-
-
-class _Lists:
-    """Random access to a column of lists of uint64."""
-
-    def __init__(self, column: pa.ChunkedArray):
-        array = column.combine_chunks()
-        self._values, self._offsets = array.values.to_numpy(), array.offsets.to_numpy()
-
-    def __getitem__(self, row: int) -> np.ndarray:
-        return self._values[self._offsets[row] : self._offsets[row + 1]]

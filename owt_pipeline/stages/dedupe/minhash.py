@@ -17,18 +17,32 @@ from owt_pipeline.stages.dedupe.shingles import mix
 
 # Two documents are candidates if they agree in all rows of one band: locality-sensitive hashing,
 # chapter 3 of Leskovec, Rajaraman and Ullman, Mining of Massive Datasets. A pair of similarity s
-# does with probability 1 - (1 - s^6)^21: 0.999 at 0.8 and 0.93 at 0.7, but 0.28 at 0.5. More rows
-# find fewer dissimilar pairs, which only cost a comparison; more bands cost memory. 21 x 6 is what
-# datasketch's optimiser chooses of 128 permutations for a threshold of 0.8.
+# does with probability 1 - (1 - s^rows)^bands. More rows find fewer dissimilar pairs, which only
+# cost a comparison; more bands cost memory. 21 x 6 is what datasketch's optimiser chooses of 128
+# permutations for a threshold of 0.8: 0.998 of the pairs at 0.8 are candidates, but 0.28 at 0.5.
 BANDS, ROWS = 21, 6
+
+# For lower thresholds there are fewer rows, so that at least this share of the pairs exactly at the
+# threshold are candidates. With one row, texts that share any phrase would be.
+_MIN_PROBABILITY = 0.98
+_MIN_ROWS = 2
 
 _BLOCK = 1 << 16  # hashes per step: with their products they fit the second-level cache
 _CHAIN = np.uint64(0x9E3779B97F4A7C15)
 
 
-def probability(similarity: float) -> float:
-    """The probability that two documents of this Jaccard similarity share a band."""
-    return float(1 - (1 - similarity**ROWS) ** BANDS)
+def probability(similarity: float, bands: int = BANDS, rows: int = ROWS) -> float:
+    """Return the probability that two documents of this Jaccard similarity share a band."""
+    return float(1 - (1 - similarity**rows) ** bands)
+
+
+def banding(threshold: float) -> tuple[int, int]:
+    """Return (bands, rows of a band) for a threshold, of at most BANDS * ROWS permutations."""
+    for rows in range(ROWS, _MIN_ROWS, -1):
+        bands = BANDS * ROWS // rows
+        if probability(threshold, bands, rows) >= _MIN_PROBABILITY:
+            return bands, rows
+    return BANDS * ROWS // _MIN_ROWS, _MIN_ROWS
 
 
 @functools.cache
@@ -77,12 +91,14 @@ def fmix32(hashes: np.ndarray) -> np.ndarray:
     return hashes
 
 
-def band_hashes(signatures: np.ndarray) -> np.ndarray:
-    """uint64[BANDS, texts] from uint32[BANDS * ROWS, texts]: equal if all rows of a band are."""
-    result = np.empty((BANDS, signatures.shape[1]), np.uint64)
-    for band in range(BANDS):
+def band_hashes(signatures: np.ndarray, rows: int = ROWS) -> np.ndarray:
+    """Return uint64[bands, texts] from uint32[bands * rows, texts]: equal if all rows of a band
+    are."""
+    num_bands = len(signatures) // rows
+    result = np.empty((num_bands, signatures.shape[1]), np.uint64)
+    for band in range(num_bands):
         hashes = np.full(signatures.shape[1], band + 1, np.uint64)
-        for row in signatures[band * ROWS : (band + 1) * ROWS]:
+        for row in signatures[band * rows : (band + 1) * rows]:
             hashes *= _CHAIN
             hashes += row
             hashes ^= hashes >> np.uint64(29)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,14 +19,17 @@ from owt_pipeline.engine.stage import (
     what_was_sent,
 )
 from owt_pipeline.stages.dedupe import decisions, numbering
-from owt_pipeline.stages.dedupe.minhash import BANDS, ROWS, probability
+from owt_pipeline.stages.dedupe.minhash import banding, probability
 from owt_pipeline.stages.dedupe.options import Options
+from owt_pipeline.stages.dedupe.verification import MAX_COMPARISONS
 from owt_pipeline.storage.folder import folder_of
 from schemas import Reason
 from schemas.manifest import Counts
 
 if TYPE_CHECKING:
     from schemas.manifest import ShardRecord
+
+logger = logging.getLogger("owt")
 
 
 def _parts(run: StageRun) -> range:
@@ -53,8 +57,8 @@ class Dedupe(Stage):
     reads = "earlier"
     output = "duplicates"
     options = Options
-    version = 7
-    libraries = ("numpy", "xxhash")
+    version = 8
+    libraries = ("numpy", "pyarrow", "xxhash")
     steps: tuple[Step, ...] = (
         Step(decisions.sketch, "sketch", keys=_parts, rows=_rows),
         Step(decisions.buckets, "buckets", keys=what_was_sent),
@@ -80,7 +84,7 @@ class Dedupe(Stage):
         """What every worker needs before its first part: a table, and modules that numpy imports
         on first use."""
         return [
-            "owt_pipeline.stages.dedupe.shingles:character_table",
+            "owt_pipeline.formats.words:character_classes",
             "numpy.ma",
             "numpy.polynomial",
             "numpy.random",
@@ -102,8 +106,18 @@ class Dedupe(Stage):
         }
         rejected = {reason: count for reason, count in rejected.items() if count}
         run.counts = Counts(written["stay"] + sum(rejected.values()), written["stay"], rejected)
-        curve = [(s / 20, round(probability(s / 20), 6)) for s in range(21)]
-        run.properties.update(threshold=run.options.threshold, bands=BANDS, rows=ROWS, curve=curve)
+        bands, rows = banding(run.options.threshold)
+        curve = [(s / 20, round(probability(s / 20, bands, rows), 6)) for s in range(21)]
+        run.properties.update(threshold=run.options.threshold, bands=bands, rows=rows, curve=curve)
+        if total["capped"]:
+            logger.warning(
+                "dedupe: %s documents have more than %s similar ones that are kept, and were "
+                "compared with the %s most similar only: some near-duplicates may be left; a lower "
+                "--threshold removes more of such pages",
+                f"{total['capped']:,}",
+                MAX_COMPARISONS,
+                MAX_COMPARISONS,
+            )
 
 
 STAGE = Dedupe()

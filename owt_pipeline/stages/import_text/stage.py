@@ -26,6 +26,7 @@ from owt_pipeline.formats.records import (
     describe_file,
     field_value,
     format_of,
+    held_out_files,
     named_files,
     read_records,
 )
@@ -184,7 +185,7 @@ class Import(Stage):
     inputs = ()
     output = "documents"
     options = ImportOptions
-    version = 6
+    version = 7
     steps = (
         Step(place_group, "records", keys=lambda run: range(len(_groups(run)) + run.settled)),
         Step(merge_shard),
@@ -211,6 +212,7 @@ class Import(Stage):
         if run.options.files and (left_out := _named(run.options)[1]):
             some = ", ".join(left_out[:5]) + (", ..." if len(left_out) > 5 else "")
             logger.warning("import: files of folders left out, name them to import them: %s", some)
+        self._warn_of_held_out(run.options)
         groups: list[list[SourceFile]] = []
         size = 0
         made = [
@@ -230,6 +232,18 @@ class Import(Stage):
                 size = source["bytes"]
             groups[-1].append(SourceFile(path, source["name"], kind, number))
         run.work.write(_GROUPS_NAME, msgspec.json.encode(groups))
+
+    def _warn_of_held_out(self, options: ImportOptions) -> None:
+        if not options.files:
+            return
+        held_out = held_out_files(options.files, _named(options)[0])
+        if held_out:
+            shown = ", ".join(held_out[:5]) + (", ..." if len(held_out) > 5 else "")
+            logger.warning(
+                "import: test or validation splits next to a training split are imported too; to "
+                "leave them out, name the training files only: %s",
+                shown,
+            )
 
     def finish(self, run: StageRun, records: Sequence[ShardRecord]) -> None:
         if not any(record.counts.left for record in records):
@@ -273,6 +287,8 @@ def place(record: Record, names: Mapping[str, str]) -> dict[str, Any]:
     with suppress(BadURL):
         row["url"] = canonical_url(_string(fields, names["url"]) or "")
     text = field_value(fields, names["text"], _ABSENT)
+    if names["text"] in record.undecodable:
+        return _rejected(row, Reason.BAD_RECORD, f"not UTF-8 in column {names['text']}")
     if text is _ABSENT:
         return _rejected(
             row, Reason.BAD_RECORD, f"no field '{names['text']}'; it has {_some(fields)}"

@@ -19,9 +19,11 @@ from owt_pipeline.stages.clean import contamination
 from owt_pipeline.stages.clean.contamination import evaluation_sets, shared_n_gram
 from owt_pipeline.stages.clean.documents import clean_document
 from owt_pipeline.stages.clean.options import Options
+from owt_pipeline.stages.clean.repair import repair
 from owt_pipeline.stages.clean.stage import STAGE as CLEAN
 from schemas import Reason
 from tests.owt_pipeline.clean.test_stage import ENGLISH
+from tests.owt_pipeline.runs import ask_owt
 
 
 @pytest.mark.parametrize(
@@ -78,3 +80,87 @@ def test_a_shared_n_gram_is_found_if_and_only_if_there_is_one(
         (g for g in zip(*(left[start:] for start in range(n)), strict=False) if g in n_grams), None
     )
     assert shared_n_gram(" ".join(left), keys, n) == (" ".join(expected) if expected else None)
+
+
+LIGATURES = "The \ufb01rst \ufb01ve o\ufb03cers found that the \ufb01nal di\ufb03culty of the o\ufb03ce was staff"
+ENTITIES = "The firm&#39;s manager said the profit for the year wasn&#39;t what she&#39;d hoped it would be"
+HYPHENS = (
+    "Which of the follow\xading rivers flows through the old town of the north\u200bern har\xadbour"
+)
+SQUARES = (
+    "Which of the \u2460 following river\u00b2s flows through the old town of the northern harbour"
+)
+CHINESE = "下列哪条河流在流入大海之前流经北方港口的古城，请从以下四个选项中选择一个正确答案"
+THAI = "แม่น้ำสายใดไหลผ่านเมืองเก่าของท่าเรือทางเหนือก่อนถึงทะเล"
+GIVEN = {
+    "ligatures": (LIGATURES, {}),
+    "entities": (ENTITIES, {}),
+    "soft hyphens and spaces without width": (HYPHENS, {}),
+    "compatibility forms": (SQUARES, {"normalization": "NFKC"}),
+    "curly quotes": (ENTITIES.replace("&#39;", "\u2019"), {"uncurl_quotes": True}),
+    "mojibake": (ENTITIES.replace("&#39;", "\u00e2\u20ac\u2122"), {}),
+    "addresses": (f"Write to someone@example.net or {ENTITIES}", {"mask_addresses": True}),
+    "as they are": (LIGATURES, {"fix_text": False}),
+    "ideographs": (CHINESE, {}),
+    "a script without spaces": (THAI, {}),
+}
+
+
+def is_contaminated(path: Path, text: str, **options: object) -> bool:
+    chosen = Options(languages=("all",), min_tokens=1, **options)  # type: ignore[arg-type]
+    sets = evaluation_sets((str(path),))
+    return clean_document(f"{ENGLISH} {text} {ENGLISH}", chosen, sets).reason == Reason.CONTAMINATED
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_sets_are_repaired_as_documents_are(tmp_path: Path, name: str) -> None:
+    text, options = GIVEN[name]
+    path = tmp_path / "set.jsonl"
+    path.write_text(json.dumps({"q": text}, ensure_ascii=False), "utf-8")
+    assert is_contaminated(path, text, **options)
+    if not options:
+        assert is_contaminated(path, repair(text, Options())[0])
+        assert not is_contaminated(path, "another text about the rivers of the town")
+
+
+def test_entities_are_found_in_a_document_with_html(tmp_path: Path) -> None:
+    (tmp_path / "set.txt").write_text(ENTITIES)
+    assert is_contaminated(tmp_path / "set.txt", f"<b>bold</b> {ENTITIES}")
+
+
+QUESTION, ANSWER = "which of the rivers flows through the", "old town of the northern harbour"
+RECORDS = [
+    {"question": QUESTION, "answer": ANSWER},
+    {"id": 7, "question": QUESTION, "choices": {"text": [ANSWER, "a hill"], "label": ["A", "B"]}},
+    {"data": [{"title": "x", "paragraphs": [{"question": QUESTION, "answers": [ANSWER]}]}]},
+]
+
+
+@pytest.mark.parametrize("record", RECORDS)
+def test_the_fields_of_a_record_are_one_text(tmp_path: Path, record: dict) -> None:
+    (tmp_path / "set.json").write_text(json.dumps([record], indent=1))
+    assert is_contaminated(tmp_path / "set.json", f"{QUESTION} {ANSWER}")
+    (tmp_path / "set.jsonl").write_text(json.dumps(record))
+    assert is_contaminated(tmp_path / "set.jsonl", f"{QUESTION} {ANSWER}")
+
+
+def test_texts_of_two_records_are_not_joined(tmp_path: Path) -> None:
+    rows = [{"q": QUESTION}, {"q": ANSWER}]
+    (tmp_path / "set.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert not is_contaminated(tmp_path / "set.jsonl", f"{QUESTION} {ANSWER}")
+
+
+def test_the_run_counts_the_texts_that_are_too_short(tmp_path: Path) -> None:
+    texts = ["What is the capital?", "How many?", f"{QUESTION} {ANSWER}"]
+    (tmp_path / "set.txt").write_text("\n".join(texts))
+    (tmp_path / "long.txt").write_text(texts[-1])
+    (tmp_path / "docs.jsonl").write_text(json.dumps({"text": ENGLISH}))
+    run = tmp_path / "run"
+    ask_owt("import", run, tmp_path / "docs.jsonl", "--num_shards", 1)
+    flags = ("--until", "clean", "--workers", 1)
+    said = ask_owt(
+        "run", run, *flags, "--decontaminate", tmp_path / "set.txt", tmp_path / "long.txt"
+    )
+    expected = f"2 of the 3 texts in {tmp_path / 'set.txt'} have fewer than 13 words"
+    assert expected in said
+    assert "long.txt have" not in said

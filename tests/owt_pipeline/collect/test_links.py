@@ -3,6 +3,7 @@ they should not be."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from owt_pipeline.commands.publish import LISTED
 from owt_pipeline.formats.urls import id_of
+from owt_pipeline.stages.collect.links import link_rows
 from owt_pipeline.storage.folder import Storage
 from tests.owt_pipeline.collect.collecting import Collected, collected
 from tests.owt_pipeline.collect.test_stage import holds
@@ -68,6 +70,61 @@ def test_each_row_of_odd_tables_is_a_url_or_a_reject_with_its_place(tmp_path: Pa
             " ".join([row["url"], *(f"{k}={v!r}" for k, v in columns.items() if v not in usual)])
         )
     assert sorted(seen) == (HERE / "tables.txt").read_text().splitlines()
+
+
+NOON = 1546344000  # 2019-01-01T12:00:00Z
+TIMES = {
+    "2019-01-01 12:00:00+00": NOON,
+    "2019-01-01 09:00:00-03": NOON,
+    "2019-01-01T17:30:00+05:30": NOON,
+    "2019-01-01 17:30:00 +0530": NOON,
+    "2019-01-01 12:00": NOON,
+    "2019-01-01T12:00Z": NOON,
+    "2019-01-01t12:00:00.123456789z": NOON,
+    "20190101T120000Z": NOON,
+    "2019/01/01 12:00:00 UTC": NOON,
+    "2019-01-01 11:00:00\u221201": NOON,
+    "2019-01-01": NOON - 12 * 3600,
+    "20190101": NOON - 12 * 3600,
+    NOON: NOON,
+    NOON * 10**3: NOON,
+    NOON * 10**6 + 5: NOON,
+    str(NOON * 10**9): NOON,
+    NOON + 0.5: NOON,
+    "1.546344e12": NOON,
+    -(10**13): -(10**10),
+    "2019-13-01": None,
+    "0001-01-01T00:00:00+09": None,
+    "NULL": None,
+    True: None,
+}
+
+
+@pytest.mark.parametrize("time", TIMES)
+def test_a_time_of_any_precision_and_offset_is_read(tmp_path: Path, time: Any) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"url": "https://a.example/", "time": time}))
+    (row,) = link_rows(str(path), "a")
+    assert row["created_utc"] == TIMES[time]
+
+
+@pytest.mark.parametrize(
+    "score", ["NULL", r"\N", "NA", "n/a", "NaN", "nan", "None", "<NA>", "", "-", "null"]
+)
+def test_a_null_of_any_spelling_is_no_score(tmp_path: Path, score: str) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text(f"url\tscore\tcreated_utc\nhttps://a.example/\t{score}\t{score}\n")
+    (row,) = link_rows(str(path), "a")
+    assert (row.get("reason"), row["score"], row["created_utc"]) == (None, None, None)
+
+
+def test_a_url_that_is_not_utf8_is_a_bad_line_and_a_title_is_null(tmp_path: Path) -> None:
+    bad = pa.array([b"https://a.example/\xff", b"https://b.example/"]).view(pa.string())
+    titles = pa.array([b"a", b"\xfe"]).view(pa.string())
+    pq.write_table(pa.table({"url": bad, "title": titles}), tmp_path / "a.parquet")
+    first, second = link_rows(str(tmp_path / "a.parquet"), "a")
+    assert (first["reason"], first["note"]) == ("bad_line", "not UTF-8 in column url")
+    assert (second["url"], second["title"]) == ("https://b.example/", None)
 
 
 def dump_of_files(folder: Path) -> list[Path]:

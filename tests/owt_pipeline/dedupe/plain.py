@@ -4,8 +4,7 @@ trust."""
 from __future__ import annotations
 
 import functools
-
-from owt_pipeline.stages.dedupe.shingles import IDEOGRAPH, LETTER, MARK, character_table
+import unicodedata
 
 
 def is_selector(code: int) -> bool:
@@ -16,28 +15,33 @@ def is_selector(code: int) -> bool:
     )
 
 
+def kind_of(character: str) -> str:
+    """`letter`, `mark`, `unspaced` (a word of its own) or `separator`."""
+    category, code = unicodedata.category(character), ord(character)
+    if code >= 0x40000 or (category[0] not in "LNM" and category != "Cn"):
+        return "separator"
+    blocks = ((0xE00, 0xEFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3040, 0x30FF))
+    blocks += ((0x31F0, 0x31FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF))
+    if code >= 0x20000 or any(first <= code <= last for first, last in blocks):
+        return "unspaced"
+    return "mark" if category[0] == "M" else "letter"
+
+
 def words(text: str) -> list[str]:
     """Runs of letters and their marks in lower case; an ideograph is a word of its own.
     Variation selectors are no text."""
     found, word = [], ""
-    after_word = False  # whether a mark belongs to the character before it
     for character in text:
         if is_selector(ord(character)):
             continue
-        if ord(character) < 0x80:
-            is_letter, alone, lower = character.isalnum(), False, character.lower()
-        else:
-            kind = character_table().kind[ord(character)]
-            is_letter, alone = kind == LETTER or (kind == MARK and after_word), kind == IDEOGRAPH
-            lower = chr(character_table().lower[ord(character)])
-        if not is_letter or alone:
-            found.append(word)
-            word = ""
-        after_word = is_letter or alone
-        if alone:
-            found.append(lower)
-        elif is_letter:
-            word += lower
+        kind = kind_of(character)
+        if kind == "letter" or (kind == "mark" and word):
+            word += character.lower()[0]  # of the two characters of a lower-case \u0130 the first
+            continue
+        found.append(word)
+        word = ""
+        if kind == "unspaced":
+            found.append(character)
     return [w for w in [*found, word] if w]
 
 

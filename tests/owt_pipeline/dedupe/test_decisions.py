@@ -12,10 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from owt_pipeline.stages.dedupe import components, decisions, numbering, shingles
+from owt_pipeline.stages.dedupe import components, decisions, numbering, shingles, verification
 from owt_pipeline.stages.dedupe.components import Forest, star_edges
-from owt_pipeline.stages.dedupe.decisions import CANDIDATES, compare, decide
 from owt_pipeline.stages.dedupe.shingles import mix
+from owt_pipeline.stages.dedupe.verification import (
+    CANDIDATES,
+    MAX_COMPARISONS,
+    compare,
+    decide,
+)
 from tests.owt_pipeline.dedupe.corpora import corpus_with_copies, dedupe, write_clean
 
 NODES = 1001
@@ -184,3 +189,23 @@ def test_decisions_do_not_depend_on_ranges_groups_or_chunks(
         monkeypatch.setattr(module, name, value)
     write_clean(tmp_path / "cut", texts)
     assert dedupe(tmp_path / "cut")[1] == at_once
+
+
+def test_a_document_of_a_large_cluster_is_compared_with_128_and_the_run_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of 200 documents that share a band, the last is a copy of the one that shares most."""
+    common = frozenset(range(80))
+    sets = [common | frozenset(range(100 + 20 * i, 120 + 20 * i)) for i in range(200)]
+    bands = [(0, i + 1) for i in range(200)]
+    rows = candidates([*sets, sets[50] | {99}], [*bands, (0, 51)])
+    found, counts = decide(rows, np.array([0]), 0.8)
+    assert found.gone.tolist() == [200]
+    assert found.kept.tolist() == [50]
+    assert counts["capped"] == 200 - MAX_COMPARISONS
+    monkeypatch.setattr(verification, "MAX_COMPARISONS", 2)
+    shared = [f"w{i}" for i in range(150)]
+    texts = [" ".join([*shared, *(f"y{i}x{k}" for k in range(90))]) for i in range(9)]
+    write_clean(tmp_path, texts)
+    assert dedupe(tmp_path, threshold=0.5)[1] == []
+    assert "documents have more than" in caplog.text

@@ -5,6 +5,7 @@ similarity predicts."""
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +16,16 @@ from datasketch.lsh import _optimal_param
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from owt_pipeline.stages.dedupe.minhash import BANDS, ROWS, band_hashes, probability, signatures
+from owt_pipeline.formats.words import find_words, words_of
+from owt_pipeline.stages.dedupe.minhash import (
+    BANDS,
+    ROWS,
+    band_hashes,
+    banding,
+    probability,
+    signatures,
+)
 from owt_pipeline.stages.dedupe.shingles import (
-    Words,
-    find_words,
-    fold,
     hash_texts,
     hash_words,
     ngrams,
@@ -64,12 +70,9 @@ def test_shingles_are_equal_if_and_only_if_their_n_grams_are(texts: list[str], n
 ALPHABET = "aBz09 .,'\n\t\x00ÄßéñĞžЖж“”—…漢字かナไทย한국اب́\u200b\u00a0KſIıẞȺ😀𝒳𠀀"
 
 
-def listed(words: Words) -> list[list[str]]:
-    cut = [
-        bytes(words.letters[start:end]).decode()
-        for start, end in zip(words.starts, words.ends, strict=True)
-    ]
-    return [cut[a:b] for a, b in zip(words.offsets[:-1], words.offsets[1:], strict=True)]
+def listed(column: pa.Array) -> list[list[str]]:
+    words, offsets = find_words(column)
+    return [words[a:b].to_pylist() for a, b in pairwise(offsets.tolist())]
 
 
 @given(
@@ -82,8 +85,15 @@ def test_batch_or_slice_of_a_column_has_the_words_of_each_text(
     texts: list[str], wide: bool
 ) -> None:
     column = pa.array(texts, pa.large_string() if wide else pa.string())
-    assert listed(find_words(fold(column))) == [plain.words(text) for text in texts]
-    assert listed(find_words(fold(column[1:-1]))) == [plain.words(text) for text in texts[1:-1]]
+    assert listed(column) == [plain.words(text) for text in texts]
+    assert listed(column[1:-1]) == [plain.words(text) for text in texts[1:-1]]
+
+
+@settings(deadline=None)
+@given(st.one_of(st.text(ALPHABET), st.text(st.characters(exclude_categories=["Cs"]))))
+def test_the_words_of_one_text_are_those_of_a_column(text: str) -> None:
+    lower = text.lower()  # the two lower some letters to other ones
+    assert words_of(lower) == listed(pa.array([lower]))[0]
 
 
 CASES = [
@@ -95,7 +105,7 @@ PAIRS = [(kind == "same", left, right) for kind, left, right in CASES if kind !=
 
 @pytest.mark.parametrize(("text", "words"), [case[1:] for case in CASES if case[0] == "words"])
 def test_words_are_letters_marks_and_numbers_or_ideographs(text: str, words: str) -> None:
-    assert listed(find_words(fold(pa.array([json.loads(text)])))) == [json.loads(words)]
+    assert listed(pa.array([json.loads(text)])) == [json.loads(words)]
 
 
 def hashed(*texts: str) -> list[bytes]:
@@ -130,7 +140,7 @@ def test_texts_are_the_same_if_their_words_are_and_without_words_if_they_are_equ
         assert (first == second) == (
             same or (bool(before) and not plain.words(left) and not plain.words(right))
         )
-    assert listed(find_words(fold(pa.array(texts)))) == [plain.words(text) for text in texts]
+    assert listed(pa.array(texts)) == [plain.words(text) for text in texts]
 
 
 HASHES = st.lists(st.integers(0, 2**32 - 1), max_size=40)
@@ -140,6 +150,22 @@ def test_the_banding_is_datasketchs_choice() -> None:
     assert _optimal_param(0.8, 128, 0.001, 0.999) == (BANDS, ROWS)
     assert probability(0.8) > 0.998
     assert [probability(similarity) for similarity in (0.0, 1.0)] == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("threshold", [0.25, 0.3, 0.45, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 1.0])
+def test_pairs_at_any_threshold_share_a_band(threshold: float) -> None:
+    bands, rows = banding(threshold)
+    assert bands * rows <= BANDS * ROWS
+    assert probability(threshold, bands, rows) >= 0.98
+    if threshold >= 0.75:
+        assert (bands, rows) == (BANDS, ROWS)
+    else:  # one row more would miss pairs
+        assert probability(threshold, BANDS * ROWS // (rows + 1), rows + 1) < 0.98
+    left = np.random.default_rng(1).integers(0, 2**32, (bands * rows, 5_000), dtype=np.uint32)
+    is_equal = np.random.default_rng(2).random(left.shape) < threshold
+    right = np.where(is_equal, left, left + np.uint32(1))
+    met = (band_hashes(left, rows) == band_hashes(right, rows)).any(axis=0).mean()
+    assert met >= 0.97
 
 
 @pytest.mark.parametrize("similarity", [0.4, 0.6, 0.8])

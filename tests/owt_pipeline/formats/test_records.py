@@ -4,6 +4,9 @@ standards allow."""
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from owt_pipeline.errors import UserError
-from owt_pipeline.formats.records import Record, parse_json, read_records
+from owt_pipeline.formats.records import Record, held_out_files, parse_json, read_records
 from owt_pipeline.library import near_duplicates
 from owt_pipeline.stages.clean.contamination import texts_of
 from owt_pipeline.stages.collect.submissions import Submission, decode
@@ -46,7 +49,7 @@ def test_surrogates_and_what_is_no_number_lose_no_document(
     assert first.fields is not None
     assert first.fields["text"] == expected["text"]
     assert second == Record("a:2", {"text": "next"})
-    assert next(iter(texts_of(str(path)))) == expected["text"]
+    assert next(iter(texts_of(str(path))))[0] == expected["text"]
     assert near_duplicates(path).num_rows == 0
     submission = decode(line.replace(b"text", b"title"))
     assert isinstance(submission, Submission)
@@ -78,16 +81,86 @@ INVALID = {
 }
 
 
+UNDECODABLE = {
+    "text": "text",
+    "large": "text",
+    "another column": "title",
+    "in a struct": "meta.url",
+    "in a list": "tags",
+    "in a dictionary": "text",
+}
+
+
 @pytest.mark.parametrize("where", INVALID)
-def test_a_row_of_parquet_that_is_not_utf8_is_left_out_with_its_place(
-    tmp_path: Path, where: str
-) -> None:
-    columns = INVALID[where]
-    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+def test_a_string_of_parquet_that_is_not_utf8_is_null_and_named(tmp_path: Path, where: str) -> None:
+    pq.write_table(pa.table(INVALID[where]), tmp_path / "a.parquet")
     first, second, third = read_records(str(tmp_path / "a.parquet"), "a", "parquet", columns=None)
     assert first.fields
+    assert not first.undecodable
     assert third.fields
-    assert second == Record("a:2", None, f"not UTF-8 in column {list(columns)[-1]}")
+    assert second.undecodable == {UNDECODABLE[where]}
+    assert second.fields is not None
+    is_text = UNDECODABLE[where] == "text"
+    assert second.fields["text"] == (None if is_text else "b")
+
+
+@pytest.mark.parametrize("where", ["text", "large", "in a dictionary"])
+def test_a_text_that_is_not_utf8_is_named(tmp_path: Path, where: str) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table(INVALID[where]), path)
+    with pytest.raises(ValueError, match=r"a\.parquet:2: not UTF-8 in column 'text'"):
+        near_duplicates(path)
+    with pytest.raises(UserError, match=r"a\.parquet:2: not UTF-8 in column text"):
+        list(texts_of(str(path)))
+
+
+def test_times_in_an_unknown_zone_are_null(tmp_path: Path) -> None:
+    times = pa.array([0], pa.timestamp("s", "Mars/Olympus"))
+    nested = pa.StructArray.from_arrays([times], ["at"])
+    known = pa.array([0], pa.timestamp("s", "Europe/Berlin"))
+    columns = {"text": ["a"], "date": times, "in": nested, "known": known}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    (record,) = read_records(str(tmp_path / "a.parquet"), "a", "parquet", columns=None)
+    assert record.fields == {
+        "text": "a",
+        "date": None,
+        "in": None,
+        "known": "1970-01-01 01:00:00.000+0100",
+    }
+
+
+NOT_LINES = {
+    '[\n {"text": "a"},\n {"text": "b"}\n]': "is a JSON array",
+    '[{"text": "a"}, {"text": "b"}]': "is a JSON array",
+    '[{"text": "a"},\n{"text": "b"}]': "is a JSON array",
+    '{\n "text": "a"\n}\n{\n "text": "b"\n}\n': "is pretty-printed JSON",
+    '\ufeff\n{"text": "a",\n "x": 1}\n{"text": "b", "x": 2}\n': "is pretty-printed JSON",
+}
+
+
+@pytest.mark.parametrize("content", NOT_LINES)
+def test_json_that_is_not_a_text_a_line_is_named_with_its_remedy(
+    tmp_path: Path, content: str
+) -> None:
+    path = written(tmp_path / "a.json", content.encode())
+    with pytest.raises(UserError, match=NOT_LINES[content]) as error:
+        list(read_records(str(path), "a", "jsonl", columns=()))
+    if shutil.which("jq") and not content.startswith("\ufeff"):
+        (command,) = re.findall(r"\((jq .*)\)", str(error.value))
+        subprocess.run(command, shell=True, check=True)
+        records = read_records(str(tmp_path / "a-lines.jsonl"), "a", "jsonl", columns=())
+        assert [record.fields["text"] for record in records if record.fields] == ["a", "b"]
+
+
+def test_splits_next_to_a_training_split_are_held_out() -> None:
+    def held_out(*names: str, patterns: tuple[str, ...] = ("in",)) -> list[str]:
+        return held_out_files(patterns, {name: name for name in names})
+
+    assert held_out("data/train-0.parquet", "data/test-0.parquet") == ["data/test-0.parquet"]
+    assert held_out("train/0.jsonl", "validation/0.jsonl", "x.jsonl") == ["validation/0.jsonl"]
+    assert held_out("test.jsonl", "posts.jsonl") == []
+    assert held_out("train.jsonl", "contest.jsonl", "latest-train.jsonl") == []
+    assert held_out("train.jsonl", "dev.jsonl", patterns=("train.jsonl", "dev.jsonl")) == []
 
 
 @pytest.mark.parametrize(
@@ -123,12 +196,12 @@ def test_only_newlines_end_a_line_of_an_evaluation_set(
 ) -> None:
     texts = [f"Which river{inside}flows here", "and the next"]
     path = written(tmp_path / "set.txt", end.join(texts).encode())
-    assert list(texts_of(str(path))) == texts
+    assert list(texts_of(str(path))) == [[text] for text in texts]
     path = written(
         tmp_path / "set.jsonl",
         end.join(json.dumps({"q": t}, ensure_ascii=False) for t in texts).encode(),
     )
-    assert list(texts_of(str(path))) == texts
+    assert list(texts_of(str(path))) == [[text] for text in texts]
 
 
 @pytest.mark.parametrize("name", ["a.jsonl.gz", "a.txt.zst", "A.JSON.XZ", "a.jsonl.bz2"])

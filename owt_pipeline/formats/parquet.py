@@ -1,0 +1,131 @@
+"""The rows of Parquet files that other programs wrote, as Python can have them.
+
+Dates become strings, since Python has none of nanoseconds or after the year 9999. A string that is
+not UTF-8 becomes None, and its field is named; so does a column of times in an unknown time zone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+_MAX_BATCH_ROWS = 64
+_MAX_BATCH_BYTES = 4 << 20
+
+_INTACT: frozenset[str] = frozenset()
+
+
+def parquet_rows(
+    file: pq.ParquetFile, columns: Sequence[str]
+) -> Iterator[tuple[dict[str, Any], frozenset[str]]]:
+    """Yield each row with the names of its fields that are not UTF-8, as `Record` has them.
+
+    Raises pa.ArrowException or OSError for a damaged file.
+    """
+    for batch in file.iter_batches(batch_size=_batch_rows(file.metadata), columns=list(columns)):
+        plain = _plain_batch(batch)
+        try:
+            plain.validate(full=True)  # which decodes its strings
+        except pa.ArrowInvalid:
+            yield from _rows_with_invalid_strings(plain)
+        else:
+            yield from ((fields, _INTACT) for fields in plain.to_pylist())
+
+
+def _batch_rows(metadata: pq.FileMetaData) -> int:
+    """Return how many rows are read at a time; of long ones a few, since all are in memory."""
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    row_bytes = [group.total_byte_size // max(group.num_rows, 1) for group in groups]
+    return min(max(_MAX_BATCH_BYTES // max([1, *row_bytes]), 1), _MAX_BATCH_ROWS)
+
+
+def _plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    columns = {}
+    for field, column in zip(batch.schema, batch, strict=True):
+        kind = _plain(field.type)
+        try:
+            columns[field.name] = column.cast(kind)
+        except (pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError):
+            # Arrow writes a time as text by its zone's rules, and does not know this zone.
+            if not _has_time_zone(field.type):
+                raise
+            columns[field.name] = pa.nulls(len(column), kind)
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def _plain(kind: pa.DataType, string: pa.DataType | None = None) -> pa.DataType:
+    """Return a type whose values Python can have, with a row's own values: dates as strings,
+    dictionaries looked up. Strings become `string`, if it is given."""
+    if pa.types.is_dictionary(kind):
+        return _plain(kind.value_type, string)
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_time(kind):
+        return string or pa.string()
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return string or kind
+    if pa.types.is_duration(kind):
+        return pa.int64()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_plain(field.type, string)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(
+            kind.key_field.with_type(_plain(kind.key_type, string)),
+            kind.item_field.with_type(_plain(kind.item_type, string)),
+        )
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return pa.large_list(kind.value_field.with_type(_plain(kind.value_type, string)))
+    return kind
+
+
+def _has_time_zone(kind: pa.DataType) -> bool:
+    if pa.types.is_timestamp(kind):
+        return kind.tz is not None
+    return any(_has_time_zone(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def _rows_with_invalid_strings(
+    batch: pa.RecordBatch,
+) -> Iterator[tuple[dict[str, Any], frozenset[str]]]:
+    """Yield the rows of a plain batch, read as bytes, which are decoded one by one."""
+    kinds = {field.name: field.type for field in batch.schema}
+    as_bytes = batch.cast(
+        pa.schema(
+            [field.with_type(_plain(field.type, pa.large_binary())) for field in batch.schema]
+        )
+    )
+    for row in as_bytes.to_pylist():
+        undecodable: set[str] = set()
+        fields = {
+            name: _decoded(value, kinds[name], name, undecodable) for name, value in row.items()
+        }
+        yield fields, frozenset(undecodable)
+
+
+def _decoded(value: Any, kind: pa.DataType, name: str, undecodable: set[str]) -> Any:
+    """Return the value with its strings decoded; add the names of those that are not UTF-8."""
+    if value is None:
+        return None
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            undecodable.add(name)
+            return None
+    if pa.types.is_struct(kind):
+        return {
+            field.name: _decoded(value[field.name], field.type, f"{name}.{field.name}", undecodable)
+            for field in kind
+        }
+    if pa.types.is_large_list(kind):
+        return [_decoded(item, kind.value_type, name, undecodable) for item in value]
+    if pa.types.is_map(kind):
+        return [
+            (
+                _decoded(key, kind.key_type, name, undecodable),
+                _decoded(item, kind.item_type, name, undecodable),
+            )
+            for key, item in value
+        ]
+    return value
