@@ -52,6 +52,8 @@ class StagePlan:
     """What is known of a stage's output, shard by shard, and what has to be made.
 
     Attributes:
+      root: the root manifest with the generations that all inputs have. While a generation is half
+        added, a stage that runs alone has fewer shards than the run.
       keys: the key of each shard; empty if it depends on a shard that is yet to be made.
       made_from: likewise, without what changes from outside.
       rows: the record of each shard that was made from this key; None if it is missing.
@@ -67,6 +69,7 @@ class StagePlan:
 
     stage: Stage
     options: Any
+    root: Root
     keys: list[str]
     made_from: list[str]
     rows: list[ShardRecord | None]
@@ -102,7 +105,7 @@ def look(stages: Sequence[tuple[Stage, Any]], workdir: Storage, root: Root) -> l
     ):  # which reads its sources again if that is all it is asked for
         needed[plans[0].stage.output] = set(range(len(plans[0].rows)))
     for plan in reversed(plans):
-        _backward(plan, workdir, root, needed)
+        _backward(plan, workdir, needed)
     for name in needed.keys() & root.datasets.keys() - known.keys():
         _check_there(DatasetReader(workdir, root.datasets[name]), needed[name])
     return plans
@@ -126,7 +129,6 @@ def _check_there(reader: DatasetReader, shards: Iterable[int]) -> None:
 def _forward(
     stage: Stage, options: Any, workdir: Storage, root: Root, known: Mapping[str, StagePlan]
 ) -> StagePlan:
-    num_shards = root.num_shards if stage.reads != "all" else 1
     inputs: dict[str, Sequence[ShardRecord | None]] = {}
     for name in (*stage.inputs, *stage.optional_inputs):
         if name in known:
@@ -144,9 +146,13 @@ def _forward(
         for name in inputs
         if name in root.datasets
     }
+    root = _with_generations_of(root, [inputs[name] for name in stage.inputs])
+    num_shards = root.num_shards if stage.reads != "all" else 1
     outside = stage.outside(options, recorded_of(stage, root.datasets.get(stage.output)))
     fixed = [stage.name, stage.version, stage.shaping(options), shaping_sources(outside)]
-    plan = StagePlan(stage, options, [""] * num_shards, [""] * num_shards, [None] * num_shards)
+    plan = StagePlan(
+        stage, options, root, [""] * num_shards, [""] * num_shards, [None] * num_shards
+    )
     read_by = _digests(stage, root, inputs)
     for shard in range(num_shards):
         read = read_by(shard)
@@ -168,8 +174,15 @@ def _forward(
         plan.made_from[shard] = _digest(content)
         said = stage.of_shard(options, root, readers, shard)
         plan.keys[shard] = _digest([*content, said]) if said else plan.made_from[shard]
-    _find_rows(plan, workdir, root)
+    _find_rows(plan, workdir)
     return plan
+
+
+def _with_generations_of(root: Root, inputs: Sequence[Sequence[ShardRecord | None]]) -> Root:
+    """Return the root without the generations that some of a stage's inputs lack."""
+    num_shards = min((len(rows) for rows in inputs), default=root.num_shards)
+    complete = [each for each in root.generations if each.range.stop <= num_shards]
+    return msgspec.structs.replace(root, generations=complete)
 
 
 def _digests(
@@ -181,7 +194,9 @@ def _digests(
     def of_files(shards: Iterable[int]) -> list[Any] | None:
         found: list[Any] = []
         for name, rows in sorted(inputs.items()):
-            for shard in shards:
+            # Optional inputs of a stage that reads everything may have more or fewer shards.
+            is_complete = stage.reads != "all" or name in stage.inputs
+            for shard in shards if is_complete else range(len(rows)):
                 row = rows[shard] if shard < len(rows) else None
                 if row is None:
                     return None
@@ -215,10 +230,10 @@ def _digest(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _find_rows(plan: StagePlan, workdir: Storage, root: Root) -> None:
+def _find_rows(plan: StagePlan, workdir: Storage) -> None:
     """Find the shards that were made from their keys: in the published list, else by their
     records."""
-    manifest = root.datasets.get(plan.stage.output)
+    manifest = plan.root.datasets.get(plan.stage.output)
     if manifest is not None and manifest.stage != plan.stage.name:
         manifest = None
     table = _table(workdir, manifest)
@@ -252,7 +267,7 @@ def _find_rows(plan: StagePlan, workdir: Storage, root: Root) -> None:
     if continued and len(made) < len(plan.keys):
         plan.why = f"{len(made)} of {len(plan.keys)} shards are finished; continuing"
     elif manifest is not None and plan.keys[0]:
-        plan.why = difference(manifest, plan, root)
+        plan.why = difference(manifest, plan)
 
 
 def _table(workdir: Storage, manifest: Manifest | None) -> FileTable | None:
@@ -282,9 +297,9 @@ def _find_gone(plan: StagePlan, workdir: Storage, shards: set[int]) -> dict[str,
     return lost
 
 
-def _backward(plan: StagePlan, workdir: Storage, root: Root, needed: dict[str, set[int]]) -> None:
+def _backward(plan: StagePlan, workdir: Storage, needed: dict[str, set[int]]) -> None:
     """Choose the shards to make, and add those of its inputs that they read to `needed`."""
-    stage = plan.stage
+    stage, root = plan.stage, plan.root
     plan.make = {shard for shard, row in enumerate(plan.rows) if row is None}
     # Later generations of a stage that reads sources are made from its earlier shards.
     is_wanted = stage.output in FINAL or bool(plan.make and not stage.inputs)
@@ -333,7 +348,7 @@ def _backward(plan: StagePlan, workdir: Storage, root: Root, needed: dict[str, s
             needed.setdefault(name, set()).update(_read_by(stage, root, shard))
 
 
-def difference(manifest: Manifest, plan: StagePlan, root: Root) -> str:
+def difference(manifest: Manifest, plan: StagePlan) -> str:
     """Why an output is not what the plan makes: the first difference."""
     stage = plan.stage
     if manifest.stage_version != stage.version:
@@ -345,7 +360,7 @@ def difference(manifest: Manifest, plan: StagePlan, root: Root) -> str:
     if manifest.num_shards != len(plan.keys):
         return f"{len(plan.keys) - manifest.num_shards} shards were added"
     sources = shaping_sources(
-        [*stage.outside(plan.options, manifest.sources), *sources_of(stage, root)]
+        [*stage.outside(plan.options, manifest.sources), *sources_of(stage, plan.root)]
     )
     before = shaping_sources(manifest.sources)
     names = sorted({str(s.get("name") or s.get("kind")) for s in sources if s not in before})
@@ -413,7 +428,7 @@ def plan_stage(
         if name in root.datasets
     }
     readers = {name: DatasetReader(workdir, manifest) for name, manifest in inputs.items()}
-    about = msgspec.structs.replace(root, datasets={})
+    about = msgspec.structs.replace(plan.root, datasets={})
     work = _name_of_work(plan)
     before = root.datasets.get(stage.output)
     run = StageRun(

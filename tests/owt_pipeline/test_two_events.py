@@ -1,0 +1,75 @@
+"""Two rare events at once: growth, takedowns, kills, lost files and a lost root."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.owt_pipeline.runs import ask_owt, copy_of, manifest_of, rows_of
+
+_WORDS = (
+    "the river carries its slow brown water past old stone houses where people read write walk and "
+    "talk about weather music bread small boats long winters and a garden behind every wall"
+).split()
+_ADDED = range(8, 12)
+
+
+def write_texts(path: Path, numbers: range) -> Path:
+    """Write documents of random words, one per number, as JSONL with a URL each."""
+    with path.open("w") as file:
+        for number in numbers:
+            rng = random.Random(number)
+            text = " ".join(rng.choice(_WORDS) for _ in range(120)).capitalize() + "."
+            url = f"https://site{number}.example.org/story"
+            file.write(json.dumps({"text": text, "url": url}) + "\n")
+    return path
+
+
+def corpus_urls(run: Path) -> set[str]:
+    return {row["url"] for row in rows_of(run, "corpus")}
+
+
+@pytest.fixture(scope="module")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of eight imported documents."""
+    folder = tmp_path_factory.mktemp("two-events")
+    run = folder / "run"
+    ask_owt("import", run, write_texts(folder / "first.jsonl", range(8)), "--num_shards", 2)
+    ask_owt("run", run, "--min_tokens", 64, "--languages", "all", "--val_fraction", 0.3)
+    return run
+
+
+@pytest.fixture
+def run(finished_run: Path, tmp_path: Path) -> Path:
+    return copy_of(finished_run, tmp_path / "run")
+
+
+def add_generation(run: Path) -> None:
+    path = write_texts(run.parent / "later.jsonl", _ADDED)
+    ask_owt("import", run, path, "--add", "--num_shards", 2)
+
+
+@pytest.mark.parametrize("until", ["", "clean", "dedupe", "export"])
+def test_a_takedown_holds_at_once_in_a_half_added_generation(
+    run: Path, until: str, tmp_path: Path
+) -> None:
+    add_generation(run)
+    if until:
+        ask_owt("run", run, "--until", until)
+    said = ask_owt("verify", run)
+    assert "were added since" in said
+    forgotten = min(corpus_urls(run))
+    (tmp_path / "list.txt").write_text(f"{forgotten}\n")
+    others = corpus_urls(run) - {forgotten}
+    ask_owt("forget", run, tmp_path / "list.txt", "--workers", 1)
+    assert forgotten not in corpus_urls(run) >= others
+    assert "no problems found" in ask_owt("verify", run)
+    assert "forgotten" in ask_owt("why", run, forgotten)
+    ask_owt("ls", run)
+    ask_owt("run", run)
+    assert len(corpus_urls(run)) == 8 + len(_ADDED) - 1
+    assert manifest_of(run, "tokens").num_shards == 4
+    assert "were added since" not in ask_owt("verify", run)
