@@ -6,9 +6,6 @@ digests of the files that it reads, so it is known if the rows of its inputs are
 shard is *missing* (nothing was made from it), *found*, or *gone* (it was made, and its files are no
 longer there). Backward: make what is missing, and what is gone if it belongs to a final dataset or
 if a shard to be made reads it.
-
-A key names stage, version of its code, options, generation, index and everything from outside, and
-the digests of its inputs; not paths, workers or versions of libraries.
 """
 
 from __future__ import annotations
@@ -16,16 +13,22 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
 import msgspec
 
 from owt_pipeline.engine.generations import shaping_sources
+from owt_pipeline.engine.keys import (
+    ShardContents,
+    digest_of,
+    shards_read_by,
+    sources_of,
+    with_generations_of,
+)
 from owt_pipeline.engine.stage import (
     FINAL,
     Runtime,
@@ -146,88 +149,22 @@ def _forward(
         for name in inputs
         if name in root.datasets
     }
-    root = _with_generations_of(root, [inputs[name] for name in stage.inputs])
+    root = with_generations_of(root, [inputs[name] for name in stage.inputs])
     num_shards = root.num_shards if stage.reads != "all" else 1
     outside = stage.outside(options, recorded_of(stage, root.datasets.get(stage.output)))
-    fixed = [stage.name, stage.version, stage.shaping(options), shaping_sources(outside)]
+    contents = ShardContents(stage, options, root, outside, inputs)
     plan = StagePlan(
         stage, options, root, [""] * num_shards, [""] * num_shards, [None] * num_shards
     )
-    read_by = _digests(stage, root, inputs)
     for shard in range(num_shards):
-        read = read_by(shard)
-        if read is None:
+        content = contents.of_shard(shard)
+        if content is None:
             continue
-        place: list[int] = []
-        if stage.reads != "all":
-            number = root.generation_of(shard)
-            place = [
-                number,
-                root.generations[number].shards,
-                shard - root.generations[number].first,
-            ]
-        content = [*fixed, place, read]
-        if not stage.inputs:
-            content.append(
-                [shaping_sources(each.sources) for each in root.generations[: number + 1]]
-            )
-        plan.made_from[shard] = _digest(content)
-        said = stage.of_shard(options, root, readers, shard)
-        plan.keys[shard] = _digest([*content, said]) if said else plan.made_from[shard]
+        plan.made_from[shard] = digest_of(content)
+        history = stage.of_shard(options, root, readers, shard)
+        plan.keys[shard] = digest_of([*content, history]) if history else plan.made_from[shard]
     _find_rows(plan, workdir)
     return plan
-
-
-def _with_generations_of(root: Root, inputs: Sequence[Sequence[ShardRecord | None]]) -> Root:
-    """Return the root without the generations that some of a stage's inputs lack."""
-    num_shards = min((len(rows) for rows in inputs), default=root.num_shards)
-    complete = [each for each in root.generations if each.range.stop <= num_shards]
-    return msgspec.structs.replace(root, generations=complete)
-
-
-def _digests(
-    stage: Stage, root: Root, inputs: Mapping[str, Sequence[ShardRecord | None]]
-) -> Callable[[int], list[Any] | str | None]:
-    """The digests of the input files that a shard reads, one of all for a stage that reads
-    earlier shards, too; None if an input is yet to be made."""
-
-    def of_files(shards: Iterable[int]) -> list[Any] | None:
-        found: list[Any] = []
-        for name, rows in sorted(inputs.items()):
-            # Optional inputs of a stage that reads everything may have more or fewer shards.
-            is_complete = stage.reads != "all" or name in stage.inputs
-            for shard in shards if is_complete else range(len(rows)):
-                row = rows[shard] if shard < len(rows) else None
-                if row is None:
-                    return None
-                found.append(
-                    [name, *sorted(file.sha256 for file in row.files if file.kind in stage.kinds)]
-                )
-        return found
-
-    @functools.cache
-    def up_to(end: int) -> str | None:
-        files = of_files(range(end))
-        return _digest(files) if files is not None else None
-
-    return lambda shard: (
-        of_files([shard]) if stage.reads == "shard" else up_to(_read_by(stage, root, shard).stop)
-    )
-
-
-def _read_by(stage: Stage, root: Root, shard: int) -> range:
-    """The shards of its inputs that a shard is made from."""
-    if stage.reads == "shard":
-        return range(shard, shard + 1)
-    return range(
-        root.generations[root.generation_of(shard)].range.stop
-        if stage.reads == "earlier"
-        else root.num_shards
-    )
-
-
-def _digest(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _find_rows(plan: StagePlan, workdir: Storage) -> None:
@@ -345,7 +282,7 @@ def _backward(plan: StagePlan, workdir: Storage, needed: dict[str, set[int]]) ->
         ):
             continue
         for name in stage.inputs:  # optional ones are read if they are there
-            needed.setdefault(name, set()).update(_read_by(stage, root, shard))
+            needed.setdefault(name, set()).update(shards_read_by(stage, root, shard))
 
 
 def difference(manifest: Manifest, plan: StagePlan) -> str:
@@ -368,15 +305,6 @@ def difference(manifest: Manifest, plan: StagePlan) -> str:
         return f"{', '.join(names[:3])} {'has' if len(names) == 1 else 'have'} changed"
     changed = sum(row is None for row in plan.rows)
     return f"what {changed} of {len(plan.keys)} shards are made from has changed"
-
-
-def sources_of(stage: Stage, root: Root) -> list[dict[str, Any]]:
-    """The sources of a stage without inputs, without what shapes no bytes."""
-    return (
-        [source for each in root.generations for source in shaping_sources(each.sources)]
-        if not stage.inputs
-        else []
-    )
 
 
 _RECORDED = (
@@ -451,7 +379,7 @@ def _name_of_work(plan: StagePlan) -> str:
     """Intermediate steps are shared by all attempts at the shards of the generations that are
     not published yet. Which of these shards are finished does not count, so an interrupted stage
     finds its steps again."""
-    return _digest([plan.keys, plan.settled])[:16]
+    return digest_of([plan.keys, plan.settled])[:16]
 
 
 _opened: tuple[Any, StageRun] | None = (

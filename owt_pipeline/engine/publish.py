@@ -10,7 +10,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from owt_pipeline.engine.plan import is_published, open_run, sources_of
+from owt_pipeline.engine.keys import sources_of
+from owt_pipeline.engine.plan import is_published, open_run
 from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, StageRun, recorded_of
 from owt_pipeline.errors import LedgerError, UserError
 from owt_pipeline.ledger.commit import lost_files, publish_dataset
