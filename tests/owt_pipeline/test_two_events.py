@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from owt_pipeline.errors import UserError
 from tests.owt_pipeline.runs import ask_owt, copy_of, manifest_of, rows_of
 
 _WORDS = (
@@ -73,3 +74,53 @@ def test_a_takedown_holds_at_once_in_a_half_added_generation(
     assert len(corpus_urls(run)) == 8 + len(_ADDED) - 1
     assert manifest_of(run, "tokens").num_shards == 4
     assert "were added since" not in ask_owt("verify", run)
+
+
+_OPTION_BY_STAGE = {
+    "clean": ("--min_tokens", 65),
+    "dedupe": ("--threshold", 0.7),
+    "export": ("--min_similarity", 0.1),
+    "tokenize": ("--val_fraction", 0.4),
+}
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, run: Path, stage: str) -> list[Path]:
+    """Run a stage with another option, and stop it before it publishes its shards."""
+    records = run / "ledger" / stage / "records"
+    before = set(records.glob("*.json"))
+    with monkeypatch.context() as patch:
+        patch.setattr("owt_pipeline.engine.graph.publish", stop)
+        ask_owt("run", run, "--until", stage, *_OPTION_BY_STAGE[stage], code=1)
+    finished = sorted(set(records.glob("*.json")) - before)
+    assert len(finished) == 2
+    return finished
+
+
+def stop(*_: object) -> None:
+    raise UserError("stopped")
+
+
+@pytest.mark.parametrize("stage", list(_OPTION_BY_STAGE))
+@pytest.mark.parametrize("command", ["forget", "run --until clean", "run", "verify --repair"])
+def test_what_a_killed_stage_has_finished_is_not_swept_by_another_command(
+    run: Path, stage: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished = interrupt(monkeypatch, run, stage)
+    name, *flags = command.split()
+    if name == "forget":
+        forgotten = min(corpus_urls(run))
+        (tmp_path / "list.txt").write_text(f"{forgotten}\n")
+        flags = [str(tmp_path / "list.txt")]
+    ask_owt(name, run, *flags)
+    if name == "forget":
+        assert forgotten not in corpus_urls(run)
+        # The shard with the document is made again, so that no file holds its text.
+        is_text_written = stage in ("export", "tokenize")
+        assert sum(path.exists() for path in finished) == (1 if is_text_written else 2)
+    else:
+        assert all(path.exists() for path in finished)
+    inodes = {path: path.stat().st_ino for path in finished if path.exists()}
+    ask_owt("run", run, *_OPTION_BY_STAGE[stage])
+    assert {path: path.stat().st_ino for path in inodes} == inodes
+    assert not list((run / "ledger" / stage).glob("work/*/*"))
+    assert "no problems found" in ask_owt("verify", run)
