@@ -139,11 +139,11 @@ def _read_plans(
             if plan.keys == keys[stage]:
                 work_by_stage[stage].made.update(plan.make)
     for (stage, folder), plans in plans_by_folder.items():
-        work = work_by_stage[stage]
+        work, published = work_by_stage[stage], set(keys[stage])
         resumable = set()
         for plan in plans:
             for shard in set(plan.make) - work.made:
-                if plan.keys[shard] not in keys[stage]:
+                if plan.keys[shard] not in published:
                     resumable.add((shard, plan.keys[shard][:16]))
         work.resumable |= resumable
         if not resumable:
