@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import json
+import os
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from owt_pipeline.errors import UserError
+from owt_pipeline.storage import disk
 from tests.owt_pipeline.runs import ask_owt, copy_of, manifest_of, rows_of
 
 _WORDS = (
@@ -124,3 +129,24 @@ def test_what_a_killed_stage_has_finished_is_not_swept_by_another_command(
     assert {path: path.stat().st_ino for path in inodes} == inodes
     assert not list((run / "ledger" / stage).glob("work/*/*"))
     assert "no problems found" in ask_owt("verify", run)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES])
+@pytest.mark.parametrize("num_writes", [0, 1, 3, 6, 12])
+def test_a_disk_that_takes_nothing_more_is_one_line(
+    run: Path, code: int, num_writes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even the file that says why the run stopped can be written."""
+    open_in, left = disk._open_in, itertools.count(num_writes, -1)
+
+    def open_until_full(*where: str) -> Any:
+        if next(left) <= 0:
+            raise OSError(code, os.strerror(code), where[0])
+        return open_in(*where)
+
+    monkeypatch.setattr(disk, "_open_in", open_until_full)
+    said = ask_owt("run", run, "--min_tokens", 65, "--workers", 1, code=1)
+    (line,) = (line for line in said.splitlines() if line.startswith("owt: error: "))
+    assert "while running" not in line
+    monkeypatch.undo()
+    ask_owt("run", run, "--min_tokens", 65)
