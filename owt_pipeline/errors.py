@@ -53,11 +53,14 @@ def without_traceback(text: str) -> str:
 def explain_os_error(error: OSError) -> str:
     """One line for an operating-system error: what failed, on which file, and what to do."""
     where = f" {error.filename}" if error.filename else ""
-    if error.errno == errno.ENOSPC:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        problem = "the disk is full" if error.errno == errno.ENOSPC else "the quota is used up"
         return (
-            f"the disk is full, writing{where or ' a shard'}: free some space and run the same "
+            f"{problem}, writing{where or ' a shard'}: free some space and run the same "
             f"command again"
         )
+    if error.errno == errno.EROFS:
+        return f"the disk is read-only, writing{where or ' a shard'}: mount it so that it is not"
     if error.errno in (errno.EACCES, errno.EPERM):
         return f"no permission to open{where}: check its owner and mode"
     if error.errno == errno.ENOENT:

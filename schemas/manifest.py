@@ -301,10 +301,16 @@ class FileTable:
     def digest(self) -> str:
         return self.digest_of({file.kind for file in self.files})
 
-    def digest_of(self, kinds: Collection[str]) -> str:
-        """SHA-256 over the paths and digests of the files of some kinds."""
+    def digest_of(self, kinds: Collection[str], num_shards: int | None = None) -> str:
+        """Return the SHA-256 over the paths and digests of the files of some kinds.
+
+        With `num_shards`, only the files of the first shards count.
+        """
+        end = len(self.records) if num_shards is None else num_shards
         lines = "".join(
-            f"{file.sha256}  {file.path}\n" for file in self.files if file.kind in kinds
+            f"{file.sha256}  {file.path}\n"
+            for file in self.files
+            if file.kind in kinds and file.shard < end
         )
         return hashlib.sha256(lines.encode()).hexdigest()
 

@@ -104,10 +104,8 @@ def _examine(
         table = lists.get(dataset)
         if table is None:
             finding.problems.append(f"{dataset}/, from which this was made, is not finished")
-        elif isinstance(table, FileTable) and table.digest_of(load(manifest.stage).kinds) != digest:
-            finding.problems.append(
-                f"{dataset}/ has changed since this was made from it: run {manifest.stage} again"
-            )
+        elif isinstance(table, FileTable):
+            _compare_input(manifest, dataset, table, digest, root, finding)
     if not isinstance(listed := lists[finding.name], FileTable):
         finding.damaged.append(manifest.files.path)
         raise listed
@@ -137,6 +135,31 @@ def _examine(
     ):
         check = _decision_problems if manifest.dataset == "duplicates" else _id_problems
         finding.problems += check(DatasetReader(workdir, root.datasets[upstream]), reader)
+
+
+def _compare_input(
+    manifest: Manifest, dataset: str, table: FileTable, digest: str, root: Root, finding: Finding
+) -> None:
+    """Add to `finding` whether the files of an input are those that a dataset was made from.
+
+    While a generation is half added, an input has more shards than the dataset. That is only noted.
+    """
+    stage = load(manifest.stage)
+    if table.digest_of(stage.kinds) == digest:
+        return
+    num_shards = manifest.num_shards
+    if stage.reads == "all":
+        num_shards = min(root.datasets[name].num_shards for name in stage.inputs)
+    num_added = len(table.records) - num_shards
+    if num_added > 0 and table.digest_of(stage.kinds, num_shards) == digest:
+        finding.notes.append(
+            f"{num_added} shards of {dataset}/ were added since: run the command that added them "
+            "again"
+        )
+        return
+    finding.problems.append(
+        f"{dataset}/ has changed since this was made from it: run {manifest.stage} again"
+    )
 
 
 def _read_every_byte(workdir: Storage, files: Sequence[ShardFile], finding: Finding) -> None:
@@ -215,7 +238,8 @@ def _schema_holds(schema: pa.Schema, dataset: str) -> bool:
 def _id_problems(source: DatasetReader, reader: DatasetReader) -> Iterator[str]:
     """Shard by shard: the ids that entered are those that left and those that were rejected,
     each once."""
-    if source.num_shards != reader.num_shards:
+    # While a generation is half added, the source has more.
+    if source.num_shards < reader.num_shards:
         yield f"{reader.num_shards} shards, made from {source.num_shards}"
         return
     for shard in range(reader.num_shards):

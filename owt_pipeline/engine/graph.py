@@ -42,7 +42,7 @@ from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
 from owt_pipeline.engine.generations import begin
-from owt_pipeline.engine.outcome import JobOutcome, write_outcome
+from owt_pipeline.engine.outcome import JobOutcome, keep_outcome, write_outcome
 from owt_pipeline.engine.parts import Done, Work, do_locally
 from owt_pipeline.engine.plan import plan_stage
 from owt_pipeline.engine.publish import publish
@@ -308,8 +308,10 @@ def _reported(runtime: Runtime, where: str) -> Iterator[None]:
                 raise
             logger.error("%s", error)
             return
-        if runtime.on_cluster or not runtime.unattended:
+        if runtime.on_cluster:
             write_outcome(runtime.workdir, JobOutcome.of(where, error))
+        elif not runtime.unattended:
+            keep_outcome(runtime.run, JobOutcome.of(where, error))
         if runtime.unattended and (isinstance(error, UserError) or not runtime.on_cluster):
             release(runtime.workdir, runtime.run)
         raise

@@ -1,5 +1,8 @@
-"""Why a job failed: one file in the run's folder, `.outcome`, which a worker writes and the
-launcher reads. A runner shows the launcher the end of a traceback at best."""
+"""Why a job failed, for its launcher, which a runner shows the end of a traceback at best.
+
+On a cluster, a worker writes it to a file in the run's folder, `.outcome`. A job of this process
+keeps it in memory: a full or read-only disk must not hide why the run stopped.
+"""
 
 from __future__ import annotations
 
@@ -49,6 +52,19 @@ class JobOutcome(msgspec.Struct, frozen=True):
         return error
 
 
+_local: dict[str, JobOutcome] = {}
+
+
+def keep_outcome(run: str, outcome: JobOutcome) -> None:
+    """Keep the outcome of a run of this process; the first failure counts."""
+    _local.setdefault(run, outcome)
+
+
+def take_kept_outcome(run: str) -> JobOutcome | None:
+    """Return the outcome that this process has kept for a run, and forget it; None for none."""
+    return _local.pop(run, None)
+
+
 def write_outcome(workdir: Storage, outcome: JobOutcome) -> None:
     """Store the outcome for the launcher. If that fails, the launcher shows the runner's own
     message."""
@@ -61,7 +77,9 @@ def take_outcome(workdir: Storage) -> JobOutcome | None:
     that can be read."""
     try:
         found = msgspec.json.decode(workdir.read(_NAME), type=JobOutcome)
-    except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
+    except FileNotFoundError:
+        return None
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         found = None
     workdir.delete(_NAME)
     return found

@@ -6,9 +6,6 @@ digests of the files that it reads, so it is known if the rows of its inputs are
 shard is *missing* (nothing was made from it), *found*, or *gone* (it was made, and its files are no
 longer there). Backward: make what is missing, and what is gone if it belongs to a final dataset or
 if a shard to be made reads it.
-
-A key names stage, version of its code, options, generation, index and everything from outside, and
-the digests of its inputs; not paths, workers or versions of libraries.
 """
 
 from __future__ import annotations
@@ -16,16 +13,22 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
 import msgspec
 
 from owt_pipeline.engine.generations import shaping_sources
+from owt_pipeline.engine.keys import (
+    ShardContents,
+    digest_of,
+    shards_read_by,
+    sources_of,
+    with_generations_of,
+)
 from owt_pipeline.engine.stage import (
     FINAL,
     Runtime,
@@ -52,6 +55,8 @@ class StagePlan:
     """What is known of a stage's output, shard by shard, and what has to be made.
 
     Attributes:
+      root: the root manifest with the generations that all inputs have. While a generation is half
+        added, a stage that runs alone has fewer shards than the run.
       keys: the key of each shard; empty if it depends on a shard that is yet to be made.
       made_from: likewise, without what changes from outside.
       rows: the record of each shard that was made from this key; None if it is missing.
@@ -67,6 +72,7 @@ class StagePlan:
 
     stage: Stage
     options: Any
+    root: Root
     keys: list[str]
     made_from: list[str]
     rows: list[ShardRecord | None]
@@ -102,7 +108,7 @@ def look(stages: Sequence[tuple[Stage, Any]], workdir: Storage, root: Root) -> l
     ):  # which reads its sources again if that is all it is asked for
         needed[plans[0].stage.output] = set(range(len(plans[0].rows)))
     for plan in reversed(plans):
-        _backward(plan, workdir, root, needed)
+        _backward(plan, workdir, needed)
     for name in needed.keys() & root.datasets.keys() - known.keys():
         _check_there(DatasetReader(workdir, root.datasets[name]), needed[name])
     return plans
@@ -126,7 +132,6 @@ def _check_there(reader: DatasetReader, shards: Iterable[int]) -> None:
 def _forward(
     stage: Stage, options: Any, workdir: Storage, root: Root, known: Mapping[str, StagePlan]
 ) -> StagePlan:
-    num_shards = root.num_shards if stage.reads != "all" else 1
     inputs: dict[str, Sequence[ShardRecord | None]] = {}
     for name in (*stage.inputs, *stage.optional_inputs):
         if name in known:
@@ -144,81 +149,28 @@ def _forward(
         for name in inputs
         if name in root.datasets
     }
+    root = with_generations_of(root, [inputs[name] for name in stage.inputs])
+    num_shards = root.num_shards if stage.reads != "all" else 1
     outside = stage.outside(options, recorded_of(stage, root.datasets.get(stage.output)))
-    fixed = [stage.name, stage.version, stage.shaping(options), shaping_sources(outside)]
-    plan = StagePlan(stage, options, [""] * num_shards, [""] * num_shards, [None] * num_shards)
-    read_by = _digests(stage, root, inputs)
+    contents = ShardContents(stage, options, root, outside, inputs)
+    plan = StagePlan(
+        stage, options, root, [""] * num_shards, [""] * num_shards, [None] * num_shards
+    )
     for shard in range(num_shards):
-        read = read_by(shard)
-        if read is None:
+        content = contents.of_shard(shard)
+        if content is None:
             continue
-        place: list[int] = []
-        if stage.reads != "all":
-            number = root.generation_of(shard)
-            place = [
-                number,
-                root.generations[number].shards,
-                shard - root.generations[number].first,
-            ]
-        content = [*fixed, place, read]
-        if not stage.inputs:
-            content.append(
-                [shaping_sources(each.sources) for each in root.generations[: number + 1]]
-            )
-        plan.made_from[shard] = _digest(content)
-        said = stage.of_shard(options, root, readers, shard)
-        plan.keys[shard] = _digest([*content, said]) if said else plan.made_from[shard]
-    _find_rows(plan, workdir, root)
+        plan.made_from[shard] = digest_of(content)
+        history = stage.of_shard(options, root, readers, shard)
+        plan.keys[shard] = digest_of([*content, history]) if history else plan.made_from[shard]
+    _find_rows(plan, workdir)
     return plan
 
 
-def _digests(
-    stage: Stage, root: Root, inputs: Mapping[str, Sequence[ShardRecord | None]]
-) -> Callable[[int], list[Any] | str | None]:
-    """The digests of the input files that a shard reads, one of all for a stage that reads
-    earlier shards, too; None if an input is yet to be made."""
-
-    def of_files(shards: Iterable[int]) -> list[Any] | None:
-        found: list[Any] = []
-        for name, rows in sorted(inputs.items()):
-            for shard in shards:
-                row = rows[shard] if shard < len(rows) else None
-                if row is None:
-                    return None
-                found.append(
-                    [name, *sorted(file.sha256 for file in row.files if file.kind in stage.kinds)]
-                )
-        return found
-
-    @functools.cache
-    def up_to(end: int) -> str | None:
-        files = of_files(range(end))
-        return _digest(files) if files is not None else None
-
-    return lambda shard: (
-        of_files([shard]) if stage.reads == "shard" else up_to(_read_by(stage, root, shard).stop)
-    )
-
-
-def _read_by(stage: Stage, root: Root, shard: int) -> range:
-    """The shards of its inputs that a shard is made from."""
-    if stage.reads == "shard":
-        return range(shard, shard + 1)
-    return range(
-        root.generations[root.generation_of(shard)].range.stop
-        if stage.reads == "earlier"
-        else root.num_shards
-    )
-
-
-def _digest(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _find_rows(plan: StagePlan, workdir: Storage, root: Root) -> None:
+def _find_rows(plan: StagePlan, workdir: Storage) -> None:
     """Find the shards that were made from their keys: in the published list, else by their
     records."""
-    manifest = root.datasets.get(plan.stage.output)
+    manifest = plan.root.datasets.get(plan.stage.output)
     if manifest is not None and manifest.stage != plan.stage.name:
         manifest = None
     table = _table(workdir, manifest)
@@ -252,7 +204,7 @@ def _find_rows(plan: StagePlan, workdir: Storage, root: Root) -> None:
     if continued and len(made) < len(plan.keys):
         plan.why = f"{len(made)} of {len(plan.keys)} shards are finished; continuing"
     elif manifest is not None and plan.keys[0]:
-        plan.why = difference(manifest, plan, root)
+        plan.why = difference(manifest, plan)
 
 
 def _table(workdir: Storage, manifest: Manifest | None) -> FileTable | None:
@@ -282,9 +234,9 @@ def _find_gone(plan: StagePlan, workdir: Storage, shards: set[int]) -> dict[str,
     return lost
 
 
-def _backward(plan: StagePlan, workdir: Storage, root: Root, needed: dict[str, set[int]]) -> None:
+def _backward(plan: StagePlan, workdir: Storage, needed: dict[str, set[int]]) -> None:
     """Choose the shards to make, and add those of its inputs that they read to `needed`."""
-    stage = plan.stage
+    stage, root = plan.stage, plan.root
     plan.make = {shard for shard, row in enumerate(plan.rows) if row is None}
     # Later generations of a stage that reads sources are made from its earlier shards.
     is_wanted = stage.output in FINAL or bool(plan.make and not stage.inputs)
@@ -330,10 +282,10 @@ def _backward(plan: StagePlan, workdir: Storage, root: Root, needed: dict[str, s
         ):
             continue
         for name in stage.inputs:  # optional ones are read if they are there
-            needed.setdefault(name, set()).update(_read_by(stage, root, shard))
+            needed.setdefault(name, set()).update(shards_read_by(stage, root, shard))
 
 
-def difference(manifest: Manifest, plan: StagePlan, root: Root) -> str:
+def difference(manifest: Manifest, plan: StagePlan) -> str:
     """Why an output is not what the plan makes: the first difference."""
     stage = plan.stage
     if manifest.stage_version != stage.version:
@@ -345,7 +297,7 @@ def difference(manifest: Manifest, plan: StagePlan, root: Root) -> str:
     if manifest.num_shards != len(plan.keys):
         return f"{len(plan.keys) - manifest.num_shards} shards were added"
     sources = shaping_sources(
-        [*stage.outside(plan.options, manifest.sources), *sources_of(stage, root)]
+        [*stage.outside(plan.options, manifest.sources), *sources_of(stage, plan.root)]
     )
     before = shaping_sources(manifest.sources)
     names = sorted({str(s.get("name") or s.get("kind")) for s in sources if s not in before})
@@ -353,15 +305,6 @@ def difference(manifest: Manifest, plan: StagePlan, root: Root) -> str:
         return f"{', '.join(names[:3])} {'has' if len(names) == 1 else 'have'} changed"
     changed = sum(row is None for row in plan.rows)
     return f"what {changed} of {len(plan.keys)} shards are made from has changed"
-
-
-def sources_of(stage: Stage, root: Root) -> list[dict[str, Any]]:
-    """The sources of a stage without inputs, without what shapes no bytes."""
-    return (
-        [source for each in root.generations for source in shaping_sources(each.sources)]
-        if not stage.inputs
-        else []
-    )
 
 
 _RECORDED = (
@@ -413,7 +356,7 @@ def plan_stage(
         if name in root.datasets
     }
     readers = {name: DatasetReader(workdir, manifest) for name, manifest in inputs.items()}
-    about = msgspec.structs.replace(root, datasets={})
+    about = msgspec.structs.replace(plan.root, datasets={})
     work = _name_of_work(plan)
     before = root.datasets.get(stage.output)
     run = StageRun(
@@ -436,7 +379,7 @@ def _name_of_work(plan: StagePlan) -> str:
     """Intermediate steps are shared by all attempts at the shards of the generations that are
     not published yet. Which of these shards are finished does not count, so an interrupted stage
     finds its steps again."""
-    return _digest([plan.keys, plan.settled])[:16]
+    return digest_of([plan.keys, plan.settled])[:16]
 
 
 _opened: tuple[Any, StageRun] | None = (

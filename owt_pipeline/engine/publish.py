@@ -10,14 +10,15 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from owt_pipeline.engine.plan import is_published, open_run, sources_of
+from owt_pipeline.engine.keys import sources_of
+from owt_pipeline.engine.plan import is_published, open_run
 from owt_pipeline.engine.stage import SHARDS, Runtime, Stage, StageRun, recorded_of
 from owt_pipeline.errors import LedgerError, UserError
 from owt_pipeline.ledger.commit import lost_files, publish_dataset
 from owt_pipeline.ledger.dataset import DatasetReader
 from owt_pipeline.ledger.root import read_own_root
 from owt_pipeline.storage.folder import Storage, at_once
-from schemas.manifest import Counts, Manifest, ShardRecord
+from schemas.manifest import Counts, Manifest, ShardRecord, ledger_of
 
 logger = logging.getLogger("owt")
 
@@ -151,15 +152,16 @@ def _check_same(run: StageRun, was: ShardRecord, now: ShardRecord) -> None:
         {file.path: file.sha256 for file in record.files if file.kind not in _WHERE}
         for record in (was, now)
     )
-    if before != again:
-        raise UserError(
-            f"shard {was.shard} of {run.stage.output}/ was gone, and has other bytes now that it "
-            f"was made again. Made "
-            f"with {_named(was.versions)}; now {_named(now.versions)}: use those versions, or "
-            f"delete "
-            f"{run.workdir.path(f'ledger/{run.stage.name}/records')} to make the dataset, and "
-            f"those after it, anew"
-        )
+    if before == again:
+        return
+    assert run.before is not None
+    records = run.workdir.path(f"{ledger_of(run.stage.name)}/records")
+    raise UserError(
+        f"shard {was.shard} of {run.stage.output}/ was gone, and has other bytes now that it was "
+        f"made again. Made with {_named(was.versions)}; now {_named(now.versions)}: use those "
+        f"versions, or delete {records} and {run.workdir.path(run.before.files.path)} to make the "
+        "dataset, and those after it, anew with the same command"
+    )
 
 
 def _named(versions: Mapping[str, str]) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from owt_pipeline.engine import parts, submission
 from owt_pipeline.engine.generations import begin
-from owt_pipeline.engine.outcome import take_outcome
+from owt_pipeline.engine.outcome import take_kept_outcome, take_outcome
 from owt_pipeline.engine.plan import look
 from owt_pipeline.engine.publish import append_to_log, read_log
 from owt_pipeline.engine.stage import Runtime, Stage
@@ -170,7 +170,7 @@ def _run_graph(
         is_own = isinstance(error, UserError) or cluster is None
         failed = error if is_own else submission.failure(error)
     if failed is not None:
-        outcome = take_outcome(runtime.workdir)
+        outcome = take_kept_outcome(runtime.run) or take_outcome(runtime.workdir)
         raise outcome.error() if outcome is not None else failed
     if cluster is not None:  # otherwise LostRun was raised
         renew(runtime.workdir, runtime.run, look=True)

@@ -5,6 +5,9 @@ First the records of keys that no published list has; then the root is replaced,
 has lost its place cannot publish with them; then, from a new listing, files that neither the root
 nor a remaining record names and that are older than the run, since a run that took over may have
 written others by now.
+
+What an interrupted stage has finished stays for its continuation: the records of its plan's keys
+and its intermediate steps, until a run has made the same shards and published them.
 """
 
 from __future__ import annotations
@@ -12,7 +15,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
 
 from owt_pipeline.errors import UserError
 from owt_pipeline.ledger.dataset import DatasetReader
@@ -24,13 +30,38 @@ from schemas.manifest import ManifestError, ShardRecord
 
 logger = logging.getLogger("owt")
 
-_RECORD = re.compile(rf"{LEDGER}/(?P<stage>\w+)/records/\d{{5}}-(?P<key>[0-9a-f]{{16}})\.json")
-_WORK = re.compile(rf"{LEDGER}/(?P<stage>\w+)/work/.+")
+_RECORD = re.compile(
+    rf"{LEDGER}/(?P<stage>\w+)/records/(?P<shard>\d{{5}})-(?P<key>[0-9a-f]{{16}})\.json"
+)
+_WORK = re.compile(rf"{LEDGER}/(?P<stage>\w+)/work/(?P<work>[0-9a-f]+)/.+")
+_PLAN = re.compile(rf"{LEDGER}/(?P<stage>\w+)/work/(?P<work>[0-9a-f]+)/plan-[0-9a-f]+\.json")
 _OWN = re.compile(
     r"(?:\w+|tokens/(?:train|val))/part-\d{5}-[0-9a-f]{8}\.(?:parquet|arrow)"
     r"|warc/part-\d{5}/(?:attempt|archive-.+\.warc\.gz)"  # other segments cannot be made again
     rf"|{LEDGER}/takedowns-[0-9a-f]{{8}}\.jsonl|{LEDGER}/\w+/\w+/part-\d{{5}}-[0-9a-f]{{8}}\.\w+|{LEDGER}/\w+/[\w.]+-[0-9a-f]{{8}}\.\w+"
 )
+
+
+class _Plan(msgspec.Struct):
+    """What the sweep needs of a plan: the key of each shard, and the shards to make."""
+
+    keys: list[str]
+    make: list[int]
+
+
+@dataclass
+class _StageWork:
+    """The plans of a published stage, whose folders of intermediate steps are still there.
+
+    Attributes:
+      made: the shards that were made by plans with the published keys.
+      done: the folders of these plans, and of others whose shards were all made since.
+      resumable: the key of each shard with which an interrupted plan can continue.
+    """
+
+    made: set[int] = field(default_factory=set)
+    done: set[str] = field(default_factory=set)
+    resumable: set[tuple[int, str]] = field(default_factory=set)
 
 
 def sweep(workdir: Storage, run: str, since: float) -> None:
@@ -39,7 +70,7 @@ def sweep(workdir: Storage, run: str, since: float) -> None:
     root, version = read_root(workdir)
     if version is None:
         return
-    keys: dict[str, set[str]] = {}
+    keys: dict[str, list[str]] = {}
     named = {root.takedowns}
     for manifest in root.datasets.values():
         try:
@@ -47,41 +78,97 @@ def sweep(workdir: Storage, run: str, since: float) -> None:
         except UserError as error:  # of a dataset that this run did not make
             logger.warning("what is out of date stays: %s", error)
             return
-        keys.setdefault(manifest.stage, set()).update(record.key[:16] for record in table.records)
+        keys[manifest.stage] = [record.key for record in table.records]
         named.add(manifest.files.path)
         named.update(file.path for file in table.files)
     names = [entry.name for entry in _own(workdir)]
-    stale = [
-        name
-        for name in names
-        if (found := _RECORD.fullmatch(name))
-        and found["stage"] in keys
-        and found["key"] not in keys[found["stage"]]
-    ]
+    work_by_stage = _read_plans(workdir, names, keys)
+    stale, unfinished = _unpublished_records(names, keys, work_by_stage)
     workdir.delete(*stale)
-    gone = set(stale)
-    records = [name for name in names if _RECORD.fullmatch(name) and name not in gone]
-    # Records of published keys name published files; only those of other stages, which are
-    # interrupted, are read.
-    for name in records:
-        if _RECORD.fullmatch(name)["stage"] not in keys:  # type: ignore[index]
-            with contextlib.suppress(FileNotFoundError, ManifestError):
-                named.update(
-                    file.path for file in ShardRecord.from_json(workdir.read(name), name).files
-                )
+    # Records of published keys name published files.
+    for name in unfinished:
+        with contextlib.suppress(FileNotFoundError, ManifestError):
+            record = ShardRecord.from_json(workdir.read(name), name)
+            named.update(file.path for file in record.files)
+    stage_by_folder = {dataset.name: dataset.stage for dataset in DATASETS.values()}
+    stage_by_folder |= {manifest.dataset: manifest.stage for manifest in root.datasets.values()}
+    stage_by_folder["warc"] = stage_by_folder["pages"]
+
+    def is_removable(name: str) -> bool:
+        if name in named or not _is_file(name):
+            return False
+        folder, _, rest = name.removeprefix(f"{LEDGER}/").partition("/")
+        stage = stage_by_folder.get(folder, folder)
+        # A list of takedowns lies in the ledger itself.
+        return not rest or (
+            stage in keys and bool(work_by_stage[stage].made or not work_by_stage[stage].resumable)
+        )
 
     def is_done(name: str) -> bool:
-        found = _WORK.fullmatch(name)
-        return found is not None and found["stage"] in keys
+        match = _WORK.fullmatch(name)
+        if match is None or match["stage"] not in keys:
+            return False
+        return match["work"] in work_by_stage[match["stage"]].done
 
-    if not any(is_done(name) or (name not in named and _is_file(name)) for name in names):
+    if not any(is_done(name) or is_removable(name) for name in names):
         return
     swap_root(workdir, root, version, run)
-    unnamed = [entry for entry in _own(workdir) if entry.name not in named]
+    entries = list(_own(workdir))
     workdir.delete(
-        *(entry.name for entry in unnamed if _is_file(entry.name) and entry.modified < since)
+        *(entry.name for entry in entries if is_removable(entry.name) and entry.modified < since)
     )
-    workdir.delete(*(entry.name for entry in unnamed if is_done(entry.name)))
+    workdir.delete(*(entry.name for entry in entries if is_done(entry.name)))
+
+
+def _read_plans(
+    workdir: Storage, names: Sequence[str], keys: Mapping[str, list[str]]
+) -> dict[str, _StageWork]:
+    """Return the work of each published stage, from the plans that are still there."""
+    plans_by_folder: dict[tuple[str, str], list[_Plan]] = {}
+    for name in names:
+        match = _WORK.fullmatch(name)
+        if match is None or match["stage"] not in keys:
+            continue
+        plans = plans_by_folder.setdefault((match["stage"], match["work"]), [])
+        if _PLAN.fullmatch(name):
+            with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):
+                plans.append(msgspec.json.decode(workdir.read(name), type=_Plan))
+    work_by_stage = {stage: _StageWork() for stage in keys}
+    for (stage, _), plans in plans_by_folder.items():
+        for plan in plans:
+            if plan.keys == keys[stage]:
+                work_by_stage[stage].made.update(plan.make)
+    for (stage, folder), plans in plans_by_folder.items():
+        work, published = work_by_stage[stage], set(keys[stage])
+        resumable = set()
+        for plan in plans:
+            for shard in set(plan.make) - work.made:
+                if plan.keys[shard] not in published:
+                    resumable.add((shard, plan.keys[shard][:16]))
+        work.resumable |= resumable
+        if not resumable:
+            work.done.add(folder)
+    return work_by_stage
+
+
+def _unpublished_records(
+    names: Sequence[str], keys: Mapping[str, list[str]], work_by_stage: Mapping[str, _StageWork]
+) -> tuple[list[str], list[str]]:
+    """Return the records of keys that are not published: those that nothing needs, and those
+    with which an interrupted stage continues."""
+    published = {stage: {key[:16] for key in of_stage} for stage, of_stage in keys.items()}
+    stale: list[str] = []
+    unfinished: list[str] = []
+    for name in names:
+        match = _RECORD.fullmatch(name)
+        if match is None or match["key"] in published.get(match["stage"], ()):
+            continue
+        shard_key = (int(match["shard"]), match["key"])
+        is_stale = match["stage"] in keys and (
+            shard_key not in work_by_stage[match["stage"]].resumable
+        )
+        (stale if is_stale else unfinished).append(name)
+    return stale, unfinished
 
 
 def _is_file(name: str) -> bool:

@@ -127,16 +127,20 @@ def _flock(workdir: Storage, run: str) -> float:
     since when it is locked."""
     if (file := _flocked.get((workdir.uri, run))) is None:
         os.makedirs(workdir.uri, exist_ok=True)
-        file = open(workdir.path(FILE), "a+b")  # noqa: SIM115  # closed by `release`
+        # Closed by `release`. With a buffer, a full disk would be reported a second time then.
+        file = open(workdir.path(FILE), "a+b", buffering=0)  # noqa: SIM115
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = _content(file)
             file.close()
             raise _in_use(workdir, holder) from None
-        file.truncate(0)
-        file.write(msgspec.json.encode(_me(run)))
-        file.flush()
+        try:
+            file.truncate(0)
+            file.write(msgspec.json.encode(_me(run)))
+        except OSError:
+            file.close()
+            raise
         _flocked[workdir.uri, run] = file
     return os.fstat(file.fileno()).st_mtime
 

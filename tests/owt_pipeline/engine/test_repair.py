@@ -27,7 +27,7 @@ from owt_pipeline.ledger.exchange import Slice
 from owt_pipeline.storage.folder import Storage
 from schemas import DATASETS
 from schemas.manifest import ROOT
-from tests.owt_pipeline.runs import ask_owt, copy_of, differing, table_of
+from tests.owt_pipeline.runs import ask_owt, copy_of, differing, manifest_of, table_of
 
 
 def delete(path: Path) -> None:
@@ -194,7 +194,8 @@ def test_what_nothing_needs_stays_away_and_what_something_needs_is_made_again(
     assert differing(run, small_run) == []
 
 
-def test_a_gone_shard_that_comes_out_otherwise_is_an_error_with_both_versions(
+def test_a_gone_shard_that_comes_out_otherwise_is_an_error_whose_remedy_works(
+    small_run: Path,
     small_config: Path,
     run: Path,
     capsys: pytest.CaptureFixture[str],
@@ -212,6 +213,13 @@ def test_a_gone_shard_that_comes_out_otherwise_is_an_error_with_both_versions(
     said = capsys.readouterr().err
     assert f"shard {int(gone.name[5:10])} of corpus/ was gone, and has other bytes now" in said
     assert said.count("jinja2 ") == 2
+    advised = re.search(r"or delete (\S+) and (\S+) to make the dataset", said)
+    assert advised is not None
+    shutil.rmtree(advised[1])
+    Path(advised[2]).unlink()
+    assert rerun(small_config, run) == 0
+    assert manifest_of(run, "corpus").digest != manifest_of(small_run, "corpus").digest
+    assert manifest_of(run, "tokens").digest != manifest_of(small_run, "tokens").digest
 
 
 # An interrupted stage

@@ -1,0 +1,152 @@
+"""Two rare events at once: growth, takedowns, kills, lost files and a lost root."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from owt_pipeline.errors import UserError
+from owt_pipeline.storage import disk
+from tests.owt_pipeline.runs import ask_owt, copy_of, manifest_of, rows_of
+
+_WORDS = (
+    "the river carries its slow brown water past old stone houses where people read write walk and "
+    "talk about weather music bread small boats long winters and a garden behind every wall"
+).split()
+_ADDED = range(8, 12)
+
+
+def write_texts(path: Path, numbers: range) -> Path:
+    """Write documents of random words, one per number, as JSONL with a URL each."""
+    with path.open("w") as file:
+        for number in numbers:
+            rng = random.Random(number)
+            text = " ".join(rng.choice(_WORDS) for _ in range(120)).capitalize() + "."
+            url = f"https://site{number}.example.org/story"
+            file.write(json.dumps({"text": text, "url": url}) + "\n")
+    return path
+
+
+def corpus_urls(run: Path) -> set[str]:
+    return {row["url"] for row in rows_of(run, "corpus")}
+
+
+@pytest.fixture(scope="module")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of eight imported documents."""
+    folder = tmp_path_factory.mktemp("two-events")
+    run = folder / "run"
+    ask_owt("import", run, write_texts(folder / "first.jsonl", range(8)), "--num_shards", 2)
+    ask_owt("run", run, "--min_tokens", 64, "--languages", "all", "--val_fraction", 0.3)
+    return run
+
+
+@pytest.fixture
+def run(finished_run: Path, tmp_path: Path) -> Path:
+    return copy_of(finished_run, tmp_path / "run")
+
+
+def add_generation(run: Path) -> None:
+    path = write_texts(run.parent / "later.jsonl", _ADDED)
+    ask_owt("import", run, path, "--add", "--num_shards", 2)
+
+
+@pytest.mark.parametrize("until", ["", "clean", "dedupe", "export"])
+def test_a_takedown_holds_at_once_in_a_half_added_generation(
+    run: Path, until: str, tmp_path: Path
+) -> None:
+    add_generation(run)
+    if until:
+        ask_owt("run", run, "--until", until)
+    said = ask_owt("verify", run)
+    assert "were added since" in said
+    forgotten = min(corpus_urls(run))
+    (tmp_path / "list.txt").write_text(f"{forgotten}\n")
+    others = corpus_urls(run) - {forgotten}
+    ask_owt("forget", run, tmp_path / "list.txt", "--workers", 1)
+    assert forgotten not in corpus_urls(run) >= others
+    assert "no problems found" in ask_owt("verify", run)
+    assert "forgotten" in ask_owt("why", run, forgotten)
+    ask_owt("ls", run)
+    ask_owt("run", run)
+    assert len(corpus_urls(run)) == 8 + len(_ADDED) - 1
+    assert manifest_of(run, "tokens").num_shards == 4
+    assert "were added since" not in ask_owt("verify", run)
+
+
+_OPTION_BY_STAGE = {
+    "clean": ("--min_tokens", 65),
+    "dedupe": ("--threshold", 0.7),
+    "export": ("--min_similarity", 0.1),
+    "tokenize": ("--val_fraction", 0.4),
+}
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, run: Path, stage: str) -> list[Path]:
+    """Run a stage with another option, and stop it before it publishes its shards."""
+    records = run / "ledger" / stage / "records"
+    before = set(records.glob("*.json"))
+    with monkeypatch.context() as patch:
+        patch.setattr("owt_pipeline.engine.graph.publish", stop)
+        ask_owt("run", run, "--until", stage, *_OPTION_BY_STAGE[stage], code=1)
+    finished = sorted(set(records.glob("*.json")) - before)
+    assert len(finished) == 2
+    return finished
+
+
+def stop(*_: object) -> None:
+    raise UserError("stopped")
+
+
+@pytest.mark.parametrize("stage", list(_OPTION_BY_STAGE))
+@pytest.mark.parametrize("command", ["forget", "run --until clean", "run", "verify --repair"])
+def test_what_a_killed_stage_has_finished_is_not_swept_by_another_command(
+    run: Path, stage: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished = interrupt(monkeypatch, run, stage)
+    name, *flags = command.split()
+    if name == "forget":
+        forgotten = min(corpus_urls(run))
+        (tmp_path / "list.txt").write_text(f"{forgotten}\n")
+        flags = [str(tmp_path / "list.txt")]
+    ask_owt(name, run, *flags)
+    if name == "forget":
+        assert forgotten not in corpus_urls(run)
+        # The shard with the document is made again, so that no file holds its text.
+        is_text_written = stage in ("export", "tokenize")
+        assert sum(path.exists() for path in finished) == (1 if is_text_written else 2)
+    else:
+        assert all(path.exists() for path in finished)
+    inodes = {path: path.stat().st_ino for path in finished if path.exists()}
+    ask_owt("run", run, *_OPTION_BY_STAGE[stage])
+    assert {path: path.stat().st_ino for path in inodes} == inodes
+    assert not list((run / "ledger" / stage).glob("work/*/*"))
+    assert "no problems found" in ask_owt("verify", run)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES])
+@pytest.mark.parametrize("num_writes", [0, 1, 3, 6, 12])
+def test_a_disk_that_takes_nothing_more_is_one_line(
+    run: Path, code: int, num_writes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even the file that says why the run stopped can be written."""
+    open_in, left = disk._open_in, itertools.count(num_writes, -1)
+
+    def open_until_full(*where: str) -> Any:
+        if next(left) <= 0:
+            raise OSError(code, os.strerror(code), where[0])
+        return open_in(*where)
+
+    monkeypatch.setattr(disk, "_open_in", open_until_full)
+    said = ask_owt("run", run, "--min_tokens", 65, "--workers", 1, code=1)
+    (line,) = (line for line in said.splitlines() if line.startswith("owt: error: "))
+    assert "while running" not in line
+    monkeypatch.undo()
+    ask_owt("run", run, "--min_tokens", 65)
